@@ -13,8 +13,8 @@ from rich.progress import track
 from rich.table import Table
 
 from icesize.planning.merging.schedule import choose_prefix
-from icesize.planning.merging.simulation import simulate
 from tests.support.merge_optimum import Deferral, Workload, equal_batches, optima, workloads
+from tests.support.one_partition import simulate
 
 _SMALLEST, _LARGEST = 17, 384
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from docs_tools.blocks import DOCS
 from docs_tools.rooms import FLOORS, arrows, floor_of, rooms
 from icesize.planning.merging.schedule import choose_prefix
-from icesize.planning.merging.simulation import simulate
 from tests.support.merge_optimum import equal_batches, optima
+from tests.support.one_partition import simulate
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

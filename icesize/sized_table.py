@@ -114,7 +114,7 @@ class SizedTable:
             source = process_state.identified(spark, process_state.TableSource(name, policy, token))
             # kept, as states that nothing refers to may be forgotten
             self._state = process_state.state_of(source, None)
-            self._handle, _ = process_state.handle_of(spark, source, self._state)
+            self._handle = self._state.open(spark, source)
             self._source = source
         self._spark = spark
         self._environment = environment
@@ -391,7 +391,7 @@ class SizedTable:
         With `stream_id` and `batch_id` it is done once however often it is called; without, each call appends.
         """
         from icesize.spark.stream.batch import take_in
-        from icesize.spark.stream.batch_plan import BatchOptions
+        from icesize.spark.stream.options import SinkOptions
         from icesize.spark.stream.process_state import state_of
 
         if (stream_id is None) != (batch_id is None):
@@ -401,7 +401,7 @@ class SizedTable:
             from icesize.spark.stream.sink import Sink
 
             return Sink(source, stream_id, environment=self._environment, query_id=stream_id).run(df, batch_id)
-        return take_in(df, BatchOptions(source, environment=self._environment), state_of(source, None)).report
+        return take_in(df, source, SinkOptions(environment=self._environment), None, state_of(source, None)).report
 
     def sink(self, stream_id: str, **options: Any) -> Sink:
         """The function for `foreachBatch`. Options as in `icesize.Sink`: `placement` ("append", "absorb"),

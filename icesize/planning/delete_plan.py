@@ -10,9 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
-from icesize.planning.delete_reach import is_due, is_due_at_any_cost, may_hit, only_path, plain_path
+from icesize.planning.delete_reach import (
+    DataFiles,
+    PartitionDeletes,
+    is_due,
+    is_due_at_any_cost,
+    may_hit,
+    only_path,
+)
 from icesize.planning.files import DeleteFile, FileFact, Layout, PartitionFacts, PartitionKey
 from icesize.policy import SizePolicy
 
@@ -58,8 +64,9 @@ def _rewrite_of(facts: PartitionFacts, layout: Layout, policy: SizePolicy) -> De
     due = tuple(f for f in with_deletes if is_due(f, policy) and not _is_soon_due_at_any_cost(f, facts, policy))
     if not due:
         return None
-    deletes = _Shared.of(due)
-    files = tuple(file for file in with_deletes if deletes.may_hit(file))
+    with_due = DataFiles(due)
+    deletes = PartitionDeletes(delete for delete in due[0].deletes if with_due.may_be_hit(delete))
+    files = tuple(file for file in with_deletes if deletes.hitting(file).delete_files)
     if any(file.obstacle for file in files) or _reach_beyond(facts.key, deletes.files, layout):
         return None  # what hits others stays, so that nothing would be gained
     rows = sum(_expected_rows(file, facts) for file in files)
@@ -77,43 +84,6 @@ def _expected_rows(file: FileFact, facts: PartitionFacts) -> float:
     """The deleted rows of a file, if deletes that do not tell theirs hit rows of all files alike."""
     unknown = sum(d.rows for d in file.deletes if (d.equality_ids or only_path(d) is None) and may_hit(d, file))
     return min(file.rows, file.deleted_rows + unknown * file.rows / max(1, facts.rows))
-
-
-@dataclass(frozen=True)
-class _Shared:
-    """The delete files that may hit one of some files with these `paths`, all of one partition."""
-
-    files: Sequence[DeleteFile]
-    paths: set[str]
-
-    @classmethod
-    def of(cls, due: Sequence[FileFact]) -> _Shared:
-        paths, oldest = {plain_path(file.path) for file in due}, min(file.sequence_number for file in due)
-
-        def hits(delete: DeleteFile) -> bool:
-            if delete.equality_ids:
-                return delete.sequence_number > oldest
-            if (only := only_path(delete)) is not None:
-                return plain_path(only) in paths
-            return any(may_hit(delete, file) for file in due)
-
-        return cls([delete for delete in due[0].deletes if hits(delete)], paths)
-
-    def may_hit(self, file: FileFact) -> bool:
-        """Whether one of them may hit a file."""
-        return (
-            plain_path(file.path) in self.paths
-            or file.sequence_number < self._newest_by_equality
-            or any(may_hit(delete, file) for delete in self._of_several)
-        )
-
-    @cached_property
-    def _newest_by_equality(self) -> int:
-        return max((delete.sequence_number for delete in self.files if delete.equality_ids), default=-1)
-
-    @cached_property
-    def _of_several(self) -> list[DeleteFile]:
-        return [delete for delete in self.files if not delete.equality_ids and only_path(delete) is None]
 
 
 def _reach_beyond(key: PartitionKey, deletes: Sequence[DeleteFile], layout: Layout) -> bool:

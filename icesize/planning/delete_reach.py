@@ -25,8 +25,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterable
-from functools import cached_property
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 from icesize.planning.files import DeleteFile, FileFact, Layout, PartitionKey
@@ -86,30 +85,19 @@ class PartitionDeletes:
         self.files: tuple[DeleteFile, ...] = tuple(
             sorted(files, key=lambda delete: (delete.sequence_number, delete.path))
         )
-
-    @cached_property
-    def _numbers(self) -> list[int]:
-        return [delete.sequence_number for delete in self.files if delete.equality_ids]
-
-    @cached_property
-    def _by_path(self) -> dict[str | None, list[DeleteFile]]:
-        """Position deletes by the file that they are about, under None those about several."""
-        found: defaultdict[str | None, list[DeleteFile]] = defaultdict(list)
+        # equality deletes, and position deletes that may be about any file, are counted by their numbers alone
+        self._equality, self._anywhere = list[int](), list[int]()
+        self._by_path = defaultdict[str, list[DeleteFile]](list)
+        self._between: list[DeleteFile] = []
         for delete in self.files:
-            if not delete.equality_ids:
-                only = only_path(delete)
-                found[None if only is None else plain_path(only)].append(delete)
-        return dict(found)
-
-    @cached_property
-    def _anywhere(self) -> list[int]:
-        """Numbers of position deletes that do not tell which files they are about."""
-        return [d.sequence_number for d in self._by_path.get(None, ()) if not _tells_bounds(d)]
-
-    @cached_property
-    def _between(self) -> list[DeleteFile]:
-        """Position deletes about several files between two paths."""
-        return [delete for delete in self._by_path.get(None, ()) if _tells_bounds(delete)]
+            if delete.equality_ids:
+                self._equality.append(delete.sequence_number)
+            elif (only := only_path(delete)) is not None:
+                self._by_path[plain_path(only)].append(delete)
+            elif _tells_bounds(delete):
+                self._between.append(delete)
+            else:
+                self._anywhere.append(delete.sequence_number)
 
     def hitting(self, file: FileFact) -> Hits:
         """What may hit a data file.
@@ -119,7 +107,7 @@ class PartitionDeletes:
         again would not help.
         """
         first = max(file.sequence_number, file.file_sequence_number)
-        equality = len(self._numbers) - bisect_right(self._numbers, file.sequence_number)
+        equality = len(self._equality) - bisect_right(self._equality, file.sequence_number)
         own = [d for d in self._by_path.get(plain_path(file.path), ()) if may_hit(d, file)]
         between = [d.sequence_number for d in self._between if may_hit(d, file)]
         anywhere = len(self._anywhere) - bisect_left(self._anywhere, file.sequence_number)
@@ -163,26 +151,28 @@ def delete_files_freed(layout: Layout, inputs: Iterable[FileFact]) -> int:
             gone[file.partition][file.path] = file
     freed = 0
     for key, files in gone.items():
-        left = _Left([file for file in layout.partitions[key].with_deletes if file.path not in files])
+        left = DataFiles([file for file in layout.partitions[key].with_deletes if file.path not in files])
+        inputs_here = DataFiles(files.values())
         own = [delete for delete in next(iter(files.values())).deletes if delete.partition == key]
-        freed += sum(not left.are_hit(delete) and any(may_hit(delete, f) for f in files.values()) for delete in own)
+        freed += sum(not left.may_be_hit(delete) and inputs_here.may_be_hit(delete) for delete in own)
     return freed
 
 
-class _Left:
-    """Files with deletes of one partition, as those that stay: ready to be asked often."""
+class DataFiles:
+    """Data files of one partition, ready to be compared with many of its delete files."""
 
-    def __init__(self, files: list[FileFact]) -> None:
+    def __init__(self, files: Collection[FileFact]) -> None:
         self._files = files
-        self._paths = {plain_path(file.path) for file in files}
+        self._numbers = {plain_path(file.path): file.sequence_number for file in files}
         self._oldest = min((file.sequence_number for file in files), default=math.inf)
 
-    def are_hit(self, delete: DeleteFile) -> bool:
+    def may_be_hit(self, delete: DeleteFile) -> bool:
         """Whether a delete may hit one of them; most kinds hit the oldest one if any."""
+        number = delete.sequence_number
         if delete.equality_ids:
-            return delete.sequence_number > self._oldest
-        if (only := only_path(delete)) is not None and plain_path(only) not in self._paths:
-            return False
-        if delete.sequence_number < self._oldest or not _tells_bounds(delete):
-            return delete.sequence_number >= self._oldest
-        return any(may_hit(delete, file) for file in self._files)
+            return number > self._oldest
+        if (only := only_path(delete)) is not None:
+            return number >= self._numbers.get(plain_path(only), math.inf)
+        return number >= self._oldest and (
+            not _tells_bounds(delete) or any(may_hit(delete, file) for file in self._files)
+        )

@@ -7,8 +7,8 @@ order of the fields of the partition spec.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 
@@ -156,6 +156,28 @@ class PartitionFacts:
     def with_deletes(self) -> list[FileFact]:
         """Files of any size that some delete may hit."""
         return [file for file in self.small + self.large if file.delete_files]
+
+    def adding(self, file: FileFact, small_file_limit_bytes: int) -> PartitionFacts:
+        """The partition once a new file is in it, too."""
+        return replace(
+            self,
+            files=self.files + 1,
+            size_bytes=self.size_bytes + file.size_bytes,
+            rows=self.rows + file.rows,
+            small=(*self.small, file) if file.size_bytes < small_file_limit_bytes else self.small,
+            commits_since_append=0,
+        )
+
+    def without(self, files: Iterable[FileFact]) -> PartitionFacts:
+        """The partition once these of its files are gone."""
+        gone = {file.path: file for file in files}
+        return replace(
+            self,
+            files=self.files - len(gone),
+            size_bytes=self.size_bytes - sum(file.size_bytes for file in gone.values()),
+            small=tuple(file for file in self.small if file.path not in gone),
+            large=tuple(file for file in self.large if file.path not in gone),
+        )
 
 
 MAIN = "main"

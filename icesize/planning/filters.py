@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from icesize.planning.plan import Plan
+from icesize.planning.plan import Clustering, Plan
 from icesize.units import format_count
 
 MOST_COLUMNS = 4
@@ -63,7 +63,7 @@ def recommend(table: str, files: int, uses: Sequence[FilterUse], columns: Sequen
     if plan.clustering is None or not times:
         return ()
     now = sum(use.files * use.times for use in asking) / times
-    then = sum(use.times * _then(use, plan) for use in asking) / times
+    then = sum(use.times * _then(use, plan.clustering) for use in asking) / times
     of, by = format_count(all_times, "filter"), ", ".join(columns)
     asks = "asks" if times == 1 else "ask"
     told = f"{times:,} of {of} {asks} for single values of {by}, in {now:,.1f} of {files:,} files on average"
@@ -74,10 +74,8 @@ def recommend(table: str, files: int, uses: Sequence[FilterUse], columns: Sequen
     return (f"{told}, and in about {then:,.1f} if the table were clustered: `{command}`",)
 
 
-def _then(use: FilterUse, plan: Plan) -> float:
+def _then(use: FilterUse, clustering: Clustering) -> float:
     """Files that a filter opens after the plan: as many fewer as queries on its best column do; at least one."""
-    if plan.clustering is None:
-        return use.files
-    before, expected = plan.clustering.before, plan.clustering.expected_point_files
+    before, expected = clustering.before, clustering.expected_point_files
     ratios = [expected[c] / before[c].point_files for c in use.points if c in expected and before[c].point_files > 0]
     return min(use.files, max(1.0, use.files * min(ratios, default=1.0)))

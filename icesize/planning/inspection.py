@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import dropwhile
 from typing import Any
 
 from icesize.markup import AMBER, GREEN, Bar, card
@@ -12,7 +14,7 @@ from icesize.planning.delete_reach import is_due
 from icesize.planning.files import Layout, PartitionFacts, PartitionKey, SkipReason
 from icesize.planning.filters import FilterUse
 from icesize.planning.partition_labels import label_of
-from icesize.planning.plan import Plan
+from icesize.planning.plan import Plan, alike
 from icesize.planning.scan_cost import NO_COST, PRICE_PER_1000_REQUESTS, LayoutCost
 from icesize.policy import MIB, SizePolicy
 from icesize.report import with_text_ids
@@ -214,8 +216,8 @@ def inspect(
     small = [f for p in layout.partitions.values() for f in p.small]
     in_order = sorted(layout.partitions.values(), key=lambda p: p.key.rank)
     sizes = [_sizes(p, labels[p.key], layout.spec_id) for p in in_order]
-    held, deletes = _ineligible(sizes), _deletes(in_order, policy, labels)
-    problems = (*_too_many_files(policy, sizes), *_too_many_deletes(policy, deletes))
+    held, deletes = alike((p for p in sizes if p.held_back), _sum), _deletes(in_order, policy, labels)
+    problems = tuple(_problems(policy, sizes, deletes))
     return Inspection(
         table=table,
         snapshot_id=layout.head.snapshot_id,
@@ -229,9 +231,9 @@ def inspect(
         small_files=len(small),
         small_bytes=sum(f.size_bytes for f in small),
         small_files_max=max((p.mergeable for p in sizes), default=0),
-        histogram=_histogram([f.size_bytes for f in small], policy.small_file_limit_bytes),
+        histogram=_histogram([f.size_bytes for f in small], layout.small_file_limit_bytes),
         worst=tuple(p for p in sorted(sizes, key=lambda p: -p.mergeable)[:WORST_SHOWN] if p.mergeable),
-        held_back=dict(sum((Counter(p.held_back) for p in held), Counter())),
+        held_back=_held_back(held),
         held_back_in=tuple(sorted(held, key=lambda p: -sum(p.held_back.values()))[:WORST_SHOWN]),
         deletes=deletes,
         advice=(
@@ -239,11 +241,10 @@ def inspect(
             *problems,
             *_advice(policy, bytes_per_partition_and_day, held),
             *recommended,
-            *_due(deletes),
-            *_merges(plan),
+            *_to_do(deletes, plan),
         ),
-        files_to_merge=sum(len(group.inputs) for group in plan.groups),
-        files_merged=sum(group.outputs for group in plan.groups),
+        files_to_merge=plan.files_removed,
+        files_merged=plan.files_added,
         problems=problems,
         cost=LayoutCost.of(layout, plan, price_per_1000_requests),
     )
@@ -257,25 +258,14 @@ def _sizes(facts: PartitionFacts, label: dict[str, str | None], spec_id: int) ->
     return PartitionSizes(label, facts.files, facts.size_bytes, len(facts.small), mergeable, small_bytes, dict(held))
 
 
-def _ineligible(sizes: Iterable[PartitionSizes]) -> list[PartitionSizes]:
-    """Partitions with ineligible files; those that are written alike (NaN) are one to people."""
-    alike: dict[str, list[PartitionSizes]] = defaultdict(list)
-    for each in sizes:
-        if each.held_back:
-            alike[each.label].append(each)
-    return [several[0] if len(several) == 1 else _sum(several) for several in alike.values()]
+def _sum(one: PartitionSizes, other: PartitionSizes) -> PartitionSizes:
+    counts = ("files", "size_bytes", "small_files", "mergeable", "small_bytes")
+    total = {name: getattr(one, name) + getattr(other, name) for name in counts}
+    return replace(one, **total, held_back=_held_back((one, other)))
 
 
-def _sum(several: Sequence[PartitionSizes]) -> PartitionSizes:
-    return PartitionSizes(
-        several[0].partition,
-        sum(p.files for p in several),
-        sum(p.size_bytes for p in several),
-        sum(p.small_files for p in several),
-        sum(p.mergeable for p in several),
-        sum(p.small_bytes for p in several),
-        dict(sum((Counter(p.held_back) for p in several), Counter())),
-    )
+def _held_back(sizes: Iterable[PartitionSizes]) -> dict[str, int]:
+    return dict(sum((Counter(p.held_back) for p in sizes), Counter()))
 
 
 def size_bounds(limit_bytes: int) -> list[int]:
@@ -287,15 +277,13 @@ def size_bounds(limit_bytes: int) -> list[int]:
 
 
 def _histogram(sizes: list[int], limit_bytes: int) -> tuple[SizeClass, ...]:
-    """Classes from the limit down; empty ones at the small end are left out."""
-    bounds = size_bounds(limit_bytes)[::-1]
-    classes = []
-    for upper, lower in zip(bounds, [*bounds[1:], -1], strict=True):
-        inside = [s for s in sizes if lower <= s < upper]
-        classes.append(SizeClass(upper, len(inside), sum(inside)))
-    while classes and classes[-1].files == 0:
-        classes.pop()
-    return tuple(reversed(classes))
+    """Classes up to the limit; empty ones at the small end are left out."""
+    bounds = size_bounds(limit_bytes)
+    inside: list[list[int]] = [[] for _ in bounds]
+    for size in sizes:
+        inside[bisect_right(bounds, size)].append(size)
+    classes = [SizeClass(upper, len(some), sum(some)) for upper, some in zip(bounds, inside, strict=True)]
+    return tuple(dropwhile(lambda size_class: not size_class.files, classes))
 
 
 def _deletes(
@@ -324,44 +312,33 @@ def _deletes(
     )
 
 
-def _due(deletes: PendingDeletes) -> list[str]:
-    if not deletes.files_due:
-        return []
-    files, whose = format_count(deletes.files_due, "file"), "its" if deletes.files_due == 1 else "their"
-    return [f"{files} to be rewritten without {whose} deleted rows: run `icesize compact`"]
-
-
-def _too_many_files(policy: SizePolicy, partitions: Iterable[PartitionSizes]) -> list[str]:
+def _problems(policy: SizePolicy, partitions: Iterable[PartitionSizes], deletes: PendingDeletes) -> Iterator[str]:
     over = sum(p.mergeable > policy.max_small_files for p in partitions)
-    most = f"with more than {policy.max_small_files} mergeable small files"
-    return [f"{format_count(over, 'partition')} {most}"] if over and policy.merging else []
+    if over and policy.merging:
+        yield f"{format_count(over, 'partition')} with more than {policy.max_small_files} mergeable small files"
+    if deletes.delete_files_max > policy.max_delete_files:
+        most = f"up to {deletes.delete_files_max:,} delete files to be read with a file"
+        yield f"{most}, more than {policy.max_delete_files}"
 
 
-def _too_many_deletes(policy: SizePolicy, deletes: PendingDeletes) -> list[str]:
-    if deletes.delete_files_max <= policy.max_delete_files:
-        return []
-    most = f"up to {deletes.delete_files_max:,} delete files to be read with a file"
-    return [f"{most}, more than {policy.max_delete_files}"]
+def _to_do(deletes: PendingDeletes, plan: Plan) -> Iterator[str]:
+    if deletes.files_due:
+        files, whose = format_count(deletes.files_due, "file"), "its" if deletes.files_due == 1 else "their"
+        yield f"{files} to be rewritten without {whose} deleted rows: run `icesize compact`"
+    if plan.groups:
+        yield f"`icesize compact` would merge {format_count(plan.files_removed, 'file')} into {plan.files_added:,}"
 
 
-def _merges(plan: Plan) -> list[str]:
-    inputs = sum(len(group.inputs) for group in plan.groups)
-    outputs = sum(group.outputs for group in plan.groups)
-    return [f"`icesize compact` would merge {format_count(inputs, 'file')} into {outputs:,}"] if inputs else []
-
-
-def _advice(policy: SizePolicy, bytes_per_day: float | None, held: list[PartitionSizes]) -> list[str]:
-    advice = []
+def _advice(policy: SizePolicy, bytes_per_day: float | None, held: list[PartitionSizes]) -> Iterator[str]:
     stuck = sum(sum(p.held_back.values()) > policy.max_small_files for p in held)
     if stuck:
-        advice.append(
+        yield (
             f"{format_count(stuck, 'partition')} with more than {policy.max_small_files} ineligible small files: "
             "no merge of ours can lower their number"
         )
     little = bytes_per_day is not None and bytes_per_day < LITTLE_PER_DAY_BYTES
     if little and policy.target_file_size_bytes > SMALLER_TARGET_BYTES:
-        advice.append(
+        yield (
             f"a partition gets about {(bytes_per_day or 0) / MIB:,.0f} MiB a day: a target of 128 MiB would be reached "
             f"sooner and rewrite less (write.target-file-size-bytes = {SMALLER_TARGET_BYTES})"
         )
-    return advice

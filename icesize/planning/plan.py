@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from icesize.markup import card
 from icesize.planning.cluster_by import ClusterBy
 from icesize.planning.files import FileFact, Head, PartitionKey, SkipReason
 from icesize.units import format_bytes, format_count, format_strategies
-
-INELIGIBLE = frozenset(
-    {
-        SkipReason.HAS_DELETES, SkipReason.NOT_PARQUET, SkipReason.ENCRYPTED, SkipReason.OLD_SPEC,
-        SkipReason.NAN_PARTITION, SkipReason.LISTED_TWICE, SkipReason.CONTESTED,
-    }
-)  # fmt: skip
-"""Reasons that no budget and no later commit of ours removes; such files are not *mergeable*."""
 
 
 @dataclass(frozen=True)
@@ -108,17 +100,31 @@ class PartitionOutcome:
 
 
 def held_back_in(outcomes: Iterable[PartitionOutcome]) -> tuple[PartitionOutcome, ...]:
-    """Those with ineligible files, as people tell them apart: partitions that are written alike (NaN) are one."""
-    together: dict[str, PartitionOutcome] = {}
-    for outcome in outcomes:
-        if outcome.held_back:
-            known = together.setdefault(outcome.label, replace(outcome, small_files=0, held_back={}))
-            together[outcome.label] = replace(
-                known,
-                small_files=known.small_files + outcome.small_files,
-                held_back=dict(Counter(known.held_back) + Counter(outcome.held_back)),
-            )
-    return tuple(together.values())
+    """Those with ineligible files, as people tell them apart."""
+
+    def add(one: PartitionOutcome, other: PartitionOutcome) -> PartitionOutcome:
+        held_back = dict(Counter(one.held_back) + Counter(other.held_back))
+        return replace(one, small_files=one.small_files + other.small_files, held_back=held_back)
+
+    return tuple(alike((outcome for outcome in outcomes if outcome.held_back), add))
+
+
+class Labelled(Protocol):
+    """Something about a partition, which has a `label` as people write it."""
+
+    @property
+    def label(self) -> str: ...
+
+
+L = TypeVar("L", bound=Labelled)
+
+
+def alike(items: Iterable[L], add: Callable[[L, L], L]) -> list[L]:
+    """The items, those of partitions that are written alike (NaN) as one."""
+    together: dict[str, L] = {}
+    for item in items:
+        together[item.label] = add(together[item.label], item) if item.label in together else item
+    return list(together.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,13 +326,7 @@ class FilesScanned:
     range_bytes: float
 
     def __add__(self, other: FilesScanned) -> FilesScanned:
-        return FilesScanned(
-            self.point_files + other.point_files,
-            self.point_bytes + other.point_bytes,
-            self.most_files + other.most_files,
-            self.range_files + other.range_files,
-            self.range_bytes + other.range_bytes,
-        )
+        return FilesScanned(*(getattr(self, name) + getattr(other, name) for name in self.__slots__))
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready, under the names of the fields."""

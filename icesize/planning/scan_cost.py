@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from icesize.planning.files import FileFact, Layout
+from icesize.planning.files import Layout
 from icesize.planning.plan import Plan
 from icesize.policy import MIB
 from icesize.units import format_count
@@ -97,7 +97,8 @@ class LayoutCost:
         cls, layout: Layout, plan: Plan, price_per_1000_requests: float | None = PRICE_PER_1000_REQUESTS
     ) -> LayoutCost:
         """Of a table, and of what a plan leaves of it."""
-        return cls(_now(layout), _then(layout, plan), price_per_1000_requests)
+        now = ScanCost.of(layout.files, layout.size_bytes, _delete_files_opened(layout), layout.manifests)
+        return cls(now, _after(layout, plan) if plan.groups else now, price_per_1000_requests)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready, with the price of a scan."""
@@ -121,19 +122,13 @@ NO_COST = LayoutCost(ScanCost(), ScanCost())
 """Of a table without files."""
 
 
-def _now(layout: Layout) -> ScanCost:
-    return ScanCost.of(layout.files, layout.size_bytes, _read_with(_with_deletes(layout)), layout.manifests)
-
-
-def _then(layout: Layout, plan: Plan) -> ScanCost:
+def _after(layout: Layout, plan: Plan) -> ScanCost:
     inputs = {file.path for group in plan.groups for file in group.inputs}
-    if not inputs:
-        return _now(layout)
-    deletes = _read_with(file for file in _with_deletes(layout) if file.path not in inputs)
-    for group in plan.groups:
-        # deletes that may hit a file in their place, too, though none that was applied has a row left there
-        left = max((f.delete_files - f.avoidable_deletes for f in group.with_deletes), default=0)
-        deletes += group.outputs * left
+    # deletes that may hit a file in their place, too, though none that was applied has a row left there
+    deletes = _delete_files_opened(layout, inputs) + sum(
+        group.outputs * max((f.delete_files - f.avoidable_deletes for f in group.with_deletes), default=0)
+        for group in plan.groups
+    )
     shed_bytes = sum(group.size_bytes - group.live_bytes for group in plan.groups)
     # a commit writes what is left of the manifests that it touches together
     touched = {file.manifest_path for group in plan.groups for file in group.inputs}
@@ -142,9 +137,7 @@ def _then(layout: Layout, plan: Plan) -> ScanCost:
     return ScanCost.of(plan.files_after, layout.size_bytes - shed_bytes, deletes, manifests)
 
 
-def _with_deletes(layout: Layout) -> Iterable[FileFact]:
-    return (file for facts in layout.partitions.values() for file in facts.with_deletes)
-
-
-def _read_with(files: Iterable[FileFact]) -> int:
-    return sum(file.delete_files for file in files)
+def _delete_files_opened(layout: Layout, without: Collection[str] = ()) -> int:
+    """Delete files that a scan reads, once with each data file but those at some paths."""
+    with_deletes = (file for facts in layout.partitions.values() for file in facts.with_deletes)
+    return sum(file.delete_files for file in with_deletes if file.path not in without)

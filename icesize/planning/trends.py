@@ -78,7 +78,11 @@ class Trends:
     def of(cls, states: Sequence[PastState], most_partitions: int, unreadable: int = 0) -> Trends:
         """The partitions that had the most small files and delete files at any of these times, then now."""
         labels = dict.fromkeys(label for state in states for label in state.partitions)
-        trends = [_trend(label, [state.partitions.get(label, Counts()) for state in states]) for label in labels]
+        counts = {label: [state.partitions.get(label, Counts()) for state in states] for label in labels}
+        trends = [
+            PartitionTrend(label, c[-1].files, tuple(n.small_files for n in c), tuple(n.delete_files for n in c))
+            for label, c in counts.items()
+        ]
         trends.sort(key=lambda trend: (-trend.worst, -trend.now, trend.label))
         return cls(
             tuple(state.snapshot_id for state in states),
@@ -91,12 +95,6 @@ class Trends:
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready values under the field names."""
         return with_text_ids(asdict(self))
-
-
-def _trend(label: str, counts: Sequence[Counts]) -> PartitionTrend:
-    return PartitionTrend(
-        label, counts[-1].files, tuple(c.small_files for c in counts), tuple(c.delete_files for c in counts)
-    )
 
 
 def evenly(items: Sequence[Item], most: int) -> list[Item]:
@@ -119,11 +117,6 @@ class FileSizes:
         """All that are not well sized."""
         return sum(self.files[:-1])
 
-    @property
-    def total(self) -> int:
-        """All."""
-        return sum(self.files)
-
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready values under the field names."""
         return asdict(self)
@@ -134,22 +127,11 @@ def by_size(sizes: Iterable[int], bounds: Sequence[int]) -> Counter[int]:
     return Counter(bisect_right(bounds, size) for size in sizes)
 
 
-def sizes_now(layout: Layout) -> FileSizes:
-    """The data files of a layout by size."""
-    return _sizes(layout, (), ())
-
-
-def sizes_after(layout: Layout, plan: Plan) -> FileSizes:
-    """The data files by size that a plan leaves, if every output gets the size that is expected of it."""
-    inputs = [file.size_bytes for group in plan.groups for file in group.inputs]
-    outputs = [group.output_size_bytes for group in plan.groups for _ in range(group.outputs)]
-    return _sizes(layout, inputs, outputs)
-
-
-def _sizes(layout: Layout, gone: Sequence[int], new: Sequence[int]) -> FileSizes:
-    bounds = size_bounds(layout.small_file_limit_bytes)
+def file_sizes(layout: Layout, plan: Plan | None = None) -> FileSizes:
+    """The data files of a layout by size, or those that a plan leaves, if every output gets its expected size."""
+    bounds, groups = size_bounds(layout.small_file_limit_bytes), plan.groups if plan else ()
     small = [file.size_bytes for facts in layout.partitions.values() for file in facts.small]
-    counts = by_size([*small, *new], bounds)
+    counts = by_size([*small, *(group.output_size_bytes for group in groups for _ in range(group.outputs))], bounds)
     counts[len(bounds)] += layout.files - len(small)
-    counts.subtract(by_size(gone, bounds))
+    counts.subtract(by_size((file.size_bytes for group in groups for file in group.inputs), bounds))
     return FileSizes(tuple(bounds), tuple(counts[i] for i in range(len(bounds) + 1)))

@@ -7,7 +7,7 @@ from icesize.maintenance.compaction import plan_compaction
 from icesize.maintenance.table_context import Selection
 from icesize.planning.inspection import Inspection
 from icesize.planning.plan import Plan
-from icesize.planning.trends import FileSizes, PastState, Trends, sizes_after, sizes_now
+from icesize.planning.trends import FileSizes, PastState, Trends, file_sizes
 from icesize.presentation.facts import Comparison, Facts, advice_for
 from icesize.table.past.commits import history_of
 from icesize.table.past.past_states import chosen_snapshots, past_states
@@ -49,13 +49,13 @@ def gather(selection: Selection, inspection: Inspection, since: int | str | None
 
 def _compared(selection: Selection, plan: Plan, states: list[PastState]) -> Comparison:
     """Now and after the plan; where that leaves everything as it is, the worst state that is known and now."""
-    now = sizes_now(selection.layout)
+    now = file_sizes(selection.layout)
     worst = max(states, key=lambda state: sum(state.sizes[:-1]), default=None)
     if plan.groups or worst is None or sum(worst.sizes[:-1]) <= now.small:
-        return Comparison(now, "now", sizes_after(selection.layout, plan), "after `icesize compact`")
+        return Comparison(now, "now", file_sizes(selection.layout, plan), "after `icesize compact`")
     return _with_now(selection, worst)
 
 
 def _with_now(selection: Selection, past: PastState) -> Comparison:
-    now = sizes_now(selection.layout)
+    now = file_sizes(selection.layout)
     return Comparison(FileSizes(now.bounds, past.sizes), f"on {format_time(past.timestamp_ms)} UTC", now, "now")

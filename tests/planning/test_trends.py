@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from icesize.planning.inspection import inspect
 from icesize.planning.merging.planner import plan_merges
-from icesize.planning.trends import Counts, PastState, Trends, evenly, sizes_after, sizes_now
+from icesize.planning.trends import Counts, PastState, Trends, evenly, file_sizes
 from icesize.policy import SizePolicy
 from tests.support.layouts import LIMIT, SMALL_TARGET, layout_of, layouts, partition, policies
 
@@ -62,19 +62,19 @@ def test_sizes_count_every_file(data: st.DataObject, policy: SizePolicy) -> None
     """Now as `inspect` counts them; after a plan as many as are left when it is carried out, of sizes alike."""
     layout = data.draw(layouts(policy))
     plan = plan_merges(layout, policy)
-    now, after = sizes_now(layout), sizes_after(layout, plan)
+    now, after = file_sizes(layout), file_sizes(layout, plan)
     inspection = inspect(layout, policy, {key: {} for key in layout.partitions}, plan, table="t")
-    assert (now.total, now.small) == (inspection.files, inspection.small_files)
+    assert (sum(now.files), now.small) == (inspection.files, inspection.small_files)
     shown = {c.below_bytes: c.files for c in inspection.histogram}
     assert [shown.get(bound, 0) for bound in now.bounds] == list(now.files[:-1])
-    assert after.total == layout.files - plan.files_removed + plan.files_added
+    assert sum(after.files) == layout.files - plan.files_removed + plan.files_added
     assert min(after.files) >= 0
-    assert sizes_after(layout, plan) == (now if not plan.groups else after)
+    assert file_sizes(layout, plan) == (now if not plan.groups else after)
 
 
 def test_small_files_become_well_sized_ones() -> None:
     """Ten files of a tenth of the target become one that is well sized; the classes say so."""
     layout = layout_of(partition("a", [10_000] * 10), partition("b", [LIMIT, LIMIT - 1]))
     plan = plan_merges(layout, SMALL_TARGET)
-    assert sizes_now(layout).to_dict() == {"bounds": (18_750, 75_000), "files": (10, 1, 1)}
-    assert sizes_after(layout, plan).files == (0, 1, 2)
+    assert file_sizes(layout).to_dict() == {"bounds": (18_750, 75_000), "files": (10, 1, 1)}
+    assert file_sizes(layout, plan).files == (0, 1, 2)

@@ -39,7 +39,7 @@ from icesize.spark.clustering.gather import Gather, cluster_alone
 from icesize.spark.clustering.scatter import ScanKeys, Scatter
 from icesize.spark.engine.read_version import ReadFiles
 from icesize.spark.engine.worker import RewriteGroups, WriteRows
-from icesize.spark.stream.batch_plan import BatchOptions
+from icesize.spark.stream.options import SinkOptions
 from icesize.spark.stream.process_state import StreamState, TableSource
 from icesize.table.catalog import opening
 from icesize.table.catalog.access_errors import brief
@@ -441,7 +441,7 @@ def test_nothing_public_prints_a_secret(lake: SqlCatalog) -> None:
     state = StreamState(handle=TableHandle(lake, ("db", "t"), spark_conf=conf))
     things: list[object] = [
         table, handle, state, state.handle, current, settings, Storage(current.table.io), source, table.policy,
-        icesize.Sink(source, "s"), BatchOptions(source), WriteRows(settings, "p"),
+        icesize.Sink(source, "s"), SinkOptions(), WriteRows(settings, "p"),
         RewriteGroups((), settings, {}, merge), current.table, lake, handle.reader(current.policy), settings.storage,
         *clustering(MergeGroup((), PartitionKey(0)), settings),
     ]  # fmt: skip

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from icesize.planning.merging.schedule import choose_prefix
-from icesize.planning.merging.simulation import simulate
 from icesize.policy import SizePolicy
 from icesize.units import format_bytes
 
@@ -59,9 +58,15 @@ def amplification(batches_per_file: float, slots: int) -> float:
 
 @lru_cache(maxsize=256)
 def _simulated(batches: int, slots: int) -> float:
-    limit = float(batches)
-    sizes = [1.0] * (batches * max(1, 64 // batches))
-    return simulate(lambda small: choose_prefix(small, limit, slots), sizes, limit).write_amplification
+    arrivals = batches * max(1, 64 // batches)
+    small, rewritten = list[float](), 0.0
+    for _ in range(arrivals):
+        small = sorted([*small, 1.0])
+        count = choose_prefix(small, batches, slots)
+        merged = sum(small[:count])
+        rewritten += merged
+        small = [size for size in (*small[count:], merged) if 0 < size < batches]
+    return 1 + rewritten / arrivals
 
 
 def _trigger(arrivals: Arrivals, policy: SizePolicy) -> Iterator[str]:

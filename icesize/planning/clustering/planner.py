@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from icesize.planning.cluster_by import SORT, ClusterBy, ClusterFile
-from icesize.planning.clustering.depth import by_column, files_scanned
+from icesize.planning.clustering.depth import by_column
 from icesize.planning.clustering.sets import (
     IN_ORDER,
     Sets,
@@ -30,7 +30,7 @@ from icesize.planning.clustering.sets import (
     why_not,
 )
 from icesize.planning.files import Layout, PartitionKey, SkipReason
-from icesize.planning.plan import NOTHING, Clustering, MergeGroup, Plan, Skipped
+from icesize.planning.plan import Clustering, MergeGroup, Plan, Skipped
 from icesize.policy import SizePolicy
 from icesize.units import format_bytes, format_count
 
@@ -40,14 +40,23 @@ _PLAIN = frozenset({SkipReason.CLUSTERED, SkipReason.TOO_FEW})
 
 @dataclass(slots=True)
 class _Work:
-    """One partition while it is planned: `kept` files stay for the reason given, `due` parts may be written, each of
-    the `taken` ones becomes one set; `why` says which partition it is when none is due."""
+    """One partition while it is planned: files at the paths in `kept` stay for the reason given, `due` parts may be
+    written, each of the `taken` ones becomes one set; `why` says which partition it is when none is due."""
 
     key: PartitionKey
+    files: Sequence[ClusterFile]
+    kept: dict[str, SkipReason]
     why: str | None = None
-    kept: list[tuple[ClusterFile, SkipReason]] = field(default_factory=list)
     due: list[Sets] = field(default_factory=list)
     taken: list[Sets] = field(default_factory=list)
+
+    def keep(self, files: Iterable[ClusterFile], reason: SkipReason) -> None:
+        self.kept |= {file.fact.path: reason for file in files}
+
+    def staying(self) -> list[ClusterFile]:
+        """Files of the partition that are no input file."""
+        inputs = {file.fact.path for sets in self.taken for file in sets.files}
+        return [file for file in self.files if file.fact.path not in inputs]
 
 
 def plan_clusters(
@@ -73,49 +82,43 @@ def plan_clusters(
         blocked = SkipReason.CONTESTED if key in contested else None
         blocked = SkipReason.OLD_SPEC if key.spec_id != layout.spec_id else blocked
         small_bytes = layout.small_file_limit_bytes if key in leave_small else 0
-        judged = [(file, file.fact.obstacle or blocked or _left_alone(file, small_bytes)) for file in owned]
-        works.append(_work(key, judged, by, policy))
+        reasons = {file.fact.path: file.fact.obstacle or blocked or _left_alone(file, small_bytes) for file in owned}
+        kept = {path: reason for path, reason in reasons.items() if reason is not None}
+        works.append(_sorted_out(_Work(key, owned, kept), by, policy))
     chosen = _within_budget(works, by, policy, budget_bytes)
+    skipped = tuple(skip for work in works for skip in _skipped(work))
     groups = tuple(_merge_group(key, sets, layout, policy) for key, sets in chosen)
     return Plan(
         head=layout.head,
         spec_id=layout.spec_id,
         groups=groups,
-        skipped=tuple(skip for work in works for skip in _skipped(work)),
+        skipped=skipped,
         outcomes=(),
         max_small_files=policy.max_small_files,
         files_before=layout.files,
-        notes=tuple(_notes(works, budget_bytes)),
+        notes=tuple(_notes(works, skipped, budget_bytes)),
         clustering=Clustering(
             by=by,
             full=tuple(group.size_bytes >= by.sealed_set_bytes for group in groups),
             before=by_column(files, by.columns),
-            expected_point_files=_expected(works, files, by, policy),
+            expected_point_files=_expected(works, by, policy),
             new_bytes=sum(f.fact.size_bytes for _, sets in chosen for f in sets.files if f.set_id is None),
             bytes_to_write=sum(group.size_bytes for group in groups),
         ),
     )
 
 
-def _work(
-    key: PartitionKey,
-    judged: Sequence[tuple[ClusterFile, SkipReason | None]],
-    by: ClusterBy,
-    policy: SizePolicy,
-) -> _Work:
-    """Sorts the files of a partition, each with the reason why it must stay, into those that stay and those that are
-    due."""
-    work = _Work(key, kept=[(file, reason) for file, reason in judged if reason is not None])
-    free = [file for file, reason in judged if reason is None]
+def _sorted_out(work: _Work, by: ClusterBy, policy: SizePolicy) -> _Work:
+    """Sorts the files of a partition that need not stay into those that stay as they are and those that are due."""
+    free = [file for file in work.files if file.fact.path not in work.kept]
     sets, sealed = sets_of(free, by, policy)
-    work.kept += [(file, SkipReason.CLUSTERED) for file in sealed]
+    work.keep(sealed, SkipReason.CLUSTERED)
     work.why = why_not(sets, by, policy) if free else IN_ORDER
     if work.why is None:
         work.due = list(sealed_parts(sets, by, policy))
     else:
-        waiting = SkipReason.CLUSTERED if is_sorted(sets, by, policy) else SkipReason.TOO_FEW
-        work.kept += [(file, waiting) for file in sets.new]
-        work.kept += [(file, SkipReason.CLUSTERED) for members in sets.open_sets for file in members]
+        work.keep(sets.files, SkipReason.CLUSTERED)
+        work.keep(sets.new, SkipReason.CLUSTERED if is_sorted(sets, by, policy) else SkipReason.TOO_FEW)
     return work
 
 
@@ -170,29 +173,18 @@ def _merge_group(key: PartitionKey, sets: Sets, layout: Layout, policy: SizePoli
 
 def _skipped(work: _Work) -> Iterator[Skipped]:
     """Every file of the partition that is no input file, with its reason, by path."""
-    inputs = _paths(work.taken)
-    waiting = [file for sets in work.due for file in sets.files if file.fact.path not in inputs]
-    stay = [*work.kept, *((file, SkipReason.OVER_BUDGET) for file in waiting)]
-    for file, reason in sorted(stay, key=lambda pair: pair[0].fact.path):
+    for file in sorted(work.staying(), key=lambda file: file.fact.path):
+        reason = work.kept.get(file.fact.path, SkipReason.OVER_BUDGET)
         yield Skipped(file.fact, work.key, reason, 1, file.fact.size_bytes)
 
 
-def _paths(several: Iterable[Sets]) -> set[str]:
-    return {file.fact.path for sets in several for file in sets.files}
-
-
-def _expected(
-    works: Sequence[_Work], files: Mapping[PartitionKey, Sequence[ClusterFile]], by: ClusterBy, policy: SizePolicy
-) -> dict[str, float]:
+def _expected(works: Sequence[_Work], by: ClusterBy, policy: SizePolicy) -> dict[str, float]:
     """Files that a point query on each column is expected to open after the plan: those that stay and of each new set
     its floor. A sort orders one column; of the others all files of a set are counted.
     """
-    expected = dict.fromkeys(by.columns, NOTHING.point_files)
+    stay = by_column({work.key: work.staying() for work in works}, by.columns)
+    expected = {column: scanned.point_files for column, scanned in stay.items()}
     for work in works:
-        inputs = _paths(work.taken)
-        stay = [file for file in files[work.key] if file.fact.path not in inputs]
-        for n, column in enumerate(by.columns):
-            expected[column] += files_scanned([(file.bounds[n], file.fact.size_bytes) for file in stay]).point_files
         for sets in work.taken:
             outputs = outputs_of(sets.size_bytes, policy)
             for n, column in enumerate(by.columns):
@@ -201,10 +193,10 @@ def _expected(
     return expected
 
 
-def _notes(works: Sequence[_Work], budget_bytes: int | None) -> Iterator[str]:
+def _notes(works: Sequence[_Work], skipped: Sequence[Skipped], budget_bytes: int | None) -> Iterator[str]:
     if not any(work.due for work in works):
         partitions = Counter(work.why for work in works if work.why is not None and work.why != IN_ORDER)
-        held = Counter(reason.value for work in works for _, reason in work.kept if reason not in _PLAIN)
+        held = Counter(skip.reason.value for skip in skipped if skip.reason not in _PLAIN)
         told = [f"{format_count(count, 'partition')} {why}" for why, count in sorted(partitions.items())]
         told += [f"{format_count(count, 'file')} {reason}" for reason, count in sorted(held.items())]
         if told:

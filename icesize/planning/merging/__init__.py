@@ -6,8 +6,7 @@
 - `groups`: small files of a partition -> merge groups, and which groups a budget pays for
 - `planner`: layout + SizePolicy -> Plan: which small files are merged now, and why the others are not
 - `schedule`: which small files of one partition to merge now, so that few remain and little is rewritten over time
-- `simulation`: what merging makes of batches: of sizes that arrive in one partition, and of the batches that a table
-  got, replayed under several policies
+- `simulation`: the cost of merging the batches that a table got, replayed through the planner under several policies
 """
 
 from icesize.planning.merging.schedule import choose_prefix

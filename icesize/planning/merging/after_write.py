@@ -7,13 +7,14 @@ applied, or that other writers keep rewriting, are appended to: their new files 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from icesize.planning.delete_reach import delete_files_freed
 from icesize.planning.files import FileFact, Layout, PartitionFacts, PartitionKey, SkipReason
 from icesize.planning.merging.planner import plan_merges
-from icesize.planning.plan import MergeGroup, Plan
+from icesize.planning.plan import FileGroup, MergeGroup, Plan
 from icesize.policy import SizePolicy
 
 
@@ -31,11 +32,10 @@ def plan_absorbing(
     cold partitions are finished as `plan_merges` does; `budget_bytes` bounds it in the same way. New files may be
     expected ones: only their sizes, paths and partitions are looked at.
     """
-    limit = layout.small_file_limit_bytes
-    appended = {file.partition for file in new if not _absorbs(layout, file.partition, contested)}
-    incoming = dict.fromkeys((file.partition for file in new), 0)
-    for file in new:
-        incoming[file.partition] += file.partition in appended and file.size_bytes < limit
+    incoming = Counter({file.partition: 0 for file in new})
+    appended = {key for key in incoming if key in contested or _keeps_deletes(layout.partitions.get(key))}
+    small = (file.partition for file in new if file.size_bytes < layout.small_file_limit_bytes)
+    incoming.update(key for key in small if key in appended)
     wider = with_files(layout, (file for file in new if file.partition not in appended))
     return plan_merges(wider, policy, incoming=incoming, budget_bytes=budget_bytes, contested=contested)
 
@@ -46,38 +46,25 @@ def with_files(layout: Layout, new: Iterable[FileFact]) -> Layout:
     for file in new:
         key = file.partition
         facts = partitions.get(key) or PartitionFacts(key, "/".join(map(str, key.values)), 0, 0, 0)
-        is_small = file.size_bytes < layout.small_file_limit_bytes
-        partitions[key] = replace(
-            facts,
-            files=facts.files + 1,
-            size_bytes=facts.size_bytes + file.size_bytes,
-            rows=facts.rows + file.rows,
-            small=(*facts.small, file) if is_small else facts.small,
-            commits_since_append=0,
-        )
+        partitions[key] = facts.adding(file, layout.small_file_limit_bytes)
     return replace(layout, partitions=partitions)
 
 
-def divided(
-    groups: Iterable[MergeGroup], new: Iterable[FileFact]
-) -> tuple[list[MergeGroup], dict[PartitionKey, tuple[FileFact, ...]]]:
-    """The groups of older files only, and of the others the older files by partition: new rows take those along."""
+def divided(groups: Iterable[MergeGroup], new: Iterable[FileFact]) -> tuple[list[MergeGroup], list[FileGroup]]:
+    """The groups of older files only, and of the others the older files: new rows take those along."""
     paths = {file.path for file in new}
-    apart: list[MergeGroup] = []
-    along: dict[PartitionKey, tuple[FileFact, ...]] = {}
+    apart, along = list[MergeGroup](), list[FileGroup]()
     for group in groups:
         older = tuple(file for file in group.inputs if file.path not in paths)
         if len(older) == len(group.inputs):
             apart.append(group)
         elif older:
-            along[group.partition] = (*along.get(group.partition, ()), *older)
+            along.append(FileGroup(older, group.partition))
     return apart, along
 
 
-def _absorbs(layout: Layout, key: PartitionKey, contested: Collection[PartitionKey]) -> bool:
-    facts = layout.partitions.get(key)
-    deletes = facts is not None and any(file.obstacle is SkipReason.HAS_DELETES for file in facts.small)
-    return key not in contested and not deletes
+def _keeps_deletes(facts: PartitionFacts | None) -> bool:
+    return facts is not None and any(file.obstacle is SkipReason.HAS_DELETES for file in facts.small)
 
 
 def complete_plan(
@@ -105,7 +92,7 @@ def complete_plan(
     rest = {key: facts for key, facts in layout.partitions.items() if key not in settled}
     small = {key: files for key, files in incoming.items() if key not in settled}
     for key in begun.keys() - settled:
-        rest[key] = _without(layout.partitions[key], begun[key])
+        rest[key] = layout.partitions[key].without(file for group in begun[key] for file in group.inputs)
         small[key] += sum(
             group.outputs for group in begun[key] if group.output_size_bytes < policy.small_file_limit_bytes
         )
@@ -131,16 +118,4 @@ def complete_plan(
         incoming=dict(incoming),
         delete_files_freed=delete_files_freed(layout, inputs),
         notes=tuple(dict.fromkeys((*(first.notes if groups else ()), *second.notes))),
-    )
-
-
-def _without(facts: PartitionFacts, groups: list[MergeGroup]) -> PartitionFacts:
-    """The partition without the files that are being merged."""
-    inputs = {file.path for group in groups for file in group.inputs}
-    return replace(
-        facts,
-        files=facts.files - len(inputs),
-        size_bytes=facts.size_bytes - sum(group.size_bytes for group in groups),
-        small=tuple(file for file in facts.small if file.path not in inputs),
-        large=tuple(file for file in facts.large if file.path not in inputs),
     )

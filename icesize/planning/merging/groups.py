@@ -20,9 +20,9 @@ OUTPUTS_PER_GROUP = 4
 class Work:
     """One partition while it is planned; `blocked` says why all of it stays. Files at the paths `spared` are not due.
 
-    `mergeable` are small files, smallest first; `large` ones are not small and due for their deletes, `waiting` ones
-    would be, were other writers not at work. Of these `together` are to be merged, each file of `alone` is to be
-    written again. `slots` is the number of mergeable files that may remain, None where they go down to the fewest.
+    `mergeable` are small files, smallest first; `large` ones are not small and due for their deletes. `held_back` are
+    files of both kinds that must stay. `slots` is the number of mergeable files that may remain, None where they go
+    down to the fewest. Of the `due` groups those that the budget pays for are `taken`.
     """
 
     facts: PartitionFacts
@@ -31,10 +31,7 @@ class Work:
     mergeable: list[FileFact] = field(default_factory=list)
     held_back: list[tuple[FileFact, SkipReason]] = field(default_factory=list)
     large: list[FileFact] = field(default_factory=list)
-    waiting: list[FileFact] = field(default_factory=list)
     slots: int | None = None
-    together: list[FileFact] = field(default_factory=list)
-    alone: list[FileFact] = field(default_factory=list)
     cold: bool = False
     due: list[MergeGroup] = field(default_factory=list)
     taken: list[MergeGroup] = field(default_factory=list)
@@ -114,11 +111,6 @@ def _cut(
     return runs
 
 
-def alone(work: Work) -> list[MergeGroup]:
-    """Files that are written again each by itself, as their sizes are right."""
-    return [MergeGroup((file,), work.facts.key, 1, work.facts.label, work.cold) for file in work.alone]
-
-
 def within_budget(works: Sequence[Work], policy: SizePolicy, budget_bytes: int | None) -> tuple[MergeGroup, ...]:
     """Takes the due groups that the budget pays for, and returns them in the order in which they are worth it.
 
@@ -155,35 +147,28 @@ class _Purse:
         odd = [pair for pair in ranked if pair[1].size_bytes > self._budget_bytes] if self._extra else []
         extra = max(odd, key=lambda pair: pair[0].excess)[1] if odd else None
         for work, group in ranked:
-            size_bytes = group.size_bytes
             if group is extra:
                 self._extra = False
-                self._take(work, group)
-            elif size_bytes <= self._left_bytes:
-                self._left_bytes -= size_bytes
+                self._left_bytes += group.size_bytes
+            if group.size_bytes <= self._left_bytes:
                 self._take(work, group)
 
     def take_cheaper(self, work: Work) -> None:
         sums = accumulate(file.size_bytes for file in work.mergeable[: work.excess + 1])
         fitting = sum(size_bytes <= self._left_bytes for size_bytes in sums)
         for group in groups_of(work, work.mergeable[:fitting], self._policy, OUTPUTS_PER_GROUP):
-            self._left_bytes -= group.size_bytes
             self._take(work, group)
 
     def _take(self, work: Work, group: MergeGroup) -> None:
+        self._left_bytes -= group.size_bytes
         work.taken.append(group)
         self.groups.append(group)
 
     def _rank(self, pair: tuple[Work, MergeGroup]) -> tuple[bool, float, str, str]:
         work, group = pair
-        can_wait = work.slots is not None and not work.excess
-        if can_wait and any(file.avoidable_deletes > self._max_delete_files for file in group.with_deletes):
-            can_wait = False
-        worth = self._spared_bytes(group) / max(1, group.size_bytes)
-        return can_wait, -worth, repr(group.partition.values), group.inputs[0].path
-
-    def _spared_bytes(self, group: MergeGroup) -> int:
-        """What a scan is spared once a group is merged, in bytes: those of deleted rows, and for each file that it need
-        not open what that costs, `close_file_cost_bytes`. It opens a delete file once for each file that it may hit."""
+        has_many_deletes = any(file.avoidable_deletes > self._max_delete_files for file in group.with_deletes)
+        can_wait = work.slots is not None and not work.excess and not has_many_deletes
+        # a scan opens a delete file once for each file that it may hit
         files = len(group.inputs) - group.outputs + group.avoidable_deletes
-        return files * self._open_bytes + group.size_bytes - group.live_bytes
+        spared_bytes = files * self._open_bytes + group.size_bytes - group.live_bytes
+        return can_wait, -spared_bytes / max(1, group.size_bytes), repr(group.partition.values), group.inputs[0].path

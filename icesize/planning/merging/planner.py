@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 from icesize.planning.delete_reach import delete_files_freed
 from icesize.planning.files import FileFact, Layout, PartitionFacts, PartitionKey, SkipReason
-from icesize.planning.merging.groups import Work, alone, groups_of, outputs_per_group, within_budget
+from icesize.planning.merging.groups import Work, groups_of, outputs_per_group, within_budget
 from icesize.planning.merging.schedule import choose_prefix
 from icesize.planning.plan import MergeGroup, PartitionOutcome, Plan, Skipped, held_back_in
 from icesize.planning.sizing import least_output_bytes
@@ -73,7 +73,7 @@ def plan_merges(
         outcomes=outcomes,
         max_small_files=policy.max_small_files,
         files_before=layout.files,
-        notes=(*_notes(policy, groups, outcomes, budget_bytes), *_backlog_notes(policy, looked_at, outcomes)),
+        notes=tuple(_notes(policy, groups, outcomes, budget_bytes, looked_at)),
         incoming=dict(incoming or {}),
         max_delete_files=policy.max_delete_files,
         delete_files_freed=delete_files_freed(layout, (file for group in groups for file in group.inputs)),
@@ -95,26 +95,18 @@ def _work(
     # a policy computes its default limit each time that it is asked
     work, limit_bytes = Work(facts, blocked, spared), policy.small_file_limit_bytes
     for file in facts.small + facts.large:
-        if file.size_bytes >= limit_bytes:
-            if limit_bytes and work.is_due(file, policy):
-                _add_large(work, file)
-            continue
+        is_small = file.size_bytes < limit_bytes
         reason = file.obstacle or blocked
+        if not is_small and not (limit_bytes and work.is_due(file, policy)):
+            continue
         if reason is None:
-            work.mergeable.append(file)
-        else:
+            (work.mergeable if is_small else work.large).append(file)
+        # with another obstacle than busy writers a large file stays one of the well-sized ones, which are not named
+        elif is_small or reason is SkipReason.CONTESTED:
             work.held_back.append((file, reason))
     work.mergeable.sort(key=_by_size)
     work.held_back.sort(key=lambda pair: pair[0].path)
     return work
-
-
-def _add_large(work: Work, file: FileFact) -> None:
-    """With another obstacle than busy writers a large file stays one of the well-sized ones, which nobody names."""
-    if file.obstacle is None and work.blocked is None:
-        work.large.append(file)
-    elif file.obstacle is None and work.blocked is SkipReason.CONTESTED:
-        work.waiting.append(file)
 
 
 def _by_size(file: FileFact) -> tuple[int, int, str]:
@@ -125,12 +117,13 @@ def _find_due(work: Work, policy: SizePolicy, most_outputs: int) -> None:
     """Sets which files of a partition are to be merged now: the smallest ones, and all that are due for deletes."""
     least_bytes = least_output_bytes(policy.small_file_limit_bytes)
     shrunk = [file for file in work.large if file.live_bytes < least_bytes]
-    work.alone = sorted((file for file in work.large if file.live_bytes >= least_bytes), key=_by_size)
+    # their sizes are right without their deleted rows
+    alone = sorted((file for file in work.large if file.live_bytes >= least_bytes), key=_by_size)
     ranked = sorted([*work.mergeable, *shrunk], key=_by_size) if shrunk else work.mergeable
     prefix = _prefix(ranked, policy, work.slots)
     due = (file for file in ranked[prefix:] if work.is_due(file, policy))
-    work.together = [*ranked[:prefix], *due]
-    work.due = [*groups_of(work, work.together, policy, most_outputs), *alone(work)]
+    work.due = groups_of(work, [*ranked[:prefix], *due], policy, most_outputs)
+    work.due += [MergeGroup((file,), work.facts.key, 1, work.facts.label, work.cold) for file in alone]
 
 
 def _prefix(ranked: list[FileFact], policy: SizePolicy, slots: int | None) -> int:
@@ -150,15 +143,13 @@ def _skipped(work: Work) -> Iterator[Skipped]:
     inputs = _paths(work.taken)
     due = _paths(work.due)
     large = [file for file in work.large if file.path in inputs or file.path in due]
-    named = [*work.mergeable, *(file for file, _ in work.held_back), *large, *work.waiting]
+    named = [*work.mergeable, *(file for file, _ in work.held_back), *large]
     well_sized = work.facts.files - len(named)
     if well_sized:
         size_bytes = work.facts.size_bytes - sum(file.size_bytes for file in named)
         yield Skipped(None, key, SkipReason.WELL_SIZED, well_sized, size_bytes)
     for file, reason in work.held_back:
         yield Skipped(file, key, reason, 1, file.size_bytes)
-    for file in sorted(work.waiting, key=lambda file: file.path):
-        yield Skipped(file, key, SkipReason.CONTESTED, 1, file.size_bytes)
     for file in (*work.mergeable, *sorted(large, key=_by_size)):
         if file.path not in inputs:
             reason = SkipReason.OVER_BUDGET if file.path in due else SkipReason.TOO_FEW
@@ -173,9 +164,10 @@ def _outcomes(
     works: list[Work], policy: SizePolicy, incoming: Mapping[PartitionKey, int]
 ) -> Iterator[PartitionOutcome]:
     """Small files of each partition after plan and batch, partitions that the batch creates last."""
+    limit_bytes = policy.small_file_limit_bytes
     for work in works:
-        small = work.small_files_after(policy.small_file_limit_bytes) + incoming.get(work.facts.key, 0)
-        held_back = dict(Counter(reason for _, reason in work.held_back))
+        small = work.small_files_after(limit_bytes) + incoming.get(work.facts.key, 0)
+        held_back = dict(Counter(reason for file, reason in work.held_back if file.size_bytes < limit_bytes))
         delete_files = _most_deletes(work)
         if small or held_back or delete_files:
             yield PartitionOutcome(work.facts.key, work.facts.label, small, held_back, delete_files)
@@ -221,6 +213,7 @@ def _notes(
     groups: tuple[MergeGroup, ...],
     outcomes: tuple[PartitionOutcome, ...],
     budget_bytes: int | None,
+    looked_at: Collection[PartitionKey],
 ) -> Iterator[str]:
     if not policy.merging:
         yield "merging is off: 'small-file-limit-bytes' is 0, so small files stay as they are"
@@ -231,12 +224,6 @@ def _notes(
                 f"{group.label or 'the table'}: one merge of {group.size_bytes} bytes exceeds the budget of "
                 f"{budget_bytes} bytes and is planned on top of it, or its files would stay as they are for ever"
             )
-
-
-def _backlog_notes(
-    policy: SizePolicy, looked_at: Collection[PartitionKey], outcomes: tuple[PartitionOutcome, ...]
-) -> Iterator[str]:
-    """About files that are still read with many delete files, in the partitions that the plan is about."""
     bound = policy.max_delete_files
     behind = [o for o in outcomes if o.delete_files > bound and o.partition in looked_at] if policy.merging else []
     if behind:

@@ -1,24 +1,19 @@
-"""What merging makes of batches: of sizes that arrive in one partition, and of the batches that a table got, replayed
-through the planner under several policies. Pure."""
+"""The cost of merging the batches that a table got, replayed through the planner under several policies. Pure."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
 from icesize.planning.files import FileFact, Head, Layout, PartitionFacts, PartitionKey, SkipReason
 from icesize.planning.merging.planner import plan_merges
-from icesize.planning.plan import MergeGroup, Plan
+from icesize.planning.plan import Plan
 from icesize.planning.sizing import expected_files
 from icesize.policy import SizePolicy
 from icesize.units import format_bytes, format_count
 
-Choose = Callable[[Sequence[float]], int]
-"""Small sizes in ascending order, the new one included -> how many of the smallest to merge."""
-PutOff = Callable[[float, float], bool]
-"""(newest size, bytes of a merge) -> whether the merge waits for a later arrival."""
 Batch = Mapping[PartitionKey, int]
 """Bytes of new rows by partition."""
 
@@ -26,39 +21,6 @@ MOST_BATCHES = 500
 """Batches that are replayed, the newest."""
 MOST_ARRIVALS = 100_000
 """Partitions of all batches together that are replayed: some seconds for each policy."""
-
-
-class Outcome(NamedTuple):
-    """What became of sizes that arrived: W, the most small files after any arrival, the sizes of finished files."""
-
-    write_amplification: float
-    most_small_files: int
-    finished: list[float]
-
-
-def simulate(choose: Choose, sizes: Iterable[float], limit: float, put_off: PutOff | None = None) -> Outcome:
-    """One partition: files of these sizes arrive one after the other, those below `limit` are small.
-
-    Arrivals after which a merge is put off do not count for `most_small_files`.
-    """
-    small: list[float] = []
-    finished: list[float] = []
-    arrived, written, most = 0.0, 0.0, 0
-    for size in sizes:
-        small = sorted([*small, size])
-        arrived += size
-        written += size
-        count = choose(small)
-        merged = sum(small[:count])
-        waits = put_off is not None and put_off(size, merged)
-        if count >= 2 and not waits:
-            written += merged
-            small = sorted([*small[count:], merged])
-        finished += [size for size in small if size >= limit]
-        small = [size for size in small if size < limit]
-        if not waits:
-            most = max(most, len(small))
-    return Outcome(written / arrived, most, finished)
 
 
 @dataclass(frozen=True)
@@ -155,31 +117,23 @@ def replay(name: str, batches: Sequence[Batch], policy: SizePolicy) -> Replayed:
     Merged files are taken to be as large as what was merged into them.
     """
     table = _Table(policy)
-    counted = [table.take(batch) for batch in batches]
-    ingested = sum(sum(batch.values()) for batch in batches)
-    rewritten = [each.rewritten_bytes for each in counted]
+    for batch in batches:
+        table.take(batch)
+    ingested, rewritten, count = sum(sum(batch.values()) for batch in batches), table.rewritten, max(1, len(batches))
     return Replayed(
         name,
         (ingested + sum(rewritten)) / ingested if ingested else 1.0,
-        max((each.small_files_max for each in counted), default=0),
+        table.small_files_max,
         table.files,
-        sum(each.files for each in counted) / len(counted) if counted else 0.0,
-        sum(rewritten) / len(counted) if counted else 0.0,
+        sum(table.scanned) / count,
+        sum(rewritten) / count,
         max(rewritten, default=0),
     )
 
 
-class _Taken(NamedTuple):
-    """One batch: bytes that its merges rewrote, files of the table after it, most small files where it wrote."""
-
-    rewritten_bytes: int
-    files: int
-    small_files_max: int
-
-
 @dataclass
 class _Table:
-    """A table in the making: small files by partition; the others are counted.
+    """A table in the making, with the bytes `rewritten` for each batch, and the files `scanned` after it.
 
     Partitions are looked at when a batch writes to them, and when they have gone cold, until nothing is due there.
     """
@@ -187,60 +141,59 @@ class _Table:
     policy: SizePolicy
     files: int = 0
     batch: int = 0
-    small: defaultdict[PartitionKey, list[FileFact]] = field(default_factory=lambda: defaultdict(list))
+    partitions: dict[PartitionKey, PartitionFacts] = field(default_factory=dict)
     last: dict[PartitionKey, int] = field(default_factory=dict)
     cooling: defaultdict[int, set[PartitionKey]] = field(default_factory=lambda: defaultdict(set))
     waiting: set[PartitionKey] = field(default_factory=set)
+    rewritten: list[int] = field(default_factory=list)
+    scanned: list[int] = field(default_factory=list)
+    small_files_max: int = 0
 
-    def take(self, batch: Batch) -> _Taken:
+    def take(self, batch: Batch) -> None:
         """Merge what is due, and add the batch."""
-        limit_bytes, new = self.policy.small_file_limit_bytes, {key: self._new(key, batch[key]) for key in batch}
+        target_bytes, limit_bytes = self.policy.target_file_size_bytes, self.policy.small_file_limit_bytes
+        counts = {key: max(1, expected_files(size, target_bytes)) for key, size in batch.items()}
+        new = {key: self._files(key, "", size, counts[key]) for key, size in batch.items()}
         incoming = {key: sum(file.size_bytes < limit_bytes for file in files) for key, files in new.items()}
         plan = self._plan(batch, incoming)
         for number, group in enumerate(plan.groups):
-            self._merge(number, group)
+            key = group.partition
+            self.partitions[key] = self.partitions[key].without(group.inputs)
+            self._add(self._files(key, f"{number}-", group.size_bytes, group.outputs))
+        self.files -= plan.files_removed
         self.waiting = {skip.partition for skip in plan.skipped if skip.reason is SkipReason.OVER_BUDGET} - set(batch)
         for key, files in new.items():
-            self._add(key, files)
+            self._add(files)
             self.last[key] = self.batch
             self.cooling[self.batch + self.policy.cold_after_commits].add(key)
         self.batch += 1
-        return _Taken(plan.bytes_to_write, self.files, max((len(self.small[key]) for key in batch), default=0))
+        self.rewritten.append(plan.bytes_to_write)
+        self.scanned.append(self.files)
+        self.small_files_max = max([self.small_files_max, *(len(self.partitions[key].small) for key in batch)])
 
-    def _new(self, key: PartitionKey, size_bytes: int) -> list[FileFact]:
-        count = max(1, expected_files(size_bytes, self.policy.target_file_size_bytes))
-        return [self._file(key, f"{n}", part) for n, part in enumerate(_equal_parts(size_bytes, count))]
-
-    def _file(self, key: PartitionKey, name: str, size_bytes: int) -> FileFact:
-        return FileFact(f"{self.batch}/{name}", size_bytes, 1, key, self.batch)
+    def _files(self, key: PartitionKey, name: str, size_bytes: int, count: int) -> list[FileFact]:
+        """Files of equal size."""
+        sizes = [size_bytes * (n + 1) // count - size_bytes * n // count for n in range(count)]
+        return [FileFact(f"{self.batch}/{name}{n}", size, 1, key, self.batch) for n, size in enumerate(sizes)]
 
     def _plan(self, batch: Batch, incoming: Mapping[PartitionKey, int]) -> Plan:
         cold = {key for key in self.cooling.pop(self.batch, ()) if self._age(key) >= self.policy.cold_after_commits}
-        facts = {key: self._facts(key) for key in (*batch, *((cold | self.waiting) - batch.keys()))}
+        facts = {
+            key: replace(self._facts(key), commits_since_append=max(0, self._age(key) - 1))
+            for key in (*batch, *((cold | self.waiting) - batch.keys()))
+        }
         layout = Layout(Head(None, self.batch), 0, self.policy.small_file_limit_bytes, facts)
         budget_bytes = self.policy.budget_for(sum(batch.values()))
         return plan_merges(layout, self.policy, incoming=incoming, budget_bytes=budget_bytes)
 
     def _age(self, key: PartitionKey) -> int:
-        return self.batch - self.last[key]
+        return self.batch - self.last.get(key, self.batch)
 
     def _facts(self, key: PartitionKey) -> PartitionFacts:
-        small = tuple(self.small[key])
-        size_bytes = sum(file.size_bytes for file in small)
-        quiet = max(0, self._age(key) - 1) if key in self.last else 0
-        return PartitionFacts(key, "", len(small), size_bytes, len(small), small, quiet)
+        return self.partitions.get(key) or PartitionFacts(key, "", 0, 0, 0)
 
-    def _merge(self, number: int, group: MergeGroup) -> None:
-        gone = {file.path for file in group.inputs}
-        self.small[group.partition] = [file for file in self.small[group.partition] if file.path not in gone]
-        self.files -= len(gone)
-        parts = _equal_parts(group.size_bytes, group.outputs)
-        self._add(group.partition, [self._file(group.partition, f"{number}-{n}m", p) for n, p in enumerate(parts)])
-
-    def _add(self, key: PartitionKey, files: Sequence[FileFact]) -> None:
+    def _add(self, files: Sequence[FileFact]) -> None:
         self.files += len(files)
-        self.small[key] += [file for file in files if file.size_bytes < self.policy.small_file_limit_bytes]
-
-
-def _equal_parts(total: int, parts: int) -> list[int]:
-    return [total * (n + 1) // parts - total * n // parts for n in range(parts)]
+        for file in files:
+            facts = self._facts(file.partition)
+            self.partitions[file.partition] = facts.adding(file, self.policy.small_file_limit_bytes)

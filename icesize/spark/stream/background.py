@@ -13,7 +13,8 @@ import logging
 import sys
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from weakref import WeakSet
@@ -25,10 +26,9 @@ from icesize import failpoints
 from icesize.environment import Environment
 from icesize.errors import TableError
 from icesize.maintenance.compaction import rewrite
-from icesize.planning.files import Layout, PartitionKey
+from icesize.planning.files import PartitionKey
 from icesize.planning.merging.contention import BackOff
 from icesize.planning.merging.planner import plan_merges
-from icesize.planning.plan import Plan
 from icesize.report import Report
 from icesize.spark.clustering.run import cluster_beside_stream
 from icesize.spark.engine.jobs import Cores
@@ -50,12 +50,20 @@ class Stopped(Exception):
     """The run was stopped, or Spark was: it ends without a commit and without its files."""
 
 
+MERGE, CLUSTER, EXPIRE = "merge", "clustering", "expiry"
+
+_BACKOFF_KEYS = {MERGE: PartitionKey(-1), CLUSTER: PartitionKey(-2)}
+"""Keys of the table as a whole where partitions back off; no partition spec has these numbers. Clustering that fails,
+as where the table does not say by what, must not keep merges waiting."""
+
+
 @dataclass(frozen=True)
 class Trigger:
     """What a batch hands over: whose cores and table, how files are named, who wants to know, and what is to be done.
 
     `handle` is the batch's: only names and settings are taken from it. `refresh` makes Spark see a commit, `tell` hears
-    the report of each run that did something; both are called in the thread of the merges.
+    the report of each run that did something; both are called in the thread of the merges. `tasks` are MERGE, CLUSTER
+    or both.
     """
 
     spark: SparkSession
@@ -66,142 +74,103 @@ class Trigger:
     refresh: Callable[[], object]
     tell: Callable[[Report], object]
     pool: str | None = None
-    merge: bool = True
-    cluster: bool = False
+    tasks: tuple[str, ...] = (MERGE,)
 
 
 @dataclass(frozen=True)
-class Kind:
-    """What one look at the table is for. `stand_in` is the table as a whole where partitions back off."""
+class Cycle:
+    """One cycle of the thread: `batches` were committed when it began, `size_bytes` came with those not looked at yet.
 
-    name: str
-    stand_in: PartitionKey
-    run: Callable[[Run], Outcome | None]
-
-    def looks_for(self, trigger: Trigger) -> bool:
-        """Whether it is this look after which batches count as looked at."""
-        return self is MERGE or not trigger.merge
-
-
-@dataclass(frozen=True)
-class Turn:
-    """One turn of the thread: `batches` were committed when it began, `size_bytes` came with those not looked at yet.
-
-    `tag` is that of its Spark jobs; `kinds` and `expire` say what is to be done.
+    `tag` is that of its Spark jobs; `tasks` are run in this order, each with a commit of its own under `lock`.
     """
 
     trigger: Trigger
+    lock: threading.Lock
     tag: str
     batches: int
     size_bytes: int
     contested: frozenset[PartitionKey]
-    kinds: tuple[Kind, ...]
-    expire: bool
+    tasks: tuple[str, ...]
     cancelled: threading.Event
 
     def stopped(self) -> bool:
-        """Whether nothing that this turn makes may become visible any more."""
+        """Whether nothing that this cycle makes may become visible any more."""
         return self.cancelled.is_set() or is_gone(self.trigger.spark)
 
-
-@dataclass(frozen=True)
-class Run:
-    """One look at the table: plan, merge, commit."""
-
-    turn: Turn
-    handle: TableHandle
-    commit_lock: threading.Lock
-
-    def merge(self) -> Outcome:
+    def merge(self, handle: TableHandle) -> Outcome:
         """What was done. Raises Stopped, or whatever kept it from being done."""
-        trigger, spark = self.turn.trigger, self.turn.trigger.spark
-        current = self._begin("merges", "merge in")
-        layout = self.handle.reader(current.policy).read(current.table.metadata, current.table.io)
-        if self.turn.stopped():
+        trigger, spark, environment = self.trigger, self.trigger.spark, self.trigger.environment
+        current = self._begin(handle, "merges", "merge in")
+        policy = current.policy
+        layout = handle.reader(policy).read(current.table.metadata, current.table.io)
+        if self.stopped():
             raise Stopped
-        lock, environment = self._lock()
-        limits, cancelled = environment.limits, self.turn.cancelled
-        runner = partial(run_merges, spark, limits=limits, cancelled=cancelled, cores=Cores.half(spark))
-        planned = WrittenBatch(current, layout, self._plan(current, layout))
-        return rewrite(self.handle, planned, runner, environment, prefix=trigger.prefix, commit_lock=lock)
-
-    def cluster(self) -> Outcome | None:
-        """The same for clustering; None when nothing was due."""
-        current = self._begin("clustering", "cluster")
-        lock, environment = self._lock()
-        spark = self.turn.trigger.spark
-        return cluster_beside_stream(
-            spark, self.handle, current, environment, commit_lock=lock,
-            budget_bytes=environment.limits.round_bytes, most_bytes=sys.maxsize, contested=self.turn.contested,
-            cancelled=self.turn.cancelled, cores=Cores.half(spark),
+        plan = plan_merges(
+            layout, policy, incoming={}, touched=layout.recent(policy.cold_after_commits),
+            budget_bytes=policy.budget_for(self.size_bytes),
+            contested=self.contested | handle.contested(current, environment),
+        )  # fmt: skip
+        runner = partial(
+            run_merges, spark, limits=environment.limits, cancelled=self.cancelled, cores=Cores.half(spark)
+        )
+        return rewrite(
+            handle, WrittenBatch(current, layout, plan), runner, replace(environment, sleep=self._pause),
+            prefix=trigger.prefix, commit_lock=self._committing(),
         )  # fmt: skip
 
-    def _begin(self, what: str, verb: str) -> Current:
+    def cluster(self, handle: TableHandle) -> Outcome | None:
+        """The same for clustering; None when nothing was due."""
+        spark, environment = self.trigger.spark, self.trigger.environment
+        current = self._begin(handle, "clustering", "cluster")
+        return cluster_beside_stream(
+            spark, handle, current, replace(environment, sleep=self._pause), commit_lock=self._committing(),
+            budget_bytes=environment.limits.round_bytes, most_bytes=sys.maxsize, contested=self.contested,
+            cancelled=self.cancelled, cores=Cores.half(spark),
+        )  # fmt: skip
+
+    def _begin(self, handle: TableHandle, what: str, verb: str) -> Current:
         """The table as it is now; jobs of this thread get a tag and a description of their own and, where there are
         pools, that of the query. They are not in its job group: a query that ends does not take them along.
         """
         failpoints.reach("background")
-        trigger = self.turn.trigger
-        context = trigger.spark.sparkContext
-        context.addJobTag(self.turn.tag)
+        trigger, context = self.trigger, self.trigger.spark.sparkContext
+        context.addJobTag(self.tag)
         context.setJobDescription(f"icesize: {what} of {trigger.handle.name} in the background")
         if trigger.pool is not None:
             context.setLocalProperty("spark.scheduler.pool", trigger.pool)
-        current = self.handle.load(replace(trigger.environment, sleep=self._wait))
-        if trigger.table_uuid not in (None, current.uuid):
-            raise TableError(f"Cannot {verb} '{current.name}': the table was dropped and created again")
+        current = handle.load(replace(trigger.environment, sleep=self._wait))
+        check_same_table(current, trigger.table_uuid, verb)
         return current
 
     def _wait(self, seconds: float) -> None:
         """For a catalog that does not answer; raises Stopped where somebody waits for this to end."""
-        if not self.turn.stopped():
-            self.turn.trigger.environment.sleep(seconds)
-        if self.turn.stopped():
+        if not self.stopped():
+            self.trigger.environment.sleep(seconds)
+        if self.stopped():
             raise Stopped
 
-    def _lock(self) -> tuple[_CommitLock, Environment]:
-        lock = _CommitLock(self.commit_lock, self.turn)
-        # between two attempts a batch may commit
-        return lock, replace(self.turn.trigger.environment, sleep=lock.pause)
+    @contextmanager
+    def _committing(self) -> Iterator[None]:
+        """The commit of a run: not while a batch commits, and not once the run was stopped."""
+        with self.lock:
+            if self.stopped():
+                raise Stopped
+            yield
 
-    def _plan(self, current: Current, layout: Layout) -> Plan:
-        policy = current.policy
-        return plan_merges(
-            layout, policy, incoming={}, touched=layout.recent(policy.cold_after_commits),
-            budget_bytes=policy.budget_for(self.turn.size_bytes),
-            contested=self.turn.contested | self.handle.contested(current, self.turn.trigger.environment),
-        )  # fmt: skip
-
-
-MERGE, CLUSTER = Kind("merge", PartitionKey(-1), Run.merge), Kind("clustering", PartitionKey(-2), Run.cluster)
-"""No partition spec has these numbers. Clustering that fails, as where the table does not say by what, must not hold
-merges back."""
-
-
-@dataclass(frozen=True)
-class _CommitLock:
-    """The commit of a run: not while a batch commits, and not once the run was stopped."""
-
-    lock: threading.Lock
-    turn: Turn
-
-    def __enter__(self) -> None:
-        self.lock.acquire()
-        if self.turn.stopped():
-            self.lock.release()
-            raise Stopped
-
-    def __exit__(self, *error: object) -> None:
-        self.lock.release()
-
-    def pause(self, seconds: float) -> None:
+    def _pause(self, seconds: float) -> None:
         """Wait for another attempt, batches going first; not at all when somebody waits for the run to stop."""
         self.lock.release()
         try:
-            if not self.turn.stopped():
-                self.turn.trigger.environment.sleep(seconds)
+            if not self.stopped():
+                self.trigger.environment.sleep(seconds)
         finally:
             self.lock.acquire()
+
+
+def check_same_table(current: Current, table_uuid: str | None, verb: str) -> None:
+    """Raise TableError where a table has taken the name of the one with this UUID (None: any is right)."""
+    if table_uuid not in (None, current.uuid):
+        raise TableError(f"Cannot {verb} '{current.name}': the table was dropped and created again")
 
 
 def is_gone(spark: SparkSession) -> bool:
@@ -222,9 +191,8 @@ class Background:
         self._thread: threading.Thread | None = None
         self._cancelled = threading.Event()
         self._newest: Trigger | None = None
-        self._pending = self._forced = self._expiry_due = False
-        # the last pass of clustering has committed: there may be more to do
-        self._again = False
+        self._due: set[str] = set()
+        self._forced = False
         # batches committed; those that the newest run has before it; those that a finished run has looked at
         self._committed = self._seen = self._looked_at = 0
         self._bytes = 0
@@ -246,11 +214,9 @@ class Background:
             self._newest = trigger
             self._committed += batches
             self._bytes += size_bytes
-            self._expiry_due = self._expiry_due or expire
-            self._pending = True
-            lag = self._committed - self._looked_at
+            self._due |= {*trigger.tasks, *([EXPIRE] if expire else [])}
             self._start()
-            return lag
+            return self._committed - self._looked_at
 
     @property
     def lag(self) -> int:
@@ -272,7 +238,8 @@ class Background:
         """
         with self._changed:
             if self._newest is not None and self._committed > self._seen:
-                self._pending = self._forced = True
+                self._due.update(self._newest.tasks)
+                self._forced = True
                 self._start()
             if not self._changed.wait_for(lambda: self._thread is None, timeout_seconds):
                 raise TimeoutError(f"Cannot drain: merges in the background have not ended after {timeout_seconds} s")
@@ -287,7 +254,7 @@ class Background:
         while waited < timeout_seconds:
             with self._changed:
                 thread, trigger = self._thread, self._newest
-                self._pending = self._forced = self._expiry_due = self._again = False
+                self._due, self._forced = set(), False
                 self._cancelled.set()
             if thread is None or trigger is None:
                 return True
@@ -313,98 +280,101 @@ class Background:
 
     def _work(self) -> None:
         try:
-            while (turn := self._next()) is not None:
-                for kind in turn.kinds:
-                    if not self._pass(turn, kind):
-                        break
-                if turn.expire and not turn.stopped():
-                    self._expire(turn)
+            while (cycle := self._next()) is not None:
+                goes_on = True
+                for task in cycle.tasks:
+                    if task != EXPIRE:
+                        goes_on = goes_on and self._run(cycle, task)
+                    elif not cycle.stopped():
+                        self._expire(cycle)
         finally:
             with self._changed:
                 if self._thread is threading.current_thread():
                     self._thread = None
                     self._changed.notify_all()
 
-    def _next(self) -> Turn | None:
+    def _next(self) -> Cycle | None:
         """What to do now; None, and the thread is nobody's any more, when there is nothing."""
         with self._changed:
-            if (self._pending or self._again) and self._newest is not None:
-                contested, trigger, expire = self._backoff.next_batch(), self._newest, self._expiry_due
+            if self._due and self._newest is not None:
+                contested, trigger = self._backoff.next_batch(), self._newest
                 paused = frozenset[PartitionKey]() if self._forced else contested
-                wanted = [MERGE] if self._pending and trigger.merge else []
-                wanted += [CLUSTER] if trigger.cluster else []
-                kinds = tuple(kind for kind in wanted if kind.stand_in not in paused)
-                self._pending = self._forced = self._expiry_due = self._again = False
-                if any(kind.looks_for(trigger) for kind in kinds):
+                wanted = [task for task in (*trigger.tasks, EXPIRE) if task in self._due]
+                tasks = tuple(task for task in wanted if _BACKOFF_KEYS.get(task) not in paused)
+                self._due, self._forced = set(), False
+                if trigger.tasks[0] in tasks:
                     self._seen = self._committed
-                if kinds or expire:
+                if tasks:
                     self._cancelled = threading.Event()
-                    return Turn(trigger, self._tag, self._seen, self._bytes, contested, kinds, expire, self._cancelled)
+                    return Cycle(
+                        trigger, self._commit_lock, self._tag, self._seen, self._bytes, contested, tasks,
+                        self._cancelled,
+                    )  # fmt: skip
             self._thread = None
             self._changed.notify_all()
             return None
 
-    def _pass(self, turn: Turn, kind: Kind) -> bool:
-        """One look at the table; whether another may follow it."""
+    def _run(self, cycle: Cycle, task: str) -> bool:
+        """Run one task; whether another may follow it."""
         try:
-            outcome = kind.run(Run(turn, self._own_handle(turn.trigger), self._commit_lock))
+            handle = self._own_handle(cycle.trigger)
+            outcome = cycle.merge(handle) if task == MERGE else cycle.cluster(handle)
             if outcome is not None:
                 remember(self._backoff, outcome)
         except Exception as error:
-            self._failed(turn, kind, error)
+            self._failed(cycle, task, error)
             return False
-        self._backoff.landed([kind.stand_in])
+        self._backoff.landed([_BACKOFF_KEYS[task]])
         with self._changed:
-            if kind.looks_for(turn.trigger) and self._looked_at != turn.batches:
-                self._looked_at = turn.batches
-                self._bytes -= turn.size_bytes
-            # what one pass of clustering could not pay for is due in the next
-            self._again = (
-                kind is CLUSTER and bool(outcome and outcome.commit.snapshot_ids) and not turn.cancelled.is_set()
-            )
+            if task == cycle.trigger.tasks[0] and self._looked_at != cycle.batches:
+                self._looked_at = cycle.batches
+                self._bytes -= cycle.size_bytes
+            if task == CLUSTER and outcome and outcome.commit.snapshot_ids and not cycle.cancelled.is_set():
+                # what one pass of clustering could not pay for is due in the next
+                self._due.add(CLUSTER)
         if outcome is not None:
-            self._done(turn, kind, outcome)
-        return not turn.stopped()
+            self._done(cycle, task, outcome)
+        return not cycle.stopped()
 
-    def _done(self, turn: Turn, kind: Kind, outcome: Outcome) -> None:
+    def _done(self, cycle: Cycle, task: str, outcome: Outcome) -> None:
         report = outcome.report
         said = (*report.conflicts, *(n for n in report.notes if n not in outcome.current.warnings))
-        with self._changed:
-            self._report = report
-            self._notes += [f"background {kind.name}: {sentence}" for sentence in said]
-        if report.snapshot_ids:
-            turn.trigger.refresh()
         if report.snapshot_ids or said:
             LOG.info("%s: in the background: %s", report.table, report)
-            turn.trigger.tell(report)
+        self._reported(cycle, report, [f"background {task}: {sentence}" for sentence in said])
 
-    def _expire(self, turn: Turn) -> None:
-        trigger = turn.trigger
+    def _expire(self, cycle: Cycle) -> None:
+        trigger = cycle.trigger
         note = expiry_note(
             trigger.handle.name, lambda: self._own_handle(trigger), trigger.environment, self._commit_lock
         )
         with self._changed:
             self._notes.append(note)
 
-    def _failed(self, turn: Turn, kind: Kind, error: Exception) -> None:
-        name = turn.trigger.handle.name
+    def _failed(self, cycle: Cycle, task: str, error: Exception) -> None:
+        name = cycle.trigger.handle.name
         with self._changed:
             self._seen = self._looked_at
-        if turn.stopped():
-            LOG.info("%s: %s in the background was stopped", name, kind.name)
+        if cycle.stopped():
+            LOG.info("%s: %s in the background was stopped", name, task)
             return
-        self._backoff.lost([kind.stand_in])
-        why = off_because(error) if kind is CLUSTER else None
+        self._backoff.lost([_BACKOFF_KEYS[task]])
+        why = off_because(error) if task == CLUSTER else None
         if why is not None:
             LOG.warning("%s: clustering is off: %s", name, why)
         else:
-            LOG.warning("%s: %s in the background failed, the batches are committed", name, kind.name, exc_info=error)
-        note = f"clustering is off: {why}" if why else f"background {kind.name} failed: {brief(error)}"
-        report = Report(table=name, notes=(note,))
+            LOG.warning("%s: %s in the background failed, the batches are committed", name, task, exc_info=error)
+        note = f"clustering is off: {why}" if why else f"background {task} failed: {brief(error)}"
+        self._reported(cycle, Report(table=name, notes=(note,)), [note])
+
+    def _reported(self, cycle: Cycle, report: Report, notes: Sequence[str]) -> None:
         with self._changed:
             self._report = report
-            self._notes += report.notes
-        turn.trigger.tell(report)
+            self._notes += notes
+        if report.snapshot_ids:
+            cycle.trigger.refresh()
+        if report.snapshot_ids or notes:
+            cycle.trigger.tell(report)
 
     def _own_handle(self, trigger: Trigger) -> TableHandle:
         """A handle for this thread alone; what is known of manifests is shared."""

@@ -18,11 +18,13 @@ from icesize import failpoints
 from icesize.environment import Stopwatch
 from icesize.errors import CommitConflict, RewriteFailed, TableError, TableNotFound
 from icesize.parquet.files.uncommitted import Uncommitted, uncommitted
+from icesize.parquet.rewriting.absorb import NOTHING
 from icesize.spark.engine import columns, session
 from icesize.spark.engine.jobs import Cores
 from icesize.spark.engine.merge_job import MergeRun
-from icesize.spark.stream.batch_plan import Batch, BatchOptions, BatchPlan, plan
-from icesize.spark.stream.process_state import StreamState, handle_of, refresh
+from icesize.spark.stream.batch_plan import Batch, BatchPlan, plan
+from icesize.spark.stream.options import SinkOptions
+from icesize.spark.stream.process_state import StreamState, TableSource
 from icesize.table.commit.batch_commit import (
     CommitContext,
     MergeResults,
@@ -34,7 +36,7 @@ from icesize.table.commit.batch_commit import (
 )
 from icesize.table.commit.protocol import Overtaken
 from icesize.table.commit.request import CommitOutcome
-from icesize.table.records.ledger import is_done
+from icesize.table.records.ledger import LedgerEntry, is_done
 from icesize.table.state.concurrent_writers import rolled_back
 from icesize.table.state.handle import Current
 
@@ -42,21 +44,25 @@ OVERWRITES = 3
 """Times that rows are written for nothing, as others came first; then they are written once more, and only appended."""
 
 
-def take_in(df: DataFrame, options: BatchOptions, state: StreamState) -> Outcome:
-    """Write and commit one batch, exactly once.
+def take_in(
+    df: DataFrame, source: TableSource, options: SinkOptions, ledger: LedgerEntry | None, state: StreamState
+) -> Outcome:
+    """Write and commit one batch, exactly once; `ledger` is None for rows that belong to no stream.
 
     Raises what `docs/promises.md` lists. Nothing is visible then, or after CommitStateUnknown perhaps all of it.
     """
     with state.lock:
         failpoints.reach("batch-started")
         spark, watch = df.sparkSession, Stopwatch(options.environment)
-        handle, settings = handle_of(spark, options.source, state)
+        handle = state.open(spark, source)
         absorbs = options.placement == "absorb"
         run_id, pausing = options.environment.new_id(), state.backoff.next_batch()
         with _kept(df, if_dear=absorbs and not options.stream_safe) as is_kept:
-            outcome = _until_it_lands(Batch(df, options, state, handle, watch, run_id, pausing, is_kept, absorbs))
+            outcome = _until_it_lands(
+                Batch(df, source, options, ledger, state, handle, watch, run_id, pausing, is_kept, absorbs)
+            )
         if outcome.commit.snapshot_ids or outcome.commit.already_committed:
-            refresh(spark, options.source, handle.name, settings)
+            state.refresh(spark)
         return outcome
 
 
@@ -101,7 +107,7 @@ def _until_it_lands(batch: Batch) -> Outcome:
 
 def _once(batch: Batch) -> Outcome:
     current = _load(batch)
-    entry, metadata = batch.options.ledger, current.table.metadata
+    entry, metadata = batch.ledger, current.table.metadata
     undone = rolled_back(metadata, entry) if entry else ()
     if entry and is_done(metadata.properties, entry, batch.options.accept_new_checkpoint):
         committed_before = CommitOutcome(already_committed=True)
@@ -129,10 +135,12 @@ def run(planned: BatchPlan, owner: Uncommitted) -> WrittenBatch | None:
     """
     batch, settings, write_plan = planned.fitted.batch, planned.fitted.settings, planned.write_plan
     with MergeRun(batch.spark, settings, owner, batch.options.environment) as merging:
-        begun = dict(enumerate(planned.merges))
+        # what begins together with the write
+        begun = dict(enumerate(planned.begun.merges if planned.begun else ()))
         before_job = session.wait_for_a_job if write_plan.fetched is None else None
         merging.start(begun, before_job, Cores(tasks=write_plan.merge_tasks))
-        rows = write_plan.write(planned.rows, settings, owner, planned.absorption)
+        absorption = planned.begun.absorption if planned.begun else NOTHING
+        rows = write_plan.write(planned.rows, settings, owner, absorption)
         deadline_seconds = planned.merge_deadline_seconds(batch.watch.lap("write"))
         if rows.new_rows == 0:
             return None
@@ -146,13 +154,13 @@ def run(planned: BatchPlan, owner: Uncommitted) -> WrittenBatch | None:
 
 
 def _load(batch: Batch) -> Current:
-    handle, options = batch.handle, batch.options
+    handle = batch.handle
     try:
-        current = handle.load(options.environment)
+        current = handle.load(batch.options.environment)
     except TableNotFound as error:
         statement = columns.create_table(handle.name, batch.df.schema)
         raise TableNotFound(f"{error}; create it first: {statement}", table=handle.name) from error
-    if options.source.table_uuid not in (None, current.uuid):
+    if batch.source.table_uuid not in (None, current.uuid):
         raise TableError(
             f"Cannot append to '{current.name}': the table was dropped and created again since it was opened; "
             "open it again, and start the query anew, if the new table is meant",
@@ -162,7 +170,7 @@ def _load(batch: Batch) -> Current:
 
 
 def _nothing(batch: Batch, current: Current) -> Outcome:
-    return outcome_of(current, CommitOutcome(), None, batch.watch.seconds, (), batch_id=batch.options.batch_id)
+    return outcome_of(current, CommitOutcome(), None, batch.watch.seconds, (), batch_id=batch.batch_id)
 
 
 def _learned(planned: BatchPlan, written: WrittenBatch, commit: CommitOutcome, undone: tuple[str, ...]) -> Outcome:
@@ -173,7 +181,7 @@ def _learned(planned: BatchPlan, written: WrittenBatch, commit: CommitOutcome, u
     outcome = outcome_of(
         written.current, commit, written, batch.watch.seconds,
         (*written.current.warnings, *undone, *failed, *seen.notes),
-        batch_id=batch.options.batch_id, bytes_predicted=seen.bytes_predicted, writer_skew=seen.writer_skew,
+        batch_id=batch.batch_id, bytes_predicted=seen.bytes_predicted, writer_skew=seen.writer_skew,
     )  # fmt: skip
     remember(batch.state.backoff, outcome)
     return outcome

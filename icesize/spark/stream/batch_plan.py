@@ -12,13 +12,14 @@ once
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame, SparkSession
 
 from icesize import failpoints
-from icesize.environment import Environment, Stopwatch
+from icesize.environment import Stopwatch
 from icesize.parquet.files.data_file import NewDataFile
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.rewriting.absorb import NOTHING, Absorption
@@ -31,6 +32,7 @@ from icesize.spark.engine.columns import Extra, iceberg_type
 from icesize.spark.engine.merge_job import work_for_spark
 from icesize.spark.routing.statistics import is_small, plan_rows_in_hand, plan_write
 from icesize.spark.routing.write_plan import WritePlan
+from icesize.spark.stream.options import SinkOptions
 from icesize.spark.stream.process_state import StreamState, TableSource
 from icesize.table.commit import submit
 from icesize.table.commit.metadata_change import MetadataChange
@@ -40,37 +42,19 @@ from icesize.table.state.handle import Current, TableHandle
 
 
 @dataclass(frozen=True)
-class BatchOptions:
-    """How batches of one stream are taken in. `ledger` is None for rows that belong to no stream."""
-
-    source: TableSource
-    merge: str = "inline"
-    placement: str = "append"
-    stream_safe: bool = True
-    schema_evolution: str = "refuse"
-    accept_new_checkpoint: bool = False
-    statistics: str = "auto"
-    write_tasks: int | None = None
-    ledger: LedgerEntry | None = None
-    environment: Environment = field(default_factory=Environment)
-
-    @property
-    def batch_id(self) -> int | None:
-        """The batch's number in its stream, None for rows that belong to none."""
-        return self.ledger.batch_id if self.ledger else None
-
-
-@dataclass(frozen=True)
 class Batch:
     """A batch to take in: rows, options, where they go, and what earlier tries at it have left.
 
+    `ledger` is its entry among the batches of its stream, None for rows that belong to no stream.
     `pausing` are partitions whose merges lately lost to other writers. `is_kept`: the rows are in Spark's cache until
     the batch is done. `absorbs`: new rows are to end up in the small file of their partition. `conflicts` are sentences
     about tries that were lost.
     """
 
     df: DataFrame
-    options: BatchOptions
+    source: TableSource
+    options: SinkOptions
+    ledger: LedgerEntry | None
     state: StreamState
     handle: TableHandle
     watch: Stopwatch
@@ -95,9 +79,14 @@ class Batch:
         return replace(self, conflicts=(*self.conflicts, conflict))
 
     @property
+    def batch_id(self) -> int | None:
+        """The batch's number in its stream, None for rows that belong to none."""
+        return self.ledger.batch_id if self.ledger else None
+
+    @property
     def prefix(self) -> str:
         """Names of files tell the stream and the batch; rows outside of a stream are told by the run."""
-        entry = self.options.ledger
+        entry = self.ledger
         return f"{stream_hash(entry.stream_id)}-{entry.batch_id}" if entry else f"{stream_hash(self.run_id)}-0"
 
 
@@ -135,21 +124,23 @@ class BatchPlan:
     rows: DataFrame
     begun: Decision | None
 
-    @property
-    def merges(self) -> Sequence[MergeGroup]:
-        """The merges that begin together with the write."""
-        return self.begun.merges if self.begun else ()
-
-    @property
-    def absorption(self) -> Absorption:
-        """The older files that are written again together with the new rows."""
-        return self.begun.absorption if self.begun else NOTHING
-
     def decide(self, written: Sequence[NewDataFile]) -> Decision:
-        """What is merged, now that the files of the new rows are known."""
-        if self.begun and self.write_plan.is_complete:
-            return self.begun
-        return _decide_after(self.fitted, written, self.begun)
+        """What is merged, now that these files are about to be added.
+
+        Merges of `begun`, which may have been decided on a prediction, are among its merges as they were, or given up.
+        """
+        fitted, begun = self.fitted, self.begun
+        # where new rows take older files along these are in the new files by now
+        if begun and (self.write_plan.is_complete or fitted.batch.overwrites):
+            return begun
+        if fitted.batch.absorbs:
+            number = fitted.layout.head.sequence_number + 1
+            new = [FileFact(file.path, file.size_bytes, file.rows, file.partition, number) for file in written]
+            plan = _absorbing(fitted, new)
+            return Decision(plan, plan.groups)
+        incoming = Counter({file.partition: 0 for file in written})
+        incoming.update(f.partition for f in written if f.size_bytes < fitted.layout.small_file_limit_bytes)
+        return _beside_rows(fitted, incoming, sum(file.size_bytes for file in written), begun)
 
     def merge_deadline_seconds(self, write_seconds: float) -> float | None:
         """How long merges may keep a batch waiting whose rows took so long to write; None: without end.
@@ -250,25 +241,6 @@ def _decide_before(fitted: FittedBatch, write_plan: WritePlan) -> Decision | Non
     return _beside_rows(fitted, write_plan.incoming, write_plan.size_bytes or 0.0, None)
 
 
-def _decide_after(fitted: FittedBatch, written: Sequence[NewDataFile], begun: Decision | None) -> Decision:
-    """What is due now that these files are about to be added; merges of `begun`, which was decided on a prediction, are
-    among its merges as they were, or given up."""
-    if begun and fitted.batch.overwrites:
-        # the files have been taken along by now
-        return begun
-    if fitted.batch.absorbs:
-        number = fitted.layout.head.sequence_number + 1
-        plan = _absorbing(
-            fitted, [FileFact(file.path, file.size_bytes, file.rows, file.partition, number) for file in written]
-        )
-        return Decision(plan, plan.groups)
-    incoming: dict[PartitionKey, int] = {}
-    for file in written:
-        is_small = file.size_bytes < fitted.layout.small_file_limit_bytes
-        incoming[file.partition] = incoming.get(file.partition, 0) + is_small
-    return _beside_rows(fitted, incoming, sum(file.size_bytes for file in written), begun)
-
-
 def _beside_rows(
     fitted: FittedBatch, incoming: Mapping[PartitionKey, int], batch_bytes: float, begun: Decision | None
 ) -> Decision:
@@ -297,9 +269,9 @@ def _written_once(fitted: FittedBatch, write_plan: WritePlan) -> Decision:
     plan = _absorbing(fitted, new)
     apart, along = divided(plan.groups, new)
     by_writer: dict[int, tuple[FileGroup, ...]] = {}
-    for key, inputs in along.items():
-        owner = write_plan.owners[key]
-        by_writer[owner] = (*by_writer.get(owner, ()), FileGroup(inputs, key))
+    for group in along:
+        owner = write_plan.owners[group.partition]
+        by_writer[owner] = (*by_writer.get(owner, ()), group)
     return Decision(plan, apart, Absorption(by_writer))
 
 

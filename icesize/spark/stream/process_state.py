@@ -68,10 +68,11 @@ class StreamState:
 
     `lock` lets one batch or maintenance call in at a time, `commit_lock` one commit: merges in the background write
     their files beside a batch, but do not race it for the table's head. `last_batch_id` is the newest that came, rows
-    or none; `told_of_snapshots`, whether the log has the warning about too many of them. `opener` is the session that
-    the table was first worked on with.
+    or none; `told_of_snapshots`, whether the log has the warning about too many of them. `table` is the state of the
+    table itself, None for that one, whose `opener` is the session that the table was first worked on with.
     """
 
+    table: StreamState | None = None
     lock: threading.RLock = field(default_factory=threading.RLock)
     commit_lock: threading.Lock = field(default_factory=threading.Lock)
     backoff: BackOff = field(default_factory=BackOff)
@@ -86,6 +87,38 @@ class StreamState:
     def __post_init__(self) -> None:
         self.background = Background(self.commit_lock)
 
+    def open(self, spark: SparkSession, source: TableSource) -> TableHandle:
+        """The table's handle, opened under the settings of the session.
+
+        Raises EngineUnavailable in a process that was not given the catalog object, TableNotFound for an unknown
+        catalog.
+        """
+        settings = session.settings_of(spark)
+        self._opener(spark)
+        handle = self.handle
+        if handle is None or dict(handle.spark_conf) != settings or not same_policy(handle.policy, source.policy):
+            handle = self.handle = TableHandle(*_open(source, settings), source.policy, settings)
+        return handle
+
+    def refresh(self, spark: SparkSession) -> None:
+        """Make this session see the commit, and the one that opened the table.
+
+        A streaming query hands its batches over in a copy of the user's session, and each has a catalog cache of its
+        own.
+        """
+        if self.handle is not None:
+            for each in dict.fromkeys((spark, self._opener(spark))):
+                session.refresh(each, self.handle.name, self.handle.spark_conf)
+
+    def _opener(self, spark: SparkSession) -> SparkSession:
+        """The session of this Spark application that the table was first worked on with."""
+        state = self.table or self
+        with _lock:
+            known = state.opener() if state.opener else None
+            if known is None or not session.same_application(known, spark):
+                known, state.opener = spark, ref(spark)
+            return known
+
 
 _lock = threading.Lock()
 _opened: Remembered[Catalog] = Remembered(_MOST_CATALOGS)
@@ -98,7 +131,9 @@ def state_of(source: TableSource, stream_id: str | None) -> StreamState:
     """The state of a stream into a table, made on first use; a table that takes the name of another has its own."""
     # of a token only the text: a key must not keep the catalog
     catalog = str(source.catalog_token or opening.split_name(source.name)[0])
-    return _states.get((catalog, source.table_uuid or source.name, stream_id), StreamState)
+    name = source.table_uuid or source.name
+    table = _states.get((catalog, name, None), StreamState)
+    return table if stream_id is None else _states.get((catalog, name, stream_id), lambda: StreamState(table))
 
 
 def remember_catalog(catalog: Catalog) -> CatalogToken:
@@ -121,45 +156,10 @@ def for_its_server(spark: SparkSession, source: TableSource) -> TableSource:
 
 
 def identified(spark: SparkSession, source: TableSource) -> TableSource:
-    """Return the source with the UUID of the table that has its name now. Raises what `handle_of` and `load` raise."""
+    """Return the source with the UUID of the table that has its name now. Raises what `open` and `load` raise."""
     settings = session.settings_of(spark)
     table = TableHandle(*_open(source, settings), source.policy, settings).load()
     return replace(source, table_uuid=table.uuid)
-
-
-def handle_of(spark: SparkSession, source: TableSource, state: StreamState) -> tuple[TableHandle, Mapping[str, str]]:
-    """The table's handle, and the settings of the session it is opened under.
-
-    Raises EngineUnavailable in a process that was not given the catalog object, TableNotFound for an unknown catalog.
-    """
-    settings = session.settings_of(spark)
-    _opener(spark, source)
-    handle = state.handle
-    if handle is None or dict(handle.spark_conf) != settings or not same_policy(handle.policy, source.policy):
-        catalog, identifier = _open(source, settings)
-        handle = state.handle = TableHandle(catalog, identifier, source.policy, settings)
-    return handle, settings
-
-
-def refresh(spark: SparkSession, source: TableSource, name: str, settings: Mapping[str, str]) -> None:
-    """Make this session see the commit, and the one that opened the table.
-
-    A streaming query hands its batches over in a copy of the user's session, and each has a catalog cache of its own.
-    """
-    session.refresh(spark, name, settings)
-    opener = _opener(spark, source)
-    if opener is not spark:
-        session.refresh(opener, name, settings)
-
-
-def _opener(spark: SparkSession, source: TableSource) -> SparkSession:
-    """The session of this Spark application that the table was first worked on with."""
-    state = state_of(source, None)
-    with _lock:
-        known = state.opener() if state.opener else None
-        if known is None or not session.same_application(known, spark):
-            known, state.opener = spark, ref(spark)
-        return known
 
 
 def same_policy(one: PolicyArgument, other: PolicyArgument) -> bool:

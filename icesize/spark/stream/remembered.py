@@ -35,24 +35,15 @@ class Remembered(Generic[V]):
 
     def get(self, key: Hashable, make: Callable[[], V]) -> V:
         """Return the value of a key; `make` makes it where there is none, and its errors are raised."""
-        slot = self._slot(key)
-        with slot.lock:
-            if slot.value is None:
-                slot.value = self._found_or_made(key, make)
-            return slot.value
-
-    def _found_or_made(self, key: Hashable, make: Callable[[], V]) -> V:
-        found = self._alive.get(key)
-        if found is not None:
-            return found
-        made = make()
-        with self._lock:
-            return self._alive.setdefault(key, made)
-
-    def _slot(self, key: Hashable) -> _Slot[V]:
         with self._lock:
             slot = self._slots.setdefault(key, _Slot())
             self._slots.move_to_end(key)
-            while len(self._slots) > self._most:
+            if len(self._slots) > self._most:
                 self._slots.popitem(last=False)
-            return slot
+        with slot.lock:
+            if slot.value is None:
+                value = self._alive.get(key)
+                made = make() if value is None else value
+                with self._lock:
+                    slot.value = self._alive.setdefault(key, made)
+            return slot.value

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from icesize.environment import Environment
-from icesize.errors import BatchError, EngineUnavailable, TableError
+from icesize.errors import BatchError, EngineUnavailable
 from icesize.report import Report
 from icesize.spark.clustering.run import cluster_beside_stream, inline_budget
 from icesize.spark.engine import session
-from icesize.spark.stream import process_state
-from icesize.spark.stream.background import Trigger, expiry_note
+from icesize.spark.stream.background import CLUSTER, MERGE, Trigger, check_same_table, expiry_note
 from icesize.spark.stream.batch import take_in
-from icesize.spark.stream.batch_plan import BatchOptions
+from icesize.spark.stream.options import SinkOptions
+from icesize.spark.stream.process_state import StreamState, TableSource, state_of
 from icesize.spark.stream.stopping import interruptions_told, was_interrupted
 from icesize.table.catalog.access_errors import brief
 from icesize.table.commit.batch_commit import Outcome
@@ -31,83 +30,22 @@ LOG = logging.getLogger("icesize")
 MANY_SNAPSHOTS = 2_000
 """Snapshots from which on a sink that expires none warns: each commit rewrites the metadata of all of them."""
 
-_CHOICES = {
-    "placement": ("append", "absorb"),
-    "stream_safe": (True, False),
-    "merge": ("inline", "async", "off"),
-    "cluster": ("off", "inline", "async"),
-    "statistics": ("auto", "recent", "exact"),
-    "schema_evolution": ("refuse", "add"),
-}
-_COUNTS = {
-    "write_tasks": "tasks >= 1, or None: then it follows from the bytes of each batch and the cores",
-    "expire_every": "batches >= 1, or None: then snapshots expire only where somebody asks for it",
-}
-
 
 @dataclass(frozen=True)
-class Sink:
+class Sink(SinkOptions):
     """Takes micro-batches of one stream into one table, each exactly once: `sink(df, batch_id)`.
 
     It holds names and options only. What makes it fast (manifests read, catalog sessions) stays in the process that
     runs it; on Spark Connect that is the server's, so `last_report` is None on the client there.
-
-    placement         "append": new rows become few files, older small ones are merged; "absorb": new rows end up in the
-                      partition's small file
-    stream_safe       False, with "absorb" only: rows are written once, in `overwrite` snapshots that end stream readers
-    merge             "inline": in the commit of the batch; "async": beside the batches, with commits of its own, also
-                      heard by the listener (`batch_id` None, from another thread); "off"
-    cluster           lay rows out by the table's `icesize.cluster.by`, with commits of their own: "inline": after the
-                      batch, as much as its merges may rewrite; "async": beside the batches; "off"
-    statistics        how rows per partition are known before they are written: "exact": counted, by one more pass over
-                      the columns of the partition values; "recent": expected from the last batches, those of the table
-                      at first; "auto": counted only where reading again is cheap, and only until expecting is as good
-    write_tasks       Spark tasks that write a batch; None: by its bytes and the cores
-    schema_evolution  columns that the table lacks: "refuse" the batch, or "add" them
-    expire_every      batch ids after which snapshots are expired by the table's own rules; None: never. Ids are
-                      counted, not calls, so that a query that is started anew for each batch expires too
     """
 
-    source: process_state.TableSource
+    source: TableSource
     stream_id: str
-    placement: str = "append"
-    stream_safe: bool = True
-    merge: str = "inline"
-    statistics: str = "auto"
-    write_tasks: int | None = None
-    schema_evolution: str = "refuse"
-    accept_new_checkpoint: bool = False
-    expire_every: int | None = None
-    query_id: str | None = None
-    listener: Callable[[Report], object] | None = None
-    cluster: str = "off"
-    environment: Environment = field(default_factory=Environment, repr=False)
 
     def __post_init__(self) -> None:
         if not self.stream_id:
             raise ValueError("Cannot make a sink: 'stream_id' is empty, and it is what makes replayed batches known")
-        for name, allowed in _CHOICES.items():
-            if getattr(self, name) not in allowed:
-                raise ValueError(f"'{name}' ({getattr(self, name)!r}) must be one of {', '.join(map(repr, allowed))}")
-        if not self.stream_safe and self.placement != "absorb":
-            raise ValueError(
-                f"'stream_safe' (False) needs placement='absorb': with {self.placement!r} every snapshot is safe for "
-                "stream readers, and there is nothing to gain from giving that up"
-            )
-        if not self.stream_safe and self.statistics == "recent":
-            raise ValueError(
-                "'statistics' ('recent') needs stream_safe=True: rows that are written together with older ones have "
-                "to be counted, so that their writers know which"
-            )
-        if self.placement == "absorb" and self.merge != "inline":
-            raise ValueError(
-                f"'merge' ({self.merge!r}) must be 'inline' with placement='absorb': absorb merges with the rows, so "
-                "there are no merges to make later or to leave out"
-            )
-        for name, meaning in _COUNTS.items():
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-                raise ValueError(f"'{name}' ({value!r}) must be a number of {meaning}")
+        super().__post_init__()
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
         """Commit the batch, or find it committed.
@@ -128,13 +66,8 @@ class Sink:
                 "or 'off' and `icesize maintain`"
             )
         query_id = self.query_id or session.query_id_of(spark) or self.stream_id
-        options = BatchOptions(
-            self.source, self.merge, self.placement, self.stream_safe, self.schema_evolution,
-            self.accept_new_checkpoint, self.statistics, self.write_tasks,
-            LedgerEntry(self.stream_id, query_id, batch_id), self.environment,
-        )  # fmt: skip
         with state.lock, interruptions_told(self.stream_id, batch_id):
-            outcome = take_in(df, options, state)
+            outcome = take_in(df, self.source, self, LedgerEntry(self.stream_id, query_id, batch_id), state)
             report = self._follow_up(outcome, batch_id, spark, state)
             state.last_report = report
         LOG.info("%s: %s", report.table, report)
@@ -163,18 +96,16 @@ class Sink:
         return self._state.last_report
 
     @property
-    def _state(self) -> process_state.StreamState:
-        state = process_state.state_of(self.source, self.stream_id)
-        # they live as long as the sink, however many other tables the process works on
-        object.__setattr__(self, "_kept", (state, process_state.state_of(self.source, None)))
+    def _state(self) -> StreamState:
+        state = state_of(self.source, self.stream_id)
+        # it lives as long as the sink, however many other tables the process works on
+        object.__setattr__(self, "_kept", state)
         return state
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_kept"}
 
-    def _follow_up(
-        self, outcome: Outcome, batch_id: int, spark: SparkSession, state: process_state.StreamState
-    ) -> Report:
+    def _follow_up(self, outcome: Outcome, batch_id: int, spark: SparkSession, state: StreamState) -> Report:
         """The report with what comes after the commit, none of which can fail the batch: merges beside the next ones,
         expiry."""
         handle, committed, report = state.handle, outcome.commit, outcome.report
@@ -186,16 +117,15 @@ class Sink:
         if self.cluster == "inline" and committed.snapshot_ids:
             clustering, said = self._cluster(spark, handle, report.bytes_ingested, state)
             notes += said
-        if not self._in_background:
-            if due:
-                notes.append(expiry_note(handle.name, lambda: handle, self.environment, state.commit_lock))
-            return replace(report, notes=(*report.notes, *notes), clustering=clustering)
-        notes += state.background.take_notes()
-        lag = state.background.lag
-        if committed.snapshot_ids or committed.already_committed or due:
-            trigger = self._trigger(spark, handle, batch_id)
-            batches = 1 if committed.snapshot_ids else 0
-            lag = state.background.trigger(trigger, batches, report.bytes_ingested, expire=due)
+        lag = None
+        if self._in_background:
+            notes += state.background.take_notes()
+            lag = state.background.lag
+            if committed.snapshot_ids or committed.already_committed or due:
+                trigger, batches = self._trigger(spark, handle, batch_id, state), 1 if committed.snapshot_ids else 0
+                lag = state.background.trigger(trigger, batches, report.bytes_ingested, expire=due)
+        elif due:
+            notes.append(expiry_note(handle.name, lambda: handle, self.environment, state.commit_lock))
         shown = lag if self.merge == "async" else None
         return replace(report, notes=(*report.notes, *notes), clustering=clustering, merge_lag_batches=shown)
 
@@ -204,18 +134,24 @@ class Sink:
         return "async" in (self.merge, self.cluster)
 
     def _cluster(
-        self, spark: SparkSession, handle: TableHandle, bytes_ingested: int, state: process_state.StreamState
+        self, spark: SparkSession, handle: TableHandle, bytes_ingested: int, state: StreamState
     ) -> tuple[dict[str, Any] | None, list[str]]:
         """What clustering after this batch came to, and sentences for its report."""
         try:
-            outcome = self._cluster_pass(spark, handle, bytes_ingested, state)
+            current = handle.load(self.environment)
+            check_same_table(current, self.source.table_uuid, "cluster")
+            budget = inline_budget(current.policy, bytes_ingested)
+            outcome = cluster_beside_stream(
+                spark, handle, current, self.environment,
+                commit_lock=state.commit_lock, budget_bytes=budget, most_bytes=budget,
+            )  # fmt: skip
         except Exception as error:
             return None, [_why_not_clustered(handle.name, error)]
         if outcome is None:
             return None, []
         report = outcome.report
         if report.snapshot_ids:
-            process_state.refresh(spark, self.source, handle.name, handle.spark_conf)
+            state.refresh(spark)
         # the batch has said what its own table's settings make worth knowing
         said = replace(report, notes=tuple(note for note in report.notes if note not in outcome.current.warnings))
         if not report.seconds.get("merge"):
@@ -224,19 +160,7 @@ class Sink:
         failed = [f"clustering failed: {sentence}" for sentence in (*said.conflicts, *said.notes)]
         return report.clustering, [f"clustered: {said}"] if report.snapshot_ids else failed
 
-    def _cluster_pass(
-        self, spark: SparkSession, handle: TableHandle, bytes_ingested: int, state: process_state.StreamState
-    ) -> Outcome | None:
-        current = handle.load(self.environment)
-        if self.source.table_uuid not in (None, current.uuid):
-            raise TableError(f"Cannot cluster '{current.name}': the table was dropped and created again")
-        budget = inline_budget(current.policy, bytes_ingested)
-        return cluster_beside_stream(
-            spark, handle, current, self.environment,
-            commit_lock=state.commit_lock, budget_bytes=budget, most_bytes=budget,
-        )  # fmt: skip
-
-    def _trigger(self, spark: SparkSession, handle: TableHandle, batch_id: int) -> Trigger:
+    def _trigger(self, spark: SparkSession, handle: TableHandle, batch_id: int, state: StreamState) -> Trigger:
         return Trigger(
             spark,
             handle,
@@ -244,14 +168,13 @@ class Sink:
             # files that a killed run leaves are told by stream and batch, as those of batches are
             f"{stream_hash(self.stream_id)}-{batch_id}",
             self.environment,
-            partial(process_state.refresh, spark, self.source, handle.name, handle.spark_conf),
+            partial(state.refresh, spark),
             self._tell,
             spark.sparkContext.getLocalProperty("spark.scheduler.pool"),
-            merge=self.merge == "async",
-            cluster=self.cluster == "async",
+            tuple(task for task, how in ((MERGE, self.merge), (CLUSTER, self.cluster)) if how == "async"),
         )
 
-    def _expiry_is_due(self, batch_id: int, state: process_state.StreamState) -> bool:
+    def _expiry_is_due(self, batch_id: int, state: StreamState) -> bool:
         """Whether a multiple of `expire_every` lies between the last batch id and this one."""
         last, state.last_batch_id = state.last_batch_id, batch_id
         if self.expire_every is None:
@@ -259,7 +182,7 @@ class Sink:
         last = batch_id - 1 if last is None else last
         return (batch_id + 1) // self.expire_every > (last + 1) // self.expire_every
 
-    def _many_snapshots(self, outcome: Outcome, state: process_state.StreamState) -> Iterator[str]:
+    def _many_snapshots(self, outcome: Outcome, state: StreamState) -> Iterator[str]:
         """The sink expires nothing unasked; it says when somebody should."""
         current = outcome.current
         snapshots, table = len(current.table.metadata.snapshots) + len(outcome.commit.snapshot_ids), current.name

@@ -185,4 +185,4 @@ def test_divided() -> None:
     new = [new_file(key("a"), 5), new_file(key("c"), 5), new_file(key("c"), 6, 1)]
     apart, along = divided(plan_absorbing(layout, policy, new).groups, new)
     assert [group.partition for group in apart] == [key("b")]
-    assert {owner: [file.size_bytes for file in files] for owner, files in along.items()} == {key("a"): [10, 20]}
+    assert [(group.partition, [file.size_bytes for file in group.inputs]) for group in along] == [(key("a"), [10, 20])]

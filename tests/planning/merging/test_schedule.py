@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icesize.planning.merging.schedule import choose_prefix
-from icesize.planning.merging.simulation import simulate
 from tests.support.examples import sampled
 from tests.support.merge_optimum import Deferral, Workload, equal_batches, optima, optimum, workloads
+from tests.support.one_partition import simulate
 
 LIMIT = 1000.0
 SLOTS = st.integers(1, 20)

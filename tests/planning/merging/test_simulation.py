@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from icesize.planning.files import PartitionKey
 from icesize.planning.merging.schedule import choose_prefix
-from icesize.planning.merging.simulation import Batch, compare, replay, simulate
+from icesize.planning.merging.simulation import Batch, compare, replay
 from icesize.policy import SizePolicy
 from tests.support.layouts import thorough
+from tests.support.one_partition import simulate
 
 TARGET = 100_000
 BATCHES = st.lists(

@@ -287,9 +287,7 @@ def test_no_thread_to_be_had(spark: SparkSession, lake: Lake, monkeypatch: pytes
 
 def _trigger(spark: SparkSession, sink: Sink) -> background_module.Trigger:
     state = process_state.state_of(sink.source, sink.stream_id)
-    process_state.handle_of(spark, sink.source, state)
-    assert state.handle is not None
-    return sink._trigger(spark, state.handle, 0)
+    return sink._trigger(spark, state.open(spark, sink.source), 0, state)
 
 
 def test_dropped_table_is_left_alone(spark: SparkSession, lake: Lake) -> None:
