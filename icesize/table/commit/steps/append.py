@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pyiceberg.table.snapshots import Operation, Snapshot
 
 from icesize.parquet.files.data_file import NewDataFile
-from icesize.table.commit.protocol import Base, Kept, Loaded, Step
+from icesize.table.commit.loaded import Loaded
+from icesize.table.commit.protocol import Base, Kept, Step
 from icesize.table.commit.snapshot_builder import SnapshotBuilder, Split
 
 

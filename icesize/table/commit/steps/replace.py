@@ -12,7 +12,8 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 
 from icesize.parquet.files.data_file import Merged, NewDataFile
 from icesize.planning.files import FileFact
-from icesize.table.commit.protocol import BASE_EXPIRED, OUTDATED, Base, Kept, Loaded, Step
+from icesize.table.commit.loaded import BASE_EXPIRED, Loaded
+from icesize.table.commit.protocol import OUTDATED, Base, Kept, Step
 from icesize.table.commit.snapshot_builder import SnapshotBuilder
 from icesize.table.records.summary import BASE_ID
 
