@@ -31,4 +31,4 @@ class Append(Step):
         """Write one manifest for each spec; the others stay, or are folded if there are too many."""
         builder.same_schema_and_spec()
         builder.fold()
-        return builder.with_new(self.files, builder.exchange(Operation.APPEND, Split(), self.files, summary))
+        return builder.exchange(Operation.APPEND, Split(), self.files, summary)

@@ -48,7 +48,7 @@ class Overwrite(Step):
         fresh = [replace(file, sequence_number=None) for file in self.files]
         split = builder.split([file.path for file in self.removed])
         builder.split_deletes(split, {file.partition for file in fresh}, fresh, {})
-        return builder.with_new(fresh, builder.exchange(Operation.OVERWRITE, split, fresh, summary, self.copied))
+        return builder.exchange(Operation.OVERWRITE, split, fresh, summary, self.copied)
 
 
 def _partitions(files: Collection[FileFact]) -> tuple[PartitionKey, ...]:
