@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 
 from icesize.table.catalog.history import head_of
 from icesize.table.commit.protocol import Base, CommitRequest
-from icesize.table.commit.pyiceberg_committer import committer_of
+from icesize.table.commit.pyiceberg_committer import PyIcebergCommitter
 from icesize.table.commit.steps.append import Append
 from tests.support.delete_files import equality_deletes
 from tests.support.tables import NOW_MS, commit_by, write
@@ -37,7 +37,7 @@ def test_new_rows_and_equality_deletes_on_a_branch(
     base = Base(head_of(metadata, "audit"), metadata.schema(), metadata.spec())
     request = CommitRequest(str(metadata.table_uuid), "own", base, steps)
 
-    outcome = commit_by(committer_of(rest, table, lambda: NOW_MS, "audit"), request, table)
+    outcome = commit_by(PyIcebergCommitter(rest, table, lambda: NOW_MS, "audit"), request, table)
 
     spark.sql(f"REFRESH TABLE {name}")
     assert outcome.operations == ("append", "overwrite")[-len(steps) :]

@@ -47,8 +47,9 @@ from icesize.table.catalog.access_errors import brief, readable, storage_errors
 from icesize.table.catalog.history import summary_of
 from icesize.table.catalog.locations import split
 from icesize.table.commit import submit
+from icesize.table.commit.loaded import Loaded, Staged
 from icesize.table.commit.metadata_change import MetadataChange
-from icesize.table.commit.protocol import Base, CommitRequest, Kept, Loaded, Staged, Step
+from icesize.table.commit.protocol import Base, CommitRequest, Kept, Step
 from icesize.table.commit.snapshot_builder import SnapshotBuilder
 from icesize.table.commit.steps.overwrite import Overwrite
 from icesize.table.manifests.entries import Entry, under_new_path

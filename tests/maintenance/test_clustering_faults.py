@@ -25,7 +25,7 @@ from icesize.errors import ClusteringOff, CommitConflict, CommitStateUnknown, Re
 from icesize.planning.files import FileFact
 from icesize.report import Report
 from icesize.sized_table import SizedTable
-from icesize.table.commit.protocol import BASE_EXPIRED
+from icesize.table.commit.loaded import BASE_EXPIRED
 from tests.support.machine import Killed, Water
 from tests.support.parquet_files import RemoteLike
 from tests.support.rest_faults import Fault, Moment

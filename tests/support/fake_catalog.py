@@ -12,18 +12,16 @@ from icesize.environment import Environment
 from icesize.parquet.files.data_file import MergeResult, NewDataFile
 from icesize.parquet.files.uncommitted import uncommitted
 from icesize.planning.files import FileFact, Head, PartitionKey
-from icesize.table.commit.commit_steps import commit_steps
+from icesize.table.commit.loaded import BASE_EXPIRED
 from icesize.table.commit.protocol import (
-    BASE_EXPIRED,
     Base,
     CatalogBusy,
     CommitLost,
     CommitRefused,
     CommitRequest,
     StepDone,
-    snapshot_ids,
 )
-from icesize.table.commit.request import CommitOutcome, steps_of
+from icesize.table.commit.request import CommitOutcome, commit_steps, steps_of
 from icesize.table.commit.steps.append import Append
 from icesize.table.commit.steps.overwrite import Overwrite
 from icesize.table.commit.steps.replace import Replace
@@ -200,7 +198,7 @@ class FakeStaged:
 
     @property
     def snapshot_ids(self) -> tuple[int, ...]:
-        return snapshot_ids(self.done)
+        return tuple(each.snapshot_id for each in self.done if each.snapshot_id is not None)
 
     @cached_property
     def key(self) -> tuple[object, ...]:
@@ -252,7 +250,7 @@ class FakeCatalog:
         while self.late:
             self._apply(self.late.pop(0))
 
-    def stage(self, loaded: FakeLoaded, request: CommitRequest) -> FakeStaged:
+    def stage(self, loaded: FakeLoaded, request: CommitRequest) -> tuple[FakeStaged, tuple[StepDone, ...]]:
         if self.stage_failures:
             raise self.stage_failures.pop(0)
         self.on_stage()
@@ -260,7 +258,7 @@ class FakeCatalog:
         self.manifests.add(f"manifest-{self.attempts}")
         number = loaded.state.sequence_number
         done = tuple(StepDone(step, number + i, type(step).__name__.lower()) for i, step in enumerate(request.steps, 1))
-        return FakeStaged(request, loaded.state, done, f"manifest-{self.attempts}")
+        return FakeStaged(request, loaded.state, done, f"manifest-{self.attempts}"), done
 
     def commit(self, loaded: FakeLoaded, staged: FakeStaged) -> None:
         assert staged.on == loaded.state

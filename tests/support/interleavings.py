@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from icesize.errors import IcesizeError, TableError
-from icesize.table.commit.protocol import CatalogBusy, CommitLost, CommitRefused, CommitRequest
+from icesize.table.commit.protocol import CatalogBusy, CommitLost, CommitRefused, CommitRequest, StepDone
 from tests.support.fake_catalog import FakeCatalog, FakeLoaded, FakeStaged, State
 
 Program = Callable[["Desk"], object]
@@ -72,11 +72,12 @@ class Desk:
         except ConnectionError as error:
             raise TableError("Cannot load 'db.t'") from error
 
-    def stage(self, loaded: FakeLoaded, request: CommitRequest) -> FakeStaged:
+    def stage(self, loaded: FakeLoaded, request: CommitRequest) -> tuple[FakeStaged, tuple[StepDone, ...]]:
         self._staged += 1
-        staged = replace(FakeCatalog().stage(loaded, request), manifest=f"{self.run_id}.{self._staged}")
+        staged, done = FakeCatalog().stage(loaded, request)
+        staged = replace(staged, manifest=f"{self.run_id}.{self._staged}")
         self._ask("stage", staged.manifest)
-        return staged
+        return staged, done
 
     def commit(self, loaded: FakeLoaded, staged: FakeStaged) -> None:
         self._ask("commit", staged)

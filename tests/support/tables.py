@@ -38,10 +38,9 @@ from icesize.parquet.writing.row_writer import write_rows
 from icesize.planning.files import FileFact, Layout, PartitionKey
 from icesize.planning.plan import MergeGroup
 from icesize.table.catalog.history import head_of
-from icesize.table.commit.commit_steps import commit_steps
 from icesize.table.commit.protocol import Base, CommitRequest
 from icesize.table.commit.pyiceberg_committer import PyIcebergCommitter
-from icesize.table.commit.request import CommitOutcome, steps_of
+from icesize.table.commit.request import CommitOutcome, commit_steps, steps_of
 from icesize.table.commit.retry import DEADLINE_SECONDS
 from icesize.table.commit.snapshot_builder import SnapshotBuilder, move_ref
 from icesize.table.commit.steps.append import Append

@@ -10,7 +10,8 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 
 from icesize.parquet.files.data_file import NewDataFile, NewDeleteFile
 from icesize.planning.files import PartitionKey
-from icesize.table.commit.protocol import Base, Kept, Loaded, Step
+from icesize.table.commit.loaded import Loaded
+from icesize.table.commit.protocol import Base, Kept, Step
 from icesize.table.commit.snapshot_builder import SnapshotBuilder, Split
 
 

@@ -35,8 +35,8 @@ from icesize.spark.routing.write_plan import WritePlan
 from icesize.spark.stream.options import SinkOptions
 from icesize.spark.stream.process_state import StreamState, TableSource
 from icesize.table.commit import submit
+from icesize.table.commit.loaded import Loaded, Staged
 from icesize.table.commit.metadata_change import MetadataChange
-from icesize.table.commit.protocol import Loaded, Staged
 from icesize.table.records.ledger import LedgerEntry, stream_hash
 from icesize.table.state.handle import Current, TableHandle
 

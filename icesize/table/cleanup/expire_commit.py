@@ -33,8 +33,8 @@ from icesize.table.catalog.access_errors import readable
 from icesize.table.cleanup.checkpoints import Reader, positions_in, stranded
 from icesize.table.cleanup.journal import JOURNAL, LOST_REFS, Journal, lost_refs
 from icesize.table.cleanup.retention_inputs import ExpireOptions, retention_of
-from icesize.table.commit.protocol import Loaded, Staged
-from icesize.table.commit.retry import Attempts
+from icesize.table.commit.loaded import Loaded, Staged
+from icesize.table.commit.retry import Attempts, Change
 from icesize.table.state.handle import Current
 
 FOR_EVER_MS = 2**63 - 1
@@ -80,8 +80,8 @@ class Decision:
 
 
 @dataclass(frozen=True)
-class Expiry:
-    """One expiry (a `Change`) on its way through its attempts: decided anew on each state that it is tried on.
+class Expiry(Change[Decision]):
+    """One expiry on its way through its attempts: decided anew on each state that it is tried on.
 
     `current` is the table as the expiry found it. `readers` are kept what they have not read. `now_ms` is the moment
     that ages are counted from.
@@ -92,12 +92,8 @@ class Expiry:
     readers: Sequence[Reader]
     now_ms: int
     run_id: str
+    advice = "No file was deleted. Run the expiry again: it sees whether the snapshots are gone, and goes on"
     _tried: dict[str, Decision] = field(default_factory=dict)
-
-    @property
-    def advice(self) -> str:
-        """How to go on after an unknown outcome."""
-        return "No file was deleted. Run the expiry again: it sees whether the snapshots are gone, and goes on"
 
     @property
     def journals(self) -> tuple[str, ...]:
@@ -108,10 +104,6 @@ class Expiry:
         """The decision that landed: its journal is the table's. That its snapshots are gone proves nothing: another
         expiry may have come first."""
         return self._tried.get(loaded.properties.get(JOURNAL, ""))
-
-    def data_files(self, result: Decision) -> tuple[str, ...]:
-        """None: an expiry makes no file visible."""
-        return ()
 
     def decide(self, loaded: Loaded) -> Decision:
         """What would be done to this state; reads metadata only.
@@ -148,16 +140,15 @@ class Expiry:
             if attempts.made and loaded.later_than(attempts.made[-1].loaded):
                 decision = replace(decision, notes=(*decision.notes, NOTHING_LEFT), superseded=self.journals)
             return None, decision
-        written: tuple[str, ...] = ()
+        location = None
         if decision.retention.expired:
             # named by the attempt: one whose answer was lost may still land, with its own journal
             name = f"icesize-expiry-{self.run_id}-{len(self._tried)}.json"
             location = loaded.table.location_provider().new_metadata_location(name)
             decision.journal.write(io, location)
             decision = self._tried[location] = replace(decision, journal_location=location)
-            written = (location,)
-        staged = loaded.staged(_updates(metadata, decision), *_requirements(loaded.table, decision.retention))
-        return replace(staged, written=written), decision
+        updates, requirements = _updates(metadata, decision), _requirements(loaded.table, decision.retention)
+        return loaded.staged(updates, *requirements, written=[location] if location else ()), decision
 
 
 def _requirements(table: Table, retention: Retention) -> Iterator[TableRequirement]:

@@ -122,7 +122,7 @@ class CommitContext:
 def commit(written: WrittenBatch, handle: TableHandle, how: CommitContext) -> CommitOutcome:
     """Make the files visible in one step. A commit that lost to another is tried again with the same files.
 
-    Raises what `icesize.table.commit.commit_steps.commit_steps` raises, Overtaken among it: then the files have to be
+    Raises what `icesize.table.commit.request.commit_steps` raises, Overtaken among it: then the files have to be
     written again. Raises RewriteFailed when orphan cleanup took some of them meanwhile.
     """
     current, appended = written.current, written.rows.files

@@ -40,8 +40,8 @@ from icesize.planning.cluster_by import (
 )
 from icesize.policy import SizePolicy
 from icesize.table.catalog import opening
+from icesize.table.commit.loaded import Loaded, Staged
 from icesize.table.commit.metadata_change import MetadataChange
-from icesize.table.commit.protocol import Loaded, Staged
 
 MOST_CURVE_COLUMNS = 4
 """With each further column a curve narrows every one of them less: n files leave n^((d-1)/d) to a point query."""

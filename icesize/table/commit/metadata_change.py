@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 from pyiceberg.table.update import AssertRefSnapshotId, RemovePropertiesUpdate
 
 from icesize.errors import TableError
-from icesize.table.commit.protocol import Loaded, Staged
-from icesize.table.commit.retry import Attempts
+from icesize.table.commit.loaded import Loaded, Staged
+from icesize.table.commit.retry import Attempts, Change
 from icesize.table.records import ledger
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class MetadataChange(Generic[T]):
-    """A `Change` made of functions of the state that it is tried on.
+class MetadataChange(Change[T]):
+    """A change made of functions of the state that it is tried on.
 
     `build` gives what to commit on that state (None: nothing to do) and the result; it refuses by raising. `is_in` is
     True of a state that already has what the newest attempt has asked for.
@@ -35,9 +35,6 @@ class MetadataChange(Generic[T]):
 
     def stage(self, loaded: Loaded, attempts: Attempts[T]) -> tuple[Staged | None, T]:
         return self.build(loaded)
-
-    def data_files(self, result: T) -> Collection[str]:
-        return ()
 
 
 def forget_stream(table: str, stream_id: str, run_id: str) -> MetadataChange[ledger.LedgerEntry]:

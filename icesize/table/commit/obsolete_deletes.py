@@ -7,6 +7,7 @@ greater ones.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -49,22 +50,16 @@ class Doubtful:
         """The paths of those that no live data file needs; `live` has partition, data sequence number and path of all
         files that they may depend on."""
         least: dict[PartitionKey, int] = {}
-        least_of_all = None
         asked = frozenset[str]().union(*self.named.values())
         found = set[str]()
         for key, number, path in live:
             least[key] = min(number, least.get(key, number))
-            least_of_all = number if least_of_all is None else min(number, least_of_all)
             if asked and (plain := plain_path(path)) in asked:
                 found.add(plain)
-        spent = [d for d in self.equality if _is_spent(d, least.get(d.partition))]
-        spent += [d for d in self.everywhere if _is_spent(d, least_of_all)]
-        spent += [d for d, names in self.named.items() if not names & found]
-        return {delete.path for delete in spent}
-
-
-def _is_spent(delete: DeleteFile, least: int | None) -> bool:
-    return least is None or delete.sequence_number <= least
+        oldest = min(least.values(), default=math.inf)
+        spent = [d.path for d in self.equality if d.sequence_number <= least.get(d.partition, math.inf)]
+        spent += [d.path for d in self.everywhere if d.sequence_number <= oldest]
+        return {*spent, *(delete.path for delete, names in self.named.items() if not names & found)}
 
 
 def _names(delete: DeleteFile, named: Mapping[str, frozenset[str]]) -> frozenset[str] | None:

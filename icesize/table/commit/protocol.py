@@ -2,12 +2,12 @@
 on it, and the catalog is asked for all that was staged.
 
 A request is an ordered tuple of steps, one snapshot each, which become visible together. A format version or a library
-that is added later implements `Loaded` and `Committer`; jobs and steps know only these.
+that is added later implements `Committer`; jobs and steps know only this and `Loaded`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
@@ -15,18 +15,12 @@ from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
-from pyiceberg.table.update import TableRequirement, TableUpdate
 
 from icesize.errors import IcesizeError
-from icesize.planning.files import FileFact, Head, PartitionKey
+from icesize.planning.files import Head, PartitionKey
+from icesize.table.commit.loaded import Loaded, Staged
 from icesize.table.commit.snapshot_builder import SnapshotBuilder
-from icesize.table.manifests.lists import Manifests
-from icesize.table.manifests.store import ManifestStore
 from icesize.table.records.ledger import LedgerEntry
-
-BASE_EXPIRED = "the snapshot it was planned on has expired or is no longer part of the table's current history"
-"""Reason to drop a step if nobody can tell any more what happened to its input files: sequence numbers order what came
-after a snapshot only among its descendants."""
 
 OUTDATED = "schema or partition spec changed while the merge ran"
 
@@ -54,57 +48,6 @@ class CatalogBusy(CommitLost):
 
 class CommitRefused(Exception):
     """The catalog will never accept this commit, and nothing of it is visible. The text is a sentence for the user."""
-
-
-class Loaded(Protocol):
-    """One state of a table that a commit is tried on, with one branch of it."""
-
-    @property
-    def table(self) -> Table: ...
-    @property
-    def uuid(self) -> str: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def head(self) -> Head: ...
-    @property
-    def schema_id(self) -> int: ...
-    @property
-    def spec_id(self) -> int: ...
-    @property
-    def store(self) -> ManifestStore: ...
-    @property
-    def properties(self) -> Mapping[str, str]: ...
-
-    def snapshots_of(self, run_id: str) -> list[int]:
-        """Return the ids of snapshots that carry this run id, oldest first."""
-
-    def follows(self, base: Head) -> bool:
-        """Return True if the head of the branch is `base`, or came from it as far as the history is known."""
-
-    def manifests(self) -> Manifests:
-        """Return the manifests at the head of the branch."""
-
-    def live(self, paths: Collection[str]) -> set[str]:
-        """Return those of the data files that the head of the branch lists."""
-
-    def misfit(self, schema: Schema, spec: PartitionSpec) -> str | None:
-        """Return why files of this schema and spec could not be read in this state, None if they can."""
-
-    def lost_inputs(self, base: Head, inputs: Collection[FileFact], beside_new: Collection[str]) -> dict[str, str]:
-        """Return the input files, by path, that must not be replaced any more, with the reason.
-
-        Args:
-            base: The head that they were planned on.
-            inputs: Files that the planning base listed.
-            beside_new: Paths of those whose rows go into files that deletes by equality of before do not reach.
-        """
-
-    def later_than(self, before: Loaded) -> bool:
-        """Return True if something that a commit on `before` asserts has certainly changed since."""
-
-    def staged(self, updates: Iterable[TableUpdate], *requirements: TableRequirement) -> Staged:
-        """Return updates of metadata that add no snapshot; the catalog refuses them for another table."""
 
 
 @dataclass(frozen=True)
@@ -191,11 +134,6 @@ class StepDone:
     facts: Mapping[str, str] = field(default_factory=dict)
 
 
-def snapshot_ids(done: Sequence[StepDone]) -> tuple[int, ...]:
-    """Return the ids of the snapshots that steps have added."""
-    return tuple(each.snapshot_id for each in done if each.snapshot_id is not None)
-
-
 @dataclass(frozen=True)
 class CommitRequest:
     """Everything that one commit wants to change on the branch of its base, in the order of its steps.
@@ -218,24 +156,6 @@ class CommitRequest:
         return {path for step in self.steps for path in step.paths}
 
 
-@dataclass(frozen=True)
-class Staged:
-    """One attempt, of which nothing is visible yet: what the catalog is asked for in the terms of its REST protocol.
-
-    `written` are the metadata files that were written for it, `done` its steps.
-    """
-
-    requirements: tuple[TableRequirement, ...]
-    updates: tuple[TableUpdate, ...]
-    written: tuple[str, ...] = ()
-    done: tuple[StepDone, ...] = ()
-
-    @property
-    def snapshot_ids(self) -> tuple[int, ...]:
-        """Return the ids of the snapshots that it adds, oldest first."""
-        return snapshot_ids(self.done)
-
-
 class Committer(Protocol):
     """A table of a catalog, to be committed to."""
 
@@ -245,8 +165,13 @@ class Committer(Protocol):
     def state_of(self, table: Table) -> Loaded:
         """Return a table that was loaded before as a state to commit on."""
 
-    def stage(self, loaded: Loaded, request: CommitRequest, *, dry_run: bool = False) -> Staged:
-        """Write the metadata files of a request, none in a dry run; on failure they are removed again."""
+    def stage(
+        self, loaded: Loaded, request: CommitRequest, *, dry_run: bool = False
+    ) -> tuple[Staged, tuple[StepDone, ...]]:
+        """Write the metadata files of a request, none in a dry run; on failure they are removed again.
+
+        Returns the steps that are done once the attempt is visible, too.
+        """
 
     def commit(self, loaded: Loaded, staged: Staged) -> None:
         """Ask the catalog once. Raises CommitLost or CommitRefused; every other error means: nobody knows."""

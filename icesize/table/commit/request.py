@@ -1,19 +1,32 @@
-"""The steps of a batch, and what became of a commit."""
+"""The steps of a request, their way through a commit, and what became of them.
+
+Each attempt looks whether the request is visible already, validates every step on the state that it is tried on, and
+stages what is kept. Steps that are not essential are dropped if they cost the others the race.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from icesize.environment import Environment
 from icesize.parquet.files.data_file import Merged, NewDataFile
 from icesize.planning.files import FileFact, PartitionKey
-from icesize.table.commit.protocol import Step, StepDone, snapshot_ids
+from icesize.table.catalog.access_errors import brief
+from icesize.table.commit.loaded import Loaded, Staged
+from icesize.table.commit.protocol import CommitRequest, Committer, Step, StepDone
+from icesize.table.commit.retry import DEADLINE_SECONDS, Attempts, Change
 from icesize.table.commit.steps.append import Append
 from icesize.table.commit.steps.overwrite import Overwrite
 from icesize.table.commit.steps.replace import Replace
+from icesize.table.records.ledger import is_done
+from icesize.table.records.summary import RUN_ID, SMALL_FILES_MAX
 
 S = TypeVar("S")
+
+SLOW_STAGE_SECONDS = 1.0
+"""A merge that took longer to stage than this and lost the race is dropped at once: each retry would pay it again."""
 
 
 def steps_of(
@@ -21,12 +34,8 @@ def steps_of(
 ) -> tuple[Step, ...]:
     """Return the steps for files with new rows, which hold the rows of `absorbed` files, too, and for merges."""
     files, groups, older = tuple(new), tuple(merged), tuple(absorbed)
-    steps: list[Step] = []
-    if files or older:
-        steps.append(Overwrite(older, files) if older else Append(files))
-    if groups:
-        steps.append(Replace(groups))
-    return tuple(steps)
+    rows = [Overwrite(older, files) if older else Append(files)] if files or older else []
+    return (*rows, *([Replace(groups)] if groups else ()))
 
 
 @dataclass(frozen=True)
@@ -44,7 +53,7 @@ class CommitOutcome:
     @property
     def snapshot_ids(self) -> tuple[int, ...]:
         """Snapshots that were added, oldest first."""
-        return snapshot_ids(self.done)
+        return tuple(each.snapshot_id for each in self.done if each.snapshot_id is not None)
 
     @property
     def operations(self) -> tuple[str, ...]:
@@ -64,3 +73,102 @@ class CommitOutcome:
     def merged(self) -> tuple[Merged, ...]:
         """Groups of files that others have taken the place of."""
         return tuple(group for step in self.done_by(Replace) for group in step.groups)
+
+
+def commit_steps(
+    request: CommitRequest,
+    committer: Committer,
+    environment: Environment,
+    deadline_seconds: float = DEADLINE_SECONDS,
+) -> CommitOutcome:
+    """Make the request visible in one atomic step, or raise with nothing of it visible.
+
+    Raises as `Attempts.run` does, StreamMismatch or BatchOutOfOrder (refused), and Overtaken (an essential step fits
+    the table no more: nothing is visible; plan on the new state).
+    """
+    change = _Steps(request, committer)
+    return Attempts(change, committer, environment, request.table_uuid, deadline_seconds).run()
+
+
+def validated(request: CommitRequest, loaded: Loaded, left_out: CommitOutcome) -> tuple[CommitRequest, CommitOutcome]:
+    """Return what of a request can be committed on a state; `left_out` gets the conflicts of the rest.
+
+    Raises Overtaken.
+    """
+    kept, earlier = list[Step](), set[str]()
+    for step in request.steps:
+        result = step.validate(loaded, request.base, earlier)
+        conflicts, contested = left_out.conflicts + result.conflicts, left_out.contested + result.contested
+        left_out = replace(left_out, conflicts=conflicts, contested=contested)
+        if result.step is not None:
+            kept.append(result.step)
+            earlier |= set(result.step.paths)
+    return _with(request, tuple(kept)), left_out
+
+
+def _with(request: CommitRequest, steps: tuple[Step, ...]) -> CommitRequest:
+    """The request with these steps; what was counted with others is not known any more."""
+    if steps == request.steps:
+        return request
+    summary = {key: value for key, value in request.summary.items() if key != SMALL_FILES_MAX}
+    return replace(request, steps=steps, summary=summary)
+
+
+class _Steps(Change[CommitOutcome]):
+    """A request on its way through its attempts: `_request` is what is left of it."""
+
+    def __init__(self, request: CommitRequest, committer: Committer) -> None:
+        self.run_id = request.run_id
+        self.advice = f"Look for a snapshot whose summary has {RUN_ID}={self.run_id}; {request.again}"
+        self._wanted = self._request = request
+        self._committer = committer
+        self._stage_seconds = 0.0
+        self._left_out = CommitOutcome()
+
+    def data_files(self, result: CommitOutcome) -> Collection[str]:
+        return result.paths
+
+    def found(self, loaded: Loaded, attempts: Attempts[CommitOutcome]) -> CommitOutcome | None:
+        """Our own earlier attempt, or a duplicate one that committed the same batch."""
+        if snapshot_ids := set(loaded.snapshots_of(self.run_id)):
+            # snapshots of it may have expired since
+            results = [attempt.result for attempt in attempts.made if snapshot_ids <= set(attempt.result.snapshot_ids)]
+            whole = CommitOutcome(tuple(map(StepDone, self._wanted.steps)))
+            return min(results, key=lambda result: len(result.snapshot_ids), default=whole)
+        # a snapshot of ours may have expired since: then the ledger or the files themselves tell
+        entry = self._request.ledger
+        done = entry is not None and is_done(loaded.properties, entry, self._request.accept_new_checkpoint)
+        if (done or attempts.may_have_landed) and (live := loaded.live(self._wanted.paths())):
+            visible = (step.visible(live) for step in self._wanted.steps)
+            return replace(self._left_out, done=tuple(StepDone(step) for step in visible if step is not None))
+        if not done:
+            return None
+        attempts.settle_loss(loaded)
+        return replace(self._left_out, already_committed=True)
+
+    def stage(self, loaded: Loaded, attempts: Attempts[CommitOutcome]) -> tuple[Staged | None, CommitOutcome]:
+        slow = attempts.losses > 0 and self._stage_seconds > SLOW_STAGE_SECONDS
+        if slow or attempts.losses >= 2:
+            self._drop_others("other commits kept coming first")
+        self._request, self._left_out = validated(self._request, loaded, self._left_out)
+        if not self._request.steps:
+            return None, self._left_out
+        began = attempts.environment.monotonic()
+        try:
+            staged, done = self._committer.stage(loaded, self._request)
+        except Exception as error:
+            if self._drop_others(f"its manifests could not be written ({brief(error)})"):
+                return self.stage(loaded, attempts)
+            raise
+        self._stage_seconds = attempts.environment.monotonic() - began
+        return (staged if done else None), replace(self._left_out, done=done)
+
+    def _drop_others(self, why: str) -> bool:
+        """Go on with the essential steps alone; False if there are none, or no others."""
+        essential = tuple(step for step in self._request.steps if step.essential)
+        dropped = tuple(step.dropped(why) for step in self._request.steps if not step.essential)
+        if not essential or not dropped:
+            return False
+        self._request = _with(self._request, essential)
+        self._left_out = replace(self._left_out, conflicts=self._left_out.conflicts + dropped)
+        return True

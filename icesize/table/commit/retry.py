@@ -12,17 +12,17 @@ attempt on the same head and the unknown one exclude each other, and whichever l
 from __future__ import annotations
 
 import logging
+import random
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
-
-from tenacity import RetryCallState, wait_random_exponential
 
 from icesize import failpoints
 from icesize.environment import Environment, Fate
 from icesize.errors import CommitConflict, CommitStateUnknown, IcesizeError, TableError, is_from_outside
 from icesize.table.catalog.access_errors import brief, may_pass
-from icesize.table.commit.protocol import CatalogBusy, CommitLost, CommitRefused, Committer, Loaded, Staged
+from icesize.table.commit.loaded import Loaded, Staged
+from icesize.table.commit.protocol import CatalogBusy, CommitLost, CommitRefused, Committer
 
 LOG = logging.getLogger("icesize")
 
@@ -31,8 +31,6 @@ UNKNOWN_ATTEMPTS = 10
 
 DEADLINE_SECONDS = 600.0
 """How long others may come first, as the policy key `commit-deadline-ms` has it by default."""
-
-_WAIT = wait_random_exponential(multiplier=0.1, max=10)
 
 T = TypeVar("T")
 
@@ -43,10 +41,9 @@ class Change(Protocol[T]):
     `advice` tells a person how to find out whether it landed, after no answer could be got.
     """
 
-    @property
-    def run_id(self) -> str: ...
-    @property
-    def advice(self) -> str: ...
+    run_id: str
+    advice: str
+
     def found(self, loaded: Loaded, attempts: Attempts[T]) -> T | None:
         """The result, where an earlier attempt (or somebody else) has done it already."""
 
@@ -55,6 +52,7 @@ class Change(Protocol[T]):
 
     def data_files(self, result: T) -> Collection[str]:
         """The data files of this change that are visible with that result."""
+        return ()
 
 
 @dataclass(frozen=True)
@@ -64,21 +62,6 @@ class Attempt(Generic[T]):
     loaded: Loaded
     staged: Staged
     result: T
-
-
-def commit_change(
-    change: Change[T],
-    committer: Committer,
-    environment: Environment,
-    table_uuid: str,
-    deadline_seconds: float = DEADLINE_SECONDS,
-) -> T:
-    """Make a change visible in one atomic step, or raise with nothing of it visible; no data file is deleted here.
-
-    Raises CommitConflict (nothing landed), CommitStateUnknown (it may have landed), TableError, and what the change
-    refuses with (nothing landed). `environment.on_commitment` hears of the commit before anything of it is done.
-    """
-    return Attempts(change, committer, environment, table_uuid, deadline_seconds).run()
 
 
 @dataclass(eq=False)
@@ -131,7 +114,11 @@ class Attempts(Generic[T]):
         return Fate(None, advice=self.change.advice)
 
     def run(self) -> T:
-        """Until it landed; raises as `commit_change` does."""
+        """Make the change visible in one atomic step, or raise with nothing of it visible; deletes no data file.
+
+        Raises CommitConflict (nothing landed), CommitStateUnknown (it may have landed), TableError, and what the change
+        refuses with (nothing landed). `environment.on_commitment` gets the commit before anything of it is done.
+        """
         self.environment.on_commitment(self)
         try:
             while (result := self._attempt()) is None:
@@ -203,12 +190,12 @@ class Attempts(Generic[T]):
 
     def _look_after_loss(self, loaded: Loaded) -> None:
         """The attempt before this one lost, and was not found."""
-        lost, self._lost = self._lost, None
-        if lost is None:
+        if self._lost is None:
             return
-        attempt, answer = lost
-        if not self._settled(attempt, answer, loaded):
-            # told "conflict", but nothing moved: a stale answer on one side, so nothing may be deleted
+        settled, answer = self.settle_loss(loaded), self._lost[1]
+        self._lost = None
+        if not settled:
+            # the answer was "conflict", but nothing moved: a stale answer on one side, so nothing may be deleted
             self._note_unknown(answer)
         if self._late():
             raise CommitConflict(
@@ -218,15 +205,13 @@ class Attempts(Generic[T]):
                 attempts=self.losses,
             ) from answer
 
-    def settle_loss(self, loaded: Loaded) -> None:
-        """Others have done what was wanted: if an attempt has lost, and that certainly, its metadata is removed."""
+    def settle_loss(self, loaded: Loaded) -> bool:
+        """Remove the metadata of an attempt that has lost; False if nobody can tell for certain that it has."""
         if self._lost is not None:
-            self._settled(*self._lost, loaded)
-
-    def _settled(self, lost: Attempt[T], answer: CommitLost, loaded: Loaded) -> bool:
-        if not isinstance(answer, CatalogBusy) and not loaded.later_than(lost.loaded):
-            return False
-        self._give_up(lost)
+            attempt, answer = self._lost
+            if not isinstance(answer, CatalogBusy) and not loaded.later_than(attempt.loaded):
+                return False
+            self._give_up(attempt)
         return True
 
     def _give_up(self, attempt: Attempt[T]) -> None:
@@ -277,6 +262,5 @@ class Attempts(Generic[T]):
         )
 
     def _pause(self, attempt: int) -> None:
-        state = RetryCallState(retry_object=None, fn=None, args=(), kwargs={})  # type: ignore[arg-type]
-        state.attempt_number = attempt
-        self.environment.sleep(_WAIT(state))
+        longest = min(10.0, 0.1 * 2 ** min(attempt - 1, 10))
+        self.environment.sleep(random.uniform(0, longest))  # noqa: S311 - it only spreads rivals

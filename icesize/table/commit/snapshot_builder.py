@@ -57,26 +57,29 @@ _Kind = tuple[int, ManifestContent]
 
 
 @dataclass(frozen=True)
+class Part:
+    """What goes into new manifests of one kind: new files, and entries of copies, and of manifests that are written
+    again those that stay and those that go."""
+
+    added: list[NewDataFile | NewDeleteFile] = field(default_factory=list)
+    copied: list[Entry] = field(default_factory=list)
+    existing: list[Entry] = field(default_factory=list)
+    deleted: list[Entry] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
 class Split:
-    """Paths of manifests to write anew, and by their kind the entries: those that stay and those that go."""
+    """Paths of manifests to write again, and their entries by their kind."""
 
     touched: set[str] = field(default_factory=set)
-    survivors: dict[_Kind, list[Entry]] = field(default_factory=lambda: defaultdict(list))
-    deleted: dict[_Kind, list[Entry]] = field(default_factory=lambda: defaultdict(list))
-
-    def add(self, other: Split) -> None:
-        """Take in other manifests and their entries, which may be of the same kinds."""
-        self.touched.update(other.touched)
-        for own, more in ((self.survivors, other.survivors), (self.deleted, other.deleted)):
-            for kind, entries in more.items():
-                own[kind] += entries
+    parts: defaultdict[_Kind, Part] = field(default_factory=lambda: defaultdict(Part))
 
 
 class SnapshotBuilder:
     """Snapshots staged one on top of another, from the head of a branch of the loaded table on.
 
     `manifests` are those of the newest one, `written` every file that was made; an error inside `with` removes them.
-    `new` are files that steps before the next one have added, with the number `new_number`. `requirements` and
+    `new` are files with new rows that steps before the next one have added, with their number. `requirements` and
     `updates` are what the catalog is asked for beside the snapshots. `store` has what was read before of
     manifests. A dry run writes no file.
     """
@@ -104,8 +107,7 @@ class SnapshotBuilder:
         self._sequence_number = getattr(table.metadata, "last_sequence_number", 0) if self._numbered else 0
         # readers refuse metadata whose last update lies before its own history, so a clock that went back must not show
         self._now_ms = max(now_ms, table.metadata.last_updated_ms)
-        self.new: frozenset[str] = frozenset()
-        self.new_number: int | None = None
+        self.new: dict[str, int] = {}
         self.written: list[str] = []
         head = self._parent.snapshot_id if self._parent else None
         self.requirements: list[TableRequirement] = [AssertRefSnapshotId(ref=ref, snapshot_id=head)]
@@ -127,12 +129,9 @@ class SnapshotBuilder:
     def same_schema_and_spec(self) -> None:
         """Have the catalog refuse the commit if files of today are written under another schema or spec."""
         metadata = self.metadata
-        for same in (
-            AssertCurrentSchemaId(current_schema_id=metadata.current_schema_id),
-            AssertDefaultSpecId(default_spec_id=metadata.default_spec_id),
-        ):
-            if same not in self.requirements:
-                self.requirements.append(same)
+        schema = AssertCurrentSchemaId(current_schema_id=metadata.current_schema_id)
+        spec = AssertDefaultSpecId(default_spec_id=metadata.default_spec_id)
+        self.requirements += [same for same in (schema, spec) if same not in self.requirements]
 
     def made_visible(self) -> Iterator[TableUpdate]:
         """Yield the updates that add the snapshots and make the last of them the head of the branch."""
@@ -154,11 +153,6 @@ class SnapshotBuilder:
         self.discard(before)
         return None
 
-    def with_new(self, files: Sequence[NewDataFile], snapshot: Snapshot) -> Snapshot:
-        """Return the snapshot, and remember for the steps after it which files it has added."""
-        self.new, self.new_number = frozenset(f.path for f in files), snapshot.sequence_number
-        return snapshot
-
     def exchange(
         self,
         operation: Operation,
@@ -168,43 +162,46 @@ class SnapshotBuilder:
         copied: Sequence[Entry] = (),
     ) -> Snapshot:
         """The next snapshot: entries that go are replaced by these files."""
-        own_spec = self.metadata.default_spec_id
-        gone = [(spec_id, content, e) for (spec_id, content), entries in split.deleted.items() for e in entries]
+        own_spec, parts = self.metadata.default_spec_id, split.parts
+        gone = [(*kind, entry) for kind, part in parts.items() for entry in part.deleted]
         touched = (m for m in self.manifests if m.manifest_path in split.touched)
         listed = (m for m in touched if m.content == ManifestContent.DELETES)
         deletes = {delete.path: delete for m in listed for delete in read_deletes(self._store, self._io, m)}
+        data = [file for file in added if isinstance(file, NewDataFile)]
+        new_deletes = [file for file in added if isinstance(file, NewDeleteFile)]
         facts = counts(
-            added=[*(f for f in added if isinstance(f, NewDataFile)), *(data_file_of(e, own_spec) for e in copied)],
-            new_deletes=[f for f in added if isinstance(f, NewDeleteFile)],
+            added=[*data, *(data_file_of(entry, own_spec) for entry in copied)],
+            new_deletes=new_deletes,
             removed=[data_file_of(e, spec_id) for spec_id, content, e in gone if content == ManifestContent.DATA],
             deletes=[deletes[e.path] for _, content, e in gone if content == ManifestContent.DELETES],
         )
-        return self.finish(operation, self._rewritten(split, added, copied), {**facts, **summary})
-
-    def _rewritten(
-        self, split: Split, added: Sequence[NewDataFile | NewDeleteFile] = (), copied: Sequence[Entry] = ()
-    ) -> list[ManifestFile]:
-        """All manifests of the next snapshot: new ones, those that were split written anew, the others as they are."""
-        by_kind: dict[_Kind, list[NewDataFile | NewDeleteFile]] = defaultdict(list)
         for file in added:
             content = ManifestContent.DATA if isinstance(file, NewDataFile) else ManifestContent.DELETES
-            by_kind[file.partition.spec_id, content].append(file)
-        back = {(self.metadata.default_spec_id, ManifestContent.DATA): copied} if copied else {}
+            parts[file.partition.spec_id, content].added.append(file)
+        if copied:
+            parts[own_spec, ManifestContent.DATA].copied.extend(copied)
+        snapshot = self.finish(operation, self._rewritten(split), {**facts, **summary})
+        self.new |= {file.path: self._sequence_number for file in data if file.sequence_number is None}
+        return snapshot
+
+    def _rewritten(self, split: Split) -> list[ManifestFile]:
+        """All manifests of the next snapshot: new ones, those that were split written again, the others as they are."""
         new: list[ManifestFile] = []
-        for kind in sorted({*by_kind, *back, *split.survivors, *split.deleted}, key=lambda kind: (kind[1].value, kind)):
+        for kind in sorted(split.parts, key=lambda kind: (kind[1].value, kind)):
             new += write_manifests(
                 self._outputs, self.metadata, snapshot_id=self._snapshot_id, spec_id=kind[0], new_path=self._new_path,
-                added=by_kind.get(kind, ()), copied=back.get(kind, ()),
-                existing=split.survivors.get(kind, ()), deleted=split.deleted.get(kind, ()), content=kind[1],
+                content=kind[1], **vars(split.parts[kind]),
             )  # fmt: skip
         return [*new, *(m for m in self.manifests if m.manifest_path not in split.touched)]
 
-    def split(self, wanted: Sequence[str], content: ManifestContent = ManifestContent.DATA) -> Split:
-        """Manifests that hold a wanted path, and by kind their entries: those that survive and those that go.
+    def split(
+        self, wanted: Sequence[str], content: ManifestContent = ManifestContent.DATA, into: Split | None = None
+    ) -> Split:
+        """Split manifests that hold a wanted path, beside those that `into` has: some of their entries go.
 
         A table may list one file twice, and its rows then count twice: as many entries go as are wanted.
         """
-        split, missing = Split(), Counter(wanted)
+        split, missing = into or Split(), Counter(wanted)
         for manifest in self.manifests:
             if not missing or manifest.content != content:
                 continue
@@ -212,15 +209,21 @@ class SnapshotBuilder:
             if not any(e.path in missing for e in entries):
                 continue
             split.touched.add(manifest.manifest_path)
+            part = split.parts[manifest.partition_spec_id, content]
             for entry in entries:
                 goes = missing[entry.path] > 0
-                (split.deleted if goes else split.survivors)[manifest.partition_spec_id, content].append(entry)
+                (part.deleted if goes else part.existing).append(entry)
                 if goes:
                     missing[entry.path] -= 1
             missing = +missing
         if missing:
             raise LookupError(f"Cannot replace {min(missing)}: no manifest of the current snapshot lists it")
         return split
+
+    def delete_index(self) -> DeleteIndex:
+        """Return the delete files of the newest snapshot."""
+        manifests = [m for m in self.manifests if m.content == ManifestContent.DELETES]
+        return delete_index(self._store, self._io, manifests, self.metadata.specs())
 
     def split_deletes(
         self,
@@ -229,25 +232,19 @@ class SnapshotBuilder:
         added: Sequence[NewDataFile],
         named: Mapping[str, frozenset[str]],
     ) -> None:
-        """Let delete files go that hit nothing once data manifests are split so, and these files are there."""
-        self.split_obsolete(split, Doubtful.of(self.delete_index(), partitions, named), added)
+        """Let delete files go that hit nothing once data manifests are split so, and these files are there.
 
-    def delete_index(self) -> DeleteIndex:
-        """Return the delete files of the newest snapshot."""
-        manifests = [m for m in self.manifests if m.content == ManifestContent.DELETES]
-        return delete_index(self._store, self._io, manifests, self.metadata.specs())
-
-    def split_obsolete(self, split: Split, doubtful: Doubtful, added: Sequence[NewDataFile]) -> None:
-        """The same for delete files that are known to be doubtful."""
-        if doubtful:
+        They are delete files that could hit files of the partitions; `named` as in `Doubtful.of`.
+        """
+        if doubtful := Doubtful.of(self.delete_index(), partitions, named):
             new = ((f.partition, self._number(f), f.path) for f in added)
             if gone := doubtful.obsolete(chain(self._left(split, doubtful), new)):
-                split.add(self.split(sorted(gone), ManifestContent.DELETES))
+                self.split(sorted(gone), ManifestContent.DELETES, split)
 
     def _left(self, split: Split, doubtful: Doubtful) -> Iterator[tuple[PartitionKey, int, str]]:
         """Partition, data sequence number and path of the data files that stay and that delete files may be about."""
-        for (spec_id, _), entries in split.survivors.items():
-            for entry in entries:
+        for (spec_id, _), part in split.parts.items():
+            for entry in part.existing:
                 yield PartitionKey.of(spec_id, entry.values), entry.sequence_number or 0, entry.path
         for manifest in self.manifests:
             if manifest.content != ManifestContent.DATA or manifest.manifest_path in split.touched:
@@ -276,7 +273,8 @@ class SnapshotBuilder:
             return
         split = Split({m.manifest_path for m in small})
         for manifest in small:
-            split.survivors[manifest.partition_spec_id, ManifestContent.DATA] += read_entries(self._io, manifest)
+            part = split.parts[manifest.partition_spec_id, ManifestContent.DATA]
+            part.existing.extend(read_entries(self._io, manifest))
         self.manifests = self._rewritten(split)
 
     def _new_path(self) -> str:

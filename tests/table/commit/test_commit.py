@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from icesize import failpoints
 from icesize.errors import BatchOutOfOrder, CommitConflict, CommitStateUnknown, IcesizeError, StreamMismatch, TableError
 from icesize.planning.files import Head, PartitionKey
-from icesize.table.commit.protocol import BASE_EXPIRED, Base, CommitRequest, Overtaken
+from icesize.table.commit.loaded import BASE_EXPIRED
+from icesize.table.commit.protocol import Base, CommitRequest, Overtaken
 from icesize.table.commit.request import CommitOutcome
 from icesize.table.commit.retry import UNKNOWN_ATTEMPTS
 from icesize.table.records.ledger import LedgerEntry, stream_hash

@@ -22,8 +22,9 @@ from icesize.errors import (
     TableError,
     TableNotFound,
 )
-from icesize.table.commit.protocol import BASE_EXPIRED, CommitLost, Overtaken
-from icesize.table.commit.pyiceberg_committer import PyIcebergCommitter, PyIcebergLoaded
+from icesize.table.commit.loaded import BASE_EXPIRED, Loaded
+from icesize.table.commit.protocol import CommitLost, Overtaken
+from icesize.table.commit.pyiceberg_committer import PyIcebergCommitter
 from icesize.table.commit.request import CommitOutcome
 from tests.support.machine import Reader
 from tests.support.rest_server import MiniRest
@@ -211,7 +212,7 @@ def test_a_state_that_expires_under_the_check_is_loaded_again(catalog: Catalog, 
     class Outrun(PyIcebergCommitter):
         left = 1
 
-        def load(self) -> PyIcebergLoaded:
+        def load(self) -> Loaded:
             loaded = super().load()
             if self.left:
                 self.left = 0
@@ -309,9 +310,9 @@ def test_main_that_came_back_to_the_base_is_where_it_was(catalog: Catalog) -> No
 def test_that_main_was_only_moved_is_no_proof_of_a_younger_answer(catalog: Catalog) -> None:
     """Main was fast-forwarded, then a catalog shows the state before: no snapshot is younger in either of the two."""
     beside = delete_beside(catalog)
-    old = PyIcebergLoaded(catalog.load_table("db.t"))
+    old = Loaded(catalog.load_table("db.t"))
     set_main(catalog, beside)
-    new = PyIcebergLoaded(catalog.load_table("db.t"))
+    new = Loaded(catalog.load_table("db.t"))
     assert new.later_than(old)
     assert not old.later_than(new)
 
@@ -487,7 +488,7 @@ def test_older_servers_tell_of_other_branches_by_400(lake: SqlCatalog) -> None:
     old = OldServer("lake", **lake.properties)
     committer = PyIcebergCommitter(old, table, lambda: NOW_MS)
     loaded = committer.load()
-    staged = committer.stage(loaded, request_on(table, [write(table, [1])]))
+    staged, _ = committer.stage(loaded, request_on(table, [write(table, [1])]))
     with pytest.raises(CommitLost, match="older than last sequence number"):
         committer.commit(loaded, staged)
     old.close()

@@ -44,7 +44,7 @@ IN_CHARGE = (
     "threads.py",
     "uncommitted.py",
     "handle.py",
-    "commit_steps.py",
+    "request.py",
     "retry.py",
 )
 """The modules that hand written files from one to the next."""

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pyiceberg.table.snapshots import Operation, Snapshot
 
 from icesize.parquet.files.data_file import NewDataFile
-from icesize.table.commit.protocol import Base, Kept, Loaded, Step
+from icesize.table.commit.loaded import Loaded
+from icesize.table.commit.protocol import Base, Kept, Step
 from icesize.table.commit.snapshot_builder import SnapshotBuilder, Split
 
 
@@ -30,4 +31,4 @@ class Append(Step):
         """Write one manifest for each spec; the others stay, or are folded if there are too many."""
         builder.same_schema_and_spec()
         builder.fold()
-        return builder.with_new(self.files, builder.exchange(Operation.APPEND, Split(), self.files, summary))
+        return builder.exchange(Operation.APPEND, Split(), self.files, summary)

@@ -9,7 +9,8 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 
 from icesize.parquet.files.data_file import NewDataFile
 from icesize.planning.files import FileFact, PartitionKey
-from icesize.table.commit.protocol import BASE_EXPIRED, OUTDATED, Base, Kept, Loaded, Overtaken, Step
+from icesize.table.commit.loaded import BASE_EXPIRED, Loaded
+from icesize.table.commit.protocol import OUTDATED, Base, Kept, Overtaken, Step
 from icesize.table.commit.snapshot_builder import SnapshotBuilder
 from icesize.table.manifests.entries import Entry
 
@@ -47,7 +48,7 @@ class Overwrite(Step):
         fresh = [replace(file, sequence_number=None) for file in self.files]
         split = builder.split([file.path for file in self.removed])
         builder.split_deletes(split, {file.partition for file in fresh}, fresh, {})
-        return builder.with_new(fresh, builder.exchange(Operation.OVERWRITE, split, fresh, summary, self.copied))
+        return builder.exchange(Operation.OVERWRITE, split, fresh, summary, self.copied)
 
 
 def _partitions(files: Collection[FileFact]) -> tuple[PartitionKey, ...]:

@@ -9,7 +9,6 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 
 from icesize.planning.delete_reach import only_path
 from icesize.planning.files import DeleteFile
-from icesize.table.commit.obsolete_deletes import Doubtful
 from icesize.table.commit.protocol import Step
 from icesize.table.commit.snapshot_builder import SnapshotBuilder, Split
 
@@ -28,5 +27,5 @@ class RemoveDanglingDeletes(Step):
         split, index = Split(), builder.delete_index()
         files = (delete for deletes in index.by_partition.values() for delete in deletes)
         several = [delete for delete in files if not delete.equality_ids and only_path(delete) is None]
-        builder.split_obsolete(split, Doubtful.of(index, index.by_partition, self.named(several)), ())
+        builder.split_deletes(split, index.by_partition, (), self.named(several))
         return builder.exchange(Operation.REPLACE, split, (), summary) if split.touched else None

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from pyiceberg.table.snapshots import Operation, Snapshot
 
 from icesize.parquet.files.data_file import Merged, NewDataFile
 from icesize.planning.files import FileFact
-from icesize.table.commit.protocol import BASE_EXPIRED, OUTDATED, Base, Kept, Loaded, Step
+from icesize.table.commit.loaded import BASE_EXPIRED, Loaded
+from icesize.table.commit.protocol import OUTDATED, Base, Kept, Step
 from icesize.table.commit.snapshot_builder import SnapshotBuilder
 from icesize.table.records.summary import BASE_ID
 
@@ -90,6 +90,5 @@ class Replace(Step):
         planning base, and `validate` has found no newer ones, so nothing comes back either. Deletes that come later
         have greater numbers and hit all of it. And the partition looks as young as its newest rows.
         """
-        absorbing = {file.partition for file in self.inputs if file.path in builder.new}
-        number = builder.new_number
-        return [dataclasses.replace(f, sequence_number=number) if f.partition in absorbing else f for f in self.files]
+        numbers = {file.partition: builder.new[file.path] for file in self.inputs if file.path in builder.new}
+        return [replace(f, sequence_number=numbers.get(f.partition, f.sequence_number)) for f in self.files]

@@ -37,7 +37,8 @@ from icesize.parquet.files.data_file import NewDeleteFile, RewrittenDeletes
 from icesize.planning.delete_reach import may_hit, plain_path
 from icesize.planning.files import DeleteFile, FileFact, PartitionKey
 from icesize.table.catalog.history import operation_of
-from icesize.table.commit.protocol import BASE_EXPIRED, Base, Kept, Loaded, Step
+from icesize.table.commit.loaded import BASE_EXPIRED, Loaded
+from icesize.table.commit.protocol import Base, Kept, Step
 from icesize.table.commit.snapshot_builder import SnapshotBuilder
 from icesize.table.manifests.delete_index import is_unpartitioned, read_deletes
 
@@ -70,9 +71,9 @@ class RewriteDeletes(Step):
         return tuple(delete for each in self.rewritten for delete in each.replaced)
 
     def validate(self, state: Loaded, base: Base, earlier: Collection[str]) -> Kept:
-        if not state.follows(base.head):
+        if state.snapshot_of(base.head) is None:
             return Kept(None, (self.dropped(BASE_EXPIRED),))
-        specs, manifests = state.table.metadata.specs(), state.manifests()
+        specs, manifests = state.table.metadata.specs(), state.manifests
         everywhere = {spec_id for spec_id, spec in specs.items() if is_unpartitioned(spec)}
         listed = {delete.path for m in manifests.deletes for delete in read_deletes(state.store, state.table.io, m)}
         kept, lost = replaceable(self.rewritten, everywhere, listed, self._may_be_hit(state, everywhere))
@@ -91,7 +92,7 @@ class RewriteDeletes(Step):
         """All live data files that may be hit by delete files that were read."""
         newest = max((delete.sequence_number for delete in self.gone), default=-1)
         specs = {each.partition.spec_id for each in self.rewritten}
-        for manifest in state.manifests().data:
+        for manifest in state.manifests.data:
             spec_id = manifest.partition_spec_id
             concerned = spec_id in specs or specs & set(everywhere)
             if concerned and (manifest.min_sequence_number or 0) <= newest:
