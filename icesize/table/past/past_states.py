@@ -22,7 +22,7 @@ from icesize.planning.inspection import size_bounds
 from icesize.planning.trends import Counts, PastState, evenly
 from icesize.table.catalog.history import main_history
 from icesize.table.manifests.facts import read_facts
-from icesize.table.manifests.lists import read_new
+from icesize.table.manifests.lists import manifests_in
 from icesize.table.manifests.store import ManifestStore
 from icesize.table.past.commits import History, runs_of
 from icesize.table.state.naming import Labels
@@ -83,7 +83,7 @@ class _Reader:
     def at(self, snapshot: Snapshot) -> PastState:
         partitions: defaultdict[str, Counts] = defaultdict(Counts)
         sizes = Counter[int]()
-        for manifest in read_new(self._io, snapshot.manifest_list, lambda path: False):
+        for manifest in manifests_in(snapshot, self._io):
             tally = self._store.get(manifest.manifest_path, "tally", partial(self._tally, manifest))
             sizes.update(tally.sizes)
             for key, counts in tally.partitions.items():

@@ -28,7 +28,7 @@ from icesize.planning.routing.expected_rows import Seen
 from icesize.table.catalog.history import head_snapshot, known_ancestors, operation_of, summary_of
 from icesize.table.manifests.entries import ADDED, DELETED
 from icesize.table.manifests.facts import ManifestFacts
-from icesize.table.manifests.lists import manifests_in, manifests_of, written_by
+from icesize.table.manifests.lists import manifests_in, manifests_of
 from icesize.table.manifests.store import ManifestStore
 from icesize.table.records.summary import BASE_ID, RUN_ID, SECONDS
 
@@ -84,7 +84,9 @@ def touched(store: ManifestStore, io: FileIO, snapshot: Snapshot) -> Mapping[Par
 def _changes(store: ManifestStore, io: FileIO, snapshot: Snapshot) -> dict[PartitionKey, PartitionChange]:
     added: defaultdict[PartitionKey, Contents] = defaultdict(Contents)
     removed: defaultdict[PartitionKey, Contents] = defaultdict(Contents)
-    for manifest in written_by(io, snapshot):
+    for manifest in manifests_in(snapshot, io):
+        if manifest.added_snapshot_id != snapshot.snapshot_id:
+            continue
         facts = store.changes(io, manifest)
         for total, status in ((added, ADDED), (removed, DELETED)):
             _add(total, _contents(facts, facts.changed_by(snapshot.snapshot_id, status)))
