@@ -14,6 +14,7 @@ from pyiceberg.table.snapshots import Snapshot
 from icesize.errors import ArgumentError, TableError
 from icesize.planning.files import PartitionKey
 from icesize.planning.partition_labels import label_of, read_label
+from icesize.table.catalog.history import age_of
 from icesize.table.manifests.partition_values import NamedField, text_of
 
 _SPEC = "@spec"
@@ -131,7 +132,7 @@ def snapshot_as_of(metadata: TableMetadata, as_of: datetime | int) -> int:
 
 def _check_unbroken(snapshots: Mapping[int, Snapshot], found: Snapshot, after: Snapshot, at_ms: int) -> None:
     """Between two snapshots of the log others may have been current that expired: then nobody knows which was when."""
-    if _age(after) <= _age(found):
+    if age_of(after) <= age_of(found):
         return  # main was rolled back
     below = after
     while (parent := snapshots.get(below.parent_snapshot_id or 0)) is not None:
@@ -145,10 +146,6 @@ def _check_unbroken(snapshots: Mapping[int, Snapshot], found: Snapshot, after: S
             f"{_described(after)} have expired; name a snapshot instead",
             as_of=at_ms,
         )
-
-
-def _age(snapshot: Snapshot) -> tuple[int, int]:
-    return snapshot.sequence_number or 0, snapshot.timestamp_ms
 
 
 def milliseconds(time: datetime) -> int:
