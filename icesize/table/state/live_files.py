@@ -29,7 +29,7 @@ from icesize.table.manifests.delete_index import DeleteIndex, delete_index
 from icesize.table.manifests.facts import ManifestFacts
 from icesize.table.manifests.lists import manifests_of
 from icesize.table.manifests.repeated_files import PathNumbers, listed_twice
-from icesize.table.manifests.store import ManifestStore
+from icesize.table.manifests.store import ManifestStore, store_of
 from icesize.table.state.naming import Labels
 
 File = TypeVar("File")
@@ -239,7 +239,7 @@ def with_deletes(file: FileFact, index: DeleteIndex) -> FileFact:
 def files_at(metadata: TableMetadata, io: FileIO, snapshot: Snapshot, partition: PartitionKey) -> list[FileFact]:
     """The data files of a partition at a snapshot with the deletes that hit them; `obstacle` says why one cannot be
     read."""
-    store, manifests = ManifestStore(), manifests_of(snapshot, io)
+    store, manifests = store_of(str(metadata.table_uuid)), manifests_of(snapshot, io)
     deletes = delete_index(store, io, manifests.deletes, metadata.specs())
     listed = (
         store.facts(io, manifest) for manifest in manifests.data if manifest.partition_spec_id == partition.spec_id
