@@ -23,7 +23,7 @@ from pyiceberg.manifest import ManifestContent, ManifestFile
 from icesize.parquet.files.data_file import FileMetrics
 from icesize.planning.files import DeleteFile, FileFact, PartitionKey, SkipReason
 from icesize.table.manifests.avro_container import read_records
-from icesize.table.manifests.entries import ADDED, DELETED, EXISTING, row_reader
+from icesize.table.manifests.entries import ADDED, DELETED, EXISTING, PLACES, row_reader
 
 Integers = NDArray[np.signedinteger[Any]]
 _Row = list[Any]
@@ -31,9 +31,8 @@ _Target = tuple[str, tuple[int, ...], str | None, str | None, str | None]
 """File format, equality ids, referenced path and bounds of the paths of a delete file."""
 T = TypeVar("T")
 
-# Where a field of the manifest goes in a row, by Iceberg field id; behind these come, of delete files, what they are
-# about, and of data files the column metrics, in the order in which FileMetrics has them after the number of records.
-_PLACES = {0: 0, 1: 1, 3: 2, 4: 3, 100: 4, 101: 5, 102: 6, 103: 7, 104: 8, 131: 9}
+# Places in a row behind `PLACES`: of delete files, what they are about, and of data files the column metrics, in the
+# order in which FileMetrics has them after the number of records.
 _DELETE_PLACES = ((135, 10), (143, 11), (125, 12), (128, 13))
 _METRIC_PLACES = ((110, 10), (137, 11), (125, 12), (128, 13), (109, 14))
 
@@ -92,7 +91,7 @@ class Columns:
     @classmethod
     def of(cls, spec_id: int, rows: Iterable[_Row], deletes: bool) -> Columns:
         """Return the columns of rows that are read."""
-        column: list[list[Any]] = [[] for _ in range(len(_PLACES) + len(_DELETE_PLACES) * deletes)]
+        column: list[list[Any]] = [[] for _ in range(len(PLACES) + len(_DELETE_PLACES) * deletes)]
         rows = iter(rows)
         # few rows at a time: Python's garbage collector would walk over all of them again and again
         while some := list(islice(rows, _ROWS_AT_ONCE)):
@@ -318,14 +317,14 @@ def read_metrics(io: FileIO, location: str) -> Iterator[tuple[str, FileMetrics]]
 
 def _with_metrics(io: FileIO, location: str) -> Iterator[tuple[_Row, FileMetrics]]:
     for row in read_records(io, location, lambda schema: _compiled(schema, _METRIC_PLACES)):
-        yield row[: len(_PLACES)], FileMetrics(row[7], *(each or {} for each in row[len(_PLACES) :]))
+        yield row[: len(PLACES)], FileMetrics(row[7], *(each or {} for each in row[len(PLACES) :]))
 
 
 @lru_cache(maxsize=64)
 def _compiled(schema_json: str, more: tuple[tuple[int, int], ...]) -> Callable[[BinaryDecoder, bytes], _Row]:
     """The function that reads rows of entries written with this schema, with `more` places than those of all rows."""
-    _, read = row_reader(schema_json, {**_PLACES, **dict(more)})
-    blank = [None] * (len(_PLACES) + len(more))
+    _, read = row_reader(schema_json, {**PLACES, **dict(more)})
+    blank = [None] * (len(PLACES) + len(more))
 
     def row(decoder: BinaryDecoder, _: bytes) -> _Row:
         found: _Row = blank.copy()

@@ -100,7 +100,7 @@ class TableHandle:
         settings that contradict each other.
         """
         try:
-            table = self._load() if cooldown is None else self._ask_again(cooldown)
+            table = self._load(cooldown)
         except IcesizeError:
             raise
         except Exception as error:  # of whatever the catalog is reached by
@@ -112,10 +112,9 @@ class TableHandle:
         warnings += [*unknown_properties(table.metadata.properties), *other_compactors(table.metadata, self.name)]
         return Current(table, self.name, policy, tuple(warnings))
 
-    def _load(self) -> Table:
-        return opening.load(self.catalog, self.identifier)
-
-    def _ask_again(self, cooldown: Environment) -> Table:
+    def _load(self, cooldown: Environment | None) -> Table:
+        if cooldown is None:
+            return opening.load(self.catalog, self.identifier)
         until = cooldown.monotonic() + self._deadline_ms / 1000
 
         def told(state: RetryCallState) -> None:
@@ -130,7 +129,7 @@ class TableHandle:
             before_sleep=told,
             reraise=True,
         )
-        return again(self._load)
+        return again(opening.load, self.catalog, self.identifier)
 
     def contested(self, current: Current, environment: Environment) -> frozenset[PartitionKey]:
         """Partitions in which other writers change rows all the time: merging there would make their jobs fail."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -42,7 +42,11 @@ def find_partition(
         if str(i) == str(i if spec_id is None else spec_id) and named.keys() == {field.name for field in fields}
     }
     known = list(keys)
-    found = [k for k in known if k.spec_id in tests and all(map(_passes, tests[k.spec_id], k.values))]
+    found = [
+        k
+        for k in known
+        if k.spec_id in tests and all(test(value) for test, value in zip(tests[k.spec_id], k.values, strict=False))
+    ]
     if len(found) == 1:
         return found[0]
     texts = {name: None if value is None else text_of(value) for name, value in named.items()}
@@ -86,10 +90,6 @@ def _named(labels: Labels, wanted: Mapping[str, Any] | str) -> dict[str, Any]:
     if len(dict(pairs)) < len(pairs):
         raise ArgumentError(f"Cannot find partition {wanted}: a field is named twice. Write its text in double quotes")
     return dict(pairs)
-
-
-def _passes(test: Callable[[object], bool], value: object) -> bool:
-    return test(value)
 
 
 def known_snapshot(metadata: TableMetadata, snapshot_id: int | str) -> Snapshot:
