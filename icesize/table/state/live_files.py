@@ -20,7 +20,6 @@ from pyiceberg.manifest import ManifestFile
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot
 
-from icesize.planning.delete_reach import may_hit
 from icesize.planning.files import FileFact, Layout, PartitionFacts, PartitionKey, SkipReason
 from icesize.table.catalog.access_errors import readable
 from icesize.table.catalog.history import head_of, head_snapshot, known_ancestors, operation_of
@@ -220,20 +219,11 @@ class Obstacles:
         return tuple(map(self._of, files))
 
     def _of(self, file: FileFact) -> FileFact:
-        noted = with_deletes(file, self.deletes)
+        noted = self.deletes.noted(file)
         if noted.delete_files and not self.apply_deletes:
             noted = replace(noted, obstacle=SkipReason.HAS_DELETES)
         again = noted.obstacle is None and self.listed_twice and normalised(file.path) in self.listed_twice
         return replace(noted, obstacle=SkipReason.LISTED_TWICE) if again else noted
-
-
-def with_deletes(file: FileFact, index: DeleteIndex) -> FileFact:
-    """The file with its deletes; those of a format that icesize does not read are an obstacle."""
-    noted = index.noted(file)
-    others = (delete for delete in noted.deletes if delete.file_format != "PARQUET")
-    if any(may_hit(delete, file) for delete in others):
-        return replace(noted, obstacle=SkipReason.HAS_DELETES)
-    return noted
 
 
 def files_at(metadata: TableMetadata, io: FileIO, snapshot: Snapshot, partition: PartitionKey) -> list[FileFact]:
@@ -245,7 +235,7 @@ def files_at(metadata: TableMetadata, io: FileIO, snapshot: Snapshot, partition:
         store.facts(io, manifest) for manifest in manifests.data if manifest.partition_spec_id == partition.spec_id
     )
     files = (file for facts in listed for file in facts.files(facts.in_partition(partition)))
-    return [f if f.obstacle else with_deletes(f, deletes) for f in files]
+    return [f if f.obstacle else deletes.noted(f) for f in files]
 
 
 @dataclass(frozen=True)
