@@ -251,43 +251,28 @@ class ManifestFacts:
         ]
 
 
-def read_facts(io: FileIO, manifest: ManifestFile) -> ManifestFacts:
-    """Return the facts of a manifest that is read once and needs no store; raises what `read_columns` raises."""
-    return ManifestFacts(manifest, read_columns(io, manifest))
+def read_facts(io: FileIO, manifest: ManifestFile, *, changes_only: bool = False) -> ManifestFacts:
+    """Return the entries of a manifest, or only those that are ADDED or DELETED.
 
+    If only changes are wanted, reading ends with the last of them, provided that the manifest's counts are known.
+    icesize writes them first, so a small change costs little however much the manifest keeps.
 
-def read_columns(io: FileIO, manifest: ManifestFile) -> Columns:
-    """Return all entries of a manifest.
-
-    Raises TableError for a damaged manifest and what `io` raises for a missing one.
+    Raises TableError for a damaged manifest, as far as it is read, and what `io` raises for a missing one.
     """
-    return _columns(manifest, _rows(io, manifest))
+    more = _DELETE_PLACES if manifest.content == ManifestContent.DELETES else ()
+    rows = read_records(io, manifest.manifest_path, lambda schema: _compiled(schema, more))
+    return _facts(manifest, _changes(manifest, rows) if changes_only else rows)
 
 
-def read_changes(io: FileIO, manifest: ManifestFile) -> Columns:
-    """Return the entries of a manifest that are ADDED or DELETED.
-
-    Reading ends with the last of them if the manifest's counts are known. icesize writes them first, so a small change
-    costs little however much the manifest keeps. Raises what `read_columns` raises, for what it has read.
-    """
+def _changes(manifest: ManifestFile, rows: Iterable[_Row]) -> Iterable[_Row]:
     added, deleted = manifest.added_files_count, manifest.deleted_files_count
     most = None if added is None or deleted is None else added + deleted
-    changes: list[_Row] = []
-    for row in _rows(io, manifest) if most != 0 else ():
-        if row[0] != EXISTING:
-            changes.append(row)
-            if len(changes) == most:
-                break
-    return _columns(manifest, changes)
+    return islice((row for row in rows if row[0] != EXISTING), most)
 
 
-def _columns(manifest: ManifestFile, rows: Iterable[_Row]) -> Columns:
-    return Columns.of(manifest.partition_spec_id, rows, manifest.content == ManifestContent.DELETES)
-
-
-def _rows(io: FileIO, manifest: ManifestFile) -> Iterator[_Row]:
-    more = _DELETE_PLACES if manifest.content == ManifestContent.DELETES else ()
-    return read_records(io, manifest.manifest_path, lambda schema: _compiled(schema, more))
+def _facts(manifest: ManifestFile, rows: Iterable[_Row]) -> ManifestFacts:
+    deletes = manifest.content == ManifestContent.DELETES
+    return ManifestFacts(manifest, Columns.of(manifest.partition_spec_id, rows, deletes))
 
 
 def read_described(
@@ -295,7 +280,7 @@ def read_described(
 ) -> tuple[ManifestFacts, list[T]]:
     """Return the facts of a data manifest, and by row what is made of each file's column metrics.
 
-    Metrics are not kept: they are several times as large as all other facts. Raises what `read_columns` raises.
+    Metrics are not kept: they are several times as large as all other facts. Raises what `read_facts` raises.
     """
     described: list[T] = []
 
@@ -304,13 +289,13 @@ def read_described(
             described.append(describe(metrics))
             yield row
 
-    return ManifestFacts(manifest, _columns(manifest, rows())), described
+    return _facts(manifest, rows()), described
 
 
 def read_metrics(io: FileIO, location: str) -> Iterator[tuple[str, FileMetrics]]:
     """Yield path and column metrics of the live files of a data manifest, in their order.
 
-    Raises what `read_columns` raises.
+    Raises what `read_facts` raises.
     """
     return ((row[4], metrics) for row, metrics in _with_metrics(io, location) if row[0] != DELETED)
 

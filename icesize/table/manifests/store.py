@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestFile
 
-from icesize.table.manifests.facts import Columns, ManifestFacts, read_changes, read_columns
+from icesize.table.manifests.facts import Columns, ManifestFacts, read_facts
 
 T = TypeVar("T")
 
@@ -85,10 +85,10 @@ class ManifestStore:
         self._pass = object()
 
     def facts(self, io: FileIO, manifest: ManifestFile) -> ManifestFacts:
-        """Return the facts of a manifest; raises what `read_columns` raises."""
+        """Return the facts of a manifest; raises what `read_facts` raises."""
 
         def read() -> tuple[Columns, int]:
-            columns = read_columns(io, manifest)
+            columns = read_facts(io, manifest).columns
             return columns, columns.held_bytes
 
         return ManifestFacts(manifest, self.get(manifest.manifest_path, "columns", read))
@@ -100,11 +100,11 @@ class ManifestStore:
     def changes(self, io: FileIO, manifest: ManifestFile) -> ManifestFacts:
         """Return facts of a manifest with its ADDED and DELETED entries at least: no more is read where none is known.
 
-        Raises what `read_columns` raises.
+        Raises what `read_facts` raises.
         """
         with self._lock:
             known = self._use(manifest.manifest_path, "columns", None)
-        return ManifestFacts(manifest, known.value if known else read_changes(io, manifest))
+        return ManifestFacts(manifest, known.value) if known else read_facts(io, manifest, changes_only=True)
 
     def get(self, path: str, kind: Hashable, make: Callable[[], tuple[T, int]], version: Hashable = None) -> T:
         """Return what is known of a file of metadata, made if it is not known.

@@ -76,7 +76,7 @@ from icesize.table.manifests.entries import (
     read_entries,
     under_new_path,
 )
-from icesize.table.manifests.facts import read_changes, read_metrics
+from icesize.table.manifests.facts import read_facts, read_metrics
 from icesize.table.manifests.store import ManifestStore
 from icesize.table.manifests.writer import ManifestStream, Target, write_list, write_manifests
 from tests.support.examples import examples
@@ -550,7 +550,7 @@ def test_facts_are_those_of_the_entries(
 
 def changes(shelf: Shelf, manifest: ManifestFile) -> list[tuple[int, str]]:
     """Status and path of the entries that were added or deleted."""
-    found = read_changes(shelf.io, manifest)
+    found = read_facts(shelf.io, manifest, changes_only=True).columns
     return list(zip(found.status.tolist(), found.paths.at(np.arange(len(found.status))), strict=True))
 
 
