@@ -44,7 +44,7 @@ from icesize.planning.files import PartitionKey
 from icesize.report import Report
 from icesize.table.catalog import opening
 from icesize.table.catalog.access_errors import brief, readable, storage_errors
-from icesize.table.catalog.history import summary_of
+from icesize.table.catalog.history import age_of, summary_of
 from icesize.table.catalog.locations import split
 from icesize.table.commit import submit
 from icesize.table.commit.loaded import Loaded, Staged
@@ -439,10 +439,10 @@ def _batches_undone(
     table: Table, store: ManifestStore, partition: PartitionKey, version: Snapshot
 ) -> dict[str, list[int]]:
     """By stream the batches that brought rows into the partition after the version."""
-    ages = {s.snapshot_id: _age(s) for s in table.metadata.snapshots}
+    ages = {s.snapshot_id: age_of(s) for s in table.metadata.snapshots}
     run_id = summary_of(version, RUN_ID)
     same_commit = (s for s in table.metadata.snapshots if run_id is not None and summary_of(s, RUN_ID) == run_id)
-    age = max(_age(s) for s in (version, *same_commit))
+    age = max(age_of(s) for s in (version, *same_commit))
     known = versions(table.metadata, table.io, store, partition)
     batches: dict[str, list[int]] = {}
     for newer, older in zip_longest(known, known[1:]):
@@ -451,7 +451,3 @@ def _batches_undone(
         if ages[newer.snapshot_id] > age and brought_rows and newer.stream_id is not None:
             batches.setdefault(newer.stream_id, []).append(newer.batch_id or 0)
     return batches
-
-
-def _age(snapshot: Snapshot) -> tuple[int, int]:
-    return snapshot.sequence_number or 0, snapshot.timestamp_ms

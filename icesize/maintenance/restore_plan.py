@@ -21,7 +21,6 @@ from icesize.table.manifests.delete_index import DeleteIndex
 from icesize.table.manifests.entries import Entry, read_entries
 from icesize.table.manifests.lists import manifests_of
 from icesize.table.manifests.store import ManifestStore
-from icesize.table.state.live_files import with_deletes
 from icesize.table.state.naming import Labels, known_snapshot
 from icesize.units import format_count
 
@@ -123,7 +122,7 @@ class Restoration:
         paths = {file.path for file in gone}
         again = [f for f in kept if f.path in paths or deletes_then.of_file(f) != deletes.of_file(f)]
         removed, back = (*gone, *again), (*missing, *again)
-        rewritten = tuple(with_deletes(file, deletes_then.index) for file in back if deletes_then.of_file(file))
+        rewritten = tuple(deletes_then.index.noted(file) for file in back if deletes_then.of_file(file))
         self._check_rewritten(table, rewritten)
         self._check_other_listings(table, head, now, removed)
         applied = {path for file in back for path, _ in deletes_then.of_file(file)}

@@ -34,7 +34,7 @@ from icesize.planning.files import FileFact, PartitionKey
 from icesize.report import Report
 from icesize.table.commit.snapshot_builder import SnapshotBuilder
 from icesize.table.manifests import store
-from icesize.table.manifests.facts import Columns
+from icesize.table.manifests.facts import Columns, ManifestFacts
 from icesize.table.records.summary import RUN_ID
 from icesize.table.state.handle import TableHandle
 from icesize.table.state.live_files import files_at as files_of_version
@@ -611,13 +611,14 @@ def test_deletes_that_cannot_be_applied_are_refused(
     then = delete_rows(lake, file).metadata.current_snapshot_id
     assert then is not None
     before = replaced(lake, [file], [3])
-    read = store.read_columns
+    read = store.read_facts
 
-    def damaged(io: FileIO, manifest: ManifestFile) -> Columns:
-        columns = read(io, manifest)
-        return replace(columns, **damage(columns)) if manifest.content == ManifestContent.DATA else columns
+    def damaged(io: FileIO, manifest: ManifestFile) -> ManifestFacts:
+        columns = read(io, manifest).columns
+        is_data = manifest.content == ManifestContent.DATA
+        return ManifestFacts(manifest, replace(columns, **damage(columns)) if is_data else columns)
 
-    monkeypatch.setattr(store, "read_columns", damaged)
+    monkeypatch.setattr(store, "read_facts", damaged)
     with pytest.raises(TableError, match=f"deletes were pending on 1 file of that version, and {why}, so deleted rows"):
         restored(lake, then)
     unchanged(lake, before)

@@ -95,6 +95,11 @@ class FileMetrics:
             file.value_counts,
         )  # fmt: skip
 
+    @property
+    def record_count(self) -> int:
+        """The name of `rows` in PyIceberg's data files, which its evaluators of filters read."""
+        return self.rows
+
     def nulls(self, field_id: int) -> int | None:
         """In how many rows a column is null, the struct above it or itself; None where that is not known."""
         counted = self.null_value_counts.get(field_id)

@@ -381,7 +381,7 @@ class Background:
         if self._handles is None or self._handles[0] is not trigger.handle:
             theirs = trigger.handle
             catalog = _for_another_thread(theirs.catalog)
-            own = TableHandle(catalog, theirs.identifier, theirs.policy, theirs.spark_conf, store=theirs.store)
+            own = TableHandle(catalog, theirs.identifier, theirs.policy, theirs.spark_conf)
             self._handles = (theirs, own)
         return self._handles[1]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 from pyiceberg.io import FileIO
 from pyiceberg.table.metadata import TableMetadata
@@ -16,6 +16,9 @@ from icesize.errors import TableError
 from icesize.planning.files import MAIN, Head
 from icesize.planning.retention import ancestry
 from icesize.planning.retention.ancestry import RefFact, SnapshotFact
+from icesize.table.records.summary import RUN_ID
+
+Number = TypeVar("Number", int, float)
 
 
 def main_history(metadata: TableMetadata) -> list[Snapshot]:
@@ -24,11 +27,22 @@ def main_history(metadata: TableMetadata) -> list[Snapshot]:
     Where a snapshot's parent is not the next one, those between the two have expired.
     """
     snapshots = {s.snapshot_id: s for s in metadata.snapshots}
-    facts = [
-        SnapshotFact(s.snapshot_id, s.parent_snapshot_id, s.timestamp_ms, "", sequence_number=s.sequence_number or 0)
-        for s in metadata.snapshots
-    ]
-    return [snapshots[fact.snapshot_id] for fact in reversed(ancestry.main_history(facts, refs_of(metadata)))]
+    history = ancestry.main_history([*map(fact_of, metadata.snapshots)], refs_of(metadata))
+    return [snapshots[fact.snapshot_id] for fact in reversed(history)]
+
+
+def fact_of(snapshot: Snapshot) -> SnapshotFact:
+    """Return a snapshot as a plain value, without the partitions that it touched."""
+    operation = snapshot.summary.operation.value if snapshot.summary else ""
+    return SnapshotFact(
+        snapshot.snapshot_id, snapshot.parent_snapshot_id, snapshot.timestamp_ms, operation,
+        summary_of(snapshot, RUN_ID), sequence_number=snapshot.sequence_number or 0,
+    )  # fmt: skip
+
+
+def age_of(snapshot: Snapshot) -> tuple[int, int]:
+    """Return what orders snapshots of one branch from the oldest to the newest."""
+    return snapshot.sequence_number or 0, snapshot.timestamp_ms
 
 
 def head_snapshot(metadata: TableMetadata, ref: str = MAIN) -> Snapshot | None:
@@ -73,6 +87,25 @@ def operation_of(snapshot: Snapshot) -> Operation | None:
 def summary_of(snapshot: Snapshot, key: str) -> str | None:
     """What a snapshot's summary says under a key."""
     return snapshot.summary.additional_properties.get(key) if snapshot.summary else None
+
+
+def is_ours(snapshot: Snapshot) -> bool:
+    """Return True if icesize made the snapshot."""
+    return summary_of(snapshot, RUN_ID) is not None
+
+
+def number_of(snapshot: Snapshot, key: str, parse: Callable[[str], Number] = int) -> Number | None:
+    """Return the number that a summary has under a key; None if it has none, or another writer's text is no count."""
+    try:
+        value = parse(summary_of(snapshot, key) or "")
+    except ValueError:
+        return None
+    return value if 0 <= value < float("inf") else None
+
+
+def count_of(snapshot: Snapshot, key: str) -> int:
+    """Return a count of a summary: summaries leave out what there is none of."""
+    return number_of(snapshot, key) or 0
 
 
 def read_metadata_file(io: FileIO, location: str) -> dict[str, Any] | None:

@@ -30,8 +30,8 @@ from icesize.table.catalog.history import read_metadata_file
 from icesize.table.catalog.locations import FOLDER_PROPERTIES, is_addressable, is_inside, normalised
 from icesize.table.cleanup.journal import JOURNAL, LOST_REFS, Expired, Journal, expired_before, lost_refs
 from icesize.table.manifests.entries import ADDED
-from icesize.table.manifests.facts import ManifestFacts, read_changes, read_columns
-from icesize.table.manifests.lists import read_new
+from icesize.table.manifests.facts import read_facts
+from icesize.table.manifests.lists import read_list
 from icesize.table.storage.bulk_delete import FILES_BETWEEN_CHECKS, delete_all, deleter
 from icesize.table.storage.reachable import READERS, Reachable
 
@@ -68,7 +68,8 @@ def candidates_of(journal: Journal, kept: Reachable, kept_ids: Iterable[int], io
     to_read: dict[str, tuple[ManifestFile, bool]] = {}
 
     def listed(expired: Expired) -> list[ManifestFile] | None:
-        return _what_is_left(read_new(io, expired.manifest_list, lambda path: path in to_read or path in kept))
+        manifests = read_list(io, expired.manifest_list)
+        return _what_is_left(m for m in manifests if m.manifest_path not in to_read and m.manifest_path not in kept)
 
     with ThreadPoolExecutor(READERS) as pool:
         for expired, manifests in zip(due, pool.map(listed, due), strict=True):
@@ -89,7 +90,7 @@ def candidates_of(journal: Journal, kept: Reachable, kept_ids: Iterable[int], io
 
 def _files(io: FileIO, manifest: ManifestFile, whole: bool) -> Iterator[tuple[str, str, int]]:
     """Kind, location and bytes of the files in a manifest, or only of those that it ADDED."""
-    facts = ManifestFacts(manifest, (read_columns if whole else read_changes)(io, manifest))
+    facts = read_facts(io, manifest, changes_only=not whole)
     rows = facts.live if whole else np.flatnonzero(facts.columns.status == ADDED)
     kind = "data_files" if manifest.content == ManifestContent.DATA else "delete_files"
     sizes = facts.columns.size_bytes[rows].tolist()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import zip_longest
 from typing import TypeVar
@@ -14,12 +14,10 @@ from pyiceberg.table.metadata import TableMetadata
 
 from icesize.errors import PolicyError
 from icesize.planning.files import PartitionKey
-from icesize.planning.retention.ancestry import SnapshotFact
 from icesize.planning.retention.planner import Retention, RetentionRules, plan_retention
 from icesize.policy import SizePolicy
-from icesize.table.catalog.history import main_history, refs_of, summary_of
+from icesize.table.catalog.history import fact_of, main_history, refs_of
 from icesize.table.manifests.store import ManifestStore
-from icesize.table.records.summary import RUN_ID
 from icesize.table.state.naming import Labels, milliseconds
 from icesize.table.state.partition_changes import differing, state_at, touched
 
@@ -102,13 +100,7 @@ def retention_of(
 ) -> Retention:
     """What stays of the table's snapshots and why; reads manifests only when versions are to be kept."""
     partitions = touched_in_history(metadata, io, store) if rules.keep_versions is not None else {}
-    snapshots = [
-        SnapshotFact(
-            s.snapshot_id, s.parent_snapshot_id, s.timestamp_ms, s.summary.operation.value if s.summary else "",
-            summary_of(s, RUN_ID), partitions.get(s.snapshot_id, frozenset()), s.sequence_number or 0,
-        )
-        for s in metadata.snapshots
-    ]  # fmt: skip
+    snapshots = [replace(fact_of(s), touched=partitions.get(s.snapshot_id, frozenset())) for s in metadata.snapshots]
     return plan_retention(snapshots, refs_of(metadata), rules, now_ms, readers=positions, label=Labels(metadata).of)
 
 

@@ -6,7 +6,7 @@
   snapshot
 - `entries`: manifest entries as bytes that another manifest can take over, with what decides where they go
 - `facts`: facts of the files that one manifest lists, as columns: read for planning, conflict checks and cleanup
-- `lists`: manifest lists, read whole by PyIceberg, or here for what is not known yet
+- `lists`: manifest lists: which manifests a snapshot has
 - `packing`: many small manifests into few: which ones are worth it, and their entries in the order of their
   partitions
 - `partition_values`: values of partition fields: as manifests store them, as Iceberg prints them, and as callers name

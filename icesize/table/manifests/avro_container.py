@@ -113,14 +113,6 @@ class ContainerReader:
             if block.decoder.tell() != block.end or self._read(_SYNC_BYTES) != self._sync:
                 raise self.broken("it is cut off or damaged")
 
-    def check_whole(self) -> None:
-        """Raise `TableError` unless every block is there to its end; nothing is decoded, and nothing can be after."""
-        while self._decoder.tell() < len(self._data):
-            self._read_long()
-            self._read(self._read_long())
-            if self._read(_SYNC_BYTES) != self._sync:
-                raise self.broken("it is cut off or damaged")
-
     def _read(self, length: int) -> bytes:
         if not 0 <= length <= len(self._data) - self._decoder.tell():
             raise self.broken("it is cut off or damaged")

@@ -11,8 +11,8 @@ from pyiceberg.manifest import ManifestFile
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.transforms import VoidTransform
 
-from icesize.planning.delete_reach import PartitionDeletes
-from icesize.planning.files import DeleteFile, FileFact, PartitionKey
+from icesize.planning.delete_reach import PartitionDeletes, may_hit
+from icesize.planning.files import DeleteFile, FileFact, PartitionKey, SkipReason
 from icesize.table.manifests.store import ManifestStore
 
 _DELETE_BYTES = 500
@@ -82,12 +82,19 @@ class DeleteIndex:
         return self._ready[partition]
 
     def noted(self, file: FileFact) -> FileFact:
-        """The file with what this index has of it; the given object where that is nothing."""
+        """Return the file with its deletes, the given object if it has none.
+
+        Deletes of a format that icesize does not read are an obstacle.
+        """
         if not self.concerns(file.partition):
             return file
         deletes = self.of_partition(file.partition)
         hits = deletes.hitting(file)
-        return replace(file, deletes=deletes.files, **hits._asdict()) if hits.delete_files else file
+        if not hits.delete_files:
+            return file
+        unread = any(may_hit(delete, file) for delete in deletes.files if delete.file_format != "PARQUET")
+        obstacle = SkipReason.HAS_DELETES if unread else file.obstacle
+        return replace(file, deletes=deletes.files, obstacle=obstacle, **hits._asdict())
 
 
 def is_unpartitioned(spec: PartitionSpec) -> bool:

@@ -22,7 +22,7 @@ from icesize.table.manifests.avro_values import AvroSchema, fields_reader, inlin
 EXISTING, ADDED, DELETED = 0, 1, 2
 """Values of `Entry.status`."""
 DATA, POSITION_DELETES, EQUALITY_DELETES = 0, 1, 2
-"""Values of `Entry.content`."""
+"""Contents of a file in its manifest entry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,6 @@ class Entry:
     snapshot_id: int | None
     sequence_number: int | None
     file_sequence_number: int | None
-    content: int
     path: str
     file_format: str
     values: tuple[Any, ...]
@@ -109,9 +108,9 @@ def _carry_over(entry: Entry, sequence_number: int, snapshot_id: int | None) -> 
     return entry
 
 
-# Where a field of the manifest goes among the first arguments of Entry, by Iceberg field id. Key metadata is read into
-# the place of `encrypted`.
-_PLACES = {0: 0, 1: 1, 3: 2, 4: 3, 134: 4, 100: 5, 101: 6, 102: 7, 103: 8, 104: 9, 131: 10}
+# Where a field of the manifest goes in a row of facts and among the first arguments of Entry, by Iceberg field id. Key
+# metadata is read into the place of `encrypted`.
+PLACES = {0: 0, 1: 1, 3: 2, 4: 3, 100: 4, 101: 5, 102: 6, 103: 7, 104: 8, 131: 9}
 _DATA_FILE = 2
 _FILE_PATH = 100
 
@@ -119,16 +118,15 @@ _FILE_PATH = 100
 @lru_cache(maxsize=64)
 def _compiled(schema_json: str) -> Callable[[BinaryDecoder, bytes], Entry]:
     """The function that reads entries written with this schema; kept, as the manifests of a table share few of them."""
-    record, read_row = row_reader(schema_json, _PLACES)
+    record, read_row = row_reader(schema_json, PLACES)
     schema = DataFileSchema(structure(record), record)
 
     def read(decoder: BinaryDecoder, buffer: bytes) -> Entry:
-        row: list[Any] = [None] * 13
+        row: list[Any] = [None] * len(PLACES)
         start, end = read_row(decoder, row)
-        row[4] = row[4] or DATA
-        row[6] = row[6].upper()
-        row[10] = row[10] is not None
-        row[11:] = buffer[start:end], schema
+        row[5] = row[5].upper()
+        row[9] = row[9] is not None
+        row += buffer[start:end], schema
         return Entry(*row)
 
     return read

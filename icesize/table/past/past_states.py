@@ -6,9 +6,9 @@ Manifests that several snapshots list are read once, and of a large table fewer 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache, partial
+from typing import NamedTuple
 
 import numpy as np
 from pyiceberg.io import FileIO
@@ -21,9 +21,8 @@ from icesize.planning.files import PartitionKey
 from icesize.planning.inspection import size_bounds
 from icesize.planning.trends import Counts, PastState, evenly
 from icesize.table.catalog.history import main_history
-from icesize.table.manifests.facts import read_facts
-from icesize.table.manifests.lists import read_new
-from icesize.table.manifests.store import ManifestStore
+from icesize.table.manifests.lists import manifests_in
+from icesize.table.manifests.store import ManifestStore, store_of
 from icesize.table.past.commits import History, runs_of
 from icesize.table.state.naming import Labels
 
@@ -54,59 +53,53 @@ def past_states(
 
     Small files are those below `limit_bytes`, whatever the limit was then.
     """
-    reader = _Reader(io, size_bounds(limit_bytes), Labels(metadata))
+    store, bounds, label = store_of(str(metadata.table_uuid)), size_bounds(limit_bytes), cache(Labels(metadata).of)
+
+    def tally(manifest: ManifestFile) -> _Tally:
+        make = partial(_tally, store, io, manifest, bounds)
+        return store.get(manifest.manifest_path, ("tally", limit_bytes), make)
+
     states, unreadable = list[PastState](), 0
     for snapshot in snapshots:
         try:
-            states.append(reader.at(snapshot))
+            tallies = [tally(manifest) for manifest in manifests_in(snapshot, io)]
         except (OSError, TableError):
             unreadable += 1
+        else:
+            states.append(_state(snapshot, tallies, label, len(bounds) + 1))
     return states, unreadable
 
 
-@dataclass(frozen=True)
-class _Tally:
+class _Tally(NamedTuple):
     """The files of one manifest: counts of its partitions, and numbers of data files by class of size."""
 
     partitions: dict[PartitionKey, Counts]
     sizes: Counter[int]
 
 
-class _Reader:
-    """Counts of manifests, each read once."""
+def _state(
+    snapshot: Snapshot, tallies: Iterable[_Tally], label: Callable[[PartitionKey], str], classes: int
+) -> PastState:
+    partitions: defaultdict[str, Counts] = defaultdict(Counts)
+    sizes = Counter[int]()
+    for tally in tallies:
+        sizes.update(tally.sizes)
+        for key, counts in tally.partitions.items():
+            name = label(key)
+            partitions[name] = partitions[name].plus(counts)
+    by_class = tuple(sizes[i] for i in range(classes))
+    return PastState(snapshot.snapshot_id, snapshot.timestamp_ms, dict(partitions), by_class)
 
-    def __init__(self, io: FileIO, bounds: Sequence[int], labels: Labels) -> None:
-        self._io, self._bounds, self._labels = io, bounds, labels
-        self._store = ManifestStore()
-        self._names: dict[PartitionKey, str] = {}
 
-    def at(self, snapshot: Snapshot) -> PastState:
-        partitions: defaultdict[str, Counts] = defaultdict(Counts)
-        sizes = Counter[int]()
-        for manifest in read_new(self._io, snapshot.manifest_list, lambda path: False):
-            tally = self._store.get(manifest.manifest_path, "tally", partial(self._tally, manifest))
-            sizes.update(tally.sizes)
-            for key, counts in tally.partitions.items():
-                name = self._name(key)
-                partitions[name] = partitions[name].plus(counts)
-        by_class = tuple(sizes[i] for i in range(len(self._bounds) + 1))
-        return PastState(snapshot.snapshot_id, snapshot.timestamp_ms, dict(partitions), by_class)
-
-    def _tally(self, manifest: ManifestFile) -> tuple[_Tally, int]:
-        facts = read_facts(self._io, manifest)
-        totals, sizes = facts.totals(facts.live), Counter[int]()
-        if manifest.content == ManifestContent.DATA:
-            classes = np.searchsorted(self._bounds, facts.columns.size_bytes[facts.live], side="right")
-            sizes.update(classes.tolist())
-            small = facts.totals(facts.live[classes < len(self._bounds)])
-            counted = {p: Counts(files, small[p][0] if p in small else 0) for p, (files, *_) in totals.items()}
-        else:
-            counted = {p: Counts(0, 0, files) for p, (files, *_) in totals.items()}
-        tally = _Tally({facts.keys[p]: counts for p, counts in counted.items()}, sizes)
-        return tally, len(counted) * _COUNTS_BYTES
-
-    def _name(self, key: PartitionKey) -> str:
-        known = self._names.get(key)
-        if known is None:
-            known = self._names[key] = self._labels.of(key)
-        return known
+def _tally(store: ManifestStore, io: FileIO, manifest: ManifestFile, bounds: Sequence[int]) -> tuple[_Tally, int]:
+    facts = store.facts(io, manifest)
+    totals, sizes = facts.totals(facts.live), Counter[int]()
+    if manifest.content == ManifestContent.DATA:
+        classes = np.searchsorted(bounds, facts.columns.size_bytes[facts.live], side="right")
+        sizes.update(classes.tolist())
+        small = facts.totals(facts.live[classes < len(bounds)])
+        counted = {p: Counts(files, small[p][0] if p in small else 0) for p, (files, *_) in totals.items()}
+    else:
+        counted = {p: Counts(0, 0, files) for p, (files, *_) in totals.items()}
+    tally = _Tally({facts.keys[p]: counts for p, counts in counted.items()}, sizes)
+    return tally, len(counted) * _COUNTS_BYTES

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TypeVar
 
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 
 from icesize.parquet.files.data_file import NewDataFile, NewDeleteFile
 from icesize.planning.files import DeleteFile, FileFact
-
-D = TypeVar("D", DeleteFile, NewDeleteFile)
 
 RUN_ID = "icesize.run-id"
 """Snapshot summary key that identifies one change through all its attempts."""
@@ -39,32 +36,26 @@ def counts(
 ) -> dict[str, str]:
     """What one snapshot adds and removes, with the `deletes` that it removes and `new_deletes`; what there is none of
     is left out."""
-    equality, positions = _by_equality(deletes)
-    new_equality, new_positions = _by_equality(new_deletes)
     numbers = {
         "added-data-files": len(added),
         "added-records": sum(f.rows for f in added),
         "added-files-size": sum(f.size_bytes for f in (*added, *new_deletes)),
-        "added-delete-files": len(new_deletes),
-        "added-position-delete-files": len(new_positions),
-        "added-position-deletes": sum(f.rows for f in new_positions),
-        "added-equality-delete-files": len(new_equality),
-        "added-equality-deletes": sum(f.rows for f in new_equality),
+        **_delete_counts("added", new_deletes),
         "deleted-data-files": len(removed),
         "deleted-records": sum(f.rows for f in removed),
         "removed-files-size": sum(f.size_bytes for f in removed) + sum(d.size_bytes for d in deletes),
-        "removed-delete-files": len(deletes),
-        "removed-position-delete-files": len(positions),
-        "removed-position-deletes": sum(d.rows for d in positions),
-        "removed-equality-delete-files": len(equality),
-        "removed-equality-deletes": sum(d.rows for d in equality),
+        **_delete_counts("removed", deletes),
         "changed-partition-count": len({f.partition for f in (*added, *removed, *deletes, *new_deletes)}),
     }
     return {k: str(v) for k, v in numbers.items() if v}
 
 
-def _by_equality(deletes: Sequence[D]) -> tuple[list[D], list[D]]:
-    return [d for d in deletes if d.equality_ids], [d for d in deletes if not d.equality_ids]
+def _delete_counts(change: str, deletes: Sequence[DeleteFile | NewDeleteFile]) -> dict[str, int]:
+    numbers = {f"{change}-delete-files": len(deletes)}
+    for kind, by_equality in (("position", False), ("equality", True)):
+        files = [d for d in deletes if bool(d.equality_ids) == by_equality]
+        numbers |= {f"{change}-{kind}-delete-files": len(files), f"{change}-{kind}-deletes": sum(d.rows for d in files)}
+    return numbers
 
 
 # Iceberg's running totals, and what a snapshot adds to each and takes from it.

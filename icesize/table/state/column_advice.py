@@ -20,6 +20,7 @@ from pyiceberg.types import (
 from icesize.planning.advice.clustering import Candidate, advise
 from icesize.planning.cluster_by import BY_PROPERTY, SORT, ClusterBy
 from icesize.planning.files import Layout
+from icesize.table.manifests.store import store_of
 from icesize.table.state.cluster_reader import ClusterReader
 from icesize.table.state.filter_scan import partition_columns
 from icesize.table.state.handle import Current
@@ -47,7 +48,9 @@ def columns_advised(current: Current, layout: Layout, keep: Keep = lambda manife
     if not fields:
         return ()
     by = ClusterBy(tuple(f.name for f in fields), tuple(f.field_id for f in fields), SORT, sealed_set_bytes=1)
-    files = ClusterReader(by, current.policy.apply_deletes).read(metadata, current.table.io, keep)
+    files = ClusterReader(by, current.policy.apply_deletes, store_of(current.uuid)).read(
+        metadata, current.table.io, keep
+    )
     owned = {key: some for key, some in files.items() if key in layout.partitions}
     return advise(current.name, owned, candidates, current.policy)
 

@@ -17,10 +17,10 @@ from icesize.planning.files import PartitionKey
 from icesize.planning.merging import contention
 from icesize.planning.merging.contention import Change
 from icesize.table.catalog.access_errors import readable
-from icesize.table.catalog.history import known_ancestors, operation_of, summary_of
+from icesize.table.catalog.history import is_ours, known_ancestors, operation_of, summary_of
 from icesize.table.manifests.store import ManifestStore
 from icesize.table.records.ledger import LedgerEntry, parse
-from icesize.table.records.summary import LEDGER, RUN_ID
+from icesize.table.records.summary import LEDGER
 from icesize.table.state.partition_changes import touched
 
 LOG = logging.getLogger("icesize")
@@ -48,11 +48,11 @@ class ConcurrentWriters:
         with self._lock:
             newest = _newest(metadata)
             history = [s for s in newest if abs(now_ms - s.timestamp_ms) < contention.SIGHT_MS]
-            others = [s for s in history if not _is_ours(s) and (_changes_rows(s) or _compacts(s))]
+            others = [s for s in history if not is_ours(s) and (_changes_rows(s) or _compacts(s))]
             found = contention.contended(self._changes(metadata, io, others), now_ms)
             edge_ms = newest[-1].timestamp_ms if newest else now_ms
             since = {key: self._remembered(key, began_ms, edge_ms) for key, began_ms in found.items()}
-            merges = [s for s in history if _is_ours(s) and _removes_files(s)] if found else []
+            merges = [s for s in history if is_ours(s) and _removes_files(s)] if found else []
             self._since = contention.waiting_since(since, self._changes(metadata, io, merges))
             return contention.contested(self._since, now_ms)
 
@@ -75,7 +75,7 @@ class ConcurrentWriters:
 
 def other_compactors(metadata: TableMetadata, table: str) -> tuple[str, ...]:
     """A sentence when somebody else merges files of this table, too; none where all is well."""
-    found = [s for s in _newest(metadata) if not _is_ours(s) and _compacts(s)]
+    found = [s for s in _newest(metadata) if not is_ours(s) and _compacts(s)]
     if not found:
         return ()
     by = sorted({name for s in found if (name := summary_of(s, "engine-name"))})
@@ -117,10 +117,6 @@ def rolled_back(metadata: TableMetadata, entry: LedgerEntry) -> tuple[str, ...]:
 def _newest(metadata: TableMetadata) -> list[Snapshot]:
     """The newest snapshots of main, newest first."""
     return list(islice(known_ancestors(metadata), MOST_SNAPSHOTS))
-
-
-def _is_ours(snapshot: Snapshot) -> bool:
-    return summary_of(snapshot, RUN_ID) is not None
 
 
 def _changes_rows(snapshot: Snapshot) -> bool:

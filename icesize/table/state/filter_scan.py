@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
-from typing import NamedTuple, cast
+from typing import cast
 
 from pyiceberg.expressions import And, BooleanExpression, EqualTo, In, Not, Or, UnboundPredicate
 from pyiceberg.expressions.visitors import _InclusiveMetricsEvaluator
@@ -53,7 +53,7 @@ def filters_asked(
                 places = facts.columns.partition[facts.live].tolist()
                 for place, (_, metrics) in zip(places, read_metrics(io, facts.path), strict=True):
                     for each in concerned.get(place, ()):
-                        each.files += each.may_match(_file(metrics))
+                        each.files += each.may_match(metrics)
     times = Counter(filters)
     return tuple(FilterUse(a.text, a.points, a.ranges, a.files, times[a.text]) for a in asked)
 
@@ -80,9 +80,9 @@ class _Asked:
         with suppress(ValueError):
             self._evaluator = _InclusiveMetricsEvaluator(metadata.schema(), expression)
 
-    def may_match(self, file: DataFile) -> bool:
+    def may_match(self, metrics: FileMetrics) -> bool:
         """Whether the bounds of a file do not rule it out."""
-        return self._evaluator is None or self._evaluator.eval(file)
+        return self._evaluator is None or self._evaluator.eval(cast(DataFile, metrics))
 
 
 def _predicates(expression: BooleanExpression, positive: bool) -> Iterator[tuple[str, bool]]:
@@ -94,28 +94,3 @@ def _predicates(expression: BooleanExpression, positive: bool) -> Iterator[tuple
         yield from _predicates(expression.child, not positive)
     elif isinstance(expression, UnboundPredicate):
         yield str(getattr(expression.term, "name", expression.term)), positive and isinstance(expression, (EqualTo, In))
-
-
-class _Metrics(NamedTuple):
-    """What an evaluator asks of a data file."""
-
-    record_count: int
-    value_counts: Mapping[int, int]
-    null_value_counts: Mapping[int, int]
-    nan_value_counts: Mapping[int, int]
-    lower_bounds: Mapping[int, bytes]
-    upper_bounds: Mapping[int, bytes]
-
-
-def _file(metrics: FileMetrics) -> DataFile:
-    return cast(
-        DataFile,
-        _Metrics(
-            metrics.rows,
-            metrics.value_counts,
-            metrics.null_value_counts,
-            metrics.nan_value_counts,
-            metrics.lower_bounds,
-            metrics.upper_bounds,
-        ),
-    )

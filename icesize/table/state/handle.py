@@ -20,7 +20,7 @@ from icesize.redaction import scrub
 from icesize.table.catalog import opening
 from icesize.table.catalog.access_errors import brief, may_pass
 from icesize.table.catalog.history import head_of
-from icesize.table.manifests.store import ManifestStore
+from icesize.table.manifests.store import ManifestStore, store_of
 from icesize.table.state.cluster_reader import ClusterReader
 from icesize.table.state.concurrent_writers import ConcurrentWriters, other_compactors
 from icesize.table.state.live_files import LayoutReader
@@ -71,21 +71,20 @@ class Current:
 class TableHandle:
     """Catalog and name of a table. `spark_conf` is looked at for settings that icesize must refuse (WAP).
 
-    `concurrent_writers` remembers what others do to the table, `store` what its manifests say. `spark_conf` can hold
-    credentials and is not printed.
+    `concurrent_writers` remembers what others do to the table, `store` what its manifests say: both are known once the
+    table is loaded. `spark_conf` can hold credentials and is not printed.
     """
 
     catalog: Catalog
     identifier: tuple[str, ...]
     policy: PolicyArgument = None
     spark_conf: Mapping[str, str] = field(default_factory=dict, repr=False)
-    store: ManifestStore = field(default_factory=ManifestStore, repr=False)
-    concurrent_writers: ConcurrentWriters = field(init=False)
+    store: ManifestStore = field(init=False, repr=False)
+    concurrent_writers: ConcurrentWriters = field(init=False, default_factory=ConcurrentWriters)
     _deadline_ms: int = 600_000
 
     def __post_init__(self) -> None:
         opening.guard(self.catalog)
-        self.concurrent_writers = ConcurrentWriters(self.store)
 
     @property
     def name(self) -> str:
@@ -101,22 +100,21 @@ class TableHandle:
         settings that contradict each other.
         """
         try:
-            table = self._load() if cooldown is None else self._ask_again(cooldown)
+            table = self._load(cooldown)
         except IcesizeError:
             raise
         except Exception as error:  # of whatever the catalog is reached by
             raise opening.load_failed(self.name, error) from scrub(error)
-        self.store.serve(str(table.metadata.table_uuid))
+        self.store = self.concurrent_writers.store = store_of(str(table.metadata.table_uuid))
         opening.check_supported(table, self.spark_conf)
         policy, warnings = SizePolicy.resolve(table.metadata.properties, self.policy)
         self._deadline_ms = policy.commit_deadline_ms
         warnings += [*unknown_properties(table.metadata.properties), *other_compactors(table.metadata, self.name)]
         return Current(table, self.name, policy, tuple(warnings))
 
-    def _load(self) -> Table:
-        return opening.load(self.catalog, self.identifier)
-
-    def _ask_again(self, cooldown: Environment) -> Table:
+    def _load(self, cooldown: Environment | None) -> Table:
+        if cooldown is None:
+            return opening.load(self.catalog, self.identifier)
         until = cooldown.monotonic() + self._deadline_ms / 1000
 
         def told(state: RetryCallState) -> None:
@@ -131,7 +129,7 @@ class TableHandle:
             before_sleep=told,
             reraise=True,
         )
-        return again(self._load)
+        return again(opening.load, self.catalog, self.identifier)
 
     def contested(self, current: Current, environment: Environment) -> frozenset[PartitionKey]:
         """Partitions in which other writers change rows all the time: merging there would make their jobs fail."""

@@ -20,7 +20,6 @@ from pyiceberg.manifest import ManifestFile
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot
 
-from icesize.planning.delete_reach import may_hit
 from icesize.planning.files import FileFact, Layout, PartitionFacts, PartitionKey, SkipReason
 from icesize.table.catalog.access_errors import readable
 from icesize.table.catalog.history import head_of, head_snapshot, known_ancestors, operation_of
@@ -29,7 +28,7 @@ from icesize.table.manifests.delete_index import DeleteIndex, delete_index
 from icesize.table.manifests.facts import ManifestFacts
 from icesize.table.manifests.lists import manifests_of
 from icesize.table.manifests.repeated_files import PathNumbers, listed_twice
-from icesize.table.manifests.store import ManifestStore
+from icesize.table.manifests.store import ManifestStore, store_of
 from icesize.table.state.naming import Labels
 
 File = TypeVar("File")
@@ -220,32 +219,23 @@ class Obstacles:
         return tuple(map(self._of, files))
 
     def _of(self, file: FileFact) -> FileFact:
-        noted = with_deletes(file, self.deletes)
+        noted = self.deletes.noted(file)
         if noted.delete_files and not self.apply_deletes:
             noted = replace(noted, obstacle=SkipReason.HAS_DELETES)
         again = noted.obstacle is None and self.listed_twice and normalised(file.path) in self.listed_twice
         return replace(noted, obstacle=SkipReason.LISTED_TWICE) if again else noted
 
 
-def with_deletes(file: FileFact, index: DeleteIndex) -> FileFact:
-    """The file with its deletes; those of a format that icesize does not read are an obstacle."""
-    noted = index.noted(file)
-    others = (delete for delete in noted.deletes if delete.file_format != "PARQUET")
-    if any(may_hit(delete, file) for delete in others):
-        return replace(noted, obstacle=SkipReason.HAS_DELETES)
-    return noted
-
-
 def files_at(metadata: TableMetadata, io: FileIO, snapshot: Snapshot, partition: PartitionKey) -> list[FileFact]:
     """The data files of a partition at a snapshot with the deletes that hit them; `obstacle` says why one cannot be
     read."""
-    store, manifests = ManifestStore(), manifests_of(snapshot, io)
+    store, manifests = store_of(str(metadata.table_uuid)), manifests_of(snapshot, io)
     deletes = delete_index(store, io, manifests.deletes, metadata.specs())
     listed = (
         store.facts(io, manifest) for manifest in manifests.data if manifest.partition_spec_id == partition.spec_id
     )
     files = (file for facts in listed for file in facts.files(facts.in_partition(partition)))
-    return [f if f.obstacle else with_deletes(f, deletes) for f in files]
+    return [f if f.obstacle else deletes.noted(f) for f in files]
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -14,6 +14,7 @@ from pyiceberg.table.snapshots import Snapshot
 from icesize.errors import ArgumentError, TableError
 from icesize.planning.files import PartitionKey
 from icesize.planning.partition_labels import label_of, read_label
+from icesize.table.catalog.history import age_of
 from icesize.table.manifests.partition_values import NamedField, text_of
 
 _SPEC = "@spec"
@@ -41,7 +42,11 @@ def find_partition(
         if str(i) == str(i if spec_id is None else spec_id) and named.keys() == {field.name for field in fields}
     }
     known = list(keys)
-    found = [k for k in known if k.spec_id in tests and all(map(_passes, tests[k.spec_id], k.values))]
+    found = [
+        k
+        for k in known
+        if k.spec_id in tests and all(test(value) for test, value in zip(tests[k.spec_id], k.values, strict=False))
+    ]
     if len(found) == 1:
         return found[0]
     texts = {name: None if value is None else text_of(value) for name, value in named.items()}
@@ -87,10 +92,6 @@ def _named(labels: Labels, wanted: Mapping[str, Any] | str) -> dict[str, Any]:
     return dict(pairs)
 
 
-def _passes(test: Callable[[object], bool], value: object) -> bool:
-    return test(value)
-
-
 def known_snapshot(metadata: TableMetadata, snapshot_id: int | str) -> Snapshot:
     """The snapshot of this id, a number or, as JSON has it, a text.
 
@@ -131,7 +132,7 @@ def snapshot_as_of(metadata: TableMetadata, as_of: datetime | int) -> int:
 
 def _check_unbroken(snapshots: Mapping[int, Snapshot], found: Snapshot, after: Snapshot, at_ms: int) -> None:
     """Between two snapshots of the log others may have been current that expired: then nobody knows which was when."""
-    if _age(after) <= _age(found):
+    if age_of(after) <= age_of(found):
         return  # main was rolled back
     below = after
     while (parent := snapshots.get(below.parent_snapshot_id or 0)) is not None:
@@ -145,10 +146,6 @@ def _check_unbroken(snapshots: Mapping[int, Snapshot], found: Snapshot, after: S
             f"{_described(after)} have expired; name a snapshot instead",
             as_of=at_ms,
         )
-
-
-def _age(snapshot: Snapshot) -> tuple[int, int]:
-    return snapshot.sequence_number or 0, snapshot.timestamp_ms
 
 
 def milliseconds(time: datetime) -> int:

@@ -25,12 +25,20 @@ from icesize.errors import TableError
 from icesize.planning.advice.merging import Arrivals
 from icesize.planning.files import PartitionKey
 from icesize.planning.routing.expected_rows import Seen
-from icesize.table.catalog.history import head_snapshot, known_ancestors, operation_of, summary_of
+from icesize.table.catalog.history import (
+    count_of,
+    head_snapshot,
+    is_ours,
+    known_ancestors,
+    number_of,
+    operation_of,
+    summary_of,
+)
 from icesize.table.manifests.entries import ADDED, DELETED
 from icesize.table.manifests.facts import ManifestFacts
-from icesize.table.manifests.lists import manifests_in, manifests_of, written_by
+from icesize.table.manifests.lists import manifests_in, manifests_of
 from icesize.table.manifests.store import ManifestStore
-from icesize.table.records.summary import BASE_ID, RUN_ID, SECONDS
+from icesize.table.records.summary import BASE_ID, SECONDS
 
 _DAY_MS = 86_400_000
 _CHANGE_BYTES = 700
@@ -84,7 +92,9 @@ def touched(store: ManifestStore, io: FileIO, snapshot: Snapshot) -> Mapping[Par
 def _changes(store: ManifestStore, io: FileIO, snapshot: Snapshot) -> dict[PartitionKey, PartitionChange]:
     added: defaultdict[PartitionKey, Contents] = defaultdict(Contents)
     removed: defaultdict[PartitionKey, Contents] = defaultdict(Contents)
-    for manifest in written_by(io, snapshot):
+    for manifest in manifests_in(snapshot, io):
+        if manifest.added_snapshot_id != snapshot.snapshot_id:
+            continue
         facts = store.changes(io, manifest)
         for total, status in ((added, ADDED), (removed, DELETED)):
             _add(total, _contents(facts, facts.changed_by(snapshot.snapshot_id, status)))
@@ -155,8 +165,8 @@ def partitions_changed(metadata: TableMetadata, io: FileIO, store: ManifestStore
 
 def _planned_on(snapshot: Snapshot) -> str | None:
     """The id of the snapshot that a merge of ours was planned on, None for all other snapshots."""
-    is_ours = operation_of(snapshot) == Operation.REPLACE and summary_of(snapshot, RUN_ID) is not None
-    return summary_of(snapshot, BASE_ID) if is_ours else None
+    merged = is_ours(snapshot) and operation_of(snapshot) == Operation.REPLACE
+    return summary_of(snapshot, BASE_ID) if merged else None
 
 
 def recent_appends(
@@ -179,7 +189,7 @@ def recent_appends(
     found: list[dict[PartitionKey, Seen]] = []
     with suppress(OSError, TableError):
         for _, snapshot in zip(range(most_commits), adding, strict=False):
-            changes, ours = touched(store, io, snapshot), summary_of(snapshot, RUN_ID) is not None
+            changes, ours = touched(store, io, snapshot), is_ours(snapshot)
             added = (
                 (key, seen)
                 for key, change in changes.items()
@@ -208,26 +218,22 @@ def bytes_per_partition_and_day(metadata: TableMetadata) -> float | None:
         return None
     since_ms = history[0].timestamp_ms - _DAY_MS
     day = [s for s in history if s.timestamp_ms > since_ms and operation_of(s) == Operation.APPEND]
-    partitions = max((_number(s, "changed-partition-count") for s in day), default=0)
-    return sum(_number(s, "added-files-size") for s in day) / max(1, partitions) if day else None
+    partitions = max((count_of(s, "changed-partition-count") for s in day), default=0)
+    return sum(count_of(s, "added-files-size") for s in day) / max(1, partitions) if day else None
 
 
 def arrivals_of(metadata: TableMetadata, most_batches: int = 100) -> Arrivals | None:
     """How rows came in the newest APPEND snapshots, as their summaries tell; None where there are not two of them."""
     adding = (s for s in known_ancestors(metadata) if operation_of(s) == Operation.APPEND)
-    newest = list(islice((s for s in adding if _number(s, "added-files-size")), most_batches))
+    newest = list(islice((s for s in adding if count_of(s, "added-files-size")), most_batches))
     if len(newest) < 2:
         return None
-    partitions = sum(max(1, _number(s, "changed-partition-count")) for s in newest)
-    spent = [float(seconds) for s in newest if (seconds := summary_of(s, SECONDS)) is not None]
+    partitions = sum(max(1, count_of(s, "changed-partition-count")) for s in newest)
+    spent = [seconds for s in newest if (seconds := number_of(s, SECONDS, float)) is not None]
     return Arrivals(
         batches=len(newest),
-        partition_bytes=sum(_number(s, "added-files-size") for s in newest) / partitions,
+        partition_bytes=sum(count_of(s, "added-files-size") for s in newest) / partitions,
         seconds_between=median((new.timestamp_ms - old.timestamp_ms) / 1000 for new, old in pairwise(newest)),
         seconds_per_batch=median(spent) if spent else None,
-        is_ours=any(summary_of(s, RUN_ID) is not None for s in newest),
+        is_ours=any(map(is_ours, newest)),
     )
-
-
-def _number(snapshot: Snapshot, key: str) -> int:
-    return int(summary_of(snapshot, key) or 0)

@@ -11,7 +11,6 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 from pyiceberg.io import FileIO
 from pyiceberg.table import Table
@@ -100,6 +99,7 @@ def check_alone(table: Table, lister: Lister = list_files) -> None:
 
 def _owner(io: FileIO, location: str) -> str | None:
     """The UUID of the table that a metadata file describes; None when the file is gone."""
+    text: bytes | None = None
     try:
         if not is_addressable(location):
             raise OSError("its name cannot be opened")
@@ -109,32 +109,18 @@ def _owner(io: FileIO, location: str) -> str | None:
             if match is not None:
                 return match[1].decode()
             text = uncompressed(head + stream.read())
-        return str(_parsed(text)["table-uuid"])
+        return str(json.loads(text)["table-uuid"])
     except FileNotFoundError:
         return None
     except Exception as error:  # of whatever the storage is reached by, and of whatever is wrong with the file
-        kind = UnfinishedMetadataError if isinstance(error, _HalfError) else TableError
-        raise kind(
+        # it is no JSON, or not all of it; half a character is a ValueError as well
+        is_unfinished = text is not None and isinstance(error, ValueError)
+        raise (UnfinishedMetadataError if is_unfinished else TableError)(
             f"Cannot look for orphan files: {location} cannot be read ({brief(error)}), it may be metadata of another "
             "table whose files lie in the same location; remove it or move it away when it is nobody's",
             location=location,
-            is_cut=getattr(error, "is_cut", False),
+            is_cut=is_unfinished and text is not None and text[:1] in (b"", b"{"),
         ) from error
-
-
-class _HalfError(ValueError):
-    """A text is no JSON, or not all of it."""
-
-    def __init__(self, message: str, is_cut: bool) -> None:
-        super().__init__(message)
-        self.is_cut = is_cut
-
-
-def _parsed(text: bytes) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError as error:  # half a character as well
-        raise _HalfError(str(error), text[:1] in (b"", b"{")) from error
 
 
 def check_spelling(location: str, reachable: Reachable, suspects: Iterable[str]) -> None:

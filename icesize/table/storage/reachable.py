@@ -13,7 +13,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from icesize.table.catalog.locations import normalised
 from icesize.table.manifests.facts import read_facts
-from icesize.table.manifests.lists import read_new
+from icesize.table.manifests.lists import read_list
 
 READERS = 4
 """Manifests read at a time: hides the waiting of remote storage; decoding itself is done by one at a time."""
@@ -60,7 +60,8 @@ class Reachable:
         found: dict[str, ManifestFile] = {}
 
         def listed(snapshot: Snapshot) -> list[ManifestFile]:
-            return list(read_new(io, snapshot.manifest_list, lambda path: path in self._read or path in found))
+            manifests = read_list(io, snapshot.manifest_list)
+            return [m for m in manifests if m.manifest_path not in self._read and m.manifest_path not in found]
 
         with ThreadPoolExecutor(READERS) as pool:
             for manifests in pool.map(listed, new):

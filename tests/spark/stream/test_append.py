@@ -120,7 +120,7 @@ def test_eight_threads_work_on_two_handles_of_one_table(
         table.append(counted(spark, events([number], hours)))
     # other readers than before, which remember nothing yet
     one, other = lake.open(spark, max_small_files=5), lake.open(spark, max_small_files=5)
-    monkeypatch.setattr(store, "read_columns", Meeting().ahead_of(store.read_columns))
+    monkeypatch.setattr(store, "read_facts", Meeting().ahead_of(store.read_facts))
     batches = [counted(spark, events([number])) for number in (2, 3)]
     appends = [partial(table.append, batch) for table, batch in zip((one, other), batches, strict=True)]
     all_at_once([one.inspect, other.plan, one.compact, other.compact, other.inspect, one.plan, *appends])

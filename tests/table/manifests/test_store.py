@@ -17,8 +17,9 @@ from icesize.planning.files import PartitionKey
 from icesize.table.commit.snapshot_builder import SnapshotBuilder
 from icesize.table.commit.steps.append import Append
 from icesize.table.manifests.lists import manifests_of
-from icesize.table.manifests.store import ManifestStore
+from icesize.table.manifests.store import ManifestStore, Memory
 from icesize.table.past.versions import versions
+from icesize.table.state.handle import TableHandle
 from icesize.table.state.live_files import LayoutReader
 from icesize.table.state.partition_changes import touched
 from tests.support.meeting import Meeting, MeetingIO, all_at_once
@@ -47,13 +48,14 @@ def value(of: object, size: int = 1) -> Callable[[], tuple[object, int]]:
 
 def test_a_table_that_is_larger_than_the_store_keeps_what_fits(lake: SqlCatalog) -> None:
     """Layouts are right, memory stays within its limit, and what fits is not read again by the next passes."""
-    table, whole = with_manifests(lake, 8), ManifestStore()
-    expected = LayoutReader(LIMIT, store=whole).read(table.metadata, table.io)
-    store, reads = ManifestStore(whole.held_bytes // 2), list[int]()
+    table, whole = with_manifests(lake, 8), Memory()
+    expected = LayoutReader(LIMIT, store=ManifestStore(whole)).read(table.metadata, table.io)
+    half, reads = Memory(whole.held_bytes // 2), list[int]()
+    store = ManifestStore(half)
     for _ in range(4):
         io = CountingIO()
         assert LayoutReader(LIMIT, store=store).read(table.metadata, io) == expected
-        assert store.held_bytes <= whole.held_bytes // 2
+        assert half.held_bytes <= half.max_bytes
         reads.append(len(io.manifests))
     assert reads[0] == 8
     assert all(3 <= again <= 6 for again in reads[1:])
@@ -61,37 +63,61 @@ def test_a_table_that_is_larger_than_the_store_keeps_what_fits(lake: SqlCatalog)
 
 def test_what_is_used_least_goes_first() -> None:
     """A pass keeps what it needs; what earlier ones used makes room, and a value without room is made each time."""
-    store = ManifestStore(max_bytes=3)
+    memory = Memory(max_bytes=3)
+    store = ManifestStore(memory)
     for path in "abc":
         store.get(path, "kind", value(path))
     store.follow("ab")
     assert [store.get(path, "kind", value("new")) for path in "abdc"] == ["a", "b", "new", "new"]
     assert [store.get(path, "kind", value("newer")) for path in "abdc"] == ["a", "b", "new", "newer"]
     assert store.get("large", "kind", value("large", 4)) == "large"
-    assert (store.held_bytes, store.get("a", "kind", value("newest"))) == (3, "a")
+    assert (memory.held_bytes, store.get("a", "kind", value("newest"))) == (3, "a")
 
 
 def test_what_a_table_needs_no_more_is_forgotten() -> None:
     """As soon as a newer state is followed; other files stay, and one of another version takes its place."""
-    store = ManifestStore()
+    memory = Memory()
+    store = ManifestStore(memory)
     for path in "abc":
         store.get(path, "kind", value(path))
     store.follow("ab")
     store.follow("b")
     assert [store.get(path, "kind", value("new")) for path in "abc"] == ["new", "b", "c"]
     assert store.get("b", "kind", value("newer"), version=2) == "newer"
-    assert (store.get("b", "kind", value("newest"), version=2), store.held_bytes) == ("newer", 3)
+    assert (store.get("b", "kind", value("newest"), version=2), memory.held_bytes) == ("newer", 3)
 
 
-def test_another_table_of_the_same_name_is_read_from_its_start() -> None:
-    """A table that was dropped and created again has another UUID."""
-    store = ManifestStore()
-    store.serve("one")
-    store.get("a", "kind", value("old"))
-    store.serve("one")
-    assert store.get("a", "kind", value("new")) == "old"
-    store.serve("two")
-    assert (store.get("a", "kind", value("new")), store.held_bytes) == ("new", 1)
+def test_tables_share_one_memory() -> None:
+    """A table sees no value of another one, and the table that was used least recently makes room for the next."""
+    memory = Memory(max_bytes=4)
+    one, two = ManifestStore(memory, "one"), ManifestStore(memory, "two")
+    for path in "ab":
+        one.get(path, "kind", value(f"one {path}"))
+        assert two.get(path, "kind", value(f"two {path}")) == f"two {path}"
+    one.follow("ab")
+    two.follow("cd")
+    assert two.get("c", "kind", value("two c", 2)) == "two c"
+    assert [one.get(path, "kind", value("new")) for path in "ab"] == ["one a", "one b"]
+    assert [two.get(path, "kind", value(f"two {path}", 2)) for path in "cdc"] == ["two c", "two d", "two c"]
+    assert memory.held_bytes == 4
+    assert [one.get(path, "kind", value("new")) for path in "ab"] == ["new", "new"]
+
+
+def test_all_handles_of_a_table_share_its_store(lake: SqlCatalog) -> None:
+    """What one of them has read no other one reads; a table that was dropped and created again begins with nothing."""
+    make_table(lake)
+    append(lake, [1])
+    first, second = (TableHandle(lake, ("db", "t")) for _ in range(2))
+    read, again = CountingIO(), CountingIO()
+    for handle, io in ((first, read), (second, again)):
+        current = handle.load()
+        assert handle.reader(current.policy).read(current.table.metadata, io).files == 1
+    assert (len(read.manifests), len(again.manifests)) == (1, 0)
+    lake.drop_table("db.t")
+    make_table(lake)
+    before = first.store
+    first.load()
+    assert (second.store is before, first.store is before) == (True, False)
 
 
 def test_eight_threads_share_one_store(lake: SqlCatalog) -> None:
@@ -147,13 +173,13 @@ def test_memory_is_about_what_the_store_says(lake: SqlCatalog) -> None:
     table = with_manifests(lake, 2, files=1_000)
     io = PyArrowFileIO()
     for limit in (1, LIMIT):
-        store = ManifestStore()
+        memory = Memory()
         LayoutReader(limit).read(table.metadata, io)
         tracemalloc.start()
         try:
-            layout = LayoutReader(limit, store=store).read(table.metadata, io)
+            layout = LayoutReader(limit, store=ManifestStore(memory)).read(table.metadata, io)
             taken, _ = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
         assert layout.files == 2_000
-        assert 0.6 * taken < store.held_bytes < 1.6 * taken
+        assert 0.6 * taken < memory.held_bytes < 1.6 * taken

@@ -23,7 +23,7 @@ from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.writing.row_writer import write_rows
 from icesize.planning.files import PartitionKey
-from icesize.table.manifests.store import ManifestStore
+from icesize.table.manifests.store import ManifestStore, Memory
 from icesize.table.state.live_files import LayoutReader
 from tests.support.entry_layouts import layout_by_entries, plain
 from tests.support.examples import examples
@@ -69,7 +69,7 @@ def test_a_table_to_which_everything_has_happened(lake: SqlCatalog) -> None:
     """Old specs, deletes of both kinds, files listed twice, ORC and encrypted files, an upgrade, expiry: each step is
     read by a new store, by one that has read all steps, and by one that has no room."""
     make_table(lake, properties={"format-version": "1"})
-    old, full = ManifestStore(), ManifestStore(max_bytes=2_000)
+    old, full = ManifestStore(), ManifestStore(Memory(2_000))
     steps = [
         lambda: append(lake, [1, 2], "a"),
         lambda: append(lake, range(500), "b"),
@@ -113,7 +113,7 @@ def test_partitions_of_nan_and_of_both_zeros(lake: SqlCatalog) -> None:
         files.append(replace(file, partition=PartitionKey.of(0, (value,))))
     run(lake, request_on(table, files), table)
     table = lake.load_table("db.t")
-    old, full = ManifestStore(), ManifestStore(max_bytes=500)
+    old, full = ManifestStore(), ManifestStore(Memory(500))
     check(table, [ManifestStore(), old, full])
     delete_rows(lake, small_files(table)[0])
     check(lake.load_table("db.t"), [ManifestStore(), old, full])

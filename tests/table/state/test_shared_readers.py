@@ -64,7 +64,7 @@ def test_eight_threads_work_on_one_table(lake: SqlCatalog, monkeypatch: pytest.M
         append(lake, [number])
     append(lake, [4], "b")
     table = icesize.open(None, "db.t", catalog=lake)
-    monkeypatch.setattr(store, "read_columns", Meeting().ahead_of(store.read_columns))
+    monkeypatch.setattr(store, "read_facts", Meeting().ahead_of(store.read_facts))
     all_at_once([table.inspect, table.plan, table.compact, table.versions] * 2)
     append(lake, [5], "b")
     table.compact()
