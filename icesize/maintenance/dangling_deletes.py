@@ -12,16 +12,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from icesize.environment import Environment, Stopwatch, rounded
+from icesize.environment import Stopwatch, rounded
 from icesize.errors import RewriteFailed
+from icesize.maintenance.table_context import TableContext
 from icesize.parquet.deletes.positions import paths_named
 from icesize.parquet.files.storage import Storage
 from icesize.parquet.rewriting.threads import THREADS
 from icesize.planning.files import DeleteFile
 from icesize.report import with_text_ids
-from icesize.table.commit import submit
 from icesize.table.commit.steps.remove_dangling_deletes import RemoveDanglingDeletes
-from icesize.table.state.handle import Current, TableHandle
 from icesize.units import format_bytes, format_count
 
 LOG = logging.getLogger("icesize")
@@ -59,18 +58,16 @@ class DanglingReport:
         return "  ".join((text, *self.notes))
 
 
-def remove_dangling_deletes(
-    handle: TableHandle, current: Current, environment: Environment, *, dry_run: bool = False
-) -> DanglingReport:
+def remove_dangling_deletes(context: TableContext, *, dry_run: bool = False) -> DanglingReport:
     """Remove every delete file that hits no live data file, in one commit of metadata only.
 
-    Position delete files that may name several data files are read for that; one that cannot be read stays and is
-    told. Raises UnsupportedTable, TableError, CommitConflict (nothing landed) or CommitStateUnknown.
+    Position delete files that may name several data files are read for that; one that cannot be read stays, and the
+    report notes it. Raises UnsupportedTable, TableError, CommitConflict (nothing is visible) or CommitStateUnknown.
     """
-    watch = Stopwatch(environment)
+    current, watch = context.load(), Stopwatch(context.environment)
     names = _Names(Storage(current.table.io))
-    step, again = RemoveDanglingDeletes(names.of), "removing such files again is safe"
-    outcome = submit.commit_step(handle, current, step, environment, again=again, dry_run=dry_run)
+    step = RemoveDanglingDeletes(names.of)
+    outcome = context.commit(current, step, "removing such files again is safe", dry_run=dry_run)
     watch.lap("commit")
     facts = outcome.done[0].facts if outcome.done else {}
     return DanglingReport(

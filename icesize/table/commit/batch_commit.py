@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -24,16 +24,20 @@ from icesize.parquet.files.data_file import (
     Written,
     decoded_because,
 )
+from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.files.uncommitted import Uncommitted, uncommitted
 from icesize.planning.files import Layout, PartitionKey
 from icesize.planning.merging.contention import BackOff
 from icesize.planning.plan import MergeGroup, Plan
 from icesize.report import Report
 from icesize.table.catalog.access_errors import readable
+from icesize.table.catalog.history import head_snapshot
 from icesize.table.commit import submit
 from icesize.table.commit.input_metrics import with_carried_over_metrics
 from icesize.table.commit.protocol import Base, CommitRequest
 from icesize.table.commit.request import CommitOutcome, steps_of
-from icesize.table.records.ledger import LedgerEntry
+from icesize.table.manifests.repeated_files import check_listed_once
+from icesize.table.records.ledger import LedgerEntry, stream_hash
 from icesize.table.records.summary import BYTES_INGESTED, CLUSTERED_BY, SECONDS, SMALL_FILES_MAX
 from icesize.table.state.handle import Current, TableHandle
 
@@ -161,6 +165,44 @@ def _told(written: WrittenBatch, merged: Sequence[Merged], seconds: float) -> di
     if written.plan.clustering and not written.rows.files:
         facts[CLUSTERED_BY] = ",".join(written.plan.clustering.by.columns)
     return facts
+
+
+Runner = Callable[[Mapping[int, MergeGroup], WriteSettings, Uncommitted], Results]
+"""Rewrites groups, given by number, under file names with a prefix; the result of each, by its number."""
+
+
+def rewrite(
+    handle: TableHandle,
+    planned: WrittenBatch,
+    runner: Runner,
+    environment: Environment,
+    *,
+    prefix: str | None = None,
+    commit_lock: AbstractContextManager[object] | None = None,
+) -> Outcome:
+    """Carry out a plan made on a loaded state of one table: run by `runner`, committed as one REPLACE.
+
+    `prefix` names the files (None: by the run). `commit_lock` is that of `CommitContext`; if it raises, the files are
+    removed.
+
+    Raises TableError, CommitConflict, CommitStateUnknown or RewriteFailed.
+    """
+    watch, run_id = Stopwatch(environment), environment.new_id()
+    failpoints.reach("planned")
+    current, written, committed = planned.current, planned, CommitOutcome()
+    if groups := dict(enumerate(planned.plan.groups)):
+        if not planned.layout.complete:
+            # manifests without partitions that matter were not read: one of them may list an input file again
+            metadata, inputs = current.table.metadata, [file.path for group in groups.values() for file in group.inputs]
+            with readable(current.name):
+                check_listed_once(handle.store, current.table.io, head_snapshot(metadata), inputs)
+        settings = current.settings()
+        with uncommitted(settings.storage, prefix or f"{stream_hash(run_id)}-0", environment) as (owner, telling):
+            results = runner(groups, settings, owner)
+            watch.lap("merge")
+            written = replace(planned, merges=MergeResults.of(groups, results))
+            committed = commit(written, handle, CommitContext(run_id, telling, watch, commit_lock or nullcontext()))
+    return outcome_of(current, committed, written, watch.seconds, current.warnings)
 
 
 def check_still_there(handle: TableHandle, paths: Sequence[str], watch: Stopwatch) -> None:

@@ -33,6 +33,7 @@ from icesize.table.cleanup.expiry import ExpiryReport, expire
 from icesize.table.cleanup.retention_inputs import ExpireOptions
 from icesize.table.state.handle import TableHandle
 from tests.support.expiry import assert_clean, history, run_expiry
+from tests.support.jobs import context_of
 from tests.support.rest_faults import Fault
 from tests.support.rest_server import MiniRest
 from tests.support.tables import (
@@ -350,8 +351,7 @@ def test_history_that_cannot_be_read_is_an_error_of_the_table(
 def test_a_file_of_an_expired_parent_is_found_after_a_kill(lake: SqlCatalog) -> None:
     """Most catalogs keep the id of a parent that has expired: its manifests are gone, so they explain nothing."""
     appended(lake, 3)
-    handle = TableHandle(lake, ("db", "t"))
-    rewrite_manifests(handle, handle.load(), Environment())
+    rewrite_manifests(context_of(TableHandle(lake, ("db", "t"))))
     table = lake.load_table("db.t")
     tagged = table.metadata.snapshots[-1]
     table.manage_snapshots().create_tag(tagged.snapshot_id, "x").commit()
