@@ -9,9 +9,13 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
 
 from icesize.environment import MAX_CONCURRENT_DELETES, ORPHANS_OLDER_THAN_MS, Environment, WorkLimits
 from icesize.errors import EngineUnavailable, TableError
+from icesize.maintenance import compaction
 from icesize.maintenance.rounds import Budget
 from icesize.maintenance.table_context import InThisProcess, TableContext
+from icesize.planning.advice.merging import advise
 from icesize.planning.files import PartitionKey
+from icesize.planning.merging.planner import plan_merges
+from icesize.planning.merging.simulation import MOST_BATCHES, compare
 from icesize.planning.scan_cost import PRICE_PER_1000_REQUESTS
 from icesize.policy import SizePolicy
 from icesize.report import Report
@@ -154,13 +158,10 @@ class SizedTable:
         files. `price_per_1000_requests` is what the object store charges for 1,000 GET requests, in USD. The default is
         the price of Amazon S3; a table on local disks or HDFS has none.
         """
-        from icesize.table.state.column_advice import columns_advised
-
         selection = self._context.select(where)
-        if filters:
-            uses, recommended = self._filters_asked(selection, filters, where)
-        else:
-            uses, recommended = (), columns_advised(selection.current, selection.layout, selection.filter.may_hold)
+        if not filters:
+            return self._inspected(selection, price_per_1000_requests)
+        uses, recommended = self._filters_asked(selection, filters, where)
         return replace(self._inspected(selection, price_per_1000_requests, recommended), filters=uses)
 
     def _filters_asked(
@@ -187,12 +188,14 @@ class SizedTable:
         self,
         selection: Selection,
         price_per_1000_requests: float | None = None,
-        recommended: tuple[str, ...] = (),
+        recommended: tuple[str, ...] | None = None,
     ) -> Inspection:
-        from icesize.planning.advice.merging import advise
+        """The inspection; by which columns to cluster is worked out where it is not `recommended`."""
         from icesize.planning.inspection import inspect as inspect_layout
-        from icesize.planning.merging.planner import plan_merges
+        from icesize.table.state.column_advice import columns_advised
 
+        if recommended is None:
+            recommended = columns_advised(selection.current, selection.layout, selection.filter.may_hold)
         metadata = selection.current.table.metadata
         labels = Labels(metadata)
         if price_per_1000_requests is None and is_object_store(metadata.location):
@@ -221,8 +224,6 @@ class SizedTable:
         Batches are whatever added rows to `main`, with as many bytes in each partition as its manifests say. Raises
         PolicyError.
         """
-        from icesize.planning.merging.simulation import MOST_BATCHES, compare
-
         current = self._handle.load(self._environment)
         present = current.policy
         others = {", ".join(f"{k} {v}" for k, v in keys.items()): present.changed(keys) for keys in policies}
@@ -257,8 +258,6 @@ class SizedTable:
         the bytes of each finished group. With `dry_run` nothing is changed, and the result is the plan. Merges that
         failed are the first of the report's notes. Raises RewriteFailed when every one did.
         """
-        from icesize.maintenance import compaction
-
         budget = Budget.of(budget_bytes, budget_seconds)
         if dry_run:
             return compaction.plan_compaction(self._context.select(where), budget.size_bytes)
@@ -285,8 +284,6 @@ class SizedTable:
 
         With `dry_run` nothing is changed, and the result is the plan. Raises what `compact` raises.
         """
-        from icesize.maintenance import compaction
-
         return compaction.plan_changed(self._context) if dry_run else self._context.alone(compaction.merge_changed)
 
     @overload
@@ -328,8 +325,6 @@ class SizedTable:
 
     def plan_merge_rounds(self, budget_bytes: Size = None) -> Plan:
         """What the merges of `maintain` would do now; changes nothing."""
-        from icesize.maintenance import compaction
-
         return compaction.plan_rounds(self._context, Budget.of(budget_bytes).size_bytes)
 
     @overload
@@ -509,13 +504,10 @@ class SizedTable:
         """
         from icesize.presentation.gather import gather
         from icesize.presentation.overview import Overview
-        from icesize.table.state.column_advice import columns_advised
 
         selection = self._context.select()
         with readable(selection.current.name):
-            advised = columns_advised(selection.current, selection.layout)
-            inspection = self._inspected(selection, recommended=advised)
-            return Overview(gather(selection, inspection, since, self._environment.now_ms()))
+            return Overview(gather(selection, self._inspected(selection), since, self._environment.now_ms()))
 
     report = overview
 

@@ -35,7 +35,7 @@ from icesize.errors import CommitConflict, CommitStateUnknown, IcesizeError, Rew
 from icesize.maintenance.restore_plan import Difference, Restoration
 from icesize.maintenance.restore_rewrites import without_deleted_rows
 from icesize.maintenance.table_context import TableContext
-from icesize.parquet.files.data_file import Merged, decoded_because
+from icesize.parquet.files.data_file import Merged
 from icesize.parquet.files.names import FileNames, copy_prefix, location_by
 from icesize.parquet.files.storage import Storage
 from icesize.parquet.files.uncommitted import Uncommitted, uncommitted
@@ -47,6 +47,7 @@ from icesize.table.catalog.access_errors import brief, readable, storage_errors
 from icesize.table.catalog.history import summary_of
 from icesize.table.catalog.locations import split
 from icesize.table.commit import submit
+from icesize.table.commit.batch_commit import work_of
 from icesize.table.commit.metadata_change import MetadataChange
 from icesize.table.commit.protocol import Base, CommitRequest, Kept, Loaded, Staged, Step
 from icesize.table.commit.snapshot_builder import SnapshotBuilder
@@ -188,18 +189,15 @@ def _overwrite(planned: _Planned, copies: Sequence[Copy], rewrites: Sequence[Mer
 
 def _counted(report: Report, made: Overwrite, rewrites: Sequence[Merged]) -> Report:
     """A forecast with what has become of it; which rows are deleted is known by now."""
-    copied_bytes = sum(entry.size_bytes for entry in made.copied)
+    copied_bytes, work = sum(entry.size_bytes for entry in made.copied), work_of(rewrites)
     known_before = sum(file.deleted_rows for result in rewrites for file in result.inputs)
     deleted = sum(result.rows_deleted for result in rewrites)
     return replace(
         report,
         files_added=len(made.paths),
         bytes_written=copied_bytes + sum(file.size_bytes for file in made.files),
-        bytes_copied=copied_bytes + sum(result.bytes_copied for result in rewrites),
-        bytes_decoded=sum(result.bytes_decoded for result in rewrites),
-        pages_copied=sum(result.pages_copied for result in rewrites),
-        decoded_because=decoded_because(rewrites),
         rows_after=(report.rows_after or 0) + known_before - deleted,
+        **{**work, "bytes_copied": copied_bytes + work["bytes_copied"]},
     )
 
 

@@ -133,27 +133,17 @@ def commit(written: WrittenBatch, handle: TableHandle, how: CommitContext) -> Co
     # takes reading manifests: before a commit keeps others waiting
     merged = with_carried_over_metrics(written.merges.merged, appended, current.table.io, current.settings)
     failpoints.reach("files-written")
-    request = _request(written, merged, how)
+    metadata = current.table.metadata
+    request = CommitRequest(
+        current.uuid, how.run_id, Base(written.layout.head, metadata.schema(), metadata.spec()),
+        steps_of(appended, merged, written.rows.absorbed), how.ledger, how.accept_new_checkpoint,
+    )  # fmt: skip
     check_still_there(handle, sorted(request.paths()), how.watch)
     request = replace(request, summary=_told(written, merged, how.watch.seconds["total"]))
     with how.lock:
-        outcome = CommitOutcome()
-        if request.steps:
-            outcome = submit.commit(handle, current, request, how.environment)
+        outcome = submit.commit(handle, current, request, how.environment) if request.steps else CommitOutcome()
     how.watch.lap("commit")
     return outcome
-
-
-def _request(written: WrittenBatch, merged: tuple[Merged, ...], how: CommitContext) -> CommitRequest:
-    metadata = written.current.table.metadata
-    return CommitRequest(
-        table_uuid=written.current.uuid,
-        run_id=how.run_id,
-        base=Base(written.layout.head, metadata.schema(), metadata.spec()),
-        steps=steps_of(written.rows.files, merged, written.rows.absorbed),
-        ledger=how.ledger,
-        accept_new_checkpoint=how.accept_new_checkpoint,
-    )
 
 
 def _told(written: WrittenBatch, merged: Sequence[Merged], seconds: float) -> dict[str, str]:
@@ -287,15 +277,22 @@ def _facts(written: WrittenBatch, landed: Sequence[Merged]) -> dict[str, Any]:
         "rows_deleted": written.rows.rows_deleted + sum(g.rows_deleted for g in landed),
         "files_added": len(appended) + sum(len(g.files) for g in landed),
         "files_removed": len(absorbed) + sum(len(g.inputs) for g in landed),
-        "bytes_copied": sum(g.bytes_copied for g in merged),
-        "bytes_decoded": sum(g.bytes_decoded for g in merged) + sum(f.size_bytes for f in absorbed),
-        "pages_copied": sum(g.pages_copied for g in merged),
-        "decoded_because": decoded_because(merged),
+        **work_of(merged, sum(f.size_bytes for f in absorbed)),
         "delete_files_max": _most_delete_files(written, touched, landed),
         "small_files_max": _most_small_files(written, touched, landed),
         "partitions_touched": len(touched),
         "skipped": written.plan.skipped_by_reason,
         "held_back": {o.label: sum(o.held_back.values()) for o in written.plan.held_back},
+    }
+
+
+def work_of(rewritten: Sequence[Rewritten], more_bytes: int = 0) -> dict[str, Any]:
+    """Return what a report says of how files were rewritten; `more_bytes` were decoded beside them."""
+    return {
+        "bytes_copied": sum(group.bytes_copied for group in rewritten),
+        "bytes_decoded": sum(group.bytes_decoded for group in rewritten) + more_bytes,
+        "pages_copied": sum(group.pages_copied for group in rewritten),
+        "decoded_because": decoded_because(rewritten),
     }
 
 
