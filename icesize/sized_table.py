@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from icesize.environment import MAX_CONCURRENT_DELETES, ORPHANS_OLDER_THAN_MS, Environment, WorkLimits
 from icesize.errors import EngineUnavailable, TableError
@@ -394,16 +394,15 @@ class SizedTable:
 
         With `stream_id` and `batch_id` it is done once however often it is called; without, each call appends.
         """
+        if (stream_id is None) != (batch_id is None):
+            raise ValueError("Cannot append: 'stream_id' and 'batch_id' are given together or not at all")
+        _, source = self._in_spark("append")
         from icesize.spark.stream.batch import take_in
         from icesize.spark.stream.batch_plan import BatchOptions
         from icesize.spark.stream.process_state import state_of
+        from icesize.spark.stream.sink import Sink
 
-        if (stream_id is None) != (batch_id is None):
-            raise ValueError("Cannot append: 'stream_id' and 'batch_id' are given together or not at all")
-        source = self._spark_source("append")
         if stream_id is not None and batch_id is not None:
-            from icesize.spark.stream.sink import Sink
-
             return Sink(source, stream_id, environment=self._environment, query_id=stream_id).run(df, batch_id)
         return take_in(df, BatchOptions(source, environment=self._environment), state_of(source, None)).report
 
@@ -447,13 +446,13 @@ class SizedTable:
                 that holds credentials: the sink is sent to the server, they must not be.
             ValueError: An argument is not one of the above, or does not go with another.
         """
+        spark, source = self._in_spark("sink")
         from icesize.spark.stream.process_state import for_its_server
         from icesize.spark.stream.sink import Sink
 
-        source = for_its_server(cast("SparkSession", self._spark), self._spark_source("sink"))
         return Sink(
-            source, stream_id, placement, stream_safe, merge, statistics, write_tasks, schema_evolution,
-            accept_new_checkpoint, expire_every, query_id, listener, cluster, self._environment,
+            for_its_server(spark, source), stream_id, placement, stream_safe, merge, statistics, write_tasks,
+            schema_evolution, accept_new_checkpoint, expire_every, query_id, listener, cluster, self._environment,
         )  # fmt: skip
 
     def streams(self) -> list[ledger.LedgerEntry]:
@@ -519,13 +518,12 @@ class SizedTable:
         The columns are those of the table now. Raises TableError for a snapshot that the table does not have and for a
         partition that never had files, UnsupportedTable when deletes are pending there.
         """
-        if self._spark is None:
-            raise EngineUnavailable("Cannot read a version: it needs Spark; open the table with a session")
+        spark, _ = self._in_spark("read a version")
         from icesize.spark.engine.read_version import read_version
 
         current = self._handle.load(self._environment)
         version = _version("read", current, snapshot_id, as_of)
-        return read_version(self._spark, current, self._key(current, partition), version.snapshot_id)
+        return read_version(spark, current, self._key(current, partition), version.snapshot_id)
 
     def restore(
         self,
@@ -649,10 +647,10 @@ class SizedTable:
             commit = submit.dry_run_of_change if dry_run else submit.change
             return commit(self._handle, current, change, self._environment)
 
-    def _spark_source(self, what: str) -> TableSource:
-        if self._source is None:
+    def _in_spark(self, what: str) -> tuple[SparkSession, TableSource]:
+        if self._spark is None or self._source is None:
             raise EngineUnavailable(f"Cannot {what}: it needs Spark; open the table with a session")
-        return self._source
+        return self._spark, self._source
 
 
 @dataclass(frozen=True)

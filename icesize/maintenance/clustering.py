@@ -204,8 +204,8 @@ def plan(context: TableContext, wish: Wish) -> Plan:
 
 def plan_clustering(context: TableContext, wish: Wish) -> Plan | None:
     """What `cluster` would do; None when neither the wish nor the table says by which columns."""
-    current = context.load()
-    return None if wanted_by(current, wish.by, wish.strategy) is None else _planned(context, wish, current)[1]
+    found = _scan(context, wish)
+    return None if found is None else found[0].noted(found[1].plan(wish.budget_bytes))
 
 
 def cluster(context: TableContext, wish: Wish, on_plan: Callable[[Plan], object] | None, progress: Progress) -> Report:
@@ -229,23 +229,19 @@ def cluster(context: TableContext, wish: Wish, on_plan: Callable[[Plan], object]
     def run(groups: Sequence[MergeGroup], is_first: bool) -> Report:
         now = scan if is_first else again()
         plan, lost = now.part_of(whole, groups)
-        return _report(context, now, plan, progress, kept.sentences, lost)
+        report = _report(context, now, plan, progress, kept.sentences)
+        return replace(report, conflicts=(*lost, *report.conflicts))
 
     def again() -> ClusterScan:
-        selection = context.select(wish.where)
-        if not _is_alike(selection, scan):
+        try:
+            found = _scan(context, Wish(where=wish.where))
+        except ClusteringOff:
+            found = None
+        if found is None or (found[1].by.key, found[1].layout.spec_id) != (scan.by.key, scan.layout.spec_id):
             raise RoundsEnd("another writer changed the partition spec, or by what the table is clustered")
-        return _scan(context, selection, Wish())
+        return found[1]
 
     return carried_out(whole.groups, most_bytes, run, Report.together)
-
-
-def _is_alike(selection: Selection, scan: ClusterScan) -> bool:
-    try:
-        wanted = wanted_by(selection.current)
-    except ClusteringOff:
-        return False
-    return wanted is not None and (wanted.key, selection.layout.spec_id) == (scan.by.key, scan.layout.spec_id)
 
 
 def cluster_round(context: TableContext, budget_bytes: int, tally: Tally, most_bytes: int | None) -> Report | None:
@@ -255,44 +251,40 @@ def cluster_round(context: TableContext, budget_bytes: int, tally: Tally, most_b
 
     Partitions that other writers change all the time are left alone.
     """
-    current = context.load()
-    if wanted_by(current) is None:
+    found = _scan(context, Wish())
+    if found is None:
         return None
-    selection = context.select(None, current)
-    scan = _scan(context, selection, Wish())
-    contested = context.handle.contested(current, context.environment)
+    selection, scan = found
+    contested = context.handle.contested(scan.current, context.environment)
     most_bytes = sys.maxsize if most_bytes is None else most_bytes
     plan = selection.noted(scan.round(context.affordable(budget_bytes), most_bytes, contested))
     return _report(context, scan, plan, counted(tally, plan.bytes_to_write)) if plan.is_due else None
 
 
-def _planned(context: TableContext, wish: Wish, current: Current | None = None) -> tuple[ClusterScan, Plan]:
-    selection = context.select(wish.where, current)
-    scan = _scan(context, selection, wish)
-    return scan, selection.noted(scan.plan(wish.budget_bytes))
-
-
-def _scan(context: TableContext, selection: Selection, wish: Wish) -> ClusterScan:
-    current = selection.current
-    wanted = wanted_by(current, wish.by, wish.strategy)
-    if wanted is None:
+def _planned(context: TableContext, wish: Wish) -> tuple[ClusterScan, Plan]:
+    found = _scan(context, wish)
+    if found is None:
         raise TableError(
-            f"Cannot cluster '{current.name}': neither the argument 'by' nor the table's property "
+            f"Cannot cluster '{context.handle.name}': neither the argument 'by' nor the table's property "
             "'icesize.cluster.by' says by which columns",
-            table=current.name,
+            table=context.handle.name,
         )
-    return ClusterScan.at(context.handle, current, selection.layout, wanted, selection.filter.may_hold)
+    return found[1], found[0].noted(found[1].plan(wish.budget_bytes))
+
+
+def _scan(context: TableContext, wish: Wish) -> tuple[Selection, ClusterScan] | None:
+    """The partitions wanted and their files; None when nothing says by which columns."""
+    current = context.load()
+    by = wanted_by(current, wish.by, wish.strategy)
+    if by is None:
+        return None
+    selection = context.select(wish.where, current)
+    return selection, ClusterScan.at(context.handle, current, selection.layout, by, selection.filter.may_hold)
 
 
 def _report(
-    context: TableContext,
-    scan: ClusterScan,
-    plan: Plan,
-    progress: Progress = lambda size_bytes: None,
-    changed: Sequence[str] = (),
-    lost: tuple[str, ...] = (),
+    context: TableContext, scan: ClusterScan, plan: Plan, progress: Progress, changed: Sequence[str] = ()
 ) -> Report:
     runner = partial(context.engine.cluster, progress=progress)
     outcome = cluster_and_commit(context.handle, scan, plan, runner, context.environment)
-    report = context.report(outcome, "cluster", changed)
-    return replace(report, conflicts=(*lost, *report.conflicts))
+    return context.report(outcome, "cluster", changed)

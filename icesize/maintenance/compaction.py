@@ -85,7 +85,8 @@ def compact(
         owned = (now.layout.partitions.get(group.partition) for group in groups)
         files = (file for facts in owned if facts for file in facts.small + facts.large)
         plan, lost = as_they_are(whole, groups, now.layout, files)
-        return _merge(context, now, plan, progress, lost)
+        report = _merge(context, now, plan, progress)
+        return replace(report, conflicts=(*lost, *report.conflicts))
 
     def again() -> Selection:
         if budget.seconds is not None and context.environment.monotonic() - began >= budget.seconds:
@@ -211,16 +212,11 @@ def _due(rewrites: Iterable[DeleteRewrite]) -> set[str]:
 
 
 def _merge(
-    context: TableContext,
-    selection: Selection,
-    plan: Plan,
-    progress: Progress = lambda size_bytes: None,
-    lost: tuple[str, ...] = (),
+    context: TableContext, selection: Selection, plan: Plan, progress: Progress = lambda size_bytes: None
 ) -> Report:
     planned = WrittenBatch(selection.current, selection.layout, selection.noted(plan))
     runner = partial(context.engine.merge, progress=progress)
-    report = context.report(rewrite(context.handle, planned, runner, context.environment), "compact")
-    return replace(report, conflicts=(*lost, *report.conflicts))
+    return context.report(rewrite(context.handle, planned, runner, context.environment), "compact")
 
 
 def _with_backlog(layout: Layout, policy: SizePolicy) -> set[PartitionKey]:

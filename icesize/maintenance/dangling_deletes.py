@@ -10,6 +10,7 @@ import logging
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from typing import Any
 
 from icesize.environment import Stopwatch, rounded
@@ -65,46 +66,33 @@ def remove_dangling_deletes(context: TableContext, *, dry_run: bool = False) -> 
     report notes it. Raises UnsupportedTable, TableError, CommitConflict (nothing is visible) or CommitStateUnknown.
     """
     current, watch = context.load(), Stopwatch(context.environment)
-    names = _Names(Storage(current.table.io))
-    step = RemoveDanglingDeletes(names.of)
+    storage, unread = Storage(current.table.io), list[DeleteFile]()
+
+    @cache  # each is read once, however many attempts a commit takes
+    def named(delete: DeleteFile) -> frozenset[str] | None:
+        try:
+            return paths_named(delete, storage)
+        except RewriteFailed as error:
+            LOG.info("%s", error)
+            unread.append(delete)
+            return None
+
+    def names(deletes: Sequence[DeleteFile]) -> dict[str, frozenset[str]]:
+        with ThreadPoolExecutor(_READ_AT_ONCE, thread_name_prefix=THREADS) as pool:
+            found = zip(deletes, pool.map(named, deletes), strict=True)
+            return {delete.path: paths for delete, paths in found if paths is not None}
+
+    step = RemoveDanglingDeletes(names)
     outcome = context.commit(current, step, "removing such files again is safe", dry_run=dry_run)
     watch.lap("commit")
     facts = outcome.done[0].facts if outcome.done else {}
+    notes = (f"{format_count(len(unread), 'position delete file')} could not be read, left as it is",) if unread else ()
     return DanglingReport(
         current.name,
         outcome.snapshot_ids[0] if outcome.done and not dry_run else None,
         int(facts.get("removed-delete-files", 0)),
         int(facts.get("removed-files-size", 0)),
         dry_run=dry_run and bool(outcome.done),
-        notes=(*current.warnings, *names.notes),
+        notes=(*current.warnings, *notes),
         seconds=rounded(watch.seconds),
     )
-
-
-class _Names:
-    """The data files that position delete files name; each is read once, however many attempts a commit takes."""
-
-    def __init__(self, storage: Storage) -> None:
-        self._storage = storage
-        self._known: dict[str, frozenset[str] | None] = {}
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Says of how many nothing is known."""
-        unread = sum(names is None for names in self._known.values())
-        return (f"{format_count(unread, 'position delete file')} could not be read, left as it is",) if unread else ()
-
-    def of(self, deletes: Sequence[DeleteFile]) -> dict[str, frozenset[str]]:
-        """By the path of each delete file that can be read."""
-        new = [delete for delete in deletes if delete.path not in self._known]
-        with ThreadPoolExecutor(_READ_AT_ONCE, thread_name_prefix=THREADS) as pool:
-            self._known |= zip((delete.path for delete in new), pool.map(self._read, new), strict=True)
-        found = ((delete.path, self._known[delete.path]) for delete in deletes)
-        return {path: names for path, names in found if names is not None}
-
-    def _read(self, delete: DeleteFile) -> frozenset[str] | None:
-        try:
-            return paths_named(delete, self._storage)
-        except RewriteFailed as error:
-            LOG.info("%s", error)
-            return None
