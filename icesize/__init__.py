@@ -9,7 +9,7 @@
     table.compact()
 
 `open` gives a SizedTable, which has everything that can be done to a table. What was done is a Report, how large files
-are to be a SizePolicy, and what went wrong an IcesizeError.
+are to be a SizePolicy, and what went wrong an IcesizeError. An Environment replaces clocks and bounds of one process.
 
 Importing this package imports neither pyspark nor pyarrow nor pyiceberg; they load with the first `open`.
 """
@@ -19,6 +19,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from icesize.environment import Environment
 from icesize.errors import (
     ArgumentError,
     BatchError,
@@ -41,19 +42,48 @@ from icesize.policy import SizePolicy
 from icesize.report import Report
 
 if TYPE_CHECKING:
+    from icesize.maintenance.checkup import Check
+    from icesize.maintenance.dangling_deletes import DanglingReport
+    from icesize.maintenance.full_pass import UpkeepPlan, UpkeepReport
+    from icesize.maintenance.rewrite_deletes import DeletesReport
+    from icesize.maintenance.rewrite_manifests import ManifestReport
+    from icesize.planning.inspection import Inspection
+    from icesize.planning.merging.simulation import PolicyComparison
+    from icesize.planning.plan import Plan
+    from icesize.presentation.overview import Overview
     from icesize.sized_table import SizedTable, open
     from icesize.spark.stream.sink import Sink
+    from icesize.table.cleanup.expiry import ExpiryReport
+    from icesize.table.cleanup.orphans import OrphanReport
+    from icesize.table.commit.cluster_settings import ForgottenClusterBy
+    from icesize.table.past.commits import History
+    from icesize.table.past.versions import Version
+    from icesize.table.records.ledger import LedgerEntry
 
 __all__ = [
     "ArgumentError",
     "BatchError",
     "BatchInterrupted",
     "BatchOutOfOrder",
+    "Check",
     "ClusteringOff",
     "CommitConflict",
     "CommitStateUnknown",
+    "DanglingReport",
+    "DeletesReport",
     "EngineUnavailable",
+    "Environment",
+    "ExpiryReport",
+    "ForgottenClusterBy",
+    "History",
     "IcesizeError",
+    "Inspection",
+    "LedgerEntry",
+    "ManifestReport",
+    "OrphanReport",
+    "Overview",
+    "Plan",
+    "PolicyComparison",
     "PolicyError",
     "Report",
     "RewriteFailed",
@@ -65,12 +95,36 @@ __all__ = [
     "TableError",
     "TableNotFound",
     "UnsupportedTable",
+    "UpkeepPlan",
+    "UpkeepReport",
+    "Version",
     "open",
 ]
 
 __version__ = "0.1.0"
 
-_LAZY = {"SizedTable": "icesize.sized_table", "open": "icesize.sized_table", "Sink": "icesize.spark.stream.sink"}
+_LAZY = {
+    "Check": "icesize.maintenance.checkup",
+    "DanglingReport": "icesize.maintenance.dangling_deletes",
+    "DeletesReport": "icesize.maintenance.rewrite_deletes",
+    "ExpiryReport": "icesize.table.cleanup.expiry",
+    "ForgottenClusterBy": "icesize.table.commit.cluster_settings",
+    "History": "icesize.table.past.commits",
+    "Inspection": "icesize.planning.inspection",
+    "LedgerEntry": "icesize.table.records.ledger",
+    "ManifestReport": "icesize.maintenance.rewrite_manifests",
+    "OrphanReport": "icesize.table.cleanup.orphans",
+    "Overview": "icesize.presentation.overview",
+    "Plan": "icesize.planning.plan",
+    "PolicyComparison": "icesize.planning.merging.simulation",
+    "Sink": "icesize.spark.stream.sink",
+    "SizedTable": "icesize.sized_table",
+    "UpkeepPlan": "icesize.maintenance.full_pass",
+    "UpkeepReport": "icesize.maintenance.full_pass",
+    "Version": "icesize.table.past.versions",
+    "open": "icesize.sized_table",
+}
+"""Names that are imported when they are used first."""
 
 
 def __getattr__(name: str) -> object:

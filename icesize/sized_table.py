@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from icesize.environment import MAX_CONCURRENT_DELETES, ORPHANS_OLDER_THAN_MS, Environment, WorkLimits
 from icesize.errors import EngineUnavailable, TableError
-from icesize.maintenance.table_context import TableContext
+from icesize.maintenance import compaction
+from icesize.maintenance.rounds import Budget
+from icesize.maintenance.table_context import InThisProcess, TableContext
+from icesize.planning.advice.merging import advise
 from icesize.planning.files import PartitionKey
+from icesize.planning.merging.planner import plan_merges
+from icesize.planning.merging.simulation import MOST_BATCHES, compare
 from icesize.planning.scan_cost import PRICE_PER_1000_REQUESTS
 from icesize.policy import SizePolicy
 from icesize.report import Report
@@ -65,6 +69,10 @@ Partition = Mapping[str, Any] | str
 A value is typed (None is NULL), or text: in a field of texts the value itself, in others as `inspect` prints it. In a
 label `p=null` is NULL, `p="null"` the text.
 """
+Size = int | str | None
+"""A number of bytes, or text such as "20GiB"; None is no bound."""
+Duration = float | str | None
+"""Seconds, or text such as "25m"; None is no bound."""
 Outcome = TypeVar("Outcome")
 
 
@@ -91,7 +99,7 @@ def open(
 class SizedTable:
     """One Iceberg table. Every call loads it anew, so schema, properties and credentials are those of the moment.
 
-    Calls from several threads are made one after the other, but for those that only look.
+    Any thread may call it. Calls that change files wait for each other, those that only look do not.
     """
 
     def __init__(
@@ -118,8 +126,9 @@ class SizedTable:
             self._source = source
         self._spark = spark
         self._environment = environment
-        self._context = TableContext(self._handle, environment, _Engine(spark, environment.limits))
-        self._lock = threading.RLock()
+        limits = environment.limits
+        engine = InThisProcess(limits.bytes_without_spark) if spark is None else _InSpark(spark, limits)
+        self._context = TableContext(self._handle, environment, engine)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"
@@ -149,13 +158,10 @@ class SizedTable:
         files. `price_per_1000_requests` is what the object store charges for 1,000 GET requests, in USD. The default is
         the price of Amazon S3; a table on local disks or HDFS has none.
         """
-        from icesize.table.state.column_advice import columns_advised
-
         selection = self._context.select(where)
-        if filters:
-            uses, recommended = self._filters_asked(selection, filters, where)
-        else:
-            uses, recommended = (), columns_advised(selection.current, selection.layout, selection.filter.may_hold)
+        if not filters:
+            return self._inspected(selection, price_per_1000_requests)
+        uses, recommended = self._filters_asked(selection, filters, where)
         return replace(self._inspected(selection, price_per_1000_requests, recommended), filters=uses)
 
     def _filters_asked(
@@ -182,12 +188,14 @@ class SizedTable:
         self,
         selection: Selection,
         price_per_1000_requests: float | None = None,
-        recommended: tuple[str, ...] = (),
+        recommended: tuple[str, ...] | None = None,
     ) -> Inspection:
-        from icesize.planning.advice.merging import advise
+        """The inspection; by which columns to cluster is worked out where it is not `recommended`."""
         from icesize.planning.inspection import inspect as inspect_layout
-        from icesize.planning.merging.planner import plan_merges
+        from icesize.table.state.column_advice import columns_advised
 
+        if recommended is None:
+            recommended = columns_advised(selection.current, selection.layout, selection.filter.may_hold)
         metadata = selection.current.table.metadata
         labels = Labels(metadata)
         if price_per_1000_requests is None and is_object_store(metadata.location):
@@ -204,12 +212,9 @@ class SizedTable:
             recommended=(*advise(arrivals_of(metadata), selection.current.policy), *recommended),
         )
 
-    def plan(self, where: Where = None, budget_bytes: int | str | None = None) -> Plan:
-        """What `compact` would do now, with a forecast of what it would copy and decode; changes nothing."""
-        from icesize.maintenance import compaction
-        from icesize.maintenance.rounds import Budget
-
-        return compaction.plan_compaction(self._context.select(where), Budget.of(budget_bytes).size_bytes)
+    def plan(self, where: Where = None, budget_bytes: Size = None) -> Plan:
+        """`compact` as a dry run: what it would do now, with a forecast of what it would copy and decode."""
+        return self.compact(where, budget_bytes, dry_run=True)
 
     def compare_policies(self, *policies: Mapping[str, object]) -> PolicyComparison:
         """What the rows that came would have cost under other policies: the newest 500 batches that the table still
@@ -219,8 +224,6 @@ class SizedTable:
         Batches are whatever added rows to `main`, with as many bytes in each partition as its manifests say. Raises
         PolicyError.
         """
-        from icesize.planning.merging.simulation import MOST_BATCHES, compare
-
         current = self._handle.load(self._environment)
         present = current.policy
         others = {", ".join(f"{k} {v}" for k, v in keys.items()): present.changed(keys) for keys in policies}
@@ -228,28 +231,37 @@ class SizedTable:
         batches = [{key: seen.size_bytes for key, seen in append.items()} for append in appends]
         return compare(current.name, batches, {"as it is": present, **others})
 
+    @overload
+    def compact(
+        self, where: Where = ..., budget_bytes: Size = ..., budget_seconds: Duration = ..., *,
+        dry_run: Literal[False] = ..., on_plan: Callable[[Plan], object] | None = ..., progress: Progress = ...,
+    ) -> Report: ...  # fmt: skip
+    @overload
+    def compact(
+        self, where: Where = ..., budget_bytes: Size = ..., budget_seconds: Duration = ..., *, dry_run: Literal[True]
+    ) -> Plan: ...
     def compact(
         self,
         where: Where = None,
-        budget_bytes: int | str | None = None,
-        budget_seconds: float | str | None = None,
+        budget_bytes: Size = None,
+        budget_seconds: Duration = None,
         *,
+        dry_run: bool = False,
         on_plan: Callable[[Plan], object] | None = None,
         progress: Progress = lambda size_bytes: None,
-    ) -> Report:
+    ) -> Report | Plan:
         """Merge the small files of every partition to as few as possible, in one REPLACE commit; without Spark in
         rounds of about 1 GiB, each with a commit, so an interrupt keeps what was done before.
 
         `budget_bytes` bounds what is rewritten, what pays most first; with `budget_seconds` merges are committed in
         rounds of about 2 GiB, of which none begins later. `on_plan` hears the plan before anything is done, `progress`
-        the bytes of each finished group. Merges that failed are the first of the report's notes. Raises RewriteFailed
-        when every one did.
+        the bytes of each finished group. With `dry_run` nothing is changed, and the result is the plan. Merges that
+        failed are the first of the report's notes. Raises RewriteFailed when every one did.
         """
-        from icesize.maintenance import compaction
-        from icesize.maintenance.rounds import Budget
-
-        with self._lock:
-            return compaction.compact(self._context, where, Budget.of(budget_bytes, budget_seconds), on_plan, progress)
+        budget = Budget.of(budget_bytes, budget_seconds)
+        if dry_run:
+            return compaction.plan_compaction(self._context.select(where), budget.size_bytes)
+        return self._context.alone(compaction.compact, where, budget, on_plan, progress)
 
     def check_up(self) -> tuple[Check, ...]:
         """Whether icesize can work on the table: its catalog, reading, writing, deleting.
@@ -261,75 +273,81 @@ class SizedTable:
 
         return tuple(check_up(self._handle, self._environment))
 
-    def after_batch(self) -> Report:
+    doctor = check_up
+
+    @overload
+    def after_batch(self, *, dry_run: Literal[False] = ...) -> Report: ...
+    @overload
+    def after_batch(self, *, dry_run: Literal[True]) -> Plan: ...
+    def after_batch(self, *, dry_run: bool = False) -> Report | Plan:
         """Another writer has appended: merge what is due in the partitions changed since icesize last merged.
 
-        Raises what `compact` raises.
+        With `dry_run` nothing is changed, and the result is the plan. Raises what `compact` raises.
         """
-        from icesize.maintenance import compaction
+        return compaction.plan_changed(self._context) if dry_run else self._context.alone(compaction.merge_changed)
 
-        with self._lock:
-            return compaction.merge_changed(self._context)
-
+    @overload
+    def maintain(
+        self, budget_bytes: Size = ..., budget_seconds: Duration = ..., *, dry_run: Literal[False] = ...,
+        progress: StepProgress = ...,
+    ) -> UpkeepReport: ...  # fmt: skip
+    @overload
+    def maintain(
+        self, budget_bytes: Size = ..., budget_seconds: Duration = ..., *, dry_run: Literal[True]
+    ) -> UpkeepPlan: ...
     def maintain(
         self,
-        budget_bytes: int | str | None = None,
-        budget_seconds: float | str | None = None,
+        budget_bytes: Size = None,
+        budget_seconds: Duration = None,
         *,
+        dry_run: bool = False,
         progress: StepProgress = lambda step, done, total: None,
-    ) -> UpkeepReport:
+    ) -> UpkeepReport | UpkeepPlan:
         """One bounded pass of all maintenance: cold partitions, compaction, many delete files into few, those that hit
         nothing, manifests, expiry by the table's own rules, and a dry run of orphan cleanup.
 
         `budget_bytes` (a number, or text such as "20GiB") bounds what merges rewrite, `budget_seconds` (a number, or
         "25m") when a step may begin. What one pass leaves the next goes on with. `progress` hears of each step that
-        begins, of the bytes of each round and of files. A step that fails is named in the report and the others run;
-        raises CommitStateUnknown.
+        begins, of the bytes of each round and of files. With `dry_run` nothing is changed, and the result is what each
+        step would do with the table as it is now. A step that fails is named in the report and the others run; raises
+        CommitStateUnknown.
         """
-        from icesize.maintenance.full_pass import Upkeep
-        from icesize.maintenance.rounds import Budget
+        from icesize.maintenance.full_pass import STEPS, Pass, plan_pass
 
-        return Upkeep(self, self._environment, Budget.of(budget_bytes, budget_seconds), progress).run()
+        budget = Budget.of(budget_bytes, budget_seconds)
+        if dry_run:
+            return plan_pass(self._context, budget.size_bytes)
+        return Pass(self._context, budget, progress).run(STEPS)
 
-    def plan_maintenance(self, budget_bytes: int | str | None = None) -> UpkeepPlan:
-        """What each step of `maintain` would do with the table as it is now; changes nothing."""
-        from icesize.maintenance.full_pass import plan_upkeep
-        from icesize.maintenance.rounds import Budget
+    def plan_maintenance(self, budget_bytes: Size = None) -> UpkeepPlan:
+        """`maintain` as a dry run: what each step would do with the table as it is now."""
+        return self.maintain(budget_bytes, dry_run=True)
 
-        return plan_upkeep(self, Budget.of(budget_bytes).size_bytes)
-
-    def plan_merge_rounds(self, budget_bytes: int | None = None) -> Plan:
+    def plan_merge_rounds(self, budget_bytes: Size = None) -> Plan:
         """What the merges of `maintain` would do now; changes nothing."""
-        from icesize.maintenance import compaction
+        return compaction.plan_rounds(self._context, Budget.of(budget_bytes).size_bytes)
 
-        return compaction.plan_rounds(self._context, budget_bytes)
-
-    def merge_round(
-        self, budget_bytes: int, cold_only: bool, *, progress: Tally = lambda done, total: None
-    ) -> Report | None:
-        """One round of merges in a pass, in one commit, as `icesize.maintenance.compaction.merge_round` bounds it."""
-        from icesize.maintenance import compaction
-
-        with self._lock:
-            return compaction.merge_round(self._context.telling(progress), budget_bytes, cold_only=cold_only)
-
-    @property
-    def is_clustered(self) -> bool:
-        """Whether the table says by which columns it is to be clustered; raises TableError, PolicyError."""
-        from icesize.maintenance import clustering
-
-        return clustering.wanted_by(self._context.load()) is not None
-
+    @overload
+    def cluster(
+        self, by: Columns = ..., strategy: str | None = ..., where: Where = ..., budget_bytes: Size = ..., *,
+        dry_run: Literal[False] = ..., on_plan: Callable[[Plan], object] | None = ..., progress: Progress = ...,
+    ) -> Report: ...  # fmt: skip
+    @overload
+    def cluster(
+        self, by: Columns = ..., strategy: str | None = ..., where: Where = ..., budget_bytes: Size = ..., *,
+        dry_run: Literal[True],
+    ) -> Plan: ...  # fmt: skip
     def cluster(
         self,
         by: Columns = None,
         strategy: str | None = None,
         where: Where = None,
-        budget_bytes: int | str | None = None,
+        budget_bytes: Size = None,
         *,
+        dry_run: bool = False,
         on_plan: Callable[[Plan], object] | None = None,
         progress: Progress = lambda size_bytes: None,
-    ) -> Report:
+    ) -> Report | Plan:
         """Lay rows out by the columns `by`, partition by partition, in one REPLACE commit; without Spark in rounds of
         about 1 GiB, each with a commit, so an interrupt keeps what was done before.
 
@@ -337,17 +355,28 @@ class SizedTable:
         alike). Both are remembered in the table's properties, a sort also as Iceberg's sort order, and are needed only
         the first time. Partitions that are in order are left alone, and new files until they have a fifth of the bytes
         of those that they are to join; with `budget_bytes` what pays most comes first. `on_plan` hears the plan before
-        rows are moved, `progress` of bytes that are done.
+        rows are moved, `progress` of bytes that are done. With `dry_run` nothing is changed or remembered, and the
+        result is the plan.
 
         Raises TableError for columns that cannot be clustered by, PolicyError for a property that says nonsense,
         and RewriteFailed when every partition failed.
         """
         from icesize.maintenance import clustering
-        from icesize.maintenance.rounds import Budget
 
-        wish = clustering.Wish(_names(by), strategy, where, Budget.of(budget_bytes).size_bytes)
-        with self._lock:
-            return clustering.cluster(self._context, wish, on_plan, progress)
+        wish = clustering.Wish.of(by, strategy, where, Budget.of(budget_bytes))
+        if dry_run:
+            return clustering.plan(self._context, wish)
+        return self._context.alone(clustering.cluster, wish, on_plan, progress)
+
+    def plan_clustering(
+        self, by: Columns = None, strategy: str | None = None, where: Where = None, budget_bytes: Size = None
+    ) -> Plan | None:
+        """`cluster` as a dry run; None when neither `by` nor the table says by which columns."""
+        from icesize.maintenance import clustering
+
+        return clustering.plan_clustering(
+            self._context, clustering.Wish.of(by, strategy, where, Budget.of(budget_bytes))
+        )
 
     def forget_clustering(self, *, dry_run: bool = False) -> ForgottenClusterBy:
         """Take back what `cluster` has stored in the table: columns and strategy in its properties, and the sort order
@@ -358,66 +387,73 @@ class SizedTable:
         """
         from icesize.table.commit.cluster_settings import forget_cluster_by
 
-        with self._lock:
-            return self._change(forget_cluster_by(self._environment.new_id()), dry_run)
-
-    def plan_clustering(
-        self,
-        by: Columns = None,
-        strategy: str | None = None,
-        where: Where = None,
-        budget_bytes: int | str | None = None,
-    ) -> Plan | None:
-        """What `cluster` would do now; None when neither `by` nor the table says by which columns. Changes nothing."""
-        from icesize.maintenance import clustering
-        from icesize.maintenance.rounds import Budget
-
-        wish = clustering.Wish(_names(by), strategy, where, Budget.of(budget_bytes).size_bytes)
-        with self._lock:
-            return clustering.plan_clustering(self._context, wish)
-
-    def cluster_round(
-        self, budget_bytes: int, most_bytes: int | None = None, *, progress: Tally = lambda done, total: None
-    ) -> Report | None:
-        """One round of clustering in a pass, as `icesize.maintenance.clustering.cluster_round` bounds it."""
-        from icesize.maintenance import clustering
-
-        with self._lock:
-            return clustering.cluster_round(self._context.telling(progress), budget_bytes, most_bytes)
+        return self._change(forget_cluster_by(self._environment.new_id()), dry_run)
 
     def append(self, df: DataFrame, stream_id: str | None = None, batch_id: int | None = None) -> Report:
         """Append a DataFrame in few, well-sized files, and merge what that makes due, in one commit.
 
         With `stream_id` and `batch_id` it is done once however often it is called; without, each call appends.
         """
+        if (stream_id is None) != (batch_id is None):
+            raise ValueError("Cannot append: 'stream_id' and 'batch_id' are given together or not at all")
+        _, source = self._in_spark("append")
         from icesize.spark.stream.batch import take_in
         from icesize.spark.stream.options import SinkOptions
         from icesize.spark.stream.process_state import state_of
+        from icesize.spark.stream.sink import Sink
 
-        if (stream_id is None) != (batch_id is None):
-            raise ValueError("Cannot append: 'stream_id' and 'batch_id' are given together or not at all")
-        source = self._spark_source("append")
         if stream_id is not None and batch_id is not None:
-            from icesize.spark.stream.sink import Sink
-
             return Sink(source, stream_id, environment=self._environment, query_id=stream_id).run(df, batch_id)
         return take_in(df, source, SinkOptions(environment=self._environment), None, state_of(source, None)).report
 
-    def sink(self, stream_id: str, **options: Any) -> Sink:
-        """The function for `foreachBatch`. Options as in `icesize.Sink`: `placement` ("append", "absorb"),
-        `stream_safe`, `merge` ("inline", "async", "off"), `statistics` ("auto", "recent", "exact"), `write_tasks`,
-        `schema_evolution` ("refuse", "add"), `accept_new_checkpoint`, `expire_every`, `query_id`, `listener`, `cluster`
-        ("off", "inline", "async").
+    def sink(
+        self,
+        stream_id: str,
+        *,
+        placement: str = "append",
+        stream_safe: bool = True,
+        merge: str = "inline",
+        statistics: str = "auto",
+        write_tasks: int | None = None,
+        schema_evolution: str = "refuse",
+        accept_new_checkpoint: bool = False,
+        expire_every: int | None = None,
+        query_id: str | None = None,
+        listener: Callable[[Report], object] | None = None,
+        cluster: str = "off",
+    ) -> Sink:
+        """Make the function for `foreachBatch`.
 
-        Raises EngineUnavailable on Spark Connect for a table opened with a catalog object that holds credentials: the
-        sink is sent to the server, they must not be.
+        Args:
+            stream_id: Name of the stream in this table, by which replayed batches are known.
+            placement: "append": new rows become few files, older small files are merged; "absorb": new rows end up in
+                the partition's small file.
+            stream_safe: False, with "absorb" only: rows are written once, in snapshots that end stream readers.
+            merge: "inline": in the commit of the batch; "async": beside the batches, with commits of its own; "off".
+            statistics: How rows per partition are known before they are written. "exact": counted; "recent": expected
+                from the last batches; "auto": counted only where reading the batch again is cheap.
+            write_tasks: Spark tasks that write a batch; None: by its bytes and the cores.
+            schema_evolution: Columns that the table lacks: "refuse" the batch, or "add" them.
+            accept_new_checkpoint: True takes batches of another query under the same `stream_id`.
+            expire_every: Number of batch ids after which snapshots expire by the table's own rules; None: never.
+            query_id: Id of the query, where Spark does not say it; None: by Spark, or else the `stream_id`.
+            listener: Called with the report of each batch, and of each commit in the background.
+            cluster: Lay rows out by the table's `icesize.cluster.by`. "inline": after the batch; "async": beside the
+                batches; "off".
+
+        Raises:
+            EngineUnavailable: There is no session; or, on Spark Connect, the table was opened with a catalog object
+                that holds credentials: the sink is sent to the server, they must not be.
+            ValueError: An argument is not one of the above, or does not go with another.
         """
+        spark, source = self._in_spark("sink")
         from icesize.spark.stream.process_state import for_its_server
         from icesize.spark.stream.sink import Sink
 
-        source = self._spark_source("sink")
-        source = for_its_server(cast("SparkSession", self._spark), source)
-        return Sink(source, stream_id, environment=self._environment, **options)
+        return Sink(
+            for_its_server(spark, source), stream_id, placement, stream_safe, merge, statistics, write_tasks,
+            schema_evolution, accept_new_checkpoint, expire_every, query_id, listener, cluster, self._environment,
+        )  # fmt: skip
 
     def streams(self) -> list[ledger.LedgerEntry]:
         """The streams that have committed to the table, each with its newest batch."""
@@ -467,13 +503,12 @@ class SizedTable:
         """
         from icesize.presentation.gather import gather
         from icesize.presentation.overview import Overview
-        from icesize.table.state.column_advice import columns_advised
 
         selection = self._context.select()
         with readable(selection.current.name):
-            advised = columns_advised(selection.current, selection.layout)
-            inspection = self._inspected(selection, recommended=advised)
-            return Overview(gather(selection, inspection, since, self._environment.now_ms()))
+            return Overview(gather(selection, self._inspected(selection), since, self._environment.now_ms()))
+
+    report = overview
 
     def read_version(
         self, partition: Partition, snapshot_id: int | str | None = None, *, as_of: datetime | int | None = None
@@ -483,13 +518,12 @@ class SizedTable:
         The columns are those of the table now. Raises TableError for a snapshot that the table does not have and for a
         partition that never had files, UnsupportedTable when deletes are pending there.
         """
-        if self._spark is None:
-            raise EngineUnavailable("Cannot read a version: it needs Spark; open the table with a session")
+        spark, _ = self._in_spark("read a version")
         from icesize.spark.engine.read_version import read_version
 
         current = self._handle.load(self._environment)
         version = _version("read", current, snapshot_id, as_of)
-        return read_version(self._spark, current, self._key(current, partition), version.snapshot_id)
+        return read_version(spark, current, self._key(current, partition), version.snapshot_id)
 
     def restore(
         self,
@@ -508,15 +542,12 @@ class SizedTable:
         report names the streams whose later rows are gone from the partition. Raises TableError when the version cannot
         be had any more, CommitConflict when the partition changes meanwhile.
         """
-        from icesize.maintenance.restore import plan_restore, restore
+        from icesize.maintenance.restore import restore
 
-        with self._lock:
-            current = self._handle.load(self._environment)
+        with self._context.lock:
+            current = self._context.load()
             version = _version("restore", current, snapshot_id, as_of)
-            key = self._key(current, partition)
-            if dry_run:
-                return plan_restore(current, key, version.snapshot_id, self._environment)
-            return self._seen(restore(self._handle, current, key, version.snapshot_id, self._environment))
+            return restore(self._context, current, self._key(current, partition), version.snapshot_id, dry_run=dry_run)
 
     def expire_snapshots(
         self,
@@ -542,13 +573,12 @@ class SizedTable:
         from icesize.table.cleanup.retention_inputs import ExpireOptions
 
         options = ExpireOptions(keep_versions, older_than, retain_last, tuple(readers), force)
-        with self._lock:
-            return self._seen(
-                expire(
-                    self._handle, options, self._environment, dry_run=dry_run,
-                    max_concurrent_deletes=max_concurrent_deletes, progress=progress,
-                )
+        with self._context.lock:
+            report = expire(
+                self._handle, options, self._environment, dry_run=dry_run,
+                max_concurrent_deletes=max_concurrent_deletes, progress=progress,
             )  # fmt: skip
+            return self._context.refresh(report)
 
     def remove_orphan_files(
         self,
@@ -571,7 +601,7 @@ class SizedTable:
         """
         from icesize.table.cleanup.orphans import OrphanSearch
 
-        with self._lock:
+        with self._context.lock:
             search = OrphanSearch(
                 self.name, lambda: self._handle.load().table, self._environment,
                 max_concurrent_deletes=max_concurrent_deletes, progress=progress,
@@ -587,26 +617,20 @@ class SizedTable:
         """
         from icesize.maintenance.rewrite_deletes import rewrite_deletes
 
-        with self._lock:
-            return self._seen(rewrite_deletes(self._context, dry_run=dry_run))
+        return self._context.alone(rewrite_deletes, dry_run=dry_run)
 
     def remove_dangling_deletes(self, *, dry_run: bool = False) -> DanglingReport:
         """Remove delete files that hit no live data file any more, in one REPLACE commit that leaves every data file as
         it is."""
         from icesize.maintenance.dangling_deletes import remove_dangling_deletes
 
-        with self._lock:
-            current = self._handle.load(self._environment)
-            report = remove_dangling_deletes(self._handle, current, self._environment, dry_run=dry_run)
-            return self._seen(report)
+        return self._context.alone(remove_dangling_deletes, dry_run=dry_run)
 
     def rewrite_manifests(self, *, dry_run: bool = False) -> ManifestReport:
         """Write many small manifests together, in one REPLACE commit that leaves every file as it is."""
         from icesize.maintenance.rewrite_manifests import rewrite_manifests
 
-        with self._lock:
-            current = self._handle.load(self._environment)
-            return self._seen(rewrite_manifests(self._handle, current, self._environment, dry_run=dry_run))
+        return self._context.alone(rewrite_manifests, dry_run=dry_run)
 
     def _versions(self, current: Current) -> list[Version]:
         from icesize.table.past.versions import versions
@@ -618,60 +642,41 @@ class SizedTable:
         return find_partition(current.table.metadata, {v.key for v in self._versions(current)}, partition)
 
     def _change(self, change: MetadataChange[Outcome], dry_run: bool) -> Outcome:
-        current = self._handle.load()
-        if dry_run:
-            return submit.dry_run_of_change(self._handle, current, change, self._environment)
-        return submit.change(self._handle, current, change, self._environment)
+        with self._context.lock:
+            current = self._handle.load()
+            commit = submit.dry_run_of_change if dry_run else submit.change
+            return commit(self._handle, current, change, self._environment)
 
-    def _seen(self, report: Outcome) -> Outcome:
-        """The report, after the engine was made to see what was committed."""
-        self._context.engine.refresh(self._handle)
-        return report
-
-    def _spark_source(self, what: str) -> TableSource:
-        if self._source is None:
+    def _in_spark(self, what: str) -> tuple[SparkSession, TableSource]:
+        if self._spark is None or self._source is None:
             raise EngineUnavailable(f"Cannot {what}: it needs Spark; open the table with a session")
-        return self._source
+        return self._spark, self._source
 
 
 @dataclass(frozen=True)
-class _Engine:
-    """Spark, or threads of this process where there is no session."""
+class _InSpark:
+    """The engine of a table that was opened with a session."""
 
-    spark: SparkSession | None
+    spark: SparkSession
     limits: WorkLimits
-
-    @property
-    def most_bytes(self) -> int | None:
-        return self.limits.bytes_without_spark if self.spark is None else None
+    most_bytes: None = None
 
     def merge(
         self, groups: Mapping[int, MergeGroup], settings: WriteSettings, owner: Uncommitted, progress: Progress
     ) -> Results:
-        if self.spark is None:
-            from icesize.parquet.rewriting.threads import merge_in_threads
-
-            return merge_in_threads(groups, settings, owner, progress=progress)
         from icesize.spark.engine.merge_job import run_merges
 
         return run_merges(self.spark, groups, settings, owner, limits=self.limits, progress=progress)
 
     def cluster(self, work: ClusterWork, progress: Progress) -> Results:
-        if self.spark is None:
-            from icesize.parquet.rewriting.cluster import cluster_in_threads
-
-            return cluster_in_threads(
-                work.groups, work.prefixes, work.order, work.settings, work.owner, progress=progress
-            )
         from icesize.spark.clustering.run import run_clusters
 
         return run_clusters(self.spark, work, limits=self.limits, progress=progress)
 
     def refresh(self, handle: TableHandle) -> None:
-        if self.spark is not None:
-            from icesize.spark.engine import session
+        from icesize.spark.engine import session
 
-            session.refresh(self.spark, handle.name, handle.spark_conf)
+        session.refresh(self.spark, handle.name, handle.spark_conf)
 
 
 def _handle_without_spark(name: str, catalog: Catalog | None, policy: PolicyArgument) -> TableHandle:
@@ -679,11 +684,6 @@ def _handle_without_spark(name: str, catalog: Catalog | None, policy: PolicyArgu
         return TableHandle(opening.with_timeout(catalog), opening.namespace_and_table(catalog, name), policy)
     catalog_name, identifier = opening.split_name(name)
     return TableHandle(opening.open_catalog(catalog_name), identifier, policy)
-
-
-def _names(by: Columns) -> Columns:
-    """To be read more than once."""
-    return by if by is None or isinstance(by, str) else list(by)
 
 
 def _version(what: str, current: Current, snapshot_id: int | str | None, as_of: datetime | int | None) -> Snapshot:

@@ -18,10 +18,47 @@ DOCS = {path.name: path.read_text() for path in (ROOT / "docs").glob("*.md")}
 
 
 def test_all_is_sorted_and_exact() -> None:
-    """`__all__` is in order, each of its names exists, and at most 25 are public."""
+    """`__all__` is in order, each of its names exists, and at most 40 are public."""
     assert icesize.__all__ == sorted(icesize.__all__)
     assert all(getattr(icesize, name) is not None for name in icesize.__all__)
-    assert len(icesize.__all__) <= 25
+    assert len(icesize.__all__) <= 40
+
+
+def _calls() -> dict[str, inspect.Signature]:
+    """What a table can be asked for, by name."""
+    members = inspect.getmembers(icesize.SizedTable, inspect.isfunction)
+    return {name: inspect.signature(member) for name, member in members if not name.startswith("_")}
+
+
+def test_what_calls_return_is_public() -> None:
+    """Every class of icesize that a call of a table returns is a name of the package."""
+    returned = {name for call in _calls().values() for name in re.findall(r"[A-Z]\w+", str(call.return_annotation))}
+    assert returned - {"DataFrame", "None"} <= set(icesize.__all__)
+
+
+def test_commands_and_calls_have_one_name_and_one_dry_run() -> None:
+    """Each command on a table is a call of that name; where one has a dry run the other has it, too."""
+    by_hand = {"streams": "forget_stream"}
+    for name, command in main.commands.items():
+        options = {option for parameter in command.params for option in parameter.opts}
+        if "--json" in options:
+            call = _calls()[by_hand.get(name, name.replace("-", "_"))]
+            assert ("dry_run" in call.parameters) >= ("--dry-run" in options), name
+    changing = {name for name, call in _calls().items() if "dry_run" in call.parameters}
+    assert changing == {
+        "after_batch", "cluster", "compact", "expire_snapshots", "forget_clustering", "forget_stream", "maintain",
+        "remove_dangling_deletes", "remove_orphan_files", "restore", "rewrite_deletes", "rewrite_manifests",
+    }  # fmt: skip
+
+
+def test_arguments_of_a_sink_stand_in_its_signature() -> None:
+    """`table.sink` names each option of a sink with its default, and its docstring explains each."""
+    options = {name: field.default for name, field in icesize.Sink.__dataclass_fields__.items()}
+    for name in ("source", "stream_id", "environment"):
+        del options[name]
+    parameters = dict(list(_calls()["sink"].parameters.items())[2:])
+    assert {name: parameter.default for name, parameter in parameters.items()} == options
+    assert all(re.search(rf"^ +{name}: ", icesize.SizedTable.sink.__doc__ or "", re.M) for name in options)
 
 
 def test_entry_points_for_tools_are_where_they_are_promised() -> None:

@@ -23,6 +23,7 @@ from icesize.table.commit.protocol import CommitRequest, Overtaken
 from icesize.table.records.ledger import entries
 from icesize.table.state.handle import PolicyArgument, TableHandle
 from tests.support.examples import examples
+from tests.support.jobs import context_of
 from tests.support.machine import Killed, Rows, Water, killed_at, plain
 from tests.support.machine_writers import Rival
 from tests.support.rest_faults import Fault, Moment
@@ -257,7 +258,8 @@ class TableMachine(RuleBasedStateMachine):
         known = [(i, key) for i, key in known if key.spec_id == spec_id]
         if known:
             snapshot_id, key = known[pick % len(known)]
-            work = lambda: restore(handle, current, key, snapshot_id, self.water.environment())  # noqa: E731
+            context = context_of(handle, self.water.environment())
+            work = lambda: restore(context, current, key, snapshot_id)  # noqa: E731
             done = self.attempt(work, bad, others, death)
             self.restored(snapshot_id, key)
             plain_case = not (bad or others or death or self.water.specs_changed)

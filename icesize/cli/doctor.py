@@ -82,7 +82,8 @@ def _matplotlib() -> Check:
 
 def _table(target: Target) -> Sequence[Check]:
     """What the table itself has seen; what keeps it from being opened where that is so."""
-    from icesize.maintenance.checkup import Check, said
+    from icesize.maintenance.checkup import Check
+    from icesize.table.catalog.access_errors import said
 
     try:
         return target.open().check_up()
@@ -114,7 +115,8 @@ def _working(target: Target, checks: Sequence[Check]) -> list[str]:
         if state["matplotlib"] == "well":
             working += ["report"]
         if state["writing"] == "well":
-            working += ["compact", "cluster", "maintain", "restore", "rewrite-manifests"]
+            working += ["compact", "cluster", "maintain", "restore"]
+            working += ["rewrite-deletes", "remove-dangling-deletes", "rewrite-manifests"]
         if state["deleting"] == state["writing"] == "well":
             working += ["expire-snapshots", "remove-orphan-files"]
     if state["Java"] == "well" and state.get("Spark") != "failed":

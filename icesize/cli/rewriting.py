@@ -1,5 +1,5 @@
-"""Commands that write files or manifests anew and keep every row: `compact`, `cluster`, `maintain`,
-`rewrite-manifests`."""
+"""Commands that write files or manifests anew and keep every row: `compact`, `cluster`, `maintain`, `rewrite-deletes`,
+`remove-dangling-deletes`, `rewrite-manifests`."""
 
 from __future__ import annotations
 
@@ -61,7 +61,8 @@ def compact(
     commit.
     """
     if dry_run:
-        _show_plan(target, target.open(policy, conf=spark.conf).plan(where, budget_bytes))
+        sized = target.open(policy, conf=spark.conf)
+        _show_plan(target, sized.compact(where, budget_bytes, budget_seconds, dry_run=True))
         return
     with spark.session("compact") as session:
         _carry_out(partial(target.open(policy, session).compact, where, budget_bytes, budget_seconds), target)
@@ -170,7 +171,7 @@ def maintain(
     Exit code 1 when a step failed; the others ran all the same. What a pass leaves the next one goes on with.
     """
     if dry_run:
-        planned = target.open(policy, conf=spark.conf).plan_maintenance(budget_bytes)
+        planned = target.open(policy, conf=spark.conf).maintain(budget_bytes, budget_seconds, dry_run=True)
         target.answer(planned.to_dict(), lambda out: console.show_upkeep_plan(out, planned))
         return
     with spark.session("maintain") as session:
@@ -192,6 +193,43 @@ def _ask_for_expiry(sized: SizedTable) -> None:
     except UnsupportedTable:
         return  # so is the expiry of the pass, which tells why
     confirm_expiry(sized.name, found)
+
+
+@command(
+    "rewrite-deletes",
+    "Put many delete files together",
+    "icesize rewrite-deletes lake.db.events --dry-run",
+    "icesize rewrite-deletes lake.db.events --policy max-delete-files=5",
+)
+@dry_run_option
+@policy_option
+@table_options
+def rewrite_deletes(target: Target, *, policy: Mapping[str, str], dry_run: bool) -> None:
+    """Put the delete files of TABLE together: one for each data file that is read with more than max-delete-files.
+
+    Data files stay as they are. Where it costs less to write the data files again, `compact` does that. Exit code 1
+    when other writers came first everywhere.
+    """
+    report = target.open(policy).rewrite_deletes(dry_run=dry_run)
+    target.answer(report.to_dict(), lambda out: console.show_line(out, str(report)))
+    if report.conflicts and not report.snapshot_ids:
+        raise click.exceptions.Exit(FAILED)
+
+
+@command(
+    "remove-dangling-deletes",
+    "Remove delete files that hit nothing",
+    "icesize remove-dangling-deletes lake.db.events --dry-run",
+)
+@dry_run_option
+@table_options
+def remove_dangling_deletes(target: Target, *, dry_run: bool) -> None:
+    """Take delete files out of TABLE that hit no data file any more, in one commit; data files stay as they are.
+
+    The files themselves go when the snapshots that list them have expired.
+    """
+    report = target.open().remove_dangling_deletes(dry_run=dry_run)
+    target.answer(report.to_dict(), lambda out: console.show_line(out, str(report)))
 
 
 @command("rewrite-manifests", "Put many small manifests together", "icesize rewrite-manifests lake.db.events")

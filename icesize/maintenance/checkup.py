@@ -11,9 +11,8 @@ from functools import partial
 from typing import Literal
 
 from icesize.environment import Environment
-from icesize.errors import IcesizeError
 from icesize.parquet.files.storage import Storage
-from icesize.table.catalog.access_errors import brief
+from icesize.table.catalog.access_errors import said
 from icesize.table.catalog.history import head_snapshot
 from icesize.table.manifests.facts import read_facts
 from icesize.table.manifests.lists import manifests_of
@@ -56,11 +55,6 @@ def checked(name: str, look: Callable[[], str]) -> Check:
         return Check(name, "well", look())
     except Exception as error:  # of whatever catalog, storage or Spark are reached by
         return Check(name, "failed", said(error))
-
-
-def said(error: Exception) -> str:
-    """An error in one line, without credentials."""
-    return str(error) if isinstance(error, IcesizeError) else brief(error)
 
 
 def _overview(current: Current) -> str:

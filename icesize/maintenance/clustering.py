@@ -1,7 +1,7 @@
 """Clustering a table: what was asked for, what its properties say, or a round of a pass.
 
-A pass scans the table, plans, runs and commits as `icesize.maintenance.compaction.rewrite` does, and tells what it has
-changed for queries.
+Each scans the table, plans, runs and commits by `icesize.table.commit.batch_commit.rewrite`, and reports what changed
+for queries.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ from pyiceberg.manifest import ManifestFile
 
 from icesize.environment import Environment
 from icesize.errors import ClusteringOff, TableError, UnsupportedTable
-from icesize.maintenance.compaction import rewrite
-from icesize.maintenance.rounds import RoundsEnd, as_they_are, carried_out, noting_rounds, rounds_of
-from icesize.maintenance.table_context import ClusterWork, Progress, Selection, TableContext
+from icesize.maintenance.rounds import Budget, RoundsEnd, as_they_are, carried_out, noting_rounds
+from icesize.maintenance.table_context import ClusterWork, Progress, Selection, TableContext, Tally, counted
 from icesize.parquet.files.data_file import Merged, Results
 from icesize.parquet.files.names import FileNames, data_location, set_of, set_prefix
 from icesize.parquet.files.settings import WriteSettings
@@ -32,7 +31,7 @@ from icesize.planning.files import Layout, PartitionKey
 from icesize.planning.plan import MergeGroup, Plan
 from icesize.report import Report
 from icesize.table.commit import submit
-from icesize.table.commit.batch_commit import Outcome, WrittenBatch
+from icesize.table.commit.batch_commit import Outcome, WrittenBatch, rewrite
 from icesize.table.commit.cluster_settings import keep_cluster_by, resolve
 from icesize.table.records.ledger import stream_hash
 from icesize.table.state.cluster_reader import cluster_file_of
@@ -56,19 +55,17 @@ def wanted_by(current: Current, columns: Sequence[str] | None = None, strategy: 
 
 @dataclass(frozen=True)
 class Wish:
-    """What is asked of one call: by which columns (None: those that the table remembers) and how, where, and how much.
-
-    Raises ValueError for a budget below 0.
-    """
+    """The arguments of one call: by which columns (None: those that the table remembers) and how, where, how much."""
 
     by: Columns = None
     strategy: str | None = None
     where: Where = None
     budget_bytes: int | None = None
 
-    def __post_init__(self) -> None:
-        if self.budget_bytes is not None and self.budget_bytes < 0:
-            raise ValueError(f"'budget_bytes' ({self.budget_bytes}) must be >= 0: leave it out for no bound")
+    @classmethod
+    def of(cls, by: Columns, strategy: str | None, where: Where, budget: Budget) -> Wish:
+        """Return the wish of a caller, whose names may be read only once."""
+        return cls(by if by is None or isinstance(by, str) else tuple(by), strategy, where, budget.size_bytes)
 
 
 @dataclass(frozen=True)
@@ -200,12 +197,15 @@ def _told(scan: ClusterScan, plan: Plan, outcome: Outcome) -> dict[str, Any]:
     }
 
 
+def plan(context: TableContext, wish: Wish) -> Plan:
+    """What `cluster` would do; raises what it refuses with."""
+    return _planned(context, wish)[1]
+
+
 def plan_clustering(context: TableContext, wish: Wish) -> Plan | None:
     """What `cluster` would do; None when neither the wish nor the table says by which columns."""
-    current = context.load()
-    if wanted_by(current, wish.by, wish.strategy) is None:
-        return None
-    return _planned(context, wish, current)[1]
+    found = _scan(context, wish)
+    return None if found is None else found[0].noted(found[1].plan(wish.budget_bytes))
 
 
 def cluster(context: TableContext, wish: Wish, on_plan: Callable[[Plan], object] | None, progress: Progress) -> Report:
@@ -226,72 +226,65 @@ def cluster(context: TableContext, wish: Wish, on_plan: Callable[[Plan], object]
         scan, whole = _planned(context, replace(wish, by=None, strategy=None))
     whole = noting_rounds(replace(whole, notes=(*kept.sentences, *whole.notes)), most_bytes)
 
-    def again() -> ClusterScan:
-        selection = context.select(wish.where)
-        if not _is_alike(selection, scan):
-            raise RoundsEnd("another writer changed the partition spec, or by what the table is clustered")
-        return _scan(context, selection, Wish())
-
-    def run(now: ClusterScan, groups: Sequence[MergeGroup]) -> Report:
+    def run(groups: Sequence[MergeGroup], is_first: bool) -> Report:
+        now = scan if is_first else again()
         plan, lost = now.part_of(whole, groups)
-        return _report(context, now, plan, progress, kept.sentences, lost)
+        report = _report(context, now, plan, progress, kept.sentences)
+        return replace(report, conflicts=(*lost, *report.conflicts))
 
-    return carried_out(rounds_of(whole.groups, most_bytes), scan, again, run, Report.together)
+    def again() -> ClusterScan:
+        try:
+            found = _scan(context, Wish(where=wish.where))
+        except ClusteringOff:
+            found = None
+        if found is None or (found[1].by.key, found[1].layout.spec_id) != (scan.by.key, scan.layout.spec_id):
+            raise RoundsEnd("another writer changed the partition spec, or by what the table is clustered")
+        return found[1]
+
+    return carried_out(whole.groups, most_bytes, run, Report.together)
 
 
-def _is_alike(selection: Selection, scan: ClusterScan) -> bool:
-    try:
-        wanted = wanted_by(selection.current)
-    except ClusteringOff:
-        return False
-    return wanted is not None and (wanted.key, selection.layout.spec_id) == (scan.by.key, scan.layout.spec_id)
-
-
-def cluster_round(context: TableContext, budget_bytes: int, most_bytes: int | None) -> Report | None:
+def cluster_round(context: TableContext, budget_bytes: int, tally: Tally, most_bytes: int | None) -> Report | None:
     """Cluster what `budget_bytes` pay for, or, where they pay for nothing, the least that `most_bytes` (None: no
     bound) pay for: a set is written as a whole. None when nothing is due, or the table is not to be clustered; a
     report without snapshots when something is, and is too large.
 
     Partitions that other writers change all the time are left alone.
     """
-    current = context.load()
-    if wanted_by(current) is None:
+    found = _scan(context, Wish())
+    if found is None:
         return None
-    selection = context.select(None, current)
-    scan = _scan(context, selection, Wish())
-    contested = context.handle.contested(current, context.environment)
+    selection, scan = found
+    contested = context.handle.contested(scan.current, context.environment)
     most_bytes = sys.maxsize if most_bytes is None else most_bytes
     plan = selection.noted(scan.round(context.affordable(budget_bytes), most_bytes, contested))
-    return _report(context, scan, plan) if plan.is_due else None
+    return _report(context, scan, plan, counted(tally, plan.bytes_to_write)) if plan.is_due else None
 
 
-def _planned(context: TableContext, wish: Wish, current: Current | None = None) -> tuple[ClusterScan, Plan]:
-    selection = context.select(wish.where, current)
-    scan = _scan(context, selection, wish)
-    return scan, selection.noted(scan.plan(wish.budget_bytes))
-
-
-def _scan(context: TableContext, selection: Selection, wish: Wish) -> ClusterScan:
-    current = selection.current
-    wanted = wanted_by(current, wish.by, wish.strategy)
-    if wanted is None:
+def _planned(context: TableContext, wish: Wish) -> tuple[ClusterScan, Plan]:
+    found = _scan(context, wish)
+    if found is None:
         raise TableError(
-            f"Cannot cluster '{current.name}': neither the argument 'by' nor the table's property "
+            f"Cannot cluster '{context.handle.name}': neither the argument 'by' nor the table's property "
             "'icesize.cluster.by' says by which columns",
-            table=current.name,
+            table=context.handle.name,
         )
-    return ClusterScan.at(context.handle, current, selection.layout, wanted, selection.filter.may_hold)
+    return found[1], found[0].noted(found[1].plan(wish.budget_bytes))
+
+
+def _scan(context: TableContext, wish: Wish) -> tuple[Selection, ClusterScan] | None:
+    """The partitions wanted and their files; None when nothing says by which columns."""
+    current = context.load()
+    by = wanted_by(current, wish.by, wish.strategy)
+    if by is None:
+        return None
+    selection = context.select(wish.where, current)
+    return selection, ClusterScan.at(context.handle, current, selection.layout, by, selection.filter.may_hold)
 
 
 def _report(
-    context: TableContext,
-    scan: ClusterScan,
-    plan: Plan,
-    progress: Progress = lambda size_bytes: None,
-    changed: Sequence[str] = (),
-    lost: tuple[str, ...] = (),
+    context: TableContext, scan: ClusterScan, plan: Plan, progress: Progress, changed: Sequence[str] = ()
 ) -> Report:
     runner = partial(context.engine.cluster, progress=progress)
     outcome = cluster_and_commit(context.handle, scan, plan, runner, context.environment)
-    report = context.report(outcome, "cluster", changed)
-    return replace(report, conflicts=(*lost, *report.conflicts))
+    return context.report(outcome, "cluster", changed)

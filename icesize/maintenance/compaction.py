@@ -5,14 +5,11 @@ The flow is that of a batch with nothing to write. Knows no Spark; who runs merg
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from icesize import failpoints
-from icesize.environment import Environment, Stopwatch
 from icesize.errors import CommitConflict, CommitStateUnknown, UnsupportedTable
 from icesize.maintenance.rounds import (
     Budget,
@@ -22,12 +19,8 @@ from icesize.maintenance.rounds import (
     carried_out,
     ended_by,
     noting_rounds,
-    rounds_of,
 )
-from icesize.maintenance.table_context import Progress, Selection, TableContext
-from icesize.parquet.files.data_file import Results
-from icesize.parquet.files.settings import WriteSettings
-from icesize.parquet.files.uncommitted import Uncommitted, uncommitted
+from icesize.maintenance.table_context import Progress, Selection, TableContext, Tally, counted
 from icesize.planning.delete_plan import DeleteRewrite, plan_delete_rewrites
 from icesize.planning.delete_reach import is_due
 from icesize.planning.files import Layout, PartitionKey, SkipReason
@@ -35,14 +28,8 @@ from icesize.planning.merging.planner import plan_merges
 from icesize.planning.plan import MergeGroup, Plan
 from icesize.policy import SizePolicy
 from icesize.report import Report
-from icesize.table.catalog.access_errors import readable
 from icesize.table.catalog.history import head_snapshot, summary_of
-from icesize.table.commit.batch_commit import CommitContext, MergeResults, Outcome, WrittenBatch, commit, outcome_of
-from icesize.table.commit.request import CommitOutcome
-from icesize.table.manifests.repeated_files import check_listed_once
-from icesize.table.manifests.store import ManifestStore
-from icesize.table.records.ledger import stream_hash
-from icesize.table.state.handle import TableHandle
+from icesize.table.commit.batch_commit import WrittenBatch, rewrite
 from icesize.table.state.partition_changes import partitions_changed
 from icesize.table.state.where import Where
 
@@ -55,48 +42,6 @@ columns have about an eighth of the bytes."""
 
 _GROWING_MS = 3_600_000
 """How long after its newest rows a partition is expected to get more: an hour, between two passes of most schedules."""
-
-Runner = Callable[[Mapping[int, MergeGroup], WriteSettings, Uncommitted], Results]
-"""Merges groups, given by number, under file names with a prefix; the result of each, by its number."""
-
-
-def rewrite(
-    handle: TableHandle,
-    planned: WrittenBatch,
-    runner: Runner,
-    environment: Environment,
-    *,
-    prefix: str | None = None,
-    commit_lock: AbstractContextManager[object] | None = None,
-) -> Outcome:
-    """One pass over one table: a plan made on a loaded state, run by `runner`, committed as one REPLACE.
-
-    `prefix` names the files (None: by the run). `commit_lock` is held for the commit: what shares the table with others
-    of this process waits there, and may raise instead; then the files are removed.
-
-    Raises TableError, CommitConflict, CommitStateUnknown or RewriteFailed.
-    """
-    watch, run_id = Stopwatch(environment), environment.new_id()
-    failpoints.reach("planned")
-    current, written, committed = planned.current, planned, CommitOutcome()
-    if planned.plan.groups:
-        _check_listed_once(planned, handle.store)
-        settings, groups = current.settings(), dict(enumerate(planned.plan.groups))
-        with uncommitted(settings.storage, prefix or f"{stream_hash(run_id)}-0", environment) as (owner, telling):
-            results = runner(groups, settings, owner)
-            watch.lap("merge")
-            written = replace(planned, merges=MergeResults.of(groups, results))
-            how = CommitContext(run_id, telling, watch, commit_lock or nullcontext())
-            committed = commit(written, handle, how)
-    return outcome_of(current, committed, written, watch.seconds, current.warnings)
-
-
-def _check_listed_once(planned: WrittenBatch, store: ManifestStore) -> None:
-    """Manifests without partitions that matter were not read: one of these may list a file again."""
-    if not planned.layout.complete:
-        table, inputs = planned.current.table, [file.path for group in planned.plan.groups for file in group.inputs]
-        with readable(planned.current.name):
-            check_listed_once(store, table.io, head_snapshot(table.metadata), inputs)
 
 
 def plan_compaction(selection: Selection, budget_bytes: int | None) -> Plan:
@@ -135,6 +80,14 @@ def compact(
     if on_plan is not None:
         on_plan(_forecast(selection, whole))
 
+    def run(groups: Sequence[MergeGroup], is_first: bool) -> Report:
+        now = selection if is_first else again()
+        owned = (now.layout.partitions.get(group.partition) for group in groups)
+        files = (file for facts in owned if facts for file in facts.small + facts.large)
+        plan, lost = as_they_are(whole, groups, now.layout, files)
+        report = _merge(context, now, plan, progress)
+        return replace(report, conflicts=(*lost, *report.conflicts))
+
     def again() -> Selection:
         if budget.seconds is not None and context.environment.monotonic() - began >= budget.seconds:
             raise RoundsEnd(f"the {budget.seconds:g} seconds were over")
@@ -143,19 +96,28 @@ def compact(
             raise RoundsEnd("another writer changed the partition spec")
         return now
 
-    def run(now: Selection, groups: Sequence[MergeGroup]) -> Report:
-        owned = (now.layout.partitions.get(group.partition) for group in groups)
-        files = (file for facts in owned if facts for file in facts.small + facts.large)
-        plan, lost = as_they_are(whole, groups, now.layout, files)
-        return _merge(context, now, plan, progress, lost)
-
-    return carried_out(rounds_of(whole.groups, most_bytes), selection, again, run, Report.together)
+    return carried_out(whole.groups, most_bytes, run, Report.together)
 
 
 def merge_changed(context: TableContext) -> Report:
-    """Merge what is due in partitions that got files since icesize last merged, and what earlier calls had to leave;
-    deletes that are due go, wherever they are. Where only their number is too large, delete files are put together
-    instead, if what that reads is in proportion to the budget."""
+    """Merge what is due in partitions that got files since icesize last merged, and what earlier calls had to leave.
+
+    Deletes that are due go, wherever they are. Where only their number is too large, delete files are put together
+    instead, if what that reads is in proportion to the budget.
+    """
+    selection, plan, rewrites = _changed(context)
+    report = _merge(context, selection, plan)
+    max_delete_files = selection.current.policy.max_delete_files
+    return _with_few_deletes(context, report, rewrites, max_delete_files) if rewrites else report
+
+
+def plan_changed(context: TableContext) -> Plan:
+    """What `merge_changed` would merge, with a forecast."""
+    selection, plan, _ = _changed(context)
+    return _forecast(selection, plan)
+
+
+def _changed(context: TableContext) -> tuple[Selection, Plan, list[DeleteRewrite]]:
     selection = context.select()
     current, layout, policy = selection.current, selection.layout, selection.current.policy
     changed = partitions_changed(current.table.metadata, current.table.io, context.handle.store)
@@ -166,8 +128,7 @@ def merge_changed(context: TableContext) -> Report:
     budget_bytes = context.affordable(policy.budget_for(new_bytes))
     rewrites = [r for r in plan_delete_rewrites(layout, policy) if r.size_by_equality <= _KEYS_SHARE * budget_bytes]
     plan = plan_merges(layout, policy, touched=touched, budget_bytes=budget_bytes, spared=_due(rewrites))
-    report = _merge(context, selection, plan)
-    return _with_few_deletes(context, report, rewrites, policy.max_delete_files) if rewrites else report
+    return selection, plan, rewrites
 
 
 def _with_few_deletes(
@@ -184,8 +145,6 @@ def _with_few_deletes(
             raise
         before = error.facts.get("report") if isinstance(error, CommitStateUnknown) else None
         return ended_by(error, _with_deletes(report, before, report.delete_files_max) if before else report)
-    if deletes.snapshot_ids:
-        context.engine.refresh(context.handle)
     return _with_deletes(report, deletes, most_deletes)
 
 
@@ -203,7 +162,7 @@ def _with_deletes(report: Report, deletes: DeletesReport, most_deletes: int) -> 
     )
 
 
-def merge_round(context: TableContext, budget_bytes: int, *, cold_only: bool) -> Report | None:
+def merge_round(context: TableContext, budget_bytes: int, tally: Tally, *, cold_only: bool) -> Report | None:
     """Merge what the budget pays for, of cold partitions or of all; None when nothing is due.
 
     Partitions that other writers change all the time are left alone, and named; files of which a later step puts the
@@ -211,10 +170,11 @@ def merge_round(context: TableContext, budget_bytes: int, *, cold_only: bool) ->
     files: were these merged to one by each of many passes, the same rows would be written as often.
     """
     selection = context.select()
-    budget_bytes = context.affordable(budget_bytes)
-    plan = _plan_of_round(context, selection, budget_bytes, incoming={} if cold_only else None)
+    plan = _plan_of_round(context, selection, context.affordable(budget_bytes), cold_only=cold_only)
     waits = not cold_only and SkipReason.CONTESTED in plan.skipped_by_reason
-    return _merge(context, selection, plan) if plan.groups or waits else None
+    if not (plan.groups or waits):
+        return None
+    return _merge(context, selection, plan, counted(tally, plan.bytes_to_write))
 
 
 def plan_rounds(context: TableContext, budget_bytes: int | None) -> Plan:
@@ -224,20 +184,17 @@ def plan_rounds(context: TableContext, budget_bytes: int | None) -> Plan:
 
 
 def _plan_of_round(
-    context: TableContext,
-    selection: Selection,
-    budget_bytes: int | None,
-    incoming: Mapping[PartitionKey, int] | None = None,
+    context: TableContext, selection: Selection, budget_bytes: int | None, *, cold_only: bool = False
 ) -> Plan:
     layout, current = selection.layout, selection.current
     return plan_merges(
         layout,
         current.policy,
-        incoming=incoming,
+        incoming={} if cold_only else None,
         budget_bytes=budget_bytes,
         contested=context.handle.contested(current, context.environment),
         spared=_due(plan_delete_rewrites(layout, current.policy)),
-        growing=_growing(context, selection) if incoming is None else (),
+        growing=() if cold_only else _growing(context, selection),
     )
 
 
@@ -255,16 +212,11 @@ def _due(rewrites: Iterable[DeleteRewrite]) -> set[str]:
 
 
 def _merge(
-    context: TableContext,
-    selection: Selection,
-    plan: Plan,
-    progress: Progress = lambda size_bytes: None,
-    lost: tuple[str, ...] = (),
+    context: TableContext, selection: Selection, plan: Plan, progress: Progress = lambda size_bytes: None
 ) -> Report:
     planned = WrittenBatch(selection.current, selection.layout, selection.noted(plan))
     runner = partial(context.engine.merge, progress=progress)
-    report = context.report(rewrite(context.handle, planned, runner, context.environment), "compact")
-    return replace(report, conflicts=(*lost, *report.conflicts))
+    return context.report(rewrite(context.handle, planned, runner, context.environment), "compact")
 
 
 def _with_backlog(layout: Layout, policy: SizePolicy) -> set[PartitionKey]:

@@ -10,18 +10,18 @@ import logging
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from typing import Any
 
-from icesize.environment import Environment, Stopwatch, rounded
+from icesize.environment import Stopwatch, rounded
 from icesize.errors import RewriteFailed
+from icesize.maintenance.table_context import TableContext
 from icesize.parquet.deletes.positions import paths_named
 from icesize.parquet.files.storage import Storage
 from icesize.parquet.rewriting.threads import THREADS
 from icesize.planning.files import DeleteFile
 from icesize.report import with_text_ids
-from icesize.table.commit import submit
 from icesize.table.commit.steps.remove_dangling_deletes import RemoveDanglingDeletes
-from icesize.table.state.handle import Current, TableHandle
 from icesize.units import format_bytes, format_count
 
 LOG = logging.getLogger("icesize")
@@ -59,55 +59,40 @@ class DanglingReport:
         return "  ".join((text, *self.notes))
 
 
-def remove_dangling_deletes(
-    handle: TableHandle, current: Current, environment: Environment, *, dry_run: bool = False
-) -> DanglingReport:
+def remove_dangling_deletes(context: TableContext, *, dry_run: bool = False) -> DanglingReport:
     """Remove every delete file that hits no live data file, in one commit of metadata only.
 
-    Position delete files that may name several data files are read for that; one that cannot be read stays and is
-    told. Raises UnsupportedTable, TableError, CommitConflict (nothing landed) or CommitStateUnknown.
+    Position delete files that may name several data files are read for that; one that cannot be read stays, and the
+    report notes it. Raises UnsupportedTable, TableError, CommitConflict (nothing is visible) or CommitStateUnknown.
     """
-    watch = Stopwatch(environment)
-    names = _Names(Storage(current.table.io))
-    step, again = RemoveDanglingDeletes(names.of), "removing such files again is safe"
-    outcome = submit.commit_step(handle, current, step, environment, again=again, dry_run=dry_run)
+    current, watch = context.load(), Stopwatch(context.environment)
+    storage, unread = Storage(current.table.io), list[DeleteFile]()
+
+    @cache  # each is read once, however many attempts a commit takes
+    def named(delete: DeleteFile) -> frozenset[str] | None:
+        try:
+            return paths_named(delete, storage)
+        except RewriteFailed as error:
+            LOG.info("%s", error)
+            unread.append(delete)
+            return None
+
+    def names(deletes: Sequence[DeleteFile]) -> dict[str, frozenset[str]]:
+        with ThreadPoolExecutor(_READ_AT_ONCE, thread_name_prefix=THREADS) as pool:
+            found = zip(deletes, pool.map(named, deletes), strict=True)
+            return {delete.path: paths for delete, paths in found if paths is not None}
+
+    step = RemoveDanglingDeletes(names)
+    outcome = context.commit(current, step, "removing such files again is safe", dry_run=dry_run)
     watch.lap("commit")
     facts = outcome.done[0].facts if outcome.done else {}
+    notes = (f"{format_count(len(unread), 'position delete file')} could not be read, left as it is",) if unread else ()
     return DanglingReport(
         current.name,
         outcome.snapshot_ids[0] if outcome.done and not dry_run else None,
         int(facts.get("removed-delete-files", 0)),
         int(facts.get("removed-files-size", 0)),
         dry_run=dry_run and bool(outcome.done),
-        notes=(*current.warnings, *names.notes),
+        notes=(*current.warnings, *notes),
         seconds=rounded(watch.seconds),
     )
-
-
-class _Names:
-    """The data files that position delete files name; each is read once, however many attempts a commit takes."""
-
-    def __init__(self, storage: Storage) -> None:
-        self._storage = storage
-        self._known: dict[str, frozenset[str] | None] = {}
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Says of how many nothing is known."""
-        unread = sum(names is None for names in self._known.values())
-        return (f"{format_count(unread, 'position delete file')} could not be read, left as it is",) if unread else ()
-
-    def of(self, deletes: Sequence[DeleteFile]) -> dict[str, frozenset[str]]:
-        """By the path of each delete file that can be read."""
-        new = [delete for delete in deletes if delete.path not in self._known]
-        with ThreadPoolExecutor(_READ_AT_ONCE, thread_name_prefix=THREADS) as pool:
-            self._known |= zip((delete.path for delete in new), pool.map(self._read, new), strict=True)
-        found = ((delete.path, self._known[delete.path]) for delete in deletes)
-        return {path: names for path, names in found if names is not None}
-
-    def _read(self, delete: DeleteFile) -> frozenset[str] | None:
-        try:
-            return paths_named(delete, self._storage)
-        except RewriteFailed as error:
-            LOG.info("%s", error)
-            return None

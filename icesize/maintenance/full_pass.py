@@ -9,23 +9,26 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Protocol
+from itertools import chain
+from typing import Any
 
-from icesize.environment import Environment
-from icesize.errors import ClusteringOff, CommitStateUnknown, IcesizeError, RewriteFailed, UnsupportedTable
-from icesize.maintenance.dangling_deletes import DanglingReport
-from icesize.maintenance.rewrite_deletes import DeletesReport
-from icesize.maintenance.rewrite_manifests import ManifestReport
+from icesize.errors import ClusteringOff, CommitStateUnknown, RewriteFailed, UnsupportedTable
+from icesize.maintenance.clustering import Wish, cluster_round, plan_clustering, wanted_by
+from icesize.maintenance.compaction import merge_round, plan_rounds
+from icesize.maintenance.dangling_deletes import DanglingReport, remove_dangling_deletes
+from icesize.maintenance.rewrite_deletes import DeletesReport, rewrite_deletes
+from icesize.maintenance.rewrite_manifests import ManifestReport, rewrite_manifests
 from icesize.maintenance.rounds import Budget
-from icesize.maintenance.table_context import Tally
+from icesize.maintenance.table_context import TableContext, Tally
 from icesize.planning.plan import Plan
 from icesize.report import Report
-from icesize.table.catalog.access_errors import brief
-from icesize.table.cleanup.expiry import ExpiryReport
-from icesize.table.cleanup.orphans import OrphanReport
+from icesize.table.catalog.access_errors import said
+from icesize.table.cleanup.expiry import ExpiryReport, expire
+from icesize.table.cleanup.orphans import OrphanReport, OrphanSearch
+from icesize.table.cleanup.retention_inputs import ExpireOptions
 
 LOG = logging.getLogger("icesize")
 
@@ -93,13 +96,6 @@ class UpkeepReport:
         }
 
 
-def _has_commits(report: UpkeepReport) -> bool:
-    """Return whether a step before the expiry committed anything; no step after it commits."""
-    rounds = (*report.merges, *report.clusterings, report.rewritten_deletes)
-    singles = (report.deletes, report.manifests)
-    return any(one.snapshot_ids for one in rounds if one) or any(one.snapshot_id for one in singles if one)
-
-
 @dataclass(frozen=True)
 class UpkeepPlan:
     """What each step of a pass would do with the table as it is now, by its name; None for a step that could not tell.
@@ -135,195 +131,202 @@ def _told(passed: UpkeepReport | UpkeepPlan, steps: Sequence[str]) -> dict[str, 
     return {step: one and one.to_dict() for step, one in found.items()}
 
 
-class _Search(Protocol):
-    def __call__(self, *, trust_location: bool) -> OrphanReport: ...
-
-
-def _counted(search: _Search) -> OrphanReport:
-    """Count orphan files and delete none: no other table has to be loaded, and a note warns of that."""
-    found = search(trust_location=True)
-    return replace(found, notes=(*found.notes, UNCHECKED)) if found.files_found else found
-
-
-class Planned(Protocol):
-    """What a plan of a pass asks of a table."""
-
-    @property
-    def name(self) -> str: ...
-    def plan_merge_rounds(self, budget_bytes: int | None) -> Plan: ...
-    def plan_clustering(
-        self, by: None = None, strategy: None = None, where: None = None, budget_bytes: int | None = None
-    ) -> Plan | None: ...
-    def rewrite_deletes(self, *, dry_run: bool) -> DeletesReport: ...
-    def remove_dangling_deletes(self, *, dry_run: bool) -> DanglingReport: ...
-    def rewrite_manifests(self, *, dry_run: bool) -> ManifestReport: ...
-    def expire_snapshots(self, *, dry_run: bool) -> ExpiryReport: ...
-    def remove_orphan_files(self, *, trust_location: bool) -> OrphanReport: ...
-
-
-def plan_upkeep(table: Planned, budget_bytes: int | None) -> UpkeepPlan:
-    """What every step would do; one that cannot tell does not keep the others from it."""
-    failed: dict[str, str] = {}
-
-    def told(step: str, look: Callable[[], Any]) -> Any:
-        try:
-            return look()
-        except Exception as error:  # of a table that the step is refused for, too
-            failed[step] = str(error) if isinstance(error, IcesizeError) else brief(error)
-            return None
-
-    return UpkeepPlan(
-        table.name,
-        told("merges", lambda: table.plan_merge_rounds(budget_bytes)),
-        told("clustering", lambda: table.plan_clustering(budget_bytes=budget_bytes)),
-        told("rewritten_deletes", lambda: table.rewrite_deletes(dry_run=True)),
-        told("deletes", lambda: table.remove_dangling_deletes(dry_run=True)),
-        told("manifests", lambda: table.rewrite_manifests(dry_run=True)),
-        told("expiry", lambda: table.expire_snapshots(dry_run=True)),
-        told("orphans", lambda: _counted(table.remove_orphan_files)),
-        failed,
-    )
-
-
-class Maintained(Protocol):
-    """What a pass needs of a table; rounds give None when nothing is due."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def is_clustered(self) -> bool: ...
-    def merge_round(self, budget_bytes: int, cold_only: bool, *, progress: Tally) -> Report | None: ...
-    def cluster_round(self, budget_bytes: int, most_bytes: int | None, *, progress: Tally) -> Report | None: ...
-    def rewrite_deletes(self) -> DeletesReport: ...
-    def remove_dangling_deletes(self) -> DanglingReport: ...
-    def rewrite_manifests(self) -> ManifestReport: ...
-    def expire_snapshots(self, *, progress: Tally) -> ExpiryReport: ...
-    def remove_orphan_files(self, *, trust_location: bool, progress: Tally) -> OrphanReport: ...
-
-
 StepProgress = Callable[[str, int, int | None], object]
-"""Hears of a step by its name in the report, of how much of it is done, and of how much: bytes of merges and
-clustering, which begin again with each round, else files; None where nobody knows."""
+"""Hears of a step by its name, of how much of it is done, and of how much: bytes of merges and clustering, which begin
+again with each round, else files; None where nobody knows."""
 
 
-class Upkeep:
-    """One pass over one table within a budget."""
+Round = Callable[..., Report | None]
+"""One round of a step: what it did on a context within so many bytes, with a tally; None when nothing is due."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of a pass, under the `name` that plans, errors and progress have it by; `words` show that it works.
+
+    `plan` says what it would do with the table as it is now, within so many bytes. `run` gives the report of each of
+    its commits: one, or several that the pass reports under the name `rounds`. It does not begin after its `share` of
+    the seconds.
+    """
+
+    name: str
+    words: str
+    plan: Callable[[TableContext, int | None], Any]
+    run: Callable[[Pass], Iterable[Any]]
+    rounds: str = ""
+    share: float = 1.0
+
+
+class Pass:
+    """One pass over one table: what is left of its budget, and what became of its steps."""
 
     def __init__(
-        self,
-        table: Maintained,
-        environment: Environment,
-        budget: Budget,
-        progress: StepProgress = lambda step, done, total: None,
+        self, context: TableContext, budget: Budget, progress: StepProgress = lambda step, done, total: None
     ) -> None:
-        self._table, self._progress = table, progress
-        self._now, self._round_bytes = environment.monotonic, environment.limits.round_bytes
-        self._began = self._now()
-        self._bytes_left = budget.size_bytes
-        self._budget_seconds = budget.seconds
+        self.context, self.bytes_left = context, budget.size_bytes
+        self._seconds, self._progress = budget.seconds, progress
+        self._now, self._began = context.environment.monotonic, context.environment.monotonic()
+        self._step = ""
+        self._done: dict[str, list[Any]] = {}
         self._failed: dict[str, str] = {}
         self._refused: dict[str, str] = {}
         self._left: list[str] = []
-        self._merges: list[Report] = []
-        self._clusterings: list[Report] = []
-        self._done: dict[str, Any] = {}
 
-    def run(self) -> UpkeepReport:
+    def run(self, steps: Sequence[Step]) -> UpkeepReport:
         """Run every step that there is budget for.
 
         Raises CommitStateUnknown with the report so far as its attribute `report`, if anything was committed before.
         Every other error is in the report.
         """
         try:
-            self._run()
+            for step in steps:
+                self._run(step)
         except CommitStateUnknown as error:
-            report = self._report()
-            if _has_commits(report):
-                error.facts["report"] = report
+            if any(map(_is_committed, chain.from_iterable(self._done.values()))):
+                error.facts["report"] = self._report(steps)
             raise
-        return self._report()
+        return self._report(steps)
 
-    def _run(self) -> None:
-        self._step("merges", self._merge, MERGE_SHARE)
-        self._step("clustering", self._cluster, math.inf)
-        self._step("rewritten_deletes", self._table.rewrite_deletes)
-        self._step("deletes", self._table.remove_dangling_deletes)
-        self._step("manifests", self._table.rewrite_manifests)
-        self._step("expiry", lambda: self._table.expire_snapshots(progress=self._tally("expiry")))
-        look = partial(self._table.remove_orphan_files, progress=self._tally("orphans"))
-        self._step("orphans", lambda: _counted(look))
+    def tally(self, done: int, total: int | None) -> None:
+        """Hear how much of the step under way is done."""
+        self._progress(self._step, done, total)
 
-    def _report(self) -> UpkeepReport:
-        return UpkeepReport(
-            self._table.name, tuple(self._merges), tuple(self._clusterings),
-            failed=self._failed, refused=self._refused, left=tuple(dict.fromkeys(self._left)),
-            seconds=round(self._now() - self._began, 4), **{step: self._done.get(step) for step in _SINGLE_STEPS},
-        )  # fmt: skip
+    def leave(self) -> None:
+        """Name the step under way as one that the next pass goes on with."""
+        self._left.append(self._step)
 
-    def _step(self, name: str, work: Callable[[], Any], share: float = 1.0) -> None:
-        if self._is_late(share):
-            self._left.append(name)
-            return
-        self._progress(name, 0, None)
-        try:
-            self._done[name] = work()
-        except CommitStateUnknown as error:
-            self._done[name] = error.facts.get("report")
-            raise
-        except (ClusteringOff, UnsupportedTable) as error:
-            self._refused[name] = str(error)
-        except Exception as error:  # one step must not keep the others from running
-            self._note_failure(name, error)
-
-    def _tally(self, step: str) -> Tally:
-        return partial(self._progress, step)
-
-    def _note_failure(self, name: str, error: Exception) -> None:
-        LOG.warning("maintain %s: %s failed", self._table.name, name, exc_info=error)
-        self._failed[name] = str(error) if isinstance(error, IcesizeError) else brief(error)
-
-    def _is_late(self, share: float) -> bool:
-        return self._budget_seconds is not None and self._now() - self._began >= share * self._budget_seconds
-
-    def _merge(self) -> None:
-        """Cold partitions first: they are merged once and for all; then the others, hottest first by the plan."""
-        for cold_only in (True, False):
-            one = partial(self._table.merge_round, cold_only=cold_only, progress=self._tally("merges"))
-            if not self._rounds("merges", one, self._merges):
-                return
-
-    def _cluster(self) -> None:
-        """Does not begin too late either; of a table that nobody wants clustered nothing is left for later."""
-        if self._table.is_clustered:
-            tally = self._tally("clustering")
-
-            def one(size: int) -> Report | None:
-                return self._table.cluster_round(size, self._bytes_left, progress=tally)
-
-            self._rounds("clustering", one, self._clusterings)
-            if self._clusterings and not self._clusterings[-1].snapshot_ids:
-                # due, and larger than the budget or lost to others: its report says which
-                self._left.append("clustering")
-
-    def _rounds(self, name: str, one: Callable[[int], Report | None], done: list[Report]) -> bool:
-        """Rounds until nothing is due; False when time or bytes were spent before that."""
-        while self._bytes_left is None or self._bytes_left > 0:
+    def rounds(self, one: Round) -> Generator[Report, None, bool]:
+        """Run rounds of so many bytes each until nothing is due; False if time or bytes are spent before that."""
+        round_bytes = self.context.environment.limits.round_bytes
+        while self.bytes_left is None or self.bytes_left > 0:
             if self._is_late(MERGE_SHARE):
                 break
-            budget = self._round_bytes if self._bytes_left is None else min(self._round_bytes, self._bytes_left)
             try:
-                report = one(budget)
+                budget_bytes = round_bytes if self.bytes_left is None else min(round_bytes, self.bytes_left)
+                report = self.context.alone(one, budget_bytes, self.tally)
             except RewriteFailed as error:
                 # partitions that cannot be merged must not keep the others from it: the round after this has those too
-                self._note_failure(name, error)
+                self._note_failure(error)
                 return True
             if report is None:
                 return True
-            done.append(report)
+            yield report
             if not report.snapshot_ids:
                 # all groups were lost to others: the same plan again would end the same
                 return True
-            if self._bytes_left is not None:
-                self._bytes_left -= report.bytes_written
-        self._left.append(name)
+            if self.bytes_left is not None:
+                self.bytes_left -= report.bytes_written
+        self.leave()
         return False
+
+    def _run(self, step: Step) -> None:
+        self._step = step.name
+        if self._is_late(step.share):
+            self.leave()
+            return
+        self.tally(0, None)
+        done = self._done.setdefault(step.name, [])
+        try:
+            done.extend(step.run(self))
+        except CommitStateUnknown as error:
+            done += [error.facts["report"]] if "report" in error.facts else []
+            raise
+        except (ClusteringOff, UnsupportedTable) as error:
+            self._refused[step.name] = str(error)
+        except Exception as error:  # one step must not keep the others from running
+            self._note_failure(error)
+
+    def _report(self, steps: Sequence[Step]) -> UpkeepReport:
+        done = dict[str, Any]()
+        for step in steps:
+            reports = tuple(self._done.get(step.name, ()))
+            done[step.rounds or step.name] = reports if step.rounds else next(iter(reports), None)
+        return UpkeepReport(
+            self.context.handle.name, failed=self._failed, refused=self._refused, left=tuple(dict.fromkeys(self._left)),
+            seconds=round(self._now() - self._began, 4), **done,
+        )  # fmt: skip
+
+    def _note_failure(self, error: Exception) -> None:
+        LOG.warning("maintain %s: %s failed", self.context.handle.name, self._step, exc_info=error)
+        self._failed[self._step] = said(error)
+
+    def _is_late(self, share: float) -> bool:
+        return self._seconds is not None and self._now() - self._began >= share * self._seconds
+
+
+def _is_committed(report: Any) -> bool:
+    """Return whether a step that adds snapshots has added some."""
+    return bool(getattr(report, "snapshot_ids", ()) or getattr(report, "snapshot_id", None))
+
+
+def merge(work: Pass, one: Round = merge_round) -> Iterator[Report]:
+    """Merge cold partitions first, once and for all; then the others, hottest first by the plan."""
+    for cold_only in (True, False):
+        if not (yield from work.rounds(partial(one, cold_only=cold_only))):
+            return
+
+
+def cluster(work: Pass, one: Round = cluster_round) -> Iterator[Report]:
+    """Cluster, but do not begin too late either."""
+    report = None
+    for report in work.rounds(lambda context, size, tally: one(context, size, tally, most_bytes=work.bytes_left)):
+        yield report
+    if report and not report.snapshot_ids:
+        # due, and larger than the budget or lost to others: its report says which
+        work.leave()
+
+
+def _cluster(work: Pass) -> Iterable[Report]:
+    """Of a table that nobody wants clustered nothing is left for later."""
+    return cluster(work) if wanted_by(work.context.load()) else ()
+
+
+def _expire(context: TableContext, tally: Tally = lambda done, total: None, *, dry_run: bool = False) -> ExpiryReport:
+    """Expire by the table's own rules."""
+    return context.refresh(
+        expire(context.handle, ExpireOptions(), context.environment, dry_run=dry_run, progress=tally)
+    )
+
+
+def _orphans(context: TableContext, tally: Tally = lambda done, total: None) -> OrphanReport:
+    """Count orphan files and delete none: no other table has to be loaded, and a note warns of that."""
+    search = OrphanSearch(context.handle.name, lambda: context.handle.load().table, context.environment, progress=tally)
+    found = search.run(trust_location=True)
+    return replace(found, notes=(*found.notes, UNCHECKED)) if found.files_found else found
+
+
+def _once(name: str, words: str, job: Callable[..., Any]) -> Step:
+    """A step that commits once."""
+    return Step(name, words, lambda context, _: job(context, dry_run=True), lambda work: [work.context.alone(job)])
+
+
+STEPS = (
+    Step("merges", "merging", plan_rounds, merge, "merges", MERGE_SHARE),
+    Step(
+        "clustering", "clustering", lambda context, size: plan_clustering(context, Wish(budget_bytes=size)), _cluster,
+        "clusterings", math.inf,
+    ),
+    _once("rewritten_deletes", "putting delete files together", rewrite_deletes),
+    _once("deletes", "looking for useless delete files", remove_dangling_deletes),
+    _once("manifests", "putting manifests together", rewrite_manifests),
+    Step(
+        "expiry", "expiring snapshots", lambda context, _: _expire(context, dry_run=True),
+        lambda work: [work.context.alone(_expire, work.tally)],
+    ),
+    Step(
+        "orphans", "looking for orphan files", lambda context, _: _orphans(context),
+        lambda work: [work.context.alone(_orphans, work.tally)],
+    ),
+)  # fmt: skip
+"""The steps of a pass, in the order that pays."""
+
+
+def plan_pass(context: TableContext, budget_bytes: int | None) -> UpkeepPlan:
+    """What every step would do; one that cannot tell does not keep the others from it."""
+    planned, failed = dict[str, Any](), dict[str, str]()
+    for step in STEPS:
+        try:
+            planned[step.name] = step.plan(context, budget_bytes)
+        except Exception as error:  # of a table that the step is refused for, too
+            failed[step.name] = said(error)
+    return UpkeepPlan(context.handle.name, failed=failed, **planned)

@@ -34,9 +34,9 @@ from icesize.environment import Environment, Stopwatch, rounded
 from icesize.errors import CommitConflict, CommitStateUnknown, IcesizeError, RewriteFailed, TableError
 from icesize.maintenance.restore_plan import Difference, Restoration
 from icesize.maintenance.restore_rewrites import without_deleted_rows
-from icesize.parquet.files.data_file import Merged, NewDataFile, decoded_because
+from icesize.maintenance.table_context import TableContext
+from icesize.parquet.files.data_file import Merged
 from icesize.parquet.files.names import FileNames, copy_prefix, location_by
-from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.storage import Storage
 from icesize.parquet.files.uncommitted import Uncommitted, uncommitted
 from icesize.parquet.rewriting.threads import THREADS
@@ -47,6 +47,7 @@ from icesize.table.catalog.access_errors import brief, readable, storage_errors
 from icesize.table.catalog.history import age_of, summary_of
 from icesize.table.catalog.locations import split
 from icesize.table.commit import submit
+from icesize.table.commit.batch_commit import work_of
 from icesize.table.commit.loaded import Loaded, Staged
 from icesize.table.commit.metadata_change import MetadataChange
 from icesize.table.commit.protocol import Base, CommitRequest, Kept, Step
@@ -74,13 +75,20 @@ COPIED_AT_ONCE = 8
 
 @dataclass(frozen=True)
 class _Planned:
-    """What a restore does, worked out on a state of the table that nothing was asked of yet."""
+    """What a restore does, worked out on a state of the table; `undone` are batches by stream."""
 
     work: Restoration
     difference: Difference
     undone: dict[str, list[int]]
-    settings: WriteSettings | None
-    """Of files that are written again, None where there are none."""
+
+    @classmethod
+    def on(cls, current: Current, partition: PartitionKey, snapshot_id: int) -> _Planned:
+        """Work it out; raises what a restore refuses with."""
+        work = Restoration(current.name, partition, snapshot_id)
+        with readable(current.name):
+            difference = work.difference(current.table)
+            # read before anything is committed: an expiry may take the older snapshots meanwhile
+            return cls(work, difference, _batches_undone(current.table, work.store, partition, difference.version))
 
     def report(self, current: Current, seconds: Mapping[str, float]) -> Report:
         """What would be done; says so when that is nothing."""
@@ -99,50 +107,42 @@ class _Planned:
             notes=tuple(notes),
         )
 
-    def written_again(self, io: FileIO, owner: Uncommitted) -> tuple[Merged, ...]:
-        """New files for those that had deletes."""
-        if self.settings is None:
-            return ()
-        return without_deleted_rows(self.difference.rewritten, io, self.settings, owner)
-
-
-def plan_restore(current: Current, partition: PartitionKey, snapshot_id: int, environment: Environment) -> Report:
-    """What `restore` would do now; changes nothing, and raises what it refuses with."""
-    watch = Stopwatch(environment)
-    planned = _plan(current, partition, snapshot_id)
-    watch.lap("plan")
-    return planned.report(current, watch.seconds)
-
 
 def restore(
-    handle: TableHandle, current: Current, partition: PartitionKey, snapshot_id: int, environment: Environment
+    context: TableContext, current: Current, partition: PartitionKey, snapshot_id: int, *, dry_run: bool = False
 ) -> Report:
     """Make a partition what it was at a snapshot; other partitions stay as they are.
+
+    A dry run changes nothing, and reports what would be done.
 
     Raises TableError for an unknown snapshot, one without files of the partition, a file that is gone, and deletes that
     were pending on its files and cannot be applied; UnsupportedTable when the partition spec has changed; RewriteFailed
     when a copy is not what the original was, or deletes or files with deletes cannot be read; CommitConflict when the
     partition is not what it was in `current` any more, or others keep committing. Nothing has changed then, the copies
-    are removed, and the tag as far as the catalog lets us. CommitStateUnknown: it may have landed.
+    are removed, and the tag as far as the catalog lets us. CommitStateUnknown: it may be visible.
     """
-    watch = Stopwatch(environment)
-    run_id = environment.new_id()
-    planned = _plan(current, partition, snapshot_id)
+    handle, environment, watch = context.handle, context.environment, Stopwatch(context.environment)
+    planned, run_id = _Planned.on(current, partition, snapshot_id), environment.new_id()
+    settings = current.settings() if planned.difference.rewritten else None
     watch.lap("plan")
     report = planned.report(current, watch.seconds)
-    if not report.partitions_touched:
+    if dry_run or not report.partitions_touched:
         return report
     # all that can fail before anything is written comes before the tag
-    copies = _copies(current, partition, planned.difference.copied, run_id)
-    storage = planned.settings.storage if planned.settings else Storage(current.table.io)
-    tag = TAG_PREFIX + run_id
+    prefix, tag = f"{stream_hash(run_id)}-0", TAG_PREFIX + run_id
+    copies = _copies(current, partition, planned.difference.copied, prefix)
+    storage = settings.storage if settings else Storage(current.table.io)
     submit.change(handle, current, _tagged(run_id, tag, snapshot_id, environment.now_ms), environment)
     try:
-        with uncommitted(storage, _prefix(run_id), environment) as (owner, telling):
+        with uncommitted(storage, prefix, environment) as (owner, telling):
             _make(current, owner, copies)
-            new = _New(tuple(copies), planned.written_again(current.table.io, owner))
+            rewrites = tuple[Merged, ...]()
+            if settings:
+                rewrites = without_deleted_rows(planned.difference.rewritten, current.table.io, settings, owner)
             watch.lap("copy")
-            request = _request(current, run_id, _Restore(tag, planned, new.step(planned)))
+            step = _Restore(tag, planned, _overwrite(planned, copies, rewrites))
+            again = f"restoring again is safe. T{_may_be_left(tag)[1:]}"
+            request = CommitRequest(current.uuid, run_id, Base(current.head), (step,), again=again)
             landed = submit.commit(handle, current, request, telling)
     except CommitStateUnknown:
         raise
@@ -150,8 +150,9 @@ def restore(
         _untag(handle, current, tag, environment)
         raise
     watch.lap("commit")
+    context.engine.refresh(handle)
     return replace(
-        new.counted(report),
+        _counted(report, step.overwrite, rewrites),
         snapshot_ids=landed.snapshot_ids,
         operations=landed.operations,
         seconds=rounded(watch.seconds),
@@ -159,31 +160,18 @@ def restore(
     )
 
 
-def _plan(current: Current, partition: PartitionKey, snapshot_id: int) -> _Planned:
-    work = Restoration(current.name, partition, snapshot_id)
-    with readable(current.name):
-        difference = work.difference(current.table)
-        # read before anything is committed: an expiry may take the older snapshots meanwhile
-        undone = _batches_undone(current.table, work.store, partition, difference.version)
-    return _Planned(work, difference, undone, current.settings() if difference.rewritten else None)
-
-
-def _copies(current: Current, partition: PartitionKey, entries: Sequence[Entry], run_id: str) -> list[Copy]:
+def _copies(current: Current, partition: PartitionKey, entries: Sequence[Entry], prefix: str) -> list[Copy]:
     metadata = current.table.metadata
-    spec, schema, own_prefix = metadata.specs()[partition.spec_id], metadata.schema(), _prefix(run_id)
+    spec, schema = metadata.specs()[partition.spec_id], metadata.schema()
 
     def copy(number: int, entry: Entry) -> Copy:
-        name = FileNames(copy_prefix(entry.path, own_prefix), number, 0).next(entry.file_format.lower())
+        name = FileNames(copy_prefix(entry.path, prefix), number, 0).next(entry.file_format.lower())
         return Copy(entry, location_by(provider, spec, schema, partition, name))
 
     cannot = f"Cannot name new files of '{current.name}'"
     with storage_errors(cannot, "check its location provider; nothing was changed", table=current.name):
         provider = load_location_provider(metadata.location, metadata.properties)
         return [copy(number, entry) for number, entry in enumerate(entries)]
-
-
-def _prefix(run_id: str) -> str:
-    return f"{stream_hash(run_id)}-0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,42 +182,24 @@ class Copy:
     new_path: str
 
 
-@dataclass(frozen=True)
-class _New:
-    """The files that come back."""
+def _overwrite(planned: _Planned, copies: Sequence[Copy], rewrites: Sequence[Merged]) -> Overwrite:
+    written = tuple(file for result in rewrites for file in result.files)
+    copied = tuple(under_new_path(copy.entry, copy.new_path) for copy in copies)
+    return Overwrite(planned.difference.removed, written, copied)
 
-    copies: tuple[Copy, ...]
-    rewrites: tuple[Merged, ...]
 
-    @property
-    def written(self) -> list[NewDataFile]:
-        """Those that were written again."""
-        return [file for result in self.rewrites for file in result.files]
-
-    @property
-    def paths(self) -> list[str]:
-        return [*(copy.new_path for copy in self.copies), *(file.path for file in self.written)]
-
-    def step(self, planned: _Planned) -> Overwrite:
-        """The change that brings them."""
-        copied = tuple(under_new_path(copy.entry, copy.new_path) for copy in self.copies)
-        return Overwrite(planned.difference.removed, tuple(self.written), copied)
-
-    def counted(self, report: Report) -> Report:
-        """A forecast with what has become of it; which rows are deleted is known by now."""
-        copied_bytes = sum(copy.entry.size_bytes for copy in self.copies)
-        known_before = sum(file.deleted_rows for result in self.rewrites for file in result.inputs)
-        deleted = sum(result.rows_deleted for result in self.rewrites)
-        return replace(
-            report,
-            files_added=len(self.paths),
-            bytes_written=copied_bytes + sum(file.size_bytes for file in self.written),
-            bytes_copied=copied_bytes + sum(result.bytes_copied for result in self.rewrites),
-            bytes_decoded=sum(result.bytes_decoded for result in self.rewrites),
-            pages_copied=sum(result.pages_copied for result in self.rewrites),
-            decoded_because=decoded_because(self.rewrites),
-            rows_after=(report.rows_after or 0) + known_before - deleted,
-        )
+def _counted(report: Report, made: Overwrite, rewrites: Sequence[Merged]) -> Report:
+    """A forecast with what has become of it; which rows are deleted is known by now."""
+    copied_bytes, work = sum(entry.size_bytes for entry in made.copied), work_of(rewrites)
+    known_before = sum(file.deleted_rows for result in rewrites for file in result.inputs)
+    deleted = sum(result.rows_deleted for result in rewrites)
+    return replace(
+        report,
+        files_added=len(made.paths),
+        bytes_written=copied_bytes + sum(file.size_bytes for file in made.files),
+        rows_after=(report.rows_after or 0) + known_before - deleted,
+        **{**work, "bytes_copied": copied_bytes + work["bytes_copied"]},
+    )
 
 
 def copy_files(io: FileIO, owner: Uncommitted, copies: Sequence[Copy]) -> None:
@@ -376,8 +346,21 @@ class _Restore(Step):
         return self.overwrite.paths
 
     def validate(self, state: Loaded, base: Base, earlier: Collection[str]) -> Kept:
-        opening.check_supported(state.table)
-        _check_again(state, self.tag, self.planned)
+        """Raise what `difference` raises on the state that is committed to, and for what is new."""
+        table, work = state.table, self.planned.work
+        opening.check_supported(table)
+        if not work.difference(table).same_as(self.planned.difference):
+            raise CommitConflict(
+                f"{work.cannot(table)}: another writer changed the partition meanwhile; nothing was changed. Look "
+                "at its versions, and restore again if you still want to",
+                table=state.name,
+            )
+        if self.tag not in table.metadata.refs:
+            raise TableError(
+                f"{work.cannot(table)}: somebody removed tag '{self.tag}', which held the snapshot; nothing was "
+                "changed. Restore again",
+                table=state.name,
+            )
         return Kept(self)
 
     def stage(self, builder: SnapshotBuilder, summary: Mapping[str, str]) -> Snapshot:
@@ -388,28 +371,6 @@ class _Restore(Step):
 
     def summarize(self, base: Base) -> Mapping[str, str]:
         return {RESTORED_ID: str(self.planned.work.snapshot_id)}
-
-
-def _request(current: Current, run_id: str, step: _Restore) -> CommitRequest:
-    again = f"restoring again is safe. T{_may_be_left(step.tag)[1:]}"
-    return CommitRequest(current.uuid, run_id, Base(current.head), (step,), again=again)
-
-
-def _check_again(loaded: Loaded, tag: str, planned: _Planned) -> None:
-    """On the state that is committed to: raises what `difference` raises, and for what is new."""
-    table, work = loaded.table, planned.work
-    if not work.difference(table).same_as(planned.difference):
-        raise CommitConflict(
-            f"{work.cannot(table)}: another writer changed the partition meanwhile; nothing was changed. Look "
-            "at its versions, and restore again if you still want to",
-            table=loaded.name,
-        )
-    if tag not in table.metadata.refs:
-        raise TableError(
-            f"{work.cannot(table)}: somebody removed tag '{tag}', which held the snapshot; nothing was "
-            "changed. Restore again",
-            table=loaded.name,
-        )
 
 
 def _consequences(table: Table, planned: _Planned, snapshot_ids: Sequence[int]) -> list[str]:

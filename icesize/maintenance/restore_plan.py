@@ -84,6 +84,11 @@ def _parted(files: Iterable[FileFact], others: Iterable[FileFact]) -> tuple[list
     return common, surplus
 
 
+def _hits(deletes: Iterable[DeleteFile], file: FileFact) -> frozenset[_Identity]:
+    """Those of the delete files that hit rows of a data file, or may."""
+    return frozenset(_identity(delete) for delete in deletes if may_hit(delete, file))
+
+
 class Restoration:
     """What restoring one partition means on some state of the table, and whether it may be done.
 
@@ -118,19 +123,22 @@ class Restoration:
         self._check_specs(table, version, head)
         kept, gone = _parted(now, then)
         _, missing = _parted(then, now)
-        deletes_then, deletes = (self._deletes(table, snapshot) for snapshot in (version, head))
+        index_then, index = (self._delete_index(table, snapshot) for snapshot in (version, head))
+        deletes_then, deletes = (each.of_partition(self.partition).files for each in (index_then, index))
         paths = {file.path for file in gone}
-        again = [f for f in kept if f.path in paths or deletes_then.of_file(f) != deletes.of_file(f)]
+        again = [f for f in kept if f.path in paths or _hits(deletes_then, f) != _hits(deletes, f)]
         removed, back = (*gone, *again), (*missing, *again)
-        rewritten = tuple(deletes_then.index.noted(file) for file in back if deletes_then.of_file(file))
+        rewritten = tuple(index_then.noted(file) for file in back if _hits(deletes_then, file))
         self._check_rewritten(table, rewritten)
         self._check_other_listings(table, head, now, removed)
-        applied = {path for file in back for path, _ in deletes_then.of_file(file)}
+        applied = {path for file in back for path, _ in _hits(deletes_then, file)}
         self._check_files(table, {file.path for file in back} | applied)
         rows_before, rows_after = (sum(file.rows for file in files) for files in (now, then))
         rows_after -= sum(file.deleted_rows for file in rewritten)
-        copied = self._entries(table.io, version, [file for file in back if not deletes_then.of_file(file)])
-        return Difference(version, removed, copied, rewritten, deletes.identities, rows_before, rows_after)
+        copied = self._entries(table.io, version, [file for file in back if not _hits(deletes_then, file)])
+        return Difference(
+            version, removed, copied, rewritten, frozenset(map(_identity, deletes)), rows_before, rows_after
+        )
 
     def cannot(self, table: Table) -> str:
         """How the message of a refusal begins."""
@@ -151,15 +159,19 @@ class Restoration:
                 found |= {e.path: e for e in entries if PartitionKey.of(spec_id, e.values) == self.partition}
         return tuple(found[file.path] for file in files)
 
-    def _deletes(self, table: Table, snapshot: Snapshot | None) -> _Deletes:
+    def _delete_index(self, table: Table, snapshot: Snapshot | None) -> DeleteIndex:
         manifests = manifests_of(snapshot, table.io).deletes
-        return _Deletes(self.partition, DeleteIndex.of(self.store, table.io, manifests, table.metadata.specs()))
+        return DeleteIndex.of(self.store, table.io, manifests, table.metadata.specs())
 
     def _check_specs(self, table: Table, version: Snapshot, head: Snapshot | None) -> None:
         """Files of other specs are the same: rows of the partition may have moved between them and it."""
         then, now = (self._of_other_specs(table.io, snapshot) for snapshot in (version, head))
         old, new = (
-            {_identity(f) for path in some.keys() - others.keys() for f in self._all_files(table.io, some[path])}
+            {
+                _identity(file)
+                for facts in (self.store.facts(table.io, some[path]) for path in some.keys() - others.keys())
+                for file in facts.files(facts.live)
+            }
             for some, others in ((then, now), (now, then))
         )
         if old != new:
@@ -173,10 +185,6 @@ class Restoration:
         """Data manifests of other partition specs, by path."""
         data = manifests_of(snapshot, io).data
         return {m.manifest_path: m for m in data if m.partition_spec_id != self.partition.spec_id}
-
-    def _all_files(self, io: FileIO, manifest: ManifestFile) -> list[FileFact]:
-        facts = self.store.facts(io, manifest)
-        return facts.files(facts.live)
 
     def _check_rewritten(self, table: Table, files: Sequence[FileFact]) -> None:
         """The deletes that were pending on files that come back can be applied to them."""
@@ -214,19 +222,3 @@ class Restoration:
         if gone:
             others = f" and {len(gone) - 1} more of its {len(paths)} files are" if len(gone) > 1 else " is"
             raise TableError(f"{self.cannot(table)}: {gone[0]}{others} gone", table=self._name, missing=gone)
-
-
-@dataclass(frozen=True)
-class _Deletes:
-    """Delete files that may apply to files of the partition at one snapshot."""
-
-    partition: PartitionKey
-    index: DeleteIndex
-
-    @property
-    def identities(self) -> frozenset[_Identity]:
-        return frozenset(map(_identity, self.index.of_partition(self.partition).files))
-
-    def of_file(self, file: FileFact) -> frozenset[_Identity]:
-        """Those that hit rows of a data file, or may."""
-        return frozenset(_identity(d) for d in self.index.of_partition(self.partition).files if may_hit(d, file))

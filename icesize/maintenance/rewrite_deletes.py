@@ -11,7 +11,7 @@ from typing import Any
 
 from icesize import failpoints
 from icesize.environment import Stopwatch, rounded
-from icesize.maintenance.rounds import carried_out, rounds_of
+from icesize.maintenance.rounds import carried_out
 from icesize.maintenance.table_context import TableContext
 from icesize.parquet.deletes.rewrite import rewrite_deletes as write_deletes
 from icesize.parquet.files.data_file import MergeFailure, RewrittenDeletes
@@ -100,24 +100,25 @@ def rewrite_deletes(
     round leaves. Raises UnsupportedTable, TableError, CommitConflict (nothing is visible), or CommitStateUnknown with
     the attribute `report` of the rounds before.
     """
-    environment = context.environment
-    watch = Stopwatch(environment)
+    watch = Stopwatch(context.environment)
     selection = context.select()
     current, planned = selection.current, plan_delete_rewrites(selection.layout, selection.current.policy)
     rewrites = [rewrite for rewrite in planned if only is None or rewrite.partition in only]
-    report = DeletesReport(current.name)
     watch.lap("plan")
-    if dry_run:
-        report = replace(report, dry_run=True, data_files=sum(len(each.files) for each in rewrites))
-        rewrites = []
     failpoints.reach("planned")
 
-    def run(_: None, some: Sequence[DeleteRewrite]) -> DeletesReport:
-        return _round(context, current, some, selection.layout.head, watch)
+    def run(some: Sequence[DeleteRewrite], is_first: bool) -> DeletesReport:
+        report = _round(context, current, some, selection.layout.head, watch)
+        return context.refresh(report) if report.snapshot_ids else report
 
-    if rewrites:
-        rounds = rounds_of(rewrites, _ROUND * environment.limits.round_bytes)
-        report = carried_out(rounds, None, lambda: None, run, DeletesReport.together, "partition")
+    if dry_run:
+        files = sum(len(each.files) for each in rewrites)
+        report = DeletesReport(current.name, dry_run=True, data_files=files)
+    elif rewrites:
+        most_bytes = _ROUND * context.environment.limits.round_bytes
+        report = carried_out(rewrites, most_bytes, run, DeletesReport.together, "partition")
+    else:
+        report = DeletesReport(current.name)
     return replace(report, notes=(*current.warnings, *report.notes), seconds=rounded(watch.seconds))
 
 
@@ -130,15 +131,15 @@ def _round(
         results = _written(dict(enumerate(rewrites)), settings, owner)
         watch.lap("read")
         failpoints.reach("files-written")
-        done = [each for each in results.values() if isinstance(each, RewrittenDeletes)]
-        failed = tuple(each.why for each in results.values() if isinstance(each, MergeFailure))
-        report = DeletesReport(current.name, notes=failed)
+        done = tuple(each for each in results.values() if isinstance(each, RewrittenDeletes))
+        report = DeletesReport(
+            current.name, notes=tuple(f.why for f in results.values() if isinstance(f, MergeFailure))
+        )
         if done:
-            labels = {each.partition: each.label for each in rewrites}
-            request = CommitRequest(
-                current.uuid, run_id, Base(base), (RewriteDeletes(tuple(done), labels),), again="doing it again is safe"
-            )
-            report = _counted(report, submit.commit(context.handle, current, request, telling))
+            step = RewriteDeletes(done, {each.partition: each.label for each in rewrites})
+            request = CommitRequest(current.uuid, run_id, Base(base), (step,), again="doing it again is safe")
+            outcome = submit.commit(context.handle, current, request, telling)
+            report = _counted(report, outcome)
             watch.lap("commit")
     return report
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from icesize.environment import Environment, Stopwatch, rounded
+from icesize.environment import Stopwatch, rounded
+from icesize.maintenance.table_context import TableContext
 from icesize.report import with_text_ids
 from icesize.table.catalog.history import head_snapshot
-from icesize.table.commit import submit
 from icesize.table.commit.steps.rewrite_manifests import RewriteManifests
 from icesize.table.manifests.lists import manifests_in
-from icesize.table.state.handle import Current, TableHandle
 from icesize.units import format_count
 
 
@@ -47,18 +46,15 @@ class ManifestReport:
         return "  ".join((text, *self.notes))
 
 
-def rewrite_manifests(
-    handle: TableHandle, current: Current, environment: Environment, *, dry_run: bool = False
-) -> ManifestReport:
+def rewrite_manifests(context: TableContext, *, dry_run: bool = False) -> ManifestReport:
     """Put small data manifests together, sorted by partition, in one commit of metadata only.
 
     A dry run encodes them, too, to count them, and writes nothing.
 
-    Raises UnsupportedTable, TableError, CommitConflict (nothing landed) or CommitStateUnknown.
+    Raises UnsupportedTable, TableError, CommitConflict (nothing is visible) or CommitStateUnknown.
     """
-    watch = Stopwatch(environment)
-    step, again = RewriteManifests(), "rewriting manifests again is safe"
-    outcome = submit.commit_step(handle, current, step, environment, again=again, dry_run=dry_run)
+    current, watch = context.load(), Stopwatch(context.environment)
+    outcome = context.commit(current, RewriteManifests(), "rewriting manifests again is safe", dry_run=dry_run)
     watch.lap("commit")
     report = ManifestReport(current.name, dry_run=dry_run, notes=current.warnings, seconds=rounded(watch.seconds))
     if not outcome.done:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 from icesize.errors import CommitConflict, CommitStateUnknown, IcesizeError, RewriteFailed, is_from_outside
 from icesize.planning.files import FileFact, Layout
 from icesize.planning.plan import MergeGroup, Plan
-from icesize.table.catalog.access_errors import brief
+from icesize.table.catalog.access_errors import said
 from icesize.units import DURATION_EXAMPLES, SIZE_EXAMPLES, bytes_of, format_bytes, format_count, seconds_of
 
 
@@ -60,7 +60,6 @@ class Sized(Protocol):
 
 
 S = TypeVar("S", bound=Sized)
-State = TypeVar("State")
 
 
 def rounds_of(groups: Sequence[S], most_bytes: int | None) -> Iterator[tuple[S, ...]]:
@@ -128,7 +127,7 @@ def ended_by(end: Exception, report: R, left: str = "") -> R:
 
     Raises an error of unknown outcome, with `report` as an attribute if anything was committed.
     """
-    why = end if isinstance(end, (IcesizeError, RoundsEnd)) else brief(end)
+    why = end if isinstance(end, RoundsEnd) else said(end)
     if isinstance(end, CommitStateUnknown):
         if report.snapshot_ids:
             end.facts["report"] = report
@@ -139,32 +138,31 @@ def ended_by(end: Exception, report: R, left: str = "") -> R:
 
 
 def carried_out(
-    rounds: Iterator[tuple[S, ...]],
-    first: State,
-    again: Callable[[], State],
-    run: Callable[[State, tuple[S, ...]], R],
+    groups: Sequence[S],
+    most_bytes: int | None,
+    run: Callable[[tuple[S, ...], bool], R],
     together: Callable[[Sequence[R]], R],
     what: str = "merge",
 ) -> R:
-    """Run all rounds and return what they came to, `together`. `run` works on `first`, the state that was planned on,
-    and in each further round on what `again` returns.
+    """Call `run` with the groups of each round, True for the first, and return what the rounds came to, `together`.
 
-    A round of which every rewrite fails keeps no other from being made, and is the first thing that the report notes;
-    raises RewriteFailed when there is no other. If `run` or `again` raises another error after the first report, of
-    icesize or from outside, or `again` RoundsEnd, the rounds end by `ended_by`, and the report has how many rewrites
-    (`what`) are left.
+    The first round works on the state that was planned on, each further one on the table as it is then. A round of
+    which every rewrite fails keeps no other from being made, and is the first thing that the report notes; raises
+    RewriteFailed when there is no other. If `run` raises another error after the first report, of icesize or from
+    outside, or RoundsEnd, the rounds end by `ended_by`, and the report has how many rewrites (`what`) are left.
     """
     done, failed = list[R](), list[RewriteFailed]()
     ended: tuple[Exception, str] | None = None
-    for number, groups in enumerate(rounds):
+    rounds = rounds_of(groups, most_bytes)
+    for number, some in enumerate(rounds):
         try:
-            done.append(run(again() if number else first, groups))
+            done.append(run(some, number == 0))
         except RewriteFailed as error:
             failed.append(error)
         except Exception as end:
             if not can_end(end) or not (done or isinstance(end, RoundsEnd)):
                 raise
-            ended = end, f"{format_count(len([*groups, *chain.from_iterable(rounds)]), what)} left: "
+            ended = end, f"{format_count(len([*some, *chain.from_iterable(rounds)]), what)} left: "
     if not done:
         raise failed[0]
     report = together(done)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from threading import Lock
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass, field, replace
+from threading import Lock, RLock
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, Protocol, TypeVar
 
 from icesize.environment import Environment
 from icesize.errors import RewriteFailed
 from icesize.report import Report
+from icesize.table.commit.submit import commit_step
 from icesize.table.state.handle import Current, TableHandle
 from icesize.table.state.where import NO_MATCH, PartitionFilter, Where, partition_filter
 
@@ -21,6 +22,11 @@ if TYPE_CHECKING:
     from icesize.planning.files import Layout
     from icesize.planning.plan import MergeGroup, Plan
     from icesize.table.commit.batch_commit import Outcome
+    from icesize.table.commit.protocol import Step
+    from icesize.table.commit.request import CommitOutcome
+
+T = TypeVar("T")
+P = ParamSpec("P")
 
 Progress = Callable[[int], None]
 """Hears of bytes that are done, of those that a plan rewrites: of a whole group of files, or bit by bit."""
@@ -63,39 +69,39 @@ class Engine(Protocol):
 
 
 @dataclass(frozen=True)
-class _Told:
-    """An engine that tells, from several threads, how many bytes of those that it was asked for are done."""
+class InThisProcess:
+    """The engine where there is no Spark: threads of this process."""
 
-    engine: Engine
-    tally: Tally
-
-    @property
-    def most_bytes(self) -> int | None:
-        return self.engine.most_bytes
+    most_bytes: int
 
     def merge(
         self, groups: Mapping[int, MergeGroup], settings: WriteSettings, owner: Uncommitted, progress: Progress
     ) -> Results:
-        return self.engine.merge(groups, settings, owner, self._counted(groups, progress))
+        from icesize.parquet.rewriting.threads import merge_in_threads  # with all ways to merge
+
+        return merge_in_threads(groups, settings, owner, progress=progress)
 
     def cluster(self, work: ClusterWork, progress: Progress) -> Results:
-        return self.engine.cluster(work, self._counted(work.groups, progress))
+        from icesize.parquet.rewriting.cluster import cluster_in_threads
+
+        return cluster_in_threads(work.groups, work.prefixes, work.order, work.settings, work.owner, progress=progress)
 
     def refresh(self, handle: TableHandle) -> None:
-        self.engine.refresh(handle)
+        """Every query here loads the table by itself."""
 
-    def _counted(self, groups: Mapping[int, MergeGroup], progress: Progress) -> Progress:
-        lock, done, total = Lock(), 0, sum(group.size_bytes for group in groups.values())
-        self.tally(0, total)
 
-        def count(size_bytes: int) -> None:
-            nonlocal done
-            progress(size_bytes)
-            with lock:
-                done += size_bytes
-                self.tally(done, total)
+def counted(tally: Tally, size_bytes: int) -> Progress:
+    """Return progress of so many bytes, from several threads, as sums that `tally` hears."""
+    lock, done = Lock(), 0
+    tally(0, size_bytes)
 
-        return count
+    def count(done_bytes: int) -> None:
+        nonlocal done
+        with lock:
+            done += done_bytes
+            tally(done, size_bytes)
+
+    return count
 
 
 @dataclass(frozen=True)
@@ -114,15 +120,17 @@ class Selection:
 
 @dataclass(frozen=True)
 class TableContext:
-    """One table to maintain, with the engine that does it."""
+    """One table to maintain, with the engine that does it; `lock` is held by what changes the table."""
 
     handle: TableHandle
     environment: Environment
     engine: Engine
+    lock: RLock = field(default_factory=RLock, compare=False, repr=False)
 
-    def telling(self, tally: Tally) -> TableContext:
-        """The same, with somebody who hears of the bytes of each round."""
-        return replace(self, engine=_Told(self.engine, tally))
+    def alone(self, job: Callable[Concatenate[TableContext, P], T], *args: P.args, **options: P.kwargs) -> T:
+        """Run a job on this table while no other thread runs one; what looks at the table only does not wait."""
+        with self.lock:
+            return job(self, *args, **options)
 
     def load(self) -> Current:
         """The table now; a catalog that does not answer is asked again for a while."""
@@ -139,9 +147,19 @@ class TableContext:
             notes = (NO_MATCH, *notes)
         return Selection(current, layout, chosen, notes)
 
+    def commit(self, current: Current, step: Step, again: str, *, dry_run: bool) -> CommitOutcome:
+        """Commit one step that adds no files, as `submit.commit_step`; later queries see it."""
+        outcome = commit_step(self.handle, current, step, self.environment, again=again, dry_run=dry_run)
+        return outcome if dry_run else self.refresh(outcome)
+
     def affordable(self, budget_bytes: int) -> int:
         """What of a budget the engine rewrites at once."""
         return budget_bytes if self.engine.most_bytes is None else min(budget_bytes, self.engine.most_bytes)
+
+    def refresh(self, report: T) -> T:
+        """Return a report, after the engine was made to see what was committed."""
+        self.engine.refresh(self.handle)
+        return report
 
     def report(self, outcome: Outcome, what: str, changed: Sequence[str] = ()) -> Report:
         """The report of `what` was asked for; later queries see what was committed.
@@ -157,6 +175,4 @@ class TableContext:
                 table=self.handle.name,
                 reasons=why,
             )
-        if outcome.commit.snapshot_ids:
-            self.engine.refresh(self.handle)
-        return outcome.report
+        return self.refresh(outcome.report) if outcome.commit.snapshot_ids else outcome.report

@@ -24,16 +24,6 @@ Tell = Callable[[str, int, int | None], None]
 _BYTES = frozenset({"merging", "clustering"})
 """What is told in bytes; all else is told in files."""
 
-_STEPS = {
-    "merges": "merging",
-    "rewritten_deletes": "putting delete files together",
-    "deletes": "looking for useless delete files",
-    "manifests": "putting manifests together",
-    "expiry": "expiring snapshots",
-    "orphans": "looking for orphan files",
-}
-"""What the steps of a maintenance pass are called while they run."""
-
 
 @contextmanager
 def merging(console: Console, total_bytes: Callable[[], int]) -> Iterator[Callable[[int], None]]:
@@ -66,11 +56,14 @@ def deleting(console: Console) -> Iterator[Callable[[int, int | None], None]]:
 @contextmanager
 def maintaining(console: Console) -> Iterator[Tell]:
     """A bar for each step of a pass, and for each round of merges; yields the function that hears of them."""
+    from icesize.maintenance.full_pass import STEPS  # with all that a pass works with
+
+    words = {step.name: step.words for step in STEPS}
     with drawn(console) as tell:
 
         def hear(step: str, done: int, total: int | None) -> None:
             deletes = step == "expiry" and total is not None
-            tell("deleting" if deletes else _STEPS.get(step, step), done, total)
+            tell("deleting" if deletes else words[step], done, total)
 
         yield hear
 

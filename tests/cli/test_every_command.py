@@ -13,8 +13,10 @@ import pytest
 from pyiceberg.table import Table
 
 from icesize.cli.main import main
+from icesize.planning.files import PartitionKey
 from tests.support import tables
 from tests.support.command_line import Run, catalog_uri, on_a_terminal
+from tests.support.delete_files import delete_positions
 
 LOOKING = {
     "inspect": [],
@@ -26,11 +28,15 @@ LOOKING = {
     "streams": [],
 }
 """Commands that change no table, with the options of their test."""
+WELL_SIZED = ("max-delete-files=1", "target-file-size-bytes=1", "small-file-limit-bytes=1", "close-file-cost-bytes=0")
+"""Every file is well sized, and one more file costs nothing: only many delete files are due."""
 CHANGING = {
     "compact": [],
     "cluster": ["--by", "id", "--strategy", "hilbert"],
     "cluster --forget": ["--forget"],
     "maintain": [],
+    "rewrite-deletes": [word for key in WELL_SIZED for word in ("--policy", key)],
+    "remove-dangling-deletes": [],
     "rewrite-manifests": [],
     "restore": ["--partition", "kind=a", "--as-of", "2999-01-01"],
     "expire-snapshots": ["--older-than", "0s", "--retain-last", "1"],
@@ -48,13 +54,16 @@ AT_ONCE = {"history.expire.max-snapshot-age-ms": "1", "history.expire.min-snapsh
 
 @pytest.fixture
 def table(tmp_path: Path) -> Table:
-    """Small files of a stream, sorted by a column that the table remembers, and an orphan ten days old: something to do
-    for every command."""
+    """Small files of a stream, sorted by a column that the table remembers, two delete files of one of them and one of
+    a file that is gone, and an orphan ten days old: something to do for every command."""
     catalog = tables.sqlite_catalog(tmp_path)
     remembered = {"icesize.cluster.by": "id", "icesize.cluster.field-ids": "1:id", "icesize.cluster.strategy": "zorder"}
     made = tables.make_table(catalog, properties=AT_ONCE | remembered)
     for batch in range(8):
         tables.append(catalog, range(10 * batch, 10 * batch + 10), batch=batch)
+    paths = tables.live_paths(catalog.load_table("db.t"))
+    for path in (paths[0], paths[0], f"{made.location()}/data/kind=a/gone.parquet"):
+        delete_positions(made, {path: [0]}, PartitionKey(0, ("a",)))
     orphan = Path(tables.local(made.location())) / "data" / "orphan.parquet"
     orphan.write_bytes(b"nobody needs it")
     ten_days_ago = time.time() - 10 * 86_400

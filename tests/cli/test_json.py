@@ -26,6 +26,8 @@ COMMANDS = [
     ["versions"],
     ["expire-snapshots", "--keep-versions", "1"],
     ["remove-orphan-files"],
+    ["rewrite-deletes"],
+    ["remove-dangling-deletes"],
     ["rewrite-manifests"],
     ["maintain"],
 ]

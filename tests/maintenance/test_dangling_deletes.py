@@ -20,6 +20,7 @@ from icesize.planning.files import FileFact, PartitionKey
 from icesize.table.commit.snapshot_builder import SnapshotBuilder
 from icesize.table.state.handle import TableHandle
 from tests.support.delete_files import delete_equal, delete_positions, live_deletes
+from tests.support.jobs import context_of
 from tests.support.machine import Reader, Rows
 from tests.support.row_deletes import delete_ids, delete_rows
 from tests.support.tables import (
@@ -47,7 +48,7 @@ def removed(catalog: Catalog) -> DanglingReport:
     """The maintenance call on the table as it is now, without waiting; it changes no row and no data file."""
     handle = TableHandle(catalog, ("db", "t"))
     environment = Environment(monotonic=lambda: 0.0, now_ms=lambda: NOW_MS, sleep=lambda seconds: None)
-    return remove_dangling_deletes(handle, handle.load(), environment)
+    return remove_dangling_deletes(context_of(handle, environment))
 
 
 def looked_at(catalog: Catalog) -> DanglingReport:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
@@ -13,17 +17,27 @@ from icesize.environment import Environment, WorkLimits
 from icesize.errors import CommitStateUnknown, RewriteFailed, TableError
 from icesize.failpoints import armed
 from icesize.maintenance.dangling_deletes import DanglingReport
-from icesize.maintenance.full_pass import UNCHECKED, Upkeep, UpkeepReport
+from icesize.maintenance.full_pass import STEPS, UNCHECKED, Pass, Step, UpkeepReport, cluster, merge
 from icesize.maintenance.rewrite_deletes import DeletesReport
 from icesize.maintenance.rewrite_manifests import ManifestReport
 from icesize.maintenance.rounds import Budget
-from icesize.maintenance.table_context import Tally
+from icesize.maintenance.table_context import TableContext, Tally
 from icesize.report import Report
 from icesize.table.cleanup.expiry import ExpiryReport
 from icesize.table.cleanup.orphans import OrphanReport
+from icesize.table.state.handle import TableHandle
+from tests.support.jobs import context_of
 from tests.support.tables import append, arrow, check, ids_of, live_paths, local, make_table, operations, small_files
 
 ROUND_BYTES = WorkLimits().round_bytes
+ONCE = {
+    "rewritten_deletes": DeletesReport(),
+    "deletes": DanglingReport(),
+    "manifests": ManifestReport(),
+    "expiry": ExpiryReport(),
+    "orphans": OrphanReport(),
+}
+"""Steps that commit once, and what they came to."""
 
 
 @dataclass
@@ -37,11 +51,10 @@ class FakeTable:
     failing: tuple[str, ...] = ()
     damaged: tuple[str, ...] = ()
     conflicts: bool = False
-    name: str = "lake.db.t"
     seconds: float = 0.0
     done: list[str] = field(default_factory=list)
 
-    def merge_round(self, budget_bytes: int, cold_only: bool, *, progress: Tally) -> Report | None:
+    def merge_round(self, context: TableContext, budget_bytes: int, tally: Tally, *, cold_only: bool) -> Report | None:
         self._work(f"merge {'cold' if cold_only else 'all'} {budget_bytes}", "merges")
         size = min(budget_bytes, self.cold_bytes if cold_only else self.hot_bytes)
         if not size:
@@ -52,31 +65,27 @@ class FakeTable:
             self.hot_bytes -= size
         return Report(snapshot_ids=() if self.conflicts else (1,), operations=("replace",), bytes_written=size)
 
-    def cluster_round(self, budget_bytes: int, most_bytes: int | None, *, progress: Tally) -> Report | None:
+    def cluster_round(
+        self, context: TableContext, budget_bytes: int, tally: Tally, most_bytes: int | None
+    ) -> Report | None:
         self._work(f"cluster {budget_bytes}", "clustering")
         size = min(budget_bytes, self.loose_bytes)
         self.loose_bytes -= size
         return Report(snapshot_ids=(1,), operations=("replace",), bytes_written=size) if size else None
 
-    def rewrite_deletes(self) -> DeletesReport:
-        self._work("rewritten_deletes", "rewritten_deletes")
-        return DeletesReport()
+    def once(self, step: str) -> object:
+        """What a step came to that commits once."""
+        self._work(step, step)
+        return ONCE[step]
 
-    def remove_dangling_deletes(self) -> DanglingReport:
-        self._work("deletes", "deletes")
-        return DanglingReport()
-
-    def rewrite_manifests(self) -> ManifestReport:
-        self._work("manifests", "manifests")
-        return ManifestReport()
-
-    def expire_snapshots(self, *, progress: Tally) -> ExpiryReport:
-        self._work("expiry", "expiry")
-        return ExpiryReport()
-
-    def remove_orphan_files(self, *, trust_location: bool, progress: Tally) -> OrphanReport:
-        self._work("orphans", "orphans")
-        return OrphanReport()
+    def steps(self) -> list[Step]:
+        """The steps of every pass, which work on this table."""
+        runs: dict[str, Callable[[Pass], Iterable[Any]]] = {
+            "merges": partial(merge, one=self.merge_round),
+            "clustering": lambda work: cluster(work, self.cluster_round) if self.is_clustered else (),
+        }
+        runs |= {step: lambda work, step=step: [self.once(step)] for step in ONCE}
+        return [replace(step, run=runs[step.name]) for step in STEPS]
 
     def _work(self, what: str, step: str) -> None:
         self.seconds += 1
@@ -89,7 +98,9 @@ class FakeTable:
 
 def run(table: FakeTable, budget_bytes: int | None = None, budget_seconds: float | None = None) -> UpkeepReport:
     """One pass by a clock that goes on only when the table works."""
-    return Upkeep(table, Environment(monotonic=lambda: table.seconds), Budget(budget_bytes, budget_seconds)).run()
+    handle = cast(TableHandle, SimpleNamespace(name="lake.db.t"))
+    context = context_of(handle, Environment(monotonic=lambda: table.seconds))
+    return Pass(context, Budget(budget_bytes, budget_seconds)).run(table.steps())
 
 
 def test_every_step_runs_in_order() -> None:
@@ -235,8 +246,10 @@ def test_an_unknown_outcome_ends_the_pass() -> None:
     """Nothing more is deleted while the state of the table is unknown; the error has what was done before."""
 
     class Unknown(FakeTable):
-        def rewrite_manifests(self) -> ManifestReport:
-            raise CommitStateUnknown("Cannot tell")
+        def once(self, step: str) -> object:
+            if step == "manifests":
+                raise CommitStateUnknown("Cannot tell")
+            return super().once(step)
 
     table = Unknown(cold_bytes=10)
     with pytest.raises(CommitStateUnknown) as raised:
@@ -252,8 +265,10 @@ def test_a_pass_that_committed_nothing_reports_nothing_done(conflicts: bool) -> 
     """An unknown outcome has no report when no step before it committed anything."""
 
     class Unknown(FakeTable):
-        def rewrite_manifests(self) -> ManifestReport:
-            raise CommitStateUnknown("Cannot tell")
+        def once(self, step: str) -> object:
+            if step == "manifests":
+                raise CommitStateUnknown("Cannot tell")
+            return super().once(step)
 
     with pytest.raises(CommitStateUnknown) as raised:
         run(Unknown(cold_bytes=10 if conflicts else 0, conflicts=conflicts))

@@ -28,7 +28,7 @@ from pyiceberg.types import StringType
 from icesize import failpoints
 from icesize.environment import Environment
 from icesize.errors import CommitConflict, CommitStateUnknown, RewriteFailed, TableError, UnsupportedTable
-from icesize.maintenance.restore import RESTORED_ID, TAG_PREFIX, plan_restore, restore
+from icesize.maintenance.restore import RESTORED_ID, TAG_PREFIX, restore
 from icesize.parquet.files.names import FileNames, copy_prefix, set_of, set_prefix
 from icesize.planning.files import FileFact, PartitionKey
 from icesize.report import Report
@@ -40,6 +40,7 @@ from icesize.table.state.handle import TableHandle
 from icesize.table.state.live_files import files_at as files_of_version
 from tests.support.delete_files import delete_positions, live_deletes
 from tests.support.examples import examples
+from tests.support.jobs import context_of
 from tests.support.machine import Reader
 from tests.support.rest_faults import Fault
 from tests.support.rest_server import MiniRest
@@ -88,7 +89,7 @@ def restored(catalog: Catalog, snapshot_id: int, partition: PartitionKey = A) ->
         sleep=lambda seconds: None,
         new_id=lambda: f"restore-{next(_numbers)}",
     )
-    return restore(handle, current, partition, snapshot_id, environment)
+    return restore(context_of(handle, environment), current, partition, snapshot_id)
 
 
 def with_history(catalog: Catalog, **properties: str) -> tuple[Table, int]:
@@ -240,12 +241,12 @@ def test_what_is_equal_already_is_not_committed(catalog: Catalog) -> None:
 def test_a_forecast_changes_nothing(lake: SqlCatalog) -> None:
     """What would go and come, in files and rows, and what would be refused."""
     before, snapshot_id = with_history(lake)
-    handle = TableHandle(lake, ("db", "t"))
-    report = plan_restore(handle.load(), A, snapshot_id, Environment())
+    context = context_of(TableHandle(lake, ("db", "t")))
+    report = restore(context, context.load(), A, snapshot_id, dry_run=True)
     assert (report.files_added, report.files_removed, report.rows_before, report.rows_after) == (2, 2, 3, 2)
     assert (report.snapshot_ids, report.operations, report.notes) == ((), (), ())
     with pytest.raises(TableError, match="it had no files there"):
-        plan_restore(handle.load(), PartitionKey(0, ("x",)), snapshot_id, Environment())
+        restore(context, context.load(), PartitionKey(0, ("x",)), snapshot_id, dry_run=True)
     unchanged(lake, before)
 
 
@@ -498,7 +499,8 @@ def test_files_with_deletes_come_back_without_the_deleted_rows(catalog: Catalog)
     assert rows_at(catalog) == [2, 3, 5, 8]
     clean = files(catalog.load_table("db.t"), "a")[-1][0]
     replaced(catalog, small_files(catalog.load_table("db.t"), "a"), [70])
-    forecast = plan_restore(TableHandle(catalog, ("db", "t")).load(), A, then, Environment())
+    context = context_of(TableHandle(catalog, ("db", "t")))
+    forecast = restore(context, context.load(), A, then, dry_run=True)
     assert (forecast.files_added, forecast.files_removed, forecast.rows_before) == (4, 1, 1)
     report = restored(catalog, then)
     after = catalog.load_table("db.t")
@@ -778,7 +780,7 @@ def test_a_location_provider_that_fails_leaves_no_tag(lake: SqlCatalog) -> None:
     odd = table.metadata.model_copy(update={"properties": properties})
     current = replace(current, table=Table(table.name(), odd, table.metadata_location, table.io, table.catalog))
     with pytest.raises(TableError, match=r"Cannot name new files of 'lake\.db\.t': .* check its location provider"):
-        restore(handle, current, A, snapshot_id, Environment())
+        restore(context_of(handle), current, A, snapshot_id)
     unchanged(lake, before)
 
 

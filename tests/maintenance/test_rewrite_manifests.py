@@ -30,6 +30,7 @@ from icesize.table.manifests.packing import entries_by_partition, partition_orde
 from icesize.table.records.summary import RUN_ID
 from icesize.table.state.handle import TableHandle
 from icesize.table.state.where import partition_filter
+from tests.support.jobs import context_of
 from tests.support.rest_faults import Fault, Moment
 from tests.support.rest_server import MiniRest
 from tests.support.row_deletes import delete_rows
@@ -59,7 +60,7 @@ def rewrite(catalog: Catalog) -> ManifestReport:
     """The maintenance call, on the table as it is now, without waiting."""
     handle = TableHandle(catalog, ("db", "t"))
     environment = Environment(monotonic=lambda: 0.0, now_ms=lambda: NOW_MS, sleep=lambda seconds: None)
-    return rewrite_manifests(handle, handle.load(), environment)
+    return rewrite_manifests(context_of(handle, environment))
 
 
 def many_manifests(catalog: Catalog, kinds: Sequence[str] = "abab", **properties: str) -> Table:

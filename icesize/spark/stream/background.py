@@ -25,7 +25,6 @@ from pyspark.sql import SparkSession
 from icesize import failpoints
 from icesize.environment import Environment
 from icesize.errors import TableError
-from icesize.maintenance.compaction import rewrite
 from icesize.planning.files import PartitionKey
 from icesize.planning.merging.contention import BackOff
 from icesize.planning.merging.planner import plan_merges
@@ -36,7 +35,7 @@ from icesize.spark.engine.merge_job import CANCEL_AGAIN_SECONDS, run_merges
 from icesize.table.catalog.access_errors import brief
 from icesize.table.cleanup.expiry import expire
 from icesize.table.cleanup.retention_inputs import ExpireOptions
-from icesize.table.commit.batch_commit import Outcome, WrittenBatch, remember
+from icesize.table.commit.batch_commit import Outcome, WrittenBatch, remember, rewrite
 from icesize.table.commit.cluster_settings import off_because
 from icesize.table.state.handle import Current, TableHandle
 

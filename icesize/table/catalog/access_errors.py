@@ -47,6 +47,11 @@ def brief(error: BaseException) -> str:
     return told + missing_right(error, told)
 
 
+def said(error: BaseException) -> str:
+    """An error in one line, without credentials: ours as they are, others as `brief` gives them."""
+    return str(error) if isinstance(error, IcesizeError) else brief(error)
+
+
 def _given_up_for(error: BaseException) -> BaseException:
     """Why urllib3 could not connect, of the error that requests makes of it, whose own text begins with how often that
     was tried, and ends too late."""

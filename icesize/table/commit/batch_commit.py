@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -24,16 +24,20 @@ from icesize.parquet.files.data_file import (
     Written,
     decoded_because,
 )
+from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.files.uncommitted import Uncommitted, uncommitted
 from icesize.planning.files import Layout, PartitionKey
 from icesize.planning.merging.contention import BackOff
 from icesize.planning.plan import MergeGroup, Plan
 from icesize.report import Report
 from icesize.table.catalog.access_errors import readable
+from icesize.table.catalog.history import head_snapshot
 from icesize.table.commit import submit
 from icesize.table.commit.input_metrics import with_carried_over_metrics
 from icesize.table.commit.protocol import Base, CommitRequest
 from icesize.table.commit.request import CommitOutcome, steps_of
-from icesize.table.records.ledger import LedgerEntry
+from icesize.table.manifests.repeated_files import check_listed_once
+from icesize.table.records.ledger import LedgerEntry, stream_hash
 from icesize.table.records.summary import BYTES_INGESTED, CLUSTERED_BY, SECONDS, SMALL_FILES_MAX
 from icesize.table.state.handle import Current, TableHandle
 
@@ -129,27 +133,17 @@ def commit(written: WrittenBatch, handle: TableHandle, how: CommitContext) -> Co
     # takes reading manifests: before a commit keeps others waiting
     merged = with_carried_over_metrics(written.merges.merged, appended, current.table.io, current.settings)
     failpoints.reach("files-written")
-    request = _request(written, merged, how)
+    metadata = current.table.metadata
+    request = CommitRequest(
+        current.uuid, how.run_id, Base(written.layout.head, metadata.schema(), metadata.spec()),
+        steps_of(appended, merged, written.rows.absorbed), how.ledger, how.accept_new_checkpoint,
+    )  # fmt: skip
     check_still_there(handle, sorted(request.paths()), how.watch)
     request = replace(request, summary=_told(written, merged, how.watch.seconds["total"]))
     with how.lock:
-        outcome = CommitOutcome()
-        if request.steps:
-            outcome = submit.commit(handle, current, request, how.environment)
+        outcome = submit.commit(handle, current, request, how.environment) if request.steps else CommitOutcome()
     how.watch.lap("commit")
     return outcome
-
-
-def _request(written: WrittenBatch, merged: tuple[Merged, ...], how: CommitContext) -> CommitRequest:
-    metadata = written.current.table.metadata
-    return CommitRequest(
-        table_uuid=written.current.uuid,
-        run_id=how.run_id,
-        base=Base(written.layout.head, metadata.schema(), metadata.spec()),
-        steps=steps_of(written.rows.files, merged, written.rows.absorbed),
-        ledger=how.ledger,
-        accept_new_checkpoint=how.accept_new_checkpoint,
-    )
 
 
 def _told(written: WrittenBatch, merged: Sequence[Merged], seconds: float) -> dict[str, str]:
@@ -161,6 +155,44 @@ def _told(written: WrittenBatch, merged: Sequence[Merged], seconds: float) -> di
     if written.plan.clustering and not written.rows.files:
         facts[CLUSTERED_BY] = ",".join(written.plan.clustering.by.columns)
     return facts
+
+
+Runner = Callable[[Mapping[int, MergeGroup], WriteSettings, Uncommitted], Results]
+"""Rewrites groups, given by number, under file names with a prefix; the result of each, by its number."""
+
+
+def rewrite(
+    handle: TableHandle,
+    planned: WrittenBatch,
+    runner: Runner,
+    environment: Environment,
+    *,
+    prefix: str | None = None,
+    commit_lock: AbstractContextManager[object] | None = None,
+) -> Outcome:
+    """Carry out a plan made on a loaded state of one table: run by `runner`, committed as one REPLACE.
+
+    `prefix` names the files (None: by the run). `commit_lock` is that of `CommitContext`; if it raises, the files are
+    removed.
+
+    Raises TableError, CommitConflict, CommitStateUnknown or RewriteFailed.
+    """
+    watch, run_id = Stopwatch(environment), environment.new_id()
+    failpoints.reach("planned")
+    current, written, committed = planned.current, planned, CommitOutcome()
+    if groups := dict(enumerate(planned.plan.groups)):
+        if not planned.layout.complete:
+            # manifests without partitions that matter were not read: one of them may list an input file again
+            metadata, inputs = current.table.metadata, [file.path for group in groups.values() for file in group.inputs]
+            with readable(current.name):
+                check_listed_once(handle.store, current.table.io, head_snapshot(metadata), inputs)
+        settings = current.settings()
+        with uncommitted(settings.storage, prefix or f"{stream_hash(run_id)}-0", environment) as (owner, telling):
+            results = runner(groups, settings, owner)
+            watch.lap("merge")
+            written = replace(planned, merges=MergeResults.of(groups, results))
+            committed = commit(written, handle, CommitContext(run_id, telling, watch, commit_lock or nullcontext()))
+    return outcome_of(current, committed, written, watch.seconds, current.warnings)
 
 
 def check_still_there(handle: TableHandle, paths: Sequence[str], watch: Stopwatch) -> None:
@@ -245,15 +277,22 @@ def _facts(written: WrittenBatch, landed: Sequence[Merged]) -> dict[str, Any]:
         "rows_deleted": written.rows.rows_deleted + sum(g.rows_deleted for g in landed),
         "files_added": len(appended) + sum(len(g.files) for g in landed),
         "files_removed": len(absorbed) + sum(len(g.inputs) for g in landed),
-        "bytes_copied": sum(g.bytes_copied for g in merged),
-        "bytes_decoded": sum(g.bytes_decoded for g in merged) + sum(f.size_bytes for f in absorbed),
-        "pages_copied": sum(g.pages_copied for g in merged),
-        "decoded_because": decoded_because(merged),
+        **work_of(merged, sum(f.size_bytes for f in absorbed)),
         "delete_files_max": _most_delete_files(written, touched, landed),
         "small_files_max": _most_small_files(written, touched, landed),
         "partitions_touched": len(touched),
         "skipped": written.plan.skipped_by_reason,
         "held_back": {o.label: sum(o.held_back.values()) for o in written.plan.held_back},
+    }
+
+
+def work_of(rewritten: Sequence[Rewritten], more_bytes: int = 0) -> dict[str, Any]:
+    """Return what a report says of how files were rewritten; `more_bytes` were decoded beside them."""
+    return {
+        "bytes_copied": sum(group.bytes_copied for group in rewritten),
+        "bytes_decoded": sum(group.bytes_decoded for group in rewritten) + more_bytes,
+        "pages_copied": sum(group.pages_copied for group in rewritten),
+        "decoded_because": decoded_because(rewritten),
     }
 
 

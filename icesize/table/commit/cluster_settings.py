@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from pyiceberg.schema import Schema
@@ -76,28 +75,27 @@ def resolve(
     if names is None:
         return None
     how = _wanted_strategy(properties, strategy)
-    refuse = partial(_refused if columns is not None else _off, called)
     if columns is None:
         names = _names_now(metadata, names, called)
-    field_ids = _field_ids(metadata, policy, names, refuse)
-    _check_together(metadata, names, field_ids, how, refuse)
+    try:
+        field_ids = _field_ids(metadata, policy, names, how)
+    except _Unfit as unfit:
+        unfit_names, why = unfit.args
+        if columns is not None:
+            raise _refused(called, unfit_names, why) from None
+        why = f"by {_quoted(unfit_names)} (in '{BY_PROPERTY}'): {why}"
+        facts = {"table": called, "column": unfit_names[0], "why": f"{why}; {WAY_ON}"}
+        raise ClusteringOff(f"Cannot cluster '{called}' {why}", **facts) from None
     sealed_set_bytes = _sealed_set_bytes(properties, policy.target_file_size_bytes)
     return ClusterBy(names, field_ids, how, sealed_set_bytes, _new_share(properties))
 
 
-_Refusal = Callable[[Sequence[str], str], TableError]
-"""The error for columns, and why the table cannot be clustered by them."""
+class _Unfit(Exception):
+    """Columns that the table cannot be clustered by, and why."""
 
 
 def _refused(table: str, columns: Sequence[str], why: str) -> TableError:
     return TableError(f"Cannot cluster '{table}' by {_quoted(columns)}: {why}", table=table, column=columns[0])
-
-
-def _off(table: str, columns: Sequence[str], why: str) -> TableError:
-    by = f"{_quoted(columns)} (in '{BY_PROPERTY}')"
-    return ClusteringOff(
-        f"Cannot cluster '{table}' by {by}: {why}", table=table, column=columns[0], why=f"by {by}: {why}; {WAY_ON}"
-    )
 
 
 def _quoted(columns: Sequence[str]) -> str:
@@ -202,26 +200,29 @@ def _sealed_set_bytes(properties: Mapping[str, str], target_bytes: int) -> int:
     return int(text)
 
 
-def _field_ids(
-    metadata: TableMetadata,
-    policy: SizePolicy,
-    names: Sequence[str],
-    refuse: _Refusal,
-) -> tuple[int, ...]:
+def _field_ids(metadata: TableMetadata, policy: SizePolicy, names: Sequence[str], strategy: str) -> tuple[int, ...]:
+    """The ids of columns that a table can be clustered by, each by itself and all of them; raises _Unfit."""
     schema = metadata.schema()
     top_level = {field.name: field for field in schema.fields}
     columns = {leaf.field_id: leaf for leaf in leaves(WriteSettings.of(metadata, {}, policy.target_file_size_bytes))}
     for number, name in enumerate(names):
         field = top_level.get(name)
         if field is None:
-            raise refuse([name], _why_not_found(schema, name))
+            raise _Unfit([name], _why_not_found(schema, name))
         if name in names[:number]:
-            raise refuse([name], "it is named twice")
+            raise _Unfit([name], "it is named twice")
         if not field.field_type.is_primitive:
-            raise refuse([name], f"a {str(field.field_type).partition('<')[0]} has no order")
+            raise _Unfit([name], f"a {str(field.field_type).partition('<')[0]} has no order")
         if columns[field.field_id].lower is None:
-            raise refuse([name], _why_no_bounds(columns[field.field_id], metadata.properties))
-    return tuple(top_level[name].field_id for name in names)
+            raise _Unfit([name], _why_no_bounds(columns[field.field_id], metadata.properties))
+    if strategy != SORT and len(names) > MOST_CURVE_COLUMNS:
+        why = f"{strategy} takes at most {MOST_CURVE_COLUMNS} columns, as each one more makes all of them narrow less"
+        raise _Unfit(names, why)
+    field_ids = tuple(top_level[name].field_id for name in names)
+    constant = {f.source_id for f in metadata.spec().fields if isinstance(f.transform, IdentityTransform)}
+    if constant.issuperset(field_ids):
+        raise _Unfit(names, "partition columns are equal in all rows of a partition; name others")
+    return field_ids
 
 
 def _why_not_found(schema: Schema, name: str) -> str:
@@ -239,27 +240,10 @@ def _why_no_bounds(leaf: Leaf, properties: Mapping[str, str]) -> str:
     return f"manifests keep no bounds of it ({said}), so nobody could tell which files are clustered"
 
 
-def _check_together(
-    metadata: TableMetadata,
-    names: Sequence[str],
-    field_ids: Sequence[int],
-    strategy: str,
-    refuse: _Refusal,
-) -> None:
-    if strategy != SORT and len(names) > MOST_CURVE_COLUMNS:
-        why = f"{strategy} takes at most {MOST_CURVE_COLUMNS} columns, as each one more makes all of them narrow less"
-        raise refuse(names, why)
-    constant = {f.source_id for f in metadata.spec().fields if isinstance(f.transform, IdentityTransform)}
-    if constant.issuperset(field_ids):
-        why = "partition columns are equal in all rows of a partition; name others"
-        raise refuse(names, why)
-
-
 @dataclass(frozen=True)
 class KeptClusterBy:
-    """What is in the table now; `stored` says what of it was not there before. `notes` are sentences for people."""
+    """What was `stored` in the table because it was not there before. `notes` are sentences for people."""
 
-    by: ClusterBy
     stored: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -307,7 +291,7 @@ def _to_keep(by: ClusterBy, metadata: TableMetadata) -> tuple[tuple[TableUpdate,
     words = [f"{key}={value}" for key, value in properties.items()]
     words += [_order_words(metadata, wanted)] if order else []
     updates = (*((SetPropertiesUpdate(updates=properties),) if properties else ()), *order)
-    return updates, KeptClusterBy(by, tuple(words), notes)
+    return updates, KeptClusterBy(tuple(words), notes)
 
 
 def _names_to_keep(by: ClusterBy, metadata: TableMetadata) -> dict[str, str]:
@@ -335,7 +319,8 @@ def _order_to_keep(metadata: TableMetadata, wanted: list[SortField]) -> tuple[tu
     if wanted:
         replaced = f"({_words(metadata, order.fields)}) was replaced by ({_words(metadata, wanted)})"
         return _to_order(metadata, wanted), (f"the table's sort order {replaced}",)
-    return (), (_stays(metadata),)
+    stays = f"the table's sort order ({_words(metadata, order.fields)}) stays, as icesize has not set it"
+    return (), (f"{stays}: each writer sorts its files by it",)
 
 
 @dataclass(frozen=True)
@@ -365,15 +350,17 @@ def forget_cluster_by(run_id: str) -> MetadataChange[ForgottenClusterBy]:
                 f"Cannot forget the clustering of '{loaded.name}': its properties do not say by what", table=loaded.name
             )
         removed = [f"{key}={metadata.properties[key]}" for key in keys]
-        updates: tuple[TableUpdate, ...] = (RemovePropertiesUpdate(removals=keys),)
-        order = metadata.sort_order()
-        notes: tuple[str, ...] = ()
-        if not order.is_unsorted and _is_ours(metadata):
-            updates += _to_order(metadata, [])
-            removed.append(_order_words(metadata, order.fields))
-            notes = (_columns_stay(metadata, order.fields),)
-        elif not order.is_unsorted:
-            notes = (_stays(metadata),)
+        order, notes = _order_to_keep(metadata, [])
+        if order:
+            fields = metadata.sort_order().fields
+            removed.append(_order_words(metadata, fields))
+            # Java sends every order that the table has to its writers, and looks the columns of each up among today's
+            names = ", ".join(str(metadata.schema().find_column_name(field.source_id)) for field in fields)
+            notes = (
+                f"keep the columns it was sorted by ({names}): Iceberg remembers sort orders for ever, and Iceberg "
+                "1.11 on Spark cannot write to a table once a column of one of them is dropped",
+            )
+        updates = (RemovePropertiesUpdate(removals=keys), *order)
         same_order = AssertDefaultSortOrderId(default_sort_order_id=metadata.default_sort_order_id)
         return loaded.staged(updates, same_order), ForgottenClusterBy(tuple(removed), notes)
 
@@ -383,20 +370,6 @@ def forget_cluster_by(run_id: str) -> MetadataChange[ForgottenClusterBy]:
 
 def _stored_keys(metadata: TableMetadata) -> list[str]:
     return [key for key in (BY_PROPERTY, FIELD_IDS_PROPERTY, STRATEGY_PROPERTY) if key in metadata.properties]
-
-
-def _stays(metadata: TableMetadata) -> str:
-    order = _words(metadata, metadata.sort_order().fields)
-    return f"the table's sort order ({order}) stays, as icesize has not set it: each writer sorts its files by it"
-
-
-def _columns_stay(metadata: TableMetadata, fields: Sequence[SortField]) -> str:
-    # Java sends every order that the table has to its writers, and looks the columns of each up among today's
-    names = ", ".join(str(metadata.schema().find_column_name(field.source_id)) for field in fields)
-    return (
-        f"keep the columns it was sorted by ({names}): Iceberg remembers sort orders for ever, and Iceberg 1.11 on "
-        "Spark cannot write to a table once a column of one of them is dropped"
-    )
 
 
 def _order_words(metadata: TableMetadata, fields: Sequence[SortField]) -> str:

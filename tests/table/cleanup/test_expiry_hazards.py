@@ -7,6 +7,7 @@ import json
 import os
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -27,12 +28,14 @@ from icesize import SizedTable
 from icesize.environment import Environment
 from icesize.errors import CommitStateUnknown, PolicyError, TableError
 from icesize.failpoints import armed
-from icesize.maintenance.full_pass import UpkeepReport
+from icesize.maintenance.full_pass import STEPS, Pass, UpkeepReport
 from icesize.maintenance.rewrite_manifests import rewrite_manifests
+from icesize.maintenance.rounds import Budget
 from icesize.table.cleanup.expiry import ExpiryReport, expire
 from icesize.table.cleanup.retention_inputs import ExpireOptions
 from icesize.table.state.handle import TableHandle
 from tests.support.expiry import assert_clean, history, run_expiry
+from tests.support.jobs import context_of
 from tests.support.rest_faults import Fault
 from tests.support.rest_server import MiniRest
 from tests.support.tables import (
@@ -350,8 +353,7 @@ def test_history_that_cannot_be_read_is_an_error_of_the_table(
 def test_a_file_of_an_expired_parent_is_found_after_a_kill(lake: SqlCatalog) -> None:
     """Most catalogs keep the id of a parent that has expired: its manifests are gone, so they explain nothing."""
     appended(lake, 3)
-    handle = TableHandle(lake, ("db", "t"))
-    rewrite_manifests(handle, handle.load(), Environment())
+    rewrite_manifests(context_of(TableHandle(lake, ("db", "t"))))
     table = lake.load_table("db.t")
     tagged = table.metadata.snapshots[-1]
     table.manage_snapshots().create_tag(tagged.snapshot_id, "x").commit()
@@ -545,18 +547,15 @@ def test_properties_that_are_no_numbers_are_refused(lake: SqlCatalog, value: str
     assert len(lake.load_table("db.t").metadata.snapshots) == 4
 
 
-def test_storage_that_fails_in_one_step_does_not_end_the_pass(
-    lake: SqlCatalog, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An error that is not icesize's own is told by class and first line; the steps after it run."""
+def test_storage_that_fails_in_one_step_does_not_end_the_pass(lake: SqlCatalog) -> None:
+    """An error that is not icesize's own is reported by class and first line; the steps after it run."""
     appended(lake)
-    table = icesize.open(None, "db.t", catalog=lake)
 
-    def fails() -> None:
+    def fails(work: Pass) -> list[object]:
         raise OSError("connection reset\nwith a page of details")
 
-    monkeypatch.setattr(table, "rewrite_manifests", fails)
-    report = table.maintain()
+    steps = [replace(step, run=fails) if step.name == "manifests" else step for step in STEPS]
+    report = Pass(context_of(TableHandle(lake, ("db", "t"))), Budget()).run(steps)
     assert report.failed == {"manifests": "OSError: connection reset"}
     assert (report.expiry is None, report.orphans is None, report.is_well) == (False, False, False)
 
