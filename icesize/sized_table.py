@@ -451,8 +451,10 @@ class SizedTable:
         from icesize.spark.stream.sink import Sink
 
         return Sink(
-            for_its_server(spark, source), stream_id, placement, stream_safe, merge, statistics, write_tasks,
-            schema_evolution, accept_new_checkpoint, expire_every, query_id, listener, cluster, self._environment,
+            source=for_its_server(spark, source), stream_id=stream_id, placement=placement, stream_safe=stream_safe,
+            merge=merge, statistics=statistics, write_tasks=write_tasks, schema_evolution=schema_evolution,
+            accept_new_checkpoint=accept_new_checkpoint, expire_every=expire_every, query_id=query_id,
+            listener=listener, cluster=cluster, environment=self._environment,
         )  # fmt: skip
 
     def streams(self) -> list[ledger.LedgerEntry]:
