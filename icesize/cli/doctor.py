@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
@@ -13,11 +12,9 @@ import click
 
 from icesize.cli.options import FAILED, Target, command, table_options
 from icesize.cli.spark_choice import SparkChoice, spark_options
-from icesize.presentation import console
+from icesize.presentation import views
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from icesize.maintenance.checkup import Check
 
 _PACKAGES = ("pyiceberg", "pyarrow", "pyspark")
@@ -38,12 +35,9 @@ def doctor(target: Target, *, spark: SparkChoice) -> None:
     """
     checks = list(_examined(target, spark))
     working = _working(target, checks)
-
-    def show(out: Console) -> None:
-        console.show_checks(out, checks)
-        console.show_line(out, f"will work: {', '.join(working)}")
-
-    target.answer({"checks": [asdict(check) for check in checks], "will_work": working}, show)
+    target.answer(
+        {"checks": checks, "will_work": working}, (*views.checks(checks), (f"will work: {', '.join(working)}",))
+    )
     if any(check.state == "failed" for check in checks):
         raise click.exceptions.Exit(FAILED)
 

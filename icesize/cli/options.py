@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import wraps
@@ -21,13 +21,15 @@ from icesize.cli.values import Seconds, Size, pair_option, pairs
 from icesize.environment import Environment
 from icesize.errors import TableNotFound
 from icesize.planning.cluster_by import STRATEGIES
-from icesize.presentation.console import console_on, show_error
+from icesize.presentation import views
+from icesize.presentation.blocks import Block
+from icesize.presentation.console import console_on, show, show_error
+from icesize.results import document
 from icesize.units import format_bytes, format_count
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
     from pyiceberg.catalog import Catalog
-    from rich.console import Console
 
     from icesize.sized_table import SizedTable
     from icesize.table.cleanup.expiry import ExpiryReport
@@ -56,12 +58,12 @@ class Target:
     properties: Mapping[str, str] = field(repr=False)
     as_json: bool
 
-    def answer(self, document: object, show: Callable[[Console], object]) -> None:
+    def answer(self, result: Any, shown: Iterable[Block] | None = None) -> None:
         """Print what a command came to: the API's dictionary and nothing else, or what people see."""
         if self.as_json:
-            click.echo(json.dumps(document, indent=2))
+            click.echo(json.dumps(document(result), indent=2))
         else:
-            show(console_on())
+            show(console_on(), views.view(result) if shown is None else shown)
 
     def open(
         self,

@@ -9,30 +9,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from icesize.cli.options import (
-    FAILED,
-    Target,
-    budget_bytes_option,
-    budget_seconds_option,
-    by_options,
-    choice_options,
-    command,
-    confirm_expiry,
-    dry_run_option,
-    is_asked,
-    policy_option,
-    table_options,
-    warn,
-    yes_option,
-)
+from icesize.cli import options
+from icesize.cli.options import Target, command
 from icesize.cli.spark_choice import SparkChoice, spark_options
 from icesize.errors import UnsupportedTable
-from icesize.presentation import console, progress
-from icesize.presentation.console import console_on
+from icesize.presentation import progress, views
+from icesize.presentation.console import console_on, show
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from icesize.planning.plan import Plan
     from icesize.report import Report
     from icesize.sized_table import SizedTable
@@ -45,12 +29,12 @@ if TYPE_CHECKING:
     "icesize compact lake.db.events --where \"hour = 'h191'\" --dry-run",
     "icesize compact lake.db.events --budget-bytes 20GiB --master 'local[4]'",
 )
-@budget_bytes_option
-@budget_seconds_option
-@dry_run_option
+@options.budget_bytes_option
+@options.budget_seconds_option
+@options.dry_run_option
 @spark_options
-@choice_options
-@table_options
+@options.choice_options
+@options.table_options
 def compact(
     target: Target, *, where: str | None, policy: Mapping[str, str], spark: SparkChoice,
     budget_bytes: int | None, budget_seconds: float | None, dry_run: bool,
@@ -73,13 +57,13 @@ def compact(
     "icesize cluster lake.db.events --by customer_id,day --strategy hilbert",
     "icesize cluster lake.db.events --budget-bytes 20GiB",
 )
-@by_options("; remembered in the table's properties, with the strategy")
+@options.by_options("; remembered in the table's properties, with the strategy")
 @click.option("--forget", is_flag=True, help="Cluster nothing; take back what is remembered, and a sort's sort order.")
-@budget_bytes_option
-@dry_run_option
+@options.budget_bytes_option
+@options.dry_run_option
 @spark_options
-@choice_options
-@table_options
+@options.choice_options
+@options.table_options
 def cluster(
     target: Target, *, where: str | None, policy: Mapping[str, str], spark: SparkChoice, by: list[str] | None,
     strategy: str | None, budget_bytes: int | None, forget: bool, dry_run: bool,
@@ -108,18 +92,14 @@ def cluster(
 def _forget_clustering(target: Target, sized: SizedTable, dry_run: bool) -> None:
     """Nobody is asked: each setting is told with its value, and can be set again."""
     forgotten = sized.forget_clustering(dry_run=dry_run)
-
-    def show(out: Console) -> None:
-        verb, removed = ("would forget", "would remove") if dry_run else ("forgot", "removed")
-        console.show_line(out, f"{verb} the clustering of {sized.name}: {removed} {', '.join(forgotten.removed)}")
-        console.show_notes(out, forgotten.notes)
-
-    target.answer(forgotten.to_dict(), show)
+    verb, removed = ("would forget", "would remove") if dry_run else ("forgot", "removed")
+    line = f"{verb} the clustering of {sized.name}: {removed} {', '.join(forgotten.removed)}"
+    target.answer(forgotten, ((line,), *views.notes(forgotten.notes)))
 
 
 def _show_plan(target: Target, planned: Plan) -> None:
-    warn(target, planned.notes)
-    target.answer(planned.to_dict(), lambda out: console.show_plan(out, planned, groups=True))
+    options.warn(target, planned.notes)
+    target.answer(planned)
 
 
 def _carry_out(work: Callable[..., Report], target: Target) -> None:
@@ -128,24 +108,17 @@ def _carry_out(work: Callable[..., Report], target: Target) -> None:
     planned: list[Plan] = []
 
     def on_plan(plan: Plan) -> None:
-        warn(target, plan.notes)
-        console.show_plan(out, plan)
+        options.warn(target, plan.notes)
+        show(out, views.plan(plan, groups=False))
         planned.append(plan)
         if plan.groups:
             tell(0)
 
     with progress.merging(out, lambda: planned[0].bytes_to_write) as tell:
         report = work(on_plan=on_plan, progress=tell)
-
-    def show(out: Console) -> None:
-        if planned[0].groups:
-            console.show_report(out, report, planned[0])
-        else:
-            console.show_notes(out, [note for note in report.notes if note not in planned[0].notes])
-
-    target.answer(report.to_dict(), show)
+    target.answer(report, (views.committed if planned[0].groups else views.left_to_say)(report, planned[0]))
     if planned[0].groups and not report.snapshot_ids:
-        raise click.exceptions.Exit(FAILED)
+        raise click.exceptions.Exit(options.FAILED)
 
 
 @command(
@@ -154,13 +127,13 @@ def _carry_out(work: Callable[..., Report], target: Target) -> None:
     "icesize maintain lake.db.events --dry-run",
     "icesize maintain lake.db.events --budget-bytes 20GiB --budget-seconds 25m --master 'local[4]' --json",
 )
-@budget_bytes_option
-@budget_seconds_option
-@dry_run_option
-@yes_option
+@options.budget_bytes_option
+@options.budget_seconds_option
+@options.dry_run_option
+@options.yes_option
 @spark_options
-@policy_option
-@table_options
+@options.policy_option
+@options.table_options
 def maintain(
     target: Target, *, budget_bytes: int | None, budget_seconds: float | None, policy: Mapping[str, str],
     spark: SparkChoice, dry_run: bool, yes: bool,
@@ -170,18 +143,17 @@ def maintain(
     Exit code 1 when a step failed; the others ran all the same. What a pass leaves the next one goes on with.
     """
     if dry_run:
-        planned = target.open(policy, conf=spark.conf).plan_maintenance(budget_bytes)
-        target.answer(planned.to_dict(), lambda out: console.show_upkeep_plan(out, planned))
+        target.answer(target.open(policy, conf=spark.conf).plan_maintenance(budget_bytes))
         return
     with spark.session("maintain") as session:
         sized = target.open(policy, session)
-        if not yes and is_asked(target):
+        if not yes and options.is_asked(target):
             _ask_for_expiry(sized)
         with progress.maintaining(console_on(silent=target.as_json)) as tell:
             report = sized.maintain(budget_bytes, budget_seconds, progress=tell)
-    target.answer(report.to_dict(), lambda out: console.show_upkeep(out, report))
+    target.answer(report)
     if not report.is_well:
-        raise click.exceptions.Exit(FAILED)
+        raise click.exceptions.Exit(options.FAILED)
 
 
 def _ask_for_expiry(sized: SizedTable) -> None:
@@ -191,13 +163,12 @@ def _ask_for_expiry(sized: SizedTable) -> None:
         found = sized.expire_snapshots(dry_run=True)
     except UnsupportedTable:
         return  # so is the expiry of the pass, which tells why
-    confirm_expiry(sized.name, found)
+    options.confirm_expiry(sized.name, found)
 
 
 @command("rewrite-manifests", "Put many small manifests together", "icesize rewrite-manifests lake.db.events")
-@dry_run_option
-@table_options
+@options.dry_run_option
+@options.table_options
 def rewrite_manifests(target: Target, *, dry_run: bool) -> None:
     """Write many small manifests of TABLE together, in one commit."""
-    report = target.open().rewrite_manifests(dry_run=dry_run)
-    target.answer(report.to_dict(), lambda out: console.show_line(out, str(report)))
+    target.answer(target.open().rewrite_manifests(dry_run=dry_run))
