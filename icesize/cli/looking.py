@@ -86,9 +86,10 @@ def inspect(
     sized = target.open(policy)
     inspection = sized.inspect(where, filters=asked, price_per_1000_requests=price_per_1000_requests)
     options.warn(target, [str(advice) for advice in inspection.advice])
-    target.answer(inspection, views.health(inspection) if check else None)
-    if check and inspection.problems:
-        raise click.exceptions.Exit(options.UNWELL)
+    if not check:
+        target.answer(inspection)
+    else:
+        target.answer(inspection, views.health(inspection), exit_code=options.UNWELL if inspection.problems else 0)
 
 
 @command(

@@ -9,7 +9,7 @@ import click
 
 from icesize.cli import options
 from icesize.cli.options import Target, command
-from icesize.cli.values import Time, age_option
+from icesize.cli.values import AGE, AGE_OR_TIME, TIME
 from icesize.presentation import progress, views
 from icesize.presentation.console import console_on
 from icesize.units import format_bytes, format_count
@@ -24,7 +24,7 @@ from icesize.units import format_bytes, format_count
 )
 @options.partition_option(required=True)
 @click.option("--snapshot", "snapshot_id", type=int, help="The version, as `icesize versions` names it.")
-@click.option("--as-of", type=Time(), help="The version of this time; UTC unless it says its zone.")
+@click.option("--as-of", type=TIME, help="The version of this time; UTC unless it says its zone.")
 @options.yes_option
 @options.dry_run_option
 @options.table_options
@@ -60,7 +60,7 @@ def restore(
     "icesize expire-snapshots lake.db.events --reader s3://checkpoints/downstream",
 )
 @click.option("--keep-versions", type=int, metavar="N", help="Keep the newest N versions of each partition.")
-@age_option(or_time=True, help_text="Only those older than 5d, 12h or a time.")
+@click.option("--older-than", type=AGE_OR_TIME, help="Only those older than 5d, 12h or a time.")
 @click.option("--retain-last", type=int, metavar="N", help="Keep the newest N snapshots of each branch.")
 @click.option("--reader", "readers", multiple=True, metavar="PATH", help="A streaming reader's checkpoint. Repeatable.")
 @click.option("--force", is_flag=True, help="Go on where a reader's position cannot be kept.")
@@ -89,9 +89,7 @@ def expire_snapshots(
         options.confirm_expiry(sized.name, expire(dry_run=True))
     with progress.deleting(console_on(silent=target.as_json)) as tell:
         report = expire(dry_run=dry_run, progress=tell)
-    target.answer(report)
-    if report.files_failed > 0:
-        raise click.exceptions.Exit(options.FAILED)
+    target.answer(report, exit_code=options.FAILED if report.files_failed else 0)
 
 
 @command(
@@ -100,7 +98,7 @@ def expire_snapshots(
     "icesize remove-orphan-files lake.db.events",
     "icesize remove-orphan-files lake.db.events --older-than 7d --delete --yes",
 )
-@age_option("3d", help_text="At least 24h.")
+@click.option("--older-than", type=AGE, default="3d", show_default=True, help="At least 24h.")
 @click.option("--dry-run/--delete", default=True, show_default=True, help="Show them, or delete them.")
 @click.option("--trust-location", is_flag=True, help="No other table has files here: load none of the catalog's.")
 @options.yes_option
@@ -122,6 +120,4 @@ def remove_orphan_files(
         options.confirmed(f"Delete {files} that nothing refers to from the location of {sized.name}?")
     with progress.deleting(console_on(silent=target.as_json)) as tell:
         report = remove(dry_run=dry_run, progress=tell)
-    target.answer(report)
-    if report.files_failed > 0:
-        raise click.exceptions.Exit(options.FAILED)
+    target.answer(report, exit_code=options.FAILED if report.files_failed else 0)

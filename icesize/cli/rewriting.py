@@ -116,9 +116,9 @@ def _carry_out(work: Callable[..., Report], target: Target) -> None:
 
     with progress.merging(out, lambda: planned[0].bytes_to_write) as tell:
         report = work(on_plan=on_plan, progress=tell)
-    target.answer(report, (views.committed if planned[0].groups else views.left_to_say)(report, planned[0]))
-    if planned[0].groups and not report.snapshot_ids:
-        raise click.exceptions.Exit(options.FAILED)
+    shown = views.committed if planned[0].groups else views.left_to_say
+    failed = bool(planned[0].groups) and not report.snapshot_ids
+    target.answer(report, shown(report, planned[0]), exit_code=options.FAILED if failed else 0)
 
 
 @command(
@@ -151,9 +151,7 @@ def maintain(
             _ask_for_expiry(sized)
         with progress.maintaining(console_on(silent=target.as_json)) as tell:
             report = sized.maintain(budget_bytes, budget_seconds, progress=tell)
-    target.answer(report)
-    if not report.is_well:
-        raise click.exceptions.Exit(options.FAILED)
+    target.answer(report, exit_code=0 if report.is_well else options.FAILED)
 
 
 def _ask_for_expiry(sized: SizedTable) -> None:
