@@ -17,7 +17,7 @@ from icesize.parquet.deletes.positions import paths_named
 from icesize.parquet.files.storage import Storage
 from icesize.parquet.rewriting.threads import THREADS
 from icesize.planning.files import DeleteFile
-from icesize.results import Result
+from icesize.results import Result, keys
 from icesize.table.commit import submit
 from icesize.table.commit.steps.remove_dangling_deletes import RemoveDanglingDeletes
 from icesize.table.state.handle import Current, TableHandle
@@ -43,6 +43,13 @@ class DanglingReport(Result):
     dry_run: bool = False
     notes: tuple[str, ...] = ()
     seconds: dict[str, float] = field(default_factory=dict)
+
+    KEYS = keys("snapshot_ids")
+
+    @property
+    def snapshot_ids(self) -> tuple[int, ...]:
+        """The snapshot, as every report of a commit names its own."""
+        return () if self.snapshot_id is None else (self.snapshot_id,)
 
 
 def remove_dangling_deletes(

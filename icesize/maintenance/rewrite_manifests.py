@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from icesize.environment import Environment, Stopwatch, rounded
-from icesize.results import Result
+from icesize.results import Result, keys
 from icesize.table.catalog.history import head_snapshot
 from icesize.table.commit import submit
 from icesize.table.commit.steps.rewrite_manifests import RewriteManifests
@@ -28,6 +28,13 @@ class ManifestReport(Result):
     dry_run: bool = False
     notes: tuple[str, ...] = ()
     seconds: dict[str, float] = field(default_factory=dict)
+
+    KEYS = keys("snapshot_ids")
+
+    @property
+    def snapshot_ids(self) -> tuple[int, ...]:
+        """The snapshot, as every report of a commit names its own."""
+        return () if self.snapshot_id is None else (self.snapshot_id,)
 
 
 def rewrite_manifests(

@@ -580,6 +580,7 @@ VIEWS: Mapping[str, Callable[[Any], Look]] = {
     "Overview": overview,
 }
 LINES: Mapping[str, Callable[[Any], str]] = {
+    "Check": lambda check: f"{check.name}: {check.state}: {check.seen}",
     "Report": report_line,
     "PastCommit": commit_line,
     "Version": version_line,
