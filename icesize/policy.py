@@ -155,7 +155,10 @@ class SizePolicy:
         return SizePolicy(**{name: getattr(self, name) for name in self.given} | _from_argument(keys))
 
     def to_dict(self) -> dict[str, int | float | bool | None]:
-        """Field name -> resolved value; None where the value depends on the batch or the table."""
+        """Field name -> resolved value; None where the value depends on the batch or the table.
+
+        A policy is what a caller gives, no result: its document has no ids and nothing to leave out.
+        """
         return {name: getattr(self, name) for name in _FIELDS}
 
     @classmethod

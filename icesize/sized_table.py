@@ -19,6 +19,7 @@ from icesize.planning.merging.simulation import MOST_BATCHES, compare
 from icesize.planning.scan_cost import PRICE_PER_1000_REQUESTS
 from icesize.policy import SizePolicy
 from icesize.report import Report
+from icesize.results import Advice
 from icesize.table.catalog import opening
 from icesize.table.catalog.access_errors import readable
 from icesize.table.catalog.locations import is_object_store
@@ -166,7 +167,7 @@ class SizedTable:
 
     def _filters_asked(
         self, selection: Selection, filters: Sequence[str], where: Where
-    ) -> tuple[tuple[FilterUse, ...], tuple[str, ...]]:
+    ) -> tuple[tuple[FilterUse, ...], tuple[Advice, ...]]:
         """The files that each filter opens, and by which columns to cluster for them."""
         from icesize.maintenance.clustering import Wish, plan_clustering
         from icesize.planning.cluster_by import HILBERT, SORT
@@ -181,14 +182,14 @@ class SizedTable:
         try:
             plan = plan_clustering(self._context, Wish(columns, HILBERT if len(columns) > 1 else SORT, where))
         except TableError as error:
-            return uses, (str(error),)
+            return uses, (Advice(str(error)),)
         return uses, recommend(selection.current.name, layout.files, uses, columns, plan) if plan else ()
 
     def _inspected(
         self,
         selection: Selection,
         price_per_1000_requests: float | None = None,
-        recommended: tuple[str, ...] | None = None,
+        recommended: tuple[Advice, ...] | None = None,
     ) -> Inspection:
         """The inspection; by which columns to cluster is worked out where it is not `recommended`."""
         from icesize.planning.inspection import inspect as inspect_layout
@@ -504,11 +505,10 @@ class SizedTable:
         TableError for a snapshot that the table does not have.
         """
         from icesize.presentation.gather import gather
-        from icesize.presentation.overview import Overview
 
         selection = self._context.select()
         with readable(selection.current.name):
-            return Overview(gather(selection, self._inspected(selection), since, self._environment.now_ms()))
+            return gather(selection, self._inspected(selection), since, self._environment.now_ms())
 
     report = overview
 

@@ -26,13 +26,6 @@ def format_count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else plural}"
 
 
-def format_strategies(bytes_copied: int, pages_copied: int, bytes_decoded: int) -> str:
-    """`7.9 GiB copied in 1,200 pages, 1.7 GiB decoded`, without what is zero."""
-    pages = f" in {format_count(pages_copied, 'page')}" if pages_copied else ""
-    parts = [(bytes_copied, f"copied{pages}"), (bytes_decoded, "decoded")]
-    return ", ".join(f"{format_bytes(size)} {word}" for size, word in parts if size)
-
-
 def format_time(timestamp_ms: int) -> str:
     """`2026-11-20 14:05:01` of milliseconds since 1970, in UTC."""
     return datetime.fromtimestamp(timestamp_ms / 1000, timezone.utc).strftime("%Y-%m-%d %H:%M:%S")

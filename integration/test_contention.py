@@ -60,12 +60,12 @@ def test_another_compactor_is_named(spark: SparkSession, rest: Catalog, namespac
     """After Iceberg's own `rewrite_data_files` every report says that one of the two should be turned off."""
     table = f"rest.{namespace}.t"
     opened = three_batches(spark, table)
-    assert [advice for advice in opened.inspect().advice if "compactor" in advice] == []
+    assert [advice for advice in opened.inspect().advice if "compactor" in advice.sentence] == []
     spark.sql(f"CALL rest.system.rewrite_data_files(table => '{table}', options => map('rewrite-all', 'true'))")
     report = opened.sink("s", query_id="q").run(rows_of(spark, 3), 3)
     expected = f"another compactor (spark) works on '{table}': turn one off"
     for notes in (report.notes, opened.inspect().advice, opened.compact().notes):
-        assert [note for note in notes if note.startswith(expected)] != []
+        assert [note for note in notes if str(note).startswith(expected)] != []
 
 
 def test_rewritten_manifests_are_no_compactor(spark: SparkSession, rest: Catalog, namespace: str) -> None:

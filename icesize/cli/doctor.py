@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
+from contextlib import suppress
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from icesize.cli.options import FAILED, Target, command, table_options
 from icesize.cli.spark_choice import SparkChoice, spark_options
-from icesize.presentation import console
+from icesize.presentation import views
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from icesize.maintenance.checkup import Check
 
 _PACKAGES = ("pyiceberg", "pyarrow", "pyspark")
@@ -38,46 +34,31 @@ def doctor(target: Target, *, spark: SparkChoice) -> None:
     """
     checks = list(_examined(target, spark))
     working = _working(target, checks)
-
-    def show(out: Console) -> None:
-        console.show_checks(out, checks)
-        console.show_line(out, f"will work: {', '.join(working)}")
-
-    target.answer({"checks": [asdict(check) for check in checks], "will_work": working}, show)
-    if any(check.state == "failed" for check in checks):
-        raise click.exceptions.Exit(FAILED)
+    shown = (*views.checks(checks), (f"will work: {', '.join(working)}",))
+    failed = any(check.state == "failed" for check in checks)
+    target.answer({"checks": checks, "will_work": working}, shown, exit_code=FAILED if failed else 0)
 
 
 def _examined(target: Target, spark: SparkChoice) -> Iterator[Check]:
     """In the order in which one thing needs the other."""
     from icesize.maintenance.checkup import Check, checked
+    from icesize.spark.engine.launch import java_version
+
+    def optional(name: str, found: str | None, missing: str) -> Check:
+        return Check(name, "well", found) if found else Check(name, "missing", missing)
 
     yield Check("icesize", "well", f"{version('icesize')}, Python {platform.python_version()}")
     yield from (checked(package, partial(version, package)) for package in _PACKAGES)
-    yield _java()
-    yield _matplotlib()
+    without_java = "none in JAVA_HOME or on PATH; Spark needs Java 17, all else works without"
+    yield optional("Java", java_version(), without_java)
+    drawing = None
+    with suppress(PackageNotFoundError):
+        drawing = version("matplotlib")
+    yield optional("matplotlib", drawing, "`report` needs it to draw: pip install 'icesize[report]'")
     if target.table:
         yield from _table(target)
     if spark.is_wanted:
         yield checked("Spark", partial(_spark, spark))
-
-
-def _java() -> Check:
-    from icesize.maintenance.checkup import Check
-    from icesize.spark.engine.launch import java_version
-
-    if told := java_version():
-        return Check("Java", "well", told)
-    return Check("Java", "missing", "none in JAVA_HOME or on PATH; Spark needs Java 17, all else works without")
-
-
-def _matplotlib() -> Check:
-    from icesize.maintenance.checkup import Check
-
-    try:
-        return Check("matplotlib", "well", version("matplotlib"))
-    except PackageNotFoundError:
-        return Check("matplotlib", "missing", "`report` needs it to draw: pip install 'icesize[report]'")
 
 
 def _table(target: Target) -> Sequence[Check]:

@@ -4,34 +4,20 @@ but for `streams --forget`."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from icesize.cli.options import (
-    UNWELL,
-    Target,
-    by_options,
-    choice_options,
-    command,
-    confirmed,
-    dry_run_option,
-    is_asked,
-    partition_option,
-    table_options,
-    warn,
-    yes_option,
-)
+from icesize.cli import options
+from icesize.cli.options import Target, command
 from icesize.cli.values import pairs
 from icesize.errors import IcesizeError
-from icesize.presentation import console
+from icesize.presentation import views
 from icesize.units import format_bytes
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from icesize.sized_table import SizedTable
     from icesize.table.records.ledger import LedgerEntry
 
@@ -79,8 +65,8 @@ def _limit_option(default: int) -> Callable[[Callable[..., Any]], Callable[..., 
 @click.option(
     "--filters", "filters_file", type=click.File(encoding="utf-8"), help="A file of such filters, one a line."
 )
-@choice_options
-@table_options
+@options.choice_options
+@options.table_options
 def inspect(
     target: Target,
     *,
@@ -99,11 +85,11 @@ def inspect(
     asked = [*filters, *_lines(filters_file)]
     sized = target.open(policy)
     inspection = sized.inspect(where, filters=asked, price_per_1000_requests=price_per_1000_requests)
-    warn(target, inspection.advice)
-    show = console.show_health if check else console.show_inspection
-    target.answer(inspection.to_dict(), lambda out: show(out, inspection))
-    if check and inspection.problems:
-        raise click.exceptions.Exit(UNWELL)
+    options.warn(target, [str(advice) for advice in inspection.advice])
+    if not check:
+        target.answer(inspection)
+    else:
+        target.answer(inspection, views.health(inspection), exit_code=options.UNWELL if inspection.problems else 0)
 
 
 @command(
@@ -121,9 +107,9 @@ def inspect(
     callback=_policies,
     help="Replay the batches of the history under the present policy and under one with these keys. Repeatable.",
 )
-@by_options(": show `cluster --by` without changing or remembering anything")
-@choice_options
-@table_options
+@options.by_options(": show `cluster --by` without changing or remembering anything")
+@options.choice_options
+@options.table_options
 def plan(
     target: Target,
     *,
@@ -141,8 +127,7 @@ def plan(
     if what_if:
         if where or by or strategy:
             raise click.UsageError("--what-if is about the whole table: it goes without --where, --by and --strategy")
-        compared = sized.compare_policies(*what_if)
-        target.answer(compared.to_dict(), lambda out: console.show_comparison(out, compared))
+        target.answer(sized.compare_policies(*what_if))
         return
     planned = sized.plan(where)
     try:
@@ -153,14 +138,9 @@ def plan(
         clustering, planned = None, replace(planned, notes=(*planned.notes, str(error)))
     if strategy and clustering is None:
         raise click.UsageError("--strategy needs --by: the table does not say by which columns it is clustered")
-    warn(target, planned.notes)
-
-    def show(out: Console) -> None:
-        console.show_plan(out, planned, groups=True)
-        if clustering is not None:
-            console.show_plan(out, clustering, groups=True)
-
-    target.answer(planned.to_dict() | {"cluster_plan": clustering and clustering.to_dict()}, show)
+    options.warn(target, planned.notes)
+    both = (line for one in (planned, clustering) if one for line in views.plan(one))
+    target.answer(planned.to_dict() | {"cluster_plan": clustering and clustering.to_dict()}, both)
 
 
 @command(
@@ -170,9 +150,9 @@ def plan(
     "icesize streams lake.db.events --forget clicks --dry-run",
 )
 @click.option("--forget", metavar="ID", help="Remove this stream: its next batch is taken whatever its query and id.")
-@yes_option
-@dry_run_option
-@table_options
+@options.yes_option
+@options.dry_run_option
+@options.table_options
 def streams(target: Target, *, forget: str | None, yes: bool, dry_run: bool) -> None:
     """List the streams that have committed to TABLE, each with its newest batch.
 
@@ -183,15 +163,14 @@ def streams(target: Target, *, forget: str | None, yes: bool, dry_run: bool) -> 
     sized = target.open()
     if forget is None:
         entries = sized.streams()
-        target.answer([asdict(entry) for entry in entries], lambda out: console.show_streams(out, sized.name, entries))
+        target.answer(entries, views.streams(sized.name, entries))
         return
-    if not yes and not dry_run and is_asked(target):
+    if not yes and not dry_run and options.is_asked(target):
         entry = sized.forget_stream(forget, dry_run=True)
-        confirmed(f"Forget {_told(entry, sized)}? A batch that is in the table may then land again")
+        options.confirmed(f"Forget {_told(entry, sized)}? A batch that is in the table may then land again")
     entry = sized.forget_stream(forget, dry_run=dry_run)
-    left = [asdict(other) for other in sized.streams() if other.stream_id != forget]
-    verb = "would forget" if dry_run else "forgot"
-    target.answer(left, lambda out: console.show_line(out, f"{verb} {_told(entry, sized)}"))
+    left = [other for other in sized.streams() if other.stream_id != forget]
+    target.answer(left, [(f"{'would forget' if dry_run else 'forgot'} {_told(entry, sized)}",)])
 
 
 def _told(entry: LedgerEntry, sized: SizedTable) -> str:
@@ -204,16 +183,14 @@ def _told(entry: LedgerEntry, sized: SizedTable) -> str:
     "icesize versions lake.db.events --partition hour=h191",
     "icesize versions lake.db.events --limit 100",
 )
-@partition_option(required=False)
-@_limit_option(console.MOST_VERSIONS)
-@table_options
+@options.partition_option(required=False)
+@_limit_option(views.MOST_VERSIONS)
+@options.table_options
 def versions(target: Target, *, partition: str | None, limit: int | None) -> None:
     """List the versions of a partition of TABLE, newest first; of all partitions without --partition."""
     sized = target.open()
     found = sized.versions(partition)
-    document = [version.to_dict() for version in found[:limit]]
-    shown = limit or console.MOST_VERSIONS
-    target.answer(document, lambda out: console.show_versions(out, sized.name, found, shown))
+    target.answer(found[:limit], views.versions(sized.name, found, limit or views.MOST_VERSIONS))
 
 
 @command(
@@ -222,16 +199,15 @@ def versions(target: Target, *, partition: str | None, limit: int | None) -> Non
     "icesize history lake.db.events",
     "icesize history lake.db.events --limit 100",
 )
-@_limit_option(console.MOST_COMMITS)
-@table_options
+@_limit_option(views.MOST_COMMITS)
+@options.table_options
 def history(target: Target, *, limit: int | None) -> None:
     """List the commits of TABLE, newest first: rows, files, bytes, bytes written per byte ingested (W), seconds.
 
     A batch and its merges are one commit; those of other writers are marked as such. What a commit does not tell is
     blank.
     """
-    found = target.open().history(limit or (None if target.as_json else console.MOST_COMMITS))
-    target.answer(found.to_dict(), lambda out: console.show_history(out, found))
+    target.answer(target.open().history(limit or (None if target.as_json else views.MOST_COMMITS)))
 
 
 @command(
@@ -243,7 +219,7 @@ def history(target: Target, *, limit: int | None) -> None:
 @click.option("--output", "-o", type=_FILE, metavar="FILE", help="The page: one HTML file that needs no network.")
 @click.option("--png", type=_FILE, metavar="FILE", help="The pictures alone, as an image.")
 @click.option("--since", metavar="SNAPSHOT", help="Compare file sizes with those at this snapshot.")
-@table_options
+@options.table_options
 def report(target: Target, *, output: Path | None, png: Path | None, since: str | None) -> None:
     """Draw the files of TABLE now and as `compact` would leave them, its partitions over time, and what batches cost.
 
@@ -259,10 +235,5 @@ def report(target: Target, *, output: Path | None, png: Path | None, since: str 
         output.write_text(overview.to_html(), encoding="utf-8")
     if png:
         png.write_bytes(overview.to_png())
-
-    def show(out: Console) -> None:
-        for path in filter(None, (output, png)):
-            console.show_line(out, f"wrote {path}, {format_bytes(path.stat().st_size)}", "bold")
-        console.show_notes(out, [advice.sentence for advice in overview.facts.advice])
-
-    target.answer(overview.to_dict(), show)
+    wrote = [((f"wrote {p}, {format_bytes(p.stat().st_size)}", "bold"),) for p in (output, png) if p]
+    target.answer(overview, (*wrote, *views.notes(overview.advice)))

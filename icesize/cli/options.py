@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import wraps
@@ -17,17 +17,19 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from icesize.cli.process import collect_from_now_on, load_arrow_alone
-from icesize.cli.values import Seconds, Size, pair_option, pairs
+from icesize.cli.values import SECONDS, SIZE, pair_option, pairs
 from icesize.environment import Environment
 from icesize.errors import TableNotFound
 from icesize.planning.cluster_by import STRATEGIES
-from icesize.presentation.console import console_on, show_error
+from icesize.presentation import views
+from icesize.presentation.blocks import Block
+from icesize.presentation.console import console_on, show, show_error
+from icesize.results import document
 from icesize.units import format_bytes, format_count
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
     from pyiceberg.catalog import Catalog
-    from rich.console import Console
 
     from icesize.sized_table import SizedTable
     from icesize.table.cleanup.expiry import ExpiryReport
@@ -56,12 +58,14 @@ class Target:
     properties: Mapping[str, str] = field(repr=False)
     as_json: bool
 
-    def answer(self, document: object, show: Callable[[Console], object]) -> None:
-        """Print what a command came to: the API's dictionary and nothing else, or what people see."""
+    def answer(self, result: Any, shown: Iterable[Block] | None = None, *, exit_code: int = 0) -> None:
+        """Print what a command came to, the API's dictionary and nothing else or what people see; end with the code."""
         if self.as_json:
-            click.echo(json.dumps(document, indent=2))
+            click.echo(json.dumps(document(result), indent=2))
         else:
-            show(console_on())
+            show(console_on(), views.view(result) if shown is None else shown)
+        if exit_code:
+            raise click.exceptions.Exit(exit_code)
 
     def open(
         self,
@@ -181,9 +185,9 @@ def policy_option(command: _Command) -> _Command:
     )(command)  # fmt: skip
 
 
-budget_bytes_option = click.option("--budget-bytes", type=Size(), help="How much may be written anew, such as 20GiB.")
+budget_bytes_option = click.option("--budget-bytes", type=SIZE, help="How much may be written anew, such as 20GiB.")
 budget_seconds_option = click.option(
-    "--budget-seconds", type=Seconds(), help="How long it may take, such as 25m; what is begun is finished."
+    "--budget-seconds", type=SECONDS, help="How long it may take, such as 25m; what is begun is finished."
 )
 dry_run_option = click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
 yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask on a terminal.")

@@ -7,20 +7,10 @@ from functools import partial
 
 import click
 
-from icesize.cli.options import (
-    FAILED,
-    Target,
-    command,
-    confirm_expiry,
-    confirmed,
-    dry_run_option,
-    is_asked,
-    partition_option,
-    table_options,
-    yes_option,
-)
-from icesize.cli.values import Time, age_option
-from icesize.presentation import console, progress
+from icesize.cli import options
+from icesize.cli.options import Target, command
+from icesize.cli.values import AGE, AGE_OR_TIME, TIME
+from icesize.presentation import progress, views
 from icesize.presentation.console import console_on
 from icesize.units import format_bytes, format_count
 
@@ -32,12 +22,12 @@ from icesize.units import format_bytes, format_count
     "icesize restore lake.db.events --partition hour=h191 --snapshot 3817798880064455296 --dry-run",
     "icesize restore lake.db.events --partition hour=h191 --as-of 2026-01-31T12:00",
 )
-@partition_option(required=True)
+@options.partition_option(required=True)
 @click.option("--snapshot", "snapshot_id", type=int, help="The version, as `icesize versions` names it.")
-@click.option("--as-of", type=Time(), help="The version of this time; UTC unless it says its zone.")
-@yes_option
-@dry_run_option
-@table_options
+@click.option("--as-of", type=TIME, help="The version of this time; UTC unless it says its zone.")
+@options.yes_option
+@options.dry_run_option
+@options.table_options
 def restore(
     target: Target, *, partition: str, snapshot_id: int | None, as_of: datetime | None, yes: bool,
     dry_run: bool,
@@ -54,12 +44,12 @@ def restore(
     bring_back = partial(sized.restore, partition, snapshot_id, as_of=as_of)
     if not yes and not dry_run:
         name = partition or "the whole table"
-        rows = console.rows_before_and_after(bring_back(dry_run=True))
+        rows = views.rows_of(bring_back(dry_run=True))
         when = f"snapshot {snapshot_id}" if as_of is None else f"{as_of:%Y-%m-%d %H:%M:%S %Z}"
         question = f"Restore {name} of {sized.name} to {when}, {rows}?"
         click.confirm(f"{question} Streaming readers of this table will stop at the overwrite", abort=True, err=True)
     report = bring_back(dry_run=dry_run)
-    target.answer(report.to_dict(), lambda out: console.show_restored(out, report))
+    target.answer(report, views.committed(report))
 
 
 @command(
@@ -70,13 +60,13 @@ def restore(
     "icesize expire-snapshots lake.db.events --reader s3://checkpoints/downstream",
 )
 @click.option("--keep-versions", type=int, metavar="N", help="Keep the newest N versions of each partition.")
-@age_option(or_time=True, help_text="Only those older than 5d, 12h or a time.")
+@click.option("--older-than", type=AGE_OR_TIME, help="Only those older than 5d, 12h or a time.")
 @click.option("--retain-last", type=int, metavar="N", help="Keep the newest N snapshots of each branch.")
 @click.option("--reader", "readers", multiple=True, metavar="PATH", help="A streaming reader's checkpoint. Repeatable.")
 @click.option("--force", is_flag=True, help="Go on where a reader's position cannot be kept.")
-@yes_option
-@dry_run_option
-@table_options
+@options.yes_option
+@options.dry_run_option
+@options.table_options
 def expire_snapshots(
     target: Target,
     *,
@@ -95,13 +85,11 @@ def expire_snapshots(
     """
     sized = target.open()
     expire = partial(sized.expire_snapshots, keep_versions, older_than, retain_last, readers=readers, force=force)
-    if not yes and not dry_run and is_asked(target):
-        confirm_expiry(sized.name, expire(dry_run=True))
+    if not yes and not dry_run and options.is_asked(target):
+        options.confirm_expiry(sized.name, expire(dry_run=True))
     with progress.deleting(console_on(silent=target.as_json)) as tell:
         report = expire(dry_run=dry_run, progress=tell)
-    target.answer(report.to_dict(), lambda out: console.show_expiry(out, report))
-    if report.files_failed > 0:
-        raise click.exceptions.Exit(FAILED)
+    target.answer(report, exit_code=options.FAILED if report.files_failed else 0)
 
 
 @command(
@@ -110,11 +98,11 @@ def expire_snapshots(
     "icesize remove-orphan-files lake.db.events",
     "icesize remove-orphan-files lake.db.events --older-than 7d --delete --yes",
 )
-@age_option("3d", help_text="At least 24h.")
+@click.option("--older-than", type=AGE, default="3d", show_default=True, help="At least 24h.")
 @click.option("--dry-run/--delete", default=True, show_default=True, help="Show them, or delete them.")
 @click.option("--trust-location", is_flag=True, help="No other table has files here: load none of the catalog's.")
-@yes_option
-@table_options
+@options.yes_option
+@options.table_options
 def remove_orphan_files(
     target: Target, *, older_than: timedelta, dry_run: bool, trust_location: bool, yes: bool
 ) -> None:
@@ -125,13 +113,11 @@ def remove_orphan_files(
     """
     sized = target.open()
     remove = partial(sized.remove_orphan_files, older_than, trust_location=trust_location)
-    if not yes and not dry_run and is_asked(target):
+    if not yes and not dry_run and options.is_asked(target):
         with progress.deleting(console_on()) as tell:
             found = remove(progress=tell)
         files = f"{format_count(found.files_found, 'file')} ({format_bytes(found.bytes_found)})"
-        confirmed(f"Delete {files} that nothing refers to from the location of {sized.name}?")
+        options.confirmed(f"Delete {files} that nothing refers to from the location of {sized.name}?")
     with progress.deleting(console_on(silent=target.as_json)) as tell:
         report = remove(dry_run=dry_run, progress=tell)
-    target.answer(report.to_dict(), lambda out: console.show_orphans(out, report))
-    if report.files_failed > 0:
-        raise click.exceptions.Exit(FAILED)
+    target.answer(report, exit_code=options.FAILED if report.files_failed else 0)

@@ -9,30 +9,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from icesize.cli.options import (
-    FAILED,
-    Target,
-    budget_bytes_option,
-    budget_seconds_option,
-    by_options,
-    choice_options,
-    command,
-    confirm_expiry,
-    dry_run_option,
-    is_asked,
-    policy_option,
-    table_options,
-    warn,
-    yes_option,
-)
+from icesize.cli import options
+from icesize.cli.options import Target, command
 from icesize.cli.spark_choice import SparkChoice, spark_options
 from icesize.errors import UnsupportedTable
-from icesize.presentation import console, progress
-from icesize.presentation.console import console_on
+from icesize.presentation import progress, views
+from icesize.presentation.console import console_on, show
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from icesize.planning.plan import Plan
     from icesize.report import Report
     from icesize.sized_table import SizedTable
@@ -45,12 +29,12 @@ if TYPE_CHECKING:
     "icesize compact lake.db.events --where \"hour = 'h191'\" --dry-run",
     "icesize compact lake.db.events --budget-bytes 20GiB --master 'local[4]'",
 )
-@budget_bytes_option
-@budget_seconds_option
-@dry_run_option
+@options.budget_bytes_option
+@options.budget_seconds_option
+@options.dry_run_option
 @spark_options
-@choice_options
-@table_options
+@options.choice_options
+@options.table_options
 def compact(
     target: Target, *, where: str | None, policy: Mapping[str, str], spark: SparkChoice,
     budget_bytes: int | None, budget_seconds: float | None, dry_run: bool,
@@ -74,13 +58,13 @@ def compact(
     "icesize cluster lake.db.events --by customer_id,day --strategy hilbert",
     "icesize cluster lake.db.events --budget-bytes 20GiB",
 )
-@by_options("; remembered in the table's properties, with the strategy")
+@options.by_options("; remembered in the table's properties, with the strategy")
 @click.option("--forget", is_flag=True, help="Cluster nothing; take back what is remembered, and a sort's sort order.")
-@budget_bytes_option
-@dry_run_option
+@options.budget_bytes_option
+@options.dry_run_option
 @spark_options
-@choice_options
-@table_options
+@options.choice_options
+@options.table_options
 def cluster(
     target: Target, *, where: str | None, policy: Mapping[str, str], spark: SparkChoice, by: list[str] | None,
     strategy: str | None, budget_bytes: int | None, forget: bool, dry_run: bool,
@@ -109,18 +93,14 @@ def cluster(
 def _forget_clustering(target: Target, sized: SizedTable, dry_run: bool) -> None:
     """Nobody is asked: each setting is told with its value, and can be set again."""
     forgotten = sized.forget_clustering(dry_run=dry_run)
-
-    def show(out: Console) -> None:
-        verb, removed = ("would forget", "would remove") if dry_run else ("forgot", "removed")
-        console.show_line(out, f"{verb} the clustering of {sized.name}: {removed} {', '.join(forgotten.removed)}")
-        console.show_notes(out, forgotten.notes)
-
-    target.answer(forgotten.to_dict(), show)
+    verb, removed = ("would forget", "would remove") if dry_run else ("forgot", "removed")
+    line = f"{verb} the clustering of {sized.name}: {removed} {', '.join(forgotten.removed)}"
+    target.answer(forgotten, ((line,), *views.notes(forgotten.notes)))
 
 
 def _show_plan(target: Target, planned: Plan) -> None:
-    warn(target, planned.notes)
-    target.answer(planned.to_dict(), lambda out: console.show_plan(out, planned, groups=True))
+    options.warn(target, planned.notes)
+    target.answer(planned)
 
 
 def _carry_out(work: Callable[..., Report], target: Target) -> None:
@@ -129,24 +109,17 @@ def _carry_out(work: Callable[..., Report], target: Target) -> None:
     planned: list[Plan] = []
 
     def on_plan(plan: Plan) -> None:
-        warn(target, plan.notes)
-        console.show_plan(out, plan)
+        options.warn(target, plan.notes)
+        show(out, views.plan(plan, groups=False))
         planned.append(plan)
         if plan.groups:
             tell(0)
 
     with progress.merging(out, lambda: planned[0].bytes_to_write) as tell:
         report = work(on_plan=on_plan, progress=tell)
-
-    def show(out: Console) -> None:
-        if planned[0].groups:
-            console.show_report(out, report, planned[0])
-        else:
-            console.show_notes(out, [note for note in report.notes if note not in planned[0].notes])
-
-    target.answer(report.to_dict(), show)
-    if planned[0].groups and not report.snapshot_ids:
-        raise click.exceptions.Exit(FAILED)
+    shown = views.committed if planned[0].groups else views.left_to_say
+    failed = bool(planned[0].groups) and not report.snapshot_ids
+    target.answer(report, shown(report, planned[0]), exit_code=options.FAILED if failed else 0)
 
 
 @command(
@@ -155,13 +128,13 @@ def _carry_out(work: Callable[..., Report], target: Target) -> None:
     "icesize maintain lake.db.events --dry-run",
     "icesize maintain lake.db.events --budget-bytes 20GiB --budget-seconds 25m --master 'local[4]' --json",
 )
-@budget_bytes_option
-@budget_seconds_option
-@dry_run_option
-@yes_option
+@options.budget_bytes_option
+@options.budget_seconds_option
+@options.dry_run_option
+@options.yes_option
 @spark_options
-@policy_option
-@table_options
+@options.policy_option
+@options.table_options
 def maintain(
     target: Target, *, budget_bytes: int | None, budget_seconds: float | None, policy: Mapping[str, str],
     spark: SparkChoice, dry_run: bool, yes: bool,
@@ -171,18 +144,15 @@ def maintain(
     Exit code 1 when a step failed; the others ran all the same. What a pass leaves the next one goes on with.
     """
     if dry_run:
-        planned = target.open(policy, conf=spark.conf).maintain(budget_bytes, budget_seconds, dry_run=True)
-        target.answer(planned.to_dict(), lambda out: console.show_upkeep_plan(out, planned))
+        target.answer(target.open(policy, conf=spark.conf).maintain(budget_bytes, budget_seconds, dry_run=True))
         return
     with spark.session("maintain") as session:
         sized = target.open(policy, session)
-        if not yes and is_asked(target):
+        if not yes and options.is_asked(target):
             _ask_for_expiry(sized)
         with progress.maintaining(console_on(silent=target.as_json)) as tell:
             report = sized.maintain(budget_bytes, budget_seconds, progress=tell)
-    target.answer(report.to_dict(), lambda out: console.show_upkeep(out, report))
-    if not report.is_well:
-        raise click.exceptions.Exit(FAILED)
+    target.answer(report, exit_code=0 if report.is_well else options.FAILED)
 
 
 def _ask_for_expiry(sized: SizedTable) -> None:
@@ -192,7 +162,7 @@ def _ask_for_expiry(sized: SizedTable) -> None:
         found = sized.expire_snapshots(dry_run=True)
     except UnsupportedTable:
         return  # so is the expiry of the pass, which tells why
-    confirm_expiry(sized.name, found)
+    options.confirm_expiry(sized.name, found)
 
 
 @command(
@@ -201,9 +171,9 @@ def _ask_for_expiry(sized: SizedTable) -> None:
     "icesize rewrite-deletes lake.db.events --dry-run",
     "icesize rewrite-deletes lake.db.events --policy max-delete-files=5",
 )
-@dry_run_option
-@policy_option
-@table_options
+@options.dry_run_option
+@options.policy_option
+@options.table_options
 def rewrite_deletes(target: Target, *, policy: Mapping[str, str], dry_run: bool) -> None:
     """Put the delete files of TABLE together: one for each data file that is read with more than max-delete-files.
 
@@ -211,9 +181,7 @@ def rewrite_deletes(target: Target, *, policy: Mapping[str, str], dry_run: bool)
     when other writers came first everywhere.
     """
     report = target.open(policy).rewrite_deletes(dry_run=dry_run)
-    target.answer(report.to_dict(), lambda out: console.show_line(out, str(report)))
-    if report.conflicts and not report.snapshot_ids:
-        raise click.exceptions.Exit(FAILED)
+    target.answer(report, exit_code=options.FAILED if report.conflicts and not report.snapshot_ids else 0)
 
 
 @command(
@@ -221,21 +189,19 @@ def rewrite_deletes(target: Target, *, policy: Mapping[str, str], dry_run: bool)
     "Remove delete files that hit nothing",
     "icesize remove-dangling-deletes lake.db.events --dry-run",
 )
-@dry_run_option
-@table_options
+@options.dry_run_option
+@options.table_options
 def remove_dangling_deletes(target: Target, *, dry_run: bool) -> None:
     """Take delete files out of TABLE that hit no data file any more, in one commit; data files stay as they are.
 
     The files themselves go when the snapshots that list them have expired.
     """
-    report = target.open().remove_dangling_deletes(dry_run=dry_run)
-    target.answer(report.to_dict(), lambda out: console.show_line(out, str(report)))
+    target.answer(target.open().remove_dangling_deletes(dry_run=dry_run))
 
 
 @command("rewrite-manifests", "Put many small manifests together", "icesize rewrite-manifests lake.db.events")
-@dry_run_option
-@table_options
+@options.dry_run_option
+@options.table_options
 def rewrite_manifests(target: Target, *, dry_run: bool) -> None:
     """Write many small manifests of TABLE together, in one commit."""
-    report = target.open().rewrite_manifests(dry_run=dry_run)
-    target.answer(report.to_dict(), lambda out: console.show_line(out, str(report)))
+    target.answer(target.open().rewrite_manifests(dry_run=dry_run))

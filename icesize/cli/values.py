@@ -31,37 +31,19 @@ def pairs(ctx: click.Context, parameter: click.Parameter, values: tuple[str, ...
     return found
 
 
-class Size(click.ParamType):  # type: ignore[type-arg,unused-ignore]
-    """A size, which arrives as bytes."""
+class Parsed(click.ParamType):  # type: ignore[type-arg,unused-ignore]
+    """A value that `parse` reads, which gives None for a text that is not what is `expected`."""
 
-    name = "SIZE"
+    def __init__(self, name: str, parse: Callable[[str], Any], expected: str) -> None:
+        self.name, self._parse, self._expected = name, parse, expected
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if (size_bytes := bytes_of(str(value))) is None:
-            self.fail(f"'{value}' is not a size {SIZE_EXAMPLES}, or a number of bytes", param, ctx)
-        return size_bytes
-
-
-class Seconds(click.ParamType):  # type: ignore[type-arg,unused-ignore]
-    """A duration, which arrives as seconds."""
-
-    name = "DURATION"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        if (seconds := seconds_of(str(value))) is None:
-            self.fail(f"'{value}' is not a duration {DURATION_EXAMPLES}, or a number of seconds", param, ctx)
-        return seconds
-
-
-class Time(click.ParamType):  # type: ignore[type-arg,unused-ignore]
-    """A point in time in ISO 8601, which arrives with its zone; without one it is UTC."""
-
-    name = "TIME"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
-        if (time := _time(str(value))) is None:
-            self.fail(f"'{value}' is not a time such as 2026-01-31T12:00", param, ctx)
-        return time
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return what the text says; a value that was read already stays."""
+        if not isinstance(value, str):
+            return value
+        if (parsed := self._parse(value)) is None:
+            self.fail(f"'{value}' is not {self._expected}", param, ctx)
+        return parsed
 
 
 def _time(text: str) -> datetime | None:
@@ -71,20 +53,21 @@ def _time(text: str) -> datetime | None:
     return None
 
 
-def age_option(default: str | None = None, *, or_time: bool = False, help_text: str) -> Callable[[_Command], _Command]:
-    """`--older-than` with an age such as `3d`, as a timedelta; with `or_time` also an ISO 8601 time (no zone: UTC)."""
+def _age(text: str) -> timedelta | None:
+    age_ms = parse_ms(text)
+    return None if age_ms is None else timedelta(milliseconds=age_ms)
 
-    def parsed(ctx: click.Context, parameter: click.Parameter, value: str | None) -> timedelta | datetime | None:
-        if value is None:
-            return None
-        if (age_ms := parse_ms(value)) is not None:
-            return timedelta(milliseconds=age_ms)
-        if or_time and (time := _time(value)):
-            return time
-        expected = "an age such as 3d, 12h or 30m" + (", or a time such as 2026-01-31T12:00" if or_time else "")
-        raise click.BadParameter(f"'{value}' is not {expected}", ctx=ctx, param=parameter)
 
-    return click.option(
-        "--older-than", default=default, show_default=default is not None, callback=parsed, help=help_text,
-        metavar="AGE|TIME" if or_time else "AGE",
-    )  # fmt: skip
+def _age_or_time(text: str) -> timedelta | datetime | None:
+    age = _age(text)
+    return _time(text) if age is None else age
+
+
+_A_TIME = "a time such as 2026-01-31T12:00"
+_AN_AGE = "an age such as 3d, 12h or 30m"
+SIZE = Parsed("SIZE", bytes_of, f"a size {SIZE_EXAMPLES}, or a number of bytes")
+SECONDS = Parsed("DURATION", seconds_of, f"a duration {DURATION_EXAMPLES}, or a number of seconds")
+TIME = Parsed("TIME", _time, _A_TIME)
+"""In ISO 8601, which arrives with its zone; without one it is UTC."""
+AGE = Parsed("AGE", _age, _AN_AGE)
+AGE_OR_TIME = Parsed("AGE|TIME", _age_or_time, f"{_AN_AGE}, or {_A_TIME}")

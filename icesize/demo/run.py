@@ -17,7 +17,8 @@ from icesize.demo.lake import EVENTS, RACE_ICEBERG, RACE_ICESIZE, Lake, full_nam
 from icesize.demo.queries import SQL, QueryCost, measure
 from icesize.errors import EngineUnavailable
 from icesize.planning.plan import Plan
-from icesize.presentation.console import show_bars, show_line, show_plan, show_report
+from icesize.presentation import views
+from icesize.presentation.console import show, show_line
 from icesize.presentation.progress import merging
 from icesize.sized_table import SizedTable
 from icesize.sized_table import open as open_table
@@ -134,7 +135,7 @@ def _show_files(story: _Story) -> None:
         f"at most {format_count(inspection.small_files_max, 'small file')} in an hour"
     )
     story.most_files = max(story.most_files, inspection.small_files)
-    show_bars(story.console, inspection, full_bar_files=story.most_files)
+    show(story.console, [views.bars(inspection, story.most_files)])
 
 
 def _query(story: _Story, state: str, heading: str) -> None:
@@ -178,12 +179,12 @@ def _mend(story: _Story) -> None:
     table = story.table()
     story.title(f"What would be done: icesize plan {name}", "This reads what the catalog knows, and changes nothing.")
     plan = table.plan()
-    show_plan(console, plan)
+    show(console, views.plan(plan, groups=False))
     story.title(f"It is done: icesize compact {name}", "One commit; readers and writers of the table go on meanwhile.")
     planned: list[Plan] = []
     with merging(console, lambda: planned[0].bytes_to_write) as progress:
         report = table.compact(on_plan=planned.append, progress=progress)
-    show_report(console, report, plan)
+    show(console, views.committed(report, plan))
     _show_files(story)
 
 

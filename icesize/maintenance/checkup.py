@@ -12,6 +12,7 @@ from typing import Literal
 
 from icesize.environment import Environment
 from icesize.parquet.files.storage import Storage
+from icesize.results import Result
 from icesize.table.catalog.access_errors import said
 from icesize.table.catalog.history import head_snapshot
 from icesize.table.manifests.facts import read_facts
@@ -23,15 +24,12 @@ from icesize.units import format_bytes, format_count
 
 
 @dataclass(frozen=True)
-class Check:
+class Check(Result):
     """One thing that was looked at, and what was seen: `well`, `missing` (much goes without it), or `failed`."""
 
     name: str
     state: Literal["well", "missing", "failed"]
     seen: str
-
-    def __str__(self) -> str:
-        return f"{self.name}: {self.state}: {self.seen}"
 
 
 def check_up(handle: TableHandle, environment: Environment) -> Iterator[Check]:

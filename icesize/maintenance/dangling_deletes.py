@@ -9,9 +9,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
 
 from icesize.environment import Stopwatch, rounded
 from icesize.errors import RewriteFailed
@@ -20,9 +19,9 @@ from icesize.parquet.deletes.positions import paths_named
 from icesize.parquet.files.storage import Storage
 from icesize.parquet.rewriting.threads import THREADS
 from icesize.planning.files import DeleteFile
-from icesize.report import with_text_ids
+from icesize.results import Result, keys
 from icesize.table.commit.steps.remove_dangling_deletes import RemoveDanglingDeletes
-from icesize.units import format_bytes, format_count
+from icesize.units import format_count
 
 LOG = logging.getLogger("icesize")
 
@@ -31,7 +30,7 @@ _READ_AT_ONCE = 8
 
 
 @dataclass(frozen=True)
-class DanglingReport:
+class DanglingReport(Result):
     """Outcome of removing delete files that hit nothing; without `snapshot_id` there were none, or it was a dry run.
 
     `delete_files` were removed, of so many `bytes`. They stay on storage until the snapshots before have expired.
@@ -45,18 +44,12 @@ class DanglingReport:
     notes: tuple[str, ...] = ()
     seconds: dict[str, float] = field(default_factory=dict)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Stable keys, JSON-ready values."""
-        return with_text_ids(asdict(self))
+    KEYS = keys("snapshot_ids")
 
-    def __str__(self) -> str:
-        if not self.delete_files:
-            text = f"nothing to do in {self.table}: every delete file still hits a data file"
-        else:
-            files = format_count(self.delete_files, "delete file")
-            text = f"{files} of {format_bytes(self.bytes)} in {self.table} hit nothing"
-            text = f"{text}{'' if self.dry_run else ' and went'}  {self.seconds.get('total', 0.0):.2f} s"
-        return "  ".join((text, *self.notes))
+    @property
+    def snapshot_ids(self) -> tuple[int, ...]:
+        """The snapshot, as every report of a commit names its own."""
+        return () if self.snapshot_id is None else (self.snapshot_id,)
 
 
 def remove_dangling_deletes(context: TableContext, *, dry_run: bool = False) -> DanglingReport:

@@ -25,15 +25,13 @@ from icesize.maintenance.rounds import Budget
 from icesize.maintenance.table_context import TableContext, Tally
 from icesize.planning.plan import Plan
 from icesize.report import Report
+from icesize.results import Result, keys
 from icesize.table.catalog.access_errors import said
 from icesize.table.cleanup.expiry import ExpiryReport, expire
 from icesize.table.cleanup.orphans import OrphanReport, OrphanSearch
 from icesize.table.cleanup.retention_inputs import ExpireOptions
 
 LOG = logging.getLogger("icesize")
-
-_SINGLE_STEPS = ("rewritten_deletes", "deletes", "manifests", "expiry", "orphans")
-"""Those that are no rounds, in their order."""
 
 UNCHECKED = "files that other tables have here are counted, too: `icesize remove-orphan-files` spares them"
 """Note on a count of orphan files."""
@@ -43,7 +41,7 @@ MERGE_SHARE = 0.7
 
 
 @dataclass(frozen=True)
-class UpkeepReport:
+class UpkeepReport(Result):
     """What one pass came to: the report of each step by its name, and what became of the others.
 
     `failed` and `refused` (the table does not allow it: `gc.enabled`, or it is to be clustered by a column that was
@@ -64,12 +62,7 @@ class UpkeepReport:
     left: tuple[str, ...] = ()
     seconds: float = 0.0
 
-    def __str__(self) -> str:
-        steps = (*self.merges, *self.clusterings, self.rewritten_deletes, self.deletes, self.manifests)
-        lines = [str(step) for step in (*steps, self.expiry, self.orphans) if step is not None]
-        lines += [f"{step} failed: {why}" for step, why in self.failed.items()]
-        lines += [f"{step} left out: {why}" for step, why in self.refused.items()]
-        return "\n".join([*lines, f"{self.table} maintained in {self.seconds:.1f} s"])
+    KEYS = keys("bytes_merged")
 
     @property
     def is_well(self) -> bool:
@@ -81,23 +74,9 @@ class UpkeepReport:
         """Bytes of data files that the merges wrote."""
         return sum(report.bytes_written for report in self.merges)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Stable keys, JSON-ready values; None for steps that did not run or failed."""
-        return {
-            "table": self.table,
-            "merges": [report.to_dict() for report in self.merges],
-            "bytes_merged": self.bytes_merged,
-            "clusterings": [report.to_dict() for report in self.clusterings],
-            **_told(self, _SINGLE_STEPS),
-            "failed": dict(self.failed),
-            "refused": dict(self.refused),
-            "left": list(self.left),
-            "seconds": self.seconds,
-        }
-
 
 @dataclass(frozen=True)
-class UpkeepPlan:
+class UpkeepPlan(Result):
     """What each step of a pass would do with the table as it is now, by its name; None for a step that could not tell.
 
     What a step changes, those after it would find: small files that are merged need no clustering, for one. `failed`
@@ -113,22 +92,6 @@ class UpkeepPlan:
     expiry: ExpiryReport | None = None
     orphans: OrphanReport | None = None
     failed: dict[str, str] = field(default_factory=dict)
-
-    def __str__(self) -> str:
-        steps = (self.merges, self.clustering, self.rewritten_deletes, self.deletes, self.manifests)
-        lines = [str(step) for step in (*steps, self.expiry, self.orphans) if step is not None]
-        return "\n".join([*lines, *(f"{step} cannot be told: {why}" for step, why in self.failed.items())])
-
-    def to_dict(self) -> dict[str, Any]:
-        """Stable keys, JSON-ready values."""
-        steps = ("merges", "clustering", *_SINGLE_STEPS)
-        return {"table": self.table, **_told(self, steps), "failed": dict(self.failed)}
-
-
-def _told(passed: UpkeepReport | UpkeepPlan, steps: Sequence[str]) -> dict[str, Any]:
-    """What each of these steps came to, or would; None for one that did not."""
-    found = {step: getattr(passed, step) for step in steps}
-    return {step: one and one.to_dict() for step, one in found.items()}
 
 
 StepProgress = Callable[[str, int, int | None], object]

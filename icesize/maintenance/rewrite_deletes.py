@@ -6,8 +6,7 @@ One commit for each round of partitions, which changes no row and no data file.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 from icesize import failpoints
 from icesize.environment import Stopwatch, rounded
@@ -21,21 +20,20 @@ from icesize.parquet.files.uncommitted import Uncommitted, uncommitted
 from icesize.parquet.rewriting.threads import rewrite_in_threads, workers
 from icesize.planning.delete_plan import DeleteRewrite, plan_delete_rewrites
 from icesize.planning.files import Head, PartitionKey
-from icesize.report import with_text_ids
+from icesize.results import JOINED, SUMMED, Result
 from icesize.table.commit import submit
 from icesize.table.commit.protocol import Base, CommitRequest
 from icesize.table.commit.request import CommitOutcome
 from icesize.table.commit.steps.rewrite_deletes import RewriteDeletes
 from icesize.table.records.ledger import stream_hash
 from icesize.table.state.handle import Current
-from icesize.units import format_bytes, format_count
 
 _ROUND = 8
 """Times `WorkLimits.round_bytes` of data files that one round is about: of their bytes few are read, if any."""
 
 
 @dataclass(frozen=True)
-class DeletesReport:
+class DeletesReport(Result):
     """Outcome of putting delete files together; without `snapshot_ids` there was nothing to do, or nothing landed.
 
     A `dry_run` counts nothing but data files.
@@ -46,48 +44,17 @@ class DeletesReport:
     """
 
     table: str = ""
-    snapshot_ids: tuple[int, ...] = ()
-    operations: tuple[str, ...] = ()
-    data_files: int = 0
-    files_removed: int = 0
-    files_added: int = 0
-    rows: int = 0
-    bytes_written: int = 0
+    snapshot_ids: tuple[int, ...] = field(default=(), metadata=JOINED)
+    operations: tuple[str, ...] = field(default=(), metadata=JOINED)
+    data_files: int = field(default=0, metadata=SUMMED)
+    files_removed: int = field(default=0, metadata=SUMMED)
+    files_added: int = field(default=0, metadata=SUMMED)
+    rows: int = field(default=0, metadata=SUMMED)
+    bytes_written: int = field(default=0, metadata=SUMMED)
     dry_run: bool = False
-    conflicts: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
+    conflicts: tuple[str, ...] = field(default=(), metadata=JOINED)
+    notes: tuple[str, ...] = field(default=(), metadata=JOINED)
     seconds: dict[str, float] = field(default_factory=dict)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Stable keys, JSON-ready values."""
-        return with_text_ids(asdict(self))
-
-    def __str__(self) -> str:
-        if self.snapshot_ids:
-            removed, data_files = format_count(self.files_removed, "delete file"), format_count(self.data_files, "file")
-            text = f"{removed} of {data_files} in {self.table} became {self.files_added:,}"
-            text = f"{text} of {format_bytes(self.bytes_written)}  {self.seconds.get('total', 0.0):.2f} s"
-        elif self.dry_run and self.data_files:
-            text = f"delete files of {format_count(self.data_files, 'file')} in {self.table} to be put together"
-        else:
-            text = f"no delete files of {self.table} were put together"
-        return "  ".join((text, *self.notes, *self.conflicts))
-
-    @classmethod
-    def together(cls, reports: Sequence[DeletesReport]) -> DeletesReport:
-        """Return what rounds came to."""
-        return replace(
-            reports[0],
-            snapshot_ids=tuple(i for report in reports for i in report.snapshot_ids),
-            operations=tuple(operation for report in reports for operation in report.operations),
-            data_files=sum(report.data_files for report in reports),
-            files_removed=sum(report.files_removed for report in reports),
-            files_added=sum(report.files_added for report in reports),
-            rows=sum(report.rows for report in reports),
-            bytes_written=sum(report.bytes_written for report in reports),
-            conflicts=tuple(conflict for report in reports for conflict in report.conflicts),
-            notes=tuple(note for report in reports for note in report.notes),
-        )
 
 
 def rewrite_deletes(

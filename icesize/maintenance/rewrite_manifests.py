@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 from icesize.environment import Stopwatch, rounded
 from icesize.maintenance.table_context import TableContext
-from icesize.report import with_text_ids
+from icesize.results import Result, keys
 from icesize.table.catalog.history import head_snapshot
 from icesize.table.commit.steps.rewrite_manifests import RewriteManifests
 from icesize.table.manifests.lists import manifests_in
-from icesize.units import format_count
 
 
 @dataclass(frozen=True)
-class ManifestReport:
+class ManifestReport(Result):
     """Outcome of rewriting manifests; `snapshot_id` is None when nothing was worth it, and after a dry run.
 
     Manifests are all of the current snapshot, those of delete files included; `entries` were copied.
@@ -30,20 +28,12 @@ class ManifestReport:
     notes: tuple[str, ...] = ()
     seconds: dict[str, float] = field(default_factory=dict)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Stable keys, JSON-ready values."""
-        return with_text_ids(asdict(self))
+    KEYS = keys("snapshot_ids")
 
-    def __str__(self) -> str:
-        if self.manifests_before == self.manifests_after:
-            text = f"nothing to do in {self.table}: {format_count(self.manifests_before, 'manifest')}"
-        else:
-            text = (
-                f"manifests of {self.table}: {self.manifests_before:,} -> {self.manifests_after:,}  "
-                f"entries {'to copy' if self.dry_run else 'copied'} {self.entries:,}  "
-                f"{self.seconds.get('total', 0.0):.2f} s"
-            )
-        return "  ".join((text, *self.notes))
+    @property
+    def snapshot_ids(self) -> tuple[int, ...]:
+        """The snapshot, as every report of a commit names its own."""
+        return () if self.snapshot_id is None else (self.snapshot_id,)
 
 
 def rewrite_manifests(context: TableContext, *, dry_run: bool = False) -> ManifestReport:

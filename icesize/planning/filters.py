@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from icesize.planning.plan import Clustering, Plan
+from icesize.results import Advice
 from icesize.units import format_count
 
 MOST_COLUMNS = 4
@@ -28,10 +28,6 @@ class FilterUse:
     ranges: tuple[str, ...]
     files: int
     times: int = 1
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-ready values under the field names."""
-        return asdict(self)
 
 
 def columns_to_cluster(uses: Sequence[FilterUse], partitioned: Collection[str] = ()) -> tuple[str, ...]:
@@ -55,7 +51,9 @@ def columns_to_cluster(uses: Sequence[FilterUse], partitioned: Collection[str] =
     return tuple(chosen)
 
 
-def recommend(table: str, files: int, uses: Sequence[FilterUse], columns: Sequence[str], plan: Plan) -> tuple[str, ...]:
+def recommend(
+    table: str, files: int, uses: Sequence[FilterUse], columns: Sequence[str], plan: Plan
+) -> tuple[Advice, ...]:
     """What clustering the table's `files` by `columns`, as `plan` does it, would spare these filters: one sentence,
     with the command where it is worth it."""
     asking = [use for use in uses if set(use.points) & set(columns)]
@@ -68,10 +66,10 @@ def recommend(table: str, files: int, uses: Sequence[FilterUse], columns: Sequen
     asks = "asks" if times == 1 else "ask"
     told = f"{times:,} of {of} {asks} for single values of {by}, in {now:,.1f} of {files:,} files on average"
     if then > WORTH_IT * now:
-        return (f"{told}; clustered by them it would be {then:,.1f}: not worth it",)
+        return (Advice(f"{told}; clustered by them it would be {then:,.1f}: not worth it"),)
     how = " --strategy hilbert" if len(columns) > 1 else ""
     command = f"icesize cluster {table} --by {','.join(columns)}{how}"
-    return (f"{told}, and in about {then:,.1f} if the table were clustered: `{command}`",)
+    return (Advice(f"{told}, and in about {then:,.1f} if the table were clustered: `{command}`", command),)
 
 
 def _then(use: FilterUse, clustering: Clustering) -> float:

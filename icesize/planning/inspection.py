@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import dropwhile
-from typing import Any
 
-from icesize.markup import AMBER, GREEN, Bar, card
 from icesize.planning.delete_reach import is_due
 from icesize.planning.files import Layout, PartitionFacts, PartitionKey, SkipReason
 from icesize.planning.filters import FilterUse
@@ -17,8 +16,8 @@ from icesize.planning.partition_labels import label_of
 from icesize.planning.plan import Plan, alike
 from icesize.planning.scan_cost import NO_COST, PRICE_PER_1000_REQUESTS, LayoutCost
 from icesize.policy import MIB, SizePolicy
-from icesize.report import with_text_ids
-from icesize.units import format_bytes, format_count
+from icesize.results import Advice, Result, keys
+from icesize.units import format_count
 
 WORST_SHOWN = 10
 """Partitions of which an inspection tells more than counts."""
@@ -88,19 +87,9 @@ class PendingDeletes:
     delete_files_max: int = 0
     histogram: tuple[DeletesClass, ...] = ()
 
-    def __str__(self) -> str:
-        worst = label_of(self.worst or {})
-        in_worst = f" ({self.worst_per_file:,.1f} in {worst})" if worst else ""
-        rows = f", {format_count(self.deleted_rows, 'deleted row')} known ({self.row_share:.1%})"
-        return (
-            f"deletes pending on {format_count(self.files, 'file')}{rows if self.deleted_rows else ''}, "
-            f"{self.delete_files_per_file:,.1f} delete files to be read with a file{in_worst}, "
-            f"{self.delete_files_max:,} at most"
-        )
-
 
 @dataclass(frozen=True)
-class Inspection:
+class Inspection(Result):
     """The state of a table's data files at one snapshot. Sizes in bytes.
 
     Small files are below `small_file_limit_bytes`. `small_files_max` is the most *mergeable* ones in one partition,
@@ -127,7 +116,7 @@ class Inspection:
     worst: tuple[PartitionSizes, ...]
     held_back: dict[str, int]
     held_back_in: tuple[PartitionSizes, ...]
-    advice: tuple[str, ...]
+    advice: tuple[Advice, ...]
     deletes: PendingDeletes = PendingDeletes()
     files_to_merge: int = 0
     files_merged: int = 0
@@ -135,68 +124,7 @@ class Inspection:
     cost: LayoutCost = NO_COST
     filters: tuple[FilterUse, ...] = ()
 
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-ready values under the field names."""
-        return with_text_ids(asdict(self)) | {"cost": self.cost.to_dict()}
-
-    def __str__(self) -> str:
-        parts = (
-            format_count(self.partitions, "partition"),
-            format_count(self.files, "file"),
-            format_bytes(self.size_bytes),
-        )
-        lines = [
-            "  ".join((self.table, *parts)),
-            f"small files (< {format_bytes(self.small_file_limit_bytes)}) {self.small_files:,}, "
-            f"most in one partition {self.small_files_max:,}",
-            *([str(self.deletes)] if self.deletes.files else []),
-            *self.cost.lines(),
-            *self.advice,
-        ]
-        return "\n".join(lines)
-
-    @property
-    def lines_by_size(self) -> tuple[tuple[str, int, int], ...]:
-        """Name, files and bytes of the lines of a bar chart: small files, each of their size classes (indented), and
-        well-sized files."""
-        classes, lower = [], ""
-        for one in self.histogram:
-            upper = format_bytes(one.below_bytes)
-            if one.files:
-                classes.append((f"  {lower} - {upper}" if lower else f"  < {upper}", one.files, one.size_bytes))
-            lower = upper
-        limit = format_bytes(self.small_file_limit_bytes)
-        return (
-            (f"small files (< {limit})", self.small_files, self.small_bytes),
-            *classes,
-            ("well sized", self.files - self.small_files, self.size_bytes - self.small_bytes),
-        )
-
-    def _repr_html_(self) -> str:
-        lines = self.lines_by_size
-        most = max(1, *(files for _, files, _ in lines))
-        colours = [*[AMBER] * (len(lines) - 1), GREEN]
-        bars = [
-            Bar(name.strip(), f"{files:,}, {format_bytes(size)}", files / most, colour)
-            for (name, files, size), colour in zip(lines, colours, strict=True)
-        ]
-        facts = (
-            ("partitions", f"{self.partitions:,}"),
-            ("files", f"{self.files:,}"),
-            ("size", format_bytes(self.size_bytes)),
-            ("rows", f"{self.rows:,}"),
-            ("most small files in a partition", f"{self.small_files_max:,}"),
-            ("snapshot", str(self.snapshot_id or "none")),
-        )
-        worst = [
-            (p.label or "(whole table)", f"{p.mergeable:,}", f"{p.files:,}", format_bytes(p.small_bytes))
-            for p in self.worst
-            if p.mergeable > 1
-        ]
-        heads = ("partition", "small files", "of", "size of the small ones")
-        deletes = [str(self.deletes)] if self.deletes.files else []
-        sentences = [*deletes, *(line.strip() for line in self.cost.lines()), *self.advice]
-        return card(self.table, facts, bars=bars, rows=[heads, *worst], sentences=sentences)
+    KEYS = keys(advice=lambda inspection: list(map(str, inspection.advice)))
 
 
 def inspect(
@@ -209,7 +137,7 @@ def inspect(
     bytes_per_partition_and_day: float | None = None,
     notes: tuple[str, ...] = (),
     price_per_1000_requests: float | None = PRICE_PER_1000_REQUESTS,
-    recommended: tuple[str, ...] = (),
+    recommended: tuple[Advice, ...] = (),
 ) -> Inspection:
     """Count and advise. `labels` print the values of each partition key, `plan` is what a compaction would do; None:
     nobody knows what a partition gets per day. `recommended` is what others advise, last but for the merges."""
@@ -237,11 +165,9 @@ def inspect(
         held_back_in=tuple(sorted(held, key=lambda p: -sum(p.held_back.values()))[:WORST_SHOWN]),
         deletes=deletes,
         advice=(
-            *notes,
-            *problems,
-            *_advice(policy, bytes_per_partition_and_day, held),
+            *map(Advice, (*notes, *problems, *_advice(policy, bytes_per_partition_and_day, held))),
             *recommended,
-            *_to_do(deletes, plan),
+            *_to_do(deletes, plan, f"icesize compact {shlex.quote(table)}"),
         ),
         files_to_merge=plan.files_removed,
         files_merged=plan.files_added,
@@ -321,12 +247,13 @@ def _problems(policy: SizePolicy, partitions: Iterable[PartitionSizes], deletes:
         yield f"{most}, more than {policy.max_delete_files}"
 
 
-def _to_do(deletes: PendingDeletes, plan: Plan) -> Iterator[str]:
+def _to_do(deletes: PendingDeletes, plan: Plan, command: str) -> Iterator[Advice]:
     if deletes.files_due:
         files, whose = format_count(deletes.files_due, "file"), "its" if deletes.files_due == 1 else "their"
-        yield f"{files} to be rewritten without {whose} deleted rows: run `icesize compact`"
+        yield Advice(f"{files} to be rewritten without {whose} deleted rows: run `icesize compact`", command)
     if plan.groups:
-        yield f"`icesize compact` would merge {format_count(plan.files_removed, 'file')} into {plan.files_added:,}"
+        merged = f"`icesize compact` would merge {format_count(plan.files_removed, 'file')} into {plan.files_added:,}"
+        yield Advice(merged, command)
 
 
 def _advice(policy: SizePolicy, bytes_per_day: float | None, held: list[PartitionSizes]) -> Iterator[str]:

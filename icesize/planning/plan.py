@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
-from icesize.markup import card
 from icesize.planning.cluster_by import ClusterBy
 from icesize.planning.files import FileFact, Head, PartitionKey, SkipReason
-from icesize.units import format_bytes, format_count, format_strategies
+from icesize.results import Result, keys
 
 
 @dataclass(frozen=True)
@@ -66,6 +65,11 @@ class MergeGroup(FileGroup):
     outputs: int = 1
     label: str = ""
     cold: bool = False
+
+    KEYS = keys(
+        "size_bytes", "rows", "deleted_rows", "output_size_bytes", partition="label", label=None, inputs=None,
+        files=lambda group: len(group.inputs), victims=lambda group: [file.path for file in group.inputs],
+    )  # fmt: skip
 
     @property
     def output_size_bytes(self) -> int:
@@ -142,16 +146,9 @@ class Forecast:
     decoded_because: Mapping[str, int] = field(default_factory=dict)
     files_looked_at: int = 0
 
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-ready, under the names of the fields."""
-        return asdict(self)
-
-    def __str__(self) -> str:
-        return format_strategies(self.bytes_copied, self.pages_copied, self.bytes_decoded)
-
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(Result):
     """What will be merged; every file of the layout is an input file of one group or counted in one `Skipped`.
 
     `head` is the planning base: a delete committed after it forbids a merge that it applies to. `groups` come in the
@@ -173,6 +170,16 @@ class Plan:
     delete_files_freed: int = 0
     forecast: Forecast | None = None
     clustering: Clustering | None = None
+
+    # totals, each group with the paths of its input files, and what stays by reason or partition
+    KEYS = keys(
+        "files_after", "files_removed", "files_added", "bytes_to_write", "small_files_max", "rows_freed",
+        "delete_files_max", snapshot_id="head.snapshot_id", skipped="skipped_by_reason",
+        held_back=lambda plan: {o.label: o.held_back for o in plan.held_back},
+        debt=lambda plan: {o.label: o.small_files for o in plan.debt},
+        delete_debt=lambda plan: {o.label: o.delete_files for o in plan.delete_debt},
+        head=None, outcomes=None, incoming=None,
+    )  # fmt: skip
 
     @cached_property
     def bytes_to_write(self) -> int:
@@ -237,79 +244,9 @@ class Plan:
             counts[skip.reason.value] += skip.files
         return dict(counts)
 
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-ready: the totals under the names of the properties, each group with the paths of its input files."""
-        return {
-            "snapshot_id": None if self.head.snapshot_id is None else str(self.head.snapshot_id),
-            "spec_id": self.spec_id,
-            "files_before": self.files_before,
-            "files_after": self.files_after,
-            "files_removed": self.files_removed,
-            "files_added": self.files_added,
-            "bytes_to_write": self.bytes_to_write,
-            "max_small_files": self.max_small_files,
-            "small_files_max": self.small_files_max,
-            "rows_freed": self.rows_freed,
-            "delete_files_freed": self.delete_files_freed,
-            "max_delete_files": self.max_delete_files,
-            "delete_files_max": self.delete_files_max,
-            "groups": [_group_dict(g) for g in self.groups],
-            "skipped": self.skipped_by_reason,
-            "held_back": {o.label: {r.value: n for r, n in o.held_back.items()} for o in self.held_back},
-            "debt": {o.label: o.small_files for o in self.debt},
-            "delete_debt": {o.label: o.delete_files for o in self.delete_debt},
-            "notes": list(self.notes),
-            "forecast": self.forecast.to_dict() if self.forecast else None,
-            "clustering": self.clustering.to_dict() if self.clustering else None,
-        }
-
-    def __str__(self) -> str:
-        title, verb = (f"cluster ({self.clustering.by})", "cluster") if self.clustering else ("plan", "merge")
-        if not self.groups:
-            return f"{title}: nothing to {verb}, {format_count(self.files_before, 'file')} stay"
-        partitions = format_count(len({g.partition for g in self.groups}), "partition")
-        ways = f" ({self.forecast})" if self.forecast else ""
-        return (
-            f"{title}: {partitions}, {self.files_removed:,} -> {format_count(self.files_added, 'file')}, "
-            f"{format_bytes(self.bytes_to_write)} to write{ways}{_freed(self)}"
-        )
-
-    def _repr_html_(self) -> str:
-        title, _, what = str(self).partition(": ")
-        groups = [
-            (g.label or "(whole table)", f"{len(g.inputs):,}", f"{g.outputs:,}", format_bytes(g.size_bytes))
-            for g in self.groups
-        ]
-        stay = ", ".join(f"{reason} {files:,}" for reason, files in sorted(self.skipped_by_reason.items()))
-        facts = (("files that stay", stay), ("snapshot", str(self.head.snapshot_id or "none")))
-        return card(
-            f"{title}: {what}", facts, rows=[("partition", "files", "become", "size"), *groups], sentences=self.notes
-        )
-
-
-def _freed(plan: Plan) -> str:
-    """`, 1,200 deleted rows and 3 delete files go`, or as much of it as is known."""
-    counts = ((plan.rows_freed, "deleted row"), (plan.delete_files_freed, "delete file"))
-    known = " and ".join(format_count(count, noun) for count, noun in counts if count)
-    return f", {known} go" if known else ""
-
-
-def _group_dict(group: MergeGroup) -> dict[str, Any]:
-    return {
-        "partition": group.label,
-        "files": len(group.inputs),
-        "size_bytes": group.size_bytes,
-        "rows": group.rows,
-        "deleted_rows": group.deleted_rows,
-        "outputs": group.outputs,
-        "output_size_bytes": group.output_size_bytes,
-        "cold": group.cold,
-        "victims": [f.path for f in group.inputs],
-    }
-
 
 @dataclass(frozen=True, slots=True)
-class FilesScanned:
+class FilesScanned(Result):
     """What queries on one column open: means of files and bytes, and the most files that one value needs.
 
     What lies between bounds is not known, so a *point* query asks for the middle of a file by the order of all bounds:
@@ -328,16 +265,12 @@ class FilesScanned:
     def __add__(self, other: FilesScanned) -> FilesScanned:
         return FilesScanned(*(getattr(self, name) + getattr(other, name) for name in self.__slots__))
 
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-ready, under the names of the fields."""
-        return asdict(self)
-
 
 NOTHING = FilesScanned(0.0, 0.0, 0, 0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Clustering:
+class Clustering(Result):
     """What makes a plan one of clustering.
 
     `full` says for each group of the plan whether its outputs are a sealed set, which is never written again. `before`
@@ -352,19 +285,9 @@ class Clustering:
     new_bytes: int
     bytes_to_write: int
 
+    KEYS = keys("amplification", strategy="by.strategy", columns="by.columns", by=None, bytes_to_write=None)
+
     @property
     def amplification(self) -> float | None:
         """Bytes to write per byte that is clustered for the first time; None where sets alone are joined."""
         return self.bytes_to_write / self.new_bytes if self.new_bytes else None
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-ready; `full` in the order of the plan's groups."""
-        return {
-            "strategy": self.by.strategy,
-            "columns": list(self.by.columns),
-            "full": list(self.full),
-            "before": {column: value.to_dict() for column, value in self.before.items()},
-            "expected_point_files": dict(self.expected_point_files),
-            "new_bytes": self.new_bytes,
-            "amplification": self.amplification,
-        }

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from icesize.planning.files import Layout
 from icesize.planning.plan import Plan
 from icesize.policy import MIB
-from icesize.units import format_count
+from icesize.results import document, keys
 
 PRICE_PER_1000_REQUESTS = 0.0004
 """USD for 1,000 GET requests: what Amazon S3 Standard asks in us-east-1."""
@@ -63,26 +62,6 @@ class ScanCost:
         """Files that it opens, of both kinds."""
         return self.data_files + self.delete_files
 
-    def price(self, per_1000_requests: float | None) -> float | None:
-        """Return the price of its requests, None for storage that charges none."""
-        return None if per_1000_requests is None else self.requests * per_1000_requests / 1000
-
-    def told(self, per_1000_requests: float | None) -> str:
-        """`192 files, planned in 26 ms, 400 requests, 0.16 USD per 1,000 scans`."""
-        price = self.price(per_1000_requests)
-        files = format_count(self.opened, "file")
-        work = f"{files}, planned in {_duration(self.planning_seconds)}, {format_count(self.requests, 'request')}"
-        return work if price is None else f"{work}, {format_price(1000 * price)} USD per 1,000 scans"
-
-
-def _duration(seconds: float) -> str:
-    return f"{1000 * seconds:.0f} ms" if seconds < 1 else f"{seconds:,.1f} s"
-
-
-def format_price(price: float) -> str:
-    """Cents, and below one two digits that say something."""
-    return f"{price:,.2f}" if price >= 0.01 or not price else f"{price:.2g}"
-
 
 @dataclass(frozen=True)
 class LayoutCost:
@@ -92,6 +71,11 @@ class LayoutCost:
     then: ScanCost
     price_per_1000_requests: float | None = PRICE_PER_1000_REQUESTS
 
+    KEYS = keys(
+        now=lambda cost: {**document(cost.now), "usd": cost.usd(cost.now)},
+        then=lambda cost: {**document(cost.then), "usd": cost.usd(cost.then)},
+    )
+
     @classmethod
     def of(
         cls, layout: Layout, plan: Plan, price_per_1000_requests: float | None = PRICE_PER_1000_REQUESTS
@@ -100,22 +84,10 @@ class LayoutCost:
         now = ScanCost.of(layout.files, layout.size_bytes, _delete_files_opened(layout), layout.manifests)
         return cls(now, _after(layout, plan) if plan.groups else now, price_per_1000_requests)
 
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-ready, with the price of a scan."""
-        priced = {
-            name: {**asdict(cost), "usd": cost.price(self.price_per_1000_requests)}
-            for name, cost in (("now", self.now), ("then", self.then))
-        }
-        return {**priced, "price_per_1000_requests": self.price_per_1000_requests}
-
-    def lines(self) -> tuple[str, ...]:
-        """One line, or two where a compaction changes something; none for a table without files."""
-        if not self.now.data_files:
-            return ()
-        now = f"a full scan opens {self.now.told(self.price_per_1000_requests)}"
-        if self.then == self.now:
-            return (now,)
-        return now, f"  after a compaction {self.then.told(self.price_per_1000_requests)}"
+    def usd(self, scan: ScanCost) -> float | None:
+        """Return the price of a scan's requests, None for storage that charges none."""
+        price = self.price_per_1000_requests
+        return None if price is None else scan.requests * price / 1000
 
 
 NO_COST = LayoutCost(ScanCost(), ScanCost())

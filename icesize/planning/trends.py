@@ -5,13 +5,12 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple, TypeVar
+from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
 
 from icesize.planning.files import Layout
 from icesize.planning.inspection import size_bounds
 from icesize.planning.plan import Plan
-from icesize.report import with_text_ids
 
 Item = TypeVar("Item")
 
@@ -92,10 +91,6 @@ class Trends:
             unreadable,
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-ready values under the field names."""
-        return with_text_ids(asdict(self))
-
 
 def evenly(items: Sequence[Item], most: int) -> list[Item]:
     """At most so many of the items (at least two are asked for), in their order, evenly chosen with both ends."""
@@ -117,9 +112,10 @@ class FileSizes:
         """All that are not well sized."""
         return sum(self.files[:-1])
 
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-ready values under the field names."""
-        return asdict(self)
+    @property
+    def total(self) -> int:
+        """All."""
+        return sum(self.files)
 
 
 def by_size(sizes: Iterable[int], bounds: Sequence[int]) -> Counter[int]:

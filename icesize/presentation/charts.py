@@ -98,7 +98,7 @@ def pictures(facts: Facts) -> dict[str, Picture]:
     found = {
         "sizes": sizes(facts.sizes),
         "small": heat_map("Small files", facts.trends, lambda partition: partition.small_files),
-        "small-all": whole_heat_map("Small files", facts.trends, lambda partition: partition.small_files),
+        "small-all": heat_map("Small files", facts.trends, lambda partition: partition.small_files, whole=True),
         "deletes": heat_map("Delete files", facts.trends, lambda partition: partition.delete_files),
         "amplification": amplification(commits),
         "seconds": seconds(batches),
@@ -148,45 +148,33 @@ def _class_names(bounds: Sequence[int]) -> list[str]:
 Values = Callable[[PartitionTrend], Sequence[int]]
 
 
-def heat_map(title: str, trends: Trends, values: Values) -> Picture | None:
-    """The worst partitions over time, by name; None where there is nothing of it."""
-    worst = [partition for partition in trends.partitions if any(values(partition))][:MOST_NAMED]
-    if not worst:
+def heat_map(title: str, trends: Trends, values: Values, *, whole: bool = False) -> Picture | None:
+    """The worst partitions over time, by name, or the `whole` of them without names; None where there is nothing of it,
+    and for a whole that has names."""
+    found = [(partition.label, list(values(partition))) for partition in trends.partitions if any(values(partition))]
+    if len(found) <= (MOST_NAMED if whole else 0):
         return None
-    rows = [list(values(partition)) for partition in worst]
+    shown = found if whole else found[:MOST_NAMED]
+    rows = [row for _, row in shown]
     most = max(map(max, rows))
+    caption = f"The stronger the colour, the more files: {most:,} at most."
 
     def draw(axes: Axes, palette: Palette) -> None:
         end = _heat(axes, palette, rows, most, trends.times_ms)
-        axes.set_yticks(range(len(worst)), [_short(partition.label) for partition in worst], fontsize=_LETTERS * 0.85)
+        if whole:
+            axes.set_yticks([0, len(rows) - 1], ["the worst", "the least"])
+            return
+        axes.set_yticks(range(len(rows)), [_short(label) for label, _ in shown], fontsize=_LETTERS * 0.85)
         for number, row in enumerate(rows):
             beside: dict[str, Any] = {"va": "center", "color": palette.ink, "fontsize": _LETTERS * 0.85}
             axes.annotate(f"{row[-1]:,}", (end, number), (3, 0), textcoords="offset points", **beside)
 
-    told = f"{title} of {format_count(len(worst), 'partition')} at {format_count(len(trends.times_ms), 'time')}"
-    caption = f"The stronger the colour, the more files: {most:,} at most. At the right: how many now."
-    return Picture(f"{title} per partition", 46 + 15 * len(worst), told, draw, caption)
-
-
-def whole_heat_map(title: str, trends: Trends, values: Values) -> Picture | None:
-    """All partitions over time, without names; None where `heat_map` shows them all."""
-    rows = [list(values(partition)) for partition in trends.partitions if any(values(partition))]
-    if len(rows) <= MOST_NAMED:
-        return None
-    most = max(map(max, rows))
-
-    def draw(axes: Axes, palette: Palette) -> None:
-        _heat(axes, palette, rows, most, trends.times_ms)
-        axes.set_yticks([0, len(rows) - 1], ["the worst", "the least"])
-
-    told = f"{title} of {format_count(len(rows), 'partition')}, the worst first"
-    return Picture(
-        f"{title}, {len(rows):,} partitions",
-        340,
-        told,
-        draw,
-        f"The stronger the colour, the more files: {most:,} at most.",
-    )
+    told = f"{title} of {format_count(len(rows), 'partition')}"
+    if whole:
+        return Picture(f"{title}, {len(rows):,} partitions", 340, f"{told}, the worst first", draw, caption)
+    told += f" at {format_count(len(trends.times_ms), 'time')}"
+    height = 46 + 15 * len(rows)
+    return Picture(f"{title} per partition", height, told, draw, f"{caption} At the right: how many now.")
 
 
 def _heat(axes: Axes, palette: Palette, rows: list[list[int]], most: int, times_ms: Sequence[int]) -> float:

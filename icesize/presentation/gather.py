@@ -8,7 +8,8 @@ from icesize.maintenance.table_context import Selection
 from icesize.planning.inspection import Inspection
 from icesize.planning.plan import Plan
 from icesize.planning.trends import FileSizes, PastState, Trends, file_sizes
-from icesize.presentation.facts import Comparison, Facts, advice_for
+from icesize.presentation.facts import Comparison, advice_for
+from icesize.presentation.overview import Overview
 from icesize.table.past.commits import history_of
 from icesize.table.past.past_states import chosen_snapshots, past_states
 from icesize.table.state.naming import known_snapshot
@@ -18,7 +19,7 @@ MOST_PARTITIONS = 1_000
 """Partitions that are named, those with the most small files and delete files first."""
 
 
-def gather(selection: Selection, inspection: Inspection, since: int | str | None, now_ms: int) -> Facts:
+def gather(selection: Selection, inspection: Inspection, since: int | str | None, now_ms: int) -> Overview:
     """An overview of a whole table as it was loaded; sizes are compared with those at the snapshot `since`.
 
     Raises TableError for a snapshot that the table does not have or storage does not give.
@@ -36,7 +37,7 @@ def gather(selection: Selection, inspection: Inspection, since: int | str | None
         if not before:
             raise TableError(f"Cannot read snapshot {since}: storage does not give its manifests", snapshot_id=since)
         sizes = _with_now(selection, before[0])
-    return Facts(
+    return Overview(
         made_ms=now_ms,
         inspection=inspection,
         plan=plan,

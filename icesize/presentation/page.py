@@ -12,15 +12,31 @@ from string import Template
 
 from icesize.planning.files import SkipReason
 from icesize.presentation.charts import Picture, pictures, printable, svg
-from icesize.presentation.facts import WHY_SKIPPED, Advice, Facts, as_sentence
-from icesize.table.past.commits import PastCommit
+from icesize.presentation.facts import Facts, as_sentence
+from icesize.presentation.views import HISTORY, WHOLE_TABLE, commit_cells, costs, freed, history_line, ways
+from icesize.results import Advice
 from icesize.units import format_bytes, format_count, format_time
 
 MOST_COMMITS = 200
 """Commits in the page's table, the newest."""
+_COLUMNS = (0, 1, 2, 3, 4, 7, 8, 11, 13)
+"""Of a history, in the page's table."""
 MOST_MERGES = 10
 """Merges of the plan that are named one by one."""
-_WHOLE = "(whole table)"
+WHY_SKIPPED = {
+    SkipReason.WELL_SIZED: "as large as they should be",
+    SkipReason.TOO_FEW: "merging them now would not lower the number of files",
+    SkipReason.OVER_BUDGET: "due, but the budget is spent: the next pass goes on",
+    SkipReason.HAS_DELETES: "deletes apply to them that must not be applied, or cannot be read",
+    SkipReason.OLD_SPEC: "written under a partition spec that is not the table's current one",
+    SkipReason.NOT_PARQUET: "ORC or Avro",
+    SkipReason.ENCRYPTED: "encrypted",
+    SkipReason.LISTED_TWICE: "listed more than once by the table",
+    SkipReason.NAN_PARTITION: "NaN is among their partition values",
+    SkipReason.CONTESTED: "other writers keep rewriting their partitions",
+    SkipReason.CLUSTERED: "clustered already",
+}
+"""Why files stay as they are, in words."""
 
 
 def page(facts: Facts) -> str:
@@ -105,10 +121,10 @@ def _plan(facts: Facts) -> Iterator[str]:
     yield '<h2>What <code>compact</code> would do</h2><div class="grid">'
     yield '<div class="card"><h3>Merges</h3>'
     yield f"<p>{_text(_told_of_plan(facts))}</p>"
-    yield "".join(f"<p>{_sentence(as_sentence(line.strip()))}</p>" for line in facts.inspection.cost.lines())
+    yield "".join(f"<p>{_sentence(as_sentence(line.strip()))}</p>" for line in costs(facts.inspection.cost))
     if plan.groups:
         rows = [
-            (g.label or _WHOLE, f"{len(g.inputs):,}", f"{g.outputs:,}", format_bytes(g.size_bytes))
+            (g.label or WHOLE_TABLE, f"{len(g.inputs):,}", f"{g.outputs:,}", format_bytes(g.size_bytes))
             for g in plan.groups[:MOST_MERGES]
         ]
         yield _table(("Partition", "Files", "then", "Size"), rows, names=1)
@@ -126,16 +142,10 @@ def _told_of_plan(facts: Facts) -> str:
     if not plan.groups:
         return f"Nothing to merge: {format_count(plan.files_before, 'file')} stay."
     left = plan.files_before - plan.files_removed + plan.files_added
-    ways = f" ({plan.forecast})" if plan.forecast else ""
-    freed = [
-        format_count(number, noun)
-        for number, noun in ((plan.rows_freed, "deleted row"), (plan.delete_files_freed, "delete file"))
-        if number
-    ]
-    gone = f" {' and '.join(freed)} would go." if freed else ""
+    gone = f" {freed(plan)} would go." if freed(plan) else ""
     return (
-        f"It costs {format_bytes(plan.bytes_to_write)} to write{ways}. A scan of the whole table would open {left:,} "
-        f"data files instead of {plan.files_before:,}, and no partition would hold more than "
+        f"It costs {format_bytes(plan.bytes_to_write)} to write{ways(plan.forecast)}. A scan of the whole table would "
+        f"open {left:,} data files instead of {plan.files_before:,}, and no partition would hold more than "
         f"{format_count(plan.small_files_max, 'mergeable small file')}.{gone}"
     )
 
@@ -151,7 +161,7 @@ def _partitions(facts: Facts, drawn: dict[str, Picture]) -> Iterator[str]:
     yield f'<p class="quiet">{_text(seen + lost)}. The worst partitions come first.</p>'
     yield _grid(drawn, "small", "deletes", "small-all") or "<p>There were no small files and no delete files.</p>"
     rows = [
-        (p.label or _WHOLE, f"{p.files:,}", f"{p.small_files[-1]:,}", f"{p.delete_files[-1]:,}", f"{p.worst:,}")
+        (p.label or WHOLE_TABLE, f"{p.files:,}", f"{p.small_files[-1]:,}", f"{p.delete_files[-1]:,}", f"{p.worst:,}")
         for p in trends.partitions
     ]
     heads = ("Partition", "Files", "small", "delete files", "both, at most")
@@ -163,33 +173,16 @@ def _partitions(facts: Facts, drawn: dict[str, Picture]) -> Iterator[str]:
 def _commits(facts: Facts, drawn: dict[str, Picture]) -> Iterator[str]:
     history = facts.history
     yield "<h2>Commits</h2>"
-    yield f'<p class="quiet">{_text(str(history).replace("  ", " · "))}</p>'
+    yield f'<p class="quiet">{_text(history_line(history).replace("  ", " · "))}</p>'
     if not history.commits:
         return
     yield _grid(drawn, "amplification", "seconds")
     if history.batches and "seconds" not in drawn:
         yield '<p class="quiet">No batch says how long it took: they were committed by an earlier release.</p>'
-    heads = ("Time (UTC)", "Kind", "By", "Rows", "Files", "Written", "W", "Files then", "Seconds")
     shown = history.commits[:MOST_COMMITS]
     yield f"<details><summary>The newest {format_count(len(shown), 'commit')} in numbers</summary>"
-    yield _table(heads, map(_row, shown), names=3)
+    yield _table([HISTORY[i] for i in _COLUMNS], [[commit_cells(c)[i] for i in _COLUMNS] for c in shown], names=3)
     yield f"{_more(history.commits_kept - len(shown), 'older commit')}</details>"
-
-
-def _row(commit: PastCommit) -> tuple[str, ...]:
-    files = f"+{commit.files_added or 0:,} -{commit.files_removed or 0:,}"
-    ratio, spent = commit.write_amplification, commit.seconds
-    return (
-        format_time(commit.timestamp_ms),
-        commit.kind,
-        commit.author,
-        f"{commit.rows:,}" if commit.rows else "",
-        files if commit.files_added or commit.files_removed else "",
-        format_bytes(commit.bytes_written) if commit.bytes_written else "",
-        "" if ratio is None else f"{ratio:.2f}",
-        "" if commit.total_files is None else f"{commit.total_files:,}",
-        "" if spent is None else f"{spent:.2f}",
-    )
 
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, names: int, words: int | None = None) -> str:

@@ -279,7 +279,7 @@ def test_what_a_table_answers_prints_well(table: Table, tmp_path: Path) -> None:
     tables.append(table.catalog, range(300, 310), batch=7)
     sized = icesize.open(None, "lake.db.t", catalog=tables.sqlite_catalog(tmp_path))
     planned = str(sized.plan_maintenance())
-    assert planned.splitlines()[0].startswith("plan: 1 partition, 9 -> 1 file, ")
+    assert planned.splitlines()[1].startswith("plan: 1 partition, 9 -> 1 file, ")
     found = [sized.inspect(), sized.plan(), sized.history(), *sized.versions(), *sized.streams(), *sized.check_up()]
     found += [sized.plan_maintenance(), sized.maintain(), sized.compact()]
     assert [type(one).__name__ for one in found if str(one) == repr(one)] == []

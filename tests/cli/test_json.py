@@ -118,4 +118,4 @@ def test_an_id_from_json_is_taken_back(lake: SqlCatalog, tmp_path: Path) -> None
     assert restored["operations"] == ["overwrite"]
     report = icesize.open(None, "db.t", catalog=lake).restore({"kind": "a"}, versions[0]["snapshot_id"])
     assert report.operations == ("overwrite",)
-    assert report.to_dict()["snapshot_ids"] == (str(report.snapshot_ids[0]),)
+    assert report.to_dict()["snapshot_ids"] == [str(report.snapshot_ids[0])]

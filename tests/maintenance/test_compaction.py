@@ -27,6 +27,7 @@ from icesize.errors import (
 )
 from icesize.planning.plan import Plan
 from icesize.report import Report
+from icesize.results import Advice
 from icesize.sized_table import SizedTable
 from icesize.table.manifests.store import ManifestStore
 from icesize.table.state.live_files import LayoutReader
@@ -129,7 +130,7 @@ def test_a_filter_limits_the_work_and_tells_what_it_left_out(lake: SqlCatalog) -
     where = "ts < '1970-01-02T02:00:00'"
     note = "1 partitions match the filter only in part and were left out"
     assert note in sized.plan(where).notes
-    assert note in sized.inspect(where).advice
+    assert Advice(note) in sized.inspect(where).advice
     report = sized.compact(where)
     assert report.notes[0] == note
     assert report.files_removed == 2
@@ -419,7 +420,7 @@ def test_policies_come_from_the_table_unless_given(lake: SqlCatalog) -> None:
     assert opened(lake).policy.target_file_size_bytes == 1_000_000
     assert opened(lake).policy.max_small_files == 4
     assert opened(lake, max_small_files=2).policy.max_small_files == 2
-    assert any("max-smal-files" in sentence for sentence in opened(lake).inspect().advice)
+    assert any("max-smal-files" in advice.sentence for advice in opened(lake).inspect().advice)
     off = opened(lake, small_file_limit_bytes=0)
     assert off.compact().snapshot_ids == ()
     assert any("merging is off" in note for note in off.compact().notes)

@@ -246,7 +246,7 @@ def test_a_share_of_deleted_rows_is_rewritten(lake: SqlCatalog) -> None:
     assert seen(lake) == [*range(35, 100), *range(107, 200)]
     again = opened(lake).maintain()
     assert again.merges == ()
-    assert again.to_dict()["rewritten_deletes"]["snapshot_ids"] == ()
+    assert again.to_dict()["rewritten_deletes"]["snapshot_ids"] == []
     # a threshold that the table has says that files are to be written again
     strict = opened(lake, delete_file_threshold=1).maintain()
     assert [merge.files_removed for merge in strict.merges] == [1]

@@ -100,6 +100,7 @@ def test_small_manifests_become_one(lake: SqlCatalog, version: str) -> None:
     assert (report.table, report.snapshot_id) == ("lake.db.t", head.snapshot_id)
     assert (report.manifests_before, report.manifests_after, report.entries) == (4, 1, 4)
     assert str(report) == "manifests of lake.db.t: 4 -> 1  entries copied 4  0.00 s"
+    assert report.to_dict()["snapshot_ids"] == [str(head.snapshot_id)]
     facts = head.summary.additional_properties
     old = before.metadata.snapshots[-1].summary
     assert old is not None
@@ -128,6 +129,7 @@ def test_a_second_rewrite_has_nothing_to_do(lake: SqlCatalog) -> None:
     table = lake.load_table("db.t")
     assert (report.snapshot_id, report.manifests_before, report.manifests_after) == (None, 1, 1)
     assert str(report) == "nothing to do in lake.db.t: 1 manifest"
+    assert report.to_dict()["snapshot_ids"] == []
     assert len(table.metadata.snapshots) == 5
     assert metadata_files_on_disk(table) == before
 

@@ -9,6 +9,7 @@ from icesize.planning.cluster_by import ClusterBy
 from icesize.planning.filters import MOST_COLUMNS, FilterUse, columns_to_cluster, recommend
 from icesize.planning.merging.planner import plan_merges
 from icesize.planning.plan import Clustering, FilesScanned, Plan
+from icesize.results import Advice
 from tests.support.layouts import SMALL_TARGET, layout_of, thorough
 
 USES = st.lists(
@@ -60,19 +61,21 @@ def test_partition_columns_and_ranges_say_nothing() -> None:
 def test_what_is_worth_it_comes_with_the_command() -> None:
     """Files now, files then, and what to type; two columns by a curve."""
     uses = [use("a", files=90), use("a", files=70, times=2), FilterUse("d > 1", (), ("d",), 100)]
-    [sentence] = recommend("lake.db.t", 100, uses, ["a"], clustered(50, 5))
-    assert sentence == (
+    [advice] = recommend("lake.db.t", 100, uses, ["a"], clustered(50, 5))
+    assert advice == Advice(
         "3 of 4 filters ask for single values of a, in 76.7 of 100 files on average, and in about 7.7 if the table "
-        "were clustered: `icesize cluster lake.db.t --by a`"
+        "were clustered: `icesize cluster lake.db.t --by a`",
+        "icesize cluster lake.db.t --by a",
     )
-    [sentence] = recommend("lake.db.t", 100, uses, ["a", "b"], clustered(50, 5))
-    assert sentence.endswith("`icesize cluster lake.db.t --by a,b --strategy hilbert`")
+    [advice] = recommend("lake.db.t", 100, uses, ["a", "b"], clustered(50, 5))
+    assert advice.sentence.endswith(f"`{advice.command}`")
+    assert advice.command == "icesize cluster lake.db.t --by a,b --strategy hilbert"
 
 
 def test_what_is_not_worth_it_is_said_without_a_command() -> None:
     """A table in order by that column already has nothing to gain."""
-    [sentence] = recommend("lake.db.t", 100, [use("a", files=2)], ["a"], clustered(2, 2))
-    assert sentence == (
+    [advice] = recommend("lake.db.t", 100, [use("a", files=2)], ["a"], clustered(2, 2))
+    assert advice == Advice(
         "1 of 1 filter asks for single values of a, in 2.0 of 100 files on average; clustered by them it would be 2.0: "
         "not worth it"
     )
@@ -95,5 +98,5 @@ def test_chosen_columns_are_asked_for(uses: list[FilterUse], partitioned: set[st
     assert set(chosen) <= asked - partitioned
     assert bool(chosen) == bool(asked - partitioned)
     assert columns_to_cluster(uses[::-1], partitioned) == chosen
-    for sentence in recommend("t", 100, uses, chosen, clustered(50, 5)):
-        assert "icesize cluster t --by" in sentence or sentence.endswith("not worth it")
+    for advice in recommend("t", 100, uses, chosen, clustered(50, 5)):
+        assert bool(advice.command) != advice.sentence.endswith("not worth it")

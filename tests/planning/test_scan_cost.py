@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -17,9 +16,10 @@ from icesize.planning.scan_cost import (
     ROW_GROUP_BYTES,
     LayoutCost,
     ScanCost,
-    format_price,
 )
 from icesize.policy import SizePolicy
+from icesize.presentation.views import costs, format_price
+from icesize.results import document
 from tests.support.layouts import (
     LIMIT,
     SMALL_TARGET,
@@ -77,15 +77,15 @@ def test_lines_say_files_seconds_requests_and_money() -> None:
     """Two lines where a compaction changes something, one where it does not, none without files."""
     table = replace(layout_of(partition("a", [10] * 1000)), manifests=1)
     cost = LayoutCost.of(table, plan_merges(table, SMALL_TARGET), 0.005)
-    assert cost.lines() == (
+    assert costs(cost) == (
         "a full scan opens 1,000 files, planned in 61 ms, 2,002 requests, 10.01 USD per 1,000 scans",
         "  after a compaction 1 file, planned in 1 ms, 4 requests, 0.02 USD per 1,000 scans",
     )
-    assert json.loads(json.dumps(cost.to_dict()))["then"]["usd"] == pytest.approx(4 * 0.005 / 1000)
+    assert document(cost)["then"]["usd"] == pytest.approx(4 * 0.005 / 1000)
     tidy = layout_of(partition("a", [LIMIT]))
-    assert len(LayoutCost.of(tidy, plan_merges(tidy, SMALL_TARGET)).lines()) == 1
+    assert len(costs(LayoutCost.of(tidy, plan_merges(tidy, SMALL_TARGET)))) == 1
     empty = layout_of()
-    assert LayoutCost.of(empty, plan_merges(empty, SMALL_TARGET)).lines() == ()
+    assert costs(LayoutCost.of(empty, plan_merges(empty, SMALL_TARGET))) == ()
 
 
 @thorough

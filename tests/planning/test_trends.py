@@ -11,6 +11,7 @@ from icesize.planning.inspection import inspect
 from icesize.planning.merging.planner import plan_merges
 from icesize.planning.trends import Counts, PastState, Trends, evenly, file_sizes
 from icesize.policy import SizePolicy
+from icesize.results import document
 from tests.support.layouts import LIMIT, SMALL_TARGET, layout_of, layouts, partition, policies
 
 COUNTS = st.builds(Counts, st.integers(0, 9), st.integers(0, 9), st.integers(0, 9))
@@ -76,5 +77,5 @@ def test_small_files_become_well_sized_ones() -> None:
     """Ten files of a tenth of the target become one that is well sized; the classes say so."""
     layout = layout_of(partition("a", [10_000] * 10), partition("b", [LIMIT, LIMIT - 1]))
     plan = plan_merges(layout, SMALL_TARGET)
-    assert file_sizes(layout).to_dict() == {"bounds": (18_750, 75_000), "files": (10, 1, 1)}
+    assert document(file_sizes(layout)) == {"bounds": [18_750, 75_000], "files": [10, 1, 1]}
     assert file_sizes(layout, plan).files == (0, 1, 2)

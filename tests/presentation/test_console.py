@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Literal
@@ -20,9 +20,11 @@ from icesize.planning.inspection import DeletesClass, Inspection, PartitionSizes
 from icesize.planning.merging.planner import plan_merges
 from icesize.planning.plan import Forecast
 from icesize.policy import SizePolicy
-from icesize.presentation import console as show
-from icesize.presentation import progress
+from icesize.presentation import progress, views
+from icesize.presentation.blocks import Block
+from icesize.presentation.console import show, show_error, show_line
 from icesize.report import Report
+from icesize.results import Advice
 from icesize.table.past.commits import History, PastCommit
 from icesize.table.past.versions import Version
 from icesize.units import format_bytes, format_count
@@ -46,21 +48,29 @@ INSPECTION = Inspection(
     worst=(PartitionSizes({"hour": "h191", "kind": "x"}, 1_300, 2**30, 1_212, 1_212, 96 * MIB, {}),),
     held_back={},
     held_back_in=(),
-    advice=("1 partition with more than 6 mergeable small files", "`icesize compact` would merge 1,212 files into 1"),
+    advice=(
+        Advice("1 partition with more than 6 mergeable small files"),
+        Advice("`icesize compact` would merge 1,212 files into 1", "icesize compact lake.db.events"),
+    ),
     files_to_merge=1_212,
     files_merged=1,
 )
 
 
-def shown(
-    function: Callable[..., None], *arguments: object, width: int = 80, terminal: bool = False, encoding: str = "utf-8"
+def shown(blocks: Iterable[Block], width: int = 80, terminal: bool = False, encoding: str = "utf-8") -> str:
+    """How blocks are printed on a console of this kind."""
+    return printed(lambda console: show(console, blocks), width, terminal, encoding)
+
+
+def printed(
+    function: Callable[[Console], None], width: int = 80, terminal: bool = False, encoding: str = "utf-8"
 ) -> str:
     """What a function prints on a console of this kind."""
     written = io.BytesIO()
     file = io.TextIOWrapper(written, encoding=encoding)
     colours: Literal["auto", "standard"] = "standard" if terminal else "auto"
     console = Console(file=file, width=width, force_terminal=terminal, highlight=False, color_system=colours)
-    function(console, *arguments)
+    function(console)
     file.flush()
     return written.getvalue().decode(encoding)
 
@@ -77,7 +87,7 @@ def layout(*partitions: PartitionFacts) -> Layout:
 
 def test_inspection_reads_as_in_the_readme() -> None:
     """Totals, one bar per line in proportion, empty size classes left out, partitions as people write them."""
-    assert shown(show.show_inspection, INSPECTION).splitlines() == [
+    assert shown(views.inspection(INSPECTION)).splitlines() == [
         "lake.db.events  214 partitions  41,020 files  118 GiB  1,204,332,118 rows  snapshot 8837",
         "small files (< 384 MiB)  40,811     96 MiB  " + "█" * 35,
         "  < 24 MiB               40,811     96 MiB  " + "█" * 35,
@@ -94,7 +104,7 @@ def test_only_bars_follow_the_width(width: int) -> None:
     """Words are never cut or wrapped, so a narrow terminal or a pipe loses nothing."""
 
     def words(at: int) -> list[str]:
-        text = shown(show.show_inspection, INSPECTION, width=at)
+        text = shown(views.inspection(INSPECTION), width=at)
         return [line.rstrip(" █▏▎▍▌▋▊▉") for line in text.splitlines()]
 
     assert words(width) == words(80)
@@ -102,8 +112,8 @@ def test_only_bars_follow_the_width(width: int) -> None:
 
 def test_no_colours_where_there_is_no_terminal_and_ascii_where_there_is_no_utf8() -> None:
     """Escape codes go to terminals only; bars are made of # where the encoding has no blocks."""
-    assert "\x1b[" in shown(show.show_inspection, INSPECTION, terminal=True)
-    plain = shown(show.show_inspection, INSPECTION, encoding="ascii")
+    assert "\x1b[" in shown(views.inspection(INSPECTION), terminal=True)
+    plain = shown(views.inspection(INSPECTION), encoding="ascii")
     assert "\x1b" not in plain
     assert "#" * 35 in plain
     assert "well sized                  209    118 GiB  #\n" in plain
@@ -113,7 +123,7 @@ def test_an_empty_table_is_shown_without_a_snapshot() -> None:
     """No files: no bars, no partitions, no division by zero."""
     nothing = Layout(Head(None, 0), 0, 384 * MIB)
     empty = inspect(nothing, SizePolicy(), {}, plan_merges(nothing, SizePolicy()), table="lake.db.t")
-    lines = shown(show.show_inspection, empty).splitlines()
+    lines = shown(views.inspection(empty)).splitlines()
     assert lines[0] == "lake.db.t  0 partitions  0 files  0 B  0 rows  no snapshot"
     assert [line.strip() for line in lines[1:]] == [
         "small files (< 384 MiB)  0        0 B",
@@ -135,7 +145,7 @@ def test_inspection_names_files_of_old_specs_as_held_back() -> None:
         ("kind=d", {"HAS_DELETES": 8}), ("kind=o", {"OLD_SPEC": 2}),
     ]  # fmt: skip
     assert [p.label for p in found.worst] == ["kind=m"]
-    text = shown(show.show_inspection, found)
+    text = shown(views.inspection(found))
     assert "  kind=d  8 files (HAS_DELETES 8)\n  kind=o  2 files (OLD_SPEC 2)\n" in text
     assert "! 1 partition with more than 6 ineligible small files: no merge of ours can lower their number\n" in text
 
@@ -144,20 +154,20 @@ def test_pending_deletes_have_lines_of_their_own() -> None:
     """How many, where it is worst, and a line for each class of files; nothing where there are none."""
     classes = (DeletesClass(1, 1_200), DeletesClass(2, 1))
     pending = PendingDeletes(1_201, 0, 7, 0.02, 0.5, {"hour": "h191"}, 2.25, 3, classes)
-    lines = shown(show.show_inspection, replace(INSPECTION, deletes=pending)).splitlines()
+    lines = shown(views.inspection(replace(INSPECTION, deletes=pending))).splitlines()
     assert lines[-5:-2] == [
         "deletes pending on 1,201 files, 7 deleted rows known (2.0%), 0.5 delete files to be read with a file "
         "(2.2 in hour=h191), 3 at most",
         "  1,200 files with 1 delete file",
         "  1 file with 2 - 3 delete files",
     ]
-    assert "delete" not in shown(show.show_inspection, INSPECTION)
+    assert "delete" not in shown(views.inspection(INSPECTION))
 
 
 def test_a_plan_names_the_first_groups_and_counts_the_rest() -> None:
     """Ten lines are enough for a person; the others are counted."""
     plan = plan_merges(layout(*(facts(f"k{i:02}", [MIB, MIB]) for i in range(12))), SizePolicy())
-    lines = shown(lambda console: show.show_plan(console, plan, groups=True)).splitlines()
+    lines = shown(views.plan(plan)).splitlines()
     assert lines[0] == "plan: 12 partitions, 24 -> 12 files, 24 MiB to write"
     assert lines[1] == "  kind=k00  2 -> 1 file, 2 MiB"
     assert lines[11:] == ["  and 2 more merges"]
@@ -171,7 +181,7 @@ def test_the_whole_of_an_unpartitioned_table_has_a_name() -> None:
     plan = plan_merges(
         Layout(Head(1, 1), 0, 384 * MIB, {key: PartitionFacts(key, "", 3, 3 * MIB, 3, files)}), SizePolicy()
     )
-    assert "  (whole table)  3 -> 1 file, 3 MiB\n" in shown(lambda console: show.show_plan(console, plan, groups=True))
+    assert "  (whole table)  3 -> 1 file, 3 MiB\n" in shown(views.plan(plan))
 
 
 def test_a_report_says_what_changed_and_what_was_lost() -> None:
@@ -183,14 +193,14 @@ def test_a_report_says_what_changed_and_what_was_lost() -> None:
     )  # fmt: skip
     forecast = Forecast(2**30, 8 * 2**30, decoded_because={"tiny": 4})
     planned = replace(plan_merges(layout(), SizePolicy()), notes=("known",), forecast=forecast)
-    assert shown(lambda console: show.show_report(console, report, planned)).splitlines() == [
+    assert shown(views.committed(report, planned)).splitlines() == [
         "snapshot 9017 replace  -40,811 +231 files, rows unchanged",
         "9 GiB written (1 GiB copied) in 15.3 s",
         "! new",
         "! merge of 3 files dropped: deleted",
     ]
     lost = replace(report, snapshot_ids=(), operations=(), notes=())
-    assert shown(show.show_report, lost) == "nothing was committed\n! merge of 3 files dropped: deleted\n"
+    assert shown(views.committed(lost)) == "nothing was committed\n! merge of 3 files dropped: deleted\n"
 
 
 @pytest.mark.parametrize(
@@ -250,8 +260,8 @@ def maintain_with_bars(console: Console) -> None:
 )
 def test_progress_is_drawn_on_terminals_only(draw: Callable[[Console], None], words: str) -> None:
     """One bar at a time on a terminal, nothing at all in a pipe; none stays."""
-    assert shown(draw) == ""
-    drawn = re.sub(r"\x1b\[[0-9;]*m", "", shown(draw, terminal=True))
+    assert printed(draw) == ""
+    drawn = re.sub(r"\x1b\[[0-9;]*m", "", printed(draw, terminal=True))
     assert re.search(words, drawn)
     # the cursor is shown again, and the line of the bar erased
     assert drawn.endswith("\x1b[2K")
@@ -262,9 +272,9 @@ def test_a_bar_waits_for_something_to_do() -> None:
 
     def nothing(console: Console) -> None:
         with progress.merging(console, lambda: MIB), progress.drawn(console):
-            show.show_line(console, "nothing to merge")
+            show_line(console, "nothing to merge")
 
-    assert shown(nothing, terminal=True) == "nothing to merge\n"
+    assert printed(nothing, terminal=True) == "nothing to merge\n"
 
 
 def test_progress_of_two_threads_never_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -319,7 +329,8 @@ def test_files_are_counted(done: int, total: int | None, seconds: float, words: 
 
 def test_an_error_is_one_line_and_markup_in_it_is_text() -> None:
     """Messages may hold brackets and line breaks."""
-    assert shown(show.show_error, "Cannot open '[bold]x[/]':\nwhy") == "icesize: Cannot open '[bold]x[/]': why\n"
+    told = printed(lambda console: show_error(console, "Cannot open '[bold]x[/]':\nwhy"))
+    assert told == "icesize: Cannot open '[bold]x[/]': why\n"
 
 
 @pytest.mark.parametrize(
@@ -359,11 +370,11 @@ def test_columns_fit_a_terminal(width: int) -> None:
         {"hour": "h07"}, "hour=h07", PartitionKey(0, ("h07",)), 2**62, 1_700_000_000_000, "append+replace",
         16, 407_552, 16_000, "clicks", 17,
     )  # fmt: skip
-    for show_all, arguments in (
-        (show.show_history, (History("lake.db.t", (batch,), 1, 1_699_000_000_000),)),
-        (show.show_versions, ("lake.db.t", [version])),
+    for blocks in (
+        views.history(History("lake.db.t", (batch,), 1, 1_699_000_000_000)),
+        views.versions("lake.db.t", [version]),
     ):
-        told = re.sub(r"\x1b\[[0-9;]*m", "", shown(show_all, *arguments, width=width, terminal=True))
+        told = re.sub(r"\x1b\[[0-9;]*m", "", shown(blocks, width=width, terminal=True))
         lines = [line for line in told.splitlines() if not line.startswith("lake.db.t")]
         table = [line for line in lines if not line.startswith("not shown: ")]
         assert len(table) == 2
@@ -378,7 +389,7 @@ def test_a_history_is_a_table_with_blanks() -> None:
         2**20, 3 * 2**20, 2.5, 4, 120, 0, 2**30, 10**6, 1.234,
     )  # fmt: skip
     other = PastCommit((3,), 1_699_999_000_000, "other", "append", writer="spark 4.1.4")
-    lines = shown(show.show_history, History("lake.db.t", (batch, other), 9, 1_699_000_000_000)).splitlines()
+    lines = shown(views.history(History("lake.db.t", (batch, other), 9, 1_699_000_000_000))).splitlines()
     assert lines[0] == (
         "lake.db.t  9 commits since 2023-11-03 08:26:40  newest: batch 1, other 1  W 2.50  1.23 s a batch"
     )
@@ -391,8 +402,8 @@ def test_a_history_is_a_table_with_blanks() -> None:
     assert lines[3] == "2023-11-14 21:56:40  other  spark 4.1.4"
     assert lines[4:] == ["and 7 older commits: --limit 9 shows all"]
     assert len(lines[1]) > 80, "a pipe gets all columns"
-    others_alone = shown(show.show_history, History("lake.db.t", (other,), 1)).splitlines()
+    others_alone = shown(views.history(History("lake.db.t", (other,), 1))).splitlines()
     assert others_alone[1:] == ["time (UTC)           kind   by", lines[3]]
-    assert shown(show.show_history, History("lake.db.t", ())).splitlines() == [
+    assert shown(views.history(History("lake.db.t", ()))).splitlines() == [
         "lake.db.t has no history: nothing was ever written to it"
     ]

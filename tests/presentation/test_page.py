@@ -17,8 +17,11 @@ import icesize
 from icesize.environment import Environment
 from icesize.errors import TableError
 from icesize.planning.files import PartitionKey, SkipReason
-from icesize.presentation.facts import MANY_COMMITS, WHY_SKIPPED, Advice, advice_for, as_sentence
+from icesize.presentation.facts import MANY_COMMITS, advice_for, as_sentence
 from icesize.presentation.overview import Overview
+from icesize.presentation.page import WHY_SKIPPED
+from icesize.presentation.views import costs
+from icesize.results import Advice
 from icesize.sized_table import SizedTable
 from icesize.table.records.ledger import LedgerEntry
 from icesize.table.records.summary import SECONDS
@@ -84,7 +87,7 @@ def test_the_page_says_what_the_calls_say(lake: SqlCatalog) -> None:
     inspection, plan, history = table.inspect(), table.plan(), table.history()
     overview = table.overview()
     page = paged(overview)
-    assert (overview.facts.inspection, overview.facts.history) == (inspection, history)
+    assert (overview.inspection, overview.history) == (inspection, history)
     for words in (
         f"snapshot {inspection.snapshot_id}",
         f"Partitions {inspection.partitions}",
@@ -97,7 +100,7 @@ def test_the_page_says_what_the_calls_say(lake: SqlCatalog) -> None:
         f"It costs {format_bytes(plan.bytes_to_write)} to write",
         f"open {inspection.files - plan.files_removed + plan.files_added} data files instead of {inspection.files},",
         "icesize compact lake.db.t",
-        *(as_sentence(line.strip()) for line in inspection.cost.lines()),
+        *(as_sentence(line.strip()) for line in costs(inspection.cost)),
     ):
         assert words in page.text
     merges, reasons, partitions, commits = page.tables
@@ -133,7 +136,7 @@ def test_a_table_without_snapshots_has_a_page(lake: SqlCatalog) -> None:
     make_table(lake)
     overview = opened(lake).overview()
     page = paged(overview)
-    assert overview.facts.advice == (Advice("Nothing to do: no partition holds more files than it has to."),)
+    assert overview.advice == (Advice("Nothing to do: no partition holds more files than it has to."),)
     for words in ("no snapshot", "Nothing to do", "Nothing to merge: 0 files stay", "has no history"):
         assert words in page.text
     assert set(page.drawn) == {"sizes"}
@@ -147,7 +150,7 @@ def test_an_emptied_table_has_a_page(lake: SqlCatalog) -> None:
     overview = opened(lake).overview()
     page = paged(overview)
     assert "Files 0" in page.text
-    assert overview.facts.sizes.before_name.startswith("on ")
+    assert overview.sizes.before_name.startswith("on ")
     assert "kind=a" in page.drawn["small"]
 
 
@@ -183,12 +186,12 @@ def test_names_cannot_break_out(lake: SqlCatalog) -> None:
         run(lake, request_on(table, [write(table, [number], name)], batch=entry), table)
     lake.load_table("db.t").append(arrow([99]), snapshot_properties={"engine-name": HOSTILE[0]})
     overview = opened(lake).overview()
-    facts = overview.facts
-    inspection = replace(facts.inspection, table=HOSTILE[0], advice=("run `icesize <b>`",))
-    named = Overview(replace(facts, inspection=inspection, advice=advice_for(inspection, facts.plan, facts.history)))
+    told = (Advice("run `icesize <b>`", f"icesize <b> {HOSTILE[0]}"),)
+    inspection = replace(overview.inspection, table=HOSTILE[0], advice=told)
+    named = replace(overview, inspection=inspection, advice=advice_for(inspection, overview.plan, overview.history))
     page = paged(named)
     assert f"{HOSTILE[0]} snapshot" in page.text
-    assert "icesize <b> '<script>alert(1)</script>'" in page.text
+    assert "icesize <b> <script>alert(1)</script>" in page.text
     labels = {row[0] for row in page.tables[-2][1:]}
     assert {"kind=<script>alert(1)</script>", "kind=漢字 😀", "kind=$x_1$ $\\frac$"} <= labels
     # what cannot be printed has the name that the command line reads
@@ -204,8 +207,8 @@ def test_sizes_are_compared_with_a_chosen_snapshot(lake: SqlCatalog) -> None:
     """Ids may be texts; one that the table does not have is told in a sentence."""
     table = two_files(lake)
     first = table.metadata.snapshots[0]
-    sizes = opened(lake).overview(since=str(first.snapshot_id)).facts.sizes
-    assert (sum(sizes.before.files), sum(sizes.after.files), sizes.after_name) == (1, 2, "now")
+    sizes = opened(lake).overview(since=str(first.snapshot_id)).sizes
+    assert (sizes.before.total, sizes.after.total, sizes.after_name) == (1, 2, "now")
     assert sizes.before_name.endswith(" UTC")
     with pytest.raises(TableError, match="Cannot find snapshot 5"):
         opened(lake).overview(since=5)
@@ -215,10 +218,10 @@ def test_without_work_the_worst_time_is_compared_with_now(lake: SqlCatalog) -> N
     """After a compaction the picture shows what it brought."""
     two_files(lake)
     compact(lake)
-    sizes = opened(lake).overview().facts.sizes
-    assert (sum(sizes.before.files), sum(sizes.after.files), sizes.after_name) == (2, 1, "now")
+    sizes = opened(lake).overview().sizes
+    assert (sizes.before.total, sizes.after.total, sizes.after_name) == (2, 1, "now")
     before = two_files_plan(lake)
-    assert before.facts.sizes.before_name == "now"
+    assert before.sizes.before_name == "now"
 
 
 def two_files_plan(lake: SqlCatalog) -> Overview:
@@ -235,16 +238,17 @@ def test_advice_names_commands_to_copy(lake: SqlCatalog) -> None:
     for number in range(3):
         lake.load_table("db.t").append(arrow([number]))
     overview = opened(lake).overview()
-    inspection = replace(overview.facts.inspection, table="lake.db.my t", advice=("2 files: run `icesize compact`",))
-    history = replace(overview.facts.history, commits_kept=MANY_COMMITS + 1)
-    found = advice_for(inspection, overview.facts.plan, history)
+    told = (Advice("2 files: run `icesize compact`", "icesize compact 'lake.db.my t'"),)
+    inspection = replace(overview.inspection, table="lake.db.my t", advice=told)
+    history = replace(overview.history, commits_kept=MANY_COMMITS + 1)
+    found = advice_for(inspection, overview.plan, history)
     assert [one.command for one in found] == [
         "icesize compact 'lake.db.my t'",
         "icesize maintain 'lake.db.my t' --budget-seconds 600",
         "icesize expire-snapshots 'lake.db.my t' --dry-run",
     ]
     assert found[0].sentence == "2 files: run `icesize compact`."
-    untold = advice_for(replace(inspection, advice=()), overview.facts.plan, overview.facts.history)
+    untold = advice_for(replace(inspection, advice=()), overview.plan, overview.history)
     assert untold[0].sentence.startswith("3 files would become 1, for ")
     assert untold[0].command == "icesize compact 'lake.db.my t'"
 
@@ -260,9 +264,9 @@ def test_an_overview_is_a_document(lake: SqlCatalog, tmp_path: Path) -> None:
     overview = filled(lake).overview()
     document = json.loads(json.dumps(overview.to_dict()))
     assert document["table"] == "lake.db.t"
-    assert document["sizes"]["before"]["files"] == list(overview.facts.sizes.before.files)
+    assert document["sizes"]["before"]["files"] == list(overview.sizes.before.files)
     assert [p["label"] for p in document["trends"]["partitions"]] == ["kind=a", "kind=b"]
-    assert document["made_ms"] == overview.facts.made_ms
+    assert document["made_ms"] == overview.made_ms
     overview.write(tmp_path / "o.html")
     overview.write(str(tmp_path / "o.PNG"))
     assert (tmp_path / "o.html").read_text(encoding="utf-8") == overview.to_html()

@@ -20,6 +20,7 @@ from icesize.planning.clustering.sets import outputs_of
 from icesize.planning.files import PartitionKey
 from icesize.planning.filters import WORTH_IT
 from icesize.policy import SizePolicy
+from icesize.results import Advice
 from icesize.units import format_count
 
 FEWEST_FILES = 4
@@ -102,7 +103,7 @@ def advise(
     files: Mapping[PartitionKey, Sequence[ClusterFile]],
     candidates: Sequence[Candidate],
     policy: SizePolicy,
-) -> tuple[str, ...]:
+) -> tuple[Advice, ...]:
     """One sentence where queries for one value of a column would open fewer files of a clustered table.
 
     `candidates` are in the order of the files' bounds, those first that are to be named first. Nothing is said of a
@@ -129,9 +130,10 @@ def advise(
         f"{told.clustered:,.1f} if the table were clustered"
     )
     if best.why:
-        return (f"{fact}: `icesize cluster {shlex.quote(table)} --by {shlex.quote(best.name)}`",)
+        command = f"icesize cluster {shlex.quote(table)} --by {shlex.quote(best.name)}"
+        return (Advice(f"{fact}: `{command}`", command),)
     others = f" (likewise {_names(gaining[1:])})" if gaining[1:] else ""
-    return (f"{fact} by it{others}; `--filter` with what queries ask shows what pays for them",)
+    return (Advice(f"{fact} by it{others}; `--filter` with what queries ask shows what pays for them"),)
 
 
 def _bounds(files: Mapping[PartitionKey, Sequence[ClusterFile]], column: int) -> list[list[tuple[Bounds, int]]]:

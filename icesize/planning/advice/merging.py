@@ -9,6 +9,7 @@ from functools import lru_cache
 
 from icesize.planning.merging.schedule import choose_prefix
 from icesize.policy import SizePolicy
+from icesize.results import Advice
 from icesize.units import format_bytes
 
 FEWEST_BATCHES = 20
@@ -43,11 +44,11 @@ class Arrivals:
     is_ours: bool = False
 
 
-def advise(arrivals: Arrivals | None, policy: SizePolicy) -> tuple[str, ...]:
+def advise(arrivals: Arrivals | None, policy: SizePolicy) -> tuple[Advice, ...]:
     """What would make a stream cheaper or its partitions tidier; nothing where the numbers do not say it."""
     if arrivals is None or arrivals.batches < FEWEST_BATCHES or not policy.merging or arrivals.partition_bytes <= 0:
         return ()
-    return (*_trigger(arrivals, policy), *_slots(arrivals, policy))
+    return tuple(map(Advice, (*_trigger(arrivals, policy), *_slots(arrivals, policy))))
 
 
 def amplification(batches_per_file: float, slots: int) -> float:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 from icesize.planning.files import FileFact, Head, Layout, PartitionFacts, PartitionKey, SkipReason
 from icesize.planning.merging.planner import plan_merges
 from icesize.planning.plan import Plan
 from icesize.planning.sizing import expected_files
 from icesize.policy import SizePolicy
-from icesize.units import format_bytes, format_count
+from icesize.results import Result
 
 Batch = Mapping[PartitionKey, int]
 """Bytes of new rows by partition."""
@@ -42,7 +41,7 @@ class Replayed:
 
 
 @dataclass(frozen=True)
-class PolicyComparison:
+class PolicyComparison(Result):
     """The batches of a table, replayed under several policies from an empty table, the present policy first."""
 
     table: str
@@ -50,41 +49,6 @@ class PolicyComparison:
     partitions: int
     bytes_ingested: int
     replayed: tuple[Replayed, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Stable keys, JSON-ready values; later releases may add keys, never rename them."""
-        return asdict(self)
-
-    def __str__(self) -> str:
-        came = f"{format_bytes(self.bytes_ingested)} in {format_count(self.partitions, 'partition')}"
-        if not self.batches:
-            return f"{self.table}: no batch to replay: the history that it keeps adds no rows"
-        return "\n".join((f"{self.table}: the newest {_batches(self.batches)} replayed, {came}", *self._rows()))
-
-    def _rows(self) -> list[str]:
-        heads = ("policy", "W", "most small files", "files", "files a scan opens", "rewritten per batch", "at most")
-        rows = [heads, *map(_cells, self.replayed)]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        return [
-            "  ".join([f"{row[0]:<{widths[0]}}", *(f"{c:>{w}}" for c, w in zip(row[1:], widths[1:], strict=True))])
-            for row in rows
-        ]
-
-
-def _batches(number: int) -> str:
-    return f"{number:,} batch" if number == 1 else f"{number:,} batches"
-
-
-def _cells(one: Replayed) -> tuple[str, ...]:
-    return (
-        one.name,
-        f"{one.write_amplification:.2f}",
-        f"{one.small_files_max:,}",
-        f"{one.files:,}",
-        f"{one.files_scanned:,.1f}",
-        format_bytes(one.rewritten_bytes_mean),
-        format_bytes(one.rewritten_bytes_max),
-    )
 
 
 def compare(

@@ -5,12 +5,11 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 from icesize import failpoints
 from icesize.environment import MAX_CONCURRENT_DELETES, Environment, Stopwatch, rounded
-from icesize.report import with_text_ids
+from icesize.results import Result
 from icesize.table.catalog.access_errors import brief, readable
 from icesize.table.cleanup.checkpoints import read_checkpoint
 from icesize.table.cleanup.expire_commit import NOTHING_LEFT, Decision, Expiry
@@ -21,7 +20,7 @@ from icesize.table.state.handle import Current, TableHandle
 from icesize.table.storage.bulk_delete import FILES_BETWEEN_CHECKS
 from icesize.table.storage.ownership import check_alone, check_may_delete
 from icesize.table.storage.reachable import Reachable
-from icesize.units import format_bytes, format_count
+from icesize.units import format_count
 
 LOG = logging.getLogger("icesize")
 
@@ -29,7 +28,7 @@ Progress = Callable[[int, int], object]
 
 
 @dataclass(frozen=True)
-class ExpiryReport:
+class ExpiryReport(Result):
     """Outcome of an expiry.
 
     `kept` counts snapshots by the rule that keeps them (one snapshot may be kept by several), `gave_up` are sentences
@@ -52,22 +51,6 @@ class ExpiryReport:
     gave_up: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     seconds: dict[str, float] = field(default_factory=dict)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Stable keys, JSON-ready values; `kept` is snapshot id -> reasons."""
-        return with_text_ids(asdict(self))
-
-    def __str__(self) -> str:
-        expired = len(self.snapshot_ids_expired)
-        files = sum(self.files_deleted.values())
-        verb, done = ("would expire", "would be deleted") if self.dry_run else ("expired", "deleted")
-        words = [
-            f"{self.table}: {verb} {expired:,} of {format_count(self.snapshots_before, 'snapshot')}",
-            f"{format_count(files, 'file')} {done} ({format_bytes(self.bytes_deleted)})",
-        ]
-        if self.files_failed:
-            words.append(f"{self.files_failed:,} could not be deleted")
-        return "  ".join((*words, *self.gave_up, *self.notes))
 
 
 def expire(

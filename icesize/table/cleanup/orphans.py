@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Any
 from urllib.parse import quote_plus
 
 from pyiceberg.io import FileIO
@@ -20,6 +19,7 @@ from icesize import failpoints
 from icesize.environment import MAX_CONCURRENT_DELETES, ORPHANS_OLDER_THAN_MS, Environment, Stopwatch
 from icesize.errors import PolicyError, TableError
 from icesize.parquet.files.names import set_of
+from icesize.results import Result
 from icesize.table.catalog.access_errors import storage_errors
 from icesize.table.catalog.locations import FOLDER_PROPERTIES, check_folder, is_addressable, is_inside, normalised
 from icesize.table.cleanup.other_tables import MOST_NAMED, OtherTables, other_tables
@@ -43,7 +43,7 @@ from icesize.table.storage.ownership import (
     is_metadata_file,
 )
 from icesize.table.storage.reachable import Reachable
-from icesize.units import format_bytes, format_count
+from icesize.units import format_count
 
 DAY_MS = 24 * 3_600_000
 """Least age of a file that may be deleted, also of leftovers of batches that the ledger has passed: merges in the
@@ -58,7 +58,7 @@ LISTED_BETWEEN_TELLING = 1000
 
 
 @dataclass(frozen=True)
-class OrphanReport:
+class OrphanReport(Result):
     """What a search for orphan files found and did.
 
     `files_found` and `bytes_found` are those that are due; `passed` of them were written by icesize for batches that
@@ -81,18 +81,6 @@ class OrphanReport:
     examples: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     seconds: dict[str, float] = field(default_factory=dict)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Stable keys, JSON-ready values; later releases may add keys, never rename them."""
-        return asdict(self)
-
-    def __str__(self) -> str:
-        found = f"{format_count(self.files_found, 'orphan file')} of {format_bytes(self.bytes_found)} in {self.table}"
-        done = "none deleted (dry run)" if self.dry_run else f"{self.files_deleted:,} deleted"
-        words = [found, done, f"{self.young:,} too young", f"{self.seconds.get('total', 0.0):.2f} s"]
-        if self.files_failed:
-            words.insert(2, f"{self.files_failed:,} failed")
-        return "  ".join((*words, *self.notes))
 
 
 @dataclass

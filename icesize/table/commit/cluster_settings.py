@@ -6,7 +6,6 @@ import difflib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
@@ -38,6 +37,7 @@ from icesize.planning.cluster_by import (
     ClusterBy,
 )
 from icesize.policy import SizePolicy
+from icesize.results import Result
 from icesize.table.catalog import opening
 from icesize.table.commit.loaded import Loaded, Staged
 from icesize.table.commit.metadata_change import MetadataChange
@@ -324,15 +324,11 @@ def _order_to_keep(metadata: TableMetadata, wanted: list[SortField]) -> tuple[tu
 
 
 @dataclass(frozen=True)
-class ForgottenClusterBy:
+class ForgottenClusterBy(Result):
     """What was taken back of it: `removed` are properties and the sort order, `notes` sentences for people."""
 
     removed: tuple[str, ...]
     notes: tuple[str, ...] = ()
-
-    def to_dict(self) -> dict[str, Any]:
-        """Stable keys, JSON-ready values."""
-        return {"removed": list(self.removed), "notes": list(self.notes)}
 
 
 def forget_cluster_by(run_id: str) -> MetadataChange[ForgottenClusterBy]:

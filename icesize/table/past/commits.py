@@ -6,9 +6,8 @@ Only the table's metadata is read, no manifest.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import islice
 from statistics import median
@@ -18,9 +17,8 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot
 
 from icesize.errors import BatchError
-from icesize.markup import card
 from icesize.planning.retention.ancestry import SnapshotFact, is_one_commit
-from icesize.report import with_text_ids
+from icesize.results import Result, keys
 from icesize.table.catalog.history import count_of, fact_of, is_ours, main_history, number_of, operation_of, summary_of
 from icesize.table.records import ledger
 from icesize.table.records.summary import (
@@ -31,7 +29,6 @@ from icesize.table.records.summary import (
     SECONDS,
     SMALL_FILES_MAX,
 )
-from icesize.units import format_count, format_time
 
 
 @dataclass(frozen=True)
@@ -109,7 +106,7 @@ class CommitKind(str, Enum):
 
 
 @dataclass(frozen=True)
-class PastCommit:
+class PastCommit(Result):
     """One commit of `main`, as the summaries of its snapshots tell of it; what they do not tell is None.
 
     `kind` is a value of CommitKind, `operation` what the snapshots did, oldest first (`append+replace`), `stream_id`
@@ -145,6 +142,8 @@ class PastCommit:
     total_rows: int | None = None
     seconds: float | None = None
 
+    KEYS = keys("write_amplification")
+
     @property
     def write_amplification(self) -> float | None:
         """W: bytes written per byte ingested; None when nothing was ingested, or nobody knows how much."""
@@ -157,25 +156,9 @@ class PastCommit:
             return f"{self.stream_id} batch {self.batch_id}"
         return (self.writer or "") if self.kind == CommitKind.OTHER.value else "icesize"
 
-    def to_dict(self) -> dict[str, Any]:
-        """Stable keys, JSON-ready values, ids of snapshots as texts; later releases may add keys, never rename them."""
-        return with_text_ids(asdict(self)) | {"write_amplification": self.write_amplification}
-
-    def __str__(self) -> str:
-        parts = [format_time(self.timestamp_ms), self.kind, self.author]
-        if self.rows:
-            parts.append(format_count(self.rows, "row"))
-        if self.files_added is not None:
-            parts.append(f"files +{self.files_added:,} -{self.files_removed or 0:,}")
-        if self.write_amplification is not None:
-            parts.append(f"W {self.write_amplification:.2f}")
-        if self.seconds is not None:
-            parts.append(f"{self.seconds:.2f} s")
-        return "  ".join(part for part in parts if part)
-
 
 @dataclass(frozen=True)
-class History:
+class History(Result):
     """The newest commits of `main`, newest first.
 
     `commits_kept` are all that the table still keeps, `since_ms` is the time of the oldest of them (None: there is
@@ -188,6 +171,8 @@ class History:
     commits: tuple[PastCommit, ...]
     commits_kept: int = 0
     since_ms: int | None = None
+
+    KEYS = keys("write_amplification", "seconds_per_batch")
 
     @property
     def write_amplification(self) -> float | None:
@@ -204,47 +189,6 @@ class History:
         """Median of the listed batches."""
         known = [batch.seconds for batch in self.batches if batch.seconds is not None]
         return median(known) if known else None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Stable keys, JSON-ready values; later releases may add keys, never rename them."""
-        return {
-            "table": self.table,
-            "commits_kept": self.commits_kept,
-            "since_ms": self.since_ms,
-            "write_amplification": self.write_amplification,
-            "seconds_per_batch": self.seconds_per_batch,
-            "commits": [commit.to_dict() for commit in self.commits],
-        }
-
-    def __str__(self) -> str:
-        if not self.commits or self.since_ms is None:
-            return f"{self.table} has no history: nothing was ever written to it"
-        kinds = Counter(commit.kind for commit in self.commits)
-        parts = [
-            f"{self.table}  {format_count(self.commits_kept, 'commit')} since {format_time(self.since_ms)}",
-            "newest: " + ", ".join(f"{kind} {count:,}" for kind, count in kinds.most_common()),
-        ]
-        if self.write_amplification is not None:
-            parts.append(f"W {self.write_amplification:.2f}")
-        if self.seconds_per_batch is not None:
-            parts.append(f"{self.seconds_per_batch:.2f} s a batch")
-        return "  ".join(parts)
-
-    def _repr_html_(self) -> str:
-        heads = ("time (UTC)", "kind", "by", "rows", "files", "W", "most small files", "files in all", "seconds")
-        return card(str(self), rows=[heads, *map(_cells, self.commits)])
-
-
-def _cells(commit: PastCommit) -> tuple[str, ...]:
-    """What fits on a line; blank is what the snapshots do not tell."""
-    added, ratio = commit.files_added, commit.write_amplification
-    counts = ["" if n is None else f"{n:,}" for n in (commit.rows, commit.small_files_max, commit.total_files)]
-    return (
-        format_time(commit.timestamp_ms), commit.kind, commit.author, counts[0],
-        "" if added is None else f"+{added:,} -{commit.files_removed or 0:,}",
-        "" if ratio is None else f"{ratio:.2f}", counts[1], counts[2],
-        "" if commit.seconds is None else f"{commit.seconds:.2f}",
-    )  # fmt: skip
 
 
 def history_of(metadata: TableMetadata, table: str, limit: int | None = None) -> History:

@@ -8,25 +8,23 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import zip_longest
-from typing import Any
 
 from pyiceberg.io import FileIO
 from pyiceberg.table.metadata import TableMetadata
 
 from icesize.planning.files import PartitionKey
-from icesize.report import with_text_ids
+from icesize.results import Result, keys
 from icesize.table.catalog.history import main_history
 from icesize.table.manifests.store import ManifestStore
 from icesize.table.past.commits import Commit, runs_of
 from icesize.table.state.naming import Labels
 from icesize.table.state.partition_changes import NOTHING, Contents, differing, state_at, touched
-from icesize.units import format_bytes, format_count, format_time
 
 
 @dataclass(frozen=True)
-class Version:
+class Version(Result):
     """What a partition was after one commit, readable at `snapshot_id`, the commit's last snapshot.
 
     `partition` are names and values as `inspect` prints them (None: NULL), `label` the same in one word, `key` the
@@ -51,15 +49,7 @@ class Version:
     batch_id: int | None = None
     current: bool = False
 
-    def __str__(self) -> str:
-        where = f"{self.label or 'the whole table'} at {self.snapshot_id}, {format_time(self.timestamp_ms)} UTC"
-        files, rows = format_count(self.files, "file"), format_count(self.rows, "row")
-        batch = "" if self.stream_id is None else f", {self.stream_id} batch {self.batch_id}"
-        return f"{where}: {files} of {format_bytes(self.size_bytes)}, {rows}, by {self.operation}{batch}"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Stable keys, JSON-ready values; later releases may add keys, never rename them."""
-        return {key: value for key, value in with_text_ids(asdict(self)).items() if key != "key"}
+    KEYS = keys(key=None)
 
 
 def versions(

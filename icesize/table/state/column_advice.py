@@ -20,6 +20,7 @@ from pyiceberg.types import (
 from icesize.planning.advice.clustering import Candidate, advise
 from icesize.planning.cluster_by import BY_PROPERTY, SORT, ClusterBy
 from icesize.planning.files import Layout
+from icesize.results import Advice
 from icesize.table.manifests.store import store_of
 from icesize.table.state.cluster_reader import ClusterReader
 from icesize.table.state.filter_scan import partition_columns
@@ -35,7 +36,7 @@ _ASKED_FOR = (IntegerType, LongType, DateType, TimestampType, TimestamptzType, S
 """Types of columns that queries look for single values of: no measures, and none of two values."""
 
 
-def columns_advised(current: Current, layout: Layout, keep: Keep = lambda manifest: True) -> tuple[str, ...]:
+def columns_advised(current: Current, layout: Layout, keep: Keep = lambda manifest: True) -> tuple[Advice, ...]:
     """Sentences, none or one; manifests that `keep` refuses are not read.
 
     Nothing is said of a table that says itself by what it is clustered, or has more than 10,000 files. Raises

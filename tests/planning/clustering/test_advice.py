@@ -13,6 +13,7 @@ from icesize.planning.advice.clustering import FEWEST_FILES, Candidate, PointFil
 from icesize.planning.cluster_by import Bounds, ClusterFile
 from icesize.planning.files import FileFact, PartitionKey
 from icesize.policy import MIB, SizePolicy
+from icesize.results import Advice
 from tests.support.examples import examples
 
 POLICY = SizePolicy(target_file_size_bytes=100 * MIB)
@@ -122,7 +123,7 @@ IN_ORDER = [(100 * n, 100 * n + 99) for n in range(12)]
 SPREAD = [(n, 1_000_000 - n) for n in range(12)]
 
 
-def told(*columns: tuple[Candidate, Sequence[Bounds]], table: str = "lake.db.t") -> tuple[str, ...]:
+def told(*columns: tuple[Candidate, Sequence[Bounds]], table: str = "lake.db.t") -> tuple[Advice, ...]:
     return advise(table, clustered_files(*(b for _, b in columns)), [c for c, _ in columns], POLICY)
 
 
@@ -130,8 +131,11 @@ def test_a_column_with_a_reason_comes_with_the_command() -> None:
     """What is in order already, what a query opens now and then, and what to type."""
     key = Candidate("customer_id", "an identifier field")
     assert told((key, SPREAD), (Candidate("ts"), IN_ORDER), (Candidate("other"), SPREAD)) == (
-        "files are in order of ts already; a value of customer_id, an identifier field, is in 12.0 of 12 files on "
-        "average, and in about 1.0 if the table were clustered: `icesize cluster lake.db.t --by customer_id`",
+        Advice(
+            "files are in order of ts already; a value of customer_id, an identifier field, is in 12.0 of 12 files on "
+            "average, and in about 1.0 if the table were clustered: `icesize cluster lake.db.t --by customer_id`",
+            "icesize cluster lake.db.t --by customer_id",
+        ),
     )
 
 
@@ -139,8 +143,10 @@ def test_columns_without_a_reason_come_without_one() -> None:
     """The table does not say what queries ask: `--filter` does."""
     names = [Candidate(name) for name in "abcde"]
     assert told(*((name, SPREAD) for name in names)) == (
-        "a value of a is in 12.0 of 12 files on average, and in about 1.0 if the table were clustered by it (likewise "
-        "b, c, d, 1 more column); `--filter` with what queries ask shows what pays for them",
+        Advice(
+            "a value of a is in 12.0 of 12 files on average, and in about 1.0 if the table were clustered by it "
+            "(likewise b, c, d, 1 more column); `--filter` with what queries ask shows what pays for them"
+        ),
     )
 
 
@@ -164,7 +170,7 @@ def test_partitions_that_rule_files_out_count() -> None:
     for day in range(5):
         times = [(10_000 * day + 100 * n, 10_000 * day + 100 * n + 99) for n in range(12)]
         files |= clustered_files(times, SPREAD, kind=str(day))
-    [sentence] = advise("lake.db.t", files, [Candidate("ts"), Candidate("customer_id")], POLICY)
+    [sentence] = map(str, advise("lake.db.t", files, [Candidate("ts"), Candidate("customer_id")], POLICY))
     assert sentence.startswith(
         "files are in order of ts already; a value of customer_id is in 60.0 of 60 files on average, and in about 5.0 "
     )
@@ -172,5 +178,5 @@ def test_partitions_that_rule_files_out_count() -> None:
 
 def test_what_a_compaction_spares_is_no_merit_of_clustering() -> None:
     """Small files that would be merged anyway are told apart."""
-    [sentence] = advise("t", clustered_files(SPREAD * 4, size_bytes=12 * MIB), [Candidate("a")], POLICY)
+    [sentence] = map(str, advise("t", clustered_files(SPREAD * 4, size_bytes=12 * MIB), [Candidate("a")], POLICY))
     assert "a value of a is in 48.0 of 48 files on average (6.0 after a compaction), and in about 1.0 if" in sentence

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from icesize.planning.advice.merging import Arrivals, advise, amplification
 from icesize.policy import MIB, SizePolicy
+from icesize.results import Advice
 from tests.support.layouts import thorough
 
 DEFAULT = SizePolicy()
@@ -33,7 +34,7 @@ def test_nothing_is_concluded_from_little(arrivals: Arrivals | None) -> None:
 
 def test_tiny_batches_want_a_longer_trigger() -> None:
     """768 batches to a file: the sentence says how many, what that costs, and the trigger that makes it 64."""
-    [sentence] = advise(replace(CALM, partition_bytes=LIMIT / 384, seconds_between=10.0), DEFAULT)
+    [sentence] = map(str, advise(replace(CALM, partition_bytes=LIMIT / 384, seconds_between=10.0), DEFAULT))
     assert sentence == (
         "a batch comes every 10 s and brings 1 MiB to a partition: 384 of them fill a file, and a byte is written "
         f"{amplification(384, 6):.1f} times, with trigger(processingTime='60 seconds') "
@@ -43,7 +44,7 @@ def test_tiny_batches_want_a_longer_trigger() -> None:
 
 def test_a_busy_stream_wants_a_longer_trigger() -> None:
     """A batch that takes nearly as long as until the next one is told, with the shortest trigger of twice the time."""
-    [sentence] = advise(replace(CALM, seconds_between=10.0, seconds_per_batch=9.0), DEFAULT)
+    [sentence] = map(str, advise(replace(CALM, seconds_between=10.0, seconds_per_batch=9.0), DEFAULT))
     assert sentence.startswith("a batch comes every 10 s and takes 9.0 s and brings ")
     assert "trigger(processingTime='30 seconds')" in sentence
 
@@ -55,7 +56,7 @@ def test_a_trigger_that_writes_no_less_is_not_advised() -> None:
     assert amplification(273_380 / 600, 6) > amplification(273_380, 6)
     assert advise(tiny, DEFAULT) == ()
     assert advise(replace(tiny, seconds_per_batch=1.1), DEFAULT) == (
-        "a batch comes every 1 s and takes 1.1 s: trigger(processingTime='15 seconds') would leave it time",
+        Advice("a batch comes every 1 s and takes 1.1 s: trigger(processingTime='15 seconds') would leave it time"),
     )
 
 
@@ -66,7 +67,7 @@ def test_who_waits_long_already_is_left_alone() -> None:
 
 def test_few_small_files_that_cost_much_are_told() -> None:
     """k = 1 at 24 batches to a file rewrites a lot, k = 6 little."""
-    [sentence] = advise(CALM, SizePolicy(max_small_files=1))
+    [sentence] = map(str, advise(CALM, SizePolicy(max_small_files=1)))
     assert sentence == (
         f"24 batches fill a file: a byte is written {amplification(24, 1):.1f} times with max-small-files 1, "
         f"{amplification(24, 6):.1f} times with 6 (icesize.policy.max-small-files = 6)"
@@ -76,7 +77,7 @@ def test_few_small_files_that_cost_much_are_told() -> None:
 def test_half_as_many_small_files_for_little() -> None:
     """At 14 batches to a file six small files instead of twelve cost little more."""
     assert amplification(14, 6) - amplification(14, 12) <= 0.5
-    [sentence] = advise(replace(CALM, partition_bytes=LIMIT / 14), SizePolicy(max_small_files=12))
+    [sentence] = map(str, advise(replace(CALM, partition_bytes=LIMIT / 14), SizePolicy(max_small_files=12)))
     assert sentence.endswith("(icesize.policy.max-small-files = 6)")
 
 
@@ -101,7 +102,7 @@ def test_small_files_of_others_are_not_advised_about() -> None:
 def test_what_is_advised_is_better(arrivals: Arrivals, slots: int, limit: int) -> None:
     """A trigger is at least twice as long and never writes a byte more often; k is another one than now."""
     policy = SizePolicy(max_small_files=slots, small_file_limit_bytes=limit)
-    for sentence in advise(arrivals, policy):
+    for sentence in map(str, advise(arrivals, policy)):
         if trigger := re.search(r"processingTime='(\d+) seconds'", sentence):
             assert int(trigger[1]) >= 2 * arrivals.seconds_between
             for now, then in re.findall(r"([\d.]+) times, .* ([\d.]+) times", sentence):

@@ -116,7 +116,8 @@ def test_where_nothing_expires_a_dry_run_tells_of_no_file(lake: Catalog) -> None
     assert len(table.metadata.metadata_log) == 1
     told, done = (run_expiry(lake, retain_last=100, dry_run=dry_run) for dry_run in (True, False))
     assert (told.files_deleted, done.files_deleted) == ({}, {})
-    assert str(told) == "lake.db.t: would expire 0 of 8 snapshots  0 files would be deleted (0 B)"
+    assert str(told).splitlines()[0] == "lake.db.t: would expire 0 of 8 snapshots"
+    assert str(told).splitlines()[-1] == "0 files would be deleted, 0 B"
 
 
 def test_a_dry_run_tells_what_would_go(catalog: Catalog) -> None:

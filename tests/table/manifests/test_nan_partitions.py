@@ -54,7 +54,7 @@ def test_files_of_nan_partitions_have_a_reason_of_their_own(lake: SqlCatalog, ta
     inspection = opened.inspect()
     assert inspection.held_back == {"NAN_PARTITION": 8}
     assert [(p.label, p.small_files, p.mergeable) for p in inspection.held_back_in] == [("k=nan", 8, 0)]
-    assert any("1 partition with more than 6 ineligible small files" in advice for advice in inspection.advice)
+    assert any("1 partition with more than 6 ineligible small files" in advice.sentence for advice in inspection.advice)
     report = opened.compact()
     assert (report.files_removed, report.files_added) == (3, 1)
     assert (report.skipped["NAN_PARTITION"], report.held_back) == (8, {"k=nan": 8})

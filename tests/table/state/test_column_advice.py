@@ -30,7 +30,7 @@ def inspected(lake: SqlCatalog, **options: Iterable[str]) -> Inspection:
 
 
 def advice(lake: SqlCatalog) -> list[str]:
-    return [sentence for sentence in inspected(lake).advice if "clustered" in sentence]
+    return [advice.sentence for advice in inspected(lake).advice if "clustered" in advice.sentence]
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def test_columns_that_queries_may_ask_for_are_named(table: Table, lake: SqlCatal
     )
     assert sentence.endswith("by it (likewise ts); `--filter` with what queries ask shows what pays for them")
     assert "kind" not in sentence
-    told = opened(lake).overview().facts.advice
+    told = opened(lake).overview().advice
     assert any("A value of id is in" in each.sentence for each in told)
 
 
@@ -115,7 +115,7 @@ def test_nothing_is_said_unasked_where_it_costs_or_is_known(
     """Of many files bounds are read for filters only; filters, and a table that is to be clustered, speak for
     themselves."""
     assert advice(lake) != []
-    assert not any("likewise" in sentence for sentence in inspected(lake, filters=["id = 7"]).advice)
+    assert not any("likewise" in advice.sentence for advice in inspected(lake, filters=["id = 7"]).advice)
     with monkeypatch.context() as patched:
         patched.setattr(column_advice, "MOST_FILES", FILES - 1)
         assert advice(lake) == []

@@ -261,7 +261,7 @@ def test_any_summary_can_be_read(
         assert len(str(commit)) > 0
         assert commit.seconds in (None, 1.25)
         assert commit.total_files is None or commit.total_files >= 0
-        assert commit.to_dict()["snapshot_ids"] == tuple(map(str, commit.snapshot_ids))
+        assert commit.to_dict()["snapshot_ids"] == [*map(str, commit.snapshot_ids)]
 
 
 @pytest.fixture(scope="module")

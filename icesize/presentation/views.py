@@ -1,0 +1,587 @@
+"""What each result looks like, as lines, bars and tables. Decides nothing.
+
+A result is shown by the function of its class's name in `VIEWS`, or in `LINES` where it is one line in a list or a log.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from icesize.planning.partition_labels import label_of
+from icesize.presentation.blocks import Bars, Block, Columns, html, text
+from icesize.units import format_bytes, format_count, format_time
+
+if TYPE_CHECKING:
+    from icesize.maintenance.checkup import Check
+    from icesize.maintenance.dangling_deletes import DanglingReport
+    from icesize.maintenance.full_pass import UpkeepPlan, UpkeepReport
+    from icesize.maintenance.rewrite_deletes import DeletesReport
+    from icesize.maintenance.rewrite_manifests import ManifestReport
+    from icesize.planning.inspection import Inspection, PartitionSizes, PendingDeletes
+    from icesize.planning.merging.simulation import PolicyComparison
+    from icesize.planning.plan import Forecast, Plan
+    from icesize.planning.scan_cost import LayoutCost, ScanCost
+    from icesize.presentation.facts import Facts
+    from icesize.report import Report
+    from icesize.results import Result
+    from icesize.table.cleanup.expiry import ExpiryReport
+    from icesize.table.cleanup.orphans import OrphanReport
+    from icesize.table.past.commits import History, PastCommit
+    from icesize.table.past.versions import Version
+    from icesize.table.records.ledger import LedgerEntry
+
+MOST_LINES = 10
+"""Partitions that are named one by one; the others are counted."""
+MOST_REASONS = 8
+MOST_VERSIONS = 20
+MOST_COMMITS = 20
+"""Versions that are listed unless more are asked for."""
+
+WHOLE_TABLE = "(whole table)"
+"""The one partition of an unpartitioned table, which has an empty label."""
+HISTORY = (
+    "time (UTC)", "kind", "by", "rows", "files", "deletes", "ingested", "written", "W", "W so far", "small", "total",
+    "delete files", "seconds",
+)  # fmt: skip
+_SPARE_IN_VERSIONS = ("written by", "size", "operation")
+_SPARE_IN_HISTORY = (
+    "W so far", "delete files", "deletes", "total", "written", "small", "ingested", "seconds", "W", "files", "by",
+)  # fmt: skip
+"""Columns that a narrow terminal does without, the first ones first."""
+_WORTH_A_LINE = ("OVER_BUDGET", "CONTESTED")
+
+Look = Iterable[Block]
+
+
+def view(result: Result) -> Look:
+    """Return what a command shows of a result."""
+    return VIEWS[type(result).__name__](result)
+
+
+def text_of(result: Result) -> str:
+    """Return what a print of a result shows: what its command shows, with the table, which is not in a command line."""
+    name, table = type(result).__name__, getattr(result, "table", "")
+    if name in LINES:
+        return LINES[name](result)
+    shown = text(view(result)) if name in VIEWS else repr(result)
+    return shown if table in shown else f"{table}: {shown}"
+
+
+def html_of(result: Result) -> str | None:
+    """Return what a notebook shows of a result; None: its text."""
+    return html(view(result)) if type(result).__name__ in VIEWS else None
+
+
+def notes(sentences: Iterable[object]) -> Iterator[Block]:
+    """Sentences that somebody should read, one per line."""
+    return ((("! ", "yellow"), str(sentence)) for sentence in sentences)
+
+
+def more(count: int, noun: str) -> Iterator[Block]:
+    """How many there are beyond those that are named."""
+    if count > MOST_LINES:
+        yield (f"  and {format_count(count - MOST_LINES, f'more {noun}')}",)
+
+
+def inspection(result: Inspection) -> Iterator[Block]:
+    """How well sized a table is: totals, bars by size, the worst partitions, what is ineligible, costs, advice."""
+    snapshot = f"snapshot {result.snapshot_id}" if result.snapshot_id else "no snapshot"
+    yield (result.table, "bold"), f"  {totals(result)}  {format_count(result.rows, 'row')}  {snapshot}"
+    yield bars(result)
+    # one small file in a partition is the fewest there can be
+    yield from _partitions(
+        "most small files", [p for p in result.worst if p.mergeable > 1],
+        lambda p: f"{format_count(p.mergeable, 'small file')} of {p.files:,}, {format_bytes(p.small_bytes)}",
+    )  # fmt: skip
+    yield from _partitions("ineligible", result.held_back_in, lambda p: _reasons(p.held_back))
+    yield from _deletes(result.deletes)
+    yield from ((line,) for line in costs(result.cost))
+    # the filters that open most files
+    for use in sorted(result.filters, key=lambda use: -use.files)[:MOST_LINES]:
+        yield (f"{use.text}  opens {use.files:,} of {format_count(result.files, 'file')}",)
+    yield from more(len(result.filters), "filter")
+    if not result.files_to_merge:
+        yield (("nothing to merge", "green"),)
+    yield from notes(result.advice)
+
+
+def totals(result: Inspection) -> str:
+    """Partitions, files and bytes."""
+    counts = format_count(result.partitions, "partition"), format_count(result.files, "file")
+    return "  ".join((*counts, format_bytes(result.size_bytes)))
+
+
+def bars(result: Inspection, full_bar_files: int = 0) -> Bars:
+    """Small files, each of their size classes (indented), and well-sized files."""
+    classes, lower = [], ""
+    for size_class in result.histogram:
+        upper = format_bytes(size_class.below_bytes)
+        if size_class.files:
+            name = f"  {lower} - {upper}" if lower else f"  < {upper}"
+            classes.append((name, size_class.files, size_class.size_bytes))
+        lower = upper
+    small = (f"small files (< {format_bytes(result.small_file_limit_bytes)})", result.small_files, result.small_bytes)
+    well_sized = ("well sized", result.files - result.small_files, result.size_bytes - result.small_bytes)
+    return Bars((small, *classes, well_sized), full_bar_files)
+
+
+def _partitions(
+    title: str, partitions: Sequence[PartitionSizes], words: Callable[[PartitionSizes], str]
+) -> Iterator[Block]:
+    if partitions:
+        yield (title,)
+        yield Columns([(f"  {p.label or WHOLE_TABLE}", words(p)) for p in partitions])
+
+
+def _deletes(deletes: PendingDeletes) -> Iterator[Block]:
+    if not deletes.files:
+        return
+    worst = label_of(deletes.worst or {})
+    in_worst = f" ({deletes.worst_per_file:,.1f} in {worst})" if worst else ""
+    rows = f", {format_count(deletes.deleted_rows, 'deleted row')} known ({deletes.row_share:.1%})"
+    yield (
+        f"deletes pending on {format_count(deletes.files, 'file')}{rows if deletes.deleted_rows else ''}, "
+        f"{deletes.delete_files_per_file:,.1f} delete files to be read with a file{in_worst}, "
+        f"{deletes.delete_files_max:,} at most",
+    )
+    for part in deletes.histogram:
+        most = 2 * part.at_least - 1
+        with_them = "1 delete file" if most == 1 else f"{part.at_least:,} - {most:,} delete files"
+        yield (f"  {format_count(part.files, 'file')} with {with_them}",)
+
+
+def costs(cost: LayoutCost) -> tuple[str, ...]:
+    """One line, or two where a compaction changes something; none for a table without files."""
+    if not cost.now.data_files:
+        return ()
+    now = f"a full scan opens {_cost(cost.now, cost.usd(cost.now))}"
+    return (now,) if cost.then == cost.now else (now, f"  after a compaction {_cost(cost.then, cost.usd(cost.then))}")
+
+
+def _cost(cost: ScanCost, usd: float | None) -> str:
+    """`192 files, planned in 26 ms, 400 requests, 0.16 USD per 1,000 scans`."""
+    seconds = cost.planning_seconds
+    duration = f"{1000 * seconds:.0f} ms" if seconds < 1 else f"{seconds:,.1f} s"
+    work = f"{format_count(cost.opened, 'file')}, planned in {duration}, {format_count(cost.requests, 'request')}"
+    return work if usd is None else f"{work}, {format_price(1000 * usd)} USD per 1,000 scans"
+
+
+def format_price(price: float) -> str:
+    """Cents, and below one two digits that say something."""
+    return f"{price:,.2f}" if price >= 0.01 or not price else f"{price:.2g}"
+
+
+def health(result: Inspection) -> Iterator[Block]:
+    """Whether a table is well, in one line."""
+    if result.problems:
+        yield (f"{result.table} is not well", "bold red"), f": {'; '.join(result.problems)}"
+    else:
+        yield ((f"{result.table} is well", "bold green"),)
+
+
+def plan(result: Plan, *, groups: bool = True) -> Iterator[Block]:
+    """The plan in one line, what is ineligible and why, warnings; with `groups` also the first merges."""
+    yield ((headline(result), "bold"),)
+    if groups:
+        for group in result.groups[:MOST_LINES]:
+            after = f"{format_count(group.outputs, 'file')}, {format_bytes(group.size_bytes)}"
+            yield (f"  {group.label or WHOLE_TABLE}  {len(group.inputs):,} -> {after}",)
+        yield from more(len(result.groups), "merge")
+    if result.forecast is not None:
+        yield from _decoded(result.forecast.decoded_because)
+    if result.clustering is not None:
+        for column, now in result.clustering.before.items():
+            then = result.clustering.expected_point_files[column]
+            expected = f"; then in about {then:,.1f}" if result.groups else ""
+            yield (f"  {column}: {_in_queries(now.to_dict())}{expected}",)
+    if held := result.to_dict()["held_back"]:
+        files = sum(sum(reasons.values()) for reasons in held.values())
+        yield (f"ineligible: {format_count(files, 'small file')}",)
+        for label, reasons in sorted(held.items(), key=lambda item: -sum(item[1].values()))[:MOST_LINES]:
+            yield (f"  {label or WHOLE_TABLE}  {_reasons(reasons)}",)
+        yield from more(len(held), "partition")
+    yield from notes(result.notes)
+
+
+def headline(result: Plan) -> str:
+    """What a plan does, in one line."""
+    title, verb = (f"cluster ({result.clustering.by})", "cluster") if result.clustering else ("plan", "merge")
+    if not result.groups:
+        return f"{title}: nothing to {verb}, {format_count(result.files_before, 'file')} stay"
+    partitions = format_count(len({g.partition for g in result.groups}), "partition")
+    gone = freed(result)
+    return (
+        f"{title}: {partitions}, {result.files_removed:,} -> {format_count(result.files_added, 'file')}, "
+        f"{format_bytes(result.bytes_to_write)} to write{ways(result.forecast)}{f', {gone} go' if gone else ''}"
+    )
+
+
+def ways(moved: Forecast | Report | None) -> str:
+    """` (7.9 GiB copied in 1,200 pages, 1.7 GiB decoded)`, without what is zero."""
+    if moved is None:
+        return ""
+    pages = f" in {format_count(moved.pages_copied, 'page')}" if moved.pages_copied else ""
+    parts = [(moved.bytes_copied, f"copied{pages}"), (moved.bytes_decoded, "decoded")]
+    return f" ({', '.join(f'{format_bytes(size)} {word}' for size, word in parts if size)})"
+
+
+def freed(result: Plan) -> str:
+    """`1,200 deleted rows and 3 delete files`, or as much of it as is known."""
+    counts = ((result.rows_freed, "deleted row"), (result.delete_files_freed, "delete file"))
+    return " and ".join(format_count(count, noun) for count, noun in counts if count)
+
+
+def _in_queries(queries: Mapping[str, float]) -> str:
+    """What queries by one column open, on average."""
+    point = f"one value is in {queries['point_files']:,.1f} files ({format_bytes(round(queries['point_bytes']))})"
+    share = f"{queries['range_files']:,.1f} ({format_bytes(round(queries['range_bytes']))})"
+    return f"{point}, a tenth of all values in {share}"
+
+
+def _decoded(because: Mapping[str, int]) -> Iterator[Block]:
+    """Why bytes are not copied, in one line."""
+    if because:
+        yield (f"decoded, not copied: {_reasons(because)}",)
+
+
+def _reasons(reasons: Mapping[str, int]) -> str:
+    files = format_count(sum(reasons.values()), "file")
+    return f"{files} ({', '.join(f'{reason} {n:,}' for reason, n in sorted(reasons.items()))})"
+
+
+def comparison(result: PolicyComparison) -> Iterator[Block]:
+    """What batches came to under each policy, one line for each."""
+    if not result.batches:
+        yield ((f"{result.table}: no batch to replay: the history that it keeps adds no rows", "bold"),)
+        return
+    came = f"{format_bytes(result.bytes_ingested)} in {format_count(result.partitions, 'partition')}"
+    yield ((f"{result.table}: the newest {format_count(result.batches, 'batch')} replayed, {came}", "bold"),)
+    heads = ("policy", "W", "most small files", "files", "files a scan opens", "rewritten per batch", "at most")
+    rows = [
+        (
+            p.name, f"{p.write_amplification:.2f}", f"{p.small_files_max:,}", f"{p.files:,}", f"{p.files_scanned:,.1f}",
+            format_bytes(p.rewritten_bytes_mean), format_bytes(p.rewritten_bytes_max),
+        )
+        for p in result.replayed
+    ]  # fmt: skip
+    yield Columns(rows, heads, range(1, len(heads)))
+
+
+def report_line(result: Report) -> str:
+    """What a batch or a call came to, in one line of a log."""
+    if result.already_committed:
+        return f"batch {result.batch_id} already committed to {result.table}"
+    head = f"batch {result.batch_id}: " if result.batch_id is not None else ""
+    worth = [f"{reason} {n}" for reason, n in sorted(result.skipped.items()) if reason in _WORTH_A_LINE]
+    if result.held_back:
+        worth.append(f"{sum(result.held_back.values())} ineligible files in {len(result.held_back)} partitions")
+    tail = (*result.notes, *worth, *result.conflicts)
+    if not result.snapshot_ids:
+        what, where = ("nothing was committed", "to") if result.conflicts else ("nothing to do", "in")
+        return "  ".join((f"{head}{what}" if head else f"{what} {where} {result.table}", *tail))
+    restored = result.rows_after is not None
+    rows = f"rows {result.rows_before or 0:,} -> {result.rows_after:,}" if restored else rows_of(result)
+    parts = [f"{head}{rows}", f"files +{result.files_added} -{result.files_removed}"]
+    if result.write_amplification is not None:
+        parts.append(f"W {result.write_amplification:.2f}")
+    if not restored:  # a restored partition is not looked at again
+        parts.append(f"most small files {result.small_files_max}")
+    if result.delete_files_max:
+        parts.append(f"most delete files {result.delete_files_max}")
+    return "  ".join((*parts, _seconds(result), *tail))
+
+
+def rows_of(result: Report) -> str:
+    """What became of the rows: those that came, were left out, or that a restored partition had and has."""
+    if result.rows_after is not None:
+        return f"{result.rows_before or 0:,} -> {format_count(result.rows_after, 'row')}"
+    if result.rows or result.batch_id is not None:
+        return f"{result.rows:,} rows"
+    return f"{format_count(result.rows_deleted, 'deleted row')} left out" if result.rows_deleted else "rows unchanged"
+
+
+def _seconds(result: Any) -> str:
+    return f"{result.seconds.get('total', 0.0):.2f} s"
+
+
+def report(result: Report) -> Iterator[Block]:
+    """A call by itself: its line, what was committed, and what took how long."""
+    yield ((result.table, "bold"), "  ", report_line(result)) if result.table else (report_line(result),)
+    if result.snapshot_ids:
+        yield from committed(result)
+        phases = [(phase, f"{seconds:.2f}") for phase, seconds in result.seconds.items() if phase != "total"]
+        yield Columns(phases, ("phase", "seconds"), {1})
+
+
+def committed(result: Report, planned: Plan | None = None) -> Iterator[Block]:
+    """What a call came to, without what the plan, which has been shown, has said already."""
+    foreseen = planned.forecast.decoded_because if planned and planned.forecast else {}
+    changed = f"-{result.files_removed:,} +{format_count(result.files_added, 'file')}, {rows_of(result)}"
+    restored = result.rows_after is not None
+    if result.snapshot_ids:
+        done = " ".join(f"snapshot {i} {o}" for i, o in zip(result.snapshot_ids, result.operations, strict=True))
+        yield (done, "bold green"), f"  {changed}"
+    elif restored and result.partitions_touched:  # a dry run
+        yield ((f"would be committed: {changed}", "bold"),)
+    else:
+        yield ("nothing was committed",)
+    if result.snapshot_ids and not restored:
+        copied = ways(result) if result.bytes_copied else ""
+        seconds = result.seconds.get("total", 0.0)
+        yield (f"{format_bytes(result.bytes_written)} written{copied} in {seconds:.1f} s",)
+        yield from _decoded(result.decoded_because) if result.decoded_because != foreseen else ()
+        clustering = result.clustering or {"after": {}}
+        for column, after in clustering["after"].items():
+            yield (f"  {column}: {_in_queries(after)}; before, {_in_queries(clustering['before'][column])}",)
+    yield from left_to_say(result, planned)
+
+
+def left_to_say(result: Report, planned: Plan | None = None) -> Iterator[Block]:
+    """Notes that the plan has not said already, and conflicts."""
+    known = planned.notes if planned else ()
+    return notes([*(note for note in result.notes if note not in known), *result.conflicts])
+
+
+def checks(found: Sequence[Check]) -> Iterator[Block]:
+    """One line for each thing that was looked at."""
+    style = {"well": ("ok", "green"), "missing": ("--", "yellow"), "failed": ("no", "bold red")}
+    yield Columns([(style[check.state], check.name, check.seen) for check in found])
+
+
+def streams(table: str, entries: Sequence[LedgerEntry]) -> Iterator[Block]:
+    """Each stream that has committed to the table, and its newest batch."""
+    if entries:
+        yield Columns([((e.stream_id, "bold"), f"query {e.query_id}", f"batch {e.batch_id}") for e in entries])
+    else:
+        yield (f"no stream has committed to {table}",)
+
+
+def versions(table: str, found: Sequence[Version], limit: int = MOST_VERSIONS) -> Iterator[Block]:
+    """One line per version, newest first, and how to see those beyond the first `limit`."""
+    if not found:
+        yield (f"{table} has no versions: nothing was ever written to it",)
+        return
+    heads = ("partition", "snapshot", "time (UTC)", "operation", "files", "size", "rows", "written by")
+    rows = [[(cell, "bold" if v.current else "") for cell in _version_cells(v)] for v in found[:limit]]
+    yield Columns(rows, heads, {4, 5, 6}, _SPARE_IN_VERSIONS)
+    if len(found) > limit:
+        older = format_count(len(found) - limit, "older version")
+        yield ((f"and {older}: --limit {len(found)} shows all, --partition those of one partition", "dim"),)
+
+
+def _version_cells(version: Version) -> tuple[str, ...]:
+    return (
+        version.label or WHOLE_TABLE, str(version.snapshot_id), format_time(version.timestamp_ms), version.operation,
+        f"{version.files:,}", format_bytes(version.size_bytes), f"{version.rows:,}",
+        "" if version.stream_id is None else f"{version.stream_id} batch {version.batch_id}",
+    )  # fmt: skip
+
+
+def version_line(version: Version) -> str:
+    """A version in a list."""
+    label, snapshot_id, time, operation, _, size, _, writer = _version_cells(version)
+    files, rows = format_count(version.files, "file"), format_count(version.rows, "row")
+    by = f"{operation}, {writer}" if writer else operation
+    return f"{label} at {snapshot_id}, {time} UTC: {files} of {size}, {rows}, by {by}"
+
+
+def history(result: History) -> Iterator[Block]:
+    """One line per commit, newest first, and what all of them came to."""
+    yield ((history_line(result), "bold"),)
+    if not result.commits:
+        return
+    yield Columns([*map(commit_cells, result.commits)], HISTORY, range(3, len(HISTORY)), _SPARE_IN_HISTORY)
+    if result.commits_kept > len(result.commits):
+        older = format_count(result.commits_kept - len(result.commits), "older commit")
+        yield ((f"and {older}: --limit {result.commits_kept} shows all", "dim"),)
+
+
+def history_line(result: History) -> str:
+    """What all commits came to."""
+    if not result.commits or result.since_ms is None:
+        return f"{result.table} has no history: nothing was ever written to it"
+    kinds = Counter(commit.kind for commit in result.commits)
+    parts = [
+        f"{result.table}  {format_count(result.commits_kept, 'commit')} since {format_time(result.since_ms)}",
+        "newest: " + ", ".join(f"{kind} {count:,}" for kind, count in kinds.most_common()),
+    ]
+    if result.write_amplification is not None:
+        parts.append(f"W {result.write_amplification:.2f}")
+    if result.seconds_per_batch is not None:
+        parts.append(f"{result.seconds_per_batch:.2f} s a batch")
+    return "  ".join(parts)
+
+
+def commit_cells(commit: PastCommit) -> tuple[str, ...]:
+    """A commit in the columns of HISTORY; blank is what its snapshots do not tell."""
+    ratios = (commit.write_amplification, commit.amplification_so_far)
+    return (
+        format_time(commit.timestamp_ms), commit.kind, commit.author, _count(commit.rows),
+        _change(commit.files_added, commit.files_removed),
+        _change(commit.delete_files_added, commit.delete_files_removed),
+        *(format_bytes(size) if size else "" for size in (commit.bytes_ingested, commit.bytes_written)),
+        *("" if ratio is None else f"{ratio:.2f}" for ratio in ratios),
+        _count(commit.small_files_max), _count(commit.total_files), _count(commit.total_delete_files),
+        "" if commit.seconds is None else f"{commit.seconds:.2f}",
+    )  # fmt: skip
+
+
+def commit_line(commit: PastCommit) -> str:
+    """A commit in a list: what it has, each with the name of its column."""
+    told = zip(HISTORY, commit_cells(commit), strict=True)
+    return "  ".join(cell if name in HISTORY[:3] else f"{name} {cell}" for name, cell in told if cell)
+
+
+def _count(number: int | None) -> str:
+    return "" if number is None else f"{number:,}"
+
+
+def _change(added: int | None, removed: int | None) -> str:
+    return f"+{added or 0:,} -{removed or 0:,}" if added or removed else ""
+
+
+def expiry(result: ExpiryReport) -> Iterator[Block]:
+    """What went, what stays and why, and what was left alone."""
+    expired, before = len(result.snapshot_ids_expired), result.snapshots_before
+    would, was, gone = ("would expire", "would be", "would be ") if result.dry_run else ("expired", "was", "")
+    yield ((f"{would} {expired:,} of {format_count(before, 'snapshot')}", "bold"),)
+    # several rules may keep one snapshot: it is counted for the first of them
+    reasons = Counter(why[0] for why in result.kept.values())
+    for reason, count in reasons.most_common(MOST_REASONS):
+        yield (f"  {count:,} kept: {reason}",)
+    if len(reasons) > MOST_REASONS:
+        yield (f"  and {format_count(len(reasons) - MOST_REASONS, 'more reason')}",)
+    for name in result.refs_removed:
+        yield (f"  ref '{name}' {was} removed",)
+    kinds = ", ".join(f"{kind.replace('_', ' ')} {n:,}" for kind, n in result.files_deleted.items())
+    files = f"{format_count(sum(result.files_deleted.values()), 'file')} {gone}deleted"
+    yield (f"{files}, {format_bytes(result.bytes_deleted)}" + (f": {kinds}" if kinds else ""),)
+    yield from notes((*_failed(result), *result.gave_up, *result.notes))
+
+
+def orphans(result: OrphanReport) -> Iterator[Block]:
+    """What was found, examples, and what became of it."""
+    if result.files_found:
+        found = f"{format_count(result.files_found, 'orphan file')}, {format_bytes(result.bytes_found)}"
+        left = "none is deleted without `icesize remove-orphan-files TABLE --delete`"
+        yield ((f"{found}: {left if result.dry_run else f'{result.files_deleted:,} deleted'}", "bold"),)
+    else:
+        yield (("no orphan files", "bold"),)
+    yield from ((f"  {path}",) for path in result.examples[:MOST_LINES])
+    if result.young:
+        yield (f"  {format_count(result.young, 'file')} too young to be sure",)
+    if result.passed:
+        yield (f"  {result.passed:,} were written by icesize for batches that are in the table",)
+    if result.incomplete_uploads:
+        yield (f"  {format_count(result.incomplete_uploads, 'incomplete upload')}, left to the store's rules",)
+    yield from notes((*_failed(result), *result.notes))
+
+
+def _failed(result: ExpiryReport | OrphanReport) -> list[str]:
+    return [f"{format_count(result.files_failed, 'file')} could not be deleted"] if result.files_failed else []
+
+
+def deletes(result: DeletesReport) -> Iterator[Block]:
+    """How many delete files became how many."""
+    if result.snapshot_ids:
+        removed, files = format_count(result.files_removed, "delete file"), format_count(result.data_files, "file")
+        size = format_bytes(result.bytes_written)
+        line = f"{removed} of {files} in {result.table} became {result.files_added:,} of {size}  {_seconds(result)}"
+    elif result.dry_run and result.data_files:
+        line = f"delete files of {format_count(result.data_files, 'file')} in {result.table} to be put together"
+    else:
+        line = f"no delete files of {result.table} were put together"
+    yield ("  ".join((line, *result.notes, *result.conflicts)),)
+
+
+def dangling(result: DanglingReport) -> Iterator[Block]:
+    """How many delete files hit nothing."""
+    line = f"nothing to do in {result.table}: every delete file still hits a data file"
+    if result.delete_files:
+        files = f"{format_count(result.delete_files, 'delete file')} of {format_bytes(result.bytes)}"
+        line = f"{files} in {result.table} hit nothing{'' if result.dry_run else ' and went'}  {_seconds(result)}"
+    yield ("  ".join((line, *result.notes)),)
+
+
+def manifests(result: ManifestReport) -> Iterator[Block]:
+    """How many manifests became how many."""
+    before, after = result.manifests_before, result.manifests_after
+    line = f"nothing to do in {result.table}: {format_count(before, 'manifest')}"
+    if before != after:
+        entries = f"entries {'to copy' if result.dry_run else 'copied'} {result.entries:,}"
+        line = f"manifests of {result.table}: {before:,} -> {after:,}  {entries}  {_seconds(result)}"
+    yield ("  ".join((line, *result.notes)),)
+
+
+def upkeep(result: UpkeepReport) -> Iterator[Block]:
+    """Each step of a pass under its heading, what failed, and what is left for the next one."""
+    due: Look = [("no merge of small files is due",)]
+    if result.merges or "merges" in (*result.failed, *result.left):
+        due = (line for merge in result.merges for line in committed(merge))
+    yield from _section("small files", due)
+    yield from _section("clustering", (line for clustering in result.clusterings for line in committed(clustering)))
+    rewritten = result.rewritten_deletes
+    yield from _metadata(result, bool(rewritten and (rewritten.snapshot_ids or rewritten.conflicts)))
+    failed = [f"{step} failed: {message}" for step, message in result.failed.items()]
+    left = [f"no budget left for: {', '.join(result.left)}; the next pass goes on"] if result.left else []
+    refused = [f"{step} left out: {message}" for step, message in result.refused.items()]
+    yield from notes([*failed, *refused, *left])
+
+
+def upkeep_plan(result: UpkeepPlan) -> Iterator[Block]:
+    """What each step of a pass would do, under its heading."""
+    yield from _section("small files", _shown(result.merges))
+    yield from _section("clustering", _shown(result.clustering))
+    yield from _metadata(result, bool(result.rewritten_deletes and result.rewritten_deletes.data_files))
+    yield from notes(f"{step} cannot be told: {message}" for step, message in result.failed.items())
+
+
+def _metadata(result: UpkeepReport | UpkeepPlan, has_rewritten: bool) -> Iterator[Block]:
+    """The steps that rewrite no data file."""
+    rewritten = result.rewritten_deletes if has_rewritten else None
+    yield from _section("delete files", _shown(rewritten, result.deletes))
+    yield from _section("manifests", _shown(result.manifests))
+    yield from _section("snapshots", _shown(result.expiry))
+    yield from _section("orphan files", _shown(result.orphans))
+
+
+def _shown(*steps: Result | None) -> Iterator[Block]:
+    return (line for step in steps if step for line in view(step))
+
+
+def _section(title: str, blocks: Look) -> Iterator[Block]:
+    for number, block in enumerate(blocks):
+        if not number:
+            yield ((title, "bold underline"),)
+        yield block
+
+
+def overview(result: Facts) -> Iterator[Block]:
+    """A table in a few lines, and what to do."""
+    summary = (f"{result.table}  {totals(result.inspection)}", headline(result.plan), history_line(result.history))
+    return ((line,) for line in (*summary, *map(str, result.advice)))
+
+
+VIEWS: Mapping[str, Callable[[Any], Look]] = {
+    "Inspection": inspection,
+    "Plan": plan,
+    "PolicyComparison": comparison,
+    "Report": report,
+    "History": history,
+    "ExpiryReport": expiry,
+    "OrphanReport": orphans,
+    "DeletesReport": deletes,
+    "DanglingReport": dangling,
+    "ManifestReport": manifests,
+    "UpkeepReport": upkeep,
+    "UpkeepPlan": upkeep_plan,
+    "Overview": overview,
+}
+LINES: Mapping[str, Callable[[Any], str]] = {
+    "Check": lambda check: f"{check.name}: {check.state}: {check.seen}",
+    "Report": report_line,
+    "PastCommit": commit_line,
+    "Version": version_line,
+}

@@ -1,0 +1,122 @@
+"""Results of calls are values: one way to make a document of one, to show it, and to add up those of rounds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from enum import Enum
+from importlib import import_module
+from operator import attrgetter
+from types import ModuleType
+from typing import Any, ClassVar, TypeVar
+
+Value = str | Callable[[Any], Any] | None
+R = TypeVar("R", bound="Result")
+
+
+@dataclass(frozen=True)
+class Advice:
+    """A sentence, and the command to copy that does what it says (None: there is none)."""
+
+    sentence: str
+    command: str | None = None
+
+    def __str__(self) -> str:
+        return self.sentence
+
+
+class Result:
+    """Base of what calls return: frozen dataclasses of plain values.
+
+    `KEYS` names what the document has besides the fields, or in place of one (`keys` makes it).
+    """
+
+    __slots__ = ()
+    KEYS: ClassVar[Mapping[str, Value]] = {}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON-ready values under stable keys; later releases may add keys, never rename them."""
+        return _fields_of(self)
+
+    def __str__(self) -> str:
+        return str(_views().text_of(self))
+
+    def _repr_html_(self) -> str | None:
+        shown: str | None = _views().html_of(self)
+        return shown
+
+    @classmethod
+    def together(cls: type[R], rounds: Sequence[R]) -> R:
+        """Return the result of one call that committed in rounds.
+
+        Fields that are not marked (`SUMMED`, `JOINED`, `ADDED_UP`, `together_by`) are those of the last round.
+        """
+        marked = {f.name: f.metadata["together"] for f in fields(cls) if "together" in f.metadata}  # type: ignore[arg-type]
+        return replace(rounds[-1], **{name: add_up(rounds, name) for name, add_up in marked.items()})  # type: ignore[type-var]
+
+
+def _views() -> ModuleType:
+    """What shows results stands above what makes them, so it is imported when one is shown, and by its name: nothing
+    else here knows of it, and no result has to be wrapped by whoever returns it."""
+    return import_module("icesize.presentation.views")
+
+
+def keys(*names: str, **changed: Value) -> dict[str, Value]:
+    """Keys of a document: properties under their own names, and key -> attribute or function; None hides a field."""
+    return dict(zip(names, names, strict=True)) | changed
+
+
+def document(value: Any) -> Any:
+    """Return a value as JSON has it: mappings, lists and what they hold.
+
+    Ids of snapshots (keys that begin with `snapshot_id`) become texts: they have 63 bits, of which jq and JavaScript
+    keep 53 in a number, and a rounded id names no snapshot.
+    """
+    if is_dataclass(value):
+        return _fields_of(value)
+    if isinstance(value, Mapping):
+        return {document(key): document(item) for key, item in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [document(item) for item in value]
+    return value.value if isinstance(value, Enum) else value
+
+
+def _fields_of(value: Any) -> dict[str, Any]:
+    found = {f.name: f.name for f in fields(value)} | getattr(value, "KEYS", {})
+    taken = {
+        key: (attrgetter(source) if isinstance(source, str) else source)(value)
+        for key, source in found.items()
+        if source is not None
+    }
+    return {key: _texts(item) if key.startswith("snapshot_id") else document(item) for key, item in taken.items()}
+
+
+def _texts(ids: Any) -> Any:
+    return list(map(_texts, ids)) if isinstance(ids, tuple) else None if ids is None else str(ids)
+
+
+def together_by(add_up: Callable[[Sequence[Any], str], Any]) -> dict[str, Any]:
+    """Return the mark (metadata) of a field of which `add_up(rounds, name)` makes one value."""
+    return {"together": add_up}
+
+
+def _joined(rounds: Sequence[Any], name: str) -> tuple[Any, ...]:
+    return tuple(item for one in rounds for item in getattr(one, name))
+
+
+def _added_up(rounds: Sequence[Any], name: str) -> dict[str, float]:
+    total: Counter[str] = Counter()
+    for one in rounds:
+        total.update(getattr(one, name))
+    return {key: round(number, 4) for key, number in total.items()}
+
+
+SUMMED = together_by(lambda rounds, name: sum(getattr(one, name) for one in rounds))
+"""Marks a number that is the sum of those of the rounds."""
+JOINED = together_by(_joined)
+"""Marks a tuple that has what those of the rounds have."""
+JOINED_ONCE = together_by(lambda rounds, name: tuple(dict.fromkeys(_joined(rounds, name))))
+"""Marks a tuple in which what several rounds have is there once."""
+ADDED_UP = together_by(_added_up)
+"""Marks numbers by name, each the sum of those of the rounds."""
