@@ -3,8 +3,8 @@
 Files that are still there stay. The others come back under new names, because no path may be removed by one snapshot
 and live in a later one: engines that expire snapshots (Iceberg's Java library) delete what an expired one has removed
 without looking whether it is there again. A copy is made byte for byte, as a data file knows neither its name nor its
-table. It is a new file, so no delete since then reaches it, nor one of then: files that had deletes are written again
-without the deleted rows.
+table. It is a new file, so no delete since then reaches it, nor one of then: position deletes name a path, and equality
+deletes have a number. Files that had deletes are written again without the deleted rows.
 
 The snapshot is tagged while this works, so that no expiry takes its files before they are copied. The commit asserts
 the tag as well as the head that everything was checked on.
@@ -33,14 +33,16 @@ from icesize import failpoints
 from icesize.environment import Environment, Stopwatch, rounded
 from icesize.errors import CommitConflict, CommitStateUnknown, IcesizeError, RewriteFailed, TableError
 from icesize.maintenance.restore_plan import Difference, Restoration
-from icesize.maintenance.restore_rewrites import without_deleted_rows
 from icesize.maintenance.table_context import TableContext
-from icesize.parquet.files.data_file import Merged
+from icesize.parquet.files.data_file import Merged, Rewritten
 from icesize.parquet.files.names import FileNames, copy_prefix, location_by
+from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.storage import Storage
 from icesize.parquet.files.uncommitted import Uncommitted, uncommitted
-from icesize.parquet.rewriting.threads import THREADS
-from icesize.planning.files import PartitionKey
+from icesize.parquet.rewriting.merge import merge
+from icesize.parquet.rewriting.threads import THREADS, workers
+from icesize.planning.files import FileFact, PartitionKey
+from icesize.planning.plan import MergeGroup
 from icesize.report import Report
 from icesize.table.catalog import opening
 from icesize.table.catalog.access_errors import brief, readable, storage_errors
@@ -49,6 +51,7 @@ from icesize.table.catalog.locations import split
 from icesize.table.commit import submit
 from icesize.table.commit.batch_commit import work_of
 from icesize.table.commit.loaded import Loaded, Staged
+from icesize.table.commit.input_metrics import with_carried_over_metrics
 from icesize.table.commit.metadata_change import MetadataChange
 from icesize.table.commit.protocol import Base, CommitRequest, Kept, Step
 from icesize.table.commit.snapshot_builder import SnapshotBuilder
@@ -138,7 +141,7 @@ def restore(
             _make(current, owner, copies)
             rewrites = tuple[Merged, ...]()
             if settings:
-                rewrites = without_deleted_rows(planned.difference.rewritten, current.table.io, settings, owner)
+                rewrites = _without_deleted_rows(planned.difference.rewritten, current.table.io, settings, owner)
             watch.lap("copy")
             step = _Restore(tag, planned, _overwrite(planned, copies, rewrites))
             again = f"restoring again is safe. T{_may_be_left(tag)[1:]}"
@@ -180,6 +183,25 @@ class Copy:
 
     entry: Entry
     new_path: str
+
+
+def _without_deleted_rows(
+    files: Sequence[FileFact], io: FileIO, settings: WriteSettings, owner: Uncommitted
+) -> tuple[Merged, ...]:
+    """Write each file again without its deleted rows, in threads of this process; of one without any row nothing comes.
+
+    The prefix of `owner` begins the names of the new files, but for those of clustered sets. Raises RewriteFailed for a
+    file, or deletes of it, that cannot be read.
+    """
+
+    def rewrite(number: int, file: FileFact) -> Rewritten:
+        names = FileNames(copy_prefix(file.path, owner.prefix), number, 0, owner)
+        return merge(MergeGroup((file,), file.partition), settings, names)
+
+    with ThreadPoolExecutor(workers(), thread_name_prefix=THREADS) as pool:
+        # the first that fails cancels those that have not begun
+        results = tuple(pool.map(rewrite, range(len(files)), files))
+    return with_carried_over_metrics(results, (), io, lambda: settings)
 
 
 def _overwrite(planned: _Planned, copies: Sequence[Copy], rewrites: Sequence[Merged]) -> Overwrite:

@@ -8,6 +8,7 @@ from itertools import chain
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from icesize.errors import CommitConflict, CommitStateUnknown, IcesizeError, RewriteFailed, is_from_outside
+from icesize.planning.delete_plan import DeleteRewrite
 from icesize.planning.files import FileFact, Layout
 from icesize.planning.plan import MergeGroup, Plan
 from icesize.table.catalog.access_errors import said
@@ -52,14 +53,7 @@ def noting_rounds(plan: Plan, most_bytes: int | None) -> Plan:
     return replace(plan, notes=(*plan.notes, hint))
 
 
-class Sized(Protocol):
-    """Something to be done about so many bytes of data files."""
-
-    @property
-    def size_bytes(self) -> int: ...
-
-
-S = TypeVar("S", bound=Sized)
+S = TypeVar("S", bound=MergeGroup | DeleteRewrite)
 
 
 def rounds_of(groups: Sequence[S], most_bytes: int | None) -> Iterator[tuple[S, ...]]:
