@@ -31,9 +31,15 @@ from pyiceberg import types as iceberg
 
 from benchmarks.show import finish
 from icesize.parquet.copying.assembly import Assembly
-from icesize.parquet.editing.changed_columns import works
-from icesize.parquet.editing.column_plan import ColumnPlan, Part, plan_columns
-from icesize.parquet.editing.costs import CHUNK_NS, decoding_ns, renumbering_ns
+from icesize.parquet.editing.column_plan import (
+    CHUNK_NS,
+    ColumnPlan,
+    Part,
+    decoding_ns,
+    plan_columns,
+    renumbering_ns,
+)
+from icesize.parquet.editing.page_changes import works
 from icesize.parquet.editing.page_copy import merge_row_groups
 from icesize.parquet.files.data_file import NewDataFile
 from icesize.parquet.files.names import FileNames
@@ -108,7 +114,8 @@ def planned(files: Files, way: str) -> ColumnPlan | None:
     """The plan of one row group that goes this way; None where the column cannot."""
     plan = plan_columns(files.parts, _NEVER_NS if way == "copy" else -_NEVER_NS)
     if way == "encode again":
-        return replace(plan, reencode={"column": "dictionaries"}, dictionaries=[None], numbers=[()])
+        leaf = replace(plan.leaves[0], dictionary=None, numbers=())
+        return replace(plan, reencode={"column": "dictionaries"}, leaves=[leaf])
     return plan if (way == "copy") == plan.is_copied(0, files.parts) and not plan.reencode else None
 
 

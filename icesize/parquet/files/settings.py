@@ -54,15 +54,17 @@ class Limits:
     """Pages that are copied have as many rows, or as many bytes, on average: smaller ones make scans slower (1,000 rows
     per page cost Spark 12 %)."""
     renumber_page_ns: int = 140_000
-    """Time to change the indices of a page that gets another dictionary, besides its values: 70 us, twice (`costs`). In
-    pages of 20,000 values texts are renumbered, and numbers encoded again; in larger ones more and more are renumbered.
-    At 500,000, texts were encoded again, and 240 files took 0.71 s, not 0.62 s (`benchmarks compact --case large`)."""
+    """Time to change the indices of a page that gets another dictionary, besides its values: 70 us, twice
+    (`column_plan`). In pages of 20,000 values texts are renumbered, and numbers encoded again; in larger ones more and
+    more are renumbered. At 500,000, texts were encoded again, and 240 files took 0.71 s, not 0.62 s (`benchmarks
+    compact --case large`)."""
     cut_cost: float = 1.4
     """Time to leave deleted rows out of a page, where decoding it with its whole column and encoding that takes 1: 1.1
     for numbers that are stored one after the other, 1.4 for such texts, 0.9 to 1.8 for few values. Columns are cut
     where few enough of their pages have deleted rows, since the others are copied."""
     open_ns: int = 250_000
-    """Time to open a file whose rows are decoded; a merge that encodes columns again is held against it (`costs`)."""
+    """Time to open a file whose rows are decoded; a merge that encodes columns again is held against it
+    (`column_plan`)."""
     least_copied_bytes: int = 256 * 2**10
     """A merge that could copy less than this is decoded as a whole: looking at footers costs 1-3 ms, as decoding this
     does (three files of 211 KiB take 7 ms when they are copied, 15 ms when they are decoded)."""

@@ -51,13 +51,10 @@ class Fetched:
         paths = [path for file in inputs if (path := self._storage.local_path(file.path)) is not None]
         if len(paths) == len(inputs):
             return [_local(path) for path in paths]
-        known = [self._sources.get(file.path) for file in inputs]
-        missing = [file for file, source in zip(inputs, known, strict=True) if source is None]
-        fetched = iter(self._fetch_all(missing))
-        found = [next(fetched) if source is None else source for source in known]
-        kept = zip(inputs, found, strict=True)
-        self._sources |= {input_file.path: source for input_file, source in kept if not isinstance(source, Refusal)}
-        return found
+        missing = [file for file in inputs if file.path not in self._sources]
+        fetched = {file.path: source for file, source in zip(missing, self._fetch_all(missing), strict=True)}
+        self._sources |= {path: source for path, source in fetched.items() if not isinstance(source, Refusal)}
+        return [self._sources.get(file.path) or fetched[file.path] for file in inputs]
 
     def fetch_remote(self, inputs: Sequence[FileFact]) -> None:
         """Fetch the inputs that are not local before they are read more than once."""

@@ -1,4 +1,4 @@
-"""Chooses how files are rewritten, and does it.
+"""Input files rewritten into new ones, the fastest way that is right.
 
 - `absorb`: new rows and the rows of older small files, written together: each once, into the same files
 - `cluster`: clustering the files of one partition: their rows, in another order, in new files

@@ -16,7 +16,7 @@ from pyiceberg.types import DoubleType, ListType, LongType, MapType, NestedField
 from pyroaring import BitMap
 
 from icesize.errors import RewriteFailed
-from icesize.parquet.editing import changed_columns, reencode
+from icesize.parquet.editing import page_changes, reencode
 from icesize.parquet.editing.column_plan import Part, Piece
 from icesize.parquet.editing.page_copy import CopiedColumn
 from icesize.parquet.files.data_file import CopiedFile, NewDataFile
@@ -371,7 +371,7 @@ def test_levels_of_rows_that_stay_are_counted(
     options = with_limits(settings_of(tmp_path, SCHEMA), **PAGES, cut_cost=0)
     small = tuple(_edited(file, edit) for file in inputs_of(options))
     deleted = {file.path: BitMap([1, 4]) for file in small}
-    right = changed_columns.changed
+    right = page_changes.changed
 
     def copied() -> NewDataFile:
         new_files, group = NewFiles(options, NEW), MergeGroup(small, PartitionKey(0), 1)
@@ -387,7 +387,7 @@ def test_levels_of_rows_that_stay_are_counted(
     def without_others(piece: Piece, places: Any, *others: Any) -> Piece:
         return right(piece, places - 1, *others)
 
-    monkeypatch.setattr(changed_columns, "changed", without_others)
+    monkeypatch.setattr(page_changes, "changed", without_others)
     with pytest.raises(CopyRefused, match="counts: s"):
         copied()
 
