@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -106,11 +106,8 @@ def _ahead(deletes: Sequence[DeleteFile], settings: WriteSettings, fetched: Fetc
     if remote < 2:
         yield NOT_AHEAD if fetched is None else fetched.ahead
         return
-    own = Ahead(min(_READ_AT_ONCE, remote))
-    try:
+    with closing(Ahead(min(_READ_AT_ONCE, remote))) as own:
         yield own
-    finally:
-        own.close()
 
 
 def _all_deletes(inputs: Iterable[FileFact]) -> list[DeleteFile]:

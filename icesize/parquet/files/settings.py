@@ -15,6 +15,7 @@ from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table.locations import LocationProvider, load_location_provider
 from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
 
 from icesize.errors import UnsupportedTable
 from icesize.parquet.files.properties import ParquetOptions, check_supported
@@ -200,6 +201,10 @@ class WriteSettings:
     @cached_property
     def spec(self) -> PartitionSpec:
         return PartitionSpec.model_validate_json(self.spec_json)
+
+    @cached_property
+    def sort_order(self) -> SortOrder:
+        return SortOrder.model_validate_json(self.sort_order_json) if self.sort_order_json else UNSORTED_SORT_ORDER
 
     @cached_property
     def arrow_schema(self) -> pa.Schema:

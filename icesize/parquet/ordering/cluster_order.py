@@ -9,7 +9,7 @@ from itertools import accumulate, pairwise
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from pyiceberg.table.sorting import NullOrder, SortDirection, SortOrder
+from pyiceberg.table.sorting import NullOrder, SortDirection
 from pyiceberg.transforms import IdentityTransform
 
 from icesize.parquet.files.partitioning import source_array, source_path
@@ -227,9 +227,7 @@ class CurveRanking(Ranking):
 
 
 def _sort_order_id(by: ClusterBy, settings: WriteSettings) -> int | None:
-    if not settings.sort_order_json:
-        return None
-    order = SortOrder.model_validate_json(settings.sort_order_json)
+    order = settings.sort_order
     plain = all(
         isinstance(field.transform, IdentityTransform)
         and field.direction == SortDirection.ASC

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 from pyiceberg.schema import Schema
-from pyiceberg.table.sorting import NullOrder, SortDirection, SortField, SortOrder
+from pyiceberg.table.sorting import NullOrder, SortDirection, SortField
 from pyiceberg.transforms import IdentityTransform, UnknownTransform, VoidTransform
 from pyiceberg.types import IcebergType
 
@@ -65,9 +65,9 @@ def sorter_of(settings: WriteSettings) -> Sorter | None:
 
 
 def _sorter(settings: WriteSettings) -> Sorter | None:
-    if not settings.sort_order_json:
+    order = settings.sort_order
+    if order.is_unsorted:
         return None
-    order = SortOrder.model_validate_json(settings.sort_order_json)
     fields = [field for field in order.fields if not isinstance(field.transform, VoidTransform)]
     sources = {leaf.field_id: leaf.type for leaf in leaves(settings) if leaf.flat}
     for field in fields:

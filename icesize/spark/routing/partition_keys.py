@@ -20,7 +20,7 @@ import xxhash
 from pyiceberg import types as iceberg
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.table.sorting import NullOrder, SortOrder
+from pyiceberg.table.sorting import NullOrder
 from pyiceberg.transforms import (
     BucketTransform,
     DayTransform,
@@ -83,9 +83,7 @@ def spread(spec: PartitionSpec, schema: Schema) -> Column | None:
 def sort_column(settings: WriteSettings) -> tuple[Column, bool] | None:
     """What rows are sorted by first, and whether nulls come first; None for a table without a sort order, or one that
     does not go with the order of a column."""
-    if not settings.sort_order_json:
-        return None
-    fields = SortOrder.model_validate_json(settings.sort_order_json).fields
+    fields = settings.sort_order.fields
     first = next((field for field in fields if not isinstance(field.transform, VoidTransform)), None)
     if first is None or not first.transform.preserves_order:
         return None
