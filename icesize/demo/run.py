@@ -22,7 +22,7 @@ from icesize.presentation.console import show, show_line
 from icesize.presentation.progress import merging
 from icesize.sized_table import SizedTable
 from icesize.sized_table import open as open_table
-from icesize.spark.engine.launch import has_java
+from icesize.spark.engine.launch import java_version
 from icesize.units import format_bytes, format_count
 
 TARGET_BYTES = 2**18
@@ -89,7 +89,7 @@ def run_demo(console: Console, wishes: Wishes) -> Lake | None:
 
     Raises EngineUnavailable without Java, TableError for a used `path`.
     """
-    if wishes.with_spark and not has_java():
+    if wishes.with_spark and java_version() is None:
         raise EngineUnavailable(
             "Cannot start Spark: there is no Java runtime in JAVA_HOME or on PATH; install Java 17, "
             "or run `icesize demo --no-spark`"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -73,7 +73,7 @@ class Gather:
     piece by piece: its files may overlap, and do not claim to be in the table's order.
     """
 
-    assignments: tuple[Assignment, ...]
+    assignments: Sequence[Assignment]
     destinations: Mapping[int, Destination]
     order: RowOrder
     settings: WriteSettings

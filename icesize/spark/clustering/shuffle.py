@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import threading
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import groupby, pairwise
+from operator import itemgetter
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +19,6 @@ from icesize.parquet.files.data_file import Merged, MergeFailure, MergeResult, N
 from icesize.parquet.files.settings import Limits
 from icesize.parquet.ordering.cluster_order import Ranking
 from icesize.parquet.reading.conservation import Conservation, Counts
-from icesize.planning.files import FileFact
 from icesize.planning.plan import MergeGroup
 from icesize.planning.sizing import merged_files
 from icesize.spark.clustering.gather import Assignment, Destination, Gather, Gathered
@@ -149,25 +148,18 @@ class Shuffle:
             assignments += [Assignment(n, files) for files in outputs]
             sequence_number = max(sample.sequence_number for sample in found)
             destinations[n] = Destination(ranking, self.work.prefixes[n], group.partition, sequence_number)
-        return self._shuffle(divisions, assignments, destinations)
+        return self._shuffle(divisions, Gather(assignments, destinations, self.work.order, self.work.settings))
 
-    def _shuffle(
-        self,
-        divisions: Mapping[int, Division],
-        assignments: Sequence[Assignment],
-        destinations: Mapping[int, Destination],
-    ) -> dict[int, Gathered]:
-        order, settings = self.work.order, self.work.settings
+    def _shuffle(self, divisions: Mapping[int, Division], gather: Gather) -> dict[int, Gathered]:
         bins = self._bins(divisions)
-        tasks = min(len(assignments), self.cores.tasks or len(assignments))
-        scatter = Scatter(bins, divisions, order, settings, tasks)
+        tasks = min(len(gather.assignments), self.cores.tasks or len(gather.assignments))
+        scatter = Scatter(bins, divisions, self.work.order, self.work.settings, tasks)
         blobs = bin_numbers(_with_few_blobs_at_once(self.spark), len(bins)).mapInArrow(scatter, BLOBS)
-        gather = Gather(tuple(assignments), destinations, order, settings)
         answers = run_job(to_tasks(blobs, tasks), gather, "cluster files")
         gathered: dict[int, list[Gathered]] = {n: [] for n in divisions}
         counted: dict[int, list[Counts]] = {n: [] for n in divisions}
         for number, found, counts in sorted(answers, key=lambda answer: int(answer[0])):
-            group = assignments[number].group
+            group = gather.assignments[number].group
             gathered[group].append(found)
             counted[group] += counts
             self.work.owner.note(_paths(found))
@@ -178,13 +170,11 @@ class Shuffle:
         inputs = [(n, file) for n in numbers for file in self.work.groups[n].inputs]
         loads = {i: file.size_bytes for i, (_, file) in enumerate(inputs)}
         wanted = self.cores.tasks or max(self.cores.slots(self.spark), math.ceil(sum(loads.values()) / BIN_BYTES))
-        return [self._by_group(inputs[i] for i in sorted(bin_)) for bin_ in balanced(loads, wanted)]
-
-    def _by_group(self, inputs: Iterable[tuple[int, FileFact]]) -> list[tuple[int, MergeGroup]]:
-        of_groups: dict[int, list[FileFact]] = defaultdict(list)
-        for n, file in inputs:
-            of_groups[n].append(file)
-        return [(n, replace(self.work.groups[n], inputs=tuple(files))) for n, files in of_groups.items()]
+        bins = [groupby((inputs[i] for i in sorted(bin_)), itemgetter(0)) for bin_ in balanced(loads, wanted)]
+        return [
+            [(n, replace(self.work.groups[n], inputs=tuple(file for _, file in files))) for n, files in bin_]
+            for bin_ in bins
+        ]
 
 
 def checked(gathered: Iterable[Gathered], counts: Iterable[Counts], group: MergeGroup, work: ClusterWork) -> Gathered:

@@ -28,11 +28,6 @@ def java_version() -> str | None:
     return next(iter(told.stderr.splitlines()), "java") if told.returncode == 0 else None
 
 
-def has_java() -> bool:
-    """Whether a Java runtime answers."""
-    return java_version() is not None
-
-
 def start_session(
     app: str, *, master: str | None = None, remote: str | None = None, conf: Mapping[str, str] | None = None
 ) -> SparkSession:
@@ -42,7 +37,7 @@ def start_session(
     """
     settings = dict(conf or {})
     remote = remote or settings.pop("spark.remote", None)
-    if remote is None and not has_java():
+    if remote is None and java_version() is None:
         raise EngineUnavailable("Cannot start Spark: there is no Java runtime in JAVA_HOME or on PATH; install Java 17")
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession

@@ -8,7 +8,6 @@ from typing import Any
 from uuid import UUID
 
 import pyarrow as pa
-from pyarrow import types
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -101,16 +100,11 @@ def for_spark(table: pa.Table, target: pa.Schema) -> pa.Table:
     """The same rows in Spark's Arrow types: everything nullable, 32-bit offsets, UUIDs as text."""
     columns = []
     for column, field in zip(table.columns, target, strict=True):
-        if _has_uuid(column.type):
+        # also inside of other types
+        if str(pa.uuid()) in str(column.type):
             column = pa.chunked_array([pa.array(_printed(chunk.to_pylist()), field.type) for chunk in column.chunks])
         columns.append(column.cast(field.type))
     return pa.Table.from_arrays(columns, schema=target)
-
-
-def _has_uuid(kind: pa.DataType) -> bool:
-    if isinstance(kind, pa.UuidType):
-        return True
-    return types.is_nested(kind) and any(_has_uuid(kind.field(i).type) for i in range(kind.num_fields))
 
 
 def _printed(value: Any) -> Any:
