@@ -14,10 +14,9 @@ from pyiceberg.io.fsspec import FsspecFileIO
 
 from icesize.environment import MAX_CONCURRENT_DELETES
 from icesize.errors import TableError
-from icesize.parquet.files.storage import Storage
 from icesize.table.catalog.access_errors import brief
 from icesize.table.catalog.locations import is_addressable
-from icesize.table.storage.listing import fsspec_filesystem
+from icesize.table.storage.listing import fsspec_filesystem, local_path
 
 FILES_BETWEEN_CHECKS = 1_000
 """Files deleted between two looks at the table, as in Iceberg's bulk deletes, which is what one request of an object
@@ -46,12 +45,11 @@ def deleter(io: FileIO) -> Callable[[str], None]:
     delete exactly this file. In S3 PyArrow leaves an empty object for the folder of what it deleted; listings pass such
     objects over.
     """
-    storage = Storage(io)
 
     def delete(location: str) -> None:
         if not is_addressable(location):
             raise TableError(f"Cannot delete {location!r}: its name would be taken for that of other files")
-        path = storage.local_path(location)
+        path = local_path(io, location)
         if path is not None:
             os.remove(path)
         elif isinstance(io, FsspecFileIO) and any(wildcard in location for wildcard in "*["):
