@@ -31,7 +31,7 @@ from pyiceberg.table.update import (
 from icesize.planning.retention.planner import Retention
 from icesize.table.catalog.access_errors import readable
 from icesize.table.cleanup.checkpoints import Reader, positions_in, stranded
-from icesize.table.cleanup.journal import JOURNAL, LOST_REFS, Journal, lost_refs
+from icesize.table.cleanup.journal import JOURNAL, LOST_REFS, Journal, rivals_of
 from icesize.table.cleanup.retention_inputs import ExpireOptions, retention_of
 from icesize.table.commit.loaded import Loaded, Staged
 from icesize.table.commit.retry import Attempts, Change
@@ -121,7 +121,7 @@ class Expiry(Change[Decision]):
         # one that came while this expiry ran has somebody at work on it; a new journal has to take it over all the same
         is_left = bool(retention.expired) or location == self.current.table.metadata.properties.get(JOURNAL)
         unfinished = Journal.read(io, location) if is_left else None
-        if unfinished and location and (lost := lost_refs(loaded.table, unfinished, location)):
+        if unfinished and location and (lost := rivals_of(loaded.table, unfinished, location).lost_refs):
             notes.append(LOST_REFS.format(", ".join(lost)))
             unfinished = None
         journal = Journal.of(loaded.table, retention.expired).together_with(unfinished)
