@@ -144,7 +144,7 @@ def _delete_all(handle: TableHandle, decision: Decision, expiry: Expiry, **how: 
     if not decision.journal or decision.journal_location is None:
         return Deletions()
     try:
-        reload, journals = (lambda: handle.load().table), expiry.journals
+        reload, journals = (lambda: handle.load().table), tuple(expiry.tried)
         return delete_expired(reload, decision.journal, decision.journal_location, journals, **how)
     except Exception as error:  # of whatever catalog and storage are reached by
         LOG.warning("files of expired snapshots were not all deleted", exc_info=error)
