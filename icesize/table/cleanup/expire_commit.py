@@ -76,7 +76,7 @@ class Decision:
 
 @dataclass(frozen=True)
 class Expiry(Change[Decision]):
-    """One expiry on its way through its attempts: decided anew on each state that it is tried on.
+    """One expiry on its way through its attempts: each state that it is tried on is decided on again.
 
     `current` is the table as the expiry found it. `readers` are kept what they have not read. `now_ms` is the moment
     that ages are counted from. `tried` has what its attempts decided by where they wrote their journals.

@@ -164,7 +164,7 @@ def delete_expired(
     max_concurrent_deletes: int = MAX_CONCURRENT_DELETES,
     files_between_checks: int = FILES_BETWEEN_CHECKS,
 ) -> Deletions:
-    """Delete the files of a journal that nothing reaches, then the journal and `others`, whose attempts did not land.
+    """Delete the files of a journal that nothing reaches, then the journal and `others`, of attempts that failed.
 
     `reload` gives the table as it is now; `progress` gets how many of all files were tried so far, and how many there
     are. Raises when the table's own files cannot be read.
