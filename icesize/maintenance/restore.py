@@ -50,8 +50,8 @@ from icesize.table.catalog.history import age_of, summary_of
 from icesize.table.catalog.locations import split
 from icesize.table.commit import submit
 from icesize.table.commit.batch_commit import work_of
-from icesize.table.commit.loaded import Loaded, Staged
 from icesize.table.commit.input_metrics import with_carried_over_metrics
+from icesize.table.commit.loaded import Loaded, Staged
 from icesize.table.commit.metadata_change import MetadataChange
 from icesize.table.commit.protocol import Base, CommitRequest, Kept, Step
 from icesize.table.commit.snapshot_builder import SnapshotBuilder

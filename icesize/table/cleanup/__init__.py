@@ -1,6 +1,7 @@
 """Expiry and orphans: what may be deleted, and its deletion.
 
 - `checkpoints`: how far streaming queries have read a table, from their checkpoint folders, and what each still needs
+- `deletion`: deletes files a number at a time, and looks at the table again before each: what it needs by then stays
 - `expire_commit`: the commit of an expiry: snapshots that no rule keeps leave the table, in one compare-and-swap
 - `expired_files`: which files only expired snapshots needed: candidates from their manifests, minus what any kept
   snapshot reaches; and their deletion, a number of files at a time, looking at the table anew before each

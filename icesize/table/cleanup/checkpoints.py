@@ -8,7 +8,7 @@ Spark writes `offsets/<batch>` before a batch and `commits/<batch>` after it; Ic
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyarrow.fs import FileInfo, FileSelector, FileSystem, FileType
@@ -58,10 +58,9 @@ def read_checkpoint(path: str, properties: Mapping[str, str] | None = None) -> R
         positions, beginnings = found.positions(), found.beginnings()
     except IcesizeError:
         raise
-    except _Unreadable as error:
-        raise TableError(f"Cannot read the checkpoint {path}: {error}; {_EXPECTED}", path=path) from error
     except Exception as error:  # of whatever the storage is reached by
-        raise TableError(f"Cannot read the checkpoint {path}: {brief(error)}; {_EXPECTED}", path=path) from error
+        why = str(error) if isinstance(error, _Unreadable) else brief(error)
+        raise TableError(f"Cannot read the checkpoint {path}: {why}; {_EXPECTED}", path=path) from error
     return Reader(path, tuple(dict.fromkeys(positions)), tuple(dict.fromkeys(beginnings)))
 
 
@@ -94,13 +93,13 @@ class _Checkpoint:
         return sorted(int(info.base_name) for info in self._list(folder) if info.base_name.isdecimal())
 
     def _ends(self, batches: Iterable[int]) -> list[int]:
-        found: list[int] = []
-        for batch in batches:
-            for source, offset in _offsets(self._text(f"offsets/{batch}"), f"offsets/{batch}"):
-                position = self._beginning(source) if offset == _NO_OFFSET else _position(offset, f"offsets/{batch}")
-                if position is not None:
-                    found.append(position)
-        return found
+        positions = (position for batch in batches for position in self._end(f"offsets/{batch}"))
+        return [position for position in positions if position is not None]
+
+    def _end(self, name: str) -> Iterator[int | None]:
+        """Where each source stood after a batch."""
+        for source, offset in _offsets(self._text(name), name):
+            yield self._beginning(source) if offset == _NO_OFFSET else _position(offset, name)
 
     def _beginning(self, source: str) -> int | None:
         """Where a source began, if it is one of Iceberg's and has begun."""
@@ -111,15 +110,12 @@ class _Checkpoint:
             return None
 
     def _list(self, folder: str) -> list[FileInfo]:
-        found: list[FileInfo] = self.filesystem.get_file_info(
-            FileSelector(f"{self.folder}/{folder}".rstrip("/"), allow_not_found=True)
-        )
-        return found
+        below = FileSelector(f"{self.folder}/{folder}".rstrip("/"), allow_not_found=True)
+        return list(self.filesystem.get_file_info(below))
 
     def _text(self, name: str) -> str:
         with self.filesystem.open_input_stream(f"{self.folder}/{name}") as stream:
-            text: str = stream.read().decode()
-        return text
+            return str(stream.read(), "utf-8")
 
 
 def _offsets(text: str, name: str) -> list[tuple[str, str]]:

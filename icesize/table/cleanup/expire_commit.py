@@ -31,7 +31,7 @@ from pyiceberg.table.update import (
 from icesize.planning.retention.planner import Retention
 from icesize.table.catalog.access_errors import readable
 from icesize.table.cleanup.checkpoints import Reader, positions_in, stranded
-from icesize.table.cleanup.journal import JOURNAL, LOST_REFS, Journal, lost_refs
+from icesize.table.cleanup.journal import JOURNAL, LOST_REFS, Journal, rivals_of
 from icesize.table.cleanup.retention_inputs import ExpireOptions, retention_of
 from icesize.table.commit.loaded import Loaded, Staged
 from icesize.table.commit.retry import Attempts, Change
@@ -73,18 +73,13 @@ class Decision:
     notes: tuple[str, ...] = ()
     superseded: tuple[str, ...] = ()
 
-    def changes(self, metadata: TableMetadata) -> bool:
-        """Whether there is anything to commit to a table in this state."""
-        retention = self.retention
-        return bool(retention.expired or retention.expired_refs or _tags_to_set(metadata, retention))
-
 
 @dataclass(frozen=True)
 class Expiry(Change[Decision]):
-    """One expiry on its way through its attempts: decided anew on each state that it is tried on.
+    """One expiry on its way through its attempts: each state that it is tried on is decided on again.
 
     `current` is the table as the expiry found it. `readers` are kept what they have not read. `now_ms` is the moment
-    that ages are counted from.
+    that ages are counted from. `tried` has what its attempts decided by where they wrote their journals.
     """
 
     current: Current
@@ -93,17 +88,12 @@ class Expiry(Change[Decision]):
     now_ms: int
     run_id: str
     advice = "No file was deleted. Run the expiry again: it sees whether the snapshots are gone, and goes on"
-    _tried: dict[str, Decision] = field(default_factory=dict)
-
-    @property
-    def journals(self) -> tuple[str, ...]:
-        """Where the attempts wrote their journals."""
-        return tuple(self._tried)
+    tried: dict[str, Decision] = field(default_factory=dict)
 
     def found(self, loaded: Loaded, attempts: Attempts[Decision]) -> Decision | None:
         """The decision that landed: its journal is the table's. That its snapshots are gone proves nothing: another
         expiry may have come first."""
-        return self._tried.get(loaded.properties.get(JOURNAL, ""))
+        return self.tried.get(loaded.properties.get(JOURNAL, ""))
 
     def decide(self, loaded: Loaded) -> Decision:
         """What would be done to this state; reads metadata only.
@@ -121,7 +111,7 @@ class Expiry(Change[Decision]):
         # one that came while this expiry ran has somebody at work on it; a new journal has to take it over all the same
         is_left = bool(retention.expired) or location == self.current.table.metadata.properties.get(JOURNAL)
         unfinished = Journal.read(io, location) if is_left else None
-        if unfinished and location and (lost := lost_refs(loaded.table, unfinished, location)):
+        if unfinished and location and (lost := rivals_of(loaded.table, unfinished, location).lost_refs):
             notes.append(LOST_REFS.format(", ".join(lost)))
             unfinished = None
         journal = Journal.of(loaded.table, retention.expired).together_with(unfinished)
@@ -133,21 +123,21 @@ class Expiry(Change[Decision]):
     def stage(self, loaded: Loaded, attempts: Attempts[Decision]) -> tuple[Staged | None, Decision]:
         """Write the journal; the commit asserts the table's refs one by one."""
         decision = self.decide(loaded)
-        metadata, io = loaded.table.metadata, loaded.table.io
-        if not decision.changes(metadata):
+        metadata, io, retention = loaded.table.metadata, loaded.table.io, decision.retention
+        if not (retention.expired or retention.expired_refs or _tags_to_set(metadata, retention)):
             # should an attempt whose answer was lost land after all, a journal that is gone means that nothing is left
             # to delete; a state from before the attempts, which a catalog that lags shows, tells nothing
             if attempts.made and loaded.later_than(attempts.made[-1].loaded):
-                decision = replace(decision, notes=(*decision.notes, NOTHING_LEFT), superseded=self.journals)
+                decision = replace(decision, notes=(*decision.notes, NOTHING_LEFT), superseded=tuple(self.tried))
             return None, decision
         location = None
-        if decision.retention.expired:
+        if retention.expired:
             # named by the attempt: one whose answer was lost may still land, with its own journal
-            name = f"icesize-expiry-{self.run_id}-{len(self._tried)}.json"
+            name = f"icesize-expiry-{self.run_id}-{len(self.tried)}.json"
             location = loaded.table.location_provider().new_metadata_location(name)
             decision.journal.write(io, location)
-            decision = self._tried[location] = replace(decision, journal_location=location)
-        updates, requirements = _updates(metadata, decision), _requirements(loaded.table, decision.retention)
+            decision = self.tried[location] = replace(decision, journal_location=location)
+        updates, requirements = _updates(metadata, decision), _requirements(loaded.table, retention)
         return loaded.staged(updates, *requirements, written=[location] if location else ()), decision
 
 

@@ -13,7 +13,7 @@ into the journal and tried again.
 
 from __future__ import annotations
 
-import itertools
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -25,10 +25,11 @@ from pyiceberg.manifest import ManifestContent, ManifestFile
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 
-from icesize import failpoints
+from icesize.environment import MAX_CONCURRENT_DELETES
 from icesize.table.catalog.history import read_metadata_file
 from icesize.table.catalog.locations import FOLDER_PROPERTIES, is_addressable, is_inside, normalised
-from icesize.table.cleanup.journal import JOURNAL, LOST_REFS, Expired, Journal, expired_before, lost_refs
+from icesize.table.cleanup.deletion import Deletion
+from icesize.table.cleanup.journal import JOURNAL, LOST_REFS, Expired, Journal, rivals_of
 from icesize.table.manifests.entries import ADDED
 from icesize.table.manifests.facts import read_facts
 from icesize.table.manifests.lists import read_list
@@ -42,18 +43,8 @@ KINDS = ("data_files", "delete_files", "manifests", "manifest_lists", "other_fil
 was killed finds the rest again."""
 
 
-@dataclass
-class Candidates:
-    """Files to be deleted unless something reaches them, as the table spells them: kind -> location -> bytes."""
-
-    by_kind: dict[str, dict[str, int]] = field(default_factory=lambda: {kind: {} for kind in KINDS})
-
-    def where(self, wanted: Callable[[str], bool]) -> Candidates:
-        """Those whose location is wanted."""
-        return Candidates({kind: {p: n for p, n in files.items() if wanted(p)} for kind, files in self.by_kind.items()})
-
-    def __len__(self) -> int:
-        return sum(len(files) for files in self.by_kind.values())
+Candidates = dict[str, tuple[str, int]]
+"""Files to be deleted unless something reaches them: location, as the table spells it -> kind and bytes."""
 
 
 def candidates_of(journal: Journal, kept: Reachable, kept_ids: Iterable[int], io: FileIO) -> Candidates:
@@ -61,7 +52,7 @@ def candidates_of(journal: Journal, kept: Reachable, kept_ids: Iterable[int], io
 
     Manifest lists and manifests are read a few at a time.
     """
-    found = Candidates()
+    found: Candidates = {}
     ids = {e.snapshot_id for e in journal.expired} | set(kept_ids)
     due = [e for e in journal.expired if e.manifest_list not in kept]
     # manifests to be read, and whether whole
@@ -77,24 +68,23 @@ def candidates_of(journal: Journal, kept: Reachable, kept_ids: Iterable[int], io
                 continue
             base = expired.parent_id is None or expired.parent_id not in ids
             for manifest in manifests:
-                found.by_kind["manifests"][manifest.manifest_path] = manifest.manifest_length
+                found[manifest.manifest_path] = "manifests", manifest.manifest_length
                 if base or manifest.added_snapshot_id == expired.snapshot_id:
                     to_read.setdefault(manifest.manifest_path, (manifest, base))
-            found.by_kind["manifest_lists"][expired.manifest_list] = 0
+            found[expired.manifest_list] = "manifest_lists", 0
         for entries in pool.map(lambda each: _what_is_left(_files(io, *each)), to_read.values()):
-            for kind, path, size_bytes in entries or ():
-                found.by_kind[kind][path] = size_bytes
-    found.by_kind["other_files"].update(dict.fromkeys(journal.files, 0))
-    return found.where(lambda path: path not in kept)
+            found.update(entries or ())
+    others = dict.fromkeys(journal.files, ("other_files", 0))
+    return {path: what for path, what in (others | found).items() if path not in kept}
 
 
-def _files(io: FileIO, manifest: ManifestFile, whole: bool) -> Iterator[tuple[str, str, int]]:
-    """Kind, location and bytes of the files in a manifest, or only of those that it ADDED."""
+def _files(io: FileIO, manifest: ManifestFile, whole: bool) -> Iterator[tuple[str, tuple[str, int]]]:
+    """Location, kind and bytes of the files in a manifest, or only of those that it ADDED."""
     facts = read_facts(io, manifest, changes_only=not whole)
     rows = facts.live if whole else np.flatnonzero(facts.columns.status == ADDED)
     kind = "data_files" if manifest.content == ManifestContent.DATA else "delete_files"
     sizes = facts.columns.size_bytes[rows].tolist()
-    yield from ((kind, path, size_bytes) for path, size_bytes in zip(facts.paths(rows), sizes, strict=True))
+    yield from ((path, (kind, size_bytes)) for path, size_bytes in zip(facts.paths(rows), sizes, strict=True))
 
 
 def _what_is_left(listed: Iterable[Listed]) -> list[Listed] | None:
@@ -132,13 +122,18 @@ class Deletions:
     """
 
     expired_before: frozenset[int] = frozenset()
-    deleted: dict[str, int] = field(default_factory=dict)
+    deleted: Counter[str] = field(default_factory=Counter)
     bytes_deleted: int = 0
     outside: int = 0
     unaddressable: int = 0
     failed: tuple[str, ...] = ()
     first_failure: str = ""
     stopped: str = ""
+
+    def count(self, files: Collection[tuple[str, int]]) -> None:
+        """Take files of these kinds and bytes for deleted."""
+        self.deleted.update(kind for kind, _ in files)
+        self.bytes_deleted += sum(size_bytes for _, size_bytes in files)
 
 
 def own_folders(table: Table) -> list[str]:
@@ -152,79 +147,69 @@ def due_files(table: Table, journal: Journal, kept: Reachable) -> tuple[Candidat
 
     Those outside of the table's folders may be somebody else's; by some names PyIceberg would delete another file.
     """
-    ids = (s.snapshot_id for s in table.metadata.snapshots)
-    found = candidates_of(journal, kept, ids, table.io)
-    found.by_kind["metadata_files"].update(dict.fromkeys(old_metadata_files(table.metadata, table.io), 0))
+    found = candidates_of(journal, kept, (s.snapshot_id for s in table.metadata.snapshots), table.io)
+    found |= dict.fromkeys(old_metadata_files(table.metadata, table.io), ("metadata_files", 0))
     folders = own_folders(table)
-    inside = found.where(lambda path: any(is_inside(path, folder) for folder in folders))
-    due = inside.where(is_addressable)
+    inside = {path: what for path, what in found.items() if any(is_inside(path, folder) for folder in folders)}
+    due = {path: what for path, what in inside.items() if is_addressable(path)}
     return due, Deletions(outside=len(found) - len(inside), unaddressable=len(inside) - len(due))
 
 
-@dataclass
-class ExpiredFilesDeletion:
-    """Deletes the files of one journal. `reload` gives the table as it is now; `progress` hears how many of
-    all files were tried so far, and how many there are; the table is looked at before `files_between_checks` each."""
+def delete_expired(
+    reload: Callable[[], Table],
+    journal: Journal,
+    journal_location: str,
+    others: Iterable[str] = (),
+    *,
+    progress: Callable[[int, int], object],
+    max_concurrent_deletes: int = MAX_CONCURRENT_DELETES,
+    files_between_checks: int = FILES_BETWEEN_CHECKS,
+) -> Deletions:
+    """Delete the files of a journal that nothing reaches, then the journal and `others`, of attempts that failed.
 
-    reload: Callable[[], Table]
-    max_concurrent_deletes: int
-    progress: Callable[[int, int], object]
-    files_between_checks: int = FILES_BETWEEN_CHECKS
-    _total: int = 0
+    `reload` gives the table as it is now; `progress` gets how many of all files were tried so far, and how many there
+    are. Raises when the table's own files cannot be read.
+    """
+    table = reload()
+    rivals = rivals_of(table, journal, journal_location)
+    if why := _not_yet(table, journal, journal_location):
+        return Deletions(rivals.expired, stopped=why)
+    if rivals.lost_refs:
+        # for good: the next expiry must not delete them either
+        delete_all([journal_location], deleter(table.io), 1)
+        return Deletions(rivals.expired, stopped=LOST_REFS.format(", ".join(rivals.lost_refs)))
+    if rivals.expired and rivals.journal and (unfinished := Journal.read(table.io, rivals.journal)):
+        # the other one stops where the table names this journal
+        journal, others = journal.together_with(unfinished), (*others, rivals.journal)
+        journal.write(table.io, journal_location)
+    kept = Reachable()
+    kept.add(table.metadata, table.metadata_location, table.io)
+    due, deletions = due_files(table, journal, kept)
+    deletions.expired_before = rivals.expired
 
-    def run(self, journal: Journal, journal_location: str, others: Iterable[str] = ()) -> Deletions:
-        """Delete what nothing reaches, then the journal and `others`, which attempts left that did not land.
-
-        Raises when the table's own files cannot be read.
-        """
-        table = self.reload()
-        before, other = expired_before(table, journal, journal_location)
-        if why := _not_yet(table, journal, journal_location):
-            return Deletions(before, stopped=why)
-        if lost := lost_refs(table, journal, journal_location):
-            # for good: the next expiry must not delete them either
-            delete_all([journal_location], deleter(table.io), 1)
-            return Deletions(before, stopped=LOST_REFS.format(", ".join(lost)))
-        if before and other and (unfinished := Journal.read(table.io, other)):
-            # the other one stops where the table names this journal
-            journal, others = journal.together_with(unfinished), (*others, other)
-            journal.write(table.io, journal_location)
-        kept = Reachable()
+    def look() -> tuple[Callable[[str], None], Callable[[str], bool]] | None:
+        """What has become reachable since stays, and credentials are fresh."""
+        nonlocal table
+        table = reload()
+        deletions.stopped = _not_yet(table, journal, journal_location)
+        if deletions.stopped:
+            return None
         kept.add(table.metadata, table.metadata_location, table.io)
-        due, deletions = due_files(table, journal, kept)
-        deletions.expired_before = before
-        self._total = len(due)
-        for kind, files in due.by_kind.items():
-            for batch in _batches(files, self.files_between_checks):
-                failpoints.reach("before-delete")
-                # again: what has become reachable since stays, and credentials are fresh
-                table = self.reload()
-                if why := _not_yet(table, journal, journal_location):
-                    deletions.stopped = why
-                    return deletions
-                kept.add(table.metadata, table.metadata_location, table.io)
-                self._delete(table, kind, {p: n for p, n in batch.items() if p not in kept}, deletions)
-        if deletions.failed:
-            Journal(journal.table_uuid, files=deletions.failed).write(table.io, journal_location)
-        else:
-            delete_all([journal_location], deleter(table.io), 1)
-        delete_all((path for path in others if path != journal_location), deleter(table.io), 1)
+        return deleter(table.io), kept.__contains__
+
+    deletion = Deletion(look, len(due), progress, max_concurrent_deletes, files_between_checks)
+    done = all(deletion.run([path for path, what in due.items() if what[0] == kind]) for kind in KINDS)
+    failed = set(deletion.failed)
+    deletions.count([due[path] for path in deletion.tried if path not in failed])
+    deletions.failed, deletions.first_failure = deletion.failed, deletion.first_failure
+    if not done:
         return deletions
-
-    def forget(self, journals: Collection[str]) -> None:
-        """Remove journals of attempts that have not landed."""
-        if journals:
-            delete_all(journals, deleter(self.reload().io), 1)
-
-    def _delete(self, table: Table, kind: str, files: dict[str, int], deletions: Deletions) -> None:
-        tried = sum(deletions.deleted.values()) + len(deletions.failed)
-        result = delete_all(
-            files, deleter(table.io), self.max_concurrent_deletes, lambda done: self.progress(done, self._total), tried
-        )
-        deletions.deleted[kind] = deletions.deleted.get(kind, 0) + result.count
-        deletions.bytes_deleted += sum(files.values()) - sum(files[path] for path in result.failed)
-        deletions.failed += tuple(sorted(result.failed))
-        deletions.first_failure = deletions.first_failure or result.first_failure
+    if deletions.failed:
+        Journal(journal.table_uuid, files=deletions.failed).write(table.io, journal_location)
+    else:
+        delete_all([journal_location], deleter(table.io), 1)
+    delete_all((path for path in others if path != journal_location), deleter(table.io), 1)
+    return deletions
 
 
 def _not_yet(table: Table, journal: Journal, location: str) -> str:
@@ -240,9 +225,3 @@ def _not_yet(table: Table, journal: Journal, location: str) -> str:
     if shows_them or table.metadata.properties.get(JOURNAL) != location:
         return "the catalog shows another state than that of this expiry: the next one deletes what is left"
     return ""
-
-
-def _batches(files: dict[str, int], size: int) -> Iterator[dict[str, int]]:
-    items = iter(files.items())
-    while batch := dict(itertools.islice(items, size)):
-        yield batch

@@ -13,11 +13,11 @@ from icesize.results import Result
 from icesize.table.catalog.access_errors import brief, readable
 from icesize.table.cleanup.checkpoints import read_checkpoint
 from icesize.table.cleanup.expire_commit import NOTHING_LEFT, Decision, Expiry
-from icesize.table.cleanup.expired_files import Deletions, ExpiredFilesDeletion, due_files
+from icesize.table.cleanup.expired_files import KINDS, Deletions, delete_expired, due_files
 from icesize.table.cleanup.retention_inputs import ExpireOptions
 from icesize.table.commit import submit
 from icesize.table.state.handle import Current, TableHandle
-from icesize.table.storage.bulk_delete import FILES_BETWEEN_CHECKS
+from icesize.table.storage.bulk_delete import FILES_BETWEEN_CHECKS, delete_all, deleter
 from icesize.table.storage.ownership import check_alone, check_may_delete
 from icesize.table.storage.reachable import Reachable
 from icesize.units import format_count
@@ -87,10 +87,10 @@ def expire(
         failpoints.reach("expiry-decided")
         decision = _commit(handle, current, expiry, environment, commit_lock)
         watch.lap("commit")
-        deletion = ExpiredFilesDeletion(
-            lambda: handle.load().table, max_concurrent_deletes, progress, files_between_checks
-        )
-        deletions = _delete_all(deletion, decision, expiry)
+        deletions = _delete_all(
+            handle, decision, expiry, progress=progress,
+            max_concurrent_deletes=max_concurrent_deletes, files_between_checks=files_between_checks,
+        )  # fmt: skip
         watch.lap("delete")
     return _report(current, decision, deletions, watch.seconds, dry_run)
 
@@ -120,13 +120,15 @@ def _commit(
         return submit.change(handle, current, expiry, replace(environment, sleep=pause))
 
 
-def _delete_all(deletion: ExpiredFilesDeletion, decision: Decision, expiry: Expiry) -> Deletions:
-    """Delete what the expiry made unreachable. It has landed: what hinders the deleting is told in the report."""
-    deletion.forget(decision.superseded)
+def _delete_all(handle: TableHandle, decision: Decision, expiry: Expiry, **how: Any) -> Deletions:
+    """Delete what the expiry made unreachable. It is visible: the report names what hinders the deleting."""
+    if decision.superseded:
+        delete_all(decision.superseded, deleter(handle.load().table.io), 1)
     if not decision.journal or decision.journal_location is None:
         return Deletions()
     try:
-        return deletion.run(decision.journal, decision.journal_location, expiry.journals)
+        reload, journals = (lambda: handle.load().table), tuple(expiry.tried)
+        return delete_expired(reload, decision.journal, decision.journal_location, journals, **how)
     except Exception as error:  # of whatever catalog and storage are reached by
         LOG.warning("files of expired snapshots were not all deleted", exc_info=error)
         return Deletions(stopped=f"not all files could be deleted ({brief(error)}): the next expiry goes on")
@@ -142,8 +144,7 @@ def _would_delete(current: Current, decision: Decision) -> Deletions:
     }
     kept.add(table.metadata.model_copy(update=left), table.metadata_location, table.io)
     due, deletions = due_files(table, decision.journal, kept)
-    deletions.deleted = {kind: len(files) for kind, files in due.by_kind.items() if files}
-    deletions.bytes_deleted = sum(n for files in due.by_kind.values() for n in files.values())
+    deletions.count(due.values())
     return deletions
 
 
@@ -152,7 +153,7 @@ def _report(
 ) -> ExpiryReport:
     retention, before = decision.retention, deletions.expired_before
     expired = tuple(snapshot_id for snapshot_id in retention.expired if snapshot_id not in before)
-    deleted = {kind: n for kind, n in deletions.deleted.items() if n}
+    deleted = {kind: deletions.deleted[kind] for kind in KINDS if deletions.deleted[kind]}
     notes = [*current.warnings, *decision.notes, deletions.stopped]
     if gone := len(retention.expired) - len(expired):
         both = f"another expiry came first and removed {gone:,} of these snapshots; this one deleted the files left"

@@ -121,32 +121,37 @@ class Journal:
             return None
 
 
-def lost_refs(now: Table, journal: Journal, journal_location: str) -> list[str]:
-    """Names of refs that another writer made on a snapshot while it was being expired, as the table's log tells.
+@dataclass(frozen=True)
+class Rivals:
+    """What others did to a table between the state that an expiry was decided on and that of its commit.
 
-    A catalog that only checks what it is asked to assert knows no "no other ref": the REST protocol cannot say it. Such
-    a catalog removes a new tag together with the snapshot it stands on. It cannot be put back, but its files can be
-    spared. Reads the metadata files between the one that was decided on and that of the expiry: usually none. Empty
-    also where the log does not go back that far. Raises TableError for one that cannot be understood.
+    `lost_refs` are names of refs that another writer made on a snapshot while it was being expired. A catalog that only
+    checks what it is asked to assert knows no "no other ref": the REST protocol cannot say it. Such a catalog removes a
+    new tag together with the snapshot it stands on. It cannot be put back, but its files can be spared. `expired` are
+    snapshots of the journal that another expiry removed first, and `journal` is the location of that one's journal:
+    Iceberg's REST server accepts the removal of snapshots that are gone already.
     """
-    expired = {each.snapshot_id for each in journal.expired}
-    states = _between(now, journal, journal_location)
-    refs = ((name, ref.get("snapshot-id")) for state in states for name, ref in state.get("refs", {}).items())
-    found = {name for name, snapshot_id in refs if snapshot_id in expired}
-    return sorted(found - now.metadata.refs.keys() - set(journal.refs))
+
+    lost_refs: tuple[str, ...] = ()
+    expired: frozenset[int] = frozenset()
+    journal: str | None = None
 
 
-def expired_before(now: Table, journal: Journal, journal_location: str) -> tuple[frozenset[int], str | None]:
-    """Return snapshots of the journal that another expiry removed first, and the location of that one's journal.
+def rivals_of(now: Table, journal: Journal, journal_location: str) -> Rivals:
+    """Read the metadata files between the one that was decided on and that of the expiry: usually none.
 
-    Iceberg's REST server accepts the removal of snapshots that are gone already. Reads what `lost_refs` reads.
+    Nothing is found where the table's log does not go back that far. Raises TableError for a file that cannot be
+    understood.
     """
     states = list(_between(now, journal, journal_location))
     if not states:
-        return frozenset(), None
-    last = states[-1]
-    left = {int(snapshot["snapshot-id"]) for snapshot in last.get("snapshots", ())}
-    return frozenset(e.snapshot_id for e in journal.expired) - left, last.get("properties", {}).get(JOURNAL)
+        return Rivals()
+    expired = frozenset(each.snapshot_id for each in journal.expired)
+    refs = ((name, ref.get("snapshot-id")) for state in states for name, ref in state.get("refs", {}).items())
+    found = {name for name, snapshot_id in refs if snapshot_id in expired}
+    lost = sorted(found - now.metadata.refs.keys() - set(journal.refs))
+    left = {int(snapshot["snapshot-id"]) for snapshot in states[-1].get("snapshots", ())}
+    return Rivals(tuple(lost), expired - left, states[-1].get("properties", {}).get(JOURNAL))
 
 
 def _between(now: Table, journal: Journal, journal_location: str) -> Iterator[dict[str, Any]]:

@@ -8,23 +8,22 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from urllib.parse import quote_plus
 
 from pyiceberg.io import FileIO
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 
-from icesize import failpoints
 from icesize.environment import MAX_CONCURRENT_DELETES, ORPHANS_OLDER_THAN_MS, Environment, Stopwatch
 from icesize.errors import PolicyError, TableError
 from icesize.parquet.files.names import set_of
 from icesize.results import Result
 from icesize.table.catalog.access_errors import storage_errors
 from icesize.table.catalog.locations import FOLDER_PROPERTIES, check_folder, is_addressable, is_inside, normalised
+from icesize.table.cleanup.deletion import Deletion
 from icesize.table.cleanup.other_tables import MOST_NAMED, OtherTables, other_tables
 from icesize.table.records import ledger
-from icesize.table.storage.bulk_delete import FILES_BETWEEN_CHECKS, Deleted, delete_all, deleter
+from icesize.table.storage.bulk_delete import FILES_BETWEEN_CHECKS, deleter
 from icesize.table.storage.identity import LocalFiles
 from icesize.table.storage.listing import (
     Listed,
@@ -104,7 +103,6 @@ class OrphanSearch:
     _reachable: Reachable = field(default_factory=Reachable)
     _others: OtherTables = field(default_factory=OtherTables)
     _local: LocalFiles | None = None
-    _states: set[str] = field(default_factory=set)
 
     def run(
         self, older_than_ms: int = ORPHANS_OLDER_THAN_MS, dry_run: bool = True, *, trust_location: bool = False
@@ -179,12 +177,9 @@ class OrphanSearch:
 
     def _learn(self, table: Table) -> None:
         """Add what this state of the table needs; what earlier ones needed stays."""
-        if table.metadata_location in self._states:
-            return
         cannot = f"Cannot tell which files '{self.name}' needs"
         with storage_errors(cannot, "without that none can be deleted", table=self.name):
             self._reachable.add(table.metadata, table.metadata_location, table.io)
-        self._states.add(table.metadata_location)
 
     def _orphans(self, table: Table, found: Found, trust_location: bool) -> tuple[tuple[Listed, ...], list[str]]:
         """Files that are due and that no table needs, and notes on the others."""
@@ -205,7 +200,7 @@ class OrphanSearch:
             needed = self._others.needed.__contains__
             spare(needed, f"needed by other tables of the catalog with folders here ({some})")
         if due and self._local is not None:
-            self._look_up(self._local)
+            self._look_up()
             spare(self._local.__contains__, "needed under another name, by a link or a mount")
         if due and (doubts := self._others.doubts):
             theirs = "only files with icesize's own names go, as other tables may need files here"
@@ -213,9 +208,14 @@ class OrphanSearch:
             notes.append(f"{'; '.join(doubts)}. Use --trust-location if no other table has files here")
         return tuple(due), notes
 
-    def _look_up(self, local: LocalFiles) -> None:
-        for needed in (self._reachable, self._others.needed):
-            local.add(needed)
+    def _look_up(self) -> None:
+        if self._local is not None:
+            self._local.add(self._reachable)
+            self._local.add(self._others.needed)
+
+    def _is_needed(self, location: str) -> bool:
+        needed = (self._reachable, self._others.needed, self._local or ())
+        return any(location in files for files in needed)
 
     def _again(self, before: Table) -> Table:
         table = self.reload()
@@ -228,39 +228,25 @@ class OrphanSearch:
 
     def _delete(self, table: Table, due: tuple[Listed, ...], report: OrphanReport) -> OrphanReport:
         sizes = {file.location: file.size_bytes for file in due}
-        gone: list[str] = []
-        spared = 0
-        total = Deleted()
 
-        def delete(location: str) -> None:
-            remove(location)
-            gone.append(location)
-
-        def tell(done: int) -> None:
-            self.progress(done, len(due) - spared)
-
-        waiting = iter(sizes)
-        while batch := list(islice(waiting, self.files_between_checks)):
-            failpoints.reach("before-delete")
+        def look() -> tuple[Callable[[str], None], Callable[[str], bool]]:
             latest = self._again(table)
             self._learn(latest)
+            self._look_up()
             # with the credentials that came with the table last
-            remove = self.deleter(latest.io)
-            if self._local is not None:
-                self._look_up(self._local)
-            needed = (self._reachable, self._others.needed, *([self._local] if self._local else ()))
-            doomed = [each for each in batch if not any(each in files for files in needed)]
-            spared += len(batch) - len(doomed)
-            tried = total.count + len(total.failed)
-            total = total.plus(delete_all(doomed, delete, self.max_concurrent_deletes, tell, tried))
+            return self.deleter(latest.io), self._is_needed
+
+        deletion = Deletion(look, len(due), self.progress, self.max_concurrent_deletes, self.files_between_checks)
+        deletion.run(sizes)
+        failed, spared = len(deletion.failed), deletion.spared
         notes = [f"{format_count(spared, 'file')} became part of the table meanwhile"] if spared else []
-        if total.failed:
-            notes.append(f"cannot delete {format_count(len(total.failed), 'file')}, the first is {total.first_failure}")
+        if failed:
+            notes.append(f"cannot delete {format_count(failed, 'file')}, the first is {deletion.first_failure}")
         return replace(
             report,
-            files_deleted=total.count,
-            bytes_deleted=sum(sizes[each] for each in gone),
-            files_failed=len(total.failed),
+            files_deleted=len(deletion.tried) - failed,
+            bytes_deleted=sum(sizes[each] for each in deletion.gone),
+            files_failed=failed,
             notes=(*report.notes, *notes),
         )
 

@@ -57,7 +57,7 @@ def other_tables(table: Table, due: Sequence[str], most_tables: int = MOST_TABLE
         What was found. A catalog that cannot list its tables, or a table that cannot be read, is a doubt, no error.
     """
     catalog, own = table.catalog, table.name()
-    overlaps, in_turn = Overlap.of(table.location(), due), _in_turn(catalog)
+    overlaps, in_turn = overlap(table.location(), due), _in_turn(catalog)
     names: list[Name] = []
     loaded: list[Table | str | None] = []
     doubts: list[str] = []
@@ -124,7 +124,7 @@ def _listed(catalog: Catalog, namespace: Name, doubts: list[str]) -> tuple[list[
     return tables, [name for name in below if len(name) > len(namespace)]
 
 
-def _loaded(catalog: Catalog, name: Name, overlaps: Overlap) -> Table | str | None:
+def _loaded(catalog: Catalog, name: Name, overlaps: Callable[[str], bool]) -> Table | str | None:
     """Load a table that has a folder that overlaps: None for any other, a text for one that cannot be loaded."""
     try:
         table = opening.load(catalog, name)
@@ -141,23 +141,18 @@ def _loaded(catalog: Catalog, name: Name, overlaps: Overlap) -> Table | str | No
     return table if any(map(overlaps, folders)) else None
 
 
-@dataclass(frozen=True)
-class Overlap:
-    """Tells whether a folder holds the location, or lies in it and holds a file that is due."""
+def overlap(location: str, due: Iterable[str]) -> Callable[[str], bool]:
+    """Return whether a folder holds the location, or lies in it and holds a file that is due, as a function of it."""
+    start, own = len(normalised(location)), _real(location)
+    files = [own + normalised(file)[start:] for file in due]
 
-    location: str
-    due: tuple[str, ...]
-
-    @classmethod
-    def of(cls, location: str, due: Iterable[str]) -> Overlap:
-        start, place = len(normalised(location)), _real(location)
-        return cls(place, tuple(place + normalised(file)[start:] for file in due))
-
-    def __call__(self, folder: str) -> bool:
+    def overlaps(folder: str) -> bool:
         place = _real(folder)
-        if place == self.location or is_inside(self.location, place) or has_parent_segment(place):
+        if place == own or is_inside(own, place) or has_parent_segment(place):
             return True
-        return is_inside(place, self.location) and any(is_inside(file, place) for file in self.due)
+        return is_inside(place, own) and any(is_inside(file, place) for file in files)
+
+    return overlaps
 
 
 def _real(location: str) -> str:

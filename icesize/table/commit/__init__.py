@@ -8,7 +8,6 @@
   files alone
 - `loaded`: one state of a table that a commit is tried on, and which input files it has lost since they were planned on
 - `metadata_change`: changes of a table's metadata that add no snapshot: a column added, a tag set, a stream forgotten
-- `no_output`: output of which nothing is left: a dry run counts what it would write
 - `obsolete_deletes`: delete files that hit nothing any more once a commit is visible, decided on the state that it is
   staged on
 - `protocol`: how steps, a commit and a catalog talk to each other

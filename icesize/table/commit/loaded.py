@@ -29,7 +29,7 @@ from icesize.table.manifests.store import ManifestStore
 from icesize.table.records.summary import RUN_ID
 
 BASE_EXPIRED = "the snapshot it was planned on has expired or is no longer part of the table's current history"
-"""Reason to drop a step if nobody can tell any more what happened to its input files: sequence numbers order what came
+"""Reason to drop a step if it is no longer known what happened to its input files: sequence numbers order what came
 after a snapshot only among its descendants."""
 
 
@@ -175,7 +175,7 @@ class Loaded:
             return files
         try:
             named = paths_named(delete, Storage(self.table.io), [file.path for file in files])
-        except RewriteFailed:  # nobody can tell
+        except RewriteFailed:  # it is not known
             return files
         return [file for file in files if plain_path(file.path) in named]
 
@@ -183,8 +183,8 @@ class Loaded:
         """Return True if something that a commit on `before` asserts has certainly changed since; a stale answer is no
         proof.
 
-        Sequence numbers, schemas and specs only grow, whatever the branch; in format v1 the history has to tell. Of
-        changes without a snapshot (refs, expiry) the log of older metadata files tells, where a catalog keeps one.
+        Sequence numbers, schemas and specs only grow, whatever the branch; in format v1 the history decides. Changes
+        without a snapshot (refs, expiry) show in the log of older metadata files, where a catalog keeps one.
         """
         new, old = _counters(self.table.metadata), _counters(before.table.metadata)
         if self.head.snapshot_id != before.head.snapshot_id and (new[0] != old[0] or not new[0]):

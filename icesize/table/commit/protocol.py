@@ -90,7 +90,8 @@ class Step(Protocol):
 
     @property
     def paths(self) -> Collection[str]:
-        return ()
+        """Paths of its `files`, if it has any."""
+        return {file.path for file in getattr(self, "files", ())}
 
     def validate(self, state: Loaded, base: Base, earlier: Collection[str]) -> Kept:
         """Compare the step with a state that it is tried on, and write nothing.

@@ -135,7 +135,7 @@ class _Steps(Change[CommitOutcome]):
             results = [attempt.result for attempt in attempts.made if snapshot_ids <= set(attempt.result.snapshot_ids)]
             whole = CommitOutcome(tuple(map(StepDone, self._wanted.steps)))
             return min(results, key=lambda result: len(result.snapshot_ids), default=whole)
-        # a snapshot of ours may have expired since: then the ledger or the files themselves tell
+        # a snapshot of ours may have expired since: then the ledger or the files themselves show it
         entry = self._request.ledger
         done = entry is not None and is_done(loaded.properties, entry, self._request.accept_new_checkpoint)
         if (done or attempts.may_have_landed) and (live := loaded.live(self._wanted.paths())):

@@ -116,8 +116,8 @@ class Attempts(Generic[T]):
     def run(self) -> T:
         """Make the change visible in one atomic step, or raise with nothing of it visible; deletes no data file.
 
-        Raises CommitConflict (nothing landed), CommitStateUnknown (it may have landed), TableError, and what the change
-        refuses with (nothing landed). `environment.on_commitment` gets the commit before anything of it is done.
+        Raises CommitConflict (nothing is visible), CommitStateUnknown (it may be visible), TableError, and what the
+        change refuses with (nothing is visible). `environment.on_commitment` gets the commit before it begins.
         """
         self.environment.on_commitment(self)
         try:
@@ -206,7 +206,7 @@ class Attempts(Generic[T]):
             ) from answer
 
     def settle_loss(self, loaded: Loaded) -> bool:
-        """Remove the metadata of an attempt that has lost; False if nobody can tell for certain that it has."""
+        """Remove the metadata of an attempt that has certainly lost; False if that is not certain."""
         if self._lost is not None:
             attempt, answer = self._lost
             if not isinstance(answer, CatalogBusy) and not loaded.later_than(attempt.loaded):

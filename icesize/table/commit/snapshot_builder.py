@@ -12,9 +12,11 @@ import uuid
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from io import BytesIO
 from itertools import chain
+from typing import cast
 
-from pyiceberg.io import FileIO
+from pyiceberg.io import FileIO, InputFile, OutputFile, OutputStream
 from pyiceberg.manifest import ManifestContent, ManifestFile
 from pyiceberg.table import Table
 from pyiceberg.table.locations import load_location_provider
@@ -35,7 +37,6 @@ from icesize import failpoints
 from icesize.parquet.files.data_file import NewDataFile, NewDeleteFile
 from icesize.planning.files import MAIN, FileFact, PartitionKey
 from icesize.table.catalog.history import head_snapshot
-from icesize.table.commit.no_output import NoOutput
 from icesize.table.commit.obsolete_deletes import Doubtful
 from icesize.table.manifests.delete_index import DeleteIndex, delete_index, read_deletes
 from icesize.table.manifests.entries import Entry, read_entries
@@ -75,6 +76,27 @@ class Split:
     parts: defaultdict[_Kind, Part] = field(default_factory=lambda: defaultdict(Part))
 
 
+class _NoOutput(FileIO):
+    """A FileIO whose files are forgotten as soon as they are closed: a dry run needs no right to write."""
+
+    def new_input(self, location: str) -> InputFile:
+        """Raise FileNotFoundError: there are no files."""
+        raise FileNotFoundError(location)
+
+    def new_output(self, location: str) -> OutputFile:
+        return cast(OutputFile, _Forgotten())
+
+    def delete(self, location: str | InputFile | OutputFile) -> None:
+        pass
+
+
+class _Forgotten:
+    """The part of an OutputFile that writers of manifests use."""
+
+    def create(self, overwrite: bool = False) -> OutputStream:
+        return BytesIO()
+
+
 class SnapshotBuilder:
     """Snapshots staged one on top of another, from the head of a branch of the loaded table on.
 
@@ -97,7 +119,7 @@ class SnapshotBuilder:
         self.metadata = table.metadata
         self._store = store or ManifestStore()
         self._io = table.io
-        self._outputs: FileIO = NoOutput() if dry_run else table.io
+        self._outputs: FileIO = _NoOutput() if dry_run else table.io
         self._locations = load_location_provider(table.metadata.location, table.metadata.properties)
         self._commit = uuid.uuid4()
         self._snapshot_id = table.metadata.new_snapshot_id()

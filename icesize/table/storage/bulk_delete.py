@@ -31,11 +31,6 @@ class Deleted:
     failed: tuple[str, ...] = ()
     first_failure: str = ""
 
-    def plus(self, other: Deleted) -> Deleted:
-        """Both together, this one first."""
-        failures = self.failed + other.failed
-        return Deleted(self.count + other.count, failures, self.first_failure or other.first_failure)
-
 
 def deleter(io: FileIO) -> Callable[[str], None]:
     """A function that deletes one file of the table's storage and raises when it cannot.
@@ -65,13 +60,11 @@ def delete_all(
     delete: Callable[[str], None],
     max_concurrent: int = MAX_CONCURRENT_DELETES,
     progress: Callable[[int], object] = lambda tried: None,
-    tried: int = 0,
 ) -> Deleted:
     """Delete files; one that is gone already counts as deleted.
 
-    `progress` is told how many were tried so far, the `tried` ones of earlier calls among them. `locations` is consumed
-    as deleting goes on: only a few are held. What it raises, and Ctrl-C, stop it after the requests that are under way,
-    and are raised.
+    `progress` gets how many were tried so far. `locations` is consumed as deleting goes on: only a few are held. What
+    it raises, and Ctrl-C, stop it after the requests that are under way, and are raised.
     """
     done = 0
     failures: dict[str, str] = {}
@@ -83,7 +76,7 @@ def delete_all(
         if failure := attempt.result():
             failures[location] = failure
         done += 1
-        progress(tried + done)
+        progress(done)
 
     pool = ThreadPoolExecutor(max_concurrent)
     try:

@@ -19,7 +19,7 @@ import icesize
 from icesize.errors import CommitStateUnknown, PolicyError, TableError, UnsupportedTable
 from icesize.failpoints import FailpointReached, armed
 from icesize.planning.retention.ancestry import VERSION_TAG
-from icesize.table.cleanup.expired_files import ExpiredFilesDeletion
+from icesize.table.cleanup.expired_files import delete_expired
 from icesize.table.cleanup.journal import JOURNAL, Journal
 from icesize.table.commit.retry import UNKNOWN_ATTEMPTS
 from tests.support.expiry import HOUR_MS, assert_clean, history, run_expiry
@@ -422,7 +422,7 @@ def test_a_catalog_that_lags_deletes_nothing_yet(lake: Catalog) -> None:
     location = lake.load_table("db.t").metadata.properties[JOURNAL]
     journal = Journal.read(stale.io, location)
     assert journal is not None
-    swept = ExpiredFilesDeletion(lambda: stale, 8, lambda done, total: None).run(journal, location)
+    swept = delete_expired(lambda: stale, journal, location, progress=lambda done, total: None)
     assert swept.stopped.startswith("the catalog shows another state than that of this expiry")
     assert swept.deleted == {}
     run_expiry(lake, retain_last=1)

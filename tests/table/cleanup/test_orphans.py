@@ -30,7 +30,7 @@ from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.writing.row_writer import write_rows
 from icesize.table.cleanup.orphans import DAY_MS, OrphanReport, OrphanSearch
-from icesize.table.cleanup.other_tables import OtherTables, Overlap, other_tables
+from icesize.table.cleanup.other_tables import OtherTables, other_tables, overlap
 from icesize.table.records.ledger import stream_hash
 from icesize.table.storage.bulk_delete import deleter
 from icesize.table.storage.listing import Listed, list_files
@@ -641,7 +641,7 @@ def test_what_is_certainly_no_table_is_no_doubt(
 )
 def test_which_folders_overlap_a_location(folder: str, overlaps: bool) -> None:
     """Those that hold it, and those in it with a file that is due, however they are spelt."""
-    assert Overlap.of("s3://bucket/lake/t/", ["s3://bucket/lake/t/data/other/x.parquet"])(folder) is overlaps
+    assert overlap("s3://bucket/lake/t/", ["s3://bucket/lake/t/data/other/x.parquet"])(folder) is overlaps
 
 
 def test_other_tables_are_loaded_only_if_they_matter(lake: SqlCatalog, search: Search) -> None:

@@ -19,10 +19,6 @@ class Append(Step):
 
     files: tuple[NewDataFile, ...]
 
-    @property
-    def paths(self) -> Collection[str]:
-        return {file.path for file in self.files}
-
     def validate(self, state: Loaded, base: Base, earlier: Collection[str]) -> Kept:
         base.check_fit(state)
         return Kept(self)

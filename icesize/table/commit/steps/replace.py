@@ -32,10 +32,6 @@ class Replace(Step):
         return tuple(file for group in self.groups for file in group.files)
 
     @property
-    def paths(self) -> Collection[str]:
-        return {file.path for file in self.files}
-
-    @property
     def inputs(self) -> tuple[FileFact, ...]:
         return tuple(file for group in self.groups for file in group.inputs)
 

@@ -62,10 +62,6 @@ class RewriteDeletes(Step):
         return tuple(file for each in self.rewritten for file in each.files)
 
     @property
-    def paths(self) -> Collection[str]:
-        return {file.path for file in self.files}
-
-    @property
     def gone(self) -> tuple[DeleteFile, ...]:
         """Delete files that the new ones take the place of."""
         return tuple(delete for each in self.rewritten for delete in each.replaced)
