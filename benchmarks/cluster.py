@@ -22,7 +22,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from benchmarks import cluster_peers, cluster_stream, ours
+from benchmarks import cluster_peers, cluster_stream, icesize_child
 from benchmarks.cluster_opened import Files, Partition, optimum, read_files
 from benchmarks.cluster_rows import (
     Integers,
@@ -126,7 +126,7 @@ class _Bench:
         self.restore()
         peer = (self.table, _peer_of(strategy), self.target_bytes)
         if is_ours:
-            done = ours.cluster(self.table, ",".join(COLUMNS), strategy, self.target_bytes)
+            done = icesize_child.cluster(self.table, ",".join(COLUMNS), strategy, self.target_bytes)
         else:
             done = cluster_peers.rewrite(*peer)
         if last:

@@ -25,7 +25,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks import compact_huge, compact_rivals, compact_tables, ours, peers
+from benchmarks import compact_huge, compact_rivals, compact_tables, icesize_child, peers
 from benchmarks.restored import restore
 from benchmarks.show import bytes_moved, finish
 
@@ -84,7 +84,7 @@ def _pair(table: Path, master: Path, target: int, first_ours: bool) -> tuple[dic
     results: dict[bool, dict[str, Any]] = {}
     for is_ours in (first_ours, not first_ours):
         restore(table, master)
-        results[is_ours] = ours.compact(table, target) if is_ours else peers.rewrite_data_files(table, target)
+        results[is_ours] = icesize_child.compact(table, target) if is_ours else peers.rewrite_data_files(table, target)
     return results[True], results[False]
 
 

@@ -41,9 +41,9 @@ from pyiceberg.typedef import Record
 from pyiceberg.types import DoubleType, LongType, NestedField, StringType, TimestampType
 
 from benchmarks import peers
+from benchmarks.compact_call import TABLE
 from benchmarks.compact_rivals import WAYS, Bench, contents, data_paths, made, run_measured
 from benchmarks.compact_tables import Case
-from benchmarks.compact_ways import TABLE
 from benchmarks.show import bytes_moved, finish
 
 _SCHEMA = Schema(

@@ -35,9 +35,9 @@ from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.manifest import DataFileContent
 from pyiceberg.table import Table
 
-from benchmarks import compact_ways, measured, peers
+from benchmarks import compact_call, measured, peers
+from benchmarks.compact_call import TABLE
 from benchmarks.compact_tables import CASES, Case
-from benchmarks.compact_ways import TABLE
 from benchmarks.restored import restore
 from benchmarks.show import finish
 from integration.servers import local_rest_catalog
@@ -95,7 +95,7 @@ def _icesize(bench: Bench) -> list[str]:
 
 
 def _child(way: str) -> Callable[[Bench], list[str]]:
-    return lambda bench: [sys.executable, "-m", "benchmarks.compact_ways", way, bench.uri, str(bench.target_bytes)]
+    return lambda bench: [sys.executable, "-m", "benchmarks.compact_call", way, bench.uri, str(bench.target_bytes)]
 
 
 def _go(bench: Bench) -> list[str]:
@@ -105,7 +105,7 @@ def _go(bench: Bench) -> list[str]:
 
 def _rust(bench: Bench) -> list[str]:
     # isolated: that environment gets nothing of this one
-    program = [os.environ["ICEBERG_COMPACTION_PYTHON"], "-I", compact_ways.__file__]
+    program = [os.environ["ICEBERG_COMPACTION_PYTHON"], "-I", compact_call.__file__]
     return [*program, "rust", bench.uri, str(bench.target_bytes)]
 
 

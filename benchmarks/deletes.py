@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from pyiceberg.table import Table
 
 from benchmarks import peers
+from benchmarks.compact_call import TABLE
 from benchmarks.compact_rivals import (
     WAYS,
     Bench,
@@ -46,7 +47,6 @@ from benchmarks.compact_rivals import (
     ways_named,
 )
 from benchmarks.compact_tables import CASES as TABLES
-from benchmarks.compact_ways import TABLE
 from benchmarks.restored import restore
 from icesize.planning.files import PartitionKey
 from tests.support.delete_files import delete_equal, delete_positions

@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import expiries, snapshots
+from benchmarks import expire_child, snapshots
 from benchmarks.show import finish
 
 CONCURRENT_DELETES = 4
@@ -41,12 +41,12 @@ def _expire(root: Path, args: argparse.Namespace) -> dict[str, Any]:
     made = snapshots.merged(place.warehouse, args.files, args.snapshots or 1_100)
     place.keep()
     engines: list[tuple[str, Callable[[], dict[str, Any]]]] = [
-        ("icesize", lambda: expiries.ours(place.warehouse, args.retain, args.profile))
+        ("icesize", lambda: expire_child.ours(place.warehouse, args.retain, args.profile))
     ]
     if not args.only_ours:
         engines += [
-            ("plain", lambda: expiries.iceberg(place.warehouse, args.retain, None)),
-            ("concurrent", lambda: expiries.iceberg(place.warehouse, args.retain, CONCURRENT_DELETES)),
+            ("plain", lambda: expire_child.iceberg(place.warehouse, args.retain, None)),
+            ("concurrent", lambda: expire_child.iceberg(place.warehouse, args.retain, CONCURRENT_DELETES)),
         ]
     runs = [
         {name: place.deleted_by(run) for name, run in (engines if pair % 2 == 0 else engines[::-1])}
@@ -93,7 +93,7 @@ def _lines(result: dict[str, Any], names: Sequence[str]) -> list[tuple[object, .
 
 def _commits(root: Path, args: argparse.Namespace) -> dict[str, Any]:
     made = snapshots.appended(root, args.snapshots or 5_000)
-    result = {"benchmark": "expire", "table": made} | expiries.commits(root, args.retain)
+    result = {"benchmark": "expire", "table": made} | expire_child.commits(root, args.retain)
     lines = [
         ("snapshots", f"{result['snapshots']:,}", f"{result['snapshots_after']:,}"),
         ("seconds of a commit, median", result["commit_seconds"], result["commit_seconds_after"]),

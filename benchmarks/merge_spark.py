@@ -21,7 +21,7 @@ import duckdb
 import psutil
 
 import icesize
-from benchmarks import ours, peers
+from benchmarks import icesize_child, peers
 from benchmarks.merge_child import TARGET_BYTES, pin, written
 from tests.support.children import run_child
 from tests.support.processes import peak_bytes
@@ -89,7 +89,7 @@ def _scan(args: argparse.Namespace) -> dict[str, Any]:
         "Spark, Iceberg": _by_table(spark),
     }
     scans = {name: _alternating(read, args.rounds) for name, read in readers.items()}
-    return {"compacted": peers.state(spark), "bytes": ours.moved([report]), "scans": scans}
+    return {"compacted": peers.state(spark), "bytes": icesize_child.moved([report]), "scans": scans}
 
 
 Read = Callable[[str], list[Any]]

@@ -27,7 +27,7 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
     args = _parser().parse_args(argv)
     with tempfile.TemporaryDirectory(prefix="icesize-plan-") as folder:
         _make_table(Path(folder), args.files, args.partitions)
-        result = run_child("benchmarks.ours", "plan", folder) | {"benchmark": "plan", "files": args.files}
+        result = run_child("benchmarks.icesize_child", "plan", folder) | {"benchmark": "plan", "files": args.files}
     rows = [
         ("first plan, seconds", result["cold_seconds"], "3"),
         ("again, seconds (median of 5)", result["again_seconds"], "0.3"),

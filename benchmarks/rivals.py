@@ -36,7 +36,7 @@ from benchmarks.rival_report import counted, lines_of, merges
 from benchmarks.rival_upkeep import Rebases, upkeep
 from benchmarks.show import finish
 from icesize.parquet.files.names import writer_of
-from integration.faults.story import needed
+from integration.faults.faulted_table import needed
 from integration.jars import spark_jars
 from integration.servers import catalog_settings, local_rest_catalog, session_settings
 from integration.tools import local_path

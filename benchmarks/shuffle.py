@@ -28,7 +28,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks import peers, shuffles, simulation
+from benchmarks import peers, shuffle_child, simulation
 from benchmarks.generate import generate
 from benchmarks.show import finish
 from icesize.policy import CLOSE_FILE_COST_BYTES
@@ -61,13 +61,13 @@ class Bench:
     args: argparse.Namespace
     root: Path
 
-    def workload(self, partition: peers.Partition, tasks: int) -> shuffles.Workload:
+    def workload(self, partition: peers.Partition, tasks: int) -> shuffle_child.Workload:
         """The batches, with a target file size that fits theirs."""
         data = self.args.data or self.root / "data"
         made = generate(data, self.args.batches, self.args.rows, SEED)
         batch_bytes = statistics.mean(file["bytes"] for file in made["files"])
         target_bytes = round(NEWEST_SHARE * batch_bytes / NEWEST_FILES)
-        return shuffles.Workload(data, self.root / "runs", target_bytes, self.args.batches, partition, tasks)
+        return shuffle_child.Workload(data, self.root / "runs", target_bytes, self.args.batches, partition, tasks)
 
     def run(self, programs: Mapping[str, Callable[[], dict[str, Any]]]) -> Runs:
         """Each program once per pair, every other pair in the opposite order."""
@@ -77,7 +77,7 @@ class Bench:
                 runs[name].append(programs[name]())
         return runs
 
-    def title(self, what: str, workload: shuffles.Workload) -> str:
+    def title(self, what: str, workload: shuffle_child.Workload) -> str:
         """What was run, in a line."""
         size = f"{self.args.batches} batches x {self.args.rows:,} rows, target {workload.target_bytes:,} bytes"
         return f"{what}, {workload.tasks} tasks, {size}"
@@ -117,7 +117,7 @@ def _closing(bench: Bench) -> Iterator[Shown]:
         workload = bench.workload("hour_status", tasks)
         options = sink | {"write_tasks": tasks}
         programs = {
-            f"{cost // 1024} KiB": partial(shuffles.ours, workload, options, {"close-file-cost-bytes": cost})
+            f"{cost // 1024} KiB": partial(shuffle_child.ours, workload, options, {"close-file-cost-bytes": cost})
             for cost in costs
         }
         yield _shown(bench, workload, bench.run(programs), "c: cost of closing a file, hours by status, no merges")
@@ -145,17 +145,17 @@ PARTS: dict[str, Callable[[Bench], Iterator[Shown]]] = {
 }  # fmt: skip
 
 
-def _against(bench: Bench, workload: shuffles.Workload, engines: Sequence[str], what: str) -> Shown:
+def _against(bench: Bench, workload: shuffle_child.Workload, engines: Sequence[str], what: str) -> Shown:
     sink = {"statistics": bench.args.statistics, "write_tasks": workload.tasks}
-    programs = {"icesize": partial(shuffles.ours, workload, sink, {})}
-    programs |= {name: partial(shuffles.iceberg, workload, name) for name in DISTRIBUTIONS}
+    programs = {"icesize": partial(shuffle_child.ours, workload, sink, {})}
+    programs |= {name: partial(shuffle_child.iceberg, workload, name) for name in DISTRIBUTIONS}
     return _shown(bench, workload, bench.run({name: programs[name] for name in engines}), what)
 
 
-def _shown(bench: Bench, workload: shuffles.Workload, runs: Runs, what: str) -> Shown:
+def _shown(bench: Bench, workload: shuffle_child.Workload, runs: Runs, what: str) -> Shown:
     floor = statistics.median(
         file_floor(weights, workload.tasks, workload.target_bytes)
-        for weights in shuffles.partition_weights(workload)[_warm(workload.batches) :]
+        for weights in shuffle_child.partition_weights(workload)[_warm(workload.batches) :]
     )
     figures = {name: _figures(of_pairs, bench.args.batches * bench.args.rows) for name, of_pairs in runs.items()}
     result = {

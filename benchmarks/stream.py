@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import ours, peers, profiled
+from benchmarks import icesize_child, peers, profiled
 from benchmarks.generate import generate
 from benchmarks.show import finish
 
@@ -160,7 +160,7 @@ def _ours(
     chosen: dict[str, int | bool] = {key: value for key, value in keys.items() if value is not None}
     chosen |= {key.replace("_", "-"): value for key, value in policy.items()}
     data, how = root / "data", {"every_seconds": args.every, "under": under}
-    return ours.stream(data, root / "ours", *_workload(args), policy=chosen, sink=sink, **how)
+    return icesize_child.stream(data, root / "ours", *_workload(args), policy=chosen, sink=sink, **how)
 
 
 def _median(result: dict[str, Any]) -> str:

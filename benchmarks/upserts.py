@@ -31,9 +31,9 @@ from pyiceberg.table import Table
 
 import icesize
 from benchmarks import peers
+from benchmarks.compact_call import TABLE
 from benchmarks.compact_rivals import Bench, contents, data_paths, on_server, summed
 from benchmarks.compact_tables import CASES
-from benchmarks.compact_ways import TABLE
 from benchmarks.deletes import BASE, KEY
 from benchmarks.show import finish
 from tests.support.delete_files import commit_row_delta, equality_deletes

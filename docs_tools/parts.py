@@ -15,7 +15,7 @@ from docs_tools import rooms as house
 from docs_tools.blocks import ROOT, pages
 from icesize import errors
 from icesize.cli.main import main
-from icesize.policy import DOCUMENTED
+from icesize.policy import DOCUMENTED, SizePolicy
 
 _PART = re.compile(r"(<!-- begin: ([a-z-]+) -->\n).*?(<!-- end: \2 -->)", re.DOTALL)
 _LINK = re.compile(r"\[([^]]+)\]\([^)]*\)")
@@ -34,9 +34,12 @@ def write() -> None:
 
 
 def policy_keys() -> str:
-    """A row for each key of the policy."""
-    rows = (f"| `{key}` | {default} | {source} |" for key, default, source in DOCUMENTED)
-    return "\n".join(["| key | default | source |", "|---|---|---|", *rows])
+    """Return a row for each key of the policy; its meaning is in the docstring of `SizePolicy`."""
+    meanings = dict(re.findall(r"^(\w+) {2,}(.+)$", inspect.cleandoc(SizePolicy.__doc__ or ""), re.MULTILINE))
+    rows = (
+        f"| `{key}` | {meanings[key.replace('-', '_')]} | {default} | {source} |" for key, default, source in DOCUMENTED
+    )
+    return "\n".join(["| key | meaning | default | source of the default |", "|---|---|---|---|", *rows])
 
 
 def error_tree() -> str:

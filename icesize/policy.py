@@ -65,29 +65,29 @@ def _key(shown: object, source: str, default: Callable[[SizePolicy], object] | N
 
 @dataclass(frozen=True)
 class SizePolicy:
-    """How large files should be, how many small ones may stay, what merging may cost.
+    """File sizes, the number of small files that may remain, and limits for the cost of merges.
 
-    Fields that are left out get their default; `given` remembers which were not left out, so that `resolve` can put
-    an argument above the table's properties. A value that contradicts another raises `PolicyError` here and never
-    later. `DOCUMENTED` lists keys, defaults and their sources.
+    Omitted fields get their default. `given` records the fields you set, so that `resolve` can rank arguments above the
+    table's properties. Contradictory values raise `PolicyError` here, never later. `DOCUMENTED` lists keys, defaults
+    and their sources.
 
-    target_file_size_bytes   the size that new and merged files aim at
-    small_file_limit_bytes   files below it are small and may be merged; 0 turns merging off
-    max_small_files          mergeable small files that a partition may hold after a batch (k)
-    merge_budget_bytes       bytes that merges of one batch may rewrite; None: grows with the batch, `budget_for`
-    merge_deadline_ms        how long merges may run on after the batch is written; None: `merge_deadline_for`
-    commit_deadline_ms       how long an append is retried against other writers
-    cold_after_commits       commits without rows for a partition after which it is finished to the fewest files
-    bytes_per_row            size of one written row; None: learned from the table's files
-    merge_by_copying         whether merges may copy compressed bytes; false: they decode and encode everything
-    apply_deletes            whether files with deletes pending are merged, without the deleted rows
-    delete_ratio_threshold   share of a file's rows, deleted for sure, from which it is written again, whatever its size
-    delete_file_threshold    delete files to be read with a file from which it is written again; None: however many
-    max_delete_files         delete files to be read with a file that a partition may have after a batch
-    close_file_cost_bytes    what opening and closing a file costs a writer, in bytes of writing
-    keep_versions            newest versions of each partition that expiry keeps; None: only what Iceberg's rules keep
-    version_max_age_ms       versions of partitions that nothing has changed for longer than this are not kept
-    max_snapshots            snapshots in all above which versions are given up, the oldest first
+    target_file_size_bytes   size of new and merged files
+    small_file_limit_bytes   smaller files are small and may be merged; 0 turns merging off
+    max_small_files          mergeable small files that a partition may hold after a batch
+    merge_budget_bytes       bytes that merges of one batch may rewrite; unset: grows with the batch
+    merge_deadline_ms        time that merges may run after the batch is written; unset: as long as the write
+    commit_deadline_ms       time that a commit is retried against other writers
+    cold_after_commits       commits without rows after which a partition is merged to the fewest files
+    bytes_per_row            size of one written row; unset: learned from the table's files
+    merge_by_copying         merges may copy compressed bytes; false: they decode and encode every row
+    apply_deletes            files with pending deletes are merged, without the deleted rows
+    delete_ratio_threshold   share of certainly deleted rows from which a file of any size is rewritten
+    delete_file_threshold    delete files of one data file from which it is rewritten; unset: never
+    max_delete_files         delete files that may apply to one data file after a batch
+    close_file_cost_bytes    cost of opening and closing a file, in bytes of writing
+    keep_versions            newest versions of each partition that expiry keeps; unset: Iceberg's rules alone
+    version_max_age_ms       versions of partitions unchanged for longer are not kept
+    max_snapshots            number of snapshots above which the oldest versions are dropped
     """
 
     target_file_size_bytes: int = _key("512 MiB", f"Iceberg, `{ICEBERG_TARGET}`", lambda policy: DEFAULT_TARGET_BYTES)

@@ -25,7 +25,7 @@ from icesize.parquet.writing.row_writer import write_rows
 from icesize.spark.stream.sink import MANY_SNAPSHOTS
 from icesize.table.commit.snapshot_builder import SnapshotBuilder
 from icesize.table.commit.steps.append import Append
-from integration.faults.story import needed
+from integration.faults.faulted_table import needed
 from integration.long_child import (
     BATCHES,
     EXPIRE_EVERY,

@@ -15,7 +15,7 @@ import pytest
 import icesize
 from icesize.environment import Environment
 from integration.object_store import ObjectStore
-from integration.s3_story import BUCKET, CATALOG, S3Story
+from integration.s3_faulted_table import BUCKET, CATALOG, S3Story
 from integration.tools import POLICY
 from tests.support.spark_lake import events
 

@@ -18,8 +18,8 @@ from icesize import failpoints
 from icesize.errors import IcesizeError
 from icesize.table.catalog.opening import with_timeout
 from integration.object_store import ObjectStore, ToxicProxy, Toxiproxy
+from integration.s3_faulted_table import BUCKET, Network, S3Story, s3_faulted
 from integration.s3_proxy import Trouble
-from integration.s3_story import BUCKET, Network, S3Story, s3_story
 from tests.support.spark_lake import events
 
 TRIES = 3
@@ -34,12 +34,12 @@ def spoil(kind: str, stream: str, **attributes: int) -> Spoil:
     return lambda line: line.add(kind, stream, **attributes)
 
 
-def write(story: S3Story, batches: range) -> None:
+def write(faulted: S3Story, batches: range) -> None:
     """Batches of 1,500 rows in three partitions; the fourth is the first one that merges."""
-    sink = story.sized().sink("s", query_id="q", listener=story.reports.append)
+    sink = faulted.sized().sink("s", query_id="q", listener=faulted.reports.append)
     for number in batches:
-        sink.run(story.batch(ROWS[number]), number)
-        story.expect(ROWS[number])
+        sink.run(faulted.batch(ROWS[number]), number)
+        faulted.expect(ROWS[number])
 
 
 def most_tries(network: Network) -> int:
@@ -48,10 +48,10 @@ def most_tries(network: Network) -> int:
     return max(counts.values(), default=0)
 
 
-def check_objects_are_whole(story: S3Story) -> None:
+def check_objects_are_whole(faulted: S3Story) -> None:
     """Whatever can be seen in the bucket, of the table or not, is a Parquet file with a footer."""
-    table = story.table()
-    for location in story.sizes():
+    table = faulted.table()
+    for location in faulted.sizes():
         if location.endswith(".parquet"):
             with table.io.new_input(location).open() as stream:
                 assert pq.read_metadata(stream).num_rows > 0
@@ -207,9 +207,9 @@ def line(toxiproxy: Toxiproxy, s3_rest_uri: str, request: pytest.FixtureRequest)
 @pytest.fixture
 def behind_line(s3_spark: SparkSession, store: ObjectStore, line: ToxicProxy) -> Iterator[S3Story]:
     """A table whose catalog icesize reaches by that way; the store is reached directly."""
-    with s3_story(s3_spark, store, line.endpoint) as story:
-        with_timeout(story.catalog, 2.0)
-        yield story
+    with s3_faulted(s3_spark, store, line.endpoint) as faulted:
+        with_timeout(faulted.catalog, 2.0)
+        yield faulted
 
 
 LOST = [
@@ -227,23 +227,23 @@ def test_a_commit_whose_answer_is_lost(
     behind_line: S3Story, store: ObjectStore, line: ToxicProxy, s3_rest_uri: str, lose: Spoil, landed: bool
 ) -> None:
     """Whether it landed in the catalog server or not, the batch has one snapshot and is reported as a success."""
-    story = behind_line
-    sink = story.hasty().sink("s", query_id="q", listener=story.reports.append)
-    sink.run(story.batch(ROWS[0]), 0)
+    faulted = behind_line
+    sink = faulted.hasty().sink("s", query_id="q", listener=faulted.reports.append)
+    sink.run(faulted.batch(ROWS[0]), 0)
     there: list[int] = []
 
     def heal() -> None:
         line.heal()
-        there.append(len(story.table().metadata.snapshots))
+        there.append(len(faulted.table().metadata.snapshots))
 
-    story.time.on_sleep = heal
+    faulted.time.on_sleep = heal
     with failpoints.armed("before-swap", lambda: lose(line) if not there else None):
-        report = sink.run(story.batch(ROWS[1]), 1)
+        report = sink.run(faulted.batch(ROWS[1]), 1)
     assert there == [2 if landed else 1]
     assert (report.rows, report.already_committed, len(report.snapshot_ids)) == (1500, False, 1)
-    assert story.operations() == ["append"] * 2
+    assert faulted.operations() == ["append"] * 2
     # of an attempt that could still land nothing is removed at once: its manifest and its list stay for cleanup
-    assert len(story.leftovers()) == (0 if landed else 2)
+    assert len(faulted.leftovers()) == (0 if landed else 2)
     assert store.uploads(BUCKET) == []
-    story.expect(ROWS[0], ROWS[1])
-    story.holds()
+    faulted.expect(ROWS[0], ROWS[1])
+    faulted.holds()

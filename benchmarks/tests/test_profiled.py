@@ -22,7 +22,7 @@ def test_steps_of_the_driver_and_of_writers() -> None:
         f"process 1;{RUN};finish (icesize/somewhere.py:1) 1",
         "process 1;main (worker.py:1);write_rows (icesize/parquet/writing/row_writer.py:50);FileEncoder.finish "
         "(icesize/parquet/writing/file_writer.py:80) 3",
-        "process 1;<module> (benchmarks/ours.py:1) 100",
+        "process 1;<module> (benchmarks/icesize_child.py:1) 100",
     ]
     assert profiled.steps(lines, batches=2) == {
         "driver": {"rest of the commit": 20.0, "manifests made": 10.0, "rest of the batch": 5.0},

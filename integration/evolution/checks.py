@@ -11,7 +11,7 @@ from typing import Any
 import icesize
 from icesize.errors import IcesizeError
 from icesize.table.manifests.entries import read_entries
-from integration.evolution.keeper import difference
+from integration.evolution.icesize_operations import difference
 from integration.evolution.pair import FIELD, Broken, Over, Pair, Side, brief
 from integration.evolution.readers import by_duckdb, by_spark
 from integration.evolution.values import Filter, filters

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from integration.evolution import checks, planted  # noqa: F401 - registers its statements
+from integration.evolution import checks, injected_damage  # noqa: F401 - registers its statements
 from integration.evolution.engine import Engine
-from integration.evolution.keeper import OPERATIONS
+from integration.evolution.icesize_operations import OPERATIONS
 from integration.evolution.pair import Broken, Over, Pair, brief
 from integration.evolution.program import SPARK, Program, Step
 from integration.evolution.statements import STATEMENTS

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pyiceberg.schema import Schema
 from pyiceberg.types import DoubleType, IntegerType, ListType, LongType, NestedField, StringType, StructType
 
-from integration.evolution.keeper import OPERATIONS
+from integration.evolution.icesize_operations import OPERATIONS
 from integration.evolution.program import FOLLOWS, KEEPER, MIDDLE, POINTS, USER, Program, Step, generate
 from integration.evolution.shrink import shrunk
 from integration.evolution.statements import STATEMENTS

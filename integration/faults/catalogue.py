@@ -12,66 +12,65 @@ README = FOLDER / "README.md"
 
 FAULTS = {
     1: "driver killed before planning",
-    2: "driver killed after it has looked at the batch",
+    2: "driver killed after it read the batch",
     3: "driver killed while writing",
     4: "driver killed after its files are written, before the commit",
     5: "driver killed after the commit, before the checkpoint",
     6: "executor killed (SIGKILL) while writing",
-    7: "task fails after writing and is run again; speculative twin",
+    7: "task fails after writing and is repeated; speculative attempt",
     8: "shuffle file lost, its stage runs again",
-    9: "catalog answers 409 once",
-    10: "catalog answers 409 always",
-    11: "answer of the catalog lost after the commit landed: 500, 502, 503, 504, reset, truncated, HTML",
-    12: "the same before the commit landed",
-    13: "catalog never answers",
+    9: "catalog responds 409 once",
+    10: "catalog responds 409 always",
+    11: "response lost after the commit succeeded: 500, 502, 503, 504, reset, truncated, HTML",
+    12: "response lost before the commit succeeded",
+    13: "catalog never responds",
     14: "401 or 403 in the commit; token expires between write and commit",
     15: "batch delivered again",
-    16: "batch delivered again after its snapshot was expired",
+    16: "batch delivered again after its snapshot expired",
     17: "checkpoint deleted, same stream id",
     18: "zombie driver commits the same batch",
     19: "two streams write one table",
-    20: "other writer appends while we merge",
-    21: "other compaction removes a small file that we merge",
-    22: "row delete, equality delete or deletion vector hits a file after we read it",
-    23: "schema changed in the middle of a batch",
-    24: "partition spec changed in the middle of a batch",
-    25: "table dropped, made again or renamed",
-    26: "snapshot expired under our reader; file to be merged is gone",
-    27: "file to be merged is corrupt or truncated",
+    20: "another writer appends during a merge",
+    21: "another compaction removes a file during its merge",
+    22: "row delete, equality delete or deletion vector for a file that is being merged",
+    23: "schema changed during a batch",
+    24: "partition spec changed during a batch",
+    25: "table dropped, recreated or renamed",
+    26: "snapshot expired during a read; file to be merged is missing",
+    27: "file to be merged is damaged or truncated",
     28: "disk full, or a quota reached",
-    29: "object store answers 503 SlowDown, or slowly",
+    29: "object store responds 503 SlowDown, or slowly",
     30: "orphan cleanup while a batch is written",
     31: "clock jumps a day back or ahead",
     32: "catalog shows an old state of the table",
     33: "batch that is empty, huge, of one key, or of 10,000 partitions",
     34: "checkpoint cannot be written after the commit",
     35: "maintenance killed before or after its commit, or while deleting",
-    36: "rollback of a snapshot that holds a committed batch; main moved beside its own history",
+    36: "rollback of a snapshot with a committed batch; main moved off its history",
 }
 
 NOT_APPLICABLE: dict[int, str] = {}
 """Faults that need no test, with the reason."""
 
 INTRODUCTION = """\
-# Faults that were tried
+# Faults tested
 
-Written by `python -m integration.faults.catalogue` from the tests beside it: a promise is the docstring of its test.
-Each test works on real files and a real catalog, with Spark where the fault has to do with Spark. Drivers and jobs that
-are killed are child processes, killed by SIGKILL and started again.
+`python -m integration.faults.catalogue` generates this table from the tests: a promise is the docstring of its test.
+Each test uses real files and a real catalog, and Spark if the fault concerns Spark. A killed driver or job is a child
+process that receives SIGKILL and is started again.
 
-After the last line of each test the following is asserted as well (`Story.holds`):
+Each test then checks the following (`FaultedTable.holds`):
 
-- The rows of the table are exactly those of the input, each as often as it was sent: none lost, none doubled, none back
-  from the dead. PyIceberg and Iceberg's own Spark runtime both read it.
-- Each batch of a stream has one snapshot, with at most one that merges on top.
-- Every file that the table refers to exists, with the size and the rows that its manifest says. None is listed twice,
-  and the totals of the snapshot are true.
-- No partition has more small files than it may, or a report said so; then one compaction ends it.
-- Orphan cleanup, days later, leaves exactly what the table's snapshots need: nothing leaked, nothing needed is gone,
-  and the rows are still the same.
-- No file of the table next to it was touched.
+- The rows of the table are exactly those of the input: none lost, none duplicated, none returned. PyIceberg and
+  Iceberg's Spark runtime both read them.
+- Each batch of a stream has one snapshot, with at most one `replace` on top.
+- Every file in the metadata exists, with the size and rows of its manifest entry. None is listed twice, and the totals
+  of the snapshot are correct.
+- No partition has more small files than allowed, unless a report says so. One compaction removes the excess.
+- Orphan cleanup, days later, leaves exactly the files that the table's snapshots need, and the rows are the same.
+- No file of a neighboring table was touched.
 
-`.ci/run` runs for every change, `.ci/full` has the rest; "both" means that some cases of a test are only in `.ci/full`.
+`.ci/run` runs for every change, `.ci/full` before a release. "both" means that some cases run in `.ci/full` only.
 """
 
 

@@ -1,7 +1,7 @@
 """A driver or a maintenance job that a test may kill: `python -m integration.faults.child FOLDER ACTION`.
 
-FOLDER is that of a `Story`: the catalog `lake.db`, its table `db.events`, and for drivers JSON files in `in`. Each
-report is printed as one line of JSON.
+FOLDER is that of a `FaultedTable`: the catalog `lake.db`, its table `db.events`, and for drivers JSON files in `in`.
+Each report is printed as one line of JSON.
 """
 
 from __future__ import annotations

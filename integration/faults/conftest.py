@@ -1,4 +1,4 @@
-"""Each test here tells a story on a table of its own; after its last line every invariant is asserted."""
+"""Each test here tells a faulted on a table of its own; after its last line every invariant is asserted."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from integration.faults.story import Story
+from integration.faults.faulted_table import FaultedTable
 from tests.support.rest_server import MiniRest
 from tests.support.spark_lake import lake_catalog
 
@@ -18,18 +18,18 @@ from tests.support.spark_lake import lake_catalog
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]:
     """What has to hold after a fault is asserted as a part of the test, so no test can leave it out."""
     result = yield
-    story = pyfuncitem.funcargs.get("story") or pyfuncitem.funcargs.get("rest_story")
-    if isinstance(story, Story):
-        story.holds()
+    faulted = pyfuncitem.funcargs.get("faulted") or pyfuncitem.funcargs.get("rest_faulted")
+    if isinstance(faulted, FaultedTable):
+        faulted.holds()
     return result
 
 
 @pytest.fixture
-def story(spark: SparkSession, tmp_path: Path) -> Iterator[Story]:
+def faulted(spark: SparkSession, tmp_path: Path) -> Iterator[FaultedTable]:
     """A table in a SQLite catalog (`lake.db` in the test's folder), which child processes can open as well."""
     catalog = lake_catalog(tmp_path)
     catalog.create_namespace("db")
-    begun = Story(catalog, tmp_path, spark=spark)
+    begun = FaultedTable(catalog, tmp_path, spark=spark)
     begun.begin()
     yield begun
     catalog.close()
@@ -44,8 +44,8 @@ def mini(tmp_path: Path) -> Iterator[MiniRest]:
 
 
 @pytest.fixture
-def rest_story(spark: SparkSession, tmp_path: Path, mini: MiniRest) -> Story:
+def rest_faulted(spark: SparkSession, tmp_path: Path, mini: MiniRest) -> FaultedTable:
     """A table in that REST catalog."""
-    begun = Story(mini.catalog("lake"), tmp_path, spark=spark)  # type: ignore[arg-type]
+    begun = FaultedTable(mini.catalog("lake"), tmp_path, spark=spark)  # type: ignore[arg-type]
     begun.begin()
     return begun

@@ -13,8 +13,18 @@ from tenacity import Retrying, stop_after_delay, wait_fixed
 from icesize.errors import CommitConflict, CommitStateUnknown, TableError
 from icesize.failpoints import armed
 from icesize.table.catalog.opening import with_timeout
-from integration.faults.story import Story
-from integration.faults.work import BATCHES, HOWS, INLINE, OPERATIONS, RAISING, SINKS, Work, each, rival_append
+from integration.faults.faulted_table import FaultedTable
+from integration.faults.write_or_merge import (
+    BATCHES,
+    HOWS,
+    INLINE,
+    OPERATIONS,
+    RAISING,
+    SINKS,
+    WriteOrMerge,
+    each,
+    rival_append,
+)
 from tests.support.rest_faults import Fault, Moment
 from tests.support.rest_server import MiniRest
 
@@ -25,117 +35,118 @@ FOREVER = 10_000
 
 
 @contextmanager
-def spoiled(mini: MiniRest, work: Work, *faults: Fault) -> Iterator[None]:
+def spoiled(mini: MiniRest, operation: WriteOrMerge, *faults: Fault) -> Iterator[None]:
     """The next commit of this work meets the faults; with "async" that of its merges."""
-    if work.how != "async":
+    if operation.how != "async":
         mini.fail_next_commit(*faults)
         yield
         return
-    with armed("background", work.once(lambda: mini.fail_next_commit(*faults))):
+    with armed("background", operation.once(lambda: mini.fail_next_commit(*faults))):
         yield
 
 
-def state(story: Story) -> tuple[str, set[str]]:
+def state(faulted: FaultedTable) -> tuple[str, set[str]]:
     """What must not change when a commit is refused: metadata, and files that nothing refers to."""
-    return story.table().metadata_location, story.leftovers()
+    return faulted.table().metadata_location, faulted.leftovers()
 
 
 @pytest.mark.fault(9)
 @pytest.mark.parametrize("how", HOWS)
-def test_a_conflict_is_tried_again(rest_story: Story, mini: MiniRest, how: str) -> None:
-    """A commit that is refused because another writer came first is made again on top of that one."""
-    work = Work(rest_story, how)
-    work.prepare()
+def test_a_conflict_is_tried_again(rest_faulted: FaultedTable, mini: MiniRest, how: str) -> None:
+    """A commit that conflicts with another writer is retried on top of the new snapshot."""
+    operation = WriteOrMerge(rest_faulted, how)
+    operation.prepare()
     posts = len(mini.posts)
-    with armed("before-swap", work.once(lambda: rival_append(rest_story, 1000))):
-        report = work.act()
+    with armed("before-swap", operation.once(lambda: rival_append(rest_faulted, 1000))):
+        report = operation.act()
     assert report.operations == OPERATIONS[how]
     # with "async" the batch has a commit of its own, and `maintain` has more steps
     assert how == "maintain" or len(mini.posts) - posts == 3 + (how == "async")
-    assert rest_story.leftovers() == set()
+    assert rest_faulted.leftovers() == set()
 
 
 @pytest.mark.fault(10)
 @pytest.mark.parametrize("how", RAISING)
-def test_rivals_come_first_until_the_deadline(rest_story: Story, how: str) -> None:
-    """When other writers come first until `commit-deadline-ms` the call fails, and nothing of it is left."""
-    work = Work(rest_story, how, {"commit_deadline_ms": 1000})
-    work.prepare()
+def test_rivals_come_first_until_the_deadline(rest_faulted: FaultedTable, how: str) -> None:
+    """If other writers commit first until `commit-deadline-ms`, the call fails and leaves no file."""
+    operation = WriteOrMerge(rest_faulted, how, {"commit_deadline_ms": 1000})
+    operation.prepare()
     ids = iter(range(1000, 2000))
-    with armed("before-swap", lambda: rival_append(rest_story, next(ids))), pytest.raises(CommitConflict) as raised:
-        work.act()
+    with armed("before-swap", lambda: rival_append(rest_faulted, next(ids))), pytest.raises(CommitConflict) as raised:
+        operation.act()
     assert "other writers came first" in str(raised.value)
     assert "nothing landed" in str(raised.value)
-    waits = rest_story.time.sleeps
+    waits = rest_faulted.time.sleeps
     assert len(waits) == raised.value.attempts
     # never the same wait twice: two writers that have met once do not go on meeting
     assert len(set(waits)) == len(waits)
-    assert rest_story.leftovers() == set()
-    assert rest_story.operations()[2:] == ["append"] * len(waits)
-    assert work.again().snapshot_ids
+    assert rest_faulted.leftovers() == set()
+    assert rest_faulted.operations()[2:] == ["append"] * len(waits)
+    assert operation.again().snapshot_ids
 
 
 @pytest.mark.fault(10)
-def test_merges_beside_a_stream_lose_until_the_deadline(rest_story: Story) -> None:
-    """Merges beside a stream that lose until the deadline leave nothing, fail no batch, and are told."""
-    work = Work(rest_story, "async", {"commit_deadline_ms": 1000})
-    work.prepare()
+def test_merges_beside_a_stream_lose_until_the_deadline(rest_faulted: FaultedTable) -> None:
+    """Background merges that conflict until the deadline leave no file, fail no batch, and are reported."""
+    operation = WriteOrMerge(rest_faulted, "async", {"commit_deadline_ms": 1000})
+    operation.prepare()
     ids = iter(range(1000, 2000))
 
     # a new `once` each time: every attempt of the merges meets a rival
-    with armed("before-swap", lambda: work.once(lambda: rival_append(rest_story, next(ids)))()):
-        report = work.act()
+    with armed("before-swap", lambda: operation.once(lambda: rival_append(rest_faulted, next(ids)))()):
+        report = operation.act()
     assert report.notes[0].startswith("background merge failed: CommitConflict: Cannot commit to")
     assert "other writers came first" in report.notes[0]
-    assert rest_story.leftovers() == set()
+    assert rest_faulted.leftovers() == set()
     # delivered again, the batch is skipped and its merges have another try
-    assert work.again().operations == ("replace",)
+    assert operation.again().operations == ("replace",)
 
 
 @pytest.mark.fault(10)
 @pytest.mark.parametrize("how", RAISING)
-def test_a_catalog_refuses_for_ever(rest_story: Story, mini: MiniRest, how: str) -> None:
-    """A catalog that says "conflict" for ever while nobody else commits is not believed: the caller is told to look."""
-    work = Work(rest_story, how)
-    work.prepare()
-    before, _ = state(rest_story)
+def test_a_catalog_refuses_for_ever(rest_faulted: FaultedTable, mini: MiniRest, how: str) -> None:
+    """If a catalog reports conflicts although nobody else commits, the commit state is unknown, and the caller must
+    check."""
+    operation = WriteOrMerge(rest_faulted, how)
+    operation.prepare()
+    before, _ = state(rest_faulted)
     mini.fail_next_commit(*[Fault(409)] * 10)
     with pytest.raises(CommitStateUnknown, match="Nothing was deleted"):
-        work.act()
-    assert state(rest_story)[0] == before
-    assert work.again().operations == OPERATIONS[how]
+        operation.act()
+    assert state(rest_faulted)[0] == before
+    assert operation.again().operations == OPERATIONS[how]
 
 
 @pytest.mark.fault(11)
 @pytest.mark.parametrize("how", HOWS)
-def test_a_lost_answer_of_a_landed_commit(rest_story: Story, mini: MiniRest, how: str) -> None:
-    """A commit that landed although its answer was lost is found: it is reported as done and not made again."""
-    work = Work(rest_story, how)
+def test_a_lost_answer_of_a_landed_commit(rest_faulted: FaultedTable, mini: MiniRest, how: str) -> None:
+    """A commit that succeeded although its response was lost is reported as done, and not repeated."""
+    operation = WriteOrMerge(rest_faulted, how)
     for kind in LOST if how == "append" else EACH_SORT:
-        work.prepare()
-        known, posts = len(rest_story.operations()), len(mini.posts)
-        with spoiled(mini, work, Fault(kind, "after")):
-            report = work.act()
+        operation.prepare()
+        known, posts = len(rest_faulted.operations()), len(mini.posts)
+        with spoiled(mini, operation, Fault(kind, "after")):
+            report = operation.act()
         assert report.operations == OPERATIONS[how], kind
         # with "async" the batch has a commit of its own
         assert len(mini.posts) - posts == 1 + (how == "async"), kind
-        assert len(rest_story.operations()) - known == len(report.operations) + (how == "async"), kind
-        assert set(report.snapshot_ids) <= {s.snapshot_id for s in rest_story.table().metadata.snapshots}
+        assert len(rest_faulted.operations()) - known == len(report.operations) + (how == "async"), kind
+        assert set(report.snapshot_ids) <= {s.snapshot_id for s in rest_faulted.table().metadata.snapshots}
 
 
 @pytest.mark.fault(12)
 @pytest.mark.parametrize("how", HOWS)
-def test_a_lost_answer_of_a_commit_that_did_not_land(rest_story: Story, mini: MiniRest, how: str) -> None:
-    """A commit whose answer was lost and that did not land is made again, once."""
-    work = Work(rest_story, how)
+def test_a_lost_answer_of_a_commit_that_did_not_land(rest_faulted: FaultedTable, mini: MiniRest, how: str) -> None:
+    """A commit that failed and whose response was lost is repeated once."""
+    operation = WriteOrMerge(rest_faulted, how)
     for kind in (409, *LOST) if how == "append" else (409, *EACH_SORT):
-        work.prepare()
-        known, posts = len(rest_story.operations()), len(mini.posts)
-        with spoiled(mini, work, Fault(kind)):
-            report = work.act()
+        operation.prepare()
+        known, posts = len(rest_faulted.operations()), len(mini.posts)
+        with spoiled(mini, operation, Fault(kind)):
+            report = operation.act()
         assert report.operations == OPERATIONS[how], kind
         assert len(mini.posts) - posts == 2 + (how == "async"), kind
-        assert len(rest_story.operations()) - known == len(report.operations) + (how == "async"), kind
+        assert len(rest_faulted.operations()) - known == len(report.operations) + (how == "async"), kind
 
 
 def until_all_are_answered(mini: MiniRest) -> None:
@@ -165,61 +176,65 @@ def _short_for_commits(send: Any) -> Any:
 
 @pytest.mark.fault(13)
 @pytest.mark.parametrize("how", each("append", slow=("absorb once", "compact")))
-def test_a_catalog_that_never_answers(rest_story: Story, mini: MiniRest, how: str) -> None:
-    """A catalog that does not answer is waited for a bounded time; then it is found out what became of the commit."""
-    work = Work(rest_story.seen_by(impatient(mini)), how)
+def test_a_catalog_that_never_answers(rest_faulted: FaultedTable, mini: MiniRest, how: str) -> None:
+    """icesize waits a limited time for a catalog without response, then checks the outcome of the commit."""
+    operation = WriteOrMerge(rest_faulted.seen_by(impatient(mini)), how)
     moments: tuple[Moment, ...] = ("after", "before")
     for when in moments:
-        work.prepare()
-        known = len(rest_story.operations())
+        operation.prepare()
+        known = len(rest_faulted.operations())
         mini.fail_next_commit(Fault("hang", when))
-        report = work.act()
+        report = operation.act()
         assert report.operations == OPERATIONS[how]
         # what was held comes too late, or lands a second time if nothing stands in its way
         mini.release()
         until_all_are_answered(mini)
-        assert len(rest_story.operations()) - known == len(report.operations)
+        assert len(rest_faulted.operations()) - known == len(report.operations)
 
 
 @pytest.mark.fault(14)
 @pytest.mark.parametrize("how", RAISING)
 @pytest.mark.parametrize(("kinds", "told"), [([403], r"refused it \(403\)"), ([401, 401], "the catalog refused it")])
-def test_a_commit_without_the_right(rest_story: Story, mini: MiniRest, how: str, kinds: list[int], told: str) -> None:
-    """A commit that the catalog does not permit fails at once: the table is unchanged and no file of ours is left."""
-    work = Work(rest_story, how)
-    work.prepare()
-    before = state(rest_story)
+def test_a_commit_without_the_right(
+    rest_faulted: FaultedTable, mini: MiniRest, how: str, kinds: list[int], told: str
+) -> None:
+    """A commit that the catalog does not permit fails immediately: the table is unchanged, and no file remains."""
+    operation = WriteOrMerge(rest_faulted, how)
+    operation.prepare()
+    before = state(rest_faulted)
     mini.fail_next_commit(*map(Fault, kinds))
     with pytest.raises(TableError, match=told):
-        work.act()
-    assert state(rest_story) == before
+        operation.act()
+    assert state(rest_faulted) == before
     assert before[1] == set()
-    assert work.again().operations == OPERATIONS[how]
+    assert operation.again().operations == OPERATIONS[how]
 
 
 @pytest.mark.fault(14)
-def test_merges_beside_a_stream_without_the_right(rest_story: Story, mini: MiniRest) -> None:
-    """Merges beside a stream that the catalog does not permit leave nothing, fail no batch, and are told."""
-    work = Work(rest_story, "async")
-    work.prepare()
-    with spoiled(mini, work, Fault(403)):
-        report = work.act()
+def test_merges_beside_a_stream_without_the_right(rest_faulted: FaultedTable, mini: MiniRest) -> None:
+    """Background merges that the catalog does not permit leave no file, fail no batch, and are reported."""
+    operation = WriteOrMerge(rest_faulted, "async")
+    operation.prepare()
+    with spoiled(mini, operation, Fault(403)):
+        report = operation.act()
     assert report.notes[0].startswith("background merge failed: TableError: Cannot commit to 'db.events'")
-    assert rest_story.operations() == ["append"] * 3
-    assert rest_story.leftovers() == set()
+    assert rest_faulted.operations() == ["append"] * 3
+    assert rest_faulted.leftovers() == set()
 
 
 @pytest.mark.fault(14)
 @pytest.mark.parametrize("how", RAISING)
 @pytest.mark.parametrize("point", ["planned", "files-written", "before-swap"])
-def test_a_token_expires_between_write_and_commit(rest_story: Story, mini: MiniRest, how: str, point: str) -> None:
-    """A token that expires while files are written is renewed, and the commit is made with the new one."""
+def test_a_token_expires_between_write_and_commit(
+    rest_faulted: FaultedTable, mini: MiniRest, how: str, point: str
+) -> None:
+    """A token that expires while files are written is renewed, and the commit uses the new one."""
     mini.token = "first"
     login = {"credential": "client:secret", "oauth2-server-uri": f"{mini.uri}/v1/oauth/tokens"}
-    work = Work(rest_story.seen_by(mini.catalog("lake", **login)), how)
-    work.prepare()
-    with armed(point, work.once(lambda: setattr(mini, "token", "second"))):
-        assert work.act().operations == OPERATIONS[how]
+    operation = WriteOrMerge(rest_faulted.seen_by(mini.catalog("lake", **login)), how)
+    operation.prepare()
+    with armed(point, operation.once(lambda: setattr(mini, "token", "second"))):
+        assert operation.act().operations == OPERATIONS[how]
     assert [line for line in mini.requests if line.endswith(" 401")]
     mini.token = None
 
@@ -227,28 +242,30 @@ def test_a_token_expires_between_write_and_commit(rest_story: Story, mini: MiniR
 @pytest.mark.fault(14)
 @pytest.mark.parametrize("how", RAISING)
 @pytest.mark.parametrize("point", ["files-written", "before-swap"])
-def test_a_token_that_nobody_renews_expires(rest_story: Story, mini: MiniRest, how: str, point: str) -> None:
-    """A token that expires and cannot be renewed fails the call: the table is unchanged and no file of ours is left."""
+def test_a_token_that_nobody_renews_expires(rest_faulted: FaultedTable, mini: MiniRest, how: str, point: str) -> None:
+    """A token that expires and cannot be renewed fails the call: the table is unchanged, and no file remains."""
     mini.token = "first"
-    work = Work(rest_story.seen_by(mini.catalog("lake", token="first")), how)
-    work.prepare()
-    with armed(point, work.once(lambda: setattr(mini, "token", "second"))), pytest.raises(TableError):
-        work.act()
+    operation = WriteOrMerge(rest_faulted.seen_by(mini.catalog("lake", token="first")), how)
+    operation.prepare()
+    with armed(point, operation.once(lambda: setattr(mini, "token", "second"))), pytest.raises(TableError):
+        operation.act()
     mini.token = None
-    assert rest_story.operations() == ["append"] * 2
-    assert rest_story.leftovers() == set()
-    assert work.of(rest_story).again().operations == OPERATIONS[how]
+    assert rest_faulted.operations() == ["append"] * 2
+    assert rest_faulted.leftovers() == set()
+    assert operation.of(rest_faulted).again().operations == OPERATIONS[how]
 
 
 @pytest.mark.fault(32)
 @pytest.mark.parametrize("how", HOWS)
 @pytest.mark.parametrize(("point", "loads"), [("batch-started", 1), ("planned", 1), ("files-written", 2)])
-def test_a_catalog_shows_an_old_state(rest_story: Story, mini: MiniRest, how: str, point: str, loads: int) -> None:
-    """A catalog that shows an old state of the table costs another attempt, or a merge, but never a row."""
-    work = Work(rest_story, how)
-    work.prepare()
-    with armed(point, work.once(lambda: setattr(mini, "stale_loads", loads))):
-        report = work.act()
+def test_a_catalog_shows_an_old_state(
+    rest_faulted: FaultedTable, mini: MiniRest, how: str, point: str, loads: int
+) -> None:
+    """A catalog that shows an older state costs another attempt or a merge, but never a row."""
+    operation = WriteOrMerge(rest_faulted, how)
+    operation.prepare()
+    with armed(point, operation.once(lambda: setattr(mini, "stale_loads", loads))):
+        report = operation.act()
     if point != "batch-started" or how in SINKS:
         assert mini.stale_loads < loads
     mini.stale_loads = 0
@@ -260,85 +277,94 @@ def test_a_catalog_shows_an_old_state(rest_story: Story, mini: MiniRest, how: st
 @pytest.mark.fault(15, 32)
 @pytest.mark.parametrize("how", BATCHES)
 @pytest.mark.parametrize("loads", [1, 2])
-def test_an_old_state_hides_a_committed_batch(rest_story: Story, mini: MiniRest, how: str, loads: int) -> None:
-    """A batch that is delivered again while the catalog still shows the table without it is not committed again."""
-    work = Work(rest_story, how)
-    work.prepare()
-    work.act()
-    before = state(rest_story)
-    with armed("batch-started", work.once(lambda: setattr(mini, "stale_loads", loads))):
-        report = work.again()
+def test_an_old_state_hides_a_committed_batch(rest_faulted: FaultedTable, mini: MiniRest, how: str, loads: int) -> None:
+    """A batch delivered again while the catalog still shows an older state is not committed twice."""
+    operation = WriteOrMerge(rest_faulted, how)
+    operation.prepare()
+    operation.act()
+    before = state(rest_faulted)
+    with armed("batch-started", operation.once(lambda: setattr(mini, "stale_loads", loads))):
+        report = operation.again()
     assert report.already_committed
     assert mini.stale_loads == 0
-    assert state(rest_story) == before
+    assert state(rest_faulted) == before
 
 
 @pytest.mark.fault(32)
-def test_a_catalog_shows_an_old_state_for_ever(rest_story: Story, mini: MiniRest) -> None:
-    """A catalog that never shows the newest state ends as "cannot tell": nothing is deleted, the batch lands later."""
-    work = Work(rest_story)
-    work.prepare()
-    before = rest_story.table().metadata_location
-    for_ever = work.once(lambda: setattr(mini, "stale_loads", FOREVER))
+def test_a_catalog_shows_an_old_state_for_ever(rest_faulted: FaultedTable, mini: MiniRest) -> None:
+    """If a catalog never shows the newest state, the commit state is unknown: nothing is deleted, and a later retry
+    succeeds."""
+    operation = WriteOrMerge(rest_faulted)
+    operation.prepare()
+    before = rest_faulted.table().metadata_location
+    for_ever = operation.once(lambda: setattr(mini, "stale_loads", FOREVER))
     with armed("files-written", for_ever), pytest.raises(CommitStateUnknown, match="Nothing was deleted"):
-        work.act()
+        operation.act()
     mini.stale_loads = 0
-    assert rest_story.table().metadata_location == before
-    assert work.again().operations == OPERATIONS["append"]
+    assert rest_faulted.table().metadata_location == before
+    assert operation.again().operations == OPERATIONS["append"]
 
 
 @pytest.mark.fault(11, 12)
 @pytest.mark.parametrize("how", HOWS)
 @pytest.mark.parametrize("when", ["after", "before"])
-def test_the_answer_is_lost_and_then_the_way_to_look(rest_story: Story, mini: MiniRest, how: str, when: Moment) -> None:
-    """A catalog that is away for a while after its answer was lost is asked again until it tells what became of it."""
-    work = Work(rest_story, how)
-    work.prepare()
-    known = len(rest_story.operations())
+def test_the_answer_is_lost_and_then_the_way_to_look(
+    rest_faulted: FaultedTable, mini: MiniRest, how: str, when: Moment
+) -> None:
+    """After a lost response, icesize queries an unavailable catalog until it knows the outcome."""
+    operation = WriteOrMerge(rest_faulted, how)
+    operation.prepare()
+    known = len(rest_faulted.operations())
 
     def go_away() -> None:
         mini.fail_next_commit(Fault(500, when))
         mini.fail_next_load(Fault(503), Fault("reset"), Fault("html"))
 
-    with armed("before-swap", work.once(go_away)):
-        report = work.act()
+    with armed("before-swap", operation.once(go_away)):
+        report = operation.act()
     assert report.operations == OPERATIONS[how]
-    assert len(rest_story.operations()) - known == len(report.operations) + (how == "async")
+    assert len(rest_faulted.operations()) - known == len(report.operations) + (how == "async")
 
 
 @pytest.mark.fault(11, 12)
 @pytest.mark.parametrize("how", RAISING)
 @pytest.mark.parametrize("when", ["after", "before"])
-def test_the_catalog_is_gone_after_it_was_asked(rest_story: Story, mini: MiniRest, how: str, when: Moment) -> None:
-    """A catalog that stays away ends as "cannot tell": nothing is deleted, and the same call later puts it right."""
-    work = Work(rest_story, how)
-    work.prepare()
+def test_the_catalog_is_gone_after_it_was_asked(
+    rest_faulted: FaultedTable, mini: MiniRest, how: str, when: Moment
+) -> None:
+    """If the catalog stays unavailable, the commit state is unknown: nothing is deleted, and the same call later
+    succeeds."""
+    operation = WriteOrMerge(rest_faulted, how)
+    operation.prepare()
 
     def go_away() -> None:
         mini.fail_next_commit(Fault("reset", when))
         mini.fail_next_load(*[Fault(503)] * 9)
 
-    with armed("before-swap", work.once(go_away)), pytest.raises(CommitStateUnknown, match="running the same batch"):
-        work.act()
+    with (
+        armed("before-swap", operation.once(go_away)),
+        pytest.raises(CommitStateUnknown, match="running the same batch"),
+    ):
+        operation.act()
     landed = when == "after"
-    assert rest_story.operations()[2:] == (list(OPERATIONS[how]) if landed else [])
-    report = work.again()
+    assert rest_faulted.operations()[2:] == (list(OPERATIONS[how]) if landed else [])
+    report = operation.again()
     if how == "compact":
         assert report.snapshot_ids == () if landed else report.snapshot_ids
     else:
         assert report.already_committed == landed
 
 
-def succeeded_and_expired(story: Story, tag: bool) -> None:
+def succeeded_and_expired(faulted: FaultedTable, tag: bool) -> None:
     """Another writer appends on top of the newest commit, merges all files, and expires every snapshot before that."""
-    rival_append(story, 1000, 1001)
-    table = story.table()
+    rival_append(faulted, 1000, 1001)
+    table = faulted.table()
     head = table.metadata.current_snapshot()
     assert head is not None
     if tag:
         table.manage_snapshots().create_tag(head.snapshot_id, "kept").commit()
-    story.sized(max_small_files=1).compact()
-    table = story.table()
+    faulted.sized(max_small_files=1).compact()
+    table = faulted.table()
     kept = {table.metadata.current_snapshot_id, *([head.snapshot_id] if tag else [])}
     gone = [s.snapshot_id for s in table.metadata.snapshots if s.snapshot_id not in kept]
     table.maintenance.expire_snapshots().by_ids(gone).commit()
@@ -349,16 +375,16 @@ def succeeded_and_expired(story: Story, tag: bool) -> None:
 @pytest.mark.parametrize("kind", [409, 500])
 @pytest.mark.parametrize("tag", [False, True], ids=["", "tagged"])
 def test_a_landed_commit_is_hidden_by_its_successors(
-    rest_story: Story, mini: MiniRest, how: str, kind: int, tag: bool
+    rest_faulted: FaultedTable, mini: MiniRest, how: str, kind: int, tag: bool
 ) -> None:
-    """A commit that landed, was denied, was built upon and has expired since is not made again, and harms nobody."""
-    work = Work(rest_story, how)
-    work.prepare()
-    rival = rest_story.seen_by(mini.catalog("rival"))
-    rest_story.time.on_sleep = work.once(lambda: succeeded_and_expired(rival, tag))
+    """A commit that succeeded, was denied, was built upon and has expired is not repeated."""
+    operation = WriteOrMerge(rest_faulted, how)
+    operation.prepare()
+    rival = rest_faulted.seen_by(mini.catalog("rival"))
+    rest_faulted.time.on_sleep = operation.once(lambda: succeeded_and_expired(rival, tag))
     mini.fail_next_commit(Fault(kind, "after"))
-    report = work.act()
+    report = operation.act()
     assert report.already_committed == (how != "compact")
     if tag:
-        kept = rest_story.table().metadata.refs["kept"].snapshot_id
-        assert rest_story.table().scan(snapshot_id=kept).to_arrow().num_rows == 2 + 10 * (work.number + 1)
+        kept = rest_faulted.table().metadata.refs["kept"].snapshot_id
+        assert rest_faulted.table().scan(snapshot_id=kept).to_arrow().num_rows == 2 + 10 * (operation.number + 1)

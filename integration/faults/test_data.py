@@ -16,7 +16,7 @@ import pytest
 from icesize.errors import IcesizeError, RewriteFailed
 from icesize.parquet.writing.row_writer import RowWriter
 from integration.faults.cluster_child import run_driver, workers
-from integration.faults.story import K, Story, widened
+from integration.faults.faulted_table import FaultedTable, K, widened
 from integration.tools import local_path
 from tests.support.spark_lake import counted, events, uncounted
 
@@ -84,145 +84,141 @@ def quota(size_bytes: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def small_batches(story: Story, options: dict[str, Any], count: int, hours: int) -> list[pa.Table]:
+def small_batches(faulted: FaultedTable, options: dict[str, Any], count: int, hours: int) -> list[pa.Table]:
     """The first batches of a stream, which merge nothing."""
-    sink = story.sized().sink("s", listener=story.reports.append, **options)
+    sink = faulted.sized().sink("s", listener=faulted.reports.append, **options)
     batches = [events(range(n * 400, n * 400 + 400), hours) for n in range(count + 1)]
     for number, rows in enumerate(batches[:count]):
-        assert sink.run(story.batch(rows), number).operations == ("append",)
+        assert sink.run(faulted.batch(rows), number).operations == ("append",)
     return batches
 
 
 @pytest.mark.fault(27)
 @pytest.mark.parametrize("placement", PLACEMENTS)
-def test_damaged_files_are_left_alone(story: Story, placement: str) -> None:
-    """A small file that is damaged stays where it is and is named in the report; new rows land, small files of other
-    partitions are merged, and once it is restored it is merged too."""
+def test_damaged_files_are_left_alone(faulted: FaultedTable, placement: str) -> None:
+    """A damaged small file stays and is named in the report; new rows and merges of other partitions are committed."""
     options = PLACEMENTS[placement]
     hours = len(DAMAGES) + 1
-    batches = small_batches(story, options, K, hours)
-    first = {f.partition[0]: Path(local_path(f.file_path)) for f in story.files()}
+    batches = small_batches(faulted, options, K, hours)
+    first = {f.partition[0]: Path(local_path(f.file_path)) for f in faulted.files()}
     inputs = {first[f"h{n}"]: damage for n, damage in enumerate(DAMAGES.values())}
-    sink = story.sized().sink("s", listener=story.reports.append, **options)
+    sink = faulted.sized().sink("s", listener=faulted.reports.append, **options)
     with damaged(inputs):
-        report = sink.run(story.batch(batches[K]), K)
+        report = sink.run(faulted.batch(batches[K]), K)
         assert report.rows == 400
         notes = "\n".join(report.notes)
         assert [path.name for path in inputs if path.name not in notes] == []
-        assert {local_path(f.file_path) for f in story.files()} >= {str(path) for path in inputs}
-        whole = story.files_per_partition().pop((f"h{hours - 1}",))
+        assert {local_path(f.file_path) for f in faulted.files()} >= {str(path) for path in inputs}
+        whole = faulted.files_per_partition().pop((f"h{hours - 1}",))
         assert whole < K + 1
-    story.sized().compact()
-    assert max(story.files_per_partition().values()) == 1
-    story.expect(*batches)
+    faulted.sized().compact()
+    assert max(faulted.files_per_partition().values()) == 1
+    faulted.expect(*batches)
 
 
 @pytest.mark.fault(27)
-def test_a_flipped_bit_in_a_page(story: Story) -> None:
-    """A bit that flips in a file, and leaves it readable with other values, is noticed by the checksum of its page: the
-    file is left alone, so that wrong values do not get into merged files."""
-    batches = small_batches(story, {}, K, 1)
-    input_file = Path(local_path(story.files()[0].file_path))
+def test_a_flipped_bit_in_a_page(faulted: FaultedTable) -> None:
+    """The checksum of a page reveals a flipped bit: the file stays unmerged, so that wrong values do not spread."""
+    batches = small_batches(faulted, {}, K, 1)
+    input_file = Path(local_path(faulted.files()[0].file_path))
     with damaged({input_file: with_a_flipped_bit}):
-        report = story.sized().sink("s", listener=story.reports.append).run(story.batch(batches[K]), K)
+        report = faulted.sized().sink("s", listener=faulted.reports.append).run(faulted.batch(batches[K]), K)
         assert [note for note in report.notes if input_file.name in note]
-        assert input_file in {Path(local_path(f.file_path)) for f in story.files()}
-    story.expect(*batches)
+        assert input_file in {Path(local_path(f.file_path)) for f in faulted.files()}
+    faulted.expect(*batches)
 
 
 @pytest.mark.fault(28)
 @pytest.mark.parametrize("placement", ["append", "absorb once"])
-def test_disk_full_for_rows(story: Story, placement: str) -> None:
-    """Where the disk is full the batch fails with an error that says so, nothing of it is visible and its files are
-    gone; the same batch lands when there is room again."""
-    batches = small_batches(story, PLACEMENTS[placement], 1, 2)
+def test_disk_full_for_rows(faulted: FaultedTable, placement: str) -> None:
+    """If the disk is full, the batch fails with that reason, nothing is visible and no file remains; later the same
+    batch succeeds."""
+    batches = small_batches(faulted, PLACEMENTS[placement], 1, 2)
     rows = widened(events(range(1000, 1400), hours=2), 1000)
-    batch = story.batch(rows)
-    before, snapshots = story.on_disk(), len(story.operations())
-    sink = story.sized().sink("s", listener=story.reports.append, **PLACEMENTS[placement])
+    batch = faulted.batch(rows)
+    before, snapshots = faulted.on_disk(), len(faulted.operations())
+    sink = faulted.sized().sink("s", listener=faulted.reports.append, **PLACEMENTS[placement])
     with quota(100_000), pytest.raises(RewriteFailed, match="File too large"):
         sink.run(batch, 1)
-    assert (story.on_disk(), len(story.operations())) == (before, snapshots)
+    assert (faulted.on_disk(), len(faulted.operations())) == (before, snapshots)
     assert sink.run(batch, 1).rows == 400
-    story.expect(batches[0], rows)
+    faulted.expect(batches[0], rows)
 
 
 @pytest.mark.fault(28)
 @pytest.mark.parametrize("placement", ["append", "absorb"])
-def test_disk_full_for_merges(story: Story, placement: str) -> None:
-    """Where there is room for the new rows, but not for merged files, the batch lands without merges, which the report
-    names; they are made when there is room again."""
-    sink = story.sized(max_small_files=1).sink("s", listener=story.reports.append, **PLACEMENTS[placement])
+def test_disk_full_for_merges(faulted: FaultedTable, placement: str) -> None:
+    """If there is space for new rows only, the batch is committed without merges, and the report names them; later they
+    run."""
+    sink = faulted.sized(max_small_files=1).sink("s", listener=faulted.reports.append, **PLACEMENTS[placement])
     rows = [widened(events(range(n * 100, n * 100 + 100)), 1000) for n in range(4)]
-    batches = [story.batch(each) for each in rows]
+    batches = [faulted.batch(each) for each in rows]
     sink.run(batches[0], 0)
     with quota(150_000):
         for number in (1, 2):
             report = sink.run(batches[number], number)
             assert (report.operations, report.rows, report.small_files_max) == (("append",), 100, number + 1)
         assert [note for note in report.notes if "dropped" in note and "File too large" in note]
-    assert story.leftovers() == set()
+    assert faulted.leftovers() == set()
     report = sink.run(batches[3], 3)
     assert report.small_files_max < 3
-    story.expect(*rows)
+    faulted.expect(*rows)
 
 
 @pytest.mark.slow
 @pytest.mark.fault(28)
-def test_disk_full_for_the_commit(story: Story) -> None:
-    """Where the disk is full when the batch is committed nothing is visible, and the same batch lands once when there
-    is room again."""
-    with story.table().transaction() as transaction:
+def test_disk_full_for_the_commit(faulted: FaultedTable) -> None:
+    """If the disk is full during the commit, nothing is visible, and the same batch is committed once later."""
+    with faulted.table().transaction() as transaction:
         transaction.set_properties(comment="metadata that is larger than the rows " * 10_000)
     rows = events(range(30), hours=3)
-    batch = story.batch(rows)
-    sink = story.sized().sink("s", listener=story.reports.append)
-    snapshots = len(story.operations())
+    batch = faulted.batch(rows)
+    sink = faulted.sized().sink("s", listener=faulted.reports.append)
+    snapshots = len(faulted.operations())
     with quota(200_000), pytest.raises(IcesizeError, match="File too large"):
         sink.run(batch, 0)
-    assert len(story.operations()) == snapshots
+    assert len(faulted.operations()) == snapshots
     assert sink.run(batch, 0).rows == 30
-    story.expect(rows)
+    faulted.expect(rows)
 
 
 @pytest.mark.fault(28, 33)
-def test_disk_full_for_rows_that_wait(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A batch larger than memory waits on local disk; where that is full the error names the folder and the variable
-    that names another, and nothing is left; with room the batch lands, one file per partition."""
+def test_disk_full_for_rows_that_wait(faulted: FaultedTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If local disk is full while rows are spilled, the error names the directory and its variable, and no file
+    remains."""
     monkeypatch.setattr(RowWriter.__init__, "__kwdefaults__", {"max_buffer_bytes": 2**18})
-    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(story.folder))
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(faulted.folder))
     rows = widened(events(range(8000), hours=200), 200)
-    batch, before = story.batch(rows), story.on_disk()
-    sink = story.sized().sink("s", listener=story.reports.append)
+    batch, before = faulted.batch(rows), faulted.on_disk()
+    sink = faulted.sized().sink("s", listener=faulted.reports.append)
     with quota(300_000), pytest.raises(RewriteFailed, match=r"File too large, make room.*SPARK_LOCAL_DIRS") as e:
         sink.run(batch, 0)
-    assert str(story.folder) in str(e.value)
-    assert story.on_disk() == before
+    assert str(faulted.folder) in str(e.value)
+    assert faulted.on_disk() == before
     report = sink.run(batch, 0)
     assert (report.rows, report.files_added) == (8000, 200)
-    story.expect(rows)
+    faulted.expect(rows)
 
 
 @pytest.mark.slow
 @pytest.mark.fault(28)
 @pytest.mark.parametrize("wide", [True, False], ids=["rows", "rows that wait"])
-def test_disk_full_for_workers(story: Story, wide: bool) -> None:
-    """Where the disk of executors is full their tasks fail for good: an error that says so, nothing visible, no files
-    left; the same batch lands when there is room again."""
+def test_disk_full_for_workers(faulted: FaultedTable, wide: bool) -> None:
+    """If the disk of executors is full, the error gives the reason, nothing is visible and no file remains."""
     rows = widened(events(range(4000), hours=4 if wide else 200), 400)
-    startup = story.folder / "startup"
+    startup = faulted.folder / "startup"
     startup.mkdir()
     (startup / "sitecustomize.py").write_text(
         FULL_WORKERS.format(size_bytes=300_000, buffer_bytes=2**28 if wide else 2**18)
     )
-    before, sink = story.on_disk(), {"write_tasks": 1}
-    refused, _ = run_driver(story, "local[1]", [rows], spark=workers(startup=startup), sink=sink)
+    before, sink = faulted.on_disk(), {"write_tasks": 1}
+    refused, _ = run_driver(faulted, "local[1]", [rows], spark=workers(startup=startup), sink=sink)
     assert "RewriteFailed: Cannot " in refused
     assert "File too large" in refused
-    assert (story.on_disk(), story.operations()) == (before, [])
-    refused, story.reports = run_driver(story, "local[1]", [rows], spark=workers(), sink=sink)
-    assert (refused, story.reports[0].rows) == ("", 4000)
-    story.expect(rows)
+    assert (faulted.on_disk(), faulted.operations()) == (before, [])
+    refused, faulted.reports = run_driver(faulted, "local[1]", [rows], spark=workers(), sink=sink)
+    assert (refused, faulted.reports[0].rows) == ("", 4000)
+    faulted.expect(rows)
 
 
 FULL_WORKERS = """
@@ -235,65 +231,64 @@ RowWriter.__init__.__kwdefaults__ = {{"max_buffer_bytes": {buffer_bytes}}}
 
 
 @pytest.mark.fault(33)
-def test_empty_batches(story: Story) -> None:
-    """A batch without rows commits nothing, however it is written, and the next one lands."""
+def test_empty_batches(faulted: FaultedTable) -> None:
+    """A batch without rows commits nothing, and the next batch is committed."""
     rows = events(range(30), hours=3)
     parts = []
     for number, options in enumerate(PLACEMENTS.values()):
-        sink = story.sized().sink("s", listener=story.reports.append, **options)
+        sink = faulted.sized().sink("s", listener=faulted.reports.append, **options)
         for make in (counted, uncounted):
-            report = sink.run(make(story.spark, rows.slice(0, 0)), 2 * number)
+            report = sink.run(make(faulted.spark, rows.slice(0, 0)), 2 * number)
             assert (report.rows, report.snapshot_ids, report.already_committed) == (0, (), False)
         parts.append(events(range(number * 30, number * 30 + 30), hours=3))
-        assert sink.run(story.batch(parts[-1]), 2 * number + 1).rows == 30
-    assert story.leftovers() == set()
-    story.expect(*parts)
+        assert sink.run(faulted.batch(parts[-1]), 2 * number + 1).rows == 30
+    assert faulted.leftovers() == set()
+    faulted.expect(*parts)
 
 
 @pytest.mark.slow
 @pytest.mark.fault(33)
-def test_all_rows_in_one_partition(story: Story) -> None:
-    """Batches of one partition are divided over all tasks once they are counted or expected, and not before; their
-    files are well sized in each case."""
+def test_all_rows_in_one_partition(faulted: FaultedTable) -> None:
+    """Once they are counted or predicted, batches of one partition are divided over all tasks, and their files are well
+    sized."""
     parts = []
     for number, statistics in enumerate(("auto", "exact", "recent")):
         parts.append(widened(events(range(number * 3800, number * 3800 + 3800)), 500))
-        sink = story.sized().sink("s", statistics=statistics, write_tasks=2, listener=story.reports.append)
-        report = sink.run(uncounted(story.spark, parts[-1]), number)
+        sink = faulted.sized().sink("s", statistics=statistics, write_tasks=2, listener=faulted.reports.append)
+        report = sink.run(uncounted(faulted.spark, parts[-1]), number)
         assert (report.rows, report.partitions_touched) == (3800, 1)
         assert report.small_files_max <= K
         assert report.writer_skew == pytest.approx(1.0 if number else 2.0, abs=0.1)
-    assert sum(f.file_size_in_bytes >= 750_000 for f in story.files()) >= 6
-    story.expect(*parts)
+    assert sum(f.file_size_in_bytes >= 750_000 for f in faulted.files()) >= 6
+    faulted.expect(*parts)
 
 
 @pytest.mark.slow
 @pytest.mark.fault(33)
 @pytest.mark.parametrize("statistics", ["auto", "exact"])
-def test_ten_thousand_partitions(story: Story, statistics: str) -> None:
-    """A batch with rows in 10,000 partitions lands in one commit, with one file in each."""
+def test_ten_thousand_partitions(faulted: FaultedTable, statistics: str) -> None:
+    """A batch with rows in 10,000 partitions is one commit, with one file per partition."""
     rows = events(range(10_000), hours=10_000)
-    sink = story.sized().sink("s", statistics=statistics, write_tasks=2, listener=story.reports.append)
-    report = sink.run(uncounted(story.spark, rows), 0)
+    sink = faulted.sized().sink("s", statistics=statistics, write_tasks=2, listener=faulted.reports.append)
+    report = sink.run(uncounted(faulted.spark, rows), 0)
     assert (report.rows, report.files_added, report.partitions_touched) == (10_000, 10_000, 10_000)
     assert (report.operations, report.small_files_max) == (("append",), 1)
-    assert sink.run(uncounted(story.spark, rows), 0).already_committed
-    story.expect(rows)
+    assert sink.run(uncounted(faulted.spark, rows), 0).already_committed
+    faulted.expect(rows)
 
 
 @pytest.mark.slow
 @pytest.mark.fault(33)
-def test_a_batch_that_does_not_fit_into_memory(story: Story) -> None:
-    """A task with 300 MB of rows writes them in a worker whose memory they would not fit into, one file per
-    partition."""
+def test_a_batch_that_does_not_fit_into_memory(faulted: FaultedTable) -> None:
+    """A task with 300 MB of rows writes one file per partition in a worker with less memory."""
     rows = widened(events(range(75_000), hours=4), 2000)
     assert rows.nbytes > 300_000_000
     spark = workers() | {"spark.executor.pyspark.memory": WORKER_MEMORY}
     settings = {"sink": {"write_tasks": 1}, "policy": {"target-file-size-bytes": 64_000_000}}
-    refused, story.reports = run_driver(story, "local[1]", [rows], spark=spark, **settings)
+    refused, faulted.reports = run_driver(faulted, "local[1]", [rows], spark=spark, **settings)
     assert refused == ""
-    assert (story.reports[0].rows, story.reports[0].files_added) == (75_000, 4)
-    story.expect(rows)
+    assert (faulted.reports[0].rows, faulted.reports[0].files_added) == (75_000, 4)
+    faulted.expect(rows)
 
 
 WORKER_MEMORY = "1300m"

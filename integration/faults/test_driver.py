@@ -8,7 +8,7 @@ import pytest
 
 from icesize.table.records.ledger import stream_hash
 from integration.faults.child import run_child
-from integration.faults.story import Story
+from integration.faults.faulted_table import FaultedTable
 from tests.support.spark_lake import events, feed, rows_of
 
 BATCHES = 5
@@ -21,24 +21,24 @@ def rows_until(batch: int) -> range:
     return range(batch * BATCH_ROWS)
 
 
-def go_on(story: Story, how: str) -> list[int]:
+def go_on(faulted: FaultedTable, how: str) -> list[int]:
     """Start the driver again and let it come to the end of its input; the batches that were there already."""
-    code, reports = run_child(story, how)
+    code, reports = run_child(faulted, how)
     assert code == 0
-    story.expect(events(rows_until(BATCHES), hours=3))
+    faulted.expect(events(rows_until(BATCHES), hours=3))
     assert reports[-1]["batch_id"] in (BATCHES - 1, None)
-    assert max(story.files_per_partition().values()) <= 3
+    assert max(faulted.files_per_partition().values()) <= 3
     return [report["batch_id"] for report in reports if report["already_committed"]]
 
 
-def orphans(story: Story) -> set[str]:
+def orphans(faulted: FaultedTable) -> set[str]:
     """Data files of the table that nobody refers to."""
-    return story.orphans() - {file.file_path.rsplit("/", 1)[1] for file in story.files("neighbour")}
+    return faulted.orphans() - {file.file_path.rsplit("/", 1)[1] for file in faulted.files("neighbour")}
 
 
-def lost_files(story: Story, batch: int) -> set[str]:
+def lost_files(faulted: FaultedTable, batch: int) -> set[str]:
     """The same; all of them are of that batch."""
-    lost = orphans(story)
+    lost = orphans(faulted)
     assert {name.rsplit("-", 7)[0] for name in lost} <= {f"{stream_hash('s')}-{batch}"}
     return lost
 
@@ -53,87 +53,88 @@ def lost_files(story: Story, batch: int) -> set[str]:
         pytest.param("before-swap@4", True, marks=[pytest.mark.fault(4), pytest.mark.slow]),
     ],
 )
-def test_killed_before_the_commit(story: Story, point: str, leaves_files: bool) -> None:
-    """A driver that dies before its commit leaves at most files of one batch, and writes it once when started again."""
-    feed(story, 0, BATCHES)
-    code, before = run_child(story, "append", f"{point}=kill")
+def test_killed_before_the_commit(faulted: FaultedTable, point: str, leaves_files: bool) -> None:
+    """A driver that dies before its commit leaves at most the files of one batch, and writes the batch once after a
+    restart."""
+    feed(faulted, 0, BATCHES)
+    code, before = run_child(faulted, "append", f"{point}=kill")
     assert (code, [report["batch_id"] for report in before]) == (KILLED, [0, 1, 2])
-    assert story.rows() == rows_of(events(rows_until(3), hours=3))
-    left = lost_files(story, 3)
+    assert faulted.rows() == rows_of(events(rows_until(3), hours=3))
+    left = lost_files(faulted, 3)
     assert bool(left) is leaves_files
-    assert go_on(story, "append") == []
-    assert lost_files(story, 3) == left
+    assert go_on(faulted, "append") == []
+    assert lost_files(faulted, 3) == left
 
 
 @pytest.mark.slow
 @pytest.mark.fault(3)
-def test_killed_while_writing(story: Story) -> None:
-    """A driver that dies while its workers write leaves files of one batch that nobody sees, and writes it anew."""
-    feed(story, 0, 3)
-    assert run_child(story, "append")[0] == 0
-    feed(story, 3, BATCHES)
-    go_on_writing = story.folder / "go-on"
-    code, _ = run_child(story, "killed-writing", f"writing=wait:{go_on_writing}")
+def test_killed_while_writing(faulted: FaultedTable) -> None:
+    """A driver that dies while its workers write leaves invisible files of one batch, and writes the batch again."""
+    feed(faulted, 0, 3)
+    assert run_child(faulted, "append")[0] == 0
+    feed(faulted, 3, BATCHES)
+    go_on_writing = faulted.folder / "go-on"
+    code, _ = run_child(faulted, "killed-writing", f"writing=wait:{go_on_writing}")
     go_on_writing.touch()
     assert code == KILLED
-    assert story.rows() == rows_of(events(rows_until(3), hours=3))
-    assert lost_files(story, 3)
-    assert go_on(story, "append") == []
+    assert faulted.rows() == rows_of(events(rows_until(3), hours=3))
+    assert lost_files(faulted, 3)
+    assert go_on(faulted, "append") == []
 
 
 @pytest.mark.slow
 @pytest.mark.fault(5)
-def test_killed_after_the_commit(story: Story) -> None:
-    """A driver that dies between its commit and the checkpoint skips that batch when it is started again."""
-    feed(story, 0, BATCHES)
-    code, before = run_child(story, "append", "after-swap@4=kill")
+def test_killed_after_the_commit(faulted: FaultedTable) -> None:
+    """A driver that dies between its commit and the checkpoint skips that batch after a restart."""
+    feed(faulted, 0, BATCHES)
+    code, before = run_child(faulted, "append", "after-swap@4=kill")
     assert (code, [report["batch_id"] for report in before]) == (KILLED, [0, 1, 2])
-    assert story.rows() == rows_of(events(rows_until(4), hours=3))
-    assert lost_files(story, 3) == set()
-    assert go_on(story, "append") == [3]
-    assert lost_files(story, 3) == set()
+    assert faulted.rows() == rows_of(events(rows_until(4), hours=3))
+    assert lost_files(faulted, 3) == set()
+    assert go_on(faulted, "append") == [3]
+    assert lost_files(faulted, 3) == set()
 
 
 @pytest.mark.slow
 @pytest.mark.fault(4)
 @pytest.mark.parametrize("how", ["absorb", "absorb-once"])
-def test_killed_while_absorbing(story: Story, how: str) -> None:
-    """New rows that were written into one file with older ones leave these untouched when the driver dies."""
-    feed(story, 0, BATCHES)
-    code, _ = run_child(story, how, "before-swap@4=kill")
+def test_killed_while_absorbing(faulted: FaultedTable, how: str) -> None:
+    """If the driver dies while it writes new and older rows into one file, the older files stay unchanged."""
+    feed(faulted, 0, BATCHES)
+    code, _ = run_child(faulted, how, "before-swap@4=kill")
     assert code == KILLED
-    assert story.rows() == rows_of(events(rows_until(3), hours=3))
-    left = lost_files(story, 3)
+    assert faulted.rows() == rows_of(events(rows_until(3), hours=3))
+    left = lost_files(faulted, 3)
     assert left
-    assert go_on(story, how) == []
-    assert lost_files(story, 3) == left
+    assert go_on(faulted, how) == []
+    assert lost_files(faulted, 3) == left
 
 
 @pytest.mark.slow
 @pytest.mark.fault(1, 5)
-def test_killed_in_the_thread_of_the_merges(story: Story) -> None:
-    """A driver that dies when a merge beside the batches begins goes on with the batch that it had come to."""
-    feed(story, 0, BATCHES)
-    code, before = run_child(story, "async", "background@2=kill")
+def test_killed_in_the_thread_of_the_merges(faulted: FaultedTable) -> None:
+    """A driver that dies as a background merge begins resumes with the same batch."""
+    feed(faulted, 0, BATCHES)
+    code, before = run_child(faulted, "async", "background@2=kill")
     assert code == KILLED
-    landed = len(story.rows()) // BATCH_ROWS
+    landed = len(faulted.rows()) // BATCH_ROWS
     assert len(before) <= landed
-    assert story.rows() == rows_of(events(rows_until(landed), hours=3))
-    assert set(go_on(story, "async")) <= {landed - 1}
+    assert faulted.rows() == rows_of(events(rows_until(landed), hours=3))
+    assert set(go_on(faulted, "async")) <= {landed - 1}
 
 
 @pytest.mark.slow
 @pytest.mark.fault(4)
-def test_killed_with_a_merge_written(story: Story) -> None:
-    """A driver that dies before a merge beside the batches is committed loses that merge, which is made again."""
-    feed(story, 0, BATCHES)
-    code, _ = run_child(story, "killed-merging")
+def test_killed_with_a_merge_written(faulted: FaultedTable) -> None:
+    """A driver that dies before a background merge is committed loses that merge, and repeats it later."""
+    feed(faulted, 0, BATCHES)
+    code, _ = run_child(faulted, "killed-merging")
     assert code == KILLED
-    landed = len(story.rows()) // BATCH_ROWS
-    assert story.rows() == rows_of(events(rows_until(landed), hours=3))
-    assert set(story.operations()) == {"append"}
-    left = orphans(story)
+    landed = len(faulted.rows()) // BATCH_ROWS
+    assert faulted.rows() == rows_of(events(rows_until(landed), hours=3))
+    assert set(faulted.operations()) == {"append"}
+    left = orphans(faulted)
     assert left
-    assert set(go_on(story, "async")) <= {landed - 1}
-    assert "replace" in story.operations()
-    assert orphans(story) == left
+    assert set(go_on(faulted, "async")) <= {landed - 1}
+    assert "replace" in faulted.operations()
+    assert orphans(faulted) == left

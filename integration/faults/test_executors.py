@@ -17,7 +17,7 @@ from icesize.parquet.files.names import writer_of
 from icesize.spark.engine import jobs
 from icesize.spark.engine.worker import WriteRows
 from integration.faults.cluster_child import TIMEOUT_S, driver, end_of, run_driver, workers
-from integration.faults.story import Story, widened
+from integration.faults.faulted_table import FaultedTable, widened
 from tests.support.spark_lake import events, uncounted
 
 MERGES_IN_WORKERS = {"in_hand": True, "merges_in_spark": True, "policy": {"merge-deadline-ms": 600_000}}
@@ -25,9 +25,9 @@ MERGES_IN_WORKERS = {"in_hand": True, "merges_in_spark": True, "policy": {"merge
 
 
 @retry(retry=retry_if_result(lambda both: not both), wait=wait_fixed(0.05), stop=stop_after_delay(TIMEOUT_S))
-def until_both_write(story: Story) -> bool:
+def until_both_write(faulted: FaultedTable) -> bool:
     """Wait until two tasks have begun a file, and so wait at `writing` themselves."""
-    return len(story.leftovers()) == 2
+    return len(faulted.leftovers()) == 2
 
 
 def executors(child: subprocess.Popen[str]) -> list[psutil.Process]:
@@ -61,103 +61,107 @@ class Twins(WriteRows):
 
 
 @pytest.mark.fault(7)
-def test_a_speculative_twin(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of two copies of a task only the files of the one that Spark chose are in the table; orphan cleanup finds the
-    other's."""
+def test_a_speculative_twin(faulted: FaultedTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two attempts of a task, the table contains the files of the one that Spark chose; orphan cleanup finds the
+    others."""
     monkeypatch.setattr(jobs, "WriteRows", Twins)
     rows = events(range(60), hours=3)
-    report = story.sized().sink("s", write_tasks=1, listener=story.reports.append).run(uncounted(story.spark, rows), 0)
+    report = (
+        faulted.sized().sink("s", write_tasks=1, listener=faulted.reports.append).run(uncounted(faulted.spark, rows), 0)
+    )
     assert (report.rows, report.files_added) == (60, 3)
-    chosen, loser = sorted(f.file_path for f in story.files()), story.leftovers()
+    chosen, loser = sorted(f.file_path for f in faulted.files()), faulted.leftovers()
     assert len(loser) == 3
     assert {writer_of(path) for path in (*chosen, *loser)} == {0}
     assert [pq.read_metadata(path).num_rows for path in sorted(loser)] == [20, 20, 20]
-    story.expect(rows)
+    faulted.expect(rows)
 
 
 @pytest.mark.slow
 @pytest.mark.fault(7)
-def test_tasks_that_fail_after_writing(story: Story) -> None:
-    """A task that raises or dies with finished files is run again by Spark: rows are exact, and only files of the try
-    that ended well are in the table."""
-    raised, killed = story.folder / "raised", story.folder / "killed"
+def test_tasks_that_fail_after_writing(faulted: FaultedTable) -> None:
+    """Spark repeats a task that fails with finished files: rows are exact, and the table contains files of the
+    successful attempt only."""
+    raised, killed = faulted.folder / "raised", faulted.folder / "killed"
     failpoint = f"writing@2=raise-once:{raised};writing@3=kill-once:{killed}"
     rows = events(range(80), hours=4)
-    refused, story.reports = run_driver(story, "local[2,4]", [rows], spark=workers(failpoint), sink={"write_tasks": 1})
+    refused, faulted.reports = run_driver(
+        faulted, "local[2,4]", [rows], spark=workers(failpoint), sink={"write_tasks": 1}
+    )
     assert refused == ""
     assert raised.exists()
     assert killed.exists()
-    assert attempts(f.file_path for f in story.files()) == {2}
-    left = story.leftovers()
+    assert attempts(f.file_path for f in faulted.files()) == {2}
+    left = faulted.leftovers()
     assert attempts(left) == {1}, "the task that raised removed its files, the one that was killed could not"
     assert len(left) == 3
-    story.expect(rows)
+    faulted.expect(rows)
 
 
 @pytest.mark.slow
 @pytest.mark.fault(6)
-def test_a_worker_that_dies_while_it_merges(story: Story) -> None:
-    """A worker that is killed while it merges is replaced by Spark, and the merge lands."""
+def test_a_worker_that_dies_while_it_merges(faulted: FaultedTable) -> None:
+    """Spark replaces a worker that is killed during a merge, and the merge is committed."""
     rows = [events(range(n * 40, n * 40 + 40), hours=4) for n in range(4)]
-    killed = story.folder / "killed"
+    killed = faulted.folder / "killed"
     spark = workers(f"writing=kill-once:{killed}")
-    refused, story.reports = run_driver(story, "local[2,4]", rows, spark=spark, **MERGES_IN_WORKERS)
+    refused, faulted.reports = run_driver(faulted, "local[2,4]", rows, spark=spark, **MERGES_IN_WORKERS)
     assert refused == ""
     assert killed.exists()
-    last = story.reports[-1]
+    last = faulted.reports[-1]
     assert (last.operations, last.small_files_max) == (("append", "replace"), 2)
-    assert len(story.leftovers()) == 1
-    story.expect(*rows)
+    assert len(faulted.leftovers()) == 1
+    faulted.expect(*rows)
 
 
 @pytest.mark.slow
 @pytest.mark.fault(6)
-def test_workers_that_die_at_each_merge(story: Story) -> None:
-    """Where workers are killed each time they merge, the batch lands without that merge, which the report names."""
+def test_workers_that_die_at_each_merge(faulted: FaultedTable) -> None:
+    """If workers die at every merge, the batch is committed without that merge, and the report names it."""
     rows = [events(range(n * 40, n * 40 + 40), hours=4) for n in range(4)]
     spark = workers("writing=kill")
-    refused, story.reports = run_driver(story, "local[2,4]", rows, spark=spark, **MERGES_IN_WORKERS)
+    refused, faulted.reports = run_driver(faulted, "local[2,4]", rows, spark=spark, **MERGES_IN_WORKERS)
     assert refused == ""
-    last = story.reports[-1]
+    last = faulted.reports[-1]
     assert (last.operations, last.rows, last.small_files_max) == (("append",), 40, 4)
     assert [note for note in last.notes if "dropped: Cannot merge files: " in note]
-    story.expect(*rows)
+    faulted.expect(*rows)
 
 
 @pytest.mark.slow
 @pytest.mark.fault(6)
-def test_a_killed_executor(story: Story) -> None:
-    """An executor that is killed while it writes loses its tasks to others: rows are exact, and what it leaves behind
-    is found by orphan cleanup."""
-    rows, go = mostly_one_hour(range(40_000)), story.folder / "go"
+def test_a_killed_executor(faulted: FaultedTable) -> None:
+    """If an executor is killed while it writes, other executors run its tasks: rows are exact, and orphan cleanup finds
+    its files."""
+    rows, go = mostly_one_hour(range(40_000)), faulted.folder / "go"
     settings = {"spark": workers(f"writing=wait:{go}"), "sink": {"statistics": "exact", "write_tasks": 4}}
-    with driver(story, "local-cluster[2,1,1024]", [rows], **settings) as child:
-        until_both_write(story)
+    with driver(faulted, "local-cluster[2,1,1024]", [rows], **settings) as child:
+        until_both_write(faulted)
         executors(child)[0].kill()
         go.touch()
-        refused, story.reports = end_of(child, story)
+        refused, faulted.reports = end_of(child, faulted)
     assert refused == ""
-    assert story.reports[-1].rows == 40_000
-    assert story.leftovers() != set()
-    story.expect(rows)
+    assert faulted.reports[-1].rows == 40_000
+    assert faulted.leftovers() != set()
+    faulted.expect(rows)
 
 
 @pytest.mark.slow
 @pytest.mark.fault(8)
-def test_lost_shuffle_files(story: Story) -> None:
-    """When shuffle files are lost some rows are made and divided once more, in another order: each goes to the task
-    that it went to before, so that rows are exact although other tasks had written theirs."""
-    rows, go = mostly_one_hour(range(60_000)), story.folder / "go"
+def test_lost_shuffle_files(faulted: FaultedTable) -> None:
+    """After shuffle files are lost, Spark recomputes rows in another order; each row reaches the same task, so rows are
+    exact."""
+    rows, go = mostly_one_hour(range(60_000)), faulted.folder / "go"
     settings = {"spark": workers(f"writing=wait:{go}"), "sink": {"statistics": "exact", "write_tasks": 6}}
-    with driver(story, "local[2,4]", [rows], **settings) as child:
-        until_both_write(story)
-        made = len(list((story.folder / "made").iterdir()))
-        for path in (story.folder / "local").rglob("shuffle_*"):
+    with driver(faulted, "local[2,4]", [rows], **settings) as child:
+        until_both_write(faulted)
+        made = len(list((faulted.folder / "made").iterdir()))
+        for path in (faulted.folder / "local").rglob("shuffle_*"):
             path.unlink()
         go.touch()
-        refused, story.reports = end_of(child, story)
+        refused, faulted.reports = end_of(child, faulted)
     assert refused == ""
-    assert len(list((story.folder / "made").iterdir())) > made, "no shuffle file was missed"
-    of_hot_hour = [f.file_path for f in story.files() if f.partition[0] == "h0"]
+    assert len(list((faulted.folder / "made").iterdir())) > made, "no shuffle file was missed"
+    of_hot_hour = [f.file_path for f in faulted.files() if f.partition[0] == "h0"]
     assert len({writer_of(path) for path in of_hot_hour}) > 1, "no partition was divided"
-    story.expect(rows)
+    faulted.expect(rows)

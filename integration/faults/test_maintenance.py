@@ -18,7 +18,7 @@ from icesize.failpoints import armed
 from icesize.report import Report
 from icesize.table.cleanup.orphans import OrphanReport
 from integration.faults.child import run_child
-from integration.faults.story import LONG_AGO_S, Story
+from integration.faults.faulted_table import LONG_AGO_S, FaultedTable
 from tests.support.spark_lake import events, rows_of
 from tests.support.tables import data_files_on_disk, local
 
@@ -26,17 +26,17 @@ KILLED = -signal.SIGKILL
 BATCHES = 5
 
 
-def fill(story: Story, first: int = 0, last: int = BATCHES, step: int = 1) -> None:
+def fill(faulted: FaultedTable, first: int = 0, last: int = BATCHES, step: int = 1) -> None:
     """Small files that are due to be merged: in each of two partitions as many as there are batches.
 
     With a `step` of so many batches ids are in no order.
     """
-    sink = story.sized().sink("s", query_id="q", merge="off", listener=story.reports.append)
+    sink = faulted.sized().sink("s", query_id="q", merge="off", listener=faulted.reports.append)
     for number in range(first, last):
         begin = number * 30 if step == 1 else number
         rows = events(range(begin, begin + 30 * step, step), hours=2)
-        sink.run(story.batch(rows), number)
-        story.expect(rows)
+        sink.run(faulted.batch(rows), number)
+        faulted.expect(rows)
 
 
 def age(path: Path) -> None:
@@ -44,9 +44,9 @@ def age(path: Path) -> None:
     os.utime(path, (path.stat().st_mtime - LONG_AGO_S,) * 2)
 
 
-def data_files(story: Story) -> list[Path]:
+def data_files(faulted: FaultedTable) -> list[Path]:
     """Data files below the table, referenced or not."""
-    return sorted(local(path) for path in data_files_on_disk(story.table()))
+    return sorted(local(path) for path in data_files_on_disk(faulted.table()))
 
 
 @pytest.mark.fault(35)
@@ -60,16 +60,16 @@ def data_files(story: Story) -> list[Path]:
         ("after-swap", True),
     ],
 )
-def test_compaction_killed(story: Story, point: str, landed: bool) -> None:
-    """A compaction that dies landed whole or not at all; run again it does what is left, and no more after that."""
-    fill(story)
-    code, _ = run_child(story, "compact", f"{point}=kill")
+def test_compaction_killed(faulted: FaultedTable, point: str, landed: bool) -> None:
+    """A compaction that dies is committed whole or not at all; a second run does what remains."""
+    fill(faulted)
+    code, _ = run_child(faulted, "compact", f"{point}=kill")
     assert code == KILLED
-    assert set(story.files_per_partition().values()) == ({1} if landed else {BATCHES})
+    assert set(faulted.files_per_partition().values()) == ({1} if landed else {BATCHES})
     for operations in ([] if landed else ["replace"]), []:
-        code, [report] = run_child(story, "compact")
+        code, [report] = run_child(faulted, "compact")
         assert (code, report["operations"]) == (0, operations)
-        assert set(story.files_per_partition().values()) == {1}
+        assert set(faulted.files_per_partition().values()) == {1}
 
 
 @pytest.mark.fault(35)
@@ -83,15 +83,15 @@ def test_compaction_killed(story: Story, point: str, landed: bool) -> None:
         pytest.param("after-swap@2", True, marks=pytest.mark.slow),
     ],
 )
-def test_clustering_killed(story: Story, point: str, landed: bool) -> None:
-    """A clustering that dies landed whole or not at all; run again it does what is left, and no more after that."""
-    fill(story, step=BATCHES)
+def test_clustering_killed(faulted: FaultedTable, point: str, landed: bool) -> None:
+    """A clustering that dies is committed whole or not at all; a second run does what remains."""
+    fill(faulted, step=BATCHES)
     # the first swap is that of what is remembered
-    code, _ = run_child(story, "cluster", f"{point}=kill")
+    code, _ = run_child(faulted, "cluster", f"{point}=kill")
     assert code == KILLED
-    assert story.operations().count("replace") == landed
+    assert faulted.operations().count("replace") == landed
     for operations in ([] if landed else ["replace"]), []:
-        code, [report] = run_child(story, "cluster")
+        code, [report] = run_child(faulted, "cluster")
         assert (code, report["operations"]) == (0, operations)
         assert {after["point_files"] for after in report["clustering"]["after"].values()} == {2.0}
 
@@ -106,47 +106,47 @@ def test_clustering_killed(story: Story, point: str, landed: bool) -> None:
         ("before-delete@3", True),
     ],
 )
-def test_expiry_killed(story: Story, point: str, expired: bool) -> None:
-    """An expiry that dies before its commit did nothing; after it, the next one deletes the files that are left."""
-    fill(story)
-    story.sized().compact()
+def test_expiry_killed(faulted: FaultedTable, point: str, expired: bool) -> None:
+    """An expiry that dies before its commit changed nothing; after it, the next expiry deletes the remaining files."""
+    fill(faulted)
+    faulted.sized().compact()
     # the newest append stays, with all files that it knows
-    fill(story, BATCHES, BATCHES + 1)
+    fill(faulted, BATCHES, BATCHES + 1)
     snapshots, files = BATCHES + 2, BATCHES * 2 + 4
-    code, _ = run_child(story, "expire", f"{point}=kill")
+    code, _ = run_child(faulted, "expire", f"{point}=kill")
     assert code == KILLED
-    assert len(story.operations()) == (1 if expired else snapshots)
+    assert len(faulted.operations()) == (1 if expired else snapshots)
     # deleted in twos: two bunches are gone when the third is due
-    assert len(data_files(story)) == (files - 4 if point == "before-delete@3" else files)
-    code, [report] = run_child(story, "expire")
-    assert (code, len(story.operations()), len(data_files(story))) == (0, 1, 4)
+    assert len(data_files(faulted)) == (files - 4 if point == "before-delete@3" else files)
+    code, [report] = run_child(faulted, "expire")
+    assert (code, len(faulted.operations()), len(data_files(faulted))) == (0, 1, 4)
     assert len(report["snapshot_ids_expired"]) == (0 if expired else snapshots - 1)
-    code, [report] = run_child(story, "expire")
+    code, [report] = run_child(faulted, "expire")
     assert (code, report["snapshot_ids_expired"], sum(report["files_deleted"].values())) == (0, [], 0)
 
 
 @pytest.mark.slow
 @pytest.mark.fault(35)
-def test_orphan_cleanup_killed(story: Story) -> None:
-    """Orphan cleanup that dies has deleted orphans only; run again it deletes the others."""
-    fill(story)
-    [needed, *_] = data_files(story)
-    before = len(data_files(story))
+def test_orphan_cleanup_killed(faulted: FaultedTable) -> None:
+    """Orphan cleanup that dies has deleted orphans only; a second run deletes the others."""
+    fill(faulted)
+    [needed, *_] = data_files(faulted)
+    before = len(data_files(faulted))
     for number in range(6):
         shutil.copy(needed, orphan := needed.with_name(f"orphan{number}.parquet"))
         age(orphan)
-    code, _ = run_child(story, "orphans", "before-delete@3=kill")
-    assert (code, len(data_files(story))) == (KILLED, before + 2)
+    code, _ = run_child(faulted, "orphans", "before-delete@3=kill")
+    assert (code, len(data_files(faulted))) == (KILLED, before + 2)
     for deleted in 2, 0:
-        code, [report] = run_child(story, "orphans")
-        assert (code, report["files_deleted"], len(data_files(story))) == (0, deleted, before)
+        code, [report] = run_child(faulted, "orphans")
+        assert (code, report["files_deleted"], len(data_files(faulted))) == (0, deleted, before)
 
 
 @dataclass
 class Cleanup:
     """Orphan cleanup that comes between the files of a batch and its commit; `days_later` than they were written."""
 
-    story: Story
+    faulted: FaultedTable
     days_later: bool
     passed_seconds: float = 0.0
     report: OrphanReport | None = None
@@ -154,9 +154,9 @@ class Cleanup:
     def __call__(self) -> None:
         if self.days_later:
             self.passed_seconds = LONG_AGO_S
-            for path in data_files(self.story):
+            for path in data_files(self.faulted):
                 age(path)
-        self.report = self.story.sized().remove_orphan_files(dry_run=False)
+        self.report = self.faulted.sized().remove_orphan_files(dry_run=False)
 
     def monotonic(self) -> float:
         """The clock of the batch."""
@@ -164,35 +164,35 @@ class Cleanup:
 
     def meets(self, batch: pa.Table) -> Report:
         """Run the cleanup in the middle of the batch."""
-        table = self.story.sized_at(Environment(monotonic=self.monotonic))
-        sink = table.sink("s", query_id="q", listener=self.story.reports.append)
+        table = self.faulted.sized_at(Environment(monotonic=self.monotonic))
+        sink = table.sink("s", query_id="q", listener=self.faulted.reports.append)
         with armed("files-written", self):
-            return sink.run(self.story.batch(batch), BATCHES)
+            return sink.run(self.faulted.batch(batch), BATCHES)
 
 
 @pytest.mark.fault(30)
-def test_cleanup_spares_a_batch_under_way(story: Story) -> None:
-    """Orphan cleanup between the files of a batch and its commit leaves them alone, as it does all that is young."""
-    fill(story)
-    rows, cleanup = events(range(500, 530), hours=2), Cleanup(story, days_later=False)
+def test_cleanup_spares_a_batch_under_way(faulted: FaultedTable) -> None:
+    """Orphan cleanup between the writes and the commit of a batch keeps its files, because they are recent."""
+    fill(faulted)
+    rows, cleanup = events(range(500, 530), hours=2), Cleanup(faulted, days_later=False)
     assert cleanup.meets(rows).operations == ("append", "replace")
     assert cleanup.report is not None
     # new files of two partitions, and of each the merge with the older ones
     assert (cleanup.report.files_deleted, cleanup.report.young) == (0, 4)
-    story.expect(rows)
+    faulted.expect(rows)
 
 
 @pytest.mark.fault(30)
-def test_cleanup_after_days_fails_the_batch(story: Story) -> None:
-    """A batch whose files were taken for orphans after days fails, the table unchanged, and lands when sent again."""
-    fill(story)
-    rows, cleanup = events(range(500, 530), hours=2), Cleanup(story, days_later=True)
-    story.expect(rows)
-    snapshots = story.operations()
+def test_cleanup_after_days_fails_the_batch(faulted: FaultedTable) -> None:
+    """A batch whose files were removed as orphans after days fails; the table is unchanged, and a retry succeeds."""
+    fill(faulted)
+    rows, cleanup = events(range(500, 530), hours=2), Cleanup(faulted, days_later=True)
+    faulted.expect(rows)
+    snapshots = faulted.operations()
     with pytest.raises(RewriteFailed, match=r"are gone.*orphan"):
         cleanup.meets(rows)
     assert cleanup.report is not None
     assert cleanup.report.files_deleted == 4
-    assert story.operations() == snapshots
-    assert story.rows() == rows_of(events(range(BATCHES * 30), hours=2))
-    assert Cleanup(story, days_later=False).meets(rows).rows == 30
+    assert faulted.operations() == snapshots
+    assert faulted.rows() == rows_of(events(range(BATCHES * 30), hours=2))
+    assert Cleanup(faulted, days_later=False).meets(rows).rows == 30

@@ -24,8 +24,8 @@ from icesize.errors import (
 from icesize.failpoints import armed
 from icesize.report import Report
 from icesize.table.commit.protocol import BASE_EXPIRED
-from integration.faults.story import Story
-from integration.faults.work import (
+from integration.faults.faulted_table import FaultedTable
+from integration.faults.write_or_merge import (
     ALONE,
     BATCHES,
     HOWS,
@@ -35,7 +35,7 @@ from integration.faults.work import (
     SINKS,
     WAIT_S,
     Iceberg,
-    Work,
+    WriteOrMerge,
     at_the_same_time,
     each,
     meeting,
@@ -52,17 +52,17 @@ EARLY = [pytest.param(point, marks=pytest.mark.slow) for point in POINTS[:2]]
 
 
 @pytest.fixture
-def another(story: Story) -> Iterator[Story]:
+def another(faulted: FaultedTable) -> Iterator[FaultedTable]:
     """The table as another process has it."""
-    catalog = SqlCatalog("lake", **story.catalog.properties)
-    yield story.seen_by(catalog)
+    catalog = SqlCatalog("lake", **faulted.catalog.properties)
+    yield faulted.seen_by(catalog)
     catalog.close()
 
 
 @pytest.fixture
-def iceberg(rest_story: Story, mini: MiniRest) -> Iceberg:
+def iceberg(rest_faulted: FaultedTable, mini: MiniRest) -> Iceberg:
     """Another engine that sees the same tables as {}.db.events and {}.db.neighbour."""
-    return Iceberg(rest_story.spark, {".type": "rest", ".uri": mini.uri})
+    return Iceberg(rest_faulted.spark, {".type": "rest", ".uri": mini.uri})
 
 
 def dropped(report: Report, why: str) -> list[str]:
@@ -72,49 +72,50 @@ def dropped(report: Report, why: str) -> list[str]:
 
 @pytest.mark.fault(18)
 @pytest.mark.parametrize("how", BATCHES)
-def test_two_drivers_commit_one_batch(story: Story, another: Story, how: str) -> None:
-    """Of two drivers that commit one batch at once one lands; the other says "already committed" and leaves no file."""
-    work = Work(story, how)
-    work.prepare()
-    work.next_batch()
+def test_two_drivers_commit_one_batch(faulted: FaultedTable, another: FaultedTable, how: str) -> None:
+    """Of two drivers that commit one batch at the same time, one succeeds; the other finds it committed and leaves no
+    file."""
+    operation = WriteOrMerge(faulted, how)
+    operation.prepare()
+    operation.next_batch()
     with armed("before-swap", meeting()):
-        reports = at_the_same_time(work.again, work.of(another).again)
+        reports = at_the_same_time(operation.again, operation.of(another).again)
     assert sorted(report.already_committed for report in reports) == [False, True]
-    assert story.operations()[2:] == list(OPERATIONS[how])
-    assert story.leftovers() == set()
+    assert faulted.operations()[2:] == list(OPERATIONS[how])
+    assert faulted.leftovers() == set()
 
 
 @pytest.mark.fault(18)
 @pytest.mark.parametrize("how", BATCHES)
-def test_a_driver_wakes_up_batches_later(story: Story, another: Story, how: str) -> None:
-    """A driver that wakes up in a batch that others have gone past is refused; orphan cleanup finds what it wrote."""
-    work = Work(story, how)
-    work.prepare()
-    work.next_batch()
-    successor = work.of(another)
+def test_a_driver_wakes_up_batches_later(faulted: FaultedTable, another: FaultedTable, how: str) -> None:
+    """A driver that wakes up after newer batches is refused; orphan cleanup finds its files."""
+    operation = WriteOrMerge(faulted, how)
+    operation.prepare()
+    operation.next_batch()
+    successor = operation.of(another)
 
     def go_past() -> None:
         successor.again()
         successor.act()
 
-    with armed("before-swap", work.once(go_past)), pytest.raises(BatchOutOfOrder, match="Cannot commit batch 2"):
-        work.again()
+    with armed("before-swap", operation.once(go_past)), pytest.raises(BatchOutOfOrder, match="Cannot commit batch 2"):
+        operation.again()
     # its lost attempt was not looked up any more, so it deletes nothing
-    assert 0 < len([path for path in story.leftovers() if path.endswith(".parquet")]) <= 4
+    assert 0 < len([path for path in faulted.leftovers() if path.endswith(".parquet")]) <= 4
 
 
 @pytest.mark.fault(19)
 @pytest.mark.parametrize("how", each("append", "absorb once", "async", slow=("absorb",)))
-def test_two_streams_write_one_table(story: Story, how: str) -> None:
-    """Two streams that write the same partitions at the same time both get on, and every batch of both lands once."""
-    table, numbers = story.hasty(max_small_files=1), range(4)
-    sinks = [table.sink(name, listener=story.reports.append, **SINKS[how]) for name in "ab"]
+def test_two_streams_write_one_table(faulted: FaultedTable, how: str) -> None:
+    """Two streams that write the same partitions at the same time both progress, and each batch is committed once."""
+    table, numbers = faulted.hasty(max_small_files=1), range(4)
+    sinks = [table.sink(name, listener=faulted.reports.append, **SINKS[how]) for name in "ab"]
     parts = [[events(range(first + 8 * n, first + 8 * n + 8), 2) for n in numbers] for first in (0, 1000)]
     for rows in parts:
-        story.expect(*rows)
+        faulted.expect(*rows)
 
     def run(which: int) -> list[Report]:
-        reports = [sinks[which].run(story.batch(parts[which][n]), n) for n in numbers]
+        reports = [sinks[which].run(faulted.batch(parts[which][n]), n) for n in numbers]
         sinks[which].drain(WAIT_S)
         return reports
 
@@ -131,13 +132,13 @@ def test_two_streams_write_one_table(story: Story, how: str) -> None:
 
 @pytest.mark.fault(20)
 @pytest.mark.parametrize("how", HOWS)
-def test_another_writer_appends(story: Story, another: Story, how: str) -> None:
-    """Rows that another writer appends while we merge their partition stay, our merge lands on top of them."""
-    work = Work(story, how)
+def test_another_writer_appends(faulted: FaultedTable, another: FaultedTable, how: str) -> None:
+    """Rows that another writer appends during a merge stay, and the merge is committed on top of them."""
+    operation = WriteOrMerge(faulted, how)
     for number, point in enumerate(POINTS):
-        work.prepare()
-        with armed(point, work.once(lambda number=number: rival_append(another, 1000 + number))):  # type: ignore[misc]
-            report = work.act()
+        operation.prepare()
+        with armed(point, operation.once(lambda number=number: rival_append(another, 1000 + number))):  # type: ignore[misc]
+            report = operation.act()
         assert report.operations == OPERATIONS[how], point
         assert report.conflicts == (), point
 
@@ -145,26 +146,27 @@ def test_another_writer_appends(story: Story, another: Story, how: str) -> None:
 @pytest.mark.fault(21)
 @pytest.mark.parametrize("how", HOWS)
 @pytest.mark.parametrize("point", [*EARLY, POINTS[2]])
-def test_another_compaction_is_faster(story: Story, another: Story, how: str, point: str) -> None:
-    """A merge whose files another compaction has replaced is dropped, new rows land, and no row comes back."""
-    work = Work(story, how)
-    work.prepare()
-    with armed(point, work.once(lambda: another.sized(max_small_files=1).compact())):
-        report = work.act()
+def test_another_compaction_is_faster(faulted: FaultedTable, another: FaultedTable, how: str, point: str) -> None:
+    """A merge whose files another compaction replaced is dropped; new rows are committed, and no row returns."""
+    operation = WriteOrMerge(faulted, how)
+    operation.prepare()
+    with armed(point, operation.once(lambda: another.sized(max_small_files=1).compact())):
+        report = operation.act()
     assert dropped(report, "another writer removed a file of it")
     assert report.operations == ALONE.get(how, ())
-    assert story.leftovers() == set()
+    assert faulted.leftovers() == set()
 
 
 @pytest.mark.slow
 @pytest.mark.fault(21)
 @pytest.mark.parametrize("how", HOWS)
-def test_icebergs_own_compaction_is_faster(rest_story: Story, iceberg: Iceberg, how: str) -> None:
-    """The same beside Iceberg's `rewrite_data_files`: its files stay, our merge is dropped, new rows land."""
-    work = Work(rest_story, how)
-    work.prepare()
-    with armed("before-swap", work.once(iceberg.compact)):
-        report = work.act()
+def test_icebergs_own_compaction_is_faster(rest_faulted: FaultedTable, iceberg: Iceberg, how: str) -> None:
+    """The same holds beside Iceberg's `rewrite_data_files`: its files stay, the merge is dropped, new rows are
+    committed."""
+    operation = WriteOrMerge(rest_faulted, how)
+    operation.prepare()
+    with armed("before-swap", operation.once(iceberg.compact)):
+        report = operation.act()
     assert dropped(report, "another writer removed a file of it")
     # even what is written again leaves the partitions alone: another compactor is at work there
     assert report.operations == (("append",) if how in INLINE else ())
@@ -173,18 +175,20 @@ def test_icebergs_own_compaction_is_faster(rest_story: Story, iceberg: Iceberg, 
 @pytest.mark.fault(22)
 @pytest.mark.parametrize("how", each("append", "absorb once", slow=("absorb", "async", "compact", "maintain")))
 @pytest.mark.parametrize("mode", ["merge-on-read", pytest.param("copy-on-write", marks=pytest.mark.slow)])
-def test_rows_are_deleted_from_a_file_that_we_merge(rest_story: Story, iceberg: Iceberg, how: str, mode: str) -> None:
-    """Rows that another engine deletes after we have read them stay deleted: that merge is dropped, new rows land."""
-    work = Work(rest_story, how)
-    work.prepare()
+def test_rows_are_deleted_from_a_file_that_we_merge(
+    rest_faulted: FaultedTable, iceberg: Iceberg, how: str, mode: str
+) -> None:
+    """Rows that another engine deletes during a merge stay deleted: the merge is dropped, new rows are committed."""
+    operation = WriteOrMerge(rest_faulted, how)
+    operation.prepare()
     iceberg(f"ALTER TABLE {{}}.db.events SET TBLPROPERTIES ('write.delete.mode'='{mode}')")
 
     def delete() -> None:
         iceberg("DELETE FROM {}.db.events WHERE id IN (0, 12)")
-        rest_story.forget(0, 12)
+        rest_faulted.forget(0, 12)
 
-    with armed("files-written", work.once(delete)):
-        report = work.act()
+    with armed("files-written", operation.once(delete)):
+        report = operation.act()
     what = "deleted rows" if mode == "merge-on-read" else "removed a file"
     assert len(dropped(report, f"another writer {what} of it")) == 1
     # ids 0 and 12 are of hour h0: the merge of h1 is not concerned, but what was written at once is written again
@@ -195,19 +199,21 @@ def test_rows_are_deleted_from_a_file_that_we_merge(rest_story: Story, iceberg: 
 
 @pytest.mark.fault(22)
 @pytest.mark.parametrize("how", each("append", slow=("absorb", "absorb once", "compact", "maintain")))
-def test_keys_are_deleted_from_a_partition_that_we_merge(rest_story: Story, iceberg: Iceberg, how: str) -> None:
-    """Rows that an equality delete (as of Flink) hits after we have read them stay deleted, new rows are not hit;
-    merges of older files alone land all the same."""
-    work = Work(rest_story, how)
-    work.prepare()
+def test_keys_are_deleted_from_a_partition_that_we_merge(
+    rest_faulted: FaultedTable, iceberg: Iceberg, how: str
+) -> None:
+    """An equality delete (as of Flink) during a merge applies to older rows only; merges of older files are still
+    committed."""
+    operation = WriteOrMerge(rest_faulted, how)
+    operation.prepare()
 
     def delete() -> None:
         # the first row of the batch that is about to land is named as well: it is newer than the delete
-        iceberg.delete_ids(Path(local_path(rest_story.table().location()), "data", "deletes.parquet"), [0, 12, 20])
-        rest_story.forget(0, 12)
+        iceberg.delete_ids(Path(local_path(rest_faulted.table().location()), "data", "deletes.parquet"), [0, 12, 20])
+        rest_faulted.forget(0, 12)
 
-    with armed("files-written", work.once(delete)):
-        report = work.act()
+    with armed("files-written", operation.once(delete)):
+        report = operation.act()
     assert bool(dropped(report, "another writer deleted rows of it")) == how.startswith("absorb")
     assert report.operations == OPERATIONS[how]
     # PyIceberg counts delete files otherwise than Iceberg does, and cannot apply all of them
@@ -215,43 +221,43 @@ def test_keys_are_deleted_from_a_partition_that_we_merge(rest_story: Story, iceb
 
 
 @pytest.fixture
-def apart(story: Story) -> Iterator[tuple[Lake, Iceberg]]:
+def apart(faulted: FaultedTable) -> Iterator[tuple[Lake, Iceberg]]:
     """A catalog of its own that both sides have: PyIceberg cannot keep tables of format v3, as `MiniRest` has to."""
-    story.expect()
-    database, warehouse = story.folder / "apart.db", f"file://{story.folder}/apart"
+    faulted.expect()
+    database, warehouse = faulted.folder / "apart.db", f"file://{faulted.folder}/apart"
     settings = {".type": "jdbc", ".jdbc.schema-version": "V1", ".warehouse": warehouse}
-    iceberg = Iceberg(story.spark, {".uri": f"jdbc:sqlite:file:{database}", **settings})
+    iceberg = Iceberg(faulted.spark, {".uri": f"jdbc:sqlite:file:{database}", **settings})
     catalog = SqlCatalog(iceberg.name, uri=f"sqlite:///{database}", warehouse=warehouse)
     catalog.create_namespace("db")
-    yield Lake(catalog, story.folder), iceberg
+    yield Lake(catalog, faulted.folder), iceberg
     catalog.close()
 
 
 @pytest.mark.fault(22)
-def test_deletion_vectors(story: Story, apart: tuple[Lake, Iceberg]) -> None:
-    """Deletion vectors need table format v3, and tables of format v3 are refused before anything is written."""
+def test_deletion_vectors(faulted: FaultedTable, apart: tuple[Lake, Iceberg]) -> None:
+    """Deletion vectors need format version 3, and icesize refuses such tables before it writes anything."""
     lake, iceberg = apart
     iceberg("CREATE TABLE {}.db.events (id bigint, hour string, text string) TBLPROPERTIES ('format-version'='3')")
     with pytest.raises(UnsupportedTable, match="its format version is 3; icesize writes versions 1 and 2"):
-        lake.open(story.spark)
+        lake.open(faulted.spark)
 
 
 @pytest.mark.fault(22)
 @pytest.mark.parametrize("placement", ["append", pytest.param("absorb", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("point", "error"), [("files-written", UnsupportedTable), ("before-swap", CommitStateUnknown)])
 def test_a_table_gets_deletion_vectors_in_the_middle_of_a_batch(
-    story: Story, apart: tuple[Lake, Iceberg], placement: str, point: str, error: type[IcesizeError]
+    faulted: FaultedTable, apart: tuple[Lake, Iceberg], placement: str, point: str, error: type[IcesizeError]
 ) -> None:
-    """A table that is upgraded to format v3 in the middle of a batch is not written to any more: the batch fails."""
+    """If a table is upgraded to format version 3 during a batch, the batch fails and nothing is written to it."""
     lake, iceberg = apart
     lake.create()
-    sink = lake.open(story.spark).sink("s", placement=placement)
-    sink(story.batch(events(range(10))), 0)
+    sink = lake.open(faulted.spark).sink("s", placement=placement)
+    sink(faulted.batch(events(range(10))), 0)
     upgrade = "ALTER TABLE {}.db.events SET TBLPROPERTIES ('format-version'='3')"
-    with armed(point, lambda: iceberg(upgrade)), pytest.raises(error, match="format v3"):
-        sink(story.batch(events(range(10, 20))), 1)
+    with armed(point, lambda: iceberg(upgrade)), pytest.raises(error, match="format version is 3"):
+        sink(faulted.batch(events(range(10, 20))), 1)
     location = local_path(lake.table().metadata_location)
-    assert story.spark.read.format("iceberg").load(location).count() == 10
+    assert faulted.spark.read.format("iceberg").load(location).count() == 10
 
 
 def add(table: Table) -> None:
@@ -285,28 +291,28 @@ OUTDATED = "schema or partition spec changed while the merge ran"
 @pytest.mark.parametrize("point", [EARLY[1], POINTS[2]])
 @pytest.mark.parametrize("change", [add, widen, drop, rename])
 def test_the_schema_changes(
-    story: Story, another: Story, how: str, point: str, change: Callable[[Table], None]
+    faulted: FaultedTable, another: FaultedTable, how: str, point: str, change: Callable[[Table], None]
 ) -> None:
-    """A schema that changes in the middle of a batch drops merges of the old one; new rows land, or are refused."""
-    work = Work(story, how)
-    work.prepare()
+    """A schema change during a batch drops merges of the old schema; new rows are committed or refused."""
+    operation = WriteOrMerge(faulted, how)
+    operation.prepare()
     if change is widen:
-        with story.table().update_schema() as update:
+        with faulted.table().update_schema() as update:
             update.add_column("n", IntegerType())
     # files of the old schema can stay under a new name of a column, not without it; rows with older ones are outdated
     fits = how not in INLINE or change in (add, widen) or (change is rename and how != "absorb once")
-    with armed(point, work.once(lambda: change(another.table()))):
+    with armed(point, operation.once(lambda: change(another.table()))):
         if fits:
-            report = work.act()
+            report = operation.act()
             assert dropped(report, OUTDATED)
             assert report.operations == ALONE.get(how, ())
         else:
             # what was to be written again has a column that the table lacks now
             with pytest.raises(SchemaMismatch, match=r"the table lacks: 'text' \(string\)"):
-                work.act()
-            story.forget(*work.rows()["id"].to_pylist())
-    assert story.leftovers() == set()
-    story.columns = COLUMNS[change]
+                operation.act()
+            faulted.forget(*operation.rows()["id"].to_pylist())
+    assert faulted.leftovers() == set()
+    faulted.columns = COLUMNS[change]
 
 
 @pytest.mark.fault(23)
@@ -321,14 +327,19 @@ def test_the_schema_changes(
     ],
 )
 def test_the_table_is_replaced(
-    story: Story, apart: tuple[Lake, Iceberg], placement: str, columns: str, why: str | None, refused: str | None
+    faulted: FaultedTable,
+    apart: tuple[Lake, Iceberg],
+    placement: str,
+    columns: str,
+    why: str | None,
+    refused: str | None,
 ) -> None:
-    """A table that is replaced in the middle of a batch gets its rows as it wants them now, or the batch is refused."""
+    """A table replaced during a batch receives rows in its new schema, or the batch is refused."""
     lake, iceberg = apart
     lake.create()
-    sink = lake.open(story.spark).sink("s", placement=placement)
-    sink(story.batch(events(range(10))), 0)
-    folder, rows = Path(local_path(lake.table().location())), story.batch(events(range(10, 20)))
+    sink = lake.open(faulted.spark).sink("s", placement=placement)
+    sink(faulted.batch(events(range(10))), 0)
+    folder, rows = Path(local_path(lake.table().location())), faulted.batch(events(range(10, 20)))
     before, left = data_files(folder / "data"), [f"CREATE OR REPLACE TABLE {{}}.db.events ({columns}) USING iceberg"]
     with armed("files-written", lambda: left and iceberg(left.pop())):
         if refused is None:
@@ -337,10 +348,10 @@ def test_the_table_is_replaced(
             with pytest.raises(SchemaMismatch, match=refused):
                 sink.run(rows, 1)
     location = local_path(lake.table().metadata_location)
-    ids = [int(row.id) for row in story.spark.read.format("iceberg").load(location).select("id").collect()]
+    ids = [int(row.id) for row in faulted.spark.read.format("iceberg").load(location).select("id").collect()]
     assert sorted(ids) == ([] if refused else [*range(10, 20)])
     assert len(data_files(folder / "data") - before) == len(list(lake.table().scan().plan_files()))
-    story.expect()
+    faulted.expect()
 
 
 def by_bucket(table: Table) -> None:
@@ -358,23 +369,23 @@ def by_nothing(table: Table) -> None:
 @pytest.mark.parametrize("point", [EARLY[1], POINTS[2]])
 @pytest.mark.parametrize("change", [by_bucket, by_nothing])
 def test_the_partitioning_changes(
-    story: Story, another: Story, how: str, point: str, change: Callable[[Table], None]
+    faulted: FaultedTable, another: FaultedTable, how: str, point: str, change: Callable[[Table], None]
 ) -> None:
-    """A partitioning that changes in the middle of a batch drops merges; files stay in the spec they were made for."""
-    work = Work(story, how)
-    work.prepare()
-    old = {file.file_path for file in story.files()}
-    with armed(point, work.once(lambda: change(another.table()))):
-        report = work.act()
+    """A new partition spec during a batch drops merges; written files keep the spec they were made for."""
+    operation = WriteOrMerge(faulted, how)
+    operation.prepare()
+    old = {file.file_path for file in faulted.files()}
+    with armed(point, operation.once(lambda: change(another.table()))):
+        report = operation.act()
     assert dropped(report, OUTDATED)
     # in the new spec there is nothing that rows could be absorbed by
     assert report.operations == (("append",) if how in INLINE else ())
-    assert story.table().metadata.default_spec_id == 1
-    assert {file.spec_id for file in story.files() if file.file_path in old} == {0}
-    assert {file.spec_id for file in story.files() if file.file_path not in old} <= {1 if how == "absorb once" else 0}
-    hours = Counter(row[1] for row in story.rows())
-    assert {hour: story.table().scan(f"hour = '{hour}'").count() for hour in hours} == hours
-    assert story.leftovers() == set()
+    assert faulted.table().metadata.default_spec_id == 1
+    assert {file.spec_id for file in faulted.files() if file.file_path in old} == {0}
+    assert {file.spec_id for file in faulted.files() if file.file_path not in old} <= {1 if how == "absorb once" else 0}
+    hours = Counter(row[1] for row in faulted.rows())
+    assert {hour: faulted.table().scan(f"hour = '{hour}'").count() for hour in hours} == hours
+    assert faulted.leftovers() == set()
 
 
 def data_files(folder: Path) -> set[Path]:
@@ -382,7 +393,7 @@ def data_files(folder: Path) -> set[Path]:
 
 
 NOT_FOUND = r"Cannot find table 'lake\.db\.events'"
-FATES: dict[str, tuple[Callable[[Story], object], type[IcesizeError], str]] = {
+FATES: dict[str, tuple[Callable[[FaultedTable], object], type[IcesizeError], str]] = {
     "dropped": (lambda s: s.catalog.drop_table("db.events"), TableNotFound, NOT_FOUND),
     "dropped and made again": (
         lambda s: (s.catalog.drop_table("db.events"), s.make_again()), TableError, "dropped and created again",
@@ -395,63 +406,63 @@ FATES: dict[str, tuple[Callable[[Story], object], type[IcesizeError], str]] = {
 @pytest.mark.parametrize("how", RAISING)
 @pytest.mark.parametrize("point", [*EARLY, POINTS[2]])
 @pytest.mark.parametrize("fate", FATES)
-def test_the_table_goes_away(story: Story, another: Story, how: str, point: str, fate: str) -> None:
-    """A table that is dropped, made again or renamed in the middle of a batch fails it; the new one gets nothing."""
-    work = Work(story, how)
-    work.prepare()
-    folder = Path(local_path(story.table().location()))
+def test_the_table_goes_away(faulted: FaultedTable, another: FaultedTable, how: str, point: str, fate: str) -> None:
+    """If the table is dropped, recreated or renamed during a batch, the batch fails and the new one gets nothing."""
+    operation = WriteOrMerge(faulted, how)
+    operation.prepare()
+    folder = Path(local_path(faulted.table().location()))
     before = data_files(folder)
     act, error, message = FATES[fate]
-    with armed(point, work.once(lambda: act(another))), pytest.raises(error, match=message):
-        work.act()
+    with armed(point, operation.once(lambda: act(another))), pytest.raises(error, match=message):
+        operation.act()
     if point == "before-swap":
         # whether the catalog's "conflict" was true was not found out any more, so nothing is deleted
         assert data_files(folder) > before
     else:
         assert data_files(folder) == before
     if fate == "renamed":
-        story.catalog.rename_table("db.renamed", "db.events")
-        assert work.again().operations == OPERATIONS[how]
+        faulted.catalog.rename_table("db.renamed", "db.events")
+        assert operation.again().operations == OPERATIONS[how]
         return
     if fate == "dropped":
         another.make_again()
-    assert story.table().metadata.snapshots == []
-    assert not [key for key in story.table().properties if key.startswith("icesize.")]
+    assert faulted.table().metadata.snapshots == []
+    assert not [key for key in faulted.table().properties if key.startswith("icesize.")]
 
 
 @pytest.mark.fault(25)
-def test_the_table_goes_away_from_merges_beside_a_stream(story: Story, another: Story) -> None:
-    """Merges beside a stream whose table is made again write nothing to the new one, and tell."""
-    work = Work(story, "async")
-    work.prepare()
-    folder = Path(local_path(story.table().location()))
+def test_the_table_goes_away_from_merges_beside_a_stream(faulted: FaultedTable, another: FaultedTable) -> None:
+    """Background merges write nothing to a recreated table, and report it."""
+    operation = WriteOrMerge(faulted, "async")
+    operation.prepare()
+    folder = Path(local_path(faulted.table().location()))
     known: list[set[Path]] = []
 
     def make_again() -> None:
         known.append(data_files(folder))
         FATES["dropped and made again"][0](another)
 
-    with armed("background", work.once(make_again)):
-        report = work.act()
+    with armed("background", operation.once(make_again)):
+        report = operation.act()
     assert "dropped and created again" in report.notes[0]
     assert data_files(folder) == known[0]
-    assert story.table().metadata.snapshots == []
+    assert faulted.table().metadata.snapshots == []
 
 
 @pytest.mark.fault(26)
 @pytest.mark.parametrize("how", HOWS)
 @pytest.mark.parametrize("point", [*EARLY, POINTS[2]])
-def test_the_snapshot_that_we_read_expires(story: Story, another: Story, how: str, point: str) -> None:
-    """A merge whose planning snapshot has expired cannot be checked against what came after: it is dropped and told."""
-    work = Work(story, how)
-    work.prepare()
+def test_the_snapshot_that_we_read_expires(faulted: FaultedTable, another: FaultedTable, how: str, point: str) -> None:
+    """A merge whose planning snapshot has expired cannot be validated: it is dropped and reported."""
+    operation = WriteOrMerge(faulted, how)
+    operation.prepare()
 
     def expire_all() -> None:
         rival_append(another, 1000)
         expire(another.table())
 
-    with armed(point, work.once(expire_all)):
-        report = work.act()
+    with armed(point, operation.once(expire_all)):
+        report = operation.act()
     assert dropped(report, BASE_EXPIRED)
     assert report.operations == ALONE.get(how, ())
 
@@ -459,24 +470,24 @@ def test_the_snapshot_that_we_read_expires(story: Story, another: Story, how: st
 @pytest.mark.fault(36)
 @pytest.mark.parametrize("how", HOWS)
 @pytest.mark.parametrize("point", [*EARLY, POINTS[2]])
-def test_main_is_moved_beside_its_history(rest_story: Story, iceberg: Iceberg, how: str, point: str) -> None:
-    """A merge planned on a snapshot that main has left is dropped: rows that are deleted where main went stay so."""
-    work = Work(rest_story, how)
-    work.prepare()
+def test_main_is_moved_beside_its_history(rest_faulted: FaultedTable, iceberg: Iceberg, how: str, point: str) -> None:
+    """A merge planned on a snapshot that main has left is dropped; rows deleted on the new history stay deleted."""
+    operation = WriteOrMerge(rest_faulted, how)
+    operation.prepare()
     iceberg("ALTER TABLE {}.db.events SET TBLPROPERTIES ('write.delete.mode'='merge-on-read')")
     iceberg("ALTER TABLE {}.db.events CREATE BRANCH audit")
     iceberg("DELETE FROM {}.db.events.branch_audit WHERE id IN (0, 12)")
     # main gets the younger snapshot of the two, so that sequence numbers do not tell of the deletes
-    rival_append(rest_story, 1000)
+    rival_append(rest_faulted, 1000)
 
     def move() -> None:
         committed = range(20, 30) if how == "async" else ()
-        beside = rest_story.table().metadata.refs["audit"].snapshot_id
+        beside = rest_faulted.table().metadata.refs["audit"].snapshot_id
         iceberg(f"CALL {{}}.system.set_current_snapshot('db.events', {beside})")
-        rest_story.forget(0, 12, 1000, *committed)
+        rest_faulted.forget(0, 12, 1000, *committed)
 
-    with armed(point, work.once(move)):
-        report = work.act()
+    with armed(point, operation.once(move)):
+        report = operation.act()
     assert dropped(report, BASE_EXPIRED)
     assert report.operations == ALONE.get(how, ())
     # PyIceberg counts delete files otherwise than Iceberg does
@@ -486,18 +497,18 @@ def test_main_is_moved_beside_its_history(rest_story: Story, iceberg: Iceberg, h
 @pytest.mark.fault(26)
 @pytest.mark.parametrize("how", HOWS)
 @pytest.mark.parametrize("point", ["statistics", "planned"])
-def test_a_file_that_we_merge_is_gone(story: Story, how: str, point: str) -> None:
-    """A small file that is gone from storage is not merged and is named; new rows land, other files are merged. A
-    pass of maintenance has failed."""
-    work = Work(story, how, ends_well=False)
-    work.prepare()
-    input_file = next(Path(local_path(f.file_path)) for f in story.files() if f.partition[0] == "h0")
-    aside = story.folder / input_file.name
+def test_a_file_that_we_merge_is_gone(faulted: FaultedTable, how: str, point: str) -> None:
+    """A small file missing from storage is not merged and is named; new rows and other merges are committed. A
+    maintenance pass fails."""
+    operation = WriteOrMerge(faulted, how, ends_well=False)
+    operation.prepare()
+    input_file = next(Path(local_path(f.file_path)) for f in faulted.files() if f.partition[0] == "h0")
+    aside = faulted.folder / input_file.name
     # a merge without new rows does not look at rows: nothing is passed before it plans
-    with armed(point if how in INLINE else "planned", work.once(lambda: input_file.rename(aside))):
-        report = work.act()
+    with armed(point if how in INLINE else "planned", operation.once(lambda: input_file.rename(aside))):
+        report = operation.act()
     assert [note for note in report.notes if input_file.name in note]
     assert report.operations == OPERATIONS[how]
-    assert story.leftovers() == set()
+    assert faulted.leftovers() == set()
     # whoever took it away puts it back: no row of it is lost
     aside.rename(input_file)

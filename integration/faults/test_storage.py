@@ -9,8 +9,8 @@ from datetime import timedelta
 import pytest
 
 from icesize.errors import IcesizeError
+from integration.s3_faulted_table import Network, S3Story
 from integration.s3_proxy import Trouble
-from integration.s3_story import Network, S3Story
 from tests.support.spark_lake import events
 
 TRIES = 3
@@ -21,24 +21,24 @@ ROWS = [events(range(90 * n, 90 * n + 90), hours=3) for n in range(5)]
 
 
 @pytest.fixture
-def story(far_away: S3Story) -> S3Story:
+def faulted(far_away: S3Story) -> S3Story:
     """A table in an S3 server that icesize reaches by a network with troubles."""
     return far_away
 
 
 @pytest.fixture(params=["driver", pytest.param("executors", marks=pytest.mark.slow)])
-def writer(request: pytest.FixtureRequest, story: S3Story) -> str:
+def writer(request: pytest.FixtureRequest, faulted: S3Story) -> str:
     """Who writes the batches."""
     if request.param == "executors":
-        story.without_driver()
+        faulted.without_driver()
     return str(request.param)
 
 
-def write(story: S3Story, batches: range) -> None:
-    sink = story.sized().sink("s", query_id="q", listener=story.reports.append)
+def write(faulted: S3Story, batches: range) -> None:
+    sink = faulted.sized().sink("s", query_id="q", listener=faulted.reports.append)
     for number in batches:
-        sink.run(story.batch(ROWS[number]), number)
-        story.expect(ROWS[number])
+        sink.run(faulted.batch(ROWS[number]), number)
+        faulted.expect(ROWS[number])
 
 
 def tries(network: Network) -> list[int]:
@@ -48,63 +48,63 @@ def tries(network: Network) -> list[int]:
 
 
 @pytest.mark.fault(29)
-def test_a_store_that_is_overloaded_now_and_then(story: S3Story, network: Network, writer: str) -> None:
-    """A store that answers 503 SlowDown now and then makes a batch slower: each request is tried again, and the batch
-    is committed once, with its merges."""
-    write(story, range(3))
+def test_a_store_that_is_overloaded_now_and_then(faulted: S3Story, network: Network, writer: str) -> None:
+    """A store that sometimes responds 503 SlowDown only slows a batch: requests are retried, and the batch is committed
+    once."""
+    write(faulted, range(3))
     slow = [Trouble("slow-down", "PUT", 2), Trouble("slow-down", "POST", 2), Trouble("slow-down", "GET", 2)]
     network.http.trouble(*slow)
-    write(story, range(3, 4))
+    write(faulted, range(3, 4))
     assert sum(trouble != "" for _, _, trouble in network.http.seen()) == 6
-    assert story.operations() == ["append"] * 4 + ["replace"]
-    assert story.leftovers() == set()
+    assert faulted.operations() == ["append"] * 4 + ["replace"]
+    assert faulted.leftovers() == set()
 
 
 @pytest.mark.fault(29)
 @pytest.mark.parametrize("method", ["PUT", pytest.param("POST", marks=pytest.mark.slow)])
-def test_a_store_that_takes_nothing(story: S3Story, network: Network, writer: str, method: str) -> None:
-    """A store that answers every upload with SlowDown fails the batch after three tries, with the store's own words;
-    nothing of the batch is visible, and delivered again it lands."""
-    write(story, range(2))
-    before = story.table().metadata
+def test_a_store_that_takes_nothing(faulted: S3Story, network: Network, writer: str, method: str) -> None:
+    """A store that rejects every upload fails the batch after three attempts; nothing is visible, and later the batch
+    succeeds."""
+    write(faulted, range(2))
+    before = faulted.table().metadata
     network.http.trouble(Trouble("slow-down", method, ALWAYS))
     with pytest.raises(IcesizeError, match="SLOW_DOWN"):
-        write(story, range(2, 3))
+        write(faulted, range(2, 3))
     assert max(tries(network)) == TRIES
     network.heal()
-    assert story.table().metadata == before
-    assert story.leftovers() == set()
-    write(story, range(2, 4))
+    assert faulted.table().metadata == before
+    assert faulted.leftovers() == set()
+    write(faulted, range(2, 4))
 
 
 @pytest.mark.fault(29)
-def test_a_store_that_gives_no_data_files(story: S3Story, network: Network, writer: str) -> None:
-    """Small files that an overloaded store does not give are left as they are: the rows of the batch land, and the
-    report says which merge was dropped."""
-    write(story, range(3))
+def test_a_store_that_gives_no_data_files(faulted: S3Story, network: Network, writer: str) -> None:
+    """Small files that an overloaded store does not return stay unmerged; the rows are committed, and the report names
+    the merge."""
+    write(faulted, range(3))
     network.http.trouble(Trouble("slow-down", "GET", ALWAYS, path=r"\.parquet"))
-    write(story, range(3, 4))
+    write(faulted, range(3, 4))
     assert max(tries(network)) <= TRIES
     network.heal()
-    assert story.operations() == ["append"] * 4
+    assert faulted.operations() == ["append"] * 4
     # the store's word for it, or what its client makes of the status alone
-    notes = story.reports[-1].notes
+    notes = faulted.reports[-1].notes
     assert any(re.search(r"dropped.*(SLOW_DOWN|SERVICE_UNAVAILABLE)", note) for note in notes), notes
-    assert story.leftovers() == set()
+    assert faulted.leftovers() == set()
 
 
 @pytest.mark.fault(29)
-def test_a_store_that_gives_no_metadata(story: S3Story, network: Network) -> None:
-    """While the manifests of a table cannot be read nothing is written, and the error says why."""
-    write(story, range(2))
-    before = story.sizes()
+def test_a_store_that_gives_no_metadata(faulted: S3Story, network: Network) -> None:
+    """While manifests cannot be read, nothing is written, and the error gives the reason."""
+    write(faulted, range(2))
+    before = faulted.sizes()
     network.http.trouble(Trouble("slow-down", "GET", ALWAYS, path=r"\.avro"))
     # the store's word for it, or what its client makes of the status alone
     with pytest.raises(IcesizeError, match=r"SLOW_DOWN|SERVICE_UNAVAILABLE"):
-        write(story, range(2, 3))
+        write(faulted, range(2, 3))
     network.heal()
-    assert story.sizes() == before
-    write(story, range(2, 3))
+    assert faulted.sizes() == before
+    write(faulted, range(2, 3))
 
 
 @pytest.mark.fault(29)
@@ -119,18 +119,18 @@ def test_a_store_that_gives_no_metadata(story: S3Story, network: Network) -> Non
     ],
 )  # fmt: skip
 def test_a_store_that_deletes_nothing(
-    story: S3Story, network: Network, properties: dict[str, str], method: str, path: str
+    faulted: S3Story, network: Network, properties: dict[str, str], method: str, path: str
 ) -> None:
-    """Files of expired snapshots that an overloaded store does not delete are counted in the report, the snapshots are
-    gone all the same, and the next expiry deletes those files."""
-    story.catalog.properties.update(properties)
-    write(story, range(4))
-    story.sized().compact()
+    """Files that an overloaded store does not delete are counted; the snapshots expire, and the next expiry deletes the
+    files."""
+    faulted.catalog.properties.update(properties)
+    write(faulted, range(4))
+    faulted.sized().compact()
     network.http.trouble(Trouble("slow-down", method, ALWAYS, path=path))
-    first = story.sized().expire_snapshots(keep_versions=1, older_than=timedelta(0))
+    first = faulted.sized().expire_snapshots(keep_versions=1, older_than=timedelta(0))
     assert first.files_failed > 0
     assert first.files_deleted == {}
     network.heal()
-    second = story.sized().expire_snapshots(keep_versions=1, older_than=timedelta(0))
+    second = faulted.sized().expire_snapshots(keep_versions=1, older_than=timedelta(0))
     assert sum(second.files_deleted.values()) == first.files_failed
-    assert story.leftovers() == set()
+    assert faulted.leftovers() == set()

@@ -32,7 +32,7 @@ DAY_MS = 86_400_000
 A, B = range(1, 1201), range(2001, 2003)
 """Ids of the partitions `a` and `b`; the files of `a` overlap."""
 
-Make = Callable[[], AbstractContextManager["Story"]]
+Make = Callable[[], AbstractContextManager["FaultedTable"]]
 
 MERGE = ("planned", "writing", "files-written", "before-swap", "after-swap", "cleanup")
 PATHS = {
@@ -71,7 +71,7 @@ def age(table: Table) -> None:
 
 
 @dataclass(frozen=True)
-class Story:
+class FaultedTable:
     """The table of `fill`; a version of partition `a` may be restored."""
 
     catalog: SqlCatalog
@@ -114,11 +114,11 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Make:
     (folder / "table").rename(folder / "master")
 
     @contextmanager
-    def again() -> Iterator[Story]:
+    def again() -> Iterator[FaultedTable]:
         shutil.copytree(folder / "master", folder / "table")
         catalog = sqlite_catalog(folder / "table")
         try:
-            yield Story(catalog, *facts)
+            yield FaultedTable(catalog, *facts)
         finally:
             catalog.close()
             shutil.rmtree(folder / "table")

@@ -17,7 +17,7 @@ from icesize.table.commit.protocol import Base, CommitRequest, Overtaken
 from icesize.table.commit.request import steps_of
 from icesize.table.records.ledger import LedgerEntry
 from tests.support.fake_catalog import PART, FakeCatalog, State, commit_of_run, written
-from tests.support.schedules import Desk, Ended, Moment, Program, Rival, Search
+from tests.support.interleavings import Desk, Ended, Moment, Program, Rival, Search
 
 ENVIRONMENT = Environment(lambda: 0.0, sleep=lambda seconds: None)
 """A sleep is no choice: nobody can tell it from being late with what comes after it, which is one."""

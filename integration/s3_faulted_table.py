@@ -1,4 +1,4 @@
-"""A `Story` whose table lies in a real S3 server, under Iceberg's Java REST catalog, and the network to both."""
+"""A `FaultedTable` whose table lies in a real S3 server, under Iceberg's Java REST catalog, and the network to both."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.table import Table
 from pyspark.sql import SparkSession
 
-from integration.faults.story import LONG_AGO_S, Story, needed
+from integration.faults.faulted_table import LONG_AGO_S, FaultedTable, needed
 from integration.object_store import ObjectStore, ObjectStoreProxy, ToxicProxy
 from integration.tools import local_path, spark_rows
 from tests.support.tables import check_batches, live_paths
@@ -28,7 +28,7 @@ _HASTE = {"s3.connect-timeout": "2", "s3.request-timeout": "2"}
 
 
 @dataclass
-class S3Story(Story):
+class S3Story(FaultedTable):
     """The same invariants, asked of the store itself. Spark reads by Iceberg's S3FileIO, without any proxy."""
 
     store: ObjectStore = field(kw_only=True)
@@ -88,14 +88,14 @@ class Network:
 
 
 @contextmanager
-def s3_story(
+def s3_faulted(
     spark: SparkSession,
     store: ObjectStore,
     rest_uri: str,
     endpoint: str = "",
     properties: Mapping[str, str] | None = None,
 ) -> Iterator[S3Story]:
-    """A story in an empty bucket. icesize goes to the store by `endpoint` when one is given; `properties` are the
+    """A faulted in an empty bucket. icesize goes to the store by `endpoint` when one is given; `properties` are the
     catalog client's."""
     store.empty(BUCKET)
     settings = store.properties(endpoint) | _HASTE | dict(properties or {})
@@ -106,7 +106,7 @@ def s3_story(
             catalog.drop_table(f"db.{name}")
         except NoSuchTableError:
             continue
-    story = S3Story(catalog, store.folder, spark=spark, store=store)  # type: ignore[arg-type]
-    story.begin()
-    yield story
+    faulted = S3Story(catalog, store.folder, spark=spark, store=store)  # type: ignore[arg-type]
+    faulted.begin()
+    yield faulted
     catalog.close()

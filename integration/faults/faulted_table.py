@@ -31,7 +31,7 @@ LONG_AGO_S = 4 * 86_400
 
 
 @dataclass
-class Story(Lake):
+class FaultedTable(Lake):
     """One fault and its table `db.events`; `expect` says which rows must be in it at the end.
 
     `db.neighbour` lies beside it and must stay as it is. `reports` are what batches and maintenance said. `columns` are
@@ -62,7 +62,7 @@ class Story(Lake):
         environment = Environment(monotonic=lambda: self.time.seconds, sleep=self.time.sleep, limits=self.limits)
         return icesize.open(self.spark, "db.events", catalog=self.catalog, policy=settings, environment=environment)
 
-    def seen_by(self, catalog: Catalog) -> Story:
+    def seen_by(self, catalog: Catalog) -> FaultedTable:
         """The same tables as another process has them, by a catalog client of its own; expectations are shared."""
         self.expect()
         return replace(self, catalog=catalog)  # type: ignore[arg-type]

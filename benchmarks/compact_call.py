@@ -1,6 +1,6 @@
 """One call that compacts the table `db.t`, in a process of its own: rows of `benchmarks.compact_rivals`.
 
-    python -m benchmarks.compact_ways WAY URI TARGET_BYTES
+    python -m benchmarks.compact_call WAY URI TARGET_BYTES
 
 Prints one JSON line, what the call alone took. What a way needs is imported by it alone: importing counts, and the
 environment of `rust`, which starts this file by its path, has nothing of the project.

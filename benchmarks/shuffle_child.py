@@ -1,7 +1,7 @@
 """Appends with icesize and with Iceberg's distributions over a given number of writers, each in a process of its own.
 
-    python -m benchmarks.shuffles ours DATA WAREHOUSE --tasks 60 --target-bytes 117000 --partition hour
-    python -m benchmarks.shuffles iceberg DATA WAREHOUSE --tasks 60 --target-bytes 117000 --distribution hash
+    python -m benchmarks.shuffle_child ours DATA WAREHOUSE --tasks 60 --target-bytes 117000 --partition hour
+    python -m benchmarks.shuffle_child iceberg DATA WAREHOUSE --tasks 60 --target-bytes 117000 --distribution hash
 
 Each prints one JSON line. The warehouse must be empty but for the table's metadata folder. Iceberg's distributions get
 `spark.sql.shuffle.partitions` = tasks and no coalescing of them; the rest of adaptive execution is as Spark has it.
@@ -67,7 +67,7 @@ class Workload:
         given += ["--partition", self.partition, "--tasks", str(self.tasks), *options]
         try:
             with footprint.MetadataReads(self.warehouse) as reads:
-                answer = run_child("benchmarks.shuffles", program, str(self.data), str(self.warehouse), *given)
+                answer = run_child("benchmarks.shuffle_child", program, str(self.data), str(self.warehouse), *given)
         finally:
             shutil.rmtree(self.warehouse)
         figures = reads.figures()
@@ -199,7 +199,7 @@ def _spark_partition(name: str) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.shuffles", description="Appends, measured.")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.shuffle_child", description="Appends, measured.")
     commands = parser.add_subparsers(required=True)
     mine = commands.add_parser("ours", help="through icesize's sink")
     mine.add_argument("--sink", default="{}", help="the sink's options")

@@ -1,8 +1,8 @@
 """Expiry of old snapshots by icesize and by Iceberg's `expire_snapshots`, each in a process of its own.
 
-    python -m benchmarks.expiries ours WAREHOUSE --retain 100
-    python -m benchmarks.expiries iceberg WAREHOUSE --retain 100 --concurrent 4
-    python -m benchmarks.expiries commits WAREHOUSE --retain 100
+    python -m benchmarks.expire_child ours WAREHOUSE --retain 100
+    python -m benchmarks.expire_child iceberg WAREHOUSE --retain 100 --concurrent 4
+    python -m benchmarks.expire_child commits WAREHOUSE --retain 100
 
 Each prints one JSON line and works on the table `c.db.t` of `benchmarks.snapshots`.
 """
@@ -41,18 +41,18 @@ _PROFILE_LINES = 25
 def ours(warehouse: Path, retain: int, profile: bool = False) -> dict[str, Any]:
     """Expire all but the newest `retain` snapshots with icesize; `profile` adds where the time goes, as text."""
     options = ["--retain", str(retain), *(["--profile"] if profile else [])]
-    return run_child("benchmarks.expiries", "ours", str(warehouse), *options)
+    return run_child("benchmarks.expire_child", "ours", str(warehouse), *options)
 
 
 def iceberg(warehouse: Path, retain: int, concurrent: int | None) -> dict[str, Any]:
     """The same with Iceberg's procedure, in a session that has expired another table before the clock starts."""
     options = ["--retain", str(retain), *(["--concurrent", str(concurrent)] if concurrent else [])]
-    return run_child("benchmarks.expiries", "iceberg", str(warehouse), *options)
+    return run_child("benchmarks.expire_child", "iceberg", str(warehouse), *options)
 
 
 def commits(warehouse: Path, retain: int) -> dict[str, Any]:
     """Median time to commit one file, before and after all but the newest `retain` snapshots expired."""
-    return run_child("benchmarks.expiries", "commits", str(warehouse), "--retain", str(retain))
+    return run_child("benchmarks.expire_child", "commits", str(warehouse), "--retain", str(retain))
 
 
 def _ours(args: argparse.Namespace) -> dict[str, Any]:
@@ -150,7 +150,7 @@ def _commit_seconds(table: SizedTable) -> float:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.expiries", description="Expiries, timed.")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.expire_child", description="Expiries, timed.")
     commands = parser.add_subparsers(required=True)
     mine = commands.add_parser("ours")
     mine.add_argument("--profile", action="store_true")

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from icesize.report import Report
 from icesize.spark.stream.sink import Sink
-from integration.faults.story import Story
+from integration.faults.faulted_table import FaultedTable
 from tests.support.spark_lake import events
 
 T = TypeVar("T")
@@ -62,14 +62,14 @@ WAIT_S = 120
 
 
 @dataclass
-class Work:
+class WriteOrMerge:
     """Batches of ten rows over the hours h0 and h1; the last one, or the merge after it, is what the fault happens to.
 
     Batch n has the ids 10 n to 10 n + 9. `policy` keys go to the table. Waits between attempts at a commit move
-    `story.time`, and nobody waits. `ends_well` is whether a pass of maintenance is to have no failed step.
+    `faulted.time`, and nobody waits. `ends_well` is whether a pass of maintenance is to have no failed step.
     """
 
-    story: Story
+    faulted: FaultedTable
     how: str = "append"
     policy: dict[str, object] = field(default_factory=dict)
     number: int = -1
@@ -91,7 +91,7 @@ class Work:
     def next_batch(self) -> None:
         """Go on to the next batch, whose rows the table has to have in the end."""
         self.number += 1
-        self.story.expect(self.rows())
+        self.faulted.expect(self.rows())
 
     def rows(self) -> pa.Table:
         """The rows of the batch."""
@@ -100,9 +100,9 @@ class Work:
     def again(self) -> Report:
         """The batch (once more), or the merge."""
         if self.how == "compact":
-            return self._told(self.story.hasty(**self._policy).compact())
+            return self._told(self.faulted.hasty(**self._policy).compact())
         if self.how == "maintain":
-            upkeep = self.story.hasty(**self._policy).maintain()
+            upkeep = self.faulted.hasty(**self._policy).maintain()
             assert upkeep.is_well == self.ends_well, upkeep.failed
             return self._told(upkeep.merges[0])
         sink = self._sink(self.how)
@@ -122,31 +122,31 @@ class Work:
 
         return act
 
-    def of(self, story: Story) -> Work:
+    def of(self, faulted: FaultedTable) -> WriteOrMerge:
         """The same work as another process does it."""
-        return replace(self, story=story)
+        return replace(self, faulted=faulted)
 
     @property
     def _policy(self) -> dict[str, object]:
         return {"max_small_files": 1, **self.policy}
 
     def _sink(self, how: str, **options: Any) -> Sink:
-        table = self.story.hasty(**self._policy)
-        return table.sink("s", query_id="q", listener=self.story.reports.append, **SINKS[how], **options)
+        table = self.faulted.hasty(**self._policy)
+        return table.sink("s", query_id="q", listener=self.faulted.reports.append, **SINKS[how], **options)
 
     def _df(self) -> DataFrame:
-        return self.story.batch(self.rows())
+        return self.faulted.batch(self.rows())
 
     def _told(self, report: Report) -> Report:
-        self.story.reports.append(report)
+        self.faulted.reports.append(report)
         return report
 
 
-def rival_append(story: Story, *ids: int) -> None:
+def rival_append(faulted: FaultedTable, *ids: int) -> None:
     """Another engine (PyIceberg) appends rows, which the table has to have in the end; hours take turns."""
     rows = events(list(ids), hours=2)
-    story.expect(rows)
-    story.table().append(rows.cast(rows.schema.set(0, rows.schema.field("id").with_nullable(False))))
+    faulted.expect(rows)
+    faulted.table().append(rows.cast(rows.schema.set(0, rows.schema.field("id").with_nullable(False))))
 
 
 def meeting(parties: int = 2) -> Callable[[], None]:

@@ -1,8 +1,8 @@
 """icesize on the benchmark's rows, each run in a process of its own; the counterpart of `benchmarks.peers`.
 
-    python -m benchmarks.ours stream DATA WAREHOUSE --target-bytes 4000000 --partition hour
-    python -m benchmarks.ours compact WAREHOUSE --target-bytes 134217728
-    python -m benchmarks.ours cluster WAREHOUSE --by user_id,event_time --strategy zorder --target-bytes 4194304
+    python -m benchmarks.icesize_child stream DATA WAREHOUSE --target-bytes 4000000 --partition hour
+    python -m benchmarks.icesize_child compact WAREHOUSE --target-bytes 134217728
+    python -m benchmarks.icesize_child cluster WAREHOUSE --by user_id --strategy zorder --target-bytes 4000000
 
 Each prints one JSON line.
 """
@@ -67,7 +67,7 @@ def stream(
     options = ["--target-bytes", str(target_bytes), "--batches", str(batches), "--partition", partition]
     options += ["--policy", json.dumps(policy), "--sink", json.dumps(sink), "--every", str(every_seconds)]
     options += ["--streaming"] if streaming else []
-    return run_child("benchmarks.ours", "stream", str(data), str(warehouse), *options, under=under)
+    return run_child("benchmarks.icesize_child", "stream", str(data), str(warehouse), *options, under=under)
 
 
 def compact(warehouse: Path, target_bytes: int) -> dict[str, Any]:
@@ -76,7 +76,7 @@ def compact(warehouse: Path, target_bytes: int) -> dict[str, Any]:
     Returns `seconds`, `phases`, `bytes` by how they were moved and the same of the `warm_up`, `before` and `after`,
     groups in a `second_plan` and the `rows`.
     """
-    return run_child("benchmarks.ours", "compact", str(warehouse), "--target-bytes", str(target_bytes))
+    return run_child("benchmarks.icesize_child", "compact", str(warehouse), "--target-bytes", str(target_bytes))
 
 
 def cluster(warehouse: Path, by: str, strategy: str, target_bytes: int) -> dict[str, Any]:
@@ -86,7 +86,7 @@ def cluster(warehouse: Path, by: str, strategy: str, target_bytes: int) -> dict[
     files that the second run has rewritten (`rewritten_again`).
     """
     options = ("--by", by, "--strategy", strategy, "--target-bytes", str(target_bytes))
-    return run_child("benchmarks.ours", "cluster", str(warehouse), *options)
+    return run_child("benchmarks.icesize_child", "cluster", str(warehouse), *options)
 
 
 def _stream(args: argparse.Namespace) -> dict[str, Any]:
@@ -265,7 +265,7 @@ def _plan(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.ours", description="icesize, timed.")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.icesize_child", description="icesize, timed.")
     commands = parser.add_subparsers(required=True)
     streaming = commands.add_parser("stream")
     streaming.add_argument("data", type=Path)
