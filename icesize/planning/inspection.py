@@ -215,14 +215,13 @@ def _histogram(sizes: list[int], limit_bytes: int) -> tuple[SizeClass, ...]:
 def _deletes(
     partitions: Sequence[PartitionFacts], policy: SizePolicy, labels: Mapping[PartitionKey, dict[str, str | None]]
 ) -> PendingDeletes:
-    hit = {facts.key: some for facts in partitions if (some := facts.with_deletes)}
+    hit = [(facts, files) for facts in partitions if (files := facts.with_deletes)]
     if not hit:
         return PendingDeletes()
-    files = [file for some in hit.values() for file in some]
-    opened = {
-        facts.key: sum(f.delete_files for f in hit.get(facts.key, ())) / max(1, facts.files) for facts in partitions
-    }
-    worst = max(hit, key=lambda key: opened[key])
+    files = [file for _, some in hit for file in some]
+    opened = [sum(file.delete_files for file in some) / max(1, facts.files) for facts, some in hit]
+    worst_per_file = max(opened)
+    worst, _ = hit[opened.index(worst_per_file)]
     known = sum(file.deleted_rows for file in files)
     classes = Counter(1 << (file.delete_files.bit_length() - 1) for file in files)
     return PendingDeletes(
@@ -231,8 +230,8 @@ def _deletes(
         deleted_rows=known,
         row_share=known / max(1, sum(facts.rows for facts in partitions)),
         delete_files_per_file=sum(f.delete_files for f in files) / sum(facts.files for facts in partitions),
-        worst=labels[worst],
-        worst_per_file=opened[worst],
+        worst=labels[worst.key],
+        worst_per_file=worst_per_file,
         delete_files_max=max(file.delete_files for file in files),
         histogram=tuple(DeletesClass(least, count) for least, count in sorted(classes.items())),
     )

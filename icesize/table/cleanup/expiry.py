@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from icesize import failpoints
 from icesize.environment import MAX_CONCURRENT_DELETES, Environment, Stopwatch, rounded
