@@ -163,6 +163,14 @@ def integers(array: pa.Array) -> pa.Array:
     return array.view(pa.int32() if array.type.bit_width == 32 else pa.int64())
 
 
+def ranked_floats(array: pa.Array) -> pa.Array:
+    """Integers in the order of the floats: the bits of negative ones run backwards."""
+    bits = integers(array)
+    top = pa.scalar(2 ** (bits.type.bit_width - 1) - 1, bits.type)
+    forwards = pc.if_else(pc.less(bits, pa.scalar(0, bits.type)), pc.bit_wise_xor(bits, top), bits)
+    return pc.if_else(pc.is_nan(array), top, forwards)
+
+
 def _floor(array: pa.Array, unit: int) -> pa.Array:
     """Division rounding down, also before 1970; Arrow's own rounds towards zero."""
     divisor = pa.scalar(unit, array.type)

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
-from icesize.parquet.files.partitioning import integers, plain
+from icesize.parquet.files.partitioning import plain, ranked_floats
 from icesize.parquet.ordering.curves import Words
 
 Rows = npt.NDArray[np.int64]
@@ -33,14 +33,6 @@ def as_key(values: pa.Array) -> pa.Array:
     if types.is_decimal128(kind) and kind.precision <= _WHOLE_DIGITS:
         return values.view(pa.decimal128(kind.precision, 0)).cast(pa.int64())
     return values
-
-
-def ranked_floats(array: pa.Array) -> pa.Array:
-    """Integers in the order of the floats: the bits of negative ones run backwards."""
-    bits = integers(array)
-    top = pa.scalar(2 ** (bits.type.bit_width - 1) - 1, bits.type)
-    forwards = pc.if_else(pc.less(bits, pa.scalar(0, bits.type)), pc.bit_wise_xor(bits, top), bits)
-    return pc.if_else(pc.is_nan(array), top, forwards)
 
 
 def words_of(values: pa.Array, *, descending: bool = False, nulls_last: bool = False) -> list[Words]:

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from icesize.parquet.files.partitioning import ranked_floats
 from icesize.parquet.format.fields import ColumnChunk, FileMetaData, LogicalType, SchemaElement
 from icesize.parquet.format.fields import RowGroup as RowGroupIds
 from icesize.parquet.format.footer import MAGIC, Footer
@@ -24,7 +25,6 @@ from icesize.parquet.format.refusals import CopyRefused, Refusal
 from icesize.parquet.format.schema import DOUBLE, FLOAT, INT32, INT64, Element
 from icesize.parquet.format.statistics import Order
 from icesize.parquet.format.thrift import Fields, bytes_field, struct_field, structs_field, structs_of, write_struct
-from icesize.parquet.ordering.sort_keys import ranked_floats
 
 _STRUCTURE = (
     SchemaElement.TYPE,
