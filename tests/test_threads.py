@@ -27,7 +27,7 @@ def test_eight_threads_work_on_two_tables_without_spark(lake: SqlCatalog, monkey
     """No call fails, each file is replaced once, whoever comes first, and no row is lost."""
     filled(lake)
     one, other = (icesize.open(None, "db.t", catalog=lake) for _ in range(2))
-    monkeypatch.setattr(store, "read_columns", Meeting().ahead_of(store.read_columns))
+    monkeypatch.setattr(store, "read_facts", Meeting().ahead_of(store.read_facts))
     looks: list[Callable[[], object]] = [one.inspect, other.plan, other.inspect, one.plan]
     reports = all_at_once([*looks, one.compact, other.compact, one.after_batch, other.compact])[4:]
     assert sum(report.files_removed for report in reports if isinstance(report, icesize.Report)) == 8
