@@ -51,10 +51,11 @@ class Fetched:
         paths = [path for file in inputs if (path := self._storage.local_path(file.path)) is not None]
         if len(paths) == len(inputs):
             return [_local(path) for path in paths]
-        missing = [file for file in inputs if file.path not in self._sources]
-        fetched = {file.path: source for file, source in zip(missing, self._fetch_all(missing), strict=True)}
-        self._sources |= {path: source for path, source in fetched.items() if not isinstance(source, Refusal)}
-        return [self._sources.get(file.path) or fetched[file.path] for file in inputs]
+        known = [self._sources.get(file.path) for file in inputs]
+        fetched = iter(self._fetch_all([file for file, source in zip(inputs, known, strict=True) if source is None]))
+        found = [next(fetched) if source is None else source for source in known]
+        self._sources |= {f.path: s for f, s in zip(inputs, found, strict=True) if not isinstance(s, Refusal)}
+        return found
 
     def fetch_remote(self, inputs: Sequence[FileFact]) -> None:
         """Fetch the inputs that are not local before they are read more than once."""
