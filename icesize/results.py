@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any, ClassVar, TypeVar
 
 Value = str | Callable[[Any], Any] | None
+Keys = Mapping[str, Value]
 R = TypeVar("R", bound="Result")
 
 
@@ -33,7 +34,7 @@ class Result:
     """
 
     __slots__ = ()
-    KEYS: ClassVar[Mapping[str, Value]] = {}
+    KEYS: ClassVar[Keys] = {}
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-ready values under stable keys; later releases may add keys, never rename them."""

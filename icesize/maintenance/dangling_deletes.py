@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache
+from typing import ClassVar
 
 from icesize.environment import Stopwatch, rounded
 from icesize.errors import RewriteFailed
@@ -19,7 +20,7 @@ from icesize.parquet.deletes.positions import paths_named
 from icesize.parquet.files.storage import Storage
 from icesize.parquet.rewriting.threads import THREADS
 from icesize.planning.files import DeleteFile
-from icesize.results import Result, keys
+from icesize.results import Keys, Result, keys
 from icesize.table.commit.steps.remove_dangling_deletes import RemoveDanglingDeletes
 from icesize.units import format_count
 
@@ -44,7 +45,7 @@ class DanglingReport(Result):
     notes: tuple[str, ...] = ()
     seconds: dict[str, float] = field(default_factory=dict)
 
-    KEYS = keys("snapshot_ids")
+    KEYS: ClassVar[Keys] = keys("snapshot_ids")
 
     @property
     def snapshot_ids(self) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
-from typing import Any
+from typing import Any, ClassVar
 
 from icesize.errors import ClusteringOff, CommitStateUnknown, RewriteFailed, UnsupportedTable
 from icesize.maintenance.clustering import Wish, cluster_round, plan_clustering, wanted_by
@@ -25,7 +25,7 @@ from icesize.maintenance.rounds import Budget
 from icesize.maintenance.table_context import TableContext, Tally
 from icesize.planning.plan import Plan
 from icesize.report import Report
-from icesize.results import Result, keys
+from icesize.results import Keys, Result, keys
 from icesize.table.catalog.access_errors import said
 from icesize.table.cleanup.expiry import ExpiryReport, expire
 from icesize.table.cleanup.orphans import OrphanReport, OrphanSearch
@@ -62,7 +62,7 @@ class UpkeepReport(Result):
     left: tuple[str, ...] = ()
     seconds: float = 0.0
 
-    KEYS = keys("bytes_merged")
+    KEYS: ClassVar[Keys] = keys("bytes_merged")
 
     @property
     def is_well(self) -> bool:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 from icesize.environment import Stopwatch, rounded
 from icesize.maintenance.table_context import TableContext
-from icesize.results import Result, keys
+from icesize.results import Keys, Result, keys
 from icesize.table.catalog.history import head_snapshot
 from icesize.table.commit.steps.rewrite_manifests import RewriteManifests
 from icesize.table.manifests.lists import manifests_in
@@ -28,7 +29,7 @@ class ManifestReport(Result):
     notes: tuple[str, ...] = ()
     seconds: dict[str, float] = field(default_factory=dict)
 
-    KEYS = keys("snapshot_ids")
+    KEYS: ClassVar[Keys] = keys("snapshot_ids")
 
     @property
     def snapshot_ids(self) -> tuple[int, ...]:

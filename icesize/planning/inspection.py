@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import dropwhile
+from typing import ClassVar
 
 from icesize.planning.delete_reach import is_due
 from icesize.planning.files import Layout, PartitionFacts, PartitionKey, SkipReason
@@ -16,7 +17,7 @@ from icesize.planning.partition_labels import label_of
 from icesize.planning.plan import Plan, alike
 from icesize.planning.scan_cost import NO_COST, PRICE_PER_1000_REQUESTS, LayoutCost
 from icesize.policy import MIB, SizePolicy
-from icesize.results import Advice, Result, keys
+from icesize.results import Advice, Keys, Result, keys
 from icesize.units import format_count
 
 WORST_SHOWN = 10
@@ -124,7 +125,7 @@ class Inspection(Result):
     cost: LayoutCost = NO_COST
     filters: tuple[FilterUse, ...] = ()
 
-    KEYS = keys(advice=lambda inspection: list(map(str, inspection.advice)))
+    KEYS: ClassVar[Keys] = keys(advice=lambda inspection: list(map(str, inspection.advice)))
 
 
 def inspect(

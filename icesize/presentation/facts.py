@@ -6,11 +6,12 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 from icesize.planning.inspection import Inspection
 from icesize.planning.plan import Plan
 from icesize.planning.trends import FileSizes, Trends
-from icesize.results import Advice, Result, keys
+from icesize.results import Advice, Keys, Result, keys
 from icesize.table.past.commits import CommitKind, History
 from icesize.units import format_bytes, format_count
 
@@ -50,7 +51,7 @@ class Facts(Result):
     sizes: Comparison
     advice: tuple[Advice, ...]
 
-    KEYS = keys("table")
+    KEYS: ClassVar[Keys] = keys("table")
 
     @property
     def table(self) -> str:

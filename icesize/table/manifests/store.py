@@ -49,7 +49,7 @@ class Memory:
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
         self.max_bytes: int = max_bytes
-        self.lock = threading.Lock()
+        self.lock: threading.Lock = threading.Lock()
         self.held: OrderedDict[tuple[str, str], _Held] = OrderedDict()
         self.held_bytes: int = 0
 

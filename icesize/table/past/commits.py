@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import islice
 from statistics import median
-from typing import Any
+from typing import Any, ClassVar
 
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot
 
 from icesize.errors import BatchError
 from icesize.planning.retention.ancestry import SnapshotFact, is_one_commit
-from icesize.results import Result, keys
+from icesize.results import Keys, Result, keys
 from icesize.table.catalog.history import count_of, fact_of, is_ours, main_history, number_of, operation_of, summary_of
 from icesize.table.records import ledger
 from icesize.table.records.summary import (
@@ -142,7 +142,7 @@ class PastCommit(Result):
     total_rows: int | None = None
     seconds: float | None = None
 
-    KEYS = keys("write_amplification")
+    KEYS: ClassVar[Keys] = keys("write_amplification")
 
     @property
     def write_amplification(self) -> float | None:
@@ -172,7 +172,7 @@ class History(Result):
     commits_kept: int = 0
     since_ms: int | None = None
 
-    KEYS = keys("write_amplification", "seconds_per_batch")
+    KEYS: ClassVar[Keys] = keys("write_amplification", "seconds_per_batch")
 
     @property
     def write_amplification(self) -> float | None:

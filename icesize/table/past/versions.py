@@ -10,12 +10,13 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import zip_longest
+from typing import ClassVar
 
 from pyiceberg.io import FileIO
 from pyiceberg.table.metadata import TableMetadata
 
 from icesize.planning.files import PartitionKey
-from icesize.results import Result, keys
+from icesize.results import Keys, Result, keys
 from icesize.table.catalog.history import main_history
 from icesize.table.manifests.store import ManifestStore
 from icesize.table.past.commits import Commit, runs_of
@@ -49,7 +50,7 @@ class Version(Result):
     batch_id: int | None = None
     current: bool = False
 
-    KEYS = keys(key=None)
+    KEYS: ClassVar[Keys] = keys(key=None)
 
 
 def versions(

@@ -91,10 +91,10 @@ def test_a_catalog_that_hangs_keeps_no_other_from_being_opened(
 def test_a_table_that_takes_a_name_has_a_state_of_its_own(spark: SparkSession, lake: Lake) -> None:
     """States are those of tables, not of names; two tables opened alike share one."""
     lake.create()
-    first, same = (lake.open(spark)._spark_source("test") for _ in range(2))
+    first, same = (lake.open(spark)._in_spark("test")[1] for _ in range(2))
     lake.catalog.drop_table("db.events")
     lake.create()
-    later = lake.open(spark)._spark_source("test")
+    later = lake.open(spark)._in_spark("test")[1]
     assert state_of(first, "s") is state_of(same, "s")
     assert state_of(first, "s") is not state_of(first, "t")
     assert state_of(first, "s") is not state_of(later, "s")

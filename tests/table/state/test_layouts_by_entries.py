@@ -69,7 +69,8 @@ def test_a_table_to_which_everything_has_happened(lake: SqlCatalog) -> None:
     """Old specs, deletes of both kinds, files listed twice, ORC and encrypted files, an upgrade, expiry: each step is
     read by a new store, by one that has read all steps, and by one that has no room."""
     make_table(lake, properties={"format-version": "1"})
-    old, full = ManifestStore(), ManifestStore(Memory(2_000))
+    memory = Memory(2_000)
+    old, full = ManifestStore(), ManifestStore(memory)
     steps = [
         lambda: append(lake, [1, 2], "a"),
         lambda: append(lake, range(500), "b"),
@@ -88,7 +89,7 @@ def test_a_table_to_which_everything_has_happened(lake: SqlCatalog) -> None:
     for step in steps:
         step()
         check(lake.load_table("db.t"), [ManifestStore(), old, full])
-    assert full.held_bytes <= 2_000
+    assert memory.held_bytes <= 2_000
 
 
 def add_odd_files(table: Table) -> None:
