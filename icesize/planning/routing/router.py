@@ -65,12 +65,13 @@ def route(
     """Gives each partition its tasks and shares, so that files are few and tasks are about equally loaded.
 
     `weights_bytes` are the expected bytes of each partition. A task's load is the bytes of its shares and
-    `close_file_cost_bytes` for each of its files; the bound is the mean load times (1 + `tolerance`), or the largest
-    file where that may not be split further. A partition gets `expected_files` files of equal size, several of them on
-    one task where that suits; it gets more only where a task would exceed the bound, and then at most
-    max(expected files, `most_files`), and none planned lighter than closing it costs or than a byte. `most_files`
-    None: as many as balance needs. Where closing files is a large part of the mean load, the bound may be missed.
-    There are fewer than `tasks` files beside those that any routing needs for size and balance.
+    `close_file_cost_bytes` for each of its files; the bound is the mean load times (1 + `tolerance`), with the cost of
+    `tasks` - 1 cuts in the mean, or the largest file where that may not be split further. A partition gets
+    `expected_files` files of equal size, several of them on one task where that suits; it gets more only where a task
+    would exceed the bound, and then at most max(expected files, `most_files`), and none planned lighter than closing it
+    costs or than a byte. `most_files` None: as many as balance needs. Where closing files is a large part of the mean
+    load, the bound may be missed. There are fewer than `tasks` files beside those that any routing needs for size and
+    balance.
 
     Longest first (Graham 1969): the largest files are placed first, each on the least loaded task, and what exceeds the
     bound there is cut off for the next one. That says how many files are needed. Where some were cut, as many equal
@@ -86,7 +87,8 @@ def route(
     total, cost = _sum(weights_bytes), close_file_cost_bytes
     ordered = sorted(weights_bytes.items(), key=lambda item: (-item[1], repr(item[0])))
     expected = [max(1, expected_files(weight, target_file_size_bytes)) for _, weight in ordered]
-    fair = _mean(total, sum(expected), cost, tasks)
+    # fewer than `tasks` cuts level any loads; a bound without the cost of these files would ask for ever more cuts
+    fair = _mean(total, sum(expected) + tasks - 1, cost, tasks)
     items = [
         _Item(weight, files, max(files, files + tasks if most_files is None else most_files))
         for (_, weight), files in zip(ordered, expected, strict=True)
