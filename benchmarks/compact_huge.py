@@ -61,7 +61,7 @@ _NEEDED = 1.1
 """Bytes that the table takes on the disk, and again those that icesize or `cp` makes of it, per byte of its files."""
 _FLUSHED = ("sh", "-c", '"$@" >"$0" && sync -f "$0"')
 """Runs a command with its answer in a file, and brings all that is in this file system to the disk."""
-_MOVED = ("bytes_copied", "bytes_decoded", "pages_copied", "decoded_because")
+_MOVED = ("bytes_copied", "bytes_decoded", "pages_copied", "decode_reasons")
 
 
 def main(args: argparse.Namespace) -> dict[str, Any]:

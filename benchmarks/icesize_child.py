@@ -141,7 +141,7 @@ def _stream_result(table: SizedTable, reports: list[Report], seconds: list[float
         "files": inspection.files,
         "live_bytes": inspection.size_bytes,
         "bytes": sizes,
-        "decoded_because": _reasons(reports),
+        "decode_reasons": _reasons(reports),
         "written_bytes": sizes["bytes_written"],
         "write_amplification": round(sizes["bytes_written"] / sizes["bytes_ingested"], 3),
         "small_files_max": most,
@@ -187,7 +187,7 @@ def _compact(args: argparse.Namespace) -> dict[str, Any]:
         "seconds": round(seconds, 3),
         "phases": report.seconds,
         "bytes": moved([report]),
-        "decoded_because": report.decoded_because,
+        "decode_reasons": report.decode_reasons,
         "warm_up": moved([warm_up]),
         "before": {"files": before.files, "bytes": before.size_bytes},
         "after": {"files": table.inspect().files},
@@ -217,7 +217,7 @@ def _reasons(reports: Sequence[Report]) -> dict[str, int]:
     """Files that were decoded, by the reason why they were not copied."""
     reasons: Counter[str] = Counter()
     for report in reports:
-        reasons.update(report.decoded_because)
+        reasons.update(report.decode_reasons)
     return dict(reasons)
 
 

@@ -44,7 +44,7 @@ from icesize.report import Report
 if TYPE_CHECKING:
     from icesize.maintenance.checkup import Check
     from icesize.maintenance.dangling_deletes import DanglingReport
-    from icesize.maintenance.full_pass import UpkeepPlan, UpkeepReport
+    from icesize.maintenance.full_pass import MaintenancePlan, MaintenanceReport
     from icesize.maintenance.rewrite_deletes import DeletesReport
     from icesize.maintenance.rewrite_manifests import ManifestReport
     from icesize.planning.inspection import Inspection
@@ -79,6 +79,8 @@ __all__ = [
     "IcesizeError",
     "Inspection",
     "LedgerEntry",
+    "MaintenancePlan",
+    "MaintenanceReport",
     "ManifestReport",
     "OrphanReport",
     "Overview",
@@ -95,8 +97,6 @@ __all__ = [
     "TableError",
     "TableNotFound",
     "UnsupportedTable",
-    "UpkeepPlan",
-    "UpkeepReport",
     "Version",
     "open",
 ]
@@ -119,8 +119,8 @@ _LAZY = {
     "PolicyComparison": "icesize.planning.merging.simulation",
     "Sink": "icesize.spark.stream.sink",
     "SizedTable": "icesize.sized_table",
-    "UpkeepPlan": "icesize.maintenance.full_pass",
-    "UpkeepReport": "icesize.maintenance.full_pass",
+    "MaintenancePlan": "icesize.maintenance.full_pass",
+    "MaintenanceReport": "icesize.maintenance.full_pass",
     "Version": "icesize.table.past.versions",
     "open": "icesize.sized_table",
 }

@@ -10,18 +10,18 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 
-class Commitment(Protocol):
+class PendingCommit(Protocol):
     """A commit on its way, to be asked by whoever is interrupted what has become of it."""
 
     def may_be_visible(self) -> set[str]:
         """The data files that are visible, or may be, or may still become so; no others of this commit."""
 
-    def fate(self) -> Fate:
+    def status(self) -> CommitStatus:
         """Whether it is in; asks the catalog where that is not known."""
 
 
 @dataclass(frozen=True)
-class Fate:
+class CommitStatus:
     """`landed` is None where nobody can tell; `advice` says how a person finds out."""
 
     landed: bool | None
@@ -70,24 +70,24 @@ class WorkLimits:
 class Environment:
     """`monotonic` and `sleep` in seconds, `now_ms` since 1970, `new_id` never gives the same text twice.
 
-    `on_commitment` hears of each commit before anything of it is done.
+    `on_commit` hears of each commit before anything of it is done.
     """
 
     monotonic: Callable[[], float] = time.monotonic
     now_ms: Callable[[], int] = lambda: int(time.time() * 1000)
     sleep: Callable[[float], None] = time.sleep
     new_id: Callable[[], str] = lambda: uuid.uuid4().hex
-    on_commitment: Callable[[Commitment], object] = lambda commitment: None
+    on_commit: Callable[[PendingCommit], object] = lambda commitment: None
     limits: WorkLimits = field(default_factory=WorkLimits)
 
-    def also_telling(self, hear: Callable[[Commitment], object]) -> Environment:
+    def also_notifying(self, hear: Callable[[PendingCommit], object]) -> Environment:
         """The same, where `hear` is told of commits, too."""
 
-        def both(commitment: Commitment) -> None:
+        def both(commitment: PendingCommit) -> None:
             hear(commitment)
-            self.on_commitment(commitment)
+            self.on_commit(commitment)
 
-        return replace(self, on_commitment=both)
+        return replace(self, on_commit=both)
 
 
 def rounded(seconds: Mapping[str, float]) -> dict[str, float]:

@@ -27,13 +27,13 @@ class Report(Result):
     been deleted before and are in no file of the table's newest snapshot any more. Bytes are those of data files:
     `bytes_written` all new ones, of which `bytes_decoded` were decoded and encoded again by merges and `bytes_copied`
     moved as they were, `pages_copied` counting pages that were moved one by one into larger row groups;
-    `decoded_because` counts merged files that were decoded, by the reason why their bytes were not copied
+    `decode_reasons` counts merged files that were decoded, by the reason why their bytes were not copied
     (`icesize.parquet.format.refusals.Refusal`). `bytes_ingested` hold the new rows, which were expected to take
     `bytes_predicted` (None where nothing was known of them). `writer_skew` is the most of those bytes that one writer
     had over their mean, idle writers counted; None where no rows were written, or names of files do not tell their
     writers. `small_files_max` is the largest number of mergeable small files that a touched partition holds now,
     `delete_files_max` the most delete files that are to be read with one file of these partitions. `seconds` per phase
-    and `total`. `skipped` counts files by reason, `held_back` names partitions whose small files must not be merged,
+    and `total`. `skipped` counts files by reason, `ineligible` names partitions whose small files must not be merged,
     `conflicts` are sentences about what was lost to other writers, `notes` about everything else worth knowing: merges
     that failed come first. `already_committed`: the batch was in the table before this call.
     `merge_lag_batches` counts batches committed by this process that no finished run of merges in the background has
@@ -64,8 +64,8 @@ class Report(Result):
     partitions_touched: int = field(default=0, metadata=SUMMED)
     seconds: dict[str, float] = field(default_factory=dict, metadata=ADDED_UP)
     skipped: dict[str, int] = field(default_factory=dict)
-    decoded_because: dict[str, int] = field(default_factory=dict, metadata=ADDED_UP)
-    held_back: dict[str, int] = field(default_factory=dict)
+    decode_reasons: dict[str, int] = field(default_factory=dict, metadata=ADDED_UP)
+    ineligible: dict[str, int] = field(default_factory=dict)
     conflicts: tuple[str, ...] = field(default=(), metadata=JOINED)
     notes: tuple[str, ...] = field(default=(), metadata=JOINED_ONCE)
     already_committed: bool = False

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from icesize.maintenance.checkup import Check
     from icesize.maintenance.clustering import Columns
     from icesize.maintenance.dangling_deletes import DanglingReport
-    from icesize.maintenance.full_pass import StepProgress, UpkeepPlan, UpkeepReport
+    from icesize.maintenance.full_pass import MaintenancePlan, MaintenanceReport, StepProgress
     from icesize.maintenance.rewrite_deletes import DeletesReport
     from icesize.maintenance.rewrite_manifests import ManifestReport
     from icesize.maintenance.table_context import ClusterWork, Progress, Selection, Tally
@@ -169,7 +169,7 @@ class SizedTable:
         self, selection: Selection, filters: Sequence[str], where: Where
     ) -> tuple[tuple[FilterUse, ...], tuple[Advice, ...]]:
         """The files that each filter opens, and by which columns to cluster for them."""
-        from icesize.maintenance.clustering import Wish, plan_clustering
+        from icesize.maintenance.clustering import ClusterRequest, plan_clustering
         from icesize.planning.cluster_by import HILBERT, SORT
         from icesize.planning.filters import columns_to_cluster, recommend
         from icesize.table.state.filter_scan import filters_asked, partition_columns
@@ -180,7 +180,7 @@ class SizedTable:
         if not columns:
             return uses, ()
         try:
-            plan = plan_clustering(self._context, Wish(columns, HILBERT if len(columns) > 1 else SORT, where))
+            plan = plan_clustering(self._context, ClusterRequest(columns, HILBERT if len(columns) > 1 else SORT, where))
         except TableError as error:
             return uses, (Advice(str(error)),)
         return uses, recommend(selection.current.name, layout.files, uses, columns, plan) if plan else ()
@@ -291,11 +291,11 @@ class SizedTable:
     def maintain(
         self, budget_bytes: Size = ..., budget_seconds: Duration = ..., *, dry_run: Literal[False] = ...,
         progress: StepProgress = ...,
-    ) -> UpkeepReport: ...  # fmt: skip
+    ) -> MaintenanceReport: ...  # fmt: skip
     @overload
     def maintain(
         self, budget_bytes: Size = ..., budget_seconds: Duration = ..., *, dry_run: Literal[True]
-    ) -> UpkeepPlan: ...
+    ) -> MaintenancePlan: ...
     def maintain(
         self,
         budget_bytes: Size = None,
@@ -303,7 +303,7 @@ class SizedTable:
         *,
         dry_run: bool = False,
         progress: StepProgress = lambda step, done, total: None,
-    ) -> UpkeepReport | UpkeepPlan:
+    ) -> MaintenanceReport | MaintenancePlan:
         """One bounded pass of all maintenance: cold partitions, compaction, many delete files into few, those that hit
         nothing, manifests, expiry by the table's own rules, and a dry run of orphan cleanup.
 
@@ -320,7 +320,7 @@ class SizedTable:
             return plan_pass(self._context, budget.size_bytes)
         return Pass(self._context, budget, progress).run(STEPS)
 
-    def plan_maintenance(self, budget_bytes: Size = None) -> UpkeepPlan:
+    def plan_maintenance(self, budget_bytes: Size = None) -> MaintenancePlan:
         """`maintain` as a dry run: what each step would do with the table as it is now."""
         return self.maintain(budget_bytes, dry_run=True)
 
@@ -364,7 +364,7 @@ class SizedTable:
         """
         from icesize.maintenance import clustering
 
-        wish = clustering.Wish.of(by, strategy, where, Budget.of(budget_bytes))
+        wish = clustering.ClusterRequest.of(by, strategy, where, Budget.of(budget_bytes))
         if dry_run:
             return clustering.plan(self._context, wish)
         return self._context.alone(clustering.cluster, wish, on_plan, progress)
@@ -376,7 +376,7 @@ class SizedTable:
         from icesize.maintenance import clustering
 
         return clustering.plan_clustering(
-            self._context, clustering.Wish.of(by, strategy, where, Budget.of(budget_bytes))
+            self._context, clustering.ClusterRequest.of(by, strategy, where, Budget.of(budget_bytes))
         )
 
     def forget_clustering(self, *, dry_run: bool = False) -> ForgottenClusterBy:
@@ -398,14 +398,14 @@ class SizedTable:
         if (stream_id is None) != (batch_id is None):
             raise ValueError("Cannot append: 'stream_id' and 'batch_id' are given together or not at all")
         _, source = self._in_spark("append")
-        from icesize.spark.stream.batch import take_in
+        from icesize.spark.stream.batch import commit_batch
         from icesize.spark.stream.options import SinkOptions
         from icesize.spark.stream.process_state import state_of
         from icesize.spark.stream.sink import Sink
 
         if stream_id is not None and batch_id is not None:
             return Sink(source, stream_id, environment=self._environment, query_id=stream_id).run(df, batch_id)
-        return take_in(df, source, SinkOptions(environment=self._environment), None, state_of(source, None)).report
+        return commit_batch(df, source, SinkOptions(environment=self._environment), None, state_of(source, None)).report
 
     def sink(
         self,

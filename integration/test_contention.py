@@ -45,8 +45,8 @@ def test_partitions_that_spark_changes_are_left_alone(
     files = files_per_partition(rest, f"{namespace}.t")
     assert files.pop(("h1",)) == 4
     assert max(files.values()) <= 3
-    assert list(report.held_back) == ["hour=h1"]
-    assert report.skipped["CONTESTED"] == report.held_back["hour=h1"]
+    assert list(report.ineligible) == ["hour=h1"]
+    assert report.skipped["CONTESTED"] == report.ineligible["hour=h1"]
 
     later = Environment(now_ms=lambda: Environment().now_ms() + QUIET_MS)
     replace(sink, environment=later).run(rows_of(spark, 4), 4)
@@ -74,5 +74,5 @@ def test_rewritten_manifests_are_no_compactor(spark: SparkSession, rest: Catalog
     opened = three_batches(spark, table)
     spark.sql(f"CALL rest.system.rewrite_manifests('{table}')")
     report = opened.sink("s", query_id="q").run(rows_of(spark, 3), 3)
-    assert (report.notes, report.held_back) == ((), {})
+    assert (report.notes, report.ineligible) == ((), {})
     assert max(files_per_partition(rest, f"{namespace}.t").values()) <= 3

@@ -119,7 +119,7 @@ def test_pages_that_were_moved_read_alike_everywhere(
     """Rows of all types are the same for every reader and filter before and after their pages were merged."""
     before = answers(spark.table(table))
     report = sized(spark, table, target_file_size_bytes=100_000_000).compact()
-    assert (report.files_removed, report.files_added, report.decoded_because) == (3, 1, {})
+    assert (report.files_removed, report.files_added, report.decode_reasons) == (3, 1, {})
     # columns of few values have a dictionary of their own in each file
     assert report.bytes_copied > 2 * report.bytes_decoded > 0
     assert report.pages_copied >= 3 * 20
@@ -150,7 +150,7 @@ def test_row_groups_that_were_moved_read_alike_everywhere(spark: SparkSession, r
     before = answers(spark.table(name))
     report = sized(spark, name, target_file_size_bytes=400_000_000).compact()
     assert (report.files_removed, report.files_added) == (3, 1)
-    assert (report.decoded_because, report.pages_copied) == ({"tiny": 1}, 0)
+    assert (report.decode_reasons, report.pages_copied) == ({"tiny": 1}, 0)
     (path,) = paths_of(rest, name)
     groups = pq.read_metadata(path)
     assert sorted(groups.row_group(i).num_rows for i in range(groups.num_row_groups)) == [50, 100_100, 100_200]

@@ -161,7 +161,7 @@ def test_deletes_of_spark_are_applied(spark: SparkSession, rest: Catalog, namesp
     spark.sql(f"DELETE FROM {table} WHERE id IN (0, 4)")
     assert live_deletes(rest.load_table(f"{namespace}.t"))
     report = sized(spark, table).compact()
-    assert (report.rows_deleted, report.held_back, report.partitions_touched) == (2, {}, 4)
+    assert (report.rows_deleted, report.ineligible, report.partitions_touched) == (2, {}, 4)
     assert live_deletes(rest.load_table(f"{namespace}.t")) == []
     assert ids(spark, table) == [i for i in range(120) if i not in (0, 4)]
     sized(spark, table).sink("s", query_id="q").run(rows_of(spark, 200), 0)

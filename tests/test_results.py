@@ -18,7 +18,7 @@ def round_of(number: int) -> Report:
     clustering = {"columns": ("a",), "before": {"a": number}, "after": {"a": number}, "new_bytes": 2 * number}
     return Report(
         "t", snapshot_ids=(number,), operations=("replace",), conflicts=("lost",), notes=("slow", f"round {number}"),
-        seconds={"merge": number / 3, "total": number}, decoded_because={"tiny": number, f"because {number}": 1},
+        seconds={"merge": number / 3, "total": number}, decode_reasons={"tiny": number, f"because {number}": 1},
         skipped={"TOO_FEW": number}, clustering={**clustering, "amplification": 9.0}, **numbers,
     )  # fmt: skip
 
@@ -30,7 +30,7 @@ def test_rounds_are_one_call() -> None:
     assert (whole.snapshot_ids, whole.operations, whole.conflicts) == ((1, 4), ("replace", "replace"), ("lost", "lost"))
     assert whole.notes == ("slow", "round 1", "round 4")
     assert whole.seconds == {"merge": 1.6667, "total": 5}
-    assert whole.decoded_because == {"tiny": 5, "because 1": 1, "because 4": 1}
+    assert whole.decode_reasons == {"tiny": 5, "because 1": 1, "because 4": 1}
     assert (whole.rows, whole.small_files_max, whole.skipped) == (4, 4, {"TOO_FEW": 4})
     # from before the first round to after the last one; 5 bytes were written for 10 new ones
     assert whole.clustering == {

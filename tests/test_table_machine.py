@@ -19,7 +19,7 @@ from icesize.maintenance.restore import RESTORED_ID, restore
 from icesize.planning.cluster_by import STRATEGIES
 from icesize.planning.files import PartitionKey
 from icesize.sized_table import SizedTable
-from icesize.table.commit.protocol import CommitRequest, Overtaken
+from icesize.table.commit.protocol import CommitRequest, ConcurrentChange
 from icesize.table.records.ledger import entries
 from icesize.table.state.handle import PolicyArgument, TableHandle
 from tests.support.examples import examples
@@ -44,7 +44,7 @@ from tests.support.tables import (
 )
 
 HOUR_MS = 3_600_000
-FAILURES = (TableError, CommitConflict, CommitStateUnknown, Overtaken, Killed)
+FAILURES = (TableError, CommitConflict, CommitStateUnknown, ConcurrentChange, Killed)
 MOMENTS: tuple[Moment, ...] = ("before", "after")
 DOUBTFUL = [Fault(kind, when) for kind in (409, 500, 502, 503, 504, "reset", "truncated", "html") for when in MOMENTS]
 REFUSED = [Fault(kind) for kind in (400, 401, 403, 404, 419, 429)]

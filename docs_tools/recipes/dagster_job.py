@@ -21,7 +21,7 @@ def maintain(context: dg.OpExecutionContext) -> None:
                 "small_files_max": state.small_files_max,
             }
         )
-        if not report.is_well:
+        if not report.succeeded:
             raise dg.Failure(f"{name}: {report.failed}")
 
 

@@ -26,7 +26,7 @@ _PACKAGES = ("pyiceberg", "pyarrow", "pyspark")
 @spark_options
 @partial(table_options, required=False)
 def doctor(target: Target, *, spark: SparkChoice) -> None:
-    """Show what commands need and whether it is here: versions, Java, and, of TABLE, its catalog, reading, writing.
+    """Check what the commands need: versions, Java and, for TABLE, its catalog, read access and write access.
 
     Two small files are written in the folders of the table and deleted again. With --master, --remote or --conf Spark
     is started and its workers are asked for icesize. Whether the catalog lets one commit only a commit could show.
@@ -45,9 +45,9 @@ def _examined(target: Target, spark: SparkChoice) -> Iterator[Check]:
     from icesize.spark.engine.launch import java_version
 
     def optional(name: str, found: str | None, missing: str) -> Check:
-        return Check(name, "well", found) if found else Check(name, "missing", missing)
+        return Check(name, "ok", found) if found else Check(name, "missing", missing)
 
-    yield Check("icesize", "well", f"{version('icesize')}, Python {platform.python_version()}")
+    yield Check("icesize", "ok", f"{version('icesize')}, Python {platform.python_version()}")
     yield from (checked(package, partial(version, package)) for package in _PACKAGES)
     without_java = "none in JAVA_HOME or on PATH; Spark needs Java 17, all else works without"
     yield optional("Java", java_version(), without_java)
@@ -91,15 +91,15 @@ def _working(target: Target, checks: Sequence[Check]) -> list[str]:
     """What the checks let expect."""
     state = {check.name: check.state for check in checks}
     working = ["demo --no-spark"]
-    if target.table and state.get("reading") == "well":
+    if target.table and state.get("reading") == "ok":
         working += ["inspect", "plan", "versions", "streams", "history"]
-        if state["matplotlib"] == "well":
+        if state["matplotlib"] == "ok":
             working += ["report"]
-        if state["writing"] == "well":
+        if state["writing"] == "ok":
             working += ["compact", "cluster", "maintain", "restore"]
             working += ["rewrite-deletes", "remove-dangling-deletes", "rewrite-manifests"]
-        if state["deleting"] == state["writing"] == "well":
+        if state["deleting"] == state["writing"] == "ok":
             working += ["expire-snapshots", "remove-orphan-files"]
-    if state["Java"] == "well" and state.get("Spark") != "failed":
+    if state["Java"] == "ok" and state.get("Spark") != "failed":
         working += ["demo", "--master"]
     return working

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from icesize.environment import Commitment
+from icesize.environment import PendingCommit
 
 SHELLS_COUNT_FROM = 128
 """A process that a signal has ended has this and the signal's number as its exit code."""
@@ -37,15 +37,15 @@ def terminated_like_interrupted() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def what_became_of(commitments: Sequence[Commitment]) -> str:
+def what_became_of(commitments: Sequence[PendingCommit]) -> str:
     """What an interrupt has left in the table."""
-    fates = [commitment.fate() for commitment in commitments]
-    if unknown := [fate.advice for fate in fates if fate.landed is None]:
+    statuses = [commitment.status() for commitment in commitments]
+    if unknown := [status.advice for status in statuses if status.landed is None]:
         return f"outcome unknown: {unknown[-1]}"
-    ids = [str(snapshot_id) for fate in fates for snapshot_id in fate.snapshot_ids]
+    ids = [str(snapshot_id) for status in statuses for snapshot_id in status.snapshot_ids]
     if ids:
         return f"snapshot{'s' if len(ids) > 1 else ''} {', '.join(ids)} {'were' if len(ids) > 1 else 'was'} committed"
-    return "the change was committed" if any(fate.landed for fate in fates) else "nothing was committed"
+    return "the change was committed" if any(status.landed for status in statuses) else "nothing was committed"
 
 
 def exit_code_of(interrupt: KeyboardInterrupt) -> int:

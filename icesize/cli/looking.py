@@ -48,22 +48,22 @@ def _limit_option(default: int) -> Callable[[Callable[..., Any]], Callable[..., 
     "icesize inspect lake.db.events --where \"hour = 'h191'\" --json",
     'icesize inspect lake.db.events --filter "user_id = 7"',
 )
-@click.option("--check", is_flag=True, help="Only whether TABLE is well by its policy; exit code 4 when it is not.")
+@click.option("--check", is_flag=True, help="Only check TABLE against its policy; exit code 4 if unhealthy.")
 @click.option(
     "--price-per-1000-requests",
     type=click.FloatRange(0),
     metavar="USD",
-    help="The price of 1,000 GET requests. Default: 0.0004, as Amazon S3 charges, and none on local disks or HDFS.",
+    help="Price of 1,000 GET requests. Default: 0.0004, as Amazon S3 charges; 0 on local disks and HDFS.",
 )
 @click.option(
     "--filter",
     "filters",
     metavar="FILTER",
     multiple=True,
-    help='One that queries ask: "user_id = 7". How many files it opens, and what to cluster by. Repeatable.',
+    help='Query filter, such as "user_id = 7": show the files it opens and what to cluster by. Repeatable.',
 )
 @click.option(
-    "--filters", "filters_file", type=click.File(encoding="utf-8"), help="A file of such filters, one a line."
+    "--filters", "filters_file", type=click.File(encoding="utf-8"), help="File of such filters, one per line."
 )
 @options.choice_options
 @options.table_options
@@ -77,7 +77,7 @@ def inspect(
     filters: Sequence[str],
     filters_file: TextIO | None,
 ) -> None:
-    """Show how well sized the files of TABLE are, and what they cost each scan.
+    """Show the file sizes of TABLE, and what they cost each scan.
 
     A table is well when no partition has more small files to merge than max-small-files, and no file more delete files
     to be read with it than max-delete-files. --policy sets other thresholds.
@@ -89,7 +89,7 @@ def inspect(
     if not check:
         target.answer(inspection)
     else:
-        target.answer(inspection, views.health(inspection), exit_code=options.UNWELL if inspection.problems else 0)
+        target.answer(inspection, views.health(inspection), exit_code=options.UNHEALTHY if inspection.problems else 0)
 
 
 @command(
@@ -105,7 +105,7 @@ def inspect(
     metavar="K=V,...",
     multiple=True,
     callback=_policies,
-    help="Replay the batches of the history under the present policy and under one with these keys. Repeatable.",
+    help="Replay the batches of the history under the current policy and with these keys. Repeatable.",
 )
 @options.by_options(": show `cluster --by` without changing or remembering anything")
 @options.choice_options
@@ -119,7 +119,7 @@ def plan(
     strategy: str | None,
     what_if: Sequence[Mapping[str, str]],
 ) -> None:
-    """Show what `compact` would do to TABLE, and `cluster` where it is to be clustered; change nothing.
+    """Preview `compact` on TABLE, and `cluster` if TABLE is clustered; change nothing.
 
     With --what-if show instead what the rows that came would have cost under other policies.
     """
@@ -149,12 +149,12 @@ def plan(
     "icesize streams lake.db.events",
     "icesize streams lake.db.events --forget clicks --dry-run",
 )
-@click.option("--forget", metavar="ID", help="Remove this stream: its next batch is taken whatever its query and id.")
+@click.option("--forget", metavar="ID", help="Remove this stream; accept its next batch from any query, with any id.")
 @options.yes_option
 @options.dry_run_option
 @options.table_options
 def streams(target: Target, *, forget: str | None, yes: bool, dry_run: bool) -> None:
-    """List the streams that have committed to TABLE, each with its newest batch.
+    """List the streams that committed to TABLE, each with its newest batch.
 
     With --forget --json those are listed that are left, or would be.
     """
@@ -202,7 +202,7 @@ def versions(target: Target, *, partition: str | None, limit: int | None) -> Non
 @_limit_option(views.MOST_COMMITS)
 @options.table_options
 def history(target: Target, *, limit: int | None) -> None:
-    """List the commits of TABLE, newest first: rows, files, bytes, bytes written per byte ingested (W), seconds.
+    """List the commits of TABLE, newest first: rows, files, bytes, write amplification, seconds.
 
     A batch and its merges are one commit; those of other writers are marked as such. What a commit does not tell is
     blank.
@@ -216,12 +216,12 @@ def history(target: Target, *, limit: int | None) -> None:
     "icesize report lake.db.events -o report.html",
     "icesize report lake.db.events -o report.html --png report.png --since 8271638",
 )
-@click.option("--output", "-o", type=_FILE, metavar="FILE", help="The page: one HTML file that needs no network.")
-@click.option("--png", type=_FILE, metavar="FILE", help="The pictures alone, as an image.")
+@click.option("--output", "-o", type=_FILE, metavar="FILE", help="Page: one HTML file that works offline.")
+@click.option("--png", type=_FILE, metavar="FILE", help="Image with the charts only.")
 @click.option("--since", metavar="SNAPSHOT", help="Compare file sizes with those at this snapshot.")
 @options.table_options
 def report(target: Target, *, output: Path | None, png: Path | None, since: str | None) -> None:
-    """Draw the files of TABLE now and as `compact` would leave them, its partitions over time, and what batches cost.
+    """Draw the files of TABLE before and after `compact`, its partitions over time, and the cost of batches.
 
     Needs matplotlib: pip install 'icesize[report]'.
     """

@@ -14,8 +14,8 @@ import click
 from icesize import __version__
 from icesize.cli import doctor, looking, removing, rewriting, trying
 from icesize.cli.interrupts import exit_code_of, terminated_like_interrupted, what_became_of
-from icesize.cli.options import FAILED, UNKNOWN, USAGE, complain
-from icesize.environment import Commitment
+from icesize.cli.options import FAILED, UNKNOWN, USAGE, print_error
+from icesize.environment import PendingCommit
 from icesize.errors import ArgumentError, CommitStateUnknown, IcesizeError, PolicyError, is_from_outside
 from icesize.redaction import redacted
 
@@ -41,22 +41,22 @@ class _Group(click.Group):
                 formatter.write_dl([(f"{one.name:<{names}}", one.get_short_help_str(100)) for one in commands])
 
     def invoke(self, ctx: click.Context) -> Any:
-        ctx.obj = list[Commitment]()
+        ctx.obj = list[PendingCommit]()
         try:
             with terminated_like_interrupted():
                 return super().invoke(ctx)
         except (click.exceptions.Exit, click.ClickException, click.Abort, BrokenPipeError):
             raise
         except KeyboardInterrupt as interrupt:
-            complain(f"interrupted: {what_became_of(ctx.obj)}")
+            print_error(f"interrupted: {what_became_of(ctx.obj)}")
             ctx.exit(exit_code_of(interrupt))
         except CommitStateUnknown as error:
-            complain(str(error))
+            print_error(str(error))
             if (done := error.facts.get("report")) is not None:
-                complain(f"done before that: {done}")
+                print_error(f"done before that: {done}")
             ctx.exit(UNKNOWN)
         except IcesizeError as error:
-            complain(str(error))
+            print_error(str(error))
             ctx.exit(USAGE if isinstance(error, (ArgumentError, PolicyError)) else FAILED)
         except Exception as error:
             from icesize.table.catalog.access_errors import shortened
@@ -65,7 +65,7 @@ class _Group(click.Group):
                 raise
             # bodies of catalog answers can be pages
             first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-            complain(redacted(f"{type(error).__name__}: {shortened(first, 300)}"))
+            print_error(redacted(f"{type(error).__name__}: {shortened(first, 300)}"))
             ctx.exit(FAILED)
 
 

@@ -1,4 +1,4 @@
-"""What several commands share: which table, in which catalog, which partitions, which policy; questions and answers."""
+"""Options that commands share (table, catalog, partitions, policy), prompts and output."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 FAILED = 1
 USAGE = 2
 UNKNOWN = 3
-UNWELL = 4
+UNHEALTHY = 4
 
 _CATALOG_TYPES = {
     "sqlite": "sql", "postgresql": "sql", "mysql": "sql", "http": "rest", "https": "rest", "thrift": "hive",
@@ -83,7 +83,7 @@ class Target:
 
         catalog = self._catalog(conf)
         # whoever is interrupted is told what has become of the commits
-        environment = Environment(on_commitment=click.get_current_context().find_root().obj.append)
+        environment = Environment(on_commit=click.get_current_context().find_root().obj.append)
         table = open_table(spark, self.table, catalog=catalog, policy=dict(policy or {}), environment=environment)
         collect_from_now_on()
         return table
@@ -158,13 +158,17 @@ def by_options(help_text: str) -> Callable[[Callable[..., Any]], Callable[..., A
         return None if value is None else [name.strip() for name in value.split(",")]
 
     by = click.option("--by", metavar="COLUMNS", callback=names, help=f"Columns, separated by commas{help_text}.")
-    strategy = click.option("--strategy", type=click.Choice(STRATEGIES), help="How: sort unless the table says it.")
+    strategy = click.option(
+        "--strategy", type=click.Choice(STRATEGIES), help="Strategy; default: the strategy of the table, or sort."
+    )
     return lambda command: by(strategy(command))
 
 
 def choice_options(command: _Command) -> _Command:
     """`--where` and `--policy`."""
-    where = click.option("--where", metavar="FILTER", help="Only partitions that match as a whole: \"hour = 'h191'\".")
+    where = click.option(
+        "--where", metavar="FILTER", help="Only partitions whose rows all match, such as \"hour = 'h191'\"."
+    )
     return where(policy_option(command))
 
 
@@ -181,52 +185,52 @@ def policy_option(command: _Command) -> _Command:
 
     return click.option(
         "--policy", metavar="K=V", multiple=True, callback=pairs, shell_complete=keys,
-        help="A key of the size policy: max-small-files=4, target-file-size-bytes=64MiB. Repeatable.",
+        help="Key of the size policy, such as max-small-files=4 or target-file-size-bytes=64MiB. Repeatable.",
     )(command)  # fmt: skip
 
 
-budget_bytes_option = click.option("--budget-bytes", type=SIZE, help="How much may be written anew, such as 20GiB.")
+budget_bytes_option = click.option("--budget-bytes", type=SIZE, help="Rewrite at most this many bytes, such as 20GiB.")
 budget_seconds_option = click.option(
-    "--budget-seconds", type=SECONDS, help="How long it may take, such as 25m; what is begun is finished."
+    "--budget-seconds", type=SECONDS, help="Start no new work after this long, such as 25m."
 )
-dry_run_option = click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
-yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask on a terminal.")
+dry_run_option = click.option("--dry-run", is_flag=True, help="Preview the changes; change nothing.")
+yes_option = click.option("--yes", "-y", is_flag=True, help="Skip the prompt at a terminal.")
 
 
 def is_asked(target: Target) -> bool:
-    """Whether somebody sits at the terminal, who is asked before anything is deleted; a scheduler is not."""
+    """Return whether to prompt before deleting: at a terminal, but never in a scheduler."""
     return not target.as_json and sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def confirmed(question: str) -> None:
-    """Ask on standard error; raises click.Abort when the answer is no."""
+    """Prompt on standard error; raise click.Abort if the answer is no."""
     click.confirm(question, abort=True, err=True)
 
 
 def confirm_expiry(table: str, found: ExpiryReport) -> None:
-    """Ask whether what a dry run has found may go, if that is anything."""
+    """Prompt before deleting what a dry run found; do not prompt if it found nothing."""
     if found.snapshot_ids_expired or found.files_deleted:
         files = format_count(sum(found.files_deleted.values()), "file")
         snapshots = format_count(len(found.snapshot_ids_expired), "snapshot")
         confirmed(f"Expire {snapshots} of {table} and delete {files} ({format_bytes(found.bytes_deleted)})?")
 
 
-def complain(message: str) -> None:
-    """One line on standard error."""
+def print_error(message: str) -> None:
+    """Print one line to standard error."""
     show_error(console_on(stderr=True), message)
 
 
 def warn(target: Target, notes: Sequence[str]) -> None:
-    """On standard error, where cron looks: a filter that chooses nothing ends with exit code 0 all the same."""
+    """Warn on standard error, which cron mails: a filter that matches nothing still ends with exit code 0."""
     from icesize.table.state.where import NO_MATCH
 
     if NO_MATCH in notes and not target.as_json:
-        complain(f"warning: {NO_MATCH}; nothing was chosen")
+        print_error(f"warning: {NO_MATCH}; nothing was chosen")
 
 
 @contextmanager
-def silence() -> Iterator[None]:
-    """No log lines or warnings of any library while the block runs: whoever reads a document reads no prose."""
+def suppress_logs() -> Iterator[None]:
+    """Suppress the log lines and warnings of all libraries inside the block: they would break a JSON document."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -238,8 +242,8 @@ def silence() -> Iterator[None]:
 
 
 @contextmanager
-def told(level: int) -> Iterator[None]:
-    """What icesize logs from this level on goes to standard error while the block runs."""
+def log_to_stderr(level: int) -> Iterator[None]:
+    """Log icesize's messages from this level up to standard error inside the block."""
     logger, handler = logging.getLogger("icesize"), logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     before = logger.level
@@ -254,18 +258,18 @@ def told(level: int) -> Iterator[None]:
 
 def _logging(verbose: int, as_json: bool) -> AbstractContextManager[None]:
     if verbose:
-        return told(logging.DEBUG if verbose > 1 else logging.INFO)
-    return silence() if as_json else nullcontext()
+        return log_to_stderr(logging.DEBUG if verbose > 1 else logging.INFO)
+    return suppress_logs() if as_json else nullcontext()
 
 
 def table_options(command: Callable[..., Any], *, required: bool = True) -> Callable[..., Any]:
     """TABLE, the catalog, `--json` and `-v`, which arrive as a Target, the command's first argument."""
 
     @click.argument("table", metavar="TABLE" if required else "[TABLE]", required=required)
-    @click.option("--catalog-uri", help="Address of the catalog; without it PyIceberg's configuration is asked.")
+    @click.option("--catalog-uri", help="URI of the catalog; default: PyIceberg's configuration.")
     @pair_option("--catalog-property", "A PyIceberg property of the catalog.")
-    @click.option("--json", "as_json", is_flag=True, help="Print the API's dictionary, and nothing else.")
-    @click.option("--verbose", "-v", count=True, help="Log to standard error what is done; -vv more of it.")
+    @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, and nothing else.")
+    @click.option("--verbose", "-v", count=True, help="Log progress to standard error; -vv logs more.")
     @wraps(command)
     def with_target(
         *, table: str | None, catalog_uri: str | None, catalog_property: Mapping[str, str], as_json: bool, verbose: int,

@@ -23,8 +23,10 @@ from icesize.units import format_bytes, format_count
     "icesize restore lake.db.events --partition hour=h191 --as-of 2026-01-31T12:00",
 )
 @options.partition_option(required=True)
-@click.option("--snapshot", "snapshot_id", type=int, help="The version, as `icesize versions` names it.")
-@click.option("--as-of", type=TIME, help="The version of this time; UTC unless it says its zone.")
+@click.option(
+    "--snapshot", "snapshot_id", type=int, help="Snapshot id of the version, as `icesize versions` prints it."
+)
+@click.option("--as-of", type=TIME, help="Version at this time; UTC unless it names a zone.")
 @options.yes_option
 @options.dry_run_option
 @options.table_options
@@ -32,7 +34,7 @@ def restore(
     target: Target, *, partition: str, snapshot_id: int | None, as_of: datetime | None, yes: bool,
     dry_run: bool,
 ) -> None:  # fmt: skip
-    """Make a partition of TABLE what it was at a snapshot or a time; files that it has no more are copied.
+    """Restore a partition of TABLE to a snapshot or a time; copy the files that it no longer has.
 
     Streaming readers of the table stop at the commit, which is an overwrite.
     """
@@ -60,10 +62,12 @@ def restore(
     "icesize expire-snapshots lake.db.events --reader s3://checkpoints/downstream",
 )
 @click.option("--keep-versions", type=int, metavar="N", help="Keep the newest N versions of each partition.")
-@click.option("--older-than", type=AGE_OR_TIME, help="Only those older than 5d, 12h or a time.")
+@click.option("--older-than", type=AGE_OR_TIME, help="Expire only snapshots older than 5d, 12h or a time.")
 @click.option("--retain-last", type=int, metavar="N", help="Keep the newest N snapshots of each branch.")
-@click.option("--reader", "readers", multiple=True, metavar="PATH", help="A streaming reader's checkpoint. Repeatable.")
-@click.option("--force", is_flag=True, help="Go on where a reader's position cannot be kept.")
+@click.option(
+    "--reader", "readers", multiple=True, metavar="PATH", help="Checkpoint of a streaming reader. Repeatable."
+)
+@click.option("--force", is_flag=True, help="Expire even if a reader's position cannot be kept.")
 @options.yes_option
 @options.dry_run_option
 @options.table_options
@@ -78,7 +82,7 @@ def expire_snapshots(
     yes: bool,
     dry_run: bool,
 ) -> None:
-    """Remove snapshots of TABLE that no rule keeps, and the files that only they needed.
+    """Remove the snapshots of TABLE that no rule keeps, and the files that only they need.
 
     Without options the table's own rules hold: history.expire.* and icesize.policy.keep-versions. A snapshot stays when
     any rule keeps it; nothing younger than the table's history.expire.max-snapshot-age-ms goes without --older-than.
@@ -98,15 +102,19 @@ def expire_snapshots(
     "icesize remove-orphan-files lake.db.events",
     "icesize remove-orphan-files lake.db.events --older-than 7d --delete --yes",
 )
-@click.option("--older-than", type=AGE, default="3d", show_default=True, help="At least 24h.")
-@click.option("--dry-run/--delete", default=True, show_default=True, help="Show them, or delete them.")
-@click.option("--trust-location", is_flag=True, help="No other table has files here: load none of the catalog's.")
+@click.option("--older-than", type=AGE, default="3d", show_default=True, help="Minimum age of a file, at least 24h.")
+@click.option("--dry-run/--delete", default=True, show_default=True, help="Show the files, or delete them.")
+@click.option(
+    "--trust-location",
+    is_flag=True,
+    help="No other table has files in this location: load no other table of the catalog.",
+)
 @options.yes_option
 @options.table_options
 def remove_orphan_files(
     target: Target, *, older_than: timedelta, dry_run: bool, trust_location: bool, yes: bool
 ) -> None:
-    """Find files in the location of TABLE that nothing refers to; delete them with --delete.
+    """Find unreferenced files in the location of TABLE; delete them with --delete.
 
     Files that other tables of the catalog refer to stay. If one of these cannot be read, only files with icesize's own
     names are deleted.

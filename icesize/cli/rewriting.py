@@ -39,7 +39,7 @@ def compact(
     target: Target, *, where: str | None, policy: Mapping[str, str], spark: SparkChoice,
     budget_bytes: int | None, budget_seconds: float | None, dry_run: bool,
 ) -> None:  # fmt: skip
-    """Merge the small files of TABLE to as few as possible.
+    """Merge the small files of TABLE into as few as possible.
 
     It is done in this process, with a commit after each GiB. With --master, --remote or --conf Spark does it, in one
     commit.
@@ -59,7 +59,9 @@ def compact(
     "icesize cluster lake.db.events --budget-bytes 20GiB",
 )
 @options.by_options("; remembered in the table's properties, with the strategy")
-@click.option("--forget", is_flag=True, help="Cluster nothing; take back what is remembered, and a sort's sort order.")
+@click.option(
+    "--forget", is_flag=True, help="Remove the clustering columns and the sort order from TABLE; cluster nothing."
+)
 @options.budget_bytes_option
 @options.dry_run_option
 @spark_options
@@ -69,7 +71,7 @@ def cluster(
     target: Target, *, where: str | None, policy: Mapping[str, str], spark: SparkChoice, by: list[str] | None,
     strategy: str | None, budget_bytes: int | None, forget: bool, dry_run: bool,
 ) -> None:  # fmt: skip
-    """Lay the rows of TABLE out for queries by some columns; what is in order is left alone.
+    """Order the rows of TABLE for queries by some columns; skip files already in order.
 
     It is done in this process, with a commit after each GiB. With --master, --remote or --conf Spark does it, in one
     commit.
@@ -139,7 +141,7 @@ def maintain(
     target: Target, *, budget_bytes: int | None, budget_seconds: float | None, policy: Mapping[str, str],
     spark: SparkChoice, dry_run: bool, yes: bool,
 ) -> None:  # fmt: skip
-    """One bounded pass over TABLE: merges, useless delete files, manifests, expiry by its rules, a look at orphans.
+    """Run one bounded pass over TABLE: merges, unused delete files, manifests, expiry by its rules, orphan check.
 
     Exit code 1 when a step failed; the others ran all the same. What a pass leaves the next one goes on with.
     """
@@ -152,7 +154,7 @@ def maintain(
             _ask_for_expiry(sized)
         with progress.maintaining(console_on(silent=target.as_json)) as tell:
             report = sized.maintain(budget_bytes, budget_seconds, progress=tell)
-    target.answer(report, exit_code=0 if report.is_well else options.FAILED)
+    target.answer(report, exit_code=0 if report.succeeded else options.FAILED)
 
 
 def _ask_for_expiry(sized: SizedTable) -> None:
@@ -175,7 +177,7 @@ def _ask_for_expiry(sized: SizedTable) -> None:
 @options.policy_option
 @options.table_options
 def rewrite_deletes(target: Target, *, policy: Mapping[str, str], dry_run: bool) -> None:
-    """Put the delete files of TABLE together: one for each data file that is read with more than max-delete-files.
+    """Rewrite the delete files of TABLE: one per data file to which more than max-delete-files apply.
 
     Data files stay as they are. Where it costs less to write the data files again, `compact` does that. Exit code 1
     when other writers came first everywhere.
@@ -192,7 +194,7 @@ def rewrite_deletes(target: Target, *, policy: Mapping[str, str], dry_run: bool)
 @options.dry_run_option
 @options.table_options
 def remove_dangling_deletes(target: Target, *, dry_run: bool) -> None:
-    """Take delete files out of TABLE that hit no data file any more, in one commit; data files stay as they are.
+    """Remove dangling delete files from TABLE in one commit; data files do not change.
 
     The files themselves go when the snapshots that list them have expired.
     """
@@ -203,5 +205,5 @@ def remove_dangling_deletes(target: Target, *, dry_run: bool) -> None:
 @options.dry_run_option
 @options.table_options
 def rewrite_manifests(target: Target, *, dry_run: bool) -> None:
-    """Write many small manifests of TABLE together, in one commit."""
+    """Merge many small manifests of TABLE, in one commit."""
     target.answer(target.open().rewrite_manifests(dry_run=dry_run))

@@ -20,20 +20,26 @@ from icesize.presentation.console import console_on
     "icesize demo --explore",
     "icesize demo --iceberg-jar org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.11.0",
 )
-@click.option("--path", metavar="DIR", help="Where catalog, tables and logs go; default: a new temporary directory.")
+@click.option("--path", metavar="DIR", help="Directory for catalog, tables and logs; default: a new temporary one.")
 @click.option(
-    "--batches", type=click.IntRange(1, 192), default=48, show_default=True, help="Appends that make the table go bad."
+    "--batches",
+    type=click.IntRange(1, 192),
+    default=48,
+    show_default=True,
+    help="Appends that fill the table with small files.",
 )
 @click.option("--rows", type=click.IntRange(1), default=5_000, show_default=True, help="Events in each batch.")
-@click.option("--no-spark", is_flag=True, help="End before the stream; needs no Java.")
-@click.option("--explore", is_flag=True, help="Then a Python shell with `table`, `catalog` and `spark` set.")
+@click.option("--no-spark", is_flag=True, help="Stop before the stream; needs no Java.")
+@click.option(
+    "--explore", is_flag=True, help="Open a Python shell afterwards, with `table`, `catalog` and `spark` set."
+)
 @click.option(
     "--iceberg-jar",
     metavar="JAR",
-    help="Stream by Iceberg's own writer, too: its runtime for this Spark, a file or Maven coordinates.",
+    help="Also stream with Iceberg's own writer: its runtime for this Spark, a file or Maven coordinates.",
 )
 def demo(path: str | None, batches: int, rows: int, no_spark: bool, explore: bool, iceberg_jar: str | None) -> None:
-    """Let a table go bad, measure what a query pays, compact it, and keep it well while Spark streams into it.
+    """Create small files, measure a query, compact the table and keep it compact while Spark streams into it.
 
     Everything happens in one directory of this machine, in less than a minute. Without Java: --no-spark.
     """
@@ -42,10 +48,10 @@ def demo(path: str | None, batches: int, rows: int, no_spark: bool, explore: boo
     if iceberg_jar and not (os.path.exists(iceberg_jar) or iceberg_jar.count(":") == 2):
         raise click.UsageError(f"--iceberg-jar: there is no file '{iceberg_jar}', and it is not GROUP:ARTIFACT:VERSION")
     from icesize.demo.explore import shell
-    from icesize.demo.run import Wishes, run_demo
+    from icesize.demo.run import DemoOptions, run_demo
 
     collect_from_now_on()
-    lake = run_demo(console_on(), Wishes(path, batches, rows, not no_spark, iceberg_jar))
+    lake = run_demo(console_on(), DemoOptions(path, batches, rows, not no_spark, iceberg_jar))
     if lake is None:
         raise click.exceptions.Exit(FAILED)
     if explore:
@@ -61,7 +67,7 @@ def demo(path: str | None, batches: int, rows: int, no_spark: bool, explore: boo
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Print what makes SHELL complete commands, options and policy keys of icesize."""
+    """Print the script that makes SHELL complete the commands, options and policy keys of icesize."""
     kind = get_completion_class(shell)
     if kind is not None:
         click.echo(kind(ctx.find_root().command, {}, "icesize", "_ICESIZE_COMPLETE").source())

@@ -38,7 +38,7 @@ Column = tuple[str, QueryCost]
 
 
 @dataclass(frozen=True)
-class Wishes:
+class DemoOptions:
     """What the demo is asked for: where it works, how much it writes, and how far it goes.
 
     `iceberg_jar` is Iceberg's runtime for Spark, as a file or by its Maven coordinates; without it there is no race.
@@ -62,7 +62,7 @@ class _Story:
 
     console: Console
     lake: Lake
-    wishes: Wishes
+    wishes: DemoOptions
     costs: list[Column] = field(default_factory=list)
     steps: int = 0
     most_files: int = 0
@@ -84,7 +84,7 @@ class _Story:
         return open_table(None, full_name(name), catalog=self.lake.catalog())
 
 
-def run_demo(console: Console, wishes: Wishes) -> Lake | None:
+def run_demo(console: Console, wishes: DemoOptions) -> Lake | None:
     """The lake that stays, or None when not every row is there exactly once.
 
     Raises EngineUnavailable without Java, TableError for a used `path`.

@@ -25,11 +25,11 @@ from icesize.units import format_bytes, format_count
 
 @dataclass(frozen=True)
 class Check(Result):
-    """One thing that was looked at, and what was seen: `well`, `missing` (much goes without it), or `failed`."""
+    """One thing that was checked, with its details: `ok`, `missing` (many commands work without it), or `failed`."""
 
     name: str
-    state: Literal["well", "missing", "failed"]
-    seen: str
+    state: Literal["ok", "missing", "failed"]
+    detail: str
 
 
 def check_up(handle: TableHandle, environment: Environment) -> Iterator[Check]:
@@ -48,9 +48,9 @@ def check_up(handle: TableHandle, environment: Environment) -> Iterator[Check]:
 
 
 def checked(name: str, look: Callable[[], str]) -> Check:
-    """What `look` has seen, or the error that it raised."""
+    """Return the details that `look` finds, or the error that it raises."""
     try:
-        return Check(name, "well", look())
+        return Check(name, "ok", look())
     except Exception as error:  # of whatever catalog, storage or Spark are reached by
         return Check(name, "failed", said(error))
 

@@ -54,7 +54,7 @@ def wanted_by(current: Current, columns: Sequence[str] | None = None, strategy: 
 
 
 @dataclass(frozen=True)
-class Wish:
+class ClusterRequest:
     """The arguments of one call: by which columns (None: those that the table remembers) and how, where, how much."""
 
     by: Columns = None
@@ -63,7 +63,7 @@ class Wish:
     budget_bytes: int | None = None
 
     @classmethod
-    def of(cls, by: Columns, strategy: str | None, where: Where, budget: Budget) -> Wish:
+    def of(cls, by: Columns, strategy: str | None, where: Where, budget: Budget) -> ClusterRequest:
         """Return the wish of a caller, whose names may be read only once."""
         return cls(by if by is None or isinstance(by, str) else tuple(by), strategy, where, budget.size_bytes)
 
@@ -197,18 +197,20 @@ def _told(scan: ClusterScan, plan: Plan, outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def plan(context: TableContext, wish: Wish) -> Plan:
+def plan(context: TableContext, wish: ClusterRequest) -> Plan:
     """What `cluster` would do; raises what it refuses with."""
     return _planned(context, wish)[1]
 
 
-def plan_clustering(context: TableContext, wish: Wish) -> Plan | None:
+def plan_clustering(context: TableContext, wish: ClusterRequest) -> Plan | None:
     """What `cluster` would do; None when neither the wish nor the table says by which columns."""
     found = _scan(context, wish)
     return None if found is None else found[0].noted(found[1].plan(wish.budget_bytes))
 
 
-def cluster(context: TableContext, wish: Wish, on_plan: Callable[[Plan], object] | None, progress: Progress) -> Report:
+def cluster(
+    context: TableContext, wish: ClusterRequest, on_plan: Callable[[Plan], object] | None, progress: Progress
+) -> Report:
     """Remember the columns in the table and lay its rows out by them; what is refused is refused before anything is
     remembered.
 
@@ -234,7 +236,7 @@ def cluster(context: TableContext, wish: Wish, on_plan: Callable[[Plan], object]
 
     def again() -> ClusterScan:
         try:
-            found = _scan(context, Wish(where=wish.where))
+            found = _scan(context, ClusterRequest(where=wish.where))
         except ClusteringOff:
             found = None
         if found is None or (found[1].by.key, found[1].layout.spec_id) != (scan.by.key, scan.layout.spec_id):
@@ -251,7 +253,7 @@ def cluster_round(context: TableContext, budget_bytes: int, tally: Tally, most_b
 
     Partitions that other writers change all the time are left alone.
     """
-    found = _scan(context, Wish())
+    found = _scan(context, ClusterRequest())
     if found is None:
         return None
     selection, scan = found
@@ -261,7 +263,7 @@ def cluster_round(context: TableContext, budget_bytes: int, tally: Tally, most_b
     return _report(context, scan, plan, counted(tally, plan.bytes_to_write)) if plan.is_due else None
 
 
-def _planned(context: TableContext, wish: Wish) -> tuple[ClusterScan, Plan]:
+def _planned(context: TableContext, wish: ClusterRequest) -> tuple[ClusterScan, Plan]:
     found = _scan(context, wish)
     if found is None:
         raise TableError(
@@ -272,7 +274,7 @@ def _planned(context: TableContext, wish: Wish) -> tuple[ClusterScan, Plan]:
     return found[1], found[0].noted(found[1].plan(wish.budget_bytes))
 
 
-def _scan(context: TableContext, wish: Wish) -> tuple[Selection, ClusterScan] | None:
+def _scan(context: TableContext, wish: ClusterRequest) -> tuple[Selection, ClusterScan] | None:
     """The partitions wanted and their files; None when nothing says by which columns."""
     current = context.load()
     by = wanted_by(current, wish.by, wish.strategy)

@@ -90,7 +90,7 @@ def compact(
 
     def again() -> Selection:
         if budget.seconds is not None and context.environment.monotonic() - began >= budget.seconds:
-            raise RoundsEnd(f"the {budget.seconds:g} seconds were over")
+            raise RoundsEnd(f"the budget of {budget.seconds:g} s is used up")
         now = context.select(where)
         if now.layout.spec_id != selection.layout.spec_id:
             raise RoundsEnd("another writer changed the partition spec")
@@ -127,7 +127,7 @@ def _changed(context: TableContext) -> tuple[Selection, Plan, list[DeleteRewrite
     new_bytes = int((newest and summary_of(newest, "added-files-size")) or 0)
     budget_bytes = context.affordable(policy.budget_for(new_bytes))
     rewrites = [r for r in plan_delete_rewrites(layout, policy) if r.size_by_equality <= _KEYS_SHARE * budget_bytes]
-    plan = plan_merges(layout, policy, touched=touched, budget_bytes=budget_bytes, spared=_due(rewrites))
+    plan = plan_merges(layout, policy, touched=touched, budget_bytes=budget_bytes, excluded_paths=_due(rewrites))
     return selection, plan, rewrites
 
 
@@ -193,7 +193,7 @@ def _plan_of_round(
         incoming={} if cold_only else None,
         budget_bytes=budget_bytes,
         contested=context.handle.contested(current, context.environment),
-        spared=_due(plan_delete_rewrites(layout, current.policy)),
+        excluded_paths=_due(plan_delete_rewrites(layout, current.policy)),
         growing=() if cold_only else _growing(context, selection),
     )
 

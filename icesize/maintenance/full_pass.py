@@ -16,7 +16,7 @@ from itertools import chain
 from typing import Any, ClassVar
 
 from icesize.errors import ClusteringOff, CommitStateUnknown, RewriteFailed, UnsupportedTable
-from icesize.maintenance.clustering import Wish, cluster_round, plan_clustering, wanted_by
+from icesize.maintenance.clustering import ClusterRequest, cluster_round, plan_clustering, wanted_by
 from icesize.maintenance.compaction import merge_round, plan_rounds
 from icesize.maintenance.dangling_deletes import DanglingReport, remove_dangling_deletes
 from icesize.maintenance.rewrite_deletes import DeletesReport, rewrite_deletes
@@ -41,12 +41,12 @@ MERGE_SHARE = 0.7
 
 
 @dataclass(frozen=True)
-class UpkeepReport(Result):
-    """What one pass came to: the report of each step by its name, and what became of the others.
+class MaintenanceReport(Result):
+    """The result of one pass: the report of each step by its name, and the steps that did not run.
 
-    `failed` and `refused` (the table does not allow it: `gc.enabled`, or it is to be clustered by a column that was
-    dropped) are step -> why; `left` are steps that there was no budget for. `merges` are one report per round,
-    `bytes_merged` is what they rewrote; so are `clusterings` of a table that is to be clustered.
+    `failed` and `unsupported` are step -> reason. A step is unsupported if the table forbids it (`gc.enabled`), or if
+    a clustering column was dropped. `not_started` are steps for which no budget was left. `merges` has one report per
+    round, and `clusterings` has one if the table is clustered. `bytes_merged` are the bytes that the merges wrote.
     """
 
     table: str = ""
@@ -58,14 +58,14 @@ class UpkeepReport(Result):
     expiry: ExpiryReport | None = None
     orphans: OrphanReport | None = None
     failed: dict[str, str] = field(default_factory=dict)
-    refused: dict[str, str] = field(default_factory=dict)
-    left: tuple[str, ...] = ()
+    unsupported: dict[str, str] = field(default_factory=dict)
+    not_started: tuple[str, ...] = ()
     seconds: float = 0.0
 
     KEYS: ClassVar[Keys] = keys("bytes_merged")
 
     @property
-    def is_well(self) -> bool:
+    def succeeded(self) -> bool:
         """Whether nothing failed, single files included that could not be deleted."""
         return not self.failed and not (self.expiry and self.expiry.files_failed)
 
@@ -76,7 +76,7 @@ class UpkeepReport(Result):
 
 
 @dataclass(frozen=True)
-class UpkeepPlan(Result):
+class MaintenancePlan(Result):
     """What each step of a pass would do with the table as it is now, by its name; None for a step that could not tell.
 
     What a step changes, those after it would find: small files that are merged need no clustering, for one. `failed`
@@ -132,10 +132,10 @@ class Pass:
         self._step = ""
         self._done: dict[str, list[Any]] = {}
         self._failed: dict[str, str] = {}
-        self._refused: dict[str, str] = {}
+        self._unsupported: dict[str, str] = {}
         self._left: list[str] = []
 
-    def run(self, steps: Sequence[Step]) -> UpkeepReport:
+    def run(self, steps: Sequence[Step]) -> MaintenanceReport:
         """Run every step that there is budget for.
 
         Raises CommitStateUnknown with the report so far as its attribute `report`, if anything was committed before.
@@ -195,17 +195,18 @@ class Pass:
             done += [error.facts["report"]] if "report" in error.facts else []
             raise
         except (ClusteringOff, UnsupportedTable) as error:
-            self._refused[step.name] = str(error)
+            self._unsupported[step.name] = str(error)
         except Exception as error:  # one step must not keep the others from running
             self._note_failure(error)
 
-    def _report(self, steps: Sequence[Step]) -> UpkeepReport:
+    def _report(self, steps: Sequence[Step]) -> MaintenanceReport:
         done = dict[str, Any]()
         for step in steps:
             reports = tuple(self._done.get(step.name, ()))
             done[step.rounds or step.name] = reports if step.rounds else next(iter(reports), None)
-        return UpkeepReport(
-            self.context.handle.name, failed=self._failed, refused=self._refused, left=tuple(dict.fromkeys(self._left)),
+        return MaintenanceReport(
+            self.context.handle.name, failed=self._failed, unsupported=self._unsupported,
+            not_started=tuple(dict.fromkeys(self._left)),
             seconds=round(self._now() - self._began, 4), **done,
         )  # fmt: skip
 
@@ -266,8 +267,12 @@ def _once(name: str, words: str, job: Callable[..., Any]) -> Step:
 STEPS = (
     Step("merges", "merging", plan_rounds, merge, "merges", MERGE_SHARE),
     Step(
-        "clustering", "clustering", lambda context, size: plan_clustering(context, Wish(budget_bytes=size)), _cluster,
-        "clusterings", math.inf,
+        "clustering",
+        "clustering",
+        lambda context, size: plan_clustering(context, ClusterRequest(budget_bytes=size)),
+        _cluster,
+        "clusterings",
+        math.inf,
     ),
     _once("rewritten_deletes", "putting delete files together", rewrite_deletes),
     _once("deletes", "looking for useless delete files", remove_dangling_deletes),
@@ -284,7 +289,7 @@ STEPS = (
 """The steps of a pass, in the order that pays."""
 
 
-def plan_pass(context: TableContext, budget_bytes: int | None) -> UpkeepPlan:
+def plan_pass(context: TableContext, budget_bytes: int | None) -> MaintenancePlan:
     """What every step would do; one that cannot tell does not keep the others from it."""
     planned, failed = dict[str, Any](), dict[str, str]()
     for step in STEPS:
@@ -292,4 +297,4 @@ def plan_pass(context: TableContext, budget_bytes: int | None) -> UpkeepPlan:
             planned[step.name] = step.plan(context, budget_bytes)
         except Exception as error:  # of a table that the step is refused for, too
             failed[step.name] = said(error)
-    return UpkeepPlan(context.handle.name, failed=failed, **planned)
+    return MaintenancePlan(context.handle.name, failed=failed, **planned)

@@ -17,7 +17,7 @@ NEW_SHARE = 0.2
 """New bytes, per byte of the set they are to join, from which on both are written anew. Bytes are then written at most
 1 + 1 / 0.2 = 6 times, on average over a set, until it is sealed, and never again."""
 
-SEALED_SET_TARGETS = 64
+FULL_SET_TARGETS = 64
 """Files of the target size after which a set is sealed: 32 GiB at 512 MiB. Delta closes its Z-cubes at 100 GB."""
 
 Bounds: TypeAlias = "tuple[Any, Any] | tuple[()] | None"

@@ -66,10 +66,10 @@ def recommend(
     asks = "asks" if times == 1 else "ask"
     told = f"{times:,} of {of} {asks} for single values of {by}, in {now:,.1f} of {files:,} files on average"
     if then > WORTH_IT * now:
-        return (Advice(f"{told}; clustered by them it would be {then:,.1f}: not worth it"),)
+        return (Advice(f"{told}; clustering would leave {then:,.1f}: not worth it"),)
     how = " --strategy hilbert" if len(columns) > 1 else ""
     command = f"icesize cluster {table} --by {','.join(columns)}{how}"
-    return (Advice(f"{told}, and in about {then:,.1f} if the table were clustered: `{command}`", command),)
+    return (Advice(f"{told}, about {then:,.1f} after clustering: `{command}`", command),)
 
 
 def _then(use: FilterUse, clustering: Clustering) -> float:

@@ -43,7 +43,7 @@ class SizeClass:
 class PartitionSizes:
     """One partition in an inspection.
 
-    `mergeable` of its small files may be merged now; `held_back` counts the others by reason.
+    `mergeable` of its small files may be merged now; `ineligible` counts the others by reason.
     """
 
     partition: dict[str, str | None]
@@ -52,7 +52,7 @@ class PartitionSizes:
     small_files: int
     mergeable: int
     small_bytes: int
-    held_back: dict[str, int]
+    ineligible: dict[str, int]
 
     @property
     def label(self) -> str:
@@ -94,8 +94,8 @@ class Inspection(Result):
     """The state of a table's data files at one snapshot. Sizes in bytes.
 
     Small files are below `small_file_limit_bytes`. `small_files_max` is the most *mergeable* ones in one partition,
-    `worst` the partitions with the most of them. `held_back` counts small files that must not be merged, by reason;
-    `held_back_in` names the partitions with the most of those. `deletes` are pending on files of any size. A
+    `worst` the partitions with the most of them. `ineligible` counts small files that must not be merged, by reason;
+    `ineligible_partitions` names the partitions with the most of those. `deletes` are pending on files of any size. A
     compaction would merge `files_to_merge` into `files_merged`; `cost` is what a scan of all of it pays for its files,
     before and after that. `problems` are what the table's policy does not want,
     in sentences, none for a table that is well; `advice` are sentences for people.
@@ -115,8 +115,8 @@ class Inspection(Result):
     small_files_max: int
     histogram: tuple[SizeClass, ...]
     worst: tuple[PartitionSizes, ...]
-    held_back: dict[str, int]
-    held_back_in: tuple[PartitionSizes, ...]
+    ineligible: dict[str, int]
+    ineligible_partitions: tuple[PartitionSizes, ...]
     advice: tuple[Advice, ...]
     deletes: PendingDeletes = PendingDeletes()
     files_to_merge: int = 0
@@ -145,7 +145,7 @@ def inspect(
     small = [f for p in layout.partitions.values() for f in p.small]
     in_order = sorted(layout.partitions.values(), key=lambda p: p.key.rank)
     sizes = [_sizes(p, labels[p.key], layout.spec_id) for p in in_order]
-    held, deletes = alike((p for p in sizes if p.held_back), _sum), _deletes(in_order, policy, labels)
+    held, deletes = alike((p for p in sizes if p.ineligible), _sum), _deletes(in_order, policy, labels)
     problems = tuple(_problems(policy, sizes, deletes))
     return Inspection(
         table=table,
@@ -162,8 +162,8 @@ def inspect(
         small_files_max=max((p.mergeable for p in sizes), default=0),
         histogram=_histogram([f.size_bytes for f in small], layout.small_file_limit_bytes),
         worst=tuple(p for p in sorted(sizes, key=lambda p: -p.mergeable)[:WORST_SHOWN] if p.mergeable),
-        held_back=_held_back(held),
-        held_back_in=tuple(sorted(held, key=lambda p: -sum(p.held_back.values()))[:WORST_SHOWN]),
+        ineligible=_ineligible(held),
+        ineligible_partitions=tuple(sorted(held, key=lambda p: -sum(p.ineligible.values()))[:WORST_SHOWN]),
         deletes=deletes,
         advice=(
             *map(Advice, (*notes, *problems, *_advice(policy, bytes_per_partition_and_day, held))),
@@ -188,11 +188,11 @@ def _sizes(facts: PartitionFacts, label: dict[str, str | None], spec_id: int) ->
 def _sum(one: PartitionSizes, other: PartitionSizes) -> PartitionSizes:
     counts = ("files", "size_bytes", "small_files", "mergeable", "small_bytes")
     total = {name: getattr(one, name) + getattr(other, name) for name in counts}
-    return replace(one, **total, held_back=_held_back((one, other)))
+    return replace(one, **total, ineligible=_ineligible((one, other)))
 
 
-def _held_back(sizes: Iterable[PartitionSizes]) -> dict[str, int]:
-    return dict(sum((Counter(p.held_back) for p in sizes), Counter()))
+def _ineligible(sizes: Iterable[PartitionSizes]) -> dict[str, int]:
+    return dict(sum((Counter(p.ineligible) for p in sizes), Counter()))
 
 
 def size_bounds(limit_bytes: int) -> list[int]:
@@ -250,22 +250,22 @@ def _problems(policy: SizePolicy, partitions: Iterable[PartitionSizes], deletes:
 def _to_do(deletes: PendingDeletes, plan: Plan, command: str) -> Iterator[Advice]:
     if deletes.files_due:
         files, whose = format_count(deletes.files_due, "file"), "its" if deletes.files_due == 1 else "their"
-        yield Advice(f"{files} to be rewritten without {whose} deleted rows: run `icesize compact`", command)
+        yield Advice(f"{files} due for rewriting: run `icesize compact` to remove {whose} deleted rows", command)
     if plan.groups:
         merged = f"`icesize compact` would merge {format_count(plan.files_removed, 'file')} into {plan.files_added:,}"
         yield Advice(merged, command)
 
 
 def _advice(policy: SizePolicy, bytes_per_day: float | None, held: list[PartitionSizes]) -> Iterator[str]:
-    stuck = sum(sum(p.held_back.values()) > policy.max_small_files for p in held)
+    stuck = sum(sum(p.ineligible.values()) > policy.max_small_files for p in held)
     if stuck:
         yield (
             f"{format_count(stuck, 'partition')} with more than {policy.max_small_files} ineligible small files: "
-            "no merge of ours can lower their number"
+            "icesize cannot merge them"
         )
     little = bytes_per_day is not None and bytes_per_day < LITTLE_PER_DAY_BYTES
     if little and policy.target_file_size_bytes > SMALLER_TARGET_BYTES:
         yield (
-            f"a partition gets about {(bytes_per_day or 0) / MIB:,.0f} MiB a day: a target of 128 MiB would be reached "
-            f"sooner and rewrite less (write.target-file-size-bytes = {SMALLER_TARGET_BYTES})"
+            f"a partition gets about {(bytes_per_day or 0) / MIB:,.0f} MiB a day: a 128 MiB target fills sooner "
+            f"and rewrites less (write.target-file-size-bytes = {SMALLER_TARGET_BYTES})"
         )

@@ -68,7 +68,7 @@ class MergeGroup(FileGroup):
 
     KEYS: ClassVar[Keys] = keys(
         "size_bytes", "rows", "deleted_rows", "output_size_bytes", partition="label", label=None, inputs=None,
-        files=lambda group: len(group.inputs), victims=lambda group: [file.path for file in group.inputs],
+        files=lambda group: len(group.inputs), input_files=lambda group: [file.path for file in group.inputs],
     )  # fmt: skip
 
     @property
@@ -92,25 +92,25 @@ class Skipped:
 class PartitionOutcome:
     """Small files that one partition will hold after the plan and the batch that it was made for.
 
-    `small_files` are mergeable ones, new files of the batch included; `held_back` counts the others by reason.
+    `small_files` are mergeable ones, new files of the batch included; `ineligible` counts the others by reason.
     `delete_files` are the most that will have to be read with one file that stays, of any size, and could be rewritten.
     """
 
     partition: PartitionKey
     label: str
     small_files: int
-    held_back: Mapping[SkipReason, int]
+    ineligible: Mapping[SkipReason, int]
     delete_files: int = 0
 
 
-def held_back_in(outcomes: Iterable[PartitionOutcome]) -> tuple[PartitionOutcome, ...]:
+def ineligible_partitions(outcomes: Iterable[PartitionOutcome]) -> tuple[PartitionOutcome, ...]:
     """Those with ineligible files, as people tell them apart."""
 
     def add(one: PartitionOutcome, other: PartitionOutcome) -> PartitionOutcome:
-        held_back = dict(Counter(one.held_back) + Counter(other.held_back))
-        return replace(one, small_files=one.small_files + other.small_files, held_back=held_back)
+        ineligible = dict(Counter(one.ineligible) + Counter(other.ineligible))
+        return replace(one, small_files=one.small_files + other.small_files, ineligible=ineligible)
 
-    return tuple(alike((outcome for outcome in outcomes if outcome.held_back), add))
+    return tuple(alike((outcome for outcome in outcomes if outcome.ineligible), add))
 
 
 class Labelled(Protocol):
@@ -136,15 +136,15 @@ class Forecast:
     """How the bytes of a plan's input files are expected to move: `bytes_copied` as they are, of them `pages_copied`
     pages one by one where there is another file to join them with, `bytes_decoded` not.
 
-    `decoded_because` counts files by the reason for which they are decoded, among the `files_looked_at` and those that
+    `decode_reasons` counts files by the reason for which they are decoded, among the `files_examined` and those that
     are too small to be looked at.
     """
 
     bytes_copied: int
     bytes_decoded: int
     pages_copied: int = 0
-    decoded_because: Mapping[str, int] = field(default_factory=dict)
-    files_looked_at: int = 0
+    decode_reasons: Mapping[str, int] = field(default_factory=dict)
+    files_examined: int = 0
 
 
 @dataclass(frozen=True)
@@ -175,9 +175,9 @@ class Plan(Result):
     KEYS: ClassVar[Keys] = keys(
         "files_after", "files_removed", "files_added", "bytes_to_write", "small_files_max", "rows_freed",
         "delete_files_max", snapshot_id="head.snapshot_id", skipped="skipped_by_reason",
-        held_back=lambda plan: {o.label: o.held_back for o in plan.held_back},
-        debt=lambda plan: {o.label: o.small_files for o in plan.debt},
-        delete_debt=lambda plan: {o.label: o.delete_files for o in plan.delete_debt},
+        ineligible=lambda plan: {o.label: o.ineligible for o in plan.ineligible},
+        partitions_over_limit=lambda plan: {o.label: o.small_files for o in plan.partitions_over_limit},
+        partitions_over_delete_limit=lambda plan: {o.label: o.delete_files for o in plan.partitions_over_delete_limit},
         head=None, outcomes=None, incoming=None,
     )  # fmt: skip
 
@@ -207,12 +207,12 @@ class Plan(Result):
         return self.files_before - self.files_removed + self.files_added
 
     @property
-    def held_back(self) -> tuple[PartitionOutcome, ...]:
+    def ineligible(self) -> tuple[PartitionOutcome, ...]:
         """Partitions with small files that must not be merged."""
-        return held_back_in(self.outcomes)
+        return ineligible_partitions(self.outcomes)
 
     @property
-    def debt(self) -> tuple[PartitionOutcome, ...]:
+    def partitions_over_limit(self) -> tuple[PartitionOutcome, ...]:
         """Partitions that will still hold more than `max_small_files` mergeable small files."""
         return tuple(o for o in self.outcomes if o.small_files > self.max_small_files)
 
@@ -222,7 +222,7 @@ class Plan(Result):
         return sum(g.deleted_rows for g in self.groups)
 
     @property
-    def delete_debt(self) -> tuple[PartitionOutcome, ...]:
+    def partitions_over_delete_limit(self) -> tuple[PartitionOutcome, ...]:
         """Partitions in which more than `max_delete_files` will still have to be read with some file."""
         return tuple(o for o in self.outcomes if o.delete_files > self.max_delete_files)
 

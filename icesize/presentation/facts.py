@@ -77,14 +77,14 @@ def _advice(inspection: Inspection, plan: Plan, history: History) -> Iterator[Ad
     kept_by_us = any(kinds[kind] for kind in (CommitKind.BATCH, CommitKind.APPEND, CommitKind.MERGE))
     if plan.groups and kinds[CommitKind.OTHER] and not kept_by_us:
         yield Advice(
-            "Other writers bring the rows, and nothing merges their files: write through a sink of icesize, or let "
-            "one bounded pass run every hour.",
+            "Other writers add the rows, and nothing merges their files: write through a sink of icesize, or run one "
+            "bounded pass every hour.",
             f"icesize maintain {table} --budget-seconds 600",
         )
     if history.commits_kept > MANY_COMMITS:
         yield Advice(
-            f"The table keeps {format_count(history.commits_kept, 'commit')}, which every further commit writes down "
-            "again: see what its rules would let go.",
+            f"The table keeps {format_count(history.commits_kept, 'commit')}, and every commit rewrites that list: "
+            "preview what its rules would expire.",
             f"icesize expire-snapshots {table} --dry-run",
         )
 

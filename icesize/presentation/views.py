@@ -16,7 +16,7 @@ from icesize.units import format_bytes, format_count, format_time
 if TYPE_CHECKING:
     from icesize.maintenance.checkup import Check
     from icesize.maintenance.dangling_deletes import DanglingReport
-    from icesize.maintenance.full_pass import UpkeepPlan, UpkeepReport
+    from icesize.maintenance.full_pass import MaintenancePlan, MaintenanceReport
     from icesize.maintenance.rewrite_deletes import DeletesReport
     from icesize.maintenance.rewrite_manifests import ManifestReport
     from icesize.planning.inspection import Inspection, PartitionSizes, PendingDeletes
@@ -95,7 +95,7 @@ def inspection(result: Inspection) -> Iterator[Block]:
         "most small files", [p for p in result.worst if p.mergeable > 1],
         lambda p: f"{format_count(p.mergeable, 'small file')} of {p.files:,}, {format_bytes(p.small_bytes)}",
     )  # fmt: skip
-    yield from _partitions("ineligible", result.held_back_in, lambda p: _reasons(p.held_back))
+    yield from _partitions("ineligible", result.ineligible_partitions, lambda p: _reasons(p.ineligible))
     yield from _deletes(result.deletes)
     yield from ((line,) for line in costs(result.cost))
     # the filters that open most files
@@ -190,13 +190,13 @@ def plan(result: Plan, *, groups: bool = True) -> Iterator[Block]:
             yield (f"  {group.label or WHOLE_TABLE}  {len(group.inputs):,} -> {after}",)
         yield from more(len(result.groups), "merge")
     if result.forecast is not None:
-        yield from _decoded(result.forecast.decoded_because)
+        yield from _decoded(result.forecast.decode_reasons)
     if result.clustering is not None:
         for column, now in result.clustering.before.items():
             then = result.clustering.expected_point_files[column]
             expected = f"; then in about {then:,.1f}" if result.groups else ""
             yield (f"  {column}: {_in_queries(now.to_dict())}{expected}",)
-    if held := result.to_dict()["held_back"]:
+    if held := result.to_dict()["ineligible"]:
         files = sum(sum(reasons.values()) for reasons in held.values())
         yield (f"ineligible: {format_count(files, 'small file')}",)
         for label, reasons in sorted(held.items(), key=lambda item: -sum(item[1].values()))[:MOST_LINES]:
@@ -275,8 +275,8 @@ def report_line(result: Report) -> str:
         return f"batch {result.batch_id} already committed to {result.table}"
     head = f"batch {result.batch_id}: " if result.batch_id is not None else ""
     worth = [f"{reason} {n}" for reason, n in sorted(result.skipped.items()) if reason in _WORTH_A_LINE]
-    if result.held_back:
-        worth.append(f"{sum(result.held_back.values())} ineligible files in {len(result.held_back)} partitions")
+    if result.ineligible:
+        worth.append(f"{sum(result.ineligible.values())} ineligible files in {len(result.ineligible)} partitions")
     tail = (*result.notes, *worth, *result.conflicts)
     if not result.snapshot_ids:
         what, where = ("nothing was committed", "to") if result.conflicts else ("nothing to do", "in")
@@ -317,7 +317,7 @@ def report(result: Report) -> Iterator[Block]:
 
 def committed(result: Report, planned: Plan | None = None) -> Iterator[Block]:
     """What a call came to, without what the plan, which has been shown, has said already."""
-    foreseen = planned.forecast.decoded_because if planned and planned.forecast else {}
+    foreseen = planned.forecast.decode_reasons if planned and planned.forecast else {}
     changed = f"-{result.files_removed:,} +{format_count(result.files_added, 'file')}, {rows_of(result)}"
     restored = result.rows_after is not None
     if result.snapshot_ids:
@@ -331,7 +331,7 @@ def committed(result: Report, planned: Plan | None = None) -> Iterator[Block]:
         copied = ways(result) if result.bytes_copied else ""
         seconds = result.seconds.get("total", 0.0)
         yield (f"{format_bytes(result.bytes_written)} written{copied} in {seconds:.1f} s",)
-        yield from _decoded(result.decoded_because) if result.decoded_because != foreseen else ()
+        yield from _decoded(result.decode_reasons) if result.decode_reasons != foreseen else ()
         clustering = result.clustering or {"after": {}}
         for column, after in clustering["after"].items():
             yield (f"  {column}: {_in_queries(after)}; before, {_in_queries(clustering['before'][column])}",)
@@ -346,8 +346,8 @@ def left_to_say(result: Report, planned: Plan | None = None) -> Iterator[Block]:
 
 def checks(found: Sequence[Check]) -> Iterator[Block]:
     """One line for each thing that was looked at."""
-    style = {"well": ("ok", "green"), "missing": ("--", "yellow"), "failed": ("no", "bold red")}
-    yield Columns([(style[check.state], check.name, check.seen) for check in found])
+    style = {"ok": ("ok", "green"), "missing": ("--", "yellow"), "failed": ("no", "bold red")}
+    yield Columns([(style[check.state], check.name, check.detail) for check in found])
 
 
 def streams(table: str, entries: Sequence[LedgerEntry]) -> Iterator[Block]:
@@ -368,7 +368,7 @@ def versions(table: str, found: Sequence[Version], limit: int = MOST_VERSIONS) -
     yield Columns(rows, heads, {4, 5, 6}, _SPARE_IN_VERSIONS)
     if len(found) > limit:
         older = format_count(len(found) - limit, "older version")
-        yield ((f"and {older}: --limit {len(found)} shows all, --partition those of one partition", "dim"),)
+        yield ((f"and {older}: use --limit {len(found)} for all, --partition for one partition", "dim"),)
 
 
 def _version_cells(version: Version) -> tuple[str, ...]:
@@ -395,7 +395,7 @@ def history(result: History) -> Iterator[Block]:
     yield Columns([*map(commit_cells, result.commits)], HISTORY, range(3, len(HISTORY)), _SPARE_IN_HISTORY)
     if result.commits_kept > len(result.commits):
         older = format_count(result.commits_kept - len(result.commits), "older commit")
-        yield ((f"and {older}: --limit {result.commits_kept} shows all", "dim"),)
+        yield ((f"and {older}: use --limit {result.commits_kept} for all", "dim"),)
 
 
 def history_line(result: History) -> str:
@@ -458,14 +458,14 @@ def expiry(result: ExpiryReport) -> Iterator[Block]:
     kinds = ", ".join(f"{kind.replace('_', ' ')} {n:,}" for kind, n in result.files_deleted.items())
     files = f"{format_count(sum(result.files_deleted.values()), 'file')} {gone}deleted"
     yield (f"{files}, {format_bytes(result.bytes_deleted)}" + (f": {kinds}" if kinds else ""),)
-    yield from notes((*_failed(result), *result.gave_up, *result.notes))
+    yield from notes((*_failed(result), *result.dropped_versions, *result.notes))
 
 
 def orphans(result: OrphanReport) -> Iterator[Block]:
     """What was found, examples, and what became of it."""
     if result.files_found:
         found = f"{format_count(result.files_found, 'orphan file')}, {format_bytes(result.bytes_found)}"
-        left = "none is deleted without `icesize remove-orphan-files TABLE --delete`"
+        left = "delete with `icesize remove-orphan-files TABLE --delete`"
         yield ((f"{found}: {left if result.dry_run else f'{result.files_deleted:,} deleted'}", "bold"),)
     else:
         yield (("no orphan files", "bold"),)
@@ -490,15 +490,15 @@ def deletes(result: DeletesReport) -> Iterator[Block]:
         size = format_bytes(result.bytes_written)
         line = f"{removed} of {files} in {result.table} became {result.files_added:,} of {size}  {_seconds(result)}"
     elif result.dry_run and result.data_files:
-        line = f"delete files of {format_count(result.data_files, 'file')} in {result.table} to be put together"
+        line = f"would rewrite the delete files of {format_count(result.data_files, 'file')} in {result.table}"
     else:
-        line = f"no delete files of {result.table} were put together"
+        line = f"no delete files of {result.table} were rewritten"
     yield ("  ".join((line, *result.notes, *result.conflicts)),)
 
 
 def dangling(result: DanglingReport) -> Iterator[Block]:
-    """How many delete files hit nothing."""
-    line = f"nothing to do in {result.table}: every delete file still hits a data file"
+    """Show the number of dangling delete files."""
+    line = f"nothing to do in {result.table}: no delete file is dangling"
     if result.delete_files:
         files = f"{format_count(result.delete_files, 'delete file')} of {format_bytes(result.bytes)}"
         line = f"{files} in {result.table} hit nothing{'' if result.dry_run else ' and went'}  {_seconds(result)}"
@@ -515,30 +515,30 @@ def manifests(result: ManifestReport) -> Iterator[Block]:
     yield ("  ".join((line, *result.notes)),)
 
 
-def upkeep(result: UpkeepReport) -> Iterator[Block]:
+def upkeep(result: MaintenanceReport) -> Iterator[Block]:
     """Each step of a pass under its heading, what failed, and what is left for the next one."""
     due: Look = [("no merge of small files is due",)]
-    if result.merges or "merges" in (*result.failed, *result.left):
+    if result.merges or "merges" in (*result.failed, *result.not_started):
         due = (line for merge in result.merges for line in committed(merge))
     yield from _section("small files", due)
     yield from _section("clustering", (line for clustering in result.clusterings for line in committed(clustering)))
     rewritten = result.rewritten_deletes
     yield from _metadata(result, bool(rewritten and (rewritten.snapshot_ids or rewritten.conflicts)))
     failed = [f"{step} failed: {message}" for step, message in result.failed.items()]
-    left = [f"no budget left for: {', '.join(result.left)}; the next pass goes on"] if result.left else []
-    refused = [f"{step} left out: {message}" for step, message in result.refused.items()]
+    left = [f"no budget left for: {', '.join(result.not_started)}; the next pass resumes"] if result.not_started else []
+    refused = [f"{step} left out: {message}" for step, message in result.unsupported.items()]
     yield from notes([*failed, *refused, *left])
 
 
-def upkeep_plan(result: UpkeepPlan) -> Iterator[Block]:
+def upkeep_plan(result: MaintenancePlan) -> Iterator[Block]:
     """What each step of a pass would do, under its heading."""
     yield from _section("small files", _shown(result.merges))
     yield from _section("clustering", _shown(result.clustering))
     yield from _metadata(result, bool(result.rewritten_deletes and result.rewritten_deletes.data_files))
-    yield from notes(f"{step} cannot be told: {message}" for step, message in result.failed.items())
+    yield from notes(f"{step} cannot be planned: {message}" for step, message in result.failed.items())
 
 
-def _metadata(result: UpkeepReport | UpkeepPlan, has_rewritten: bool) -> Iterator[Block]:
+def _metadata(result: MaintenanceReport | MaintenancePlan, has_rewritten: bool) -> Iterator[Block]:
     """The steps that rewrite no data file."""
     rewritten = result.rewritten_deletes if has_rewritten else None
     yield from _section("delete files", _shown(rewritten, result.deletes))
@@ -575,12 +575,12 @@ VIEWS: Mapping[str, Callable[[Any], Look]] = {
     "DeletesReport": deletes,
     "DanglingReport": dangling,
     "ManifestReport": manifests,
-    "UpkeepReport": upkeep,
-    "UpkeepPlan": upkeep_plan,
+    "MaintenanceReport": upkeep,
+    "MaintenancePlan": upkeep_plan,
     "Overview": overview,
 }
 LINES: Mapping[str, Callable[[Any], str]] = {
-    "Check": lambda check: f"{check.name}: {check.state}: {check.seen}",
+    "Check": lambda check: f"{check.name}: {check.state}: {check.detail}",
     "Report": report_line,
     "PastCommit": commit_line,
     "Version": version_line,

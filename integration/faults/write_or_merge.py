@@ -103,7 +103,7 @@ class WriteOrMerge:
             return self._told(self.faulted.hasty(**self._policy).compact())
         if self.how == "maintain":
             upkeep = self.faulted.hasty(**self._policy).maintain()
-            assert upkeep.is_well == self.ends_well, upkeep.failed
+            assert upkeep.succeeded == self.ends_well, upkeep.failed
             return self._told(upkeep.merges[0])
         sink = self._sink(self.how)
         report = sink.run(self._df(), self.number)

@@ -39,7 +39,7 @@ KEPT = timedelta(seconds=60)
 """Flink looks for its newest checkpoint in the snapshots when it starts again: an expiry has to leave it that long."""
 
 
-class Upkeep:
+class MaintenanceRun:
     """icesize's maintenance of a table, one call after the other; `counts` says what came of it."""
 
     def __init__(self, catalog: RestCatalog, name: str) -> None:
@@ -101,7 +101,7 @@ def test_rows_are_those_of_the_changelog(
     """Each change counts once, whatever was merged, rewritten and expired beside it, and the job was started again."""
     log, name = Changelog(sink, mode, SECONDS, FAILURES), f"{namespace}.t"
     make_table(rest, name)
-    upkeep = Upkeep(rest, name)
+    upkeep = MaintenanceRun(rest, name)
     with running(log, rest_catalog_uri, name, tmp_path) as job:
         upkeep.beside(job)
     rows = log.rows()

@@ -288,11 +288,11 @@ def _rewritten(
         return [file.path for file in done.files], _all_by("cluster", case), ""
     settings = replace(settings, merge_by_copying=case.path != "decode")
     merged = merge(group, settings, NAMES)
-    if "internal-error" in merged.decoded_because:
+    if "internal-error" in merged.decode_reasons:
         raise AssertionError("an internal error of icesize in a copy")
     ways = ways_of(group, settings, merged) if case.path in COPYING else {}
     moved = _all_by(case.path if case.path == "natural" else "decode", case) | ways
-    return [file.path for file in merged.files], moved, ", ".join(sorted(merged.decoded_because))
+    return [file.path for file in merged.files], moved, ", ".join(sorted(merged.decode_reasons))
 
 
 def _order(settings: WriteSettings) -> RowOrder:

@@ -97,7 +97,7 @@ def ways_of(group: MergeGroup, settings: WriteSettings, merged: MergeResult) -> 
             plan = plan_copy(group.inputs, outputs, settings, find, deleted=deleted.positions)
         except CopyRefused:
             return {}
-    if dict(plan.decoded_because) != dict(merged.decoded_because):
+    if dict(plan.decode_reasons) != dict(merged.decode_reasons):
         return {}  # pages are read after the plan is made
     found = defaultdict[str, set[str]](set)
     for part, way in _ways_of_parts(plan):

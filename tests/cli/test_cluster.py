@@ -114,8 +114,8 @@ def test_a_budget_and_a_filter_choose_partitions(lake: SqlCatalog, ids: list[int
     half = run("cluster", "--by", "id", "--budget-bytes", "35000", *SIZES)
     assert half.exit_code == 0, half.output
     assert half.stdout.startswith("cluster (sort by id): 1 partition, 6 -> ")
-    assert "! 1 partition to be clustered did not fit into the budget of 34.2 KiB" in half.stdout
-    assert half.stdout.count("did not fit into the budget") == 1
+    assert "! a budget of 34.2 KiB is too small to cluster 1 partition" in half.stdout
+    assert half.stdout.count("is too small to cluster") == 1
     other = run("cluster", "--where", "kind = 'c'", *SIZES)
     assert other.exit_code == 0
     assert "nothing to cluster" in other.stdout
@@ -179,7 +179,7 @@ def test_an_unknown_outcome_ends_with_3(mini: MiniRest) -> None:
     with failpoints.armed("files-written", go_away):
         result = CliRunner().invoke(main, command)
     assert result.exit_code == 3, result.output
-    assert result.stderr.startswith("icesize: Cannot tell whether the commit landed: ")
+    assert result.stderr.startswith("icesize: Commit state unknown: ")
     assert "icesize.run-id=" in result.stderr
 
 

@@ -73,7 +73,7 @@ def test_an_unknown_table_fails(table: Table, tmp_path: Path) -> None:
     assert result.exit_code == 1
     document = json.loads(result.stdout)
     failed = [check for check in document["checks"] if check["state"] == "failed"]
-    assert [(check["name"], check["seen"]) for check in failed] == [
+    assert [(check["name"], check["detail"]) for check in failed] == [
         ("table", "Cannot find table 'lake.db.tt'; did you mean 't'?")
     ]
     assert "inspect" not in document["will_work"]
@@ -107,7 +107,7 @@ def test_a_table_whose_files_are_gone_cannot_be_read(table: Table, tmp_path: Pat
     result = examine(tmp_path, "--json")
     assert result.exit_code == 1
     state = {check["name"]: check["state"] for check in json.loads(result.stdout)["checks"]}
-    assert (state["table"], state["reading"], state["writing"]) == ("well", "failed", "well")
+    assert (state["table"], state["reading"], state["writing"]) == ("ok", "failed", "ok")
 
 
 def test_a_table_that_must_not_be_collected_says_so(table: Table, tmp_path: Path) -> None:
@@ -127,5 +127,5 @@ def test_a_clock_that_differs_is_told(table: Table, tmp_path: Path) -> None:
     late = Environment(now_ms=lambda: 1_000_000_000_000)
     sized = open_table(None, "lake.db.t", catalog=tables.sqlite_catalog(tmp_path), environment=late)
     [writing] = [check for check in sized.check_up() if check.name == "writing"]
-    assert " s ahead of ours" in writing.seen
-    assert str(writing).startswith("writing: well: ")
+    assert " s ahead of ours" in writing.detail
+    assert str(writing).startswith("writing: ok: ")

@@ -160,7 +160,7 @@ def test_a_budget_of_seconds_leaves_later_rounds(table: Table, run: Run, monkeyp
     limits = WorkLimits(round_bytes=1000)
     monkeypatch.setattr("icesize.cli.options.Environment", partial(Environment, limits=limits))
     result = run("compact", "--budget-seconds", "0")
-    assert "! 1 merge left: the 0 seconds were over" in result.stdout
+    assert "! 1 merge left: the budget of 0 s is used up" in result.stdout
     assert tables.operations(table.refresh()) == ["append"] * (FILES + 2) + ["replace"]
     assert run("compact", "--budget-seconds", "1h").exit_code == 0
     assert len(tables.live_paths(table.refresh())) == 2
@@ -173,7 +173,7 @@ def test_the_newest_twenty_versions_are_listed(tmp_path: Path, run: Run) -> None
         made.append(tables.arrow(range(first, first + 1), "a"))
     lines = run("versions").stdout.splitlines()
     assert len(lines) == 1 + 20 + 1
-    assert lines[-1] == "and 3 older versions: --limit 23 shows all, --partition those of one partition"
+    assert lines[-1] == "and 3 older versions: use --limit 23 for all, --partition for one partition"
     assert len(run("versions", "--limit", "23").stdout.splitlines()) == 1 + 23
     assert len(json.loads(run("versions", "--json").stdout)) == 23
 
@@ -263,7 +263,7 @@ def test_a_dry_run_of_maintenance_tells_every_step(table: Table, run: Run) -> No
     forbidden = json.loads(run("maintain", "--dry-run", "--json").stdout)
     assert forbidden["expiry"] is None
     assert "'gc.enabled' is false" in forbidden["failed"]["expiry"]
-    assert "expiry cannot be told: Cannot delete files" in run("maintain", "--dry-run").stdout
+    assert "expiry cannot be planned: Cannot delete files" in run("maintain", "--dry-run").stdout
 
 
 def test_a_pass_has_a_heading_for_each_step(table: Table, run: Run) -> None:

@@ -37,7 +37,7 @@ def test_history_lists_the_newest_commits(sized: SizedTable, run: Run, tmp_path:
     assert lines == str(sized.history(MOST_COMMITS)).splitlines()
     assert len(lines) == 2 + MOST_COMMITS + 1
     assert f"s batch {MOST_COMMITS - 1}" in lines[2]
-    assert lines[-1] == f"and 2 older commits: --limit {MOST_COMMITS + 2} shows all"
+    assert lines[-1] == f"and 2 older commits: use --limit {MOST_COMMITS + 2} for all"
     assert len(run("history", "--limit", str(MOST_COMMITS + 2)).stdout.splitlines()) == 2 + MOST_COMMITS + 2
     assert json.loads(run("history", "--json").stdout) == json.loads(json.dumps(sized.history().to_dict()))
     assert len(json.loads(run("history", "--json", "--limit", "3").stdout)["commits"]) == 3

@@ -73,7 +73,7 @@ from icesize import failpoints
 from icesize.cli.main import main
 def noise():
     warnings.warn("a library warns")
-    logging.getLogger("icesize").warning("the catalog's answer was lost")
+    logging.getLogger("icesize").warning("the catalog's response was lost")
     logging.getLogger("pyiceberg").error("something was odd")
 with failpoints.armed("planned", noise):
     main(sys.argv[1:])

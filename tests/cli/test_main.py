@@ -83,7 +83,7 @@ def test_inspect_and_plan_print_the_dictionaries_of_the_api(table: Table, run: R
     plan = json.loads(run("plan", "--json").stdout)
     assert plan == {**sized.plan().to_dict(), "cluster_plan": None}
     assert {(g["partition"], g["files"], g["outputs"]) for g in plan["groups"]} == {(f"kind={k}", 8, 1) for k in KINDS}
-    assert {path for g in plan["groups"] for path in g["victims"]} == set(tables.live_paths(reloaded(tmp_path)))
+    assert {path for g in plan["groups"] for path in g["input_files"]} == set(tables.live_paths(reloaded(tmp_path)))
 
 
 def test_inspect_tells_what_scans_cost_at_a_price(table: Table, run: Run) -> None:
@@ -124,7 +124,7 @@ def test_inspect_recommends_columns_that_filters_ask_for(run: Run, tmp_path: Pat
     for i in range(8):
         made.append(tables.arrow(range(i, 4000, 8), "a"))
     [told] = [line for line in run("inspect", "--filter", "id = 7").stdout.splitlines() if "single values" in line]
-    assert told.startswith("! 1 of 1 filter asks for single values of id, in 8.0 of 48 files on average, and in about ")
+    assert told.startswith("! 1 of 1 filter asks for single values of id, in 8.0 of 48 files on average, about ")
     assert told.endswith("`icesize cluster lake.db.t --by id`")
     assert run("cluster", "--by", "id").exit_code == 0
     after = run("inspect", "--filter", "id = 7").stdout
@@ -215,7 +215,7 @@ def test_policy_options_win_over_the_table(table: Table, run: Run) -> None:
     assert json.loads(run("inspect", "--json", "--policy", "max-small-files=9").stdout)["max_small_files"] == 9
 
 
-def test_files_held_back_are_named_with_a_warning(table: Table, run: Run, tmp_path: Path) -> None:
+def test_files_ineligible_are_named_with_a_warning(table: Table, run: Run, tmp_path: Path) -> None:
     """Files with pending deletes are named by partition and reason, with a warning when they are more than k."""
     catalog = tables.sqlite_catalog(tmp_path)
     with catalog.load_table("db.t").transaction() as change:
@@ -224,7 +224,7 @@ def test_files_held_back_are_named_with_a_warning(table: Table, run: Run, tmp_pa
         delete_rows(catalog, input_file)
     inspected, planned = run("inspect").stdout, run("plan").stdout
     assert "ineligible\n  kind=b  8 files (HAS_DELETES 8)" in inspected
-    assert "! 1 partition with more than 6 ineligible small files: no merge of ours can lower their number" in inspected
+    assert "! 1 partition with more than 6 ineligible small files: icesize cannot merge them" in inspected
     assert "ineligible: 8 small files\n  kind=b  8 files (HAS_DELETES 8)" in planned
     assert "! kind=b: 8 small files are ineligible (HAS_DELETES 8), more than 'max-small-files' (6)" in planned
 
@@ -373,11 +373,11 @@ def test_an_unknown_outcome_is_exit_code_3(table: Table, run: Run, monkeypatch: 
     """A commit that may be visible has an exit code of its own; what was committed before it is shown."""
 
     def lost(*args: object, **options: object) -> None:
-        raise CommitStateUnknown("Cannot tell whether the commit landed: timeout", report="snapshot 7")
+        raise CommitStateUnknown("Commit state unknown: timeout", report="snapshot 7")
 
     monkeypatch.setattr(SizedTable, "compact", lost)
     result = run("compact")
-    lines = ["icesize: Cannot tell whether the commit landed: timeout", "icesize: done before that: snapshot 7"]
+    lines = ["icesize: Commit state unknown: timeout", "icesize: done before that: snapshot 7"]
     assert (result.exit_code, result.stderr.splitlines()) == (3, lines)
 
 

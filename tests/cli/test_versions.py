@@ -191,7 +191,7 @@ def test_orphans_are_shown_before_they_are_deleted(table: Table, run: Run) -> No
     told = run("remove-orphan-files")
     assert told.exit_code == 0, told.output
     assert told.stdout.splitlines()[0].startswith("1 orphan file, ")
-    assert told.stdout.splitlines()[0].endswith("none is deleted without `icesize remove-orphan-files TABLE --delete`")
+    assert told.stdout.splitlines()[0].endswith("delete with `icesize remove-orphan-files TABLE --delete`")
     assert orphan.exists()
     refused = run("remove-orphan-files", "--older-than", "1h", "--delete")
     assert refused.exit_code == 2
@@ -227,7 +227,7 @@ def test_maintain_does_all_in_one_pass(table: Table, run: Run, tmp_path: Path) -
     append(sqlite_catalog(tmp_path), [3], batch=3)
     done = json.loads(run("maintain", "--policy", "max-small-files=1", "--json").stdout)
     assert [merge["files_removed"] for merge in done["merges"]] == [2]
-    assert (done["failed"], done["left"], done["orphans"]["dry_run"]) == ({}, [], True)
+    assert (done["failed"], done["not_started"], done["orphans"]["dry_run"]) == ({}, [], True)
     assert ids_of(sqlite_catalog(tmp_path)) == [1, 2, 3, 10]
     again = run("maintain")
     assert again.exit_code == 0
@@ -258,4 +258,4 @@ def test_maintain_within_no_time_leaves_everything(table: Table, run: Run) -> No
     result = run("maintain", "--budget-seconds", "0")
     assert result.exit_code == 0
     steps = "merges, rewritten_deletes, deletes, manifests, expiry, orphans"
-    assert f"no budget left for: {steps}; the next pass goes on" in result.stdout
+    assert f"no budget left for: {steps}; the next pass resumes" in result.stdout

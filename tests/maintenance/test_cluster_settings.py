@@ -249,7 +249,7 @@ def test_a_full_set_has_at_least_one_file(text: str) -> None:
         resolved({"icesize.cluster.full-set-bytes": text}, columns=["kind"])
     assert str(refused.value) == (
         f"'icesize.cluster.full-set-bytes' ({text!r}) must be a whole number of bytes >= 'target-file-size-bytes' "
-        "(134217728), e.g. 8589934592: a set would be sealed before it has one file"
+        "(134217728), e.g. 8589934592: a set would be full before it has one file"
     )
 
 

@@ -278,7 +278,7 @@ def test_a_set_larger_than_a_round_is_clustered_whole(lake: SqlCatalog, strategy
     report = table.cluster(where="kind = 'a'")
     assert (report.files_removed, len(report.snapshot_ids)) == (8, 1)
     passed = table.maintain()
-    assert (passed.left, passed.failed) == ((), {})
+    assert (passed.not_started, passed.failed) == ((), {})
     assert [round_.files_removed for round_ in passed.clusterings][-1] >= 2
     assert table.cluster().snapshot_ids == ()
     assert ids_of(lake) == before
@@ -479,11 +479,11 @@ def test_rounds_grow_where_a_set_is_larger_than_one(lake: SqlCatalog) -> None:
     table = opened(lake, WorkLimits(round_bytes=60_000))
     poor = table.maintain(budget_bytes=30_000)
     assert [round_.snapshot_ids for round_ in poor.clusterings] == [()]
-    assert "clustering" in poor.left
+    assert "clustering" in poor.not_started
     assert any("did not fit into the budget" in note for note in poor.clusterings[0].notes)
     report = table.maintain()
     assert len(report.clusterings) > 1
-    assert report.left == ()
+    assert report.not_started == ()
     planned = table.plan_clustering()
     assert planned is not None
     assert planned.groups == ()
@@ -550,9 +550,9 @@ def test_a_dropped_column_ends_clustering_alone(lake: SqlCatalog) -> None:
         with pytest.raises(ClusteringOff, match=said):
             asked()  # type: ignore[operator]
     report = table.maintain()
-    assert (report.failed, list(report.refused)) == ({}, ["clustering"])
-    assert re.match(said, report.refused["clustering"])
-    assert (len(report.merges), report.is_well) == (1, True)
+    assert (report.failed, list(report.unsupported)) == ({}, ["clustering"])
+    assert re.match(said, report.unsupported["clustering"])
+    assert (len(report.merges), report.succeeded) == (1, True)
     assert table.cluster(["id"]).clustering is not None
 
 

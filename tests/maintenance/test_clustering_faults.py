@@ -211,7 +211,7 @@ def test_a_catalog_that_is_gone_after_it_was_asked(rest: Water, when: Moment) ->
 
     with (
         failpoints.armed("before-swap", one_by_one(go_away)),
-        pytest.raises(CommitStateUnknown, match=r"Cannot tell whether the commit landed.*Nothing was deleted"),
+        pytest.raises(CommitStateUnknown, match=r"Commit state unknown.*Nothing was deleted"),
     ):
         opened(rest).cluster()
     landed = when == "after"
@@ -315,7 +315,7 @@ SWAPS += [slow(*each, moment) for each in RIVALS for moment in ("planned", "file
 
 
 @pytest.mark.parametrize(("act", "why", "moment"), SWAPS)
-def test_victims_that_others_touch_cost_their_group_alone(rest: Water, act: Act, why: str, moment: str) -> None:
+def test_inputs_that_others_touch_cost_their_group_alone(rest: Water, act: Act, why: str, moment: str) -> None:
     """Partition `a` stays as the rival left it, no row comes back; `b` lands; what was written for `a` goes."""
     with failpoints.armed(moment, one_by_one(lambda: act(rest))):
         report = opened(rest).cluster()

@@ -182,7 +182,7 @@ def test_a_policy_may_leave_files_with_deletes_alone(lake: SqlCatalog) -> None:
     report = opened(lake).compact()
     assert ids_of(lake) == [1, 2]
     assert report.skipped["HAS_DELETES"] == 1
-    assert report.held_back == {"kind=a": 1}
+    assert report.ineligible == {"kind=a": 1}
     assert files_by_kind(lake.load_table("db.t")) == {"a": 2}
 
 
@@ -562,7 +562,7 @@ def test_rounds_before_the_end_are_reported(lake: SqlCatalog, monkeypatch: pytes
 
     with failpoints.armed("after-swap", end):
         report = table.compact(budget_seconds=30)
-    why = "the 30 seconds were over" if what == "late" else "Cannot find table 'lake.db.t'; did you mean 't'?"
+    why = "the budget of 30 s is used up" if what == "late" else "Cannot find table 'lake.db.t'; did you mean 't'?"
     assert (len(report.snapshot_ids), report.notes[-1]) == (1, f"2 merges left: {why}")
     assert len(loads) == (what == "dropped")
     monkeypatch.undo()

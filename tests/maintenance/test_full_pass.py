@@ -17,7 +17,7 @@ from icesize.environment import Environment, WorkLimits
 from icesize.errors import CommitStateUnknown, RewriteFailed, TableError
 from icesize.failpoints import armed
 from icesize.maintenance.dangling_deletes import DanglingReport
-from icesize.maintenance.full_pass import STEPS, UNCHECKED, Pass, Step, UpkeepReport, cluster, merge
+from icesize.maintenance.full_pass import STEPS, UNCHECKED, MaintenanceReport, Pass, Step, cluster, merge
 from icesize.maintenance.rewrite_deletes import DeletesReport
 from icesize.maintenance.rewrite_manifests import ManifestReport
 from icesize.maintenance.rounds import Budget
@@ -96,7 +96,7 @@ class FakeTable:
             raise RewriteFailed(f"Cannot compact: {what.partition(' 2')[0]} failed")
 
 
-def run(table: FakeTable, budget_bytes: int | None = None, budget_seconds: float | None = None) -> UpkeepReport:
+def run(table: FakeTable, budget_bytes: int | None = None, budget_seconds: float | None = None) -> MaintenanceReport:
     """One pass by a clock that goes on only when the table works."""
     handle = cast(TableHandle, SimpleNamespace(name="lake.db.t"))
     context = context_of(handle, Environment(monotonic=lambda: table.seconds))
@@ -109,7 +109,7 @@ def test_every_step_runs_in_order() -> None:
     report = run(table)
     rounds = [f"merge cold {ROUND_BYTES}"] * 2 + [f"merge all {ROUND_BYTES}"] * 2
     assert table.done == [*rounds, "rewritten_deletes", "deletes", "manifests", "expiry", "orphans"]
-    assert (report.bytes_merged, report.failed, report.left, report.seconds) == (30, {}, (), 9.0)
+    assert (report.bytes_merged, report.failed, report.not_started, report.seconds) == (30, {}, (), 9.0)
 
 
 def test_whoever_listens_hears_of_every_step(lake: SqlCatalog) -> None:
@@ -145,28 +145,28 @@ def test_a_table_that_is_to_be_clustered_is_clustered_after_its_merges() -> None
     report = run(table)
     rounds = [f"merge all {ROUND_BYTES}", *[f"cluster {ROUND_BYTES}"] * 2]
     assert table.done[2:] == [*rounds, "rewritten_deletes", "deletes", "manifests", "expiry", "orphans"]
-    assert ([r.bytes_written for r in report.clusterings], report.left) == ([30], ())
+    assert ([r.bytes_written for r in report.clusterings], report.not_started) == ([30], ())
     report = run(FakeTable(hot_bytes=20, loose_bytes=30, is_clustered=True), budget_bytes=25)
-    assert ([r.bytes_written for r in report.clusterings], report.left) == ([5], ("clustering",))
+    assert ([r.bytes_written for r in report.clusterings], report.not_started) == ([5], ("clustering",))
     assert run(FakeTable(failing=("clustering",), is_clustered=True)).failed == {"clustering": "Cannot do clustering"}
     steps = ("rewritten_deletes", "deletes", "manifests", "expiry", "orphans")
-    assert run(FakeTable(), budget_seconds=0).left == ("merges", *steps)
+    assert run(FakeTable(), budget_seconds=0).not_started == ("merges", *steps)
     late = run(FakeTable(loose_bytes=30, is_clustered=True), budget_seconds=0)
-    assert late.left == ("merges", "clustering", *steps)
+    assert late.not_started == ("merges", "clustering", *steps)
 
 
 def test_the_budget_of_bytes_bounds_all_merges() -> None:
     """What is left over is named, and the other steps run."""
     table = FakeTable(cold_bytes=60, hot_bytes=100)
     report = run(table, budget_bytes=100)
-    assert (report.bytes_merged, table.hot_bytes, report.left) == (100, 60, ("merges",))
+    assert (report.bytes_merged, table.hot_bytes, report.not_started) == (100, 60, ("merges",))
     assert table.done[-5:] == ["rewritten_deletes", "deletes", "manifests", "expiry", "orphans"]
 
 
 def test_no_bytes_no_merges() -> None:
     """A budget of zero bytes leaves merging out."""
     table = FakeTable(cold_bytes=60)
-    assert run(table, budget_bytes=0).left == ("merges",)
+    assert run(table, budget_bytes=0).not_started == ("merges",)
     assert table.done == ["rewritten_deletes", "deletes", "manifests", "expiry", "orphans"]
 
 
@@ -175,14 +175,14 @@ def test_merges_leave_time_for_the_other_steps() -> None:
     table = FakeTable(hot_bytes=100 * ROUND_BYTES)
     report = run(table, budget_seconds=20)
     assert table.done[-5:] == ["rewritten_deletes", "deletes", "manifests", "expiry", "orphans"]
-    assert (len(report.merges), report.left) == (13, ("merges",))
+    assert (len(report.merges), report.not_started) == (13, ("merges",))
 
 
 def test_steps_without_time_are_left_and_named() -> None:
     """When the seconds are over no step begins."""
     table = FakeTable()
     report = run(table, budget_seconds=5)
-    assert (table.done[-1], report.left) == ("manifests", ("expiry", "orphans"))
+    assert (table.done[-1], report.not_started) == ("manifests", ("expiry", "orphans"))
     assert (report.expiry, report.orphans) == (None, None)
 
 
@@ -199,8 +199,8 @@ def test_cold_partitions_that_cannot_be_merged_do_not_keep_the_others_from_it() 
     """Damaged files in every cold partition are an error of the pass, and the others are merged all the same."""
     report = run(FakeTable(hot_bytes=20, damaged=("merge cold",)))
     assert report.failed == {"merges": "Cannot compact: merge cold failed"}
-    assert (report.bytes_merged, report.left) == (20, ())
-    assert not report.is_well
+    assert (report.bytes_merged, report.not_started) == (20, ())
+    assert not report.succeeded
 
 
 def test_files_of_other_tables_are_counted_with_a_note(lake: SqlCatalog) -> None:
@@ -256,7 +256,7 @@ def test_an_unknown_outcome_ends_the_pass() -> None:
         run(table)
     assert "expiry" not in table.done
     report = raised.value.report
-    assert isinstance(report, UpkeepReport)
+    assert isinstance(report, MaintenanceReport)
     assert (len(report.merges), report.deletes is None, report.manifests) == (1, False, None)
 
 
@@ -303,7 +303,7 @@ def test_a_pass_that_dies_is_continued_by_the_next(lake: SqlCatalog) -> None:
     assert operations(lake.load_table("db.t")) == ["append"] * 9 + ["replace"]
     report = table.maintain()
     assert [merge.files_removed for merge in report.merges] == [3, 3]
-    assert (report.failed, report.left) == ({}, ())
+    assert (report.failed, report.not_started) == ({}, ())
     after = lake.load_table("db.t")
     check(after)
     assert len(live_paths(after)) == 3
@@ -317,7 +317,7 @@ def test_budgets_are_numbers_or_text(lake: SqlCatalog) -> None:
     assert Budget.of() == Budget()
     make_table(lake)
     table = icesize.open(None, "db.t", catalog=lake)
-    assert "merges" in table.maintain("1GiB", "0s").left
+    assert "merges" in table.maintain("1GiB", "0s").not_started
     assert table.compact(budget_bytes="1GiB", budget_seconds="25m").files_removed == 0
     with pytest.raises(ValueError, match=r"'budget-seconds' \('soon'\) must be a duration such as 90s, 30m or 1h30m"):
         table.maintain(budget_seconds="soon")

@@ -62,9 +62,9 @@ def test_more_than_may_be_read_with_a_file(count: int) -> None:
     rewrites = planned(facts)
     assert len(rewrites) == (count > POLICY.max_delete_files)
     layout = Layout(Head(1, 100), SPEC, POLICY.small_file_limit_bytes, {facts.key: facts})
-    spared = [file.path for rewrite in rewrites for file in rewrite.due]
-    assert plan_merges(layout, POLICY, spared=spared).groups == ()
-    assert plan_merges(layout, POLICY, spared=spared).delete_debt == ()
+    excluded_paths = [file.path for rewrite in rewrites for file in rewrite.due]
+    assert plan_merges(layout, POLICY, excluded_paths=excluded_paths).groups == ()
+    assert plan_merges(layout, POLICY, excluded_paths=excluded_paths).partitions_over_delete_limit == ()
     assert len(plan_merges(layout, POLICY).groups) == (count > POLICY.max_delete_files)
 
 

@@ -46,8 +46,8 @@ INSPECTION = Inspection(
     small_files_max=1_212,
     histogram=(SizeClass(24 * MIB, 40_811, 96 * MIB), SizeClass(96 * MIB, 0, 0)),
     worst=(PartitionSizes({"hour": "h191", "kind": "x"}, 1_300, 2**30, 1_212, 1_212, 96 * MIB, {}),),
-    held_back={},
-    held_back_in=(),
+    ineligible={},
+    ineligible_partitions=(),
     advice=(
         Advice("1 partition with more than 6 mergeable small files"),
         Advice("`icesize compact` would merge 1,212 files into 1", "icesize compact lake.db.events"),
@@ -132,7 +132,7 @@ def test_an_empty_table_is_shown_without_a_snapshot() -> None:
     ]
 
 
-def test_inspection_names_files_of_old_specs_as_held_back() -> None:
+def test_inspection_names_files_of_old_specs_as_ineligible() -> None:
     """Files that a plan would skip for good are not counted as mergeable, whatever the reason."""
     deleted = facts("d", [MIB] * 8, obstacle=SkipReason.HAS_DELETES)
     old = facts("o", [MIB] * 2, spec_id=3)
@@ -140,14 +140,14 @@ def test_inspection_names_files_of_old_specs_as_held_back() -> None:
     labels = {k: {"kind": str(k.values[0])} for k in table.partitions}
     found = inspect(table, SizePolicy(), labels, plan_merges(table, SizePolicy()), table="t")
     assert (found.small_files, found.small_files_max) == (17, 7)
-    assert found.held_back == {"HAS_DELETES": 8, "OLD_SPEC": 2}
-    assert [(p.label, p.held_back) for p in found.held_back_in] == [
+    assert found.ineligible == {"HAS_DELETES": 8, "OLD_SPEC": 2}
+    assert [(p.label, p.ineligible) for p in found.ineligible_partitions] == [
         ("kind=d", {"HAS_DELETES": 8}), ("kind=o", {"OLD_SPEC": 2}),
     ]  # fmt: skip
     assert [p.label for p in found.worst] == ["kind=m"]
     text = shown(views.inspection(found))
     assert "  kind=d  8 files (HAS_DELETES 8)\n  kind=o  2 files (OLD_SPEC 2)\n" in text
-    assert "! 1 partition with more than 6 ineligible small files: no merge of ours can lower their number\n" in text
+    assert "! 1 partition with more than 6 ineligible small files: icesize cannot merge them\n" in text
 
 
 def test_pending_deletes_have_lines_of_their_own() -> None:
@@ -188,10 +188,10 @@ def test_a_report_says_what_changed_and_what_was_lost() -> None:
     """Snapshot, files, bytes; what the plan has not said already: why bytes were decoded, notes; and conflicts."""
     report = Report(
         "lake.db.t", snapshot_ids=(9017,), operations=("replace",), files_removed=40_811, files_added=231,
-        bytes_written=9 * 2**30, bytes_copied=2**30, seconds={"total": 15.26}, decoded_because={"tiny": 4},
+        bytes_written=9 * 2**30, bytes_copied=2**30, seconds={"total": 15.26}, decode_reasons={"tiny": 4},
         conflicts=("merge of 3 files dropped: deleted",), notes=("known", "new"),
     )  # fmt: skip
-    forecast = Forecast(2**30, 8 * 2**30, decoded_because={"tiny": 4})
+    forecast = Forecast(2**30, 8 * 2**30, decode_reasons={"tiny": 4})
     planned = replace(plan_merges(layout(), SizePolicy()), notes=("known",), forecast=forecast)
     assert shown(views.committed(report, planned)).splitlines() == [
         "snapshot 9017 replace  -40,811 +231 files, rows unchanged",
@@ -400,7 +400,7 @@ def test_a_history_is_a_table_with_blanks() -> None:
         "2023-11-14 22:13:20 batch clicks batch 17 20,000 +3 -5 +0 -1 1 MiB 3 MiB 3.00 2.50 4 120 0 1.23"
     )
     assert lines[3] == "2023-11-14 21:56:40  other  spark 4.1.4"
-    assert lines[4:] == ["and 7 older commits: --limit 9 shows all"]
+    assert lines[4:] == ["and 7 older commits: use --limit 9 for all"]
     assert len(lines[1]) > 80, "a pipe gets all columns"
     others_alone = shown(views.history(History("lake.db.t", (other,), 1))).splitlines()
     assert others_alone[1:] == ["time (UTC)           kind   by", lines[3]]

@@ -13,7 +13,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 import icesize
 from icesize import Report
-from icesize.maintenance.full_pass import UpkeepReport
+from icesize.maintenance.full_pass import MaintenanceReport
 from icesize.maintenance.rewrite_deletes import DeletesReport
 from icesize.presentation.blocks import MOST_ROWS, Bars, Columns, html
 from icesize.presentation.views import LINES, VIEWS
@@ -134,7 +134,7 @@ def test_every_result_is_shown() -> None:
         ExpiryReport(),
         OrphanReport(),
         DeletesReport(),
-        UpkeepReport(merges=(Report(snapshot_ids=(1,), operations=("replace",)),)),
+        MaintenanceReport(merges=(Report(snapshot_ids=(1,), operations=("replace",)),)),
     ],
     ids=lambda result: type(result).__name__,
 )

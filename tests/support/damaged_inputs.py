@@ -270,7 +270,7 @@ def _judged(damage: Damage, done: MergeResult, settings: WriteSettings, inputs: 
     if expected is None:
         assert found is None or others <= found, "rows of the sound file are lost"
         return "copied, unreadable as the damaged file" if found is None else "copied, the damaged file is unreadable"
-    assert found == expected, f"{_difference(found, expected)} by {dict(done.decoded_because)}"
+    assert found == expected, f"{_difference(found, expected)} by {dict(done.decode_reasons)}"
     _check_claims(done, inputs)
     return "copied, as the damaged file reads"
 

@@ -184,9 +184,9 @@ class Seen:
         kinds = {"copied": done.bytes_copied, "paged": done.pages_copied, "decoded": tiny}
         kinds["whole"] = done.bytes_copied and not done.pages_copied
         kinds["mixed"] = done.pages_copied and tiny
-        kinds["reencoded"] = done.bytes_copied and done.bytes_decoded and not done.decoded_because
+        kinds["reencoded"] = done.bytes_copied and done.bytes_decoded and not done.decode_reasons
         self.count.update(name for name, value in kinds.items() if value)
-        self.count.update(done.decoded_because)
+        self.count.update(done.decode_reasons)
 
 
 def rows_of(case: Case, how: Made, schema: pa.Schema) -> pa.Table:

@@ -17,7 +17,7 @@ from icesize.planning.files import DeleteFile
 T = TypeVar("T")
 
 
-class UnfitDeletesError(ValueError):
+class UnreadableDeletesError(ValueError):
     """A delete file can be read, but its deletes cannot be applied; the message reads after "...: "."""
 
 
@@ -28,7 +28,7 @@ def blaming(delete: DeleteFile) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        why = str(error) if isinstance(error, UnfitDeletesError) else why_unreadable(error)
+        why = str(error) if isinstance(error, UnreadableDeletesError) else why_unreadable(error)
         raise RewriteFailed(f"Cannot apply the deletes in {delete.path}: {why}", path=delete.path) from error
 
 
@@ -37,10 +37,10 @@ def opened(delete: DeleteFile, storage: Storage) -> Iterator[tuple[pq.ParquetFil
     """A delete file that has the rows its manifest entry says, and the stream that it is read from; `blaming` it."""
     with blaming(delete):
         if delete.file_format != "PARQUET":
-            raise UnfitDeletesError(f"its format is {delete.file_format}, only PARQUET is read")
+            raise UnreadableDeletesError(f"its format is {delete.file_format}, only PARQUET is read")
         with storage.open(delete.path, delete.size_bytes) as stream, open_parquet(stream) as parquet:
             if (rows := parquet.metadata.num_rows) != delete.rows:
-                raise UnfitDeletesError(
+                raise UnreadableDeletesError(
                     f"it has {rows} rows, its manifest says {delete.rows}, check the table's metadata"
                 )
             yield parquet, stream

@@ -14,7 +14,7 @@ from pyarrow import types
 from pyiceberg.schema import Schema, prune_columns
 from pyroaring import BitMap
 
-from icesize.parquet.deletes.delete_files import UnfitDeletesError, begun, opened
+from icesize.parquet.deletes.delete_files import UnreadableDeletesError, begun, opened
 from icesize.parquet.deletes.key_lookup import KeyLookup, Numbers, comparable
 from icesize.parquet.deletes.positions import add_positions, by_code
 from icesize.parquet.files.metrics import leaves
@@ -175,9 +175,9 @@ def _check_in_table(settings: WriteSettings, ids: FieldIds) -> None:
     for some in ids:
         name = settings.schema.find_column_name(some)
         if name is None:
-            raise UnfitDeletesError(f"rows are equal in the column of field id {some}, which was dropped")
+            raise UnreadableDeletesError(f"rows are equal in the column of field id {some}, which was dropped")
         if some not in flat:
-            raise UnfitDeletesError(f"rows are equal in column '{name}', which has not one value in each row")
+            raise UnreadableDeletesError(f"rows are equal in column '{name}', which has not one value in each row")
 
 
 def _check_has(stored: pa.Schema, ids: FieldIds, settings: WriteSettings) -> None:
@@ -185,7 +185,7 @@ def _check_has(stored: pa.Schema, ids: FieldIds, settings: WriteSettings) -> Non
     found = set(_ids_in(with_ids(stored, settings.properties.get(NAME_MAPPING))))
     for some in ids:
         if some not in found:
-            raise UnfitDeletesError(f"it lacks column '{settings.schema.find_column_name(some)}'")
+            raise UnreadableDeletesError(f"it lacks column '{settings.schema.find_column_name(some)}'")
 
 
 def _ids_in(fields: Iterable[pa.Field]) -> Iterator[int | None]:

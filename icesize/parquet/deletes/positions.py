@@ -16,7 +16,7 @@ from pyarrow import types
 from pyiceberg.types import LongType, NestedField, StringType
 from pyroaring import BitMap
 
-from icesize.parquet.deletes.delete_files import UnfitDeletesError, begun, blaming, opened
+from icesize.parquet.deletes.delete_files import UnreadableDeletesError, begun, blaming, opened
 from icesize.parquet.files.storage import Storage
 from icesize.parquet.reading.ahead import Ahead
 from icesize.parquet.reading.projection import field_id
@@ -116,7 +116,7 @@ class _Target:
         lowest, highest = int(positions.min()), int(positions.max())
         if lowest < 0 or highest >= min(self.file.rows, _MOST_ROWS):
             wrong = lowest if lowest < 0 else highest
-            raise UnfitDeletesError(f"it deletes row {wrong} of {self.file.path}, which has {self.file.rows} rows")
+            raise UnreadableDeletesError(f"it deletes row {wrong} of {self.file.path}, which has {self.file.rows} rows")
         add_positions(self.deleted, positions)
 
 
@@ -177,7 +177,7 @@ def _column(parquet: pq.ParquetFile, wanted: _Column) -> str:
     own, name = wanted.field.field_id, wanted.field.name
     found = [f for f in fields if field_id(f) == own] or [f for f in fields if f.name == name]
     if len(found) != 1 or not wanted.fits(found[0].type):
-        raise UnfitDeletesError(f"it has no column '{name}' of {wanted.type_name}")
+        raise UnreadableDeletesError(f"it has no column '{name}' of {wanted.type_name}")
     return str(found[0].name)
 
 
@@ -213,5 +213,5 @@ def _paths(batch: pa.RecordBatch, name: str) -> pa.DictionaryArray:
 
 def _present(values: pa.Array) -> pa.Array:
     if values.null_count:
-        raise UnfitDeletesError("it has a row without a path or a position")
+        raise UnreadableDeletesError("it has a row without a path or a position")
     return values

@@ -27,7 +27,7 @@ from icesize.parquet.format.sources import Source
 
 if TYPE_CHECKING:
     from icesize.parquet.editing.dictionaries import Numbers
-    from icesize.parquet.format.page_values import Places
+    from icesize.parquet.format.page_values import Indices
 
 _CUT_ENCODINGS = frozenset({PLAIN, *DICTIONARY_ENCODINGS})
 """Pages of which single values can be left out."""
@@ -62,7 +62,7 @@ class Part:
         return self.group.rows - len(self.deleted or ())
 
     @property
-    def deleted_rows(self) -> Places:
+    def deleted_rows(self) -> Indices:
         """Places of the rows that are deleted."""
         import numpy as np  # which copying needs for nothing else
 

@@ -25,7 +25,7 @@ from icesize.parquet.format.fields import ColumnMetaData, Statistics
 from icesize.parquet.format.hybrid import bits_of, decode, encode, histogram, renumber, repeat, repeated
 from icesize.parquet.format.page_body import PageBody, page_body
 from icesize.parquet.format.page_index import PageCounts, offset_index, read_offset_index, with_counts
-from icesize.parquet.format.page_values import Places, Values, coded_values, plain_values
+from icesize.parquet.format.page_values import Indices, Values, coded_values, plain_values
 from icesize.parquet.format.pages import DICTIONARY_ENCODINGS, PLAIN, DictionaryPage, Page, Pages
 from icesize.parquet.format.refusals import CopyRefused, DamagedFile, Refusal, damaged_as
 from icesize.parquet.format.schema import Column
@@ -93,7 +93,7 @@ def _piece(part: Part, index: int, numbers: Numbers, level: int | None, room: me
 
 
 @damaged_as(Refusal.PAGES)
-def changed(piece: Piece, deleted: Places, column: Column, numbers: Numbers, level: int | None) -> Piece:
+def changed(piece: Piece, deleted: Indices, column: Column, numbers: Numbers, level: int | None) -> Piece:
     """Return the same chunk with the index `numbers[i]` for each index i, if there are `numbers`, and without the rows
     at the places `deleted`, of which only flat columns may have some.
 
@@ -148,15 +148,15 @@ class _Opened:
     values: Values
     count: int
 
-    def of_values(self, rows: Places) -> Places:
+    def of_values(self, rows: Indices) -> Indices:
         """Which values are those of the rows."""
         if self.levels is None:
             return rows
         filled = self.levels == self.body.highest[1]
-        values: Places = (np.cumsum(filled) - 1)[rows[filled[rows]]]
+        values: Indices = (np.cumsum(filled) - 1)[rows[filled[rows]]]
         return values
 
-    def leave(self, rows: Places, values: Places) -> PageCounts:
+    def leave(self, rows: Indices, values: Indices) -> PageCounts:
         """Some rows go, with the values that they have."""
         left, bits = self.rows - len(rows), self.body.highest[1].bit_length()
         if self.count:
@@ -169,7 +169,7 @@ class _Opened:
         self.body.cut(*counts)
         return counts
 
-    def check(self, gone: Places, left: PageCounts) -> None:
+    def check(self, gone: Indices, left: PageCounts) -> None:
         """Raise `CopyRefused` unless the page now has the levels of all rows but these, and they count as `left`."""
         runs, highest = self.body.levels[1], self.body.highest[1]
         nulls = np.zeros(self.rows, bool) if self.levels is None else self.levels != highest
@@ -191,7 +191,7 @@ class _Chunk:
         self._numbers = numbers
         self._level = level
 
-    def pages(self, deleted: Places) -> Iterator[tuple[Page, Places]]:
+    def pages(self, deleted: Indices) -> Iterator[tuple[Page, Indices]]:
         """Each page with which of its rows go."""
         first = start = 0
         for page in self._piece.pages.data:
@@ -233,7 +233,7 @@ class _Chunk:
         [values] = body.values
         return _Opened(body, page.values, levels, self._values(values, page, count), count)
 
-    def ends(self, page: Page, gone: Places) -> list[bytes]:
+    def ends(self, page: Page, gone: Indices) -> list[bytes]:
         """The least and the greatest value of all but some rows."""
         opened = self.opened(page)
         return opened.values.ends(_others(opened.of_values(gone), opened.count))
@@ -290,7 +290,7 @@ class _Bounds:
         """Whether they may be those of values that are gone."""
         return any(lost and not found for lost, found in zip(self.lost, self.found, strict=True))
 
-    def leave(self, values: Values, gone: Places, count: int) -> None:
+    def leave(self, values: Values, gone: Indices, count: int) -> None:
         """Some of so many values of a page go."""
         if self.order is None or not any(reached := self._reached(values.ends(gone))):
             return
@@ -325,5 +325,5 @@ class _Bounds:
         return {**self.fields, Statistics.NULL_COUNT: i64(self.nulls - nulls_gone)}
 
 
-def _others(gone: Places, count: int) -> Places:
+def _others(gone: Indices, count: int) -> Indices:
     return np.delete(np.arange(count), gone)

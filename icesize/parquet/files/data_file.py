@@ -156,7 +156,7 @@ class MergeResult(Generic[F_co]):
     read and name several.
 
     Of the bytes of `inputs`, `bytes_copied` were moved as they were, `pages_copied` counts pages that were moved one by
-    one, and `bytes_decoded` were decoded and encoded again: whole input files, counted in `decoded_because` by
+    one, and `bytes_decoded` were decoded and encoded again: whole input files, counted in `decode_reasons` by
     `icesize.parquet.format.refusals.Refusal`, and columns whose dictionaries differ.
     """
 
@@ -165,7 +165,7 @@ class MergeResult(Generic[F_co]):
     bytes_decoded: int = 0
     bytes_copied: int = 0
     pages_copied: int = 0
-    decoded_because: Mapping[str, int] = field(default_factory=dict)
+    decode_reasons: Mapping[str, int] = field(default_factory=dict)
     rows_deleted: int = 0
     named: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
@@ -189,9 +189,9 @@ Merged = MergeResult[NewDataFile]
 """A result that can be committed."""
 
 
-def decoded_because(results: Iterable[Rewritten]) -> dict[str, int]:
+def decode_reasons(results: Iterable[Rewritten]) -> dict[str, int]:
     """Count the decoded input files of all results by reason; log internal errors, which workers log elsewhere."""
-    counts = sum((Counter(result.decoded_because) for result in results), Counter[str]())
+    counts = sum((Counter(result.decode_reasons) for result in results), Counter[str]())
     if files := counts[Refusal.INTERNAL_ERROR.value]:
         LOG.error("Internal error of icesize: %d files were decoded", files, extra={"internal_error": True})
     return dict(+counts)

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from icesize.environment import Commitment, Environment
+from icesize.environment import Environment, PendingCommit
 from icesize.errors import RewriteFailed
 from icesize.parquet.files.storage import Storage
 
@@ -61,13 +61,13 @@ def uncommitted(storage: Storage, prefix: str, environment: Environment) -> Iter
     block is left, but for those that a commit made visible, or may have. Commits in the block are made with the
     environment that it gets.
     """
-    owner, begun = Uncommitted(storage, prefix), list[Commitment]()
+    owner, begun = Uncommitted(storage, prefix), list[PendingCommit]()
 
     def clean() -> None:
         owner.abandon(keep=set().union(*(commitment.may_be_visible() for commitment in begun)))
 
     try:
-        yield owner, environment.also_telling(begun.append)
+        yield owner, environment.also_notifying(begun.append)
         clean()
     except BaseException:
         clean()

@@ -20,7 +20,7 @@ from icesize.parquet.format.schema import BOOLEAN, BYTE_ARRAY, DOUBLE, FLOAT, IN
 from icesize.parquet.format.statistics import Order, order_of
 from icesize.parquet.format.thrift import Bytes
 
-Places: TypeAlias = NDArray[np.int64]
+Indices: TypeAlias = NDArray[np.int64]
 """Which rows or values are meant, ascending."""
 
 _NUMBERS = {INT32: "<i4", INT64: "<i8", FLOAT: "<f4", DOUBLE: "<f8"}
@@ -29,7 +29,7 @@ _PART_BYTES = 2**17
 """Of a page that are looked at together: touching fresh memory costs more than comparing."""
 
 
-def runs_between(gone: Places, count: int) -> tuple[Places, Places]:
+def runs_between(gone: Indices, count: int) -> tuple[Indices, Indices]:
     """Where the runs of all others among so many begin, and where they end."""
     edges = np.concatenate(([-1], gone, [count]))
     gaps = np.flatnonzero(np.diff(edges) > 1)
@@ -39,10 +39,10 @@ def runs_between(gone: Places, count: int) -> tuple[Places, Places]:
 class Values(Protocol):
     """All values of one page that are no nulls."""
 
-    def without(self, gone: Places) -> Sequence[Bytes]:
+    def without(self, gone: Indices) -> Sequence[Bytes]:
         """All but some, as a page of this encoding has them, in pieces."""
 
-    def ends(self, some: Places) -> list[bytes]:
+    def ends(self, some: Indices) -> list[bytes]:
         """The least and the greatest of some, as bounds have them; none where there are none but NaN."""
 
 
@@ -89,11 +89,11 @@ class _Fixed:
     values: NDArray[Any]
     key: Order | None
 
-    def without(self, gone: Places) -> Sequence[Bytes]:
+    def without(self, gone: Indices) -> Sequence[Bytes]:
         kept = np.delete(self.values, gone)
         return [(np.packbits(kept, bitorder="little") if kept.dtype.kind == "b" else kept.view(np.uint8)).data]
 
-    def ends(self, some: Places) -> list[bytes]:
+    def ends(self, some: Indices) -> list[bytes]:
         values = self.values[some]
         if values.dtype.kind == "V":
             return _ends(values.tolist(), self.key)
@@ -109,19 +109,19 @@ class _ByteArrays:
     starts: NDArray[np.int64]
     key: Order | None
 
-    def without(self, gone: Places) -> Sequence[Bytes]:
+    def without(self, gone: Indices) -> Sequence[Bytes]:
         starts, ends = (self.starts[edges].tolist() for edges in runs_between(gone, len(self.starts) - 1))
         data = memoryview(self.raw)
         return [data[start:end] for start, end in zip(starts, ends, strict=True)]
 
-    def ends(self, some: Places) -> list[bytes]:
+    def ends(self, some: Indices) -> list[bytes]:
         if self.key is None and len(some):
             first = self._first_bytes(some)
             some = some[(first == first.min()) | (first == first.max())]
         places = zip(self.starts[some].tolist(), self.starts[some + 1].tolist(), strict=True)
         return _ends([bytes(self.raw[start + _LENGTH_BYTES : end]) for start, end in places], self.key)
 
-    def _first_bytes(self, some: Places) -> NDArray[np.uint64]:
+    def _first_bytes(self, some: Indices) -> NDArray[np.uint64]:
         """The first eight bytes of some values as numbers: of a lesser value they are no greater."""
         starts, ends = self.starts[some] + _LENGTH_BYTES, self.starts[some + 1]
         data = b"".join((self.raw[starts[0] : ends[-1]], bytes(8)))
@@ -176,14 +176,14 @@ class _Indices:
     entries: Values
     numbers: NDArray[np.uint16] | None
 
-    def without(self, gone: Places) -> Sequence[Bytes]:
+    def without(self, gone: Indices) -> Sequence[Bytes]:
         some = np.delete(self.indices, gone)
         if self.numbers is None:
             return [bytes([self.bits]), encode(some, self.bits)]
         bits = bits_of(self.numbers)
         return [bytes([bits]), encode(self.numbers[some], bits)]
 
-    def ends(self, some: Places) -> list[bytes]:
+    def ends(self, some: Indices) -> list[bytes]:
         return self.entries.ends(np.flatnonzero(np.bincount(self.indices[some])))
 
 

@@ -23,7 +23,7 @@ from icesize.parquet.reading.ahead import NOT_AHEAD
 from icesize.parquet.reading.casting import CastingError
 from icesize.parquet.reading.conservation import Conservation
 from icesize.parquet.reading.prefetch import Fetched
-from icesize.parquet.reading.projection import Fitted, Projection
+from icesize.parquet.reading.projection import BoundProjection, Projection
 from icesize.parquet.reading.texts import (
     asks_in_vain,
     bounded,
@@ -98,7 +98,7 @@ class _Stored(NamedTuple):
 
     path: str
     rows: pa.Table
-    fitted: Fitted
+    fitted: BoundProjection
     footer: Footer | None = None
 
 
@@ -255,7 +255,7 @@ def _raw_size_bytes(metadata: pq.FileMetaData) -> int:
 
 
 def _tables(
-    stream: Any, file: pq.ParquetFile, fitted: Fitted, limits: Limits, footer: Footer | None
+    stream: Any, file: pq.ParquetFile, fitted: BoundProjection, limits: Limits, footer: Footer | None
 ) -> Iterator[pa.Table]:
     metadata, names = file.metadata, fitted.names
     if _is_small(metadata, limits):

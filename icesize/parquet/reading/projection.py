@@ -41,9 +41,9 @@ class Projection:
         self._target = settings.arrow_schema
         self._mapping = settings.properties.get(NAME_MAPPING)
         self._constants = _identity_values(settings, partition)
-        self._last: tuple[pa.Schema, Fitted] | None = None
+        self._last: tuple[pa.Schema, BoundProjection] | None = None
 
-    def fit(self, source: pa.Schema) -> Fitted:
+    def fit(self, source: pa.Schema) -> BoundProjection:
         """What makes rows of the table out of those of files with this Arrow schema; may be called in any thread.
 
         Raises `CastingError` when the files cannot be read as the table's schema.
@@ -74,7 +74,7 @@ class Projection:
         names = None if len(wanted) == len(fields) else stored.names
         both = [(fields[at], field) for field, at in zip(self._target, positions, strict=True) if at is not None]
         texts = [a.name for a, b in both if are_text(a.type, b.type) and not ambiguous]
-        fitted = Fitted(source, stored, names, texts, self._target, columns)
+        fitted = BoundProjection(source, stored, names, texts, self._target, columns)
         self._last = source, fitted
         return fitted
 
@@ -85,7 +85,7 @@ class Projection:
 
 
 @dataclass(frozen=True)
-class Fitted:
+class BoundProjection:
     """A projection of files that are alike, which have the schema `source`.
 
     `stored` is what is read of them: the columns `names`, None for all. Those of `texts` may be read as dictionaries,

@@ -24,7 +24,7 @@ from icesize.parquet.rewriting.merge import Job, begun
 from icesize.parquet.rewriting.threads import results_in_threads, workers
 from icesize.parquet.writing.encoding import nan_columns
 from icesize.parquet.writing.sorted_files import SortedFiles, Target
-from icesize.parquet.writing.spill import Held, Spill
+from icesize.parquet.writing.spill import Spill, SpilledRows
 from icesize.planning.plan import MergeGroup
 
 SAMPLE_ROWS = 2**20
@@ -132,7 +132,7 @@ class _Part:
 
     ranking: Ranking
     rows: list[pa.Table]
-    later: Held
+    later: SpilledRows
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,7 +163,7 @@ class _Reading:
             return
         rows, fillings = self._at_once()
         if fillings <= 1:
-            yield _Part(self.order.fit(_keys(self.order, rows)), rows, Held())
+            yield _Part(self.order.fit(_keys(self.order, rows)), rows, SpilledRows())
             return
         self.counted.clear()  # all rows are read again
         parts = math.ceil(fillings / PART_SHARE)
@@ -236,9 +236,9 @@ class _Divided:
                 later = [self._spill.held(other) for other in self._spill]
                 nan = frozenset().union(*(other.nan for other in [*later, *([held] if alike else [])]))
                 arrow_bytes = left_bytes + sum(other.arrow_bytes for other in later)
-                yield _Part(self._ranking, rows, Held(arrow_bytes=arrow_bytes, nan=nan))
+                yield _Part(self._ranking, rows, SpilledRows(arrow_bytes=arrow_bytes, nan=nan))
 
-    def _is_large(self, held: Held) -> bool:
+    def _is_large(self, held: SpilledRows) -> bool:
         limits = self._limits
         return max(held.arrow_bytes / limits.sorted_bytes, held.rows / limits.sorted_rows) > 1
 

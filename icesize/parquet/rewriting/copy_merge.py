@@ -78,7 +78,7 @@ def copy_merge(
         bytes_decoded=plan.bytes_decoded,
         bytes_copied=sum(output.bytes_copied for output in plan.outputs),
         pages_copied=sum(run.pages_copied for run in plan.runs),
-        decoded_because=dict(plan.decoded_because),
+        decode_reasons=dict(plan.decode_reasons),
     )
 
 
@@ -179,7 +179,7 @@ class CopyPlan:
         return sum(fact.size_bytes for fact, _ in self.refused) + reencoded
 
     @property
-    def decoded_because(self) -> Counter[str]:
+    def decode_reasons(self) -> Counter[str]:
         """Files by why they are decoded; those of which rows are deleted are so in part."""
         changed = {part.footer for run in self.runs for part in run.parts if part.deleted}
         codes = Counter(code.value for _, code in self.refused)

@@ -126,7 +126,7 @@ def _scan(group: MergeGroup, likely: Sequence[FileFact], settings: WriteSettings
             codes = Counter({refused.code.value: len(facts), Refusal.TINY.value: tiny})
             return _Scan(len(files), bytes_seen, codes=codes)
         copied = _bytes_of(facts) - plan.bytes_decoded
-        codes = plan.decoded_because + Counter({Refusal.TINY.value: tiny})
+        codes = plan.decode_reasons + Counter({Refusal.TINY.value: tiny})
         return _Scan(len(files), bytes_seen, copied, _pages(plan), codes)
 
 

@@ -117,7 +117,7 @@ def _decoded(job: Job, refused: Refusal) -> Rewritten:
             dictionaries = False
         else:
             codes = {refused.value: len(group.inputs)}
-            return MergeResult(group.inputs, tuple(files), group.size_bytes, decoded_because=codes)
+            return MergeResult(group.inputs, tuple(files), group.size_bytes, decode_reasons=codes)
 
 
 def _decoded_files(job: Job, nan: frozenset[int], dictionaries: bool) -> list[NewDataFile]:

@@ -20,7 +20,7 @@ PIECE_BYTES = 8 * 2**20
 
 
 @dataclass(slots=True)
-class Held:
+class SpilledRows:
     """The rows of one key that wait: how many, their Arrow bytes, and field ids of columns that hold NaN."""
 
     rows: int = 0
@@ -44,7 +44,7 @@ class Spill(Generic[Key]):
         self._file: IO[bytes] | None = None
         self._folder = ""
         self._end = 0
-        self._held: dict[Key, Held] = {}
+        self._held: dict[Key, SpilledRows] = {}
 
     def __bool__(self) -> bool:
         return bool(self._held)
@@ -53,9 +53,9 @@ class Spill(Generic[Key]):
         """Keys with rows that wait, in order of their first ones."""
         return iter(list(self._held))
 
-    def held(self, key: Key) -> Held:
+    def held(self, key: Key) -> SpilledRows:
         """What waits of a key."""
-        return self._held.get(key, Held())
+        return self._held.get(key, SpilledRows())
 
     def put(self, key: Key, tables: Iterable[pa.Table], nan: frozenset[int]) -> None:
         """Keep rows; `nan` are field ids of the float columns in which they hold NaN."""
@@ -71,7 +71,7 @@ class Spill(Generic[Key]):
             file = self._open()
             file.seek(self._end)
             file.write(message)
-        held = self._held.setdefault(key, Held())
+        held = self._held.setdefault(key, SpilledRows())
         held.rows += rows.num_rows
         held.arrow_bytes += rows.nbytes
         held.nan |= nan
@@ -84,12 +84,12 @@ class Spill(Generic[Key]):
 
     def take(self, key: Key) -> Iterator[pa.Table]:
         """The rows of a key in their order; they wait no longer."""
-        held = self._held.pop(key, Held())
+        held = self._held.pop(key, SpilledRows())
         yield from self._read(held)
         if not self._held:
             self._end = 0
 
-    def _read(self, held: Held) -> Iterator[pa.Table]:
+    def _read(self, held: SpilledRows) -> Iterator[pa.Table]:
         for start, size in held.pieces:
             with self._disk():
                 file = self._open()

@@ -126,14 +126,14 @@ def advise(
     merged = f" ({told.merged:,.1f} after a compaction)" if told.merged < KNOWN_VALUES * told.now else ""
     why = f", {best.why}," if best.why else ""
     fact = (
-        f"{start}a value of {best.name}{why} is in {told.now:,.1f} of {count:,} files on average{merged}, and in about "
-        f"{told.clustered:,.1f} if the table were clustered"
+        f"{start}a query for one value of {best.name}{why} opens {told.now:,.1f} of {count:,} files on average"
+        f"{merged}, about {told.clustered:,.1f} after clustering"
     )
     if best.why:
         command = f"icesize cluster {shlex.quote(table)} --by {shlex.quote(best.name)}"
         return (Advice(f"{fact}: `{command}`", command),)
     others = f" (likewise {_names(gaining[1:])})" if gaining[1:] else ""
-    return (Advice(f"{fact} by it{others}; `--filter` with what queries ask shows what pays for them"),)
+    return (Advice(f"{fact} by it{others}; `--filter` with your query filters shows the columns to cluster by"),)
 
 
 def _bounds(files: Mapping[PartitionKey, Sequence[ClusterFile]], column: int) -> list[list[tuple[Bounds, int]]]:

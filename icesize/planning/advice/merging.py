@@ -86,20 +86,19 @@ def _trigger(arrivals: Arrivals, policy: SizePolicy) -> Iterator[str]:
     if is_busy and per_file <= MANY_PER_FILE:
         chosen = longer[0]
     fewer, slots = per_file * between / chosen, policy.max_small_files
-    comes = f"a batch comes every {between:.0f} s"
-    if is_busy:
-        comes += f" and takes {arrivals.seconds_per_batch:.1f} s"
+    busy = f" takes {arrivals.seconds_per_batch:.1f} s and" if is_busy else ""
+    arrives = f"a batch every {between:.0f} s"
     if amplification(fewer, slots) < amplification(per_file, slots):
-        brings = f"{format_bytes(arrivals.partition_bytes)} to a partition: {per_file:,.0f} of them fill a file"
-        costs = f"{_written(per_file, slots)}, with trigger(processingTime='{chosen} seconds') {_written(fewer, slots)}"
-        yield f"{comes} and brings {brings}, and a byte is written {costs}"
+        adds = f"{format_bytes(arrivals.partition_bytes)} per partition: {per_file:,.0f} batches fill a file"
+        costs = f"write amplification {_amplified(per_file, slots)}; trigger(processingTime='{chosen} seconds')"
+        yield f"{arrives}{busy} adds {adds} at {costs} gives {_amplified(fewer, slots)}"
     elif is_busy:
-        yield f"{comes}: trigger(processingTime='{longer[0]} seconds') would leave it time"
+        yield f"{arrives} takes {arrivals.seconds_per_batch:.1f} s: use trigger(processingTime='{longer[0]} seconds')"
 
 
-def _written(per_file: float, slots: int) -> str:
-    least = "more than " if per_file > _MOST_SIMULATED else ""
-    return f"{least}{amplification(per_file, slots):.1f} times"
+def _amplified(per_file: float, slots: int) -> str:
+    least = "above " if per_file > _MOST_SIMULATED else ""
+    return f"{least}{amplification(per_file, slots):.1f}"
 
 
 def _slots(arrivals: Arrivals, policy: SizePolicy) -> Iterator[str]:
@@ -111,12 +110,11 @@ def _slots(arrivals: Arrivals, policy: SizePolicy) -> Iterator[str]:
     now, half = amplification(per_file, slots), slots // 2
     more = amplification(per_file, default) if slots < default else now
     if now - more >= LESS_REWRITING:
-        yield _told(per_file, slots, now, default, more)
+        yield _compared(per_file, slots, now, default, more)
     elif half >= 2 and per_file > slots and (fewer := amplification(per_file, half)) - now <= LITTLE_REWRITING:
-        yield _told(per_file, slots, now, half, fewer)
+        yield _compared(per_file, slots, now, half, fewer)
 
 
-def _told(per_file: float, slots: int, now: float, other: int, then: float) -> str:
-    fill = f"{per_file:,.0f} batches fill a file: a byte is written"
-    written = f"{now:.1f} times with max-small-files {slots}, {then:.1f} times with {other}"
-    return f"{fill} {written} (icesize.policy.max-small-files = {other})"
+def _compared(per_file: float, slots: int, now: float, other: int, then: float) -> str:
+    costs = f"write amplification {now:.1f} at max-small-files {slots}, {then:.1f} at {other}"
+    return f"{per_file:,.0f} batches fill a file: {costs} (icesize.policy.max-small-files = {other})"

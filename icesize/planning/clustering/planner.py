@@ -205,6 +205,6 @@ def _notes(works: Sequence[_Work], skipped: Sequence[Skipped], budget_bytes: int
     if waiting and budget_bytes is not None:
         least = min(sets.size_bytes for work in waiting for sets in work.due)
         yield (
-            f"{format_count(len(waiting), 'partition')} to be clustered did not fit into the budget of "
-            f"{format_bytes(budget_bytes)}: the smallest has {format_bytes(least)}"
+            f"a budget of {format_bytes(budget_bytes)} is too small to cluster "
+            f"{format_count(len(waiting), 'partition')}: the smallest needs {format_bytes(least)}"
         )

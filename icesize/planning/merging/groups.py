@@ -18,18 +18,18 @@ OUTPUTS_PER_GROUP = 4
 
 @dataclass(slots=True)
 class Work:
-    """One partition while it is planned; `blocked` says why all of it stays. Files at the paths `spared` are not due.
+    """One partition while it is planned; `blocked` is the reason if all of it stays.
 
-    `mergeable` are small files, smallest first; `large` ones are not small and due for their deletes. `held_back` are
-    files of both kinds that must stay. `slots` is the number of mergeable files that may remain, None where they go
-    down to the fewest. Of the `due` groups those that the budget pays for are `taken`.
+    Files at `excluded_paths` are not due. `mergeable` are small files, smallest first; `large` ones are not small, and
+    due for their deletes. `ineligible` are files of both kinds that must stay. `slots` is the number of mergeable files
+    that may remain, None for the fewest. `taken` are the `due` groups that the budget covers.
     """
 
     facts: PartitionFacts
     blocked: SkipReason | None = None
-    spared: frozenset[str] = frozenset()
+    excluded_paths: frozenset[str] = frozenset()
     mergeable: list[FileFact] = field(default_factory=list)
-    held_back: list[tuple[FileFact, SkipReason]] = field(default_factory=list)
+    ineligible: list[tuple[FileFact, SkipReason]] = field(default_factory=list)
     large: list[FileFact] = field(default_factory=list)
     slots: int | None = None
     cold: bool = False
@@ -38,7 +38,7 @@ class Work:
 
     def is_due(self, file: FileFact, policy: SizePolicy) -> bool:
         """Whether a file is to be written again for its deletes."""
-        return bool(file.delete_files) and file.path not in self.spared and is_due(file, policy)
+        return bool(file.delete_files) and file.path not in self.excluded_paths and is_due(file, policy)
 
     @property
     def excess(self) -> int:
@@ -122,7 +122,7 @@ def within_budget(works: Sequence[Work], policy: SizePolicy, budget_bytes: int |
     fit either, the largest that fits; this pays only with what is left, because cheap merges paid first leave ever less
     for the due ones, which are what keeps later merges cheap.
     """
-    purse = _Purse(policy, budget_bytes)
+    purse = _BudgetAllocator(policy, budget_bytes)
     hot = [work for work in works if work.slots is not None]
     purse.take_due(hot)
     for work in sorted(hot, key=lambda work: -work.excess):
@@ -132,7 +132,7 @@ def within_budget(works: Sequence[Work], policy: SizePolicy, budget_bytes: int |
     return tuple(purse.groups)
 
 
-class _Purse:
+class _BudgetAllocator:
     """What is left of the budget while groups are taken."""
 
     def __init__(self, policy: SizePolicy, budget_bytes: int | None) -> None:

@@ -18,10 +18,10 @@ from icesize.planning.delete_reach import delete_files_freed
 from icesize.planning.files import FileFact, Layout, PartitionFacts, PartitionKey, SkipReason
 from icesize.planning.merging.groups import Work, groups_of, outputs_per_group, within_budget
 from icesize.planning.merging.schedule import choose_prefix
-from icesize.planning.plan import MergeGroup, PartitionOutcome, Plan, Skipped, held_back_in
+from icesize.planning.plan import MergeGroup, PartitionOutcome, Plan, Skipped, ineligible_partitions
 from icesize.planning.sizing import least_output_bytes
 from icesize.policy import SizePolicy
-from icesize.units import format_count
+from icesize.units import format_bytes, format_count
 
 
 def plan_merges(
@@ -32,7 +32,7 @@ def plan_merges(
     budget_bytes: int | None = None,
     touched: Collection[PartitionKey] | None = None,
     contested: Collection[PartitionKey] = (),
-    spared: Collection[str] = (),
+    excluded_paths: Collection[str] = (),
     growing: Collection[PartitionKey] = (),
 ) -> Plan:
     """Decides which files of `layout` are merged now; the same plan for any order of files and partitions.
@@ -42,13 +42,13 @@ def plan_merges(
     finished to the fewest files; nothing else is touched. With `touched` alone the rows are in the layout already:
     these partitions are brought down to `max_small_files`. With neither, every partition is merged to the fewest files,
     but for those that are `growing`, which are brought down to `max_small_files`.
-    In all that it touches go deletes that are due, but for files at the paths `spared`, of which the caller puts the
-    delete files together. Partitions in `contested` are left to the writers that keep rewriting them.
+    A merge applies the deletes that are due in the files that it touches, except for the files at `excluded_paths`: the
+    caller rewrites their delete files. Partitions in `contested` are left to the writers that keep rewriting them.
 
     `budget_bytes` (None: no bound) bounds the bytes to rewrite as `within_budget` describes.
     """
     in_order = sorted(layout.partitions.values(), key=lambda facts: facts.key.rank)
-    works = [_work(facts, layout.spec_id, policy, contested, frozenset(spared)) for facts in in_order]
+    works = [_work(facts, layout.spec_id, policy, contested, frozenset(excluded_paths)) for facts in in_order]
     of_all = incoming is None and touched is None
     hot = dict.fromkeys(growing if of_all else touched or (), 0) | dict(incoming or {})
     looked_at, most_outputs = set[PartitionKey](), outputs_per_group(policy, budget_bytes)
@@ -85,7 +85,7 @@ def _work(
     current_spec_id: int,
     policy: SizePolicy,
     contested: Collection[PartitionKey],
-    spared: frozenset[str],
+    excluded_paths: frozenset[str],
 ) -> Work:
     """Sorts the small files of a partition into mergeable ones, smallest first, and ineligible ones; of the others
     those with deletes that are due."""
@@ -93,7 +93,7 @@ def _work(
     if blocked is None and facts.key in contested:
         blocked = SkipReason.CONTESTED
     # a policy computes its default limit each time that it is asked
-    work, limit_bytes = Work(facts, blocked, spared), policy.small_file_limit_bytes
+    work, limit_bytes = Work(facts, blocked, excluded_paths), policy.small_file_limit_bytes
     for file in facts.small + facts.large:
         is_small = file.size_bytes < limit_bytes
         reason = file.obstacle or blocked
@@ -103,9 +103,9 @@ def _work(
             (work.mergeable if is_small else work.large).append(file)
         # with another obstacle than busy writers a large file stays one of the well-sized ones, which are not named
         elif is_small or reason is SkipReason.CONTESTED:
-            work.held_back.append((file, reason))
+            work.ineligible.append((file, reason))
     work.mergeable.sort(key=_by_size)
-    work.held_back.sort(key=lambda pair: pair[0].path)
+    work.ineligible.sort(key=lambda pair: pair[0].path)
     return work
 
 
@@ -143,12 +143,12 @@ def _skipped(work: Work) -> Iterator[Skipped]:
     inputs = _paths(work.taken)
     due = _paths(work.due)
     large = [file for file in work.large if file.path in inputs or file.path in due]
-    named = [*work.mergeable, *(file for file, _ in work.held_back), *large]
+    named = [*work.mergeable, *(file for file, _ in work.ineligible), *large]
     well_sized = work.facts.files - len(named)
     if well_sized:
         size_bytes = work.facts.size_bytes - sum(file.size_bytes for file in named)
         yield Skipped(None, key, SkipReason.WELL_SIZED, well_sized, size_bytes)
-    for file, reason in work.held_back:
+    for file, reason in work.ineligible:
         yield Skipped(file, key, reason, 1, file.size_bytes)
     for file in (*work.mergeable, *sorted(large, key=_by_size)):
         if file.path not in inputs:
@@ -167,10 +167,10 @@ def _outcomes(
     limit_bytes = policy.small_file_limit_bytes
     for work in works:
         small = work.small_files_after(limit_bytes) + incoming.get(work.facts.key, 0)
-        held_back = dict(Counter(reason for file, reason in work.held_back if file.size_bytes < limit_bytes))
+        ineligible = dict(Counter(reason for file, reason in work.ineligible if file.size_bytes < limit_bytes))
         delete_files = _most_deletes(work)
-        if small or held_back or delete_files:
-            yield PartitionOutcome(work.facts.key, work.facts.label, small, held_back, delete_files)
+        if small or ineligible or delete_files:
+            yield PartitionOutcome(work.facts.key, work.facts.label, small, ineligible, delete_files)
     known = {work.facts.key for work in works}
     for key, files in sorted(incoming.items(), key=lambda item: repr(item[0])):
         if key not in known:
@@ -182,7 +182,7 @@ def _most_deletes(work: Work) -> int:
     if work.blocked or not (with_deletes := work.facts.with_deletes):
         return 0
     inputs = _paths(work.taken)
-    inputs |= work.spared
+    inputs |= work.excluded_paths
     left = (file for file in with_deletes if file.path not in inputs and file.obstacle is None)
     return max((file.delete_files for file in left), default=0)
 
@@ -191,9 +191,9 @@ def _beyond_help(policy: SizePolicy, outcomes: tuple[PartitionOutcome, ...]) -> 
     """One sentence about all partitions with too many files that no merge takes: after a change of the partition spec
     these are most of the table."""
     stuck = list[tuple[str, Counter[SkipReason]]]()
-    for outcome in held_back_in(outcomes):
+    for outcome in ineligible_partitions(outcomes):
         # a contested partition is merged later, and reports count its files as they are
-        for_good = Counter[SkipReason](outcome.held_back)
+        for_good = Counter[SkipReason](outcome.ineligible)
         del for_good[SkipReason.CONTESTED]
         if for_good.total() > policy.max_small_files:
             stuck.append((outcome.label or "the table", for_good))
@@ -204,7 +204,7 @@ def _beyond_help(policy: SizePolicy, outcomes: tuple[PartitionOutcome, ...]) -> 
     reasons = ", ".join(f"{reason.value} {count:,}" for reason, count in total.items())
     yield (
         f"{where}: {total.total():,} small files are ineligible ({reasons}), more than 'max-small-files' "
-        f"({policy.max_small_files}){' in each' if len(stuck) > 1 else ''}: no merge of ours can lower their number"
+        f"({policy.max_small_files}){' in each' if len(stuck) > 1 else ''}: icesize cannot merge them"
     )
 
 
@@ -221,8 +221,8 @@ def _notes(
     for group in groups:
         if budget_bytes is not None and group.size_bytes > budget_bytes:
             yield (
-                f"{group.label or 'the table'}: one merge of {group.size_bytes} bytes exceeds the budget of "
-                f"{budget_bytes} bytes and is planned on top of it, or its files would stay as they are for ever"
+                f"{group.label or 'the table'}: one merge of {format_bytes(group.size_bytes)} exceeds the budget of "
+                f"{format_bytes(budget_bytes)} but is planned anyway, or its files would never be merged"
             )
     bound = policy.max_delete_files
     behind = [o for o in outcomes if o.delete_files > bound and o.partition in looked_at] if policy.merging else []

@@ -60,14 +60,14 @@ class Retention:
 
     `kept` says why, in one reason or more. `expired_refs` are the branches and tags to remove: aged out, dangling, or
     version tags that are needed no longer. `version_tags` (name -> snapshot id) must exist once the others are
-    removed. `gave_up` are sentences about versions that `max_snapshots` left no room for.
+    removed. `dropped_versions` are sentences about versions that `max_snapshots` left no room for.
     """
 
     kept: Mapping[int, tuple[str, ...]]
     expired: tuple[int, ...]
     expired_refs: tuple[str, ...]
     version_tags: Mapping[str, int]
-    gave_up: tuple[str, ...]
+    dropped_versions: tuple[str, ...]
 
 
 def _values(partition: PartitionKey) -> str:
@@ -96,12 +96,12 @@ def plan_retention(
     line = list(ancestors(plan.table, next((ref.snapshot_id for ref in retained if ref.name == MAIN), None)))
     _keep_for_readers(plan, line, readers)
     tags: dict[str, int] = {}
-    gave_up: tuple[str, ...] = ()
+    dropped_versions: tuple[str, ...] = ()
     if rules.keep_versions is not None:
         commits = commits_of(history := main_history(snapshots, refs))
         from_first = bool(history) and history[0].is_first
         versions = due_versions(commits, from_first, rules.keep_versions, now_ms - rules.version_max_age_ms)
-        tags, gave_up = _keep_versions(plan, line, commits, versions, label)
+        tags, dropped_versions = _keep_versions(plan, line, commits, versions, label)
     ours = {ref.name for ref in refs if ref.holds_version}
     gone = ours.difference(tags) | {ref.name for ref in foreign}.difference(ref.name for ref in retained)
     ordered = [snapshot.snapshot_id for snapshot in sorted(snapshots, key=lambda snapshot: snapshot.age_key)]
@@ -110,7 +110,7 @@ def plan_retention(
         expired=tuple(snapshot_id for snapshot_id in ordered if snapshot_id not in plan.reasons),
         expired_refs=tuple(sorted(gone)),
         version_tags=tags,
-        gave_up=gave_up,
+        dropped_versions=dropped_versions,
     )
 
 

@@ -37,7 +37,7 @@ _GAIN = 1 - _DECAY
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class PartitionWrites:
     """What one partition got in one batch: rows, and the bytes of the `files` that hold them."""
 
     rows: int
@@ -74,7 +74,7 @@ class Traffic(Generic[Key]):
         self._changes: dict[int, tuple[float, float]] = {}
         self._is_skewed = False
 
-    def observe(self, batch: Mapping[Key, Seen]) -> None:
+    def observe(self, batch: Mapping[Key, PartitionWrites]) -> None:
         """Learn what a batch wrote. Partitions without rows count as absent; a batch without rows teaches nothing."""
         total = sum(seen.rows for seen in batch.values() if seen.rows > 0)
         if not total:

@@ -12,7 +12,7 @@ from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
-from icesize.planning.routing.expected_rows import MOST_KEYS, Seen, heaviest
+from icesize.planning.routing.expected_rows import MOST_KEYS, PartitionWrites, heaviest
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -56,7 +56,7 @@ class RowSize:
         return files * self.overhead_bytes + rows * self.bytes_per_row
 
 
-def fitted(partitions: Iterable[Seen]) -> RowSize | None:
+def fitted(partitions: Iterable[PartitionWrites]) -> RowSize | None:
     """What fits files best of which nothing else is known; None where none has rows."""
     written = [seen for seen in partitions if seen.tells]
     return _Sums().after(written).fit(_guess(written)) if written else None
@@ -86,7 +86,7 @@ class RowSizes(Generic[Key]):
         """Whether there was a prior or a file."""
         return self._prior is not None
 
-    def observe(self, batch: Mapping[Key, Seen]) -> None:
+    def observe(self, batch: Mapping[Key, PartitionWrites]) -> None:
         """Learn from the files of a batch; partitions without rows, bytes or files teach nothing."""
         written = {key: seen for key, seen in batch.items() if seen.tells}
         if not written:
@@ -109,7 +109,7 @@ class RowSizes(Generic[Key]):
         return self.table.bytes_of(rows, files) * min(max(ratio, 1 / CLAMP_RATIO), CLAMP_RATIO)
 
 
-def _guess(written: Collection[Seen]) -> RowSize:
+def _guess(written: Collection[PartitionWrites]) -> RowSize:
     """A prior from the first files: the default overhead, at most half of the smallest file, and the rest by row."""
     overhead = min(DEFAULT_OVERHEAD_BYTES, *(seen.size_bytes / seen.files / 2 for seen in written))
     size_sum = sum(seen.size_bytes for seen in written)
@@ -131,7 +131,7 @@ class _Sums(NamedTuple):
     files: float = 0.0
     rows: float = 0.0
 
-    def after(self, written: Collection[Seen]) -> _Sums:
+    def after(self, written: Collection[PartitionWrites]) -> _Sums:
         """With the partitions of one batch more."""
         batch = (
             math.fsum(s.files * s.files / s.size_bytes for s in written),

@@ -124,7 +124,7 @@ def _check_kept(batch: spark.DataType, table: iceberg.IcebergType, column: str) 
         kind = spark_type(table).simpleString()
         raise SchemaMismatch(
             f"Cannot write column '{column}' ({batch.simpleString()}) as the table's {kind}: {lost} would be lost "
-            f"without a word; where that is meant, cast it in the batch: CAST({column} AS {kind})",
+            f"silently. If intended, cast it in the batch: CAST({column} AS {kind})",
             column=column,
         )
 

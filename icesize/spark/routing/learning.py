@@ -12,7 +12,7 @@ from pyiceberg.table.metadata import TableMetadata
 from icesize.parquet.files.data_file import NewDataFile, Written
 from icesize.parquet.files.names import writer_of
 from icesize.planning.files import Layout, PartitionKey
-from icesize.planning.routing.expected_rows import Prediction, Seen, Traffic
+from icesize.planning.routing.expected_rows import PartitionWrites, Prediction, Traffic
 from icesize.planning.routing.router import skew
 from icesize.planning.routing.row_sizes import RowSize, RowSizes, fitted
 from icesize.policy import SizePolicy
@@ -82,7 +82,7 @@ class Learned:
         counted."""
         return self._skew is not None and self._skew <= RELIABLE_SKEW
 
-    def observe(self, batch: Mapping[PartitionKey, Seen]) -> None:
+    def observe(self, batch: Mapping[PartitionKey, PartitionWrites]) -> None:
         """Learn from the files of new rows of a batch."""
         self._traffic.observe(batch)
         self._sizes.observe(batch)
@@ -99,7 +99,7 @@ class Learned:
         predicted, notes = plan.size_bytes, tuple[str, ...]()
         if predicted is not None and plan.is_predicted and bytes_ingested > WORTH_A_NOTE_RATIO * predicted:
             times = bytes_ingested / max(1.0, predicted)
-            notes = (f"the batch is {times:.1f} x as large as the last ones let expect: files end at the target",)
+            notes = (f"the batch is {times:.1f} x its predicted size: files stop at the target size",)
         return Comparison(
             bytes_predicted=None if predicted is None else round(predicted),
             writer_skew=None if actual is None else round(actual, 3),
@@ -118,18 +118,20 @@ def _writer_skew(files: Iterable[NewDataFile], tasks: int) -> float | None:
     return skew(loads)
 
 
-def seen_in(files: Iterable[NewDataFile]) -> dict[PartitionKey, Seen]:
+def seen_in(files: Iterable[NewDataFile]) -> dict[PartitionKey, PartitionWrites]:
     """Rows, bytes and number of the files of each partition."""
-    seen: dict[PartitionKey, Seen] = {}
+    seen: dict[PartitionKey, PartitionWrites] = {}
     for file in files:
-        so_far = seen.get(file.partition, Seen(0, 0, 0))
-        seen[file.partition] = Seen(so_far.rows + file.rows, so_far.size_bytes + file.size_bytes, so_far.files + 1)
+        so_far = seen.get(file.partition, PartitionWrites(0, 0, 0))
+        seen[file.partition] = PartitionWrites(
+            so_far.rows + file.rows, so_far.size_bytes + file.size_bytes, so_far.files + 1
+        )
     return seen
 
 
-def _recent(layout: Layout, policy: SizePolicy) -> list[Seen]:
+def _recent(layout: Layout, policy: SizePolicy) -> list[PartitionWrites]:
     """What the table's files hold, those of recently written partitions where there are any."""
     keys = [key for key in layout.partitions if key.spec_id == layout.spec_id]
     recent = {*layout.recent(policy.cold_after_commits)}
     partitions = [layout.partitions[key] for key in keys if key in recent or recent.isdisjoint(keys)]
-    return [Seen(facts.rows, facts.size_bytes, facts.files) for facts in partitions]
+    return [PartitionWrites(facts.rows, facts.size_bytes, facts.files) for facts in partitions]

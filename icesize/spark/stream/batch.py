@@ -34,7 +34,7 @@ from icesize.table.commit.batch_commit import (
     outcome_of,
     remember,
 )
-from icesize.table.commit.protocol import Overtaken
+from icesize.table.commit.protocol import ConcurrentChange
 from icesize.table.commit.request import CommitOutcome
 from icesize.table.records.ledger import LedgerEntry, is_done
 from icesize.table.state.concurrent_writers import rolled_back
@@ -44,7 +44,7 @@ OVERWRITES = 3
 """Times that rows are written for nothing, as others came first; then they are written once more, and only appended."""
 
 
-def take_in(
+def commit_batch(
     df: DataFrame, source: TableSource, options: SinkOptions, ledger: LedgerEntry | None, state: StreamState
 ) -> Outcome:
     """Write and commit one batch, exactly once; `ledger` is None for rows that belong to no stream.
@@ -84,7 +84,7 @@ def _until_it_lands(batch: Batch) -> Outcome:
     for _ in range(OVERWRITES):
         try:
             return _once(batch)
-        except Overtaken as lost:
+        except ConcurrentChange as lost:
             batch.state.backoff.lost(lost.partitions)
             batch = batch.after(f"the batch was written again: {lost}")
         except RewriteFailed as error:
@@ -96,7 +96,7 @@ def _until_it_lands(batch: Batch) -> Outcome:
         batch = replace(batch, absorbs=False).after(f"nothing was absorbed: others came first {OVERWRITES} times")
     try:
         return _once(batch)
-    except Overtaken as lost:
+    except ConcurrentChange as lost:
         name = batch.handle.name
         raise CommitConflict(
             f"Cannot append to '{name}': the table was changed {OVERWRITES + 1} times while the batch was written, "
@@ -162,8 +162,8 @@ def _load(batch: Batch) -> Current:
         raise TableNotFound(f"{error}; create it first: {statement}", table=handle.name) from error
     if batch.source.table_uuid not in (None, current.uuid):
         raise TableError(
-            f"Cannot append to '{current.name}': the table was dropped and created again since it was opened; "
-            "open it again, and start the query anew, if the new table is meant",
+            f"Cannot append to '{current.name}': the table was dropped and recreated after it was opened. "
+            "To write to the new table, reopen it and restart the query",
             table=current.name,
         )
     return current

@@ -91,7 +91,7 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class FittedBatch:
+class ResolvedBatch:
     """A batch beside the table as it is now: `df` has its columns. No merge begins in `contested` partitions."""
 
     batch: Batch
@@ -119,7 +119,7 @@ class BatchPlan:
     are written, None where their files have to be known first.
     """
 
-    fitted: FittedBatch
+    fitted: ResolvedBatch
     write_plan: WritePlan
     rows: DataFrame
     begun: Decision | None
@@ -181,7 +181,7 @@ def plan(batch: Batch, current: Current) -> BatchPlan | None:
     return BatchPlan(replace(fitted, settings=settings), write_plan, rows, begun)
 
 
-def _fit(batch: Batch, current: Current) -> FittedBatch:
+def _fit(batch: Batch, current: Current) -> ResolvedBatch:
     """The batch gets the table's columns; with schema_evolution="add" the table first gets the batch's."""
     handle, df, options = batch.handle, batch.df, batch.options
     case_sensitive = session.is_case_sensitive(batch.spark)
@@ -200,10 +200,10 @@ def _fit(batch: Batch, current: Current) -> FittedBatch:
     layout = handle.reader(current.policy).read(metadata, io)
     contested = batch.pausing | handle.contested(current, options.environment)
     batch.watch.lap("layout")
-    return FittedBatch(batch, fitted, current, layout, settings, contested)
+    return ResolvedBatch(batch, fitted, current, layout, settings, contested)
 
 
-def _by_driver(fitted: FittedBatch) -> WritePlan | None:
+def _by_driver(fitted: ResolvedBatch) -> WritePlan | None:
     """For a small batch, whose rows are here then; None for any other."""
     batch, metadata, limits = fitted.batch, fitted.current.table.metadata, fitted.batch.options.environment.limits
 
@@ -221,7 +221,7 @@ def _by_driver(fitted: FittedBatch) -> WritePlan | None:
     )
 
 
-def _by_spark(fitted: FittedBatch) -> WritePlan:
+def _by_spark(fitted: ResolvedBatch) -> WritePlan:
     batch, current = fitted.batch, fitted.current
     cheap = batch.is_kept or session.is_cheap_to_read_again(fitted.df)
     batch.state.learned.seed(current.table.metadata, current.table.io, batch.handle.store)
@@ -232,7 +232,7 @@ def _by_spark(fitted: FittedBatch) -> WritePlan:
     )  # fmt: skip
 
 
-def _decide_before(fitted: FittedBatch, write_plan: WritePlan) -> Decision | None:
+def _decide_before(fitted: ResolvedBatch, write_plan: WritePlan) -> Decision | None:
     """What can be said before the rows are written; None: it is asked again once their files are known."""
     if fitted.batch.overwrites:
         return _written_once(fitted, write_plan)
@@ -242,7 +242,7 @@ def _decide_before(fitted: FittedBatch, write_plan: WritePlan) -> Decision | Non
 
 
 def _beside_rows(
-    fitted: FittedBatch, incoming: Mapping[PartitionKey, int], batch_bytes: float, begun: Decision | None
+    fitted: ResolvedBatch, incoming: Mapping[PartitionKey, int], batch_bytes: float, begun: Decision | None
 ) -> Decision:
     """New files stay as they are, older small ones make place for them; none but with merge="inline"."""
     layout, policy, contested = fitted.layout, fitted.current.policy, fitted.contested
@@ -256,13 +256,13 @@ def _beside_rows(
     return Decision(plan, plan.groups)
 
 
-def _absorbing(fitted: FittedBatch, new: Sequence[FileFact]) -> Plan:
+def _absorbing(fitted: ResolvedBatch, new: Sequence[FileFact]) -> Plan:
     """New files are merged with the older small ones of their partition, in the commit that adds them."""
     policy, budget_bytes = fitted.current.policy, fitted.current.policy.budget_for(sum(file.size_bytes for file in new))
     return plan_absorbing(fitted.layout, policy, new, budget_bytes=budget_bytes, contested=fitted.contested)
 
 
-def _written_once(fitted: FittedBatch, write_plan: WritePlan) -> Decision:
+def _written_once(fitted: ResolvedBatch, write_plan: WritePlan) -> Decision:
     """New rows and the rows of the small files that they are to be merged with are written into the same files."""
     number = fitted.layout.head.sequence_number + 1
     new = [FileFact("", math.ceil(weight), 0, key, number) for key, weight in write_plan.weights.items()]
@@ -275,7 +275,7 @@ def _written_once(fitted: FittedBatch, write_plan: WritePlan) -> Decision:
     return Decision(plan, apart, Absorption(by_writer))
 
 
-def _beside_merges(fitted: FittedBatch, write_plan: WritePlan, begun: Decision | None) -> WritePlan:
+def _beside_merges(fitted: ResolvedBatch, write_plan: WritePlan, begun: Decision | None) -> WritePlan:
     """The cores divided between rows and merges; who takes files along was decided by task and stays."""
     options = fitted.batch.options
     if begun is None or begun.absorption.by_writer or options.write_tasks is not None:

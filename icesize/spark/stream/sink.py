@@ -15,7 +15,7 @@ from icesize.report import Report
 from icesize.spark.clustering.run import cluster_beside_stream, inline_budget
 from icesize.spark.engine import session
 from icesize.spark.stream.background import CLUSTER, MERGE, Trigger, check_same_table, expiry_note
-from icesize.spark.stream.batch import take_in
+from icesize.spark.stream.batch import commit_batch
 from icesize.spark.stream.options import SinkOptions
 from icesize.spark.stream.process_state import StreamState, TableSource, state_of
 from icesize.spark.stream.stopping import interruptions_told, was_interrupted
@@ -67,7 +67,7 @@ class Sink(SinkOptions):
             )
         query_id = self.query_id or session.query_id_of(spark) or self.stream_id
         with state.lock, interruptions_told(self.stream_id, batch_id):
-            outcome = take_in(df, self.source, self, LedgerEntry(self.stream_id, query_id, batch_id), state)
+            outcome = commit_batch(df, self.source, self, LedgerEntry(self.stream_id, query_id, batch_id), state)
             report = self._follow_up(outcome, batch_id, spark, state)
             state.last_report = report
         LOG.info("%s: %s", report.table, report)

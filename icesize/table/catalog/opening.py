@@ -253,7 +253,7 @@ def load_failed(name: str, error: Exception) -> TableError:
             "TABLE_READ_DATA and TABLE_WRITE_DATA)"
         )
     elif isinstance(error, UnauthorizedError):
-        advice = "; the catalog does not know the principal: its token or credential is wrong, or has ended"
+        advice = "; authentication failed: the token or credential is wrong or has expired"
     return TableError(f"Cannot load '{name}': {brief(error)}{advice}", table=name)
 
 

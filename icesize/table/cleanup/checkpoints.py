@@ -169,9 +169,8 @@ def positions_in(metadata: TableMetadata, readers: Sequence[Reader], force: bool
         else:
             where = ", ".join(map(str, reader.positions)) or "nowhere: it has read no Iceberg table yet"
             raise TableError(
-                f"Cannot expire snapshots: the reader {reader.path} stands at {where}, which this table does not have "
-                "(expired already, or it reads another table), so what it needs cannot be kept; leave it out, or go on "
-                "without it by force",
+                f"Cannot expire snapshots: reader {reader.path} is at {where}, which is not in this table "
+                "(expired, or in another table), so its data cannot be kept. Omit the reader, or force the expiry",
                 path=reader.path,
                 snapshot_ids=reader.positions,
             )

@@ -32,9 +32,9 @@ Progress = Callable[[int, int], object]
 class ExpiryReport(Result):
     """Outcome of an expiry.
 
-    `kept` counts snapshots by the rule that keeps them (one snapshot may be kept by several), `gave_up` are sentences
-    about versions that could not be kept. Files are counted by kind; in a dry run, those that would be deleted.
-    `files_outside` lie outside of the table's folders and were left alone. `files_failed` could not be deleted; the
+    `kept` counts snapshots by the rule that keeps them (one snapshot may be kept by several). `dropped_versions` are
+    sentences about versions that could not be kept. Files are counted by kind; a dry run counts those that it would
+    delete. `files_outside` lie outside of the table's directories and stay. `files_failed` could not be deleted; the
     next expiry tries again.
     """
 
@@ -49,7 +49,7 @@ class ExpiryReport(Result):
     bytes_deleted: int = 0
     files_outside: int = 0
     files_failed: int = 0
-    gave_up: tuple[str, ...] = ()
+    dropped_versions: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -178,7 +178,7 @@ def _report(
         bytes_deleted=deletions.bytes_deleted,
         files_outside=deletions.outside,
         files_failed=len(deletions.failed),
-        gave_up=retention.gave_up,
+        dropped_versions=retention.dropped_versions,
         notes=tuple(dict.fromkeys(note for note in notes if note)),
         seconds=rounded(seconds),
     )

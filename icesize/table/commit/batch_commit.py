@@ -22,7 +22,7 @@ from icesize.parquet.files.data_file import (
     Results,
     Rewritten,
     Written,
-    decoded_because,
+    decode_reasons,
 )
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.uncommitted import Uncommitted, uncommitted
@@ -126,7 +126,7 @@ class CommitContext:
 def commit(written: WrittenBatch, handle: TableHandle, how: CommitContext) -> CommitOutcome:
     """Make the files visible in one step. A commit that lost to another is tried again with the same files.
 
-    Raises what `icesize.table.commit.request.commit_steps` raises, Overtaken among it: then the files have to be
+    Raises what `icesize.table.commit.request.commit_steps` raises, ConcurrentChange among it: then the files have to be
     written again. Raises RewriteFailed when orphan cleanup took some of them meanwhile.
     """
     current, appended = written.current, written.rows.files
@@ -282,7 +282,7 @@ def _facts(written: WrittenBatch, landed: Sequence[Merged]) -> dict[str, Any]:
         "small_files_max": _most_small_files(written, touched, landed),
         "partitions_touched": len(touched),
         "skipped": written.plan.skipped_by_reason,
-        "held_back": {o.label: sum(o.held_back.values()) for o in written.plan.held_back},
+        "ineligible": {o.label: sum(o.ineligible.values()) for o in written.plan.ineligible},
     }
 
 
@@ -292,7 +292,7 @@ def work_of(rewritten: Sequence[Rewritten], more_bytes: int = 0) -> dict[str, An
         "bytes_copied": sum(group.bytes_copied for group in rewritten),
         "bytes_decoded": sum(group.bytes_decoded for group in rewritten) + more_bytes,
         "pages_copied": sum(group.pages_copied for group in rewritten),
-        "decoded_because": decoded_because(rewritten),
+        "decode_reasons": decode_reasons(rewritten),
     }
 
 

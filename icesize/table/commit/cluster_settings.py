@@ -27,10 +27,10 @@ from icesize.parquet.files.settings import WriteSettings
 from icesize.planning.cluster_by import (
     BY_PROPERTY,
     FIELD_IDS_PROPERTY,
+    FULL_SET_TARGETS,
     NEW_SHARE,
     NEW_SHARE_PROPERTY,
     SEALED_SET_PROPERTY,
-    SEALED_SET_TARGETS,
     SORT,
     STRATEGIES,
     STRATEGY_PROPERTY,
@@ -189,11 +189,11 @@ def _new_share(properties: Mapping[str, str]) -> float:
 
 
 def _sealed_set_bytes(properties: Mapping[str, str], target_bytes: int) -> int:
-    text = properties.get(SEALED_SET_PROPERTY, str(SEALED_SET_TARGETS * target_bytes))
+    text = properties.get(SEALED_SET_PROPERTY, str(FULL_SET_TARGETS * target_bytes))
     if not re.fullmatch(r"\s*\d+\s*", text, re.ASCII) or int(text) < target_bytes:
         raise PolicyError(
             f"'{SEALED_SET_PROPERTY}' ({text!r}) must be a whole number of bytes >= 'target-file-size-bytes' "
-            f"({target_bytes}), e.g. {SEALED_SET_TARGETS * target_bytes}: a set would be sealed before it has one file",
+            f"({target_bytes}), e.g. {FULL_SET_TARGETS * target_bytes}: a set would be full before it has one file",
             key=SEALED_SET_PROPERTY,
             value=text,
         )

@@ -17,7 +17,7 @@ from icesize.table.manifests.delete_index import DeleteIndex
 
 
 @dataclass(frozen=True)
-class Doubtful:
+class ObsoleteCandidates:
     """Delete files that may be obsolete: those by equality that are of one partition, those that hit `everywhere`, and
     the position deletes with the data files that they name."""
 
@@ -28,7 +28,7 @@ class Doubtful:
     @classmethod
     def of(
         cls, index: DeleteIndex, partitions: Collection[PartitionKey], named: Mapping[str, frozenset[str]]
-    ) -> Doubtful:
+    ) -> ObsoleteCandidates:
         """Those that could hit files of these partitions. `named` are data files of position deletes that name several;
         nothing is known of others that do, nor of equality deletes where NaN is among the partition values, which
         equals no other."""

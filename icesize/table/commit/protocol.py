@@ -25,7 +25,7 @@ from icesize.table.records.ledger import LedgerEntry
 OUTDATED = "schema or partition spec changed while the merge ran"
 
 
-class Overtaken(IcesizeError):
+class ConcurrentChange(IcesizeError):
     """New files do not fit the table as it is now, or files that an overwrite was to remove are not what they were.
 
     Nothing of the request is visible and everything that was written is removed: plan on the new state and write again.
@@ -63,9 +63,9 @@ class Base:
         return (state.schema_id, state.spec_id) != (self.schema.schema_id, self.spec.spec_id)
 
     def check_fit(self, state: Loaded) -> None:
-        """Raise `Overtaken` unless new files can be read in this state."""
+        """Raise `ConcurrentChange` unless new files can be read in this state."""
         if (why := state.misfit(self.schema, self.spec)) is not None:
-            raise Overtaken(why)
+            raise ConcurrentChange(why)
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class Step(Protocol):
             earlier: Paths of files that steps before it in the same request add.
 
         Raises:
-            Overtaken: An essential step does not fit the state.
+            ConcurrentChange: An essential step does not fit the state.
         """
         return Kept(self)
 

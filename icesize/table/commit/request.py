@@ -83,8 +83,8 @@ def commit_steps(
 ) -> CommitOutcome:
     """Make the request visible in one atomic step, or raise with nothing of it visible.
 
-    Raises as `Attempts.run` does, StreamMismatch or BatchOutOfOrder (refused), and Overtaken (an essential step fits
-    the table no more: nothing is visible; plan on the new state).
+    Raises as `Attempts.run` does, StreamMismatch or BatchOutOfOrder (refused), and ConcurrentChange (an essential step
+    no longer fits the table: nothing is visible; plan on the new state).
     """
     change = _Steps(request, committer)
     return Attempts(change, committer, environment, request.table_uuid, deadline_seconds).run()
@@ -93,7 +93,7 @@ def commit_steps(
 def validated(request: CommitRequest, loaded: Loaded, left_out: CommitOutcome) -> tuple[CommitRequest, CommitOutcome]:
     """Return what of a request can be committed on a state; `left_out` gets the conflicts of the rest.
 
-    Raises Overtaken.
+    Raises ConcurrentChange.
     """
     kept, earlier = list[Step](), set[str]()
     for step in request.steps:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 from icesize import failpoints
-from icesize.environment import Environment, Fate
+from icesize.environment import CommitStatus, Environment
 from icesize.errors import CommitConflict, CommitStateUnknown, IcesizeError, TableError, is_from_outside
 from icesize.table.catalog.access_errors import brief, may_pass
 from icesize.table.commit.loaded import Loaded, Staged
@@ -66,7 +66,7 @@ class Attempt(Generic[T]):
 
 @dataclass(eq=False)
 class Attempts(Generic[T]):
-    """One change on its way (a `Commitment`): `made` are its attempts so far, `losses` counts those that others beat.
+    """A change that is being committed: `made` are its attempts so far, `losses` counts its conflicts.
 
     An attempt is unsettled from the moment that the catalog is asked until it is certain that it has not landed.
     """
@@ -99,27 +99,27 @@ class Attempts(Generic[T]):
         results = (*(attempt.result for attempt in self._unsettled), *self._found)
         return {path for result in results for path in self.change.data_files(result)}
 
-    def fate(self) -> Fate:
+    def status(self) -> CommitStatus:
         """Whether this change is in the table."""
         if self._landed is not None:
-            return Fate(True, self._landed.staged.snapshot_ids)
+            return CommitStatus(True, self._landed.staged.snapshot_ids)
         if not self._unsettled:
-            return Fate(False)
+            return CommitStatus(False)
         try:
             loaded = self.committer.load()
             if self.change.found(loaded, self) is not None:
-                return Fate(True, tuple(loaded.snapshots_of(self.change.run_id)))
+                return CommitStatus(True, tuple(loaded.snapshots_of(self.change.run_id)))
         except Exception as error:
             LOG.debug("an interrupted commit could not be looked up: %s", brief(error))
-        return Fate(None, advice=self.change.advice)
+        return CommitStatus(None, advice=self.change.advice)
 
     def run(self) -> T:
         """Make the change visible in one atomic step, or raise with nothing of it visible; deletes no data file.
 
         Raises CommitConflict (nothing is visible), CommitStateUnknown (it may be visible), TableError, and what the
-        change refuses with (nothing is visible). `environment.on_commitment` gets the commit before it begins.
+        change refuses with (nothing is visible). `environment.on_commit` gets the commit before it begins.
         """
-        self.environment.on_commitment(self)
+        self.environment.on_commit(self)
         try:
             while (result := self._attempt()) is None:
                 pass
@@ -141,7 +141,7 @@ class Attempts(Generic[T]):
             # an attempt that the catalog said no to stays unsettled: a request that was sent twice is told that of its
             # second half, and the table in which the first one landed may live on under another name
             raise TableError(
-                f"Cannot commit to '{loaded.name}': the table was dropped and created again since the change was "
+                f"Cannot commit to '{loaded.name}': the table was dropped and recreated after the change was "
                 "planned; nothing was written to the new table",
                 table=loaded.name,
             )
@@ -247,7 +247,7 @@ class Attempts(Generic[T]):
 
     def _note_unknown(self, error: Exception) -> None:
         self.unknown += 1
-        LOG.warning("commit: the catalog's answer was lost (%s); looking whether it landed", brief(error))
+        LOG.warning("commit: the catalog's response was lost (%s); checking the outcome", brief(error))
         if self._late() or self.unknown >= UNKNOWN_ATTEMPTS:
             raise self._undecided(error) from error
         self._pause(self.unknown + 3)
@@ -257,7 +257,7 @@ class Attempts(Generic[T]):
 
     def _undecided(self, error: Exception) -> CommitStateUnknown:
         return CommitStateUnknown(
-            f"Cannot tell whether the commit landed: {brief(error)}. Nothing was deleted. {self.change.advice}",
+            f"Commit state unknown: {brief(error)}. Nothing was deleted. {self.change.advice}",
             run_id=self.change.run_id,
         )
 

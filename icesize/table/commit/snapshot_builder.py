@@ -37,7 +37,7 @@ from icesize import failpoints
 from icesize.parquet.files.data_file import NewDataFile, NewDeleteFile
 from icesize.planning.files import MAIN, FileFact, PartitionKey
 from icesize.table.catalog.history import head_snapshot
-from icesize.table.commit.obsolete_deletes import Doubtful
+from icesize.table.commit.obsolete_deletes import ObsoleteCandidates
 from icesize.table.manifests.delete_index import DeleteIndex, delete_index, read_deletes
 from icesize.table.manifests.entries import Entry, read_entries
 from icesize.table.manifests.lists import manifests_in
@@ -256,14 +256,14 @@ class SnapshotBuilder:
     ) -> None:
         """Let delete files go that hit nothing once data manifests are split so, and these files are there.
 
-        They are delete files that could hit files of the partitions; `named` as in `Doubtful.of`.
+        They are delete files that could hit files of the partitions; `named` as in `ObsoleteCandidates.of`.
         """
-        if doubtful := Doubtful.of(self.delete_index(), partitions, named):
+        if doubtful := ObsoleteCandidates.of(self.delete_index(), partitions, named):
             new = ((f.partition, self._number(f), f.path) for f in added)
             if gone := doubtful.obsolete(chain(self._left(split, doubtful), new)):
                 self.split(sorted(gone), ManifestContent.DELETES, split)
 
-    def _left(self, split: Split, doubtful: Doubtful) -> Iterator[tuple[PartitionKey, int, str]]:
+    def _left(self, split: Split, doubtful: ObsoleteCandidates) -> Iterator[tuple[PartitionKey, int, str]]:
         """Partition, data sequence number and path of the data files that stay and that delete files may be about."""
         for (spec_id, _), part in split.parts.items():
             for entry in part.existing:

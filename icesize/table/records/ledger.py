@@ -130,11 +130,10 @@ def is_done(properties: Mapping[str, str], entry: LedgerEntry, accept_new_checkp
 
 def _retired(entry: LedgerEntry, last: LedgerEntry) -> StreamMismatch:
     return StreamMismatch(
-        f"Cannot commit batch {entry.batch_id} of stream '{entry.stream_id}': query {last.query_id} has taken over "
-        f"from query {entry.query_id}, which this is; if both went on, batches could land twice. Stop one, or give "
-        "it a stream id of its own; accept_new_checkpoint=True is meant for one program, and for its first batch. If "
-        f"this query is the one to go on, run `icesize streams TABLE --forget {entry.stream_id}` first, which forgets "
-        "how far both have got",
+        f"Cannot commit batch {entry.batch_id} of stream '{entry.stream_id}': query {last.query_id} replaced this "
+        f"query ({entry.query_id}); running both could commit batches twice. Stop one, or give it its own stream id. "
+        "Set accept_new_checkpoint=True in one program only, for its first batch. To continue with this query, first "
+        f"run `icesize streams TABLE --forget {entry.stream_id}`, which removes the progress of both",
         stream_id=entry.stream_id,
         last=last,
     )

@@ -24,7 +24,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 from icesize.errors import TableError
 from icesize.planning.advice.merging import Arrivals
 from icesize.planning.files import PartitionKey
-from icesize.planning.routing.expected_rows import Seen
+from icesize.planning.routing.expected_rows import PartitionWrites
 from icesize.table.catalog.history import (
     count_of,
     head_snapshot,
@@ -175,7 +175,7 @@ def recent_appends(
     store: ManifestStore,
     most_commits: int = 8,
     most_partitions: int = 10_000,
-) -> list[dict[PartitionKey, Seen]]:
+) -> list[dict[PartitionKey, PartitionWrites]]:
     """The rows that each of the newest commits of `main` added, by partition of the current spec, oldest first.
 
     Of a commit with more than `most_partitions`, those with the most rows. Commits that added no rows, or none of this
@@ -186,7 +186,7 @@ def recent_appends(
     operations = (Operation.APPEND, Operation.OVERWRITE)
     newest = (s for s in known_ancestors(metadata) if operation_of(s) in operations)
     adding = (s for s in newest if summary_of(s, "added-records") != "0")
-    found: list[dict[PartitionKey, Seen]] = []
+    found: list[dict[PartitionKey, PartitionWrites]] = []
     with suppress(OSError, TableError):
         for _, snapshot in zip(range(most_commits), adding, strict=False):
             changes, ours = touched(store, io, snapshot), is_ours(snapshot)
@@ -200,12 +200,12 @@ def recent_appends(
     return found[::-1]
 
 
-def _seen(change: PartitionChange, ours: bool) -> Seen | None:
+def _seen(change: PartitionChange, ours: bool) -> PartitionWrites | None:
     rows = change.added.rows - (change.removed.rows if ours else 0)
     if rows <= 0:
         return None
     # old rows that were written again are about as large as the new ones among them
-    return Seen(rows, change.added.size_bytes * rows // change.added.rows, change.added.files)
+    return PartitionWrites(rows, change.added.size_bytes * rows // change.added.rows, change.added.files)
 
 
 def bytes_per_partition_and_day(metadata: TableMetadata) -> float | None:

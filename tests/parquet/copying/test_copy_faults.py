@@ -218,7 +218,7 @@ def test_a_column_that_only_one_file_requires_is_encoded_again(options: WriteSet
     bad = stored(Path(local(options.table_location)), foreign(count, _required(with_ids(rows(count, START)))), count)
     for inputs in (among(options, bad), among(options, bad)[::-1]):
         done = outcome(options, inputs)
-        assert (dict(done.decoded_because), rows_decoded(done.files)) == ({}, 0)
+        assert (dict(done.decode_reasons), rows_decoded(done.files)) == ({}, 0)
         assert 0 < done.bytes_decoded < sum(file.size_bytes for file in inputs)
         assert all(pq.read_schema(local(file.path)).field("id").nullable for file in done.files)
 
@@ -235,7 +235,7 @@ def test_what_is_not_copied_is_decoded_with_its_code(options: WriteSettings, nam
     bad = stored(Path(local(options.table_location)), make(count), count)
     inputs = among(options, bad)
     done = outcome(options, inputs)
-    assert dict(done.decoded_because) == {code: 1}
+    assert dict(done.decode_reasons) == {code: 1}
     assert done.bytes_decoded == bad.size_bytes
     assert done.pages_copied > 0
     good = content(input_file.path for input_file in inputs if input_file is not bad)
@@ -249,7 +249,7 @@ def test_another_codec_matters_to_pages_only(options: WriteSettings, count: int)
     bad = stored(Path(local(options.table_location)), foreign(count, compression="snappy"), count)
     inputs = among(options, bad)
     done = outcome(options, inputs)
-    assert dict(done.decoded_because) == ({} if count == WHOLE_ROWS else {"codec": 1})
+    assert dict(done.decode_reasons) == ({} if count == WHOLE_ROWS else {"codec": 1})
     assert content(file.path for file in done.files) == content(input_file.path for input_file in inputs)
 
 
@@ -260,7 +260,7 @@ def test_a_column_that_the_file_lacks_is_null(options: WriteSettings, count: int
     bad = stored(Path(local(options.table_location)), foreign(count, data), count)
     inputs = among(options, bad)
     done = outcome(options, inputs)
-    assert dict(done.decoded_because) == {"schema-evolved": 1}
+    assert dict(done.decode_reasons) == {"schema-evolved": 1}
     words = pq.read_table(local(done.files[0].path)).column("word")
     assert (len(words), words.null_count) == (done.rows_in, count)
 
@@ -295,7 +295,7 @@ def test_what_is_noticed_while_copying_has_all_decoded(options: WriteSettings, n
     bad = [stored(folder, make(count), count), stored(folder / "more", make(count), count)]
     inputs = [*written(options, WHOLE_ROWS), *bad]
     done = outcome(replace(options, io_properties=REMOTE) if remote else options, inputs)
-    assert dict(done.decoded_because) == {code: 3}
+    assert dict(done.decode_reasons) == {code: 3}
     assert (done.bytes_copied, done.pages_copied, sources_of(done.files)) == (0, 0, set())
     assert content(file.path for file in done.files) == content(input_file.path for input_file in inputs)
 
@@ -350,7 +350,7 @@ def test_nulls_do_not_join_columns_without_them(options: WriteSettings, tiny: in
     small = [fact(write_one(options, odd if i == tiny - 1 else rows(9, i))) for i in range(tiny)]
     inputs = [*strict, *small]
     done = outcome(options, inputs)
-    assert dict(done.decoded_because) == {"schema-differs": len(inputs)}
+    assert dict(done.decode_reasons) == {"schema-differs": len(inputs)}
     assert content(file.path for file in done.files) == content(input_file.path for input_file in inputs)
     without = outcome(options, [*strict, *small[:-1]])
     assert without.bytes_copied > 0
@@ -456,7 +456,7 @@ def test_columns_in_another_file_are_never_copied(options: WriteSettings) -> Non
     bad = stored(Path(local(options.table_location)), edited(foreign(PAGED_ROWS), _external), PAGED_ROWS)
     inputs = among(options, bad)
     done = outcome(options, inputs)
-    assert dict(done.decoded_because) == {"external-file": 1}
+    assert dict(done.decode_reasons) == {"external-file": 1}
     assert content(file.path for file in done.files) == content(input_file.path for input_file in inputs)
 
 
@@ -487,7 +487,7 @@ def test_row_groups_without_rows_are_left_out(options: WriteSettings, count: int
     empty = stored(folder, foreign(0, data.slice(0, 0)), 0)
     inputs = [*among(options, holes), empty]
     done = outcome(options, inputs)
-    assert dict(done.decoded_because) == {"tiny": 1}
+    assert dict(done.decode_reasons) == {"tiny": 1}
     assert content(file.path for file in done.files) == content(input_file.path for input_file in inputs)
     groups = pq.read_metadata(local(done.files[0].path))
     assert all(groups.row_group(i).num_rows for i in range(groups.num_row_groups))
@@ -517,7 +517,7 @@ def test_every_file_bad_in_its_own_way_is_counted(options: WriteSettings) -> Non
     bad = [stored(folder, DECODED[name][1](PAGED_ROWS), PAGED_ROWS) for name in names]
     good = written(options, WHOLE_ROWS, WHOLE_ROWS)
     done = outcome(options, [*bad, *good])
-    assert dict(done.decoded_because) == dict(Counter(DECODED[name][0] for name in names))
+    assert dict(done.decode_reasons) == dict(Counter(DECODED[name][0] for name in names))
     assert rows_decoded(done.files) == PAGED_ROWS * len(names)
     assert sources_of(done.files[:1]) == {input_file.path for input_file in good}
 
@@ -550,9 +550,9 @@ def merge_damaged(options: WriteSettings, count: int, mutated: int, seed: int) -
             assert (done.path, below(options)) == (bad.path, before)
             outcomes["failed"] += 1
         else:
-            outcomes["decoded" if done.decoded_because else "copied"] += 1
+            outcomes["decoded" if done.decode_reasons else "copied"] += 1
             # pyarrow believes some footers that are refused here, and reads other values then
-            assert done.decoded_because or content(file.path for file in done.files) == rows_in
+            assert done.decode_reasons or content(file.path for file in done.files) == rows_in
             assert sum(content(file.path for file in done.files).values()) == done.rows_in
         for path in {*below(options)} - {Path(local(input_file.path)) for input_file in good}:
             path.unlink()
@@ -587,7 +587,7 @@ def test_five_thousand_files_of_one_row(options: WriteSettings) -> None:
         tiny.append(FileFact(str(path), path.stat().st_size, 1, KEY))
     (large,) = written(options, WHOLE_ROWS)
     done = outcome(options, [*tiny, large])
-    assert dict(done.decoded_because) == {"tiny": count}
+    assert dict(done.decode_reasons) == {"tiny": count}
     assert content(file.path for file in done.files) == content([large.path]) + Counter(spelt_rows(data))
     bad = replace(tiny[777], rows=2)
     assert fails(options, [*tiny[:777], bad, *tiny[778:], large]).path == bad.path
@@ -782,7 +782,7 @@ def test_each_file_is_fetched_whole_by_one_request(store_options: WriteSettings,
     """Copied ones once, by one open and one read of everything; decoded ones once as well."""
     inputs = beside(store_options, WHOLE_ROWS, PAGED_ROWS, TINY_ROWS, PAGED_ROWS)
     done = merged(store_options, inputs)
-    assert dict(done.decoded_because) == {"tiny": 1}
+    assert dict(done.decode_reasons) == {"tiny": 1}
     assert done.pages_copied > 0
     (output,) = names([fact(file) for file in done.files])
     opened = store.of("open")
@@ -942,7 +942,7 @@ def test_a_full_local_disk_has_files_decoded(
     store_options = with_limits(store_options, fetched_in_memory_bytes=inputs[0].size_bytes)
     monkeypatch.setattr(fetching.tempfile, "TemporaryFile", _full)
     done = merged(store_options, inputs)
-    assert dict(done.decoded_because) == {"short-read": 2}
+    assert dict(done.decode_reasons) == {"short-read": 2}
     assert sources_of(done.files[:1]) == {inputs[0].path}
 
 
@@ -987,7 +987,7 @@ def several_ways(store_options: WriteSettings) -> list[FileFact]:
 def test_no_write_is_left_out_below(store_options: WriteSettings, store: Store) -> None:
     """Row groups, pages, decoded rows, indexes and the footer."""
     done = merged(store_options, several_ways(store_options))
-    assert dict(done.decoded_because) == {"tiny": 1}
+    assert dict(done.decode_reasons) == {"tiny": 1}
     assert store.counts == {"write": WRITES, "close": 1}
 
 
@@ -996,7 +996,7 @@ def test_a_write_that_fails_once_has_all_decoded(store_options: WriteSettings, s
     """What was begun is completed and removed before another output is begun, under another name; no row is lost."""
     store.fail_write = number
     done = merged(store_options, several_ways(store_options))
-    assert dict(done.decoded_because) == {"short-read": 4}
+    assert dict(done.decode_reasons) == {"short-read": 4}
     failed, last = store.of("create")
     assert names([fact(file) for file in done.files]) == [last]
     assert [event for event in store.events if event[0] in ("create", "complete", "delete")] == [
@@ -1032,7 +1032,7 @@ def test_an_output_that_cannot_be_completed_is_removed(
     store.fail_close, store.lasting = number, lasting
     if not lasting:
         done = merged(store_options, inputs, outputs=3)
-        assert dict(done.decoded_because) == {"short-read": 6}
+        assert dict(done.decode_reasons) == {"short-read": 6}
         assert sorted(store.of("delete")) == sorted(store.of("create")[:number])
         return
     with pytest.raises(RewriteFailed, match=r"close \d+ failed"):
@@ -1081,7 +1081,7 @@ def test_an_output_that_pyarrow_cannot_describe_is_removed(
 
     monkeypatch.setattr("icesize.parquet.rewriting.output_file.describe", stumble)
     done = merged(store_options, inputs)
-    assert dict(done.decoded_because) == {"short-read": 4}
+    assert dict(done.decode_reasons) == {"short-read": 4}
     assert store.of("delete") == store.of("create")[:1]
 
 
@@ -1092,7 +1092,7 @@ def test_a_refusal_while_copying_has_the_group_decoded(store_options: WriteSetti
     bad = stored(folder, edited(bytes_of(good[2]), indexes_swapped), WHOLE_ROWS)
     inputs = [*good, bad]
     done = merged(store_options, inputs)
-    assert dict(done.decoded_because) == {"pages": 4}
+    assert dict(done.decode_reasons) == {"pages": 4}
     failed, last = store.of("create")
     assert store.of("delete") == [failed]
     assert store.of("read -1") == names(inputs)
@@ -1110,7 +1110,7 @@ def test_files_in_s3_are_merged_by_copying(
     inputs = written(store_options, WHOLE_ROWS, PAGED_ROWS, PAGED_ROWS, TINY_ROWS)
     done = merge(MergeGroup(tuple(inputs), KEY), store_options, MERGED)
     (file,) = done.files
-    assert dict(done.decoded_because) == {"tiny": 1}
+    assert dict(done.decode_reasons) == {"tiny": 1}
     assert (done.pages_copied > 0, rows_decoded([file])) == (True, TINY_ROWS)
     wanted = sorted(location.removeprefix(f"s3://{bucket}/") for location in (file.path, *(v.path for v in inputs)))
     assert sorted(keys(client, bucket)) == wanted

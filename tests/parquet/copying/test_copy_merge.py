@@ -107,7 +107,7 @@ def test_pages_of_small_files_become_one_row_group(tmp_path: Path) -> None:
     (file,) = done.files
     assert pq.read_metadata(local(file.path)).num_row_groups == 1
     assert pq.read_table(local(file.path)).column("id").to_pylist() == list(range(65_000))
-    assert (done.bytes_decoded, dict(done.decoded_because)) == (0, {})
+    assert (done.bytes_decoded, dict(done.decode_reasons)) == (0, {})
     assert done.bytes_copied > 0.99 * sum(f.size_bytes for f in done.inputs)
     # 20,000 rows or 1 MiB are a page at most
     assert done.pages_copied == 3 * (1 + 1 + 2)
@@ -138,7 +138,7 @@ def test_tiny_files_are_decoded_beside_copied_ones(tmp_path: Path) -> None:
     inputs = written(options, [60_000, 50, 70])
     done = merged(options, inputs)
     (file,) = done.files
-    assert dict(done.decoded_because) == {"tiny": 2}
+    assert dict(done.decode_reasons) == {"tiny": 2}
     assert done.bytes_decoded == inputs[1].size_bytes + inputs[2].size_bytes
     assert rows_of(done) == content(input_file.path for input_file in inputs)
     assert (file.rows, file.decoded.rows) == (60_120, 120)
@@ -153,7 +153,7 @@ def test_a_merge_that_could_copy_little_is_decoded(tmp_path: Path) -> None:
     inputs = written(options, [100] * 40)
     assert sum(input_file.size_bytes for input_file in inputs) < LIMITS.least_copied_bytes
     done = merged(options, inputs)
-    assert (done.bytes_copied, done.pages_copied, dict(done.decoded_because)) == (0, 0, {"tiny": 40})
+    assert (done.bytes_copied, done.pages_copied, dict(done.decode_reasons)) == (0, 0, {"tiny": 40})
     assert isinstance(done.files[0], NewDataFile)
     assert rows_of(done) == content(input_file.path for input_file in inputs)
 
@@ -178,7 +178,7 @@ def test_outputs_that_row_groups_are_too_coarse_for_are_decoded(tmp_path: Path) 
     inputs = written(options, [70_000, 30_000, 20_000])
     half = sum(input_file.size_bytes for input_file in inputs) // 2
     done = merged(replace(options, small_file_limit_bytes=int(half / 1.07)), inputs, outputs=2)
-    assert dict(done.decoded_because) == {"uneven": 3}
+    assert dict(done.decode_reasons) == {"uneven": 3}
     assert max(f.size_bytes for f in done.files) < 1.05 * min(f.size_bytes for f in done.files)
     assert rows_of(done) == content(input_file.path for input_file in inputs)
 
@@ -227,7 +227,7 @@ def test_what_the_table_asks_for_is_not_copied_away(tmp_path: Path, code: str, c
     options = settings_of(tmp_path, SCHEMA)
     inputs = written(options, [30_000, 30_000])
     done = merged(change(options), inputs)  # type: ignore[operator]
-    assert (dict(done.decoded_because), done.bytes_copied) == ({code: 2}, 0)
+    assert (dict(done.decode_reasons), done.bytes_copied) == ({code: 2}, 0)
     assert rows_of(done) == content(input_file.path for input_file in inputs)
 
 
@@ -251,7 +251,7 @@ def test_bloom_filters_stay_when_a_column_is_required_in_one_file(tmp_path: Path
     strict = data.cast(pa.schema([data.schema.field(0).with_nullable(False), *list(data.schema)[1:]]))
     how = {"compression": "zstd", "use_dictionary": False, "bloom_filter_options": {"id": True}}
     done = merged(options, [*mine, foreign(tmp_path / "f", strict, "strict.parquet", **how)])
-    assert dict(done.decoded_because) == {"bloom-filter": 1}
+    assert dict(done.decode_reasons) == {"bloom-filter": 1}
     footer = pq.read_metadata(local(done.files[0].path))
     assert [footer.row_group(n).column(0).bloom_filter_offset is not None for n in range(2)] == [True, True]
 
@@ -266,7 +266,7 @@ def test_foreign_files_are_decoded_or_copied_by_what_they_are(tmp_path: Path) ->
     snappy = foreign(tmp_path / "f", data, "snappy.parquet", compression="snappy")
     strict = foreign(tmp_path / "f", other, "required.parquet", compression="zstd", use_dictionary=False)
     done = merged(options, [*mine, snappy, strict])
-    assert dict(done.decoded_because) == {"codec": 1}
+    assert dict(done.decode_reasons) == {"codec": 1}
     assert snappy.size_bytes < done.bytes_decoded < snappy.size_bytes + strict.size_bytes
     assert pq.read_schema(local(done.files[0].path)).field("id").nullable
     assert rows_of(done) == content([mine[0].path, snappy.path, strict.path])
@@ -277,7 +277,7 @@ def test_dictionaries_of_their_own_are_decoded(tmp_path: Path) -> None:
     options = settings_of(tmp_path, SCHEMA)
     inputs = [foreign(tmp_path / "f", rows(30_000, n * 30_000), f"{n}.parquet", compression="zstd") for n in range(3)]
     done = merged(options, inputs)
-    assert dict(done.decoded_because) == {"dictionaries": 3}
+    assert dict(done.decode_reasons) == {"dictionaries": 3}
     assert rows_of(done) == content(input_file.path for input_file in inputs)
 
 
@@ -393,15 +393,15 @@ def test_a_forecast_tells_what_a_merge_then_does(tmp_path: Path) -> None:
     copied = written(options, [60_000, 60_000, 40])
     small = written(options, [10] * 5)
     found = forecast([_group(copied), _group(small)], options)
-    assert dict(found.decoded_because) == {"tiny": 6}
-    assert found.files_looked_at == 2
+    assert dict(found.decode_reasons) == {"tiny": 6}
+    assert found.files_examined == 2
     assert found.bytes_copied == copied[0].size_bytes + copied[1].size_bytes
     assert found.bytes_copied + found.bytes_decoded == sum(input_file.size_bytes for input_file in (*copied, *small))
     done = merged(options, copied)
     assert done.bytes_copied == pytest.approx(found.bytes_copied, rel=0.01)
     assert done.pages_copied == found.pages_copied
     off = forecast([_group(copied)], replace(options, merge_by_copying=False))
-    assert (off.bytes_copied, dict(off.decoded_because)) == (0, {"copying-off": 3})
+    assert (off.bytes_copied, dict(off.decode_reasons)) == (0, {"copying-off": 3})
 
 
 def _worded(words: str, count: int, number: int) -> pa.Table:
@@ -448,7 +448,7 @@ def test_a_merge_does_what_was_forecast(
     ]  # fmt: skip
     found = forecast([MergeGroup(tuple(inputs), KEY, outputs)], options)
     done = merge(MergeGroup(tuple(inputs), KEY, outputs), options, MERGED)
-    assert dict(found.decoded_because) == dict(done.decoded_because)
+    assert dict(found.decode_reasons) == dict(done.decode_reasons)
     assert (found.bytes_decoded, found.pages_copied) == (done.bytes_decoded, done.pages_copied)
     assert done.bytes_copied == pytest.approx(found.bytes_copied, rel=0.02)
 
@@ -466,13 +466,13 @@ def test_a_forecast_of_some_files_knows_that_their_dictionaries_differ(tmp_path:
 
     own, same = group("own"), group("same")
     found = forecast([own], options)
-    assert (found.files_looked_at, dict(found.decoded_because)) == (4, {})
+    assert (found.files_examined, dict(found.decode_reasons)) == (4, {})
     assert found.bytes_decoded == pytest.approx(merged(options, list(own.inputs)).bytes_decoded, rel=0.05) != 0
     found = forecast([own], paying)
-    assert (found.files_looked_at, found.bytes_decoded, dict(found.decoded_because)) == (4, 0, {})
+    assert (found.files_examined, found.bytes_decoded, dict(found.decode_reasons)) == (4, 0, {})
     assert merged(paying, list(own.inputs)).bytes_decoded == 0
     found = forecast([same], options)
-    assert (found.bytes_decoded, dict(found.decoded_because)) == (0, {})
+    assert (found.bytes_decoded, dict(found.decode_reasons)) == (0, {})
     assert merged(options, list(same.inputs)).bytes_decoded == 0
 
 
@@ -485,7 +485,7 @@ def test_columns_are_the_same_bytes_whatever_the_number_of_threads(tmp_path: Pat
     found = []
     for threads in (1, 2, 5):
         done = merge(MergeGroup(inputs, KEY), options, FileNames("s1", threads, 0), threads)
-        assert (done.bytes_decoded > 0, dict(done.decoded_because)) == (True, {})
+        assert (done.bytes_decoded > 0, dict(done.decode_reasons)) == (True, {})
         found.append([Path(local(file.path)).read_bytes() for file in done.files])
     assert found[0] == found[1] == found[2]
 
@@ -496,10 +496,10 @@ def test_a_forecast_reads_few_footers_of_a_large_plan(tmp_path: Path) -> None:
     (file,) = written(options, [60_000])
     groups = [_group([file, file, file]) for _ in range(40)]
     found = forecast(groups, options)
-    assert (found.files_looked_at, found.bytes_decoded) == (48, 0)
+    assert (found.files_examined, found.bytes_decoded) == (48, 0)
     os.remove(local(file.path))
     lost = forecast(groups, options)
-    assert (lost.bytes_copied, dict(lost.decoded_because)) == (0, {"short-read": 48})
+    assert (lost.bytes_copied, dict(lost.decode_reasons)) == (0, {"short-read": 48})
 
 
 @pytest.mark.parametrize("damaged", [False, True])
@@ -558,7 +558,7 @@ def test_files_of_one_row_are_decoded_together(tmp_path: Path) -> None:
     names = FileNames("s1-1", 0, 0)
     files = [write_rows([rows(1, n)], options, names)[0] for n in range(500)]
     done = merged(options, [fact(file) for file in files])
-    assert dict(done.decoded_because) == {"tiny": 500}
+    assert dict(done.decode_reasons) == {"tiny": 500}
     assert pq.read_table(local(done.files[0].path)).column("id").to_pylist() == list(range(500))
 
 
@@ -575,11 +575,11 @@ def test_a_few_rows_join_files_whose_columns_are_required(tmp_path: Path) -> Non
     options = settings_of(tmp_path, SCHEMA)
     large = _required(options, tmp_path / "f", 60_000, 0, "required.parquet")
     (small,) = written(options, [40])
-    assert dict(merged(options, [large, small]).decoded_because) == {"tiny": 1}
+    assert dict(merged(options, [large, small]).decode_reasons) == {"tiny": 1}
     null = pa.table({"id": pa.array([None, 2], pa.int64()), "value": [1.0, 2.0], "word": ["a", None]})
     odd = fact(write_one(options, null))
     done = merged(options, [large, odd])
-    assert dict(done.decoded_because) == {"schema-differs": 2}
+    assert dict(done.decode_reasons) == {"schema-differs": 2}
     assert rows_of(done) == content([large.path, odd.path])
 
 
@@ -591,7 +591,7 @@ def test_nulls_are_counted_over_all_decoded_row_groups(tmp_path: Path) -> None:
     later = pa.table({"id": range(1_500), "value": pa.array([None] * 500 + [2.5] * 1_000), "word": ["b"] * 1_500})
     done = merged(options, [large, fact(write_one(options, first)), fact(write_one(options, later))])
     (file,) = done.files
-    assert dict(done.decoded_because) == {"tiny": 2}
+    assert dict(done.decode_reasons) == {"tiny": 2}
     assert (file.decoded.null_value_counts[2], file.decoded.nan_value_counts[2]) == (500, 1_500)
 
 
@@ -603,7 +603,7 @@ def test_a_location_that_no_file_io_knows_is_named(tmp_path: Path) -> None:
     with pytest.raises(RewriteFailed, match="Unrecognized filesystem type") as caught:
         merge(MergeGroup((large, lost), KEY), options, MERGED)
     assert caught.value.path == lost.path
-    assert forecast([_group([large, lost])], options).decoded_because == {"short-read": 1}
+    assert forecast([_group([large, lost])], options).decode_reasons == {"short-read": 1}
 
 
 def test_row_groups_of_two_codecs_lie_in_one_file(tmp_path: Path) -> None:
@@ -620,7 +620,7 @@ def test_row_groups_of_two_codecs_lie_in_one_file(tmp_path: Path) -> None:
         for n, codec in enumerate(("zstd", "snappy"))
     ]
     done = merged(options, inputs)
-    assert (dict(done.decoded_because), done.bytes_decoded) == ({}, 0)
+    assert (dict(done.decode_reasons), done.bytes_decoded) == ({}, 0)
     assert rows_of(done) == content(input_file.path for input_file in inputs)
 
 
@@ -632,7 +632,7 @@ def test_a_few_rows_join_files_of_older_names(tmp_path: Path) -> None:
     small = fact(write_one(new, rows(50, 120_000).rename_columns(["id", "value", "term"])))
     done = merged(new, [*inputs, small])
     (file,) = done.files
-    assert dict(done.decoded_because) == {"tiny": 1}
+    assert dict(done.decode_reasons) == {"tiny": 1}
     assert rows_of(done) == content([*(input_file.path for input_file in inputs), small.path])
     assert sorted(file.decoded.lower_bounds) == [1, 2, 3]
 
@@ -706,7 +706,7 @@ def test_files_that_are_odd_in_the_same_way_are_copied(tmp_path: Path, kind: str
     """Each reader of one of them reads both together."""
     options = replace(settings_of(tmp_path, SCHEMA), limits=SMALL)
     done = merged(options, [small_file(tmp_path, n, WHOLE_ROWS, RARE[kind]) for n in range(2)])
-    assert (done.bytes_decoded, dict(done.decoded_because)) == (0, {})
+    assert (done.bytes_decoded, dict(done.decode_reasons)) == (0, {})
 
 
 def test_a_codec_that_the_table_names_is_copied(tmp_path: Path) -> None:
@@ -715,7 +715,7 @@ def test_a_codec_that_the_table_names_is_copied(tmp_path: Path) -> None:
     options = replace(settings_of(tmp_path, SCHEMA, properties=asked), limits=SMALL)
     counts = (WHOLE_ROWS, TINY_ROWS)
     done = merged(options, [small_file(tmp_path, n, count, RARE["lz4"]) for n, count in enumerate(counts)])
-    assert dict(done.decoded_because) == {"tiny": 1}
+    assert dict(done.decode_reasons) == {"tiny": 1}
 
 
 def test_an_odd_encoding_costs_its_column_alone(tmp_path: Path) -> None:
@@ -723,5 +723,5 @@ def test_an_odd_encoding_costs_its_column_alone(tmp_path: Path) -> None:
     options = replace(settings_of(tmp_path, SCHEMA), limits=replace(SMALL, open_ns=10**9))
     odd = small_file(tmp_path, 1, WHOLE_ROWS, RARE["split bytes"])
     done = merged(options, [odd, small_file(tmp_path, 2, WHOLE_ROWS, {})])
-    assert (dict(done.decoded_because), 0 < done.bytes_decoded < odd.size_bytes) == ({}, True)
+    assert (dict(done.decode_reasons), 0 < done.bytes_decoded < odd.size_bytes) == ({}, True)
     assert rows_of(done) == content(each.path for each in done.inputs)

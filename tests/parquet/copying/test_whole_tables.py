@@ -72,7 +72,7 @@ def merge_checked(options: WriteSettings, inputs: Sequence[Stored], outputs: int
     if paths:
         order = check_rows(paths, inputs)
         # files of which all columns are encoded again have no byte copied and are not decoded
-        mixed = done.rows_deleted or sum(done.decoded_because.values()) < len(inputs)
+        mixed = done.rows_deleted or sum(done.decode_reasons.values()) < len(inputs)
         check_order(order, inputs, 4 * len(paths) if mixed else 1)
     return done
 
@@ -158,9 +158,9 @@ def ways(done: MergeResult, inputs: Sequence[Stored]) -> set[str]:
         "whole": done.bytes_copied and not done.pages_copied,
         "pages": done.pages_copied,
         "renumbered": not done.bytes_decoded and has_new_dictionary(done, inputs),
-        "encoded again": done.bytes_copied and done.bytes_decoded and not done.decoded_because,
-        "decoded": done.decoded_because and not done.bytes_copied,
-        "decoded beside copied": done.decoded_because and done.bytes_copied,
+        "encoded again": done.bytes_copied and done.bytes_decoded and not done.decode_reasons,
+        "decoded": done.decode_reasons and not done.bytes_copied,
+        "decoded beside copied": done.decode_reasons and done.bytes_copied,
     }
     return {way for way, happened in found.items() if happened}
 
@@ -286,7 +286,7 @@ def check(tmp_path_factory: pytest.TempPathFactory, examples: int, number: int =
     @given(whole_tables())
     def each(table: WholeTable) -> None:
         done, inputs = merged(tmp_path_factory.mktemp("table"), table)
-        seen.update([*ways(done, inputs), *done.decoded_because])
+        seen.update([*ways(done, inputs), *done.decode_reasons])
 
     each()
     return seen

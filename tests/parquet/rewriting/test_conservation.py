@@ -275,7 +275,7 @@ def test_a_copy_that_lacks_something_is_given_up_for_decoding(
     before = entries_of(local(file.path) for file in small)
     mutate(monkeypatch)
     done = merge(MergeGroup(small, PartitionKey(0), 1), with_limits(options, **PAGES), NEW)
-    assert done.decoded_because == {"counts": 3}
+    assert done.decode_reasons == {"counts": 3}
     assert entries_of(local(file.path) for file in done.files) == before
     assert len(files_below(tmp_path)) == 4
 
@@ -298,7 +298,7 @@ def test_a_column_that_is_encoded_again_is_counted_where_footers_do_not_say(
     monkeypatch.setattr(output_file, "count_of", lambda chunk, column: (chunk.values, None))
     monkeypatch.setattr(output_file, "count_levels", lambda *_: (0, 0))  # as if those were not counted, either
     done = merge(MergeGroup(small, PartitionKey(0), 1), with_limits(options, **PAGES), NEW)
-    assert done.decoded_because == {"counts": 3}
+    assert done.decode_reasons == {"counts": 3}
     assert entries_of(local(file.path) for file in done.files) == before
 
 
@@ -360,7 +360,7 @@ def test_levels_are_counted_where_footers_differ(tmp_path: Path) -> None:
     small = tuple(_edited(_encoded_otherwise(file, n), _say_one_null_more) for n, file in enumerate(small))
     before = entries_of(local(file.path) for file in small)
     done = merge(MergeGroup(small, PartitionKey(0), 1), with_limits(options, **PAGES), NEW)
-    assert (done.decoded_because, entries_of(local(file.path) for file in done.files)) == ({}, before)
+    assert (done.decode_reasons, entries_of(local(file.path) for file in done.files)) == ({}, before)
 
 
 @pytest.mark.parametrize("edit", [_say_nothing, lambda _: None])
@@ -426,13 +426,13 @@ def test_rows_that_change_on_their_way_are_noticed(
 
 
 def _mutate_all_columns(mutation: Callable[[pa.Table], pa.Table], monkeypatch: pytest.MonkeyPatch) -> None:
-    right = projection.Fitted.__call__
+    right = projection.BoundProjection.__call__
 
-    def wrong(self: projection.Fitted, rows: pa.Table) -> pa.Table:
+    def wrong(self: projection.BoundProjection, rows: pa.Table) -> pa.Table:
         done = right(self, rows)
         return mutation(done) if len(done.schema) == len(SCHEMA.fields) else done  # keys are read alone before
 
-    monkeypatch.setattr(projection.Fitted, "__call__", wrong)
+    monkeypatch.setattr(projection.BoundProjection, "__call__", wrong)
 
 
 def test_least_and_greatest_values_of_older_rows_stay_beside_new_ones(
@@ -475,14 +475,14 @@ def test_a_decoded_file_beside_copied_pages_has_its_own_bounds(
     """Its rows are compared by themselves: those of the copied files hide nothing."""
     small = inputs_of(bounded)
     before = entries_of(local(file.path) for file in small)
-    right, calls = projection.Fitted.__call__, list[int]()
+    right, calls = projection.BoundProjection.__call__, list[int]()
 
-    def wrong_once(self: projection.Fitted, rows: pa.Table) -> pa.Table:
+    def wrong_once(self: projection.BoundProjection, rows: pa.Table) -> pa.Table:
         calls.append(rows.num_rows)
         done = right(self, rows)
         return _with(done, "id", pa.chunked_array([[13] * len(done)])) if len(calls) == 1 else done
 
-    monkeypatch.setattr(projection.Fitted, "__call__", wrong_once)
+    monkeypatch.setattr(projection.BoundProjection, "__call__", wrong_once)
     (file,) = by_pages_and_rows(bounded, small)
     assert (type(file), entries_of([local(file.path)])) == (NewDataFile, before)
 

@@ -202,13 +202,13 @@ def test_storage_that_fails_while_the_file_is_looked_for_hides_nothing(
 def test_columns_that_change_places_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also those that have as many values and NULLs."""
     options, small = small_files(tmp_path)
-    right = projection.Fitted.__call__
+    right = projection.BoundProjection.__call__
 
-    def swapped(self: projection.Fitted, rows: pa.Table) -> pa.Table:
+    def swapped(self: projection.BoundProjection, rows: pa.Table) -> pa.Table:
         done = right(self, rows)
         return pa.Table.from_arrays([done.column(1), done.column(0), *done.columns[2:]], schema=done.schema)
 
-    monkeypatch.setattr(projection.Fitted, "__call__", swapped)
+    monkeypatch.setattr(projection.BoundProjection, "__call__", swapped)
     with pytest.raises(RewriteFailed, match="column 'long' has another least"):
         merged(options, small)
 

@@ -20,7 +20,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import DoubleType, ListType, LongType, NestedField, StringType, StructType
 
 from icesize.errors import RewriteFailed
-from icesize.parquet.files.data_file import NewDataFile, decoded_because
+from icesize.parquet.files.data_file import NewDataFile, decode_reasons
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.storage import Storage
@@ -202,7 +202,7 @@ def test_a_bug_in_copying_is_named_and_the_rows_are_decoded(
     monkeypatch.setattr("icesize.parquet.rewriting.merge.copy_merge", _with_a_bug)
     result = merge(MergeGroup(facts, facts[0].partition), options, MERGED)
     assert ids(result.files[0].path) == list(range(7))
-    assert decoded_because([result, result]) == {"internal-error": 4}
+    assert decode_reasons([result, result]) == {"internal-error": 4}
     assert "Internal error of icesize in copying 2 files, report this" in caplog.text
     assert "in _with_a_bug\n" in caplog.text
 

@@ -132,8 +132,8 @@ def test_a_column_with_a_reason_comes_with_the_command() -> None:
     key = Candidate("customer_id", "an identifier field")
     assert told((key, SPREAD), (Candidate("ts"), IN_ORDER), (Candidate("other"), SPREAD)) == (
         Advice(
-            "files are in order of ts already; a value of customer_id, an identifier field, is in 12.0 of 12 files on "
-            "average, and in about 1.0 if the table were clustered: `icesize cluster lake.db.t --by customer_id`",
+            "files are in order of ts already; a query for one value of customer_id, an identifier field, opens "
+            "12.0 of 12 files on average, about 1.0 after clustering: `icesize cluster lake.db.t --by customer_id`",
             "icesize cluster lake.db.t --by customer_id",
         ),
     )
@@ -144,8 +144,8 @@ def test_columns_without_a_reason_come_without_one() -> None:
     names = [Candidate(name) for name in "abcde"]
     assert told(*((name, SPREAD) for name in names)) == (
         Advice(
-            "a value of a is in 12.0 of 12 files on average, and in about 1.0 if the table were clustered by it "
-            "(likewise b, c, d, 1 more column); `--filter` with what queries ask shows what pays for them"
+            "a query for one value of a opens 12.0 of 12 files on average, about 1.0 after clustering by it "
+            "(likewise b, c, d, 1 more column); `--filter` with your query filters shows the columns to cluster by"
         ),
     )
 
@@ -172,11 +172,14 @@ def test_partitions_that_rule_files_out_count() -> None:
         files |= clustered_files(times, SPREAD, kind=str(day))
     [sentence] = map(str, advise("lake.db.t", files, [Candidate("ts"), Candidate("customer_id")], POLICY))
     assert sentence.startswith(
-        "files are in order of ts already; a value of customer_id is in 60.0 of 60 files on average, and in about 5.0 "
+        "files are in order of ts already; a query for one value of customer_id opens 60.0 of 60 files on average, "
     )
 
 
 def test_what_a_compaction_spares_is_no_merit_of_clustering() -> None:
     """Small files that would be merged anyway are told apart."""
     [sentence] = map(str, advise("t", clustered_files(SPREAD * 4, size_bytes=12 * MIB), [Candidate("a")], POLICY))
-    assert "a value of a is in 48.0 of 48 files on average (6.0 after a compaction), and in about 1.0 if" in sentence
+    assert (
+        "a query for one value of a opens 48.0 of 48 files on average (6.0 after a compaction), about 1.0 after"
+        in sentence
+    )

@@ -492,9 +492,7 @@ def test_a_budget_that_pays_for_nothing_says_so() -> None:
     plan = plan_of([*wide_files(5, 1_000), *wide_files(4, 1_000, "b", key("y"))], by_columns(), budget_bytes=1_500)
     assert plan.groups == ()
     assert reasons(plan) == {"OVER_BUDGET": 9}
-    assert plan.notes == (
-        "2 partitions to be clustered did not fit into the budget of 1.5 KiB: the smallest has 3.9 KiB",
-    )
+    assert plan.notes == ("a budget of 1.5 KiB is too small to cluster 2 partitions: the smallest needs 3.9 KiB",)
     assert plan_of(wide_files(5, 1_000), by_columns()).notes == ()
 
 

@@ -139,7 +139,7 @@ def test_pending_deletes_are_appended_to() -> None:
     plan = plan_absorbing(layout, few(1), [new_file(key("a"), 5)])
     assert [[file.size_bytes for file in group.inputs] for group in plan.groups] == [[10, 30]]
     [outcome] = plan.outcomes
-    assert (outcome.small_files, outcome.held_back) == (2, {SkipReason.HAS_DELETES: 1})
+    assert (outcome.small_files, outcome.ineligible) == (2, {SkipReason.HAS_DELETES: 1})
 
 
 @pytest.mark.parametrize("obstacle", [SkipReason.NOT_PARQUET, SkipReason.ENCRYPTED])
@@ -165,7 +165,7 @@ def test_over_budget_is_debt() -> None:
     plan = plan_absorbing(layout, few(1), [new_file(key("a"), 5_000), new_file(key("b"), 5)], budget_bytes=0)
     assert plan.groups == ()
     assert plan.skipped_by_reason == {"OVER_BUDGET": 5}
-    assert [outcome.small_files for outcome in plan.debt] == [3, 2]
+    assert [outcome.small_files for outcome in plan.partitions_over_limit] == [3, 2]
     paid = plan_absorbing(layout, few(1), [new_file(key("a"), 5_000), new_file(key("b"), 5)], budget_bytes=35_015)
     assert [group.size_bytes for group in paid.groups] == [15, 35_000]
 

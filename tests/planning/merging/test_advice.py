@@ -36,16 +36,15 @@ def test_tiny_batches_want_a_longer_trigger() -> None:
     """768 batches to a file: the sentence says how many, what that costs, and the trigger that makes it 64."""
     [sentence] = map(str, advise(replace(CALM, partition_bytes=LIMIT / 384, seconds_between=10.0), DEFAULT))
     assert sentence == (
-        "a batch comes every 10 s and brings 1 MiB to a partition: 384 of them fill a file, and a byte is written "
-        f"{amplification(384, 6):.1f} times, with trigger(processingTime='60 seconds') "
-        f"{amplification(64, 6):.1f} times"
+        "a batch every 10 s adds 1 MiB per partition: 384 batches fill a file at write amplification "
+        f"{amplification(384, 6):.1f}; trigger(processingTime='60 seconds') gives {amplification(64, 6):.1f}"
     )
 
 
 def test_a_busy_stream_wants_a_longer_trigger() -> None:
     """A batch that takes nearly as long as until the next one is told, with the shortest trigger of twice the time."""
     [sentence] = map(str, advise(replace(CALM, seconds_between=10.0, seconds_per_batch=9.0), DEFAULT))
-    assert sentence.startswith("a batch comes every 10 s and takes 9.0 s and brings ")
+    assert sentence.startswith("a batch every 10 s takes 9.0 s and adds ")
     assert "trigger(processingTime='30 seconds')" in sentence
 
 
@@ -56,7 +55,7 @@ def test_a_trigger_that_writes_no_less_is_not_advised() -> None:
     assert amplification(273_380 / 600, 6) > amplification(273_380, 6)
     assert advise(tiny, DEFAULT) == ()
     assert advise(replace(tiny, seconds_per_batch=1.1), DEFAULT) == (
-        Advice("a batch comes every 1 s and takes 1.1 s: trigger(processingTime='15 seconds') would leave it time"),
+        Advice("a batch every 1 s takes 1.1 s: use trigger(processingTime='15 seconds')"),
     )
 
 
@@ -69,8 +68,8 @@ def test_few_small_files_that_cost_much_are_told() -> None:
     """k = 1 at 24 batches to a file rewrites a lot, k = 6 little."""
     [sentence] = map(str, advise(CALM, SizePolicy(max_small_files=1)))
     assert sentence == (
-        f"24 batches fill a file: a byte is written {amplification(24, 1):.1f} times with max-small-files 1, "
-        f"{amplification(24, 6):.1f} times with 6 (icesize.policy.max-small-files = 6)"
+        f"24 batches fill a file: write amplification {amplification(24, 1):.1f} at max-small-files 1, "
+        f"{amplification(24, 6):.1f} at 6 (icesize.policy.max-small-files = 6)"
     )
 
 

@@ -55,7 +55,7 @@ def test_the_bound_holds_whatever_was_expected(
     layout = _layout(sizes)
     first = plan_merges(layout, SMALL_TARGET, incoming=_by_key(expected))
     whole = complete_plan(first, layout, SMALL_TARGET, _by_key(actual))
-    assert [outcome for outcome in whole.debt if str(outcome.partition.values[0]) in actual] == []
+    assert [outcome for outcome in whole.partitions_over_limit if str(outcome.partition.values[0]) in actual] == []
 
 
 def test_partitions_that_nobody_expected_are_merged() -> None:
@@ -75,7 +75,7 @@ def test_a_spent_budget_stays_spent() -> None:
     first = plan_merges(layout, SMALL_TARGET, incoming=_by_key({"a": 1}), budget_bytes=6_000)
     whole = complete_plan(first, layout, SMALL_TARGET, _by_key({"a": 1, "b": 1}), budget_bytes=first.bytes_to_write)
     assert whole.groups == first.groups
-    assert [outcome.partition for outcome in whole.debt] == [key("b")]
+    assert [outcome.partition for outcome in whole.partitions_over_limit] == [key("b")]
 
 
 def test_more_files_than_expected_are_made_place_for() -> None:

@@ -146,14 +146,20 @@ def test_backlogs_come_before_what_may_wait_and_are_named() -> None:
     )
     plan = plan_merges(layout, SMALL_TARGET, touched=list(layout.partitions), budget_bytes=TARGET)
     assert [group.label for group in plan.groups] == ["hour=many"]
-    assert [(outcome.label, outcome.delete_files) for outcome in plan.delete_debt] == [("hour=many", 8)]
+    assert [(outcome.label, outcome.delete_files) for outcome in plan.partitions_over_delete_limit] == [
+        ("hour=many", 8)
+    ]
     assert plan.skipped_by_reason == {"OVER_BUDGET": 2}
     assert plan.notes == (
         "1 partition with files that are read with more than 'max-delete-files' (6) delete files: 8 in hour=many",
     )
     told = plan.to_dict()
-    assert (told["delete_debt"], told["delete_files_max"], told["max_delete_files"]) == ({"hour=many": 8}, 8, 6)
-    assert plan_merges(layout, SMALL_TARGET).delete_debt == ()
+    assert (told["partitions_over_delete_limit"], told["delete_files_max"], told["max_delete_files"]) == (
+        {"hour=many": 8},
+        8,
+        6,
+    )
+    assert plan_merges(layout, SMALL_TARGET).partitions_over_delete_limit == ()
 
 
 def test_the_plan_says_what_goes() -> None:
@@ -171,7 +177,7 @@ def test_contested_and_ineligible_files_stay() -> None:
     """Due files of partitions that others change are named as contested; with an obstacle a large one stays unnamed."""
     layout = layout_of(upserted([TARGET, 10], 7))
     plan = plan_merges(layout, SMALL_TARGET, contested=[A])
-    assert (plan.groups, plan.skipped_by_reason, plan.delete_debt) == ((), {"CONTESTED": 2}, ())
+    assert (plan.groups, plan.skipped_by_reason, plan.partitions_over_delete_limit) == ((), {"CONTESTED": 2}, ())
     hindered = partition(
         "a",
         [TARGET, 10],
@@ -207,7 +213,7 @@ def test_an_inspection_shows_deletes() -> None:
     assert (deletes.delete_files_per_file, deletes.worst, deletes.worst_per_file) == (5 / 6, {"hour": "a"}, 5 / 3)
     assert [(one.at_least, one.files) for one in deletes.histogram] == [(1, 2), (2, 1)]
     assert seen.advice == (
-        Advice("1 file to be rewritten without its deleted rows: run `icesize compact`", "icesize compact t"),
+        Advice("1 file due for rewriting: run `icesize compact` to remove its deleted rows", "icesize compact t"),
         Advice("`icesize compact` would merge 3 files into 1", "icesize compact t"),
     )
     assert seen.to_dict()["deletes"]["delete_files_max"] == 3

@@ -141,7 +141,7 @@ def test_hot_partitions_hold_k_files_after_the_batch(data: st.DataObject) -> Non
         assert mergeable(after, owner) <= slots
     most = max((incoming[o] + (mergeable(after, o) if o in current else 0) for o in incoming), default=0)
     assert plan.small_files_max == most
-    assert len(plan.debt) == sum(
+    assert len(plan.partitions_over_limit) == sum(
         incoming[o] + (mergeable(after, o) if o in current else 0) > policy.max_small_files for o in incoming
     )
 
@@ -209,7 +209,7 @@ def test_hot_backlog_reaches_its_slots_under_any_budget(data: st.DataObject) -> 
         if not plan.groups:
             break
         layout = simulate(layout, plan)
-    assert plan.debt == ()
+    assert plan.partitions_over_limit == ()
     assert due(layout, policy) == []
 
 
@@ -264,7 +264,7 @@ def test_nothing_but_hot_and_cold_partitions_is_touched() -> None:
     reasons = Counter((skip.partition.values[0], skip.reason) for skip in plan.skipped)
     assert reasons["warm", SkipReason.TOO_FEW] == 8
     assert reasons["lone", SkipReason.TOO_FEW] == 1
-    assert [outcome.label for outcome in plan.debt] == ["hour=warm"]
+    assert [outcome.label for outcome in plan.partitions_over_limit] == ["hour=warm"]
 
 
 def test_a_partition_of_the_batch_is_never_finished_as_cold() -> None:
@@ -298,7 +298,7 @@ def test_a_new_partition_counts_with_its_incoming_files() -> None:
     """Files for a partition that the table does not have yet are in the outlook of the plan."""
     plan = plan_merges(layout_of(), SMALL_TARGET, incoming={key("new"): 7})
     assert plan.small_files_max == 7
-    assert [(outcome.partition, outcome.label) for outcome in plan.debt] == [(key("new"), "new")]
+    assert [(outcome.partition, outcome.label) for outcome in plan.partitions_over_limit] == [(key("new"), "new")]
 
 
 def test_after_batch_keeps_slots_and_touches_only_what_changed() -> None:
@@ -370,19 +370,19 @@ def test_files_that_would_be_small_again_become_one_fewer() -> None:
     assert (group.outputs, group.output_size_bytes) == (1, 120_000)
 
 
-def test_held_back_files_are_named_and_warned_about() -> None:
+def test_ineligible_files_are_named_and_warned_about() -> None:
     """Files with deletes, other formats, keys or specs are counted by reason; more than k of them give a note."""
     reasons = [SkipReason.HAS_DELETES] * 5 + [SkipReason.NOT_PARQUET, SkipReason.ENCRYPTED, None, None]
     layout = layout_of(partition("a", [1_000] * 9, obstacles=reasons), partition("old", [1_000] * 2, spec_id=0))
     plan = plan_merges(layout, SMALL_TARGET)
     assert [len(group.inputs) for group in plan.groups] == [2]
-    assert [dict(outcome.held_back) for outcome in plan.held_back] == [
+    assert [dict(outcome.ineligible) for outcome in plan.ineligible] == [
         {SkipReason.OLD_SPEC: 2},
         {SkipReason.HAS_DELETES: 5, SkipReason.NOT_PARQUET: 1, SkipReason.ENCRYPTED: 1},
     ]
     assert plan.notes == (
         "hour=a: 7 small files are ineligible (HAS_DELETES 5, NOT_PARQUET 1, ENCRYPTED 1), "
-        "more than 'max-small-files' (6): no merge of ours can lower their number",
+        "more than 'max-small-files' (6): icesize cannot merge them",
     )
 
 
@@ -391,7 +391,7 @@ def test_partitions_beyond_help_are_one_note() -> None:
     old = [partition(name, [1_000] * count, spec_id=0) for name, count in (("a", 7), ("b", 1_000), ("c", 6))]
     assert plan_merges(layout_of(*old), SMALL_TARGET).notes == (
         "2 partitions: 1,007 small files are ineligible (OLD_SPEC 1,007), "
-        "more than 'max-small-files' (6) in each: no merge of ours can lower their number",
+        "more than 'max-small-files' (6) in each: icesize cannot merge them",
     )
 
 
@@ -459,7 +459,7 @@ def test_files_larger_than_half_the_budget_still_merge() -> None:
     hot = {key("a"): 0, key("b"): 0}
     plan = plan_merges(layout, SMALL_TARGET, incoming=hot, budget_bytes=70_000)
     assert len(plan.groups) == 1
-    assert "exceeds the budget of 70000 bytes" in plan.notes[0]
+    assert "exceeds the budget of 68.4 KiB" in plan.notes[0]
     second = plan_merges(simulate(layout, plan), SMALL_TARGET, incoming=hot, budget_bytes=70_000)
     assert {group.label for group in (*plan.groups, *second.groups)} == {"hour=a", "hour=b"}
 
@@ -506,7 +506,7 @@ def test_a_hot_partition_falls_back_to_the_cheapest_merge_that_reaches_its_slots
     assert due > 20_000
     plan = plan_merges(layout, SMALL_TARGET, incoming=hot, budget_bytes=due + 9_000)
     assert [group.size_bytes for group in plan.groups] == [due, 3_000, 3_000, 3_000]
-    assert plan.debt == ()
+    assert plan.partitions_over_limit == ()
 
 
 def test_a_budget_below_the_cheapest_merge_still_lowers_the_number_of_files() -> None:
@@ -547,4 +547,4 @@ def test_a_hundred_thousand_files_are_planned(hundred_thousand: Layout) -> None:
     assert plan.files_removed == 100_000
     assert plan.files_after < 2_500
     hot = plan_merges(hundred_thousand, DEFAULT, incoming=dict.fromkeys(hundred_thousand.partitions, 1))
-    assert hot.debt == ()
+    assert hot.partitions_over_limit == ()

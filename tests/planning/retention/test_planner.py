@@ -262,7 +262,7 @@ def test_rules_without_versions_are_those_of_iceberg_and_of_streams(
     kept, removed = kept_by_iceberg(world, rules)
     assert set(retention.kept) == kept | kept_for_streams(world, readers)
     assert set(retention.expired_refs) == removed
-    assert (retention.version_tags, retention.gave_up) == ({}, ())
+    assert (retention.version_tags, retention.dropped_versions) == ({}, ())
 
 
 @thorough
@@ -274,7 +274,7 @@ def test_due_versions_stay_readable_in_the_fewest_snapshots(world: World, rules:
     retention = world.plan(rules, readers)
     assert due(world, rules) <= readable(world, retention.kept)
     assert len(retention.kept) - len(others) == fewest_added(world, rules, others)
-    assert retention.gave_up == ()
+    assert retention.dropped_versions == ()
 
 
 @thorough
@@ -286,7 +286,7 @@ def test_a_second_plan_finds_nothing_to_do(world: World, rules: RetentionRules, 
     first = world.plan(rules, readers)
     second = world.after(first).plan(rules, readers)
     assert list(second.kept) == list(first.kept)
-    assert (second.expired, second.expired_refs, second.gave_up) == ((), (), ())
+    assert (second.expired, second.expired_refs, second.dropped_versions) == ((), (), ())
     # more where the beginning of the table is gone: what was before a partition may be a version of it now
     assert first.version_tags.items() <= second.version_tags.items()
 
@@ -352,7 +352,7 @@ def test_max_snapshots_gives_up_the_oldest_versions(world: World, rules: Retenti
     added = [i for i in every.kept if i not in others]
     room = max(0, most - len(others))
     assert set(bounded.kept) == others | set(added[max(0, len(added) - room) :])
-    assert bool(bounded.gave_up) == (len(added) > room)
+    assert bool(bounded.dropped_versions) == (len(added) > room)
 
 
 def test_the_fewest_snapshots_are_found_with_their_reasons() -> None:
@@ -368,7 +368,7 @@ def test_the_fewest_snapshots_are_found_with_their_reasons() -> None:
         expired=(1, 3, 5, 6, 7),
         expired_refs=(),
         version_tags={"icesize-version-2": 2, "icesize-version-4": 4},
-        gave_up=(),
+        dropped_versions=(),
     )
 
 
@@ -562,13 +562,13 @@ def test_three_partitions_are_named(letters: str, words: str) -> None:
 def test_what_max_snapshots_gives_up_is_said() -> None:
     """Snapshots that hold versions go, the oldest first, until the bound is met; what is lost is counted and named."""
     history = commits("abcde", "a", "b", "c", "d", "e", "abcde")
-    gave_up = {}
+    dropped_versions = {}
     for most in (4, 3, 2, 1):
         rules = RetentionRules(NOW, keep_versions=3, max_snapshots=most)
         retention = plan_retention(history, [main_at(history)], rules, NOW, label=label)
-        gave_up[most] = (tuple(retention.kept), retention.gave_up)
+        dropped_versions[most] = (tuple(retention.kept), retention.dropped_versions)
         assert list(retention.version_tags.values()) == [i for i in retention.kept if i != 7]
-    assert gave_up == {
+    assert dropped_versions == {
         4: ((1, 6, 7), ()),
         3: ((1, 6, 7), ()),
         2: (

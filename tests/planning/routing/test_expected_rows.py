@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icesize.planning.routing.expected_rows import MOST_KEYS, Prediction, Seen, Traffic, heaviest
+from icesize.planning.routing.expected_rows import MOST_KEYS, PartitionWrites, Prediction, Traffic, heaviest
 from tests.support.examples import examples, sampled
 
 ROWS = st.dictionaries(st.integers(0, 12), st.integers(0, 100_000), max_size=8)
@@ -31,9 +31,9 @@ def after(stream: Iterable[Mapping[int, int]]) -> Prediction[int]:
     return prediction
 
 
-def seen(batch: Mapping[int, int]) -> dict[int, Seen]:
+def seen(batch: Mapping[int, int]) -> dict[int, PartitionWrites]:
     """Rows as partitions of one file with 40 bytes per row."""
-    return {key: Seen(rows, 40 * rows) for key, rows in batch.items()}
+    return {key: PartitionWrites(rows, 40 * rows) for key, rows in batch.items()}
 
 
 def hours(newest: int, rows: int, dice: random.Random | None = None, first: int = 0) -> dict[int, int]:
@@ -88,9 +88,9 @@ def test_nothing_is_known_at_first() -> None:
     traffic: Traffic[str] = Traffic()
     assert traffic.predict() is None
     traffic.observe({})
-    traffic.observe({"a": Seen(0, 0, 0)})
+    traffic.observe({"a": PartitionWrites(0, 0, 0)})
     assert traffic.predict() is None
-    traffic.observe({"a": Seen(10, 100)})
+    traffic.observe({"a": PartitionWrites(10, 100)})
     assert traffic.predict() is not None
 
 
@@ -143,7 +143,7 @@ def test_batches_without_rows_are_not_counted(stream: list[dict[int, int]], gaps
     other: Traffic[int] = Traffic()
     for batch, gap in zip(stream, gaps, strict=False):
         for _ in range(gap):
-            other.observe({3: Seen(0, 0)})
+            other.observe({3: PartitionWrites(0, 0)})
         one.observe(seen(batch))
         other.observe(seen(batch))
     assert one.predict() == other.predict()

@@ -15,13 +15,13 @@ from pyiceberg.types import DoubleType, LongType, StringType, TimestamptzType
 
 from icesize.parquet.writing.encoding import measure
 from icesize.parquet.writing.row_writer import RowWriter
-from icesize.planning.routing.expected_rows import MOST_KEYS, Seen
+from icesize.planning.routing.expected_rows import MOST_KEYS, PartitionWrites
 from icesize.planning.routing.row_sizes import CLAMP_RATIO, DEFAULT_ROW_SIZE, RowSize, RowSizes, fitted
 from tests.support.examples import sampled
 from tests.support.late_events import batch
 from tests.support.parquet_files import NAMES, schema_of, settings_of, spec_of
 
-FILES = st.builds(Seen, st.integers(0, 10**12), st.integers(0, 10**15), st.integers(0, 10**4))
+FILES = st.builds(PartitionWrites, st.integers(0, 10**12), st.integers(0, 10**15), st.integers(0, 10**4))
 STREAM = st.lists(st.dictionaries(st.integers(0, 9), FILES, max_size=6), max_size=8)
 PRIORS = st.none() | st.builds(RowSize, st.floats(0, 1e6), st.floats(1e-3, 1e6))
 EVENTS = schema_of(
@@ -35,7 +35,7 @@ EVENTS = schema_of(
 )
 
 
-def learned(stream: list[dict[int, Seen]], prior: RowSize | None = None) -> RowSizes[int]:
+def learned(stream: list[dict[int, PartitionWrites]], prior: RowSize | None = None) -> RowSizes[int]:
     """Row sizes after these batches."""
     sizes: RowSizes[int] = RowSizes(prior)
     for written in stream:
@@ -43,9 +43,9 @@ def learned(stream: list[dict[int, Seen]], prior: RowSize | None = None) -> RowS
     return sizes
 
 
-def linear(rows: int, files: int = 1, overhead: int = 3_000, per_row: int = 40) -> Seen:
+def linear(rows: int, files: int = 1, overhead: int = 3_000, per_row: int = 40) -> PartitionWrites:
     """Files that are exactly as large as their rows and footers."""
-    return Seen(rows, files * overhead + rows * per_row, files)
+    return PartitionWrites(rows, files * overhead + rows * per_row, files)
 
 
 def test_nothing_is_known_without_files_and_prior() -> None:
@@ -75,7 +75,7 @@ def test_a_senseless_prior_is_refused(overhead: float, per_row: float, name: str
 
 @given(STREAM, PRIORS, st.floats(0, 1e12), st.integers(1, 100))
 def test_sizes_are_finite_and_positive(
-    stream: list[dict[int, Seen]], prior: RowSize | None, rows: float, n: int
+    stream: list[dict[int, PartitionWrites]], prior: RowSize | None, rows: float, n: int
 ) -> None:
     """Whatever manifests say, a file has a positive finite size, of keys that were seen and of others."""
     sizes = learned(stream, prior)
@@ -88,7 +88,7 @@ def test_sizes_are_finite_and_positive(
 
 @given(STREAM, PRIORS, st.floats(0, 1e9), st.floats(0, 1e9))
 def test_more_rows_are_never_fewer_bytes(
-    stream: list[dict[int, Seen]], prior: RowSize | None, one: float, other: float
+    stream: list[dict[int, PartitionWrites]], prior: RowSize | None, one: float, other: float
 ) -> None:
     """Sizes grow with rows and with files."""
     sizes = learned(stream, prior)
@@ -100,7 +100,7 @@ def test_more_rows_are_never_fewer_bytes(
 
 @given(STREAM, PRIORS, st.randoms(use_true_random=False))
 def test_the_order_of_a_batch_is_no_matter(
-    stream: list[dict[int, Seen]], prior: RowSize | None, dice: random.Random
+    stream: list[dict[int, PartitionWrites]], prior: RowSize | None, dice: random.Random
 ) -> None:
     """The same batches in another order of their partitions give exactly the same sizes."""
     shuffled = []
@@ -114,7 +114,7 @@ def test_the_order_of_a_batch_is_no_matter(
 
 
 @given(STREAM, st.builds(RowSize, st.floats(0, 1e6), st.floats(1e-3, 1e6)))
-def test_bytes_per_row_stay_near_the_prior(stream: list[dict[int, Seen]], prior: RowSize) -> None:
+def test_bytes_per_row_stay_near_the_prior(stream: list[dict[int, PartitionWrites]], prior: RowSize) -> None:
     """Absurd files move bytes per row by a factor of 32 at most."""
     table = learned(stream, prior).table
     assert abs(math.log(table.bytes_per_row / prior.bytes_per_row)) <= math.log(CLAMP_RATIO) + 1e-9
@@ -133,7 +133,7 @@ def test_footers_and_rows_are_told_apart(prior: RowSize | None) -> None:
 def test_files_of_one_size_keep_the_overhead_of_the_prior(rows: list[int]) -> None:
     """What equal files cannot tell is not invented from their noise; bytes per row take what is left."""
     noise = [0, 900, -700, 300, -500]
-    written = {i: Seen(n, 403_000 + noise[i]) for i, n in enumerate(rows)}
+    written = {i: PartitionWrites(n, 403_000 + noise[i]) for i, n in enumerate(rows)}
     table = learned([written] * 5, RowSize(2_000, 100)).table
     assert table.overhead_bytes == pytest.approx(2_000, rel=0.05)
     assert table.bytes_of(10_000) == pytest.approx(403_000, rel=0.01)
@@ -141,7 +141,7 @@ def test_files_of_one_size_keep_the_overhead_of_the_prior(rows: list[int]) -> No
 
 def test_a_single_tiny_file_without_prior() -> None:
     """At most half of the smallest file is taken for overhead, so that rows weigh something."""
-    table = learned([{1: Seen(5, 1_000)}]).table
+    table = learned([{1: PartitionWrites(5, 1_000)}]).table
     assert table.overhead_bytes == pytest.approx(500, rel=0.01)
     assert table.bytes_of(5) == pytest.approx(1_000, rel=0.01)
 
@@ -149,8 +149,8 @@ def test_a_single_tiny_file_without_prior() -> None:
 def test_a_thousand_tiny_files_tell_little() -> None:
     """Files of one row, all footer, do not move what one real file says of rows by more than a tenth."""
     assert fitted([]) is None
-    assert fitted([Seen(0, 0), Seen(0, 500), Seen(5, 0)]) is None
-    table = fitted([Seen(500_000, 50_000_000)] + [Seen(1, 2_000)] * 1_000)
+    assert fitted([PartitionWrites(0, 0), PartitionWrites(0, 500), PartitionWrites(5, 0)]) is None
+    table = fitted([PartitionWrites(500_000, 50_000_000)] + [PartitionWrites(1, 2_000)] * 1_000)
     assert table is not None
     assert table.bytes_per_row == pytest.approx(100, rel=0.1)
     assert table.overhead_bytes == pytest.approx(1_900, rel=0.1)
@@ -167,7 +167,7 @@ def test_a_partition_with_longer_rows_has_its_own_factor() -> None:
 
 def test_a_tiny_partition_is_like_the_table() -> None:
     """A file of a few hundred bytes too much says little about the next one."""
-    written = {i: linear(1_000) for i in range(10)} | {99: Seen(1, 4_500)}
+    written = {i: linear(1_000) for i in range(10)} | {99: PartitionWrites(1, 4_500)}
     sizes = learned([written])
     assert sizes.size_of(99, 1) == pytest.approx(sizes.table.bytes_of(1), rel=0.15)
 
@@ -185,20 +185,24 @@ def test_partitions_are_forgotten_and_bounded() -> None:
     odd = {1: linear(1_000, per_row=90), 2: linear(1_000)}
     sizes = learned([odd] + [{2: linear(1_000)}] * 60)
     assert sizes.size_of(1, 1_000) == sizes.table.bytes_of(1_000)
-    many = {i: Seen(100 + i, 2 * (3_000 + 40 * (100 + i)) if i % 2 else 3_000) for i in range(MOST_KEYS + 50)}
+    many = {
+        i: PartitionWrites(100 + i, 2 * (3_000 + 40 * (100 + i)) if i % 2 else 3_000) for i in range(MOST_KEYS + 50)
+    }
     skewed_partition = learned([many])
     assert skewed_partition.size_of(20, 1_000) == skewed_partition.table.bytes_of(1_000)
     assert skewed_partition.size_of(MOST_KEYS + 49, 1_000) > skewed_partition.table.bytes_of(1_000)
 
 
-def written_by(folder: Path, number: int, rows: int) -> dict[int, Seen]:
+def written_by(folder: Path, number: int, rows: int) -> dict[int, PartitionWrites]:
     """Files of one batch of the stream benchmark, by hour."""
     writer = RowWriter(settings_of(folder, EVENTS, spec_of(EVENTS, hour="identity")), NAMES)
     writer.write(batch(number, rows))
-    return {int(str(file.partition.values[0])[1:]): Seen(file.rows, file.size_bytes) for file in writer.close()}
+    return {
+        int(str(file.partition.values[0])[1:]): PartitionWrites(file.rows, file.size_bytes) for file in writer.close()
+    }
 
 
-def errors(written: Mapping[int, Seen], told: Callable[[int, int], float]) -> tuple[float, float, float]:
+def errors(written: Mapping[int, PartitionWrites], told: Callable[[int, int], float]) -> tuple[float, float, float]:
     """|predicted / written - 1|: the median over partitions, of the largest one, and of all bytes of the batch."""
     each = {key: abs(told(key, seen.rows) / seen.size_bytes - 1) for key, seen in written.items()}
     largest = max(written, key=lambda key: written[key].rows)

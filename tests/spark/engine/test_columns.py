@@ -189,7 +189,7 @@ def test_a_type_that_would_lose_a_part_of_each_value_is_refused(
     for placement in ("append", "absorb"):
         with pytest.raises(SchemaMismatch) as refused:
             lake.open(spark).sink("s", placement=placement)(spark.sql(f"SELECT {sql}"), 0)
-        assert str(refused.value).startswith(f"Cannot write column {said} would be lost without a word; where that is")
+        assert str(refused.value).startswith(f"Cannot write column {said} would be lost silently. If intended")
     assert (lake.rows(), lake.on_disk()) == ([], set())
 
 

@@ -285,7 +285,7 @@ def test_batch_far_larger_than_expected(spark: SparkSession, lake: Lake) -> None
     reports = [sink.run(uncounted(spark, each), number) for number, each in enumerate(rows)]
     assert [bool(r.notes) for r in reports] == [False, False, True]
     [note] = reports[2].notes
-    assert "x as large as the last ones let expect: files end at the target" in note
+    assert "x its predicted size: files stop at the target size" in note
     assert reports[2].bytes_ingested > 4 * target
     assert max(file.file_size_in_bytes for file in lake.files()) <= 1.7 * target
     assert lake.rows() == rows_of(pa.concat_tables(rows))

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from icesize.environment import Environment
 from icesize.failpoints import armed
-from icesize.parquet.reading.projection import Fitted
+from icesize.parquet.reading.projection import BoundProjection
 from icesize.planning.files import FileFact, PartitionKey
 from icesize.planning.merging.contention import QUIET_MS
 from icesize.report import Report
@@ -217,7 +217,7 @@ def test_pending_deletes(spark: SparkSession, lake: Lake, make: Make, safe: bool
     delete_ids(lake.catalog, FileFact("", 0, 0, key), gone)
     report = sink.run(make(spark, events(range(20, 30), 2)), 2)
     assert lake.files_per_partition("t") == Counter({("h0",): 1, ("h1",): 1})
-    assert (report.rows, report.rows_deleted, report.held_back) == (10, 8, {})
+    assert (report.rows, report.rows_deleted, report.ineligible) == (10, 8, {})
     assert report.bytes_ingested > 0
     assert lake.rows("t") == rows_of(events([i for i in range(30) if i not in gone], 2))
 
@@ -266,7 +266,7 @@ def test_a_partition_that_others_just_rewrote_is_appended_to(spark: SparkSession
     assert lake.orphans() == set()
 
 
-def test_victims_removed_again_and_again(spark: SparkSession, lake: Lake, make: Make) -> None:
+def test_inputs_removed_again_and_again(spark: SparkSession, lake: Lake, make: Make) -> None:
     """Rows that were written together with others three times in vain are appended alone."""
     lake.create()
     # what others did seems long ago, so that only lost races tell of them
@@ -295,14 +295,14 @@ def test_older_rows_that_would_change_never_stop_the_stream(
     lake.create()
     sink = absorb(spark, lake, safe=False)
     fill(spark, lake, sink, 1, hours=1)
-    right = Fitted.__call__
+    right = BoundProjection.__call__
 
-    def without_texts(self: Fitted, rows: pa.Table) -> pa.Table:
+    def without_texts(self: BoundProjection, rows: pa.Table) -> pa.Table:
         done = right(self, rows)
         return done.set_column(2, done.schema.field(2), pa.nulls(len(done), done.schema.types[2]))
 
     with monkeypatch.context() as patch:
-        patch.setattr(Fitted, "__call__", without_texts)
+        patch.setattr(BoundProjection, "__call__", without_texts)
         report = sink.run(counted(spark, events(range(10, 20))), 1)
     assert report.operations == ("append",)
     (why,) = report.conflicts

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from icesize.environment import WorkLimits
 from icesize.planning.files import PartitionKey
-from icesize.planning.routing.expected_rows import MOST_KEYS, Seen
+from icesize.planning.routing.expected_rows import MOST_KEYS, PartitionWrites
 from icesize.spark.routing import partition_keys as keys
 from icesize.spark.routing.learning import Learned
 from icesize.spark.routing.statistics import count_rows, plan_write
@@ -144,7 +144,7 @@ def test_partitions_that_died_weigh_nothing(spark: SparkSession, lake: Lake) -> 
     learned = Learned()
     for number in range(12):
         keys = [PartitionKey(spec, (f"{number}-{i}",)) for i in range(200)]
-        learned.observe({key: Seen(10, 2_500) for key in keys})
+        learned.observe({key: PartitionWrites(10, 2_500) for key in keys})
     known = planned(spark, lake, uncounted(spark, events([1])), learned)
     assert known.size_bytes == pytest.approx(200 * 2_500, rel=0.5)
 

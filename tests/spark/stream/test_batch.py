@@ -159,7 +159,7 @@ def test_recreated_table_between_batches(spark: SparkSession, lake: Lake) -> Non
     table = lake.open(spark)
     lake.catalog.drop_table("db.events")
     lake.create()
-    with pytest.raises(TableError, match="dropped and created again since it was opened"):
+    with pytest.raises(TableError, match="dropped and recreated after it was opened"):
         sink(counted(spark, events([1])), 1)
     with pytest.raises(TableError, match="dropped and created again"):
         table.append(counted(spark, events([1])))

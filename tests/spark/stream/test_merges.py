@@ -134,7 +134,7 @@ def test_deadline_drops_merges(spark: SparkSession, lake: Lake) -> None:
     assert lake.orphans() == set()
 
 
-def test_held_back_files_are_named(spark: SparkSession, lake: Lake) -> None:
+def test_ineligible_files_are_named(spark: SparkSession, lake: Lake) -> None:
     """Small files of an older partition spec are not merged; the report names their partition and how many."""
     lake.create()
     sink = lake.open(spark).sink("s")
@@ -143,7 +143,7 @@ def test_held_back_files_are_named(spark: SparkSession, lake: Lake) -> None:
     with lake.table().update_spec() as update:
         update.add_identity("text")
     report = sink.run(counted(spark, events([9])), 4)
-    assert list(report.held_back.values()) == [lake.files_per_partition()[("h0",)]]
+    assert list(report.ineligible.values()) == [lake.files_per_partition()[("h0",)]]
     assert report.skipped["OLD_SPEC"] > 0
     assert "ineligible" in str(report)
 

@@ -221,7 +221,7 @@ def test_a_reader_that_cannot_be_kept_stops_the_expiry(lake: Catalog, tmp_path: 
     """A position that the table does not have is refused; `force` goes on without it and says so."""
     history(lake)
     reader = checkpoint(tmp_path / "reader", 12345)
-    with pytest.raises(TableError, match="stands at 12345, which this table does not have"):
+    with pytest.raises(TableError, match="is at 12345, which is not in this table"):
         run_expiry(lake, retain_last=1, readers=(reader,))
     assert len(lake.load_table("db.t").metadata.snapshots) == 7
     report = run_expiry(lake, retain_last=1, readers=(reader,), force=True)

@@ -28,7 +28,7 @@ from icesize import SizedTable
 from icesize.environment import Environment
 from icesize.errors import CommitStateUnknown, PolicyError, TableError
 from icesize.failpoints import armed
-from icesize.maintenance.full_pass import STEPS, Pass, UpkeepReport
+from icesize.maintenance.full_pass import STEPS, MaintenanceReport, Pass
 from icesize.maintenance.rewrite_manifests import rewrite_manifests
 from icesize.maintenance.rounds import Budget
 from icesize.table.cleanup.expiry import ExpiryReport, expire
@@ -557,7 +557,7 @@ def test_storage_that_fails_in_one_step_does_not_end_the_pass(lake: SqlCatalog) 
     steps = [replace(step, run=fails) if step.name == "manifests" else step for step in STEPS]
     report = Pass(context_of(TableHandle(lake, ("db", "t"))), Budget()).run(steps)
     assert report.failed == {"manifests": "OSError: connection reset"}
-    assert (report.expiry is None, report.orphans is None, report.is_well) == (False, False, False)
+    assert (report.expiry is None, report.orphans is None, report.succeeded) == (False, False, False)
 
 
 def test_a_step_that_the_table_forbids_is_no_failure(lake: SqlCatalog) -> None:
@@ -565,11 +565,11 @@ def test_a_step_that_the_table_forbids_is_no_failure(lake: SqlCatalog) -> None:
     with appended(lake).transaction() as change:
         change.set_properties({"gc.enabled": "false"})
     report = icesize.open(None, "db.t", catalog=lake).maintain()
-    assert (report.failed, sorted(report.refused), report.is_well) == ({}, ["expiry", "orphans"], True)
+    assert (report.failed, sorted(report.unsupported), report.succeeded) == ({}, ["expiry", "orphans"], True)
     assert sorted(report.to_dict()["refused"]) == ["expiry", "orphans"]
 
 
 def test_files_that_could_not_be_deleted_are_no_good_pass() -> None:
     """The expiry has landed, and single files of it are still there."""
-    assert not UpkeepReport(expiry=ExpiryReport(files_failed=1)).is_well
-    assert UpkeepReport(expiry=ExpiryReport()).is_well
+    assert not MaintenanceReport(expiry=ExpiryReport(files_failed=1)).succeeded
+    assert MaintenanceReport(expiry=ExpiryReport()).succeeded

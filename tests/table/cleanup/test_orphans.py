@@ -189,7 +189,7 @@ def test_the_report_as_data_and_text(lake: SqlCatalog, search: Search) -> None:
     }
     found = OrphanReport("lake.db.t", files_found=1, bytes_found=4, young=2)
     assert str(found).splitlines() == [
-        "lake.db.t: 1 orphan file, 4 B: none is deleted without `icesize remove-orphan-files TABLE --delete`",
+        "lake.db.t: 1 orphan file, 4 B: delete with `icesize remove-orphan-files TABLE --delete`",
         "  2 files too young to be sure",
     ]
     done = OrphanReport("lake.db.t", dry_run=False, files_found=3, files_deleted=2, files_failed=1, notes=("a note",))

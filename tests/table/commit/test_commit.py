@@ -14,7 +14,7 @@ from icesize import failpoints
 from icesize.errors import BatchOutOfOrder, CommitConflict, CommitStateUnknown, IcesizeError, StreamMismatch, TableError
 from icesize.planning.files import Head, PartitionKey
 from icesize.table.commit.loaded import BASE_EXPIRED
-from icesize.table.commit.protocol import Base, CommitRequest, Overtaken
+from icesize.table.commit.protocol import Base, CommitRequest, ConcurrentChange
 from icesize.table.commit.request import CommitOutcome
 from icesize.table.commit.retry import UNKNOWN_ATTEMPTS
 from icesize.table.records.ledger import LedgerEntry, stream_hash
@@ -257,7 +257,7 @@ def test_a_lost_absorbed_file_fails_the_request(
     """Nobody else has its rows, so nothing of the request may land: all its files are removed, to be written again."""
     catalog = FakeCatalog()
     catalog.rivals = [rival]
-    with pytest.raises(Overtaken, match=why) as raised:
+    with pytest.raises(ConcurrentChange, match=why) as raised:
         run(catalog, absorbing())
     assert raised.value.partitions == partitions
     assert not catalog.data & {"new", "m1"}
@@ -268,7 +268,7 @@ def test_new_files_that_do_not_fit_the_table_do_not_land() -> None:
     """Before each attempt they are held against the table as it is then; all files are removed, to be written again."""
     catalog = FakeCatalog()
     catalog.rivals = [lambda c: c.change(replace(c.state, schema_id=1, unfit="column 'k' was dropped"))]
-    with pytest.raises(Overtaken, match="column 'k' was dropped") as raised:
+    with pytest.raises(ConcurrentChange, match="column 'k' was dropped") as raised:
         run(catalog)
     assert (raised.value.partitions, catalog.attempts) == ((), 1)
     assert not catalog.data & OURS
@@ -328,7 +328,7 @@ def test_a_merge_alone_is_retried_like_an_append() -> None:
     assert outcome.operations == ("replace",)
 
 
-def test_a_merge_alone_that_lost_its_victims_commits_nothing() -> None:
+def test_a_merge_alone_that_lost_its_inputs_commits_nothing() -> None:
     """Nothing left to commit is an outcome without snapshots, and its files are removed."""
     catalog = FakeCatalog()
     rival_compaction(catalog)
@@ -521,7 +521,7 @@ def test_a_catalog_that_stays_silent_ends_as_unknown_in_about_a_minute() -> None
     catalog, time = FakeCatalog(), FakeTime()
     catalog.answers = ["gone"]
     catalog.loads = ["fresh", *["down"] * 50]
-    with pytest.raises(CommitStateUnknown, match="Cannot tell whether the commit landed"):
+    with pytest.raises(CommitStateUnknown, match="Commit state unknown"):
         run(catalog, time=time)
     assert len(time.sleeps) == UNKNOWN_ATTEMPTS - 1
     assert time.seconds <= 63
@@ -701,7 +701,7 @@ def test_storage_that_fails_after_a_lost_answer_leaves_the_outcome_unknown() -> 
             raise OSError("disk full")
 
     catalog.on_stage = disk_full
-    with pytest.raises(CommitStateUnknown, match=r"Cannot tell whether the commit landed: OSError: disk full\."):
+    with pytest.raises(CommitStateUnknown, match=r"Commit state unknown: OSError: disk full\."):
         run(catalog)
     catalog.land_late()
     assert catalog.state.live == OURS <= catalog.data
@@ -721,7 +721,7 @@ def test_storage_that_fails_after_a_false_conflict_leaves_the_outcome_unknown() 
 
     catalog = Failing()
     catalog.answers = ["lie"]
-    with pytest.raises(CommitStateUnknown, match=r"Cannot tell whether the commit landed: OSError: connection reset\."):
+    with pytest.raises(CommitStateUnknown, match=r"Commit state unknown: OSError: connection reset\."):
         run(catalog)
     assert catalog.state.live == OURS <= catalog.data
     assert catalog.manifests == {"manifest-1"}

@@ -23,7 +23,7 @@ from icesize.errors import (
     TableNotFound,
 )
 from icesize.table.commit.loaded import BASE_EXPIRED, Loaded
-from icesize.table.commit.protocol import CommitLost, Overtaken
+from icesize.table.commit.protocol import CommitLost, ConcurrentChange
 from icesize.table.commit.pyiceberg_committer import PyIcebergCommitter
 from icesize.table.commit.request import CommitOutcome
 from tests.support.machine import Reader
@@ -164,7 +164,7 @@ def test_a_victim_taken_by_a_rival_drops_its_group_only(catalog: Catalog) -> Non
     assert not data_files_on_disk(after) & {f.path for f in groups[0].files}
 
 
-def test_victims_are_found_in_rewritten_manifests(catalog: Catalog) -> None:
+def test_inputs_are_found_in_rewritten_manifests(catalog: Catalog) -> None:
     """A rival's merge in another partition rewrites the manifest of our input files: they live on, and are merged."""
     table = make_table(catalog)
     run(catalog, request_on(table, [write(table, [i], kind) for i, kind in enumerate("aabb")]), table)
@@ -272,7 +272,7 @@ def test_absorbed_files_are_lost_when_main_is_moved_beside_its_history(catalog: 
     before = catalog.load_table("db.t")
     wanted = request_on(before, [write(before, [1, 2, 3])], absorbed=tuple(small_files(before, "a")), batch=1)
     set_main(catalog, beside)
-    with pytest.raises(Overtaken, match=BASE_EXPIRED) as raised:
+    with pytest.raises(ConcurrentChange, match=BASE_EXPIRED) as raised:
         run(catalog, wanted, before)
     assert raised.value.partitions == ()
     assert not data_files_on_disk(landed(catalog, [2])) & wanted.paths()
@@ -347,7 +347,7 @@ def test_files_with_a_dropped_column_do_not_land(mini: MiniRest) -> None:
             update.delete_column("ts")
 
     mini.before_swap = drop
-    with pytest.raises(Overtaken, match="column 'ts' was dropped"):
+    with pytest.raises(ConcurrentChange, match="column 'ts' was dropped"):
         run(catalog, wanted, before)
     table = landed(catalog, [1, 2])
     assert not data_files_on_disk(table) & wanted.paths()

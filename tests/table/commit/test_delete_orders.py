@@ -12,7 +12,7 @@ from pyiceberg.table import Table
 
 from icesize.planning.delete_reach import only_path, plain_path
 from icesize.planning.files import PartitionKey
-from icesize.table.commit.protocol import CommitRequest, Overtaken
+from icesize.table.commit.protocol import CommitRequest, ConcurrentChange
 from icesize.table.manifests.delete_index import DeleteIndex
 from icesize.table.manifests.lists import manifests_of
 from icesize.table.manifests.store import ManifestStore
@@ -151,7 +151,7 @@ def _run(
         water.act(event)
     brings_back = "position" in meanwhile or (request_of is not pure and "equality" in meanwhile)
     if request_of is written_once and brings_back:
-        with pytest.raises(Overtaken, match="another writer deleted rows of it"):
+        with pytest.raises(ConcurrentChange, match="another writer deleted rows of it"):
             run(water.catalog, wanted, before)
     else:
         outcome = run(water.catalog, wanted, before)

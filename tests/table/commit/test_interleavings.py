@@ -13,7 +13,7 @@ import pytest
 from icesize.environment import Environment
 from icesize.parquet.files.data_file import MergeResult, NewDataFile
 from icesize.planning.files import FileFact, Head
-from icesize.table.commit.protocol import Base, CommitRequest, Overtaken
+from icesize.table.commit.protocol import Base, CommitRequest, ConcurrentChange
 from icesize.table.commit.request import steps_of
 from icesize.table.records.ledger import LedgerEntry
 from tests.support.fake_catalog import PART, FakeCatalog, State, commit_of_run, written
@@ -92,7 +92,7 @@ def writer(stream: str, absorb: bool = False, merge: int = 2) -> Callable[[str],
                 desk.write(wanted.paths())
                 try:
                     commit_of_run(wanted, desk, ENVIRONMENT)
-                except Overtaken:
+                except ConcurrentChange:
                     continue
                 return
 

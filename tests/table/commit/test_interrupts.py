@@ -20,7 +20,7 @@ from pyiceberg.table import Table
 
 import icesize
 from icesize import failpoints
-from icesize.environment import Commitment, Environment
+from icesize.environment import Environment, PendingCommit
 from icesize.parquet.rewriting import threads
 from icesize.sized_table import SizedTable
 from tests.support.tables import (
@@ -128,10 +128,10 @@ RESTORE = Work(filled_and_compacted, restore, "after-swap")
 """A restore writes once its tag is in."""
 
 
-def call_until(lake: SqlCatalog, work: Work, steps: _Steps) -> list[Commitment]:
+def call_until(lake: SqlCatalog, work: Work, steps: _Steps) -> list[PendingCommit]:
     """The commits of a call that may have been interrupted; all threads have ended."""
-    told: list[Commitment] = []
-    table = icesize.open(None, "db.t", catalog=lake, environment=Environment(on_commitment=told.append))
+    told: list[PendingCommit] = []
+    table = icesize.open(None, "db.t", catalog=lake, environment=Environment(on_commit=told.append))
     try:
         with interrupted(steps, work.begins):
             work.call(table)
@@ -154,19 +154,19 @@ def head_id(table: Table) -> int:
 def check_interrupted_at(lake: SqlCatalog, work: Work, table: Table, steps: _Steps) -> Table:
     """Nothing is left but what the catalog was being asked for; the table for the next time."""
     before = data_files_on_disk(table)
-    fates = [commitment.fate() for commitment in call_until(lake, work, steps)]
+    statuses = [commitment.status() for commitment in call_until(lake, work, steps)]
     after = lake.load_table("db.t")
     new = data_files_on_disk(after) - before
     if head_id(after) == head_id(table):
-        assert not any(fate.landed for fate in fates if fate.snapshot_ids)
+        assert not any(status.landed for status in statuses if status.snapshot_ids)
         # while the catalog is being asked nobody knows
-        assert not new or None in [fate.landed for fate in fates], f"step {steps.nth}"
+        assert not new or None in [status.landed for status in statuses], f"step {steps.nth}"
         for path in new:
             local(path).unlink()
         return table
     check(after)
     assert ids_of(lake) == list(range(6))
-    assert [fate.snapshot_ids for fate in fates if fate.snapshot_ids] == [(head_id(after),)]
+    assert [status.snapshot_ids for status in statuses if status.snapshot_ids] == [(head_id(after),)]
     assert new == set(live_paths(after)) - before, f"step {steps.nth}"
     return work.fill(lake)
 

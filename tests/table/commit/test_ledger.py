@@ -64,7 +64,7 @@ def taken_over(*queries: str) -> dict[str, str]:
 @pytest.mark.parametrize("batch_id", [0, 7, 8])
 def test_a_query_that_has_retired_does_not_come_back(accept: bool, batch_id: int) -> None:
     """Two programs that both may take over would each forget how far the other had got."""
-    with pytest.raises(StreamMismatch, match=r"query q2 has taken over from query q1, .*--forget clicks") as raised:
+    with pytest.raises(StreamMismatch, match=r"query q2 replaced this query \(q1\); .*--forget clicks") as raised:
         is_done(taken_over("q1", "q2"), LedgerEntry("clicks", "q1", batch_id), accept_new_checkpoint=accept)
     assert raised.value.last.query_id == "q2"
     assert not is_done(taken_over("q1", "q2"), LedgerEntry("clicks", "q3", batch_id), accept_new_checkpoint=True)
@@ -76,7 +76,7 @@ def test_the_newest_hundred_are_remembered_in_a_bounded_property() -> None:
     properties = taken_over(*queries)
     assert max(map(len, properties.values())) - 1004 < 2_000
     for query in queries[49:149]:
-        with pytest.raises(StreamMismatch, match="has taken over"):
+        with pytest.raises(StreamMismatch, match="replaced this query"):
             is_done(properties, LedgerEntry("clicks", query, 9), accept_new_checkpoint=True)
     assert is_done(properties, LedgerEntry("clicks", queries[149], 7))
 

@@ -268,7 +268,7 @@ def test_another_query_is_refused_until_it_is_accepted(lake: SqlCatalog) -> None
     assert parse(table.properties[fresh.key]).alone == fresh
     assert head.summary["icesize.ledger"] == fresh.to_json()
     back = request_on(table, [write(table, [3])], batch=8, accept_new_checkpoint=True)
-    with pytest.raises(StreamMismatch, match=r"query another has taken over from query q, .*--forget s"):
+    with pytest.raises(StreamMismatch, match=r"query another replaced this query \(q\); .*--forget s"):
         run(lake, back, table)
     assert data_files_on_disk(landed(lake, [1, 2])) == set(live_paths(table))
 

@@ -23,8 +23,7 @@ from tests.support import tables
 from tests.support.row_deletes import delete_rows
 
 NOTE = (
-    "k=nan: 8 small files are ineligible (NAN_PARTITION 8), more than 'max-small-files' (6): "
-    "no merge of ours can lower their number"
+    "k=nan: 8 small files are ineligible (NAN_PARTITION 8), more than 'max-small-files' (6): icesize cannot merge them"
 )
 
 
@@ -49,15 +48,15 @@ def test_files_of_nan_partitions_have_a_reason_of_their_own(lake: SqlCatalog, ta
     opened = icesize.open(None, "db.t", catalog=lake)
     plan = opened.plan()
     assert plan.skipped_by_reason == {"NAN_PARTITION": 8}
-    assert plan.to_dict()["held_back"] == {"k=nan": {"NAN_PARTITION": 8}}
+    assert plan.to_dict()["ineligible"] == {"k=nan": {"NAN_PARTITION": 8}}
     assert plan.notes == (NOTE,)
     inspection = opened.inspect()
-    assert inspection.held_back == {"NAN_PARTITION": 8}
-    assert [(p.label, p.small_files, p.mergeable) for p in inspection.held_back_in] == [("k=nan", 8, 0)]
+    assert inspection.ineligible == {"NAN_PARTITION": 8}
+    assert [(p.label, p.small_files, p.mergeable) for p in inspection.ineligible_partitions] == [("k=nan", 8, 0)]
     assert any("1 partition with more than 6 ineligible small files" in advice.sentence for advice in inspection.advice)
     report = opened.compact()
     assert (report.files_removed, report.files_added) == (3, 1)
-    assert (report.skipped["NAN_PARTITION"], report.held_back) == (8, {"k=nan": 8})
+    assert (report.skipped["NAN_PARTITION"], report.ineligible) == (8, {"k=nan": 8})
     assert not opened.plan().is_due
     assert sorted(lake.load_table("db.t").scan().to_arrow()["id"].to_pylist()) == list(range(11))
 

@@ -46,9 +46,9 @@ def test_columns_that_queries_may_ask_for_are_named(table: Table, lake: SqlCatal
     """Without a reason to choose one, and never a partition column; in the report as well."""
     [sentence] = advice(lake)
     assert re.match(
-        r"a value of id is in 1[012]\.\d of 12 files on average, and in about 1\.\d if the table were", sentence
+        r"a query for one value of id opens 1[012]\.\d of 12 files on average, about 1\.\d after clustering", sentence
     )
-    assert sentence.endswith("by it (likewise ts); `--filter` with what queries ask shows what pays for them")
+    assert sentence.endswith("by it (likewise ts); `--filter` with your query filters shows the columns to cluster by")
     assert "kind" not in sentence
     told = opened(lake).overview().advice
     assert any("A value of id is in" in each.sentence for each in told)

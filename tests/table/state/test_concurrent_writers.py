@@ -134,7 +134,7 @@ def test_maintenance_leaves_such_partitions_alone_and_says_so(lake: SqlCatalog) 
     now_ms = newest_ms(lake.load_table("db.t"))
     table = icesize.open(None, "db.t", catalog=lake, environment=Environment(now_ms=lambda: now_ms))
     [first, last] = table.maintain().merges
-    assert (first.files_removed, first.held_back) == (4, {"kind=a": 4})
+    assert (first.files_removed, first.ineligible) == (4, {"kind=a": 4})
     assert (last.snapshot_ids, last.skipped) == ((), {"CONTESTED": 4, "TOO_FEW": 1})
     assert "CONTESTED" in str(last)
     assert table.compact().files_removed == 4

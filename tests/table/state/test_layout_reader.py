@@ -86,7 +86,7 @@ def test_a_second_reading_opens_new_manifests_only(lake: SqlCatalog) -> None:
     assert read(lake.load_table("db.t")) == 0
 
 
-def test_files_of_an_old_spec_are_held_back(lake: SqlCatalog) -> None:
+def test_files_of_an_old_spec_are_ineligible(lake: SqlCatalog) -> None:
     """After the spec changed old files stay where they are, and say why."""
     make_table(lake)
     table = append(lake, [1])

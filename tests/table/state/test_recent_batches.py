@@ -9,7 +9,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Snapshot
 
 from icesize.planning.files import PartitionKey
-from icesize.planning.routing.expected_rows import Seen
+from icesize.planning.routing.expected_rows import PartitionWrites
 from icesize.table.catalog.history import operation_of
 from icesize.table.manifests.lists import manifests_of
 from icesize.table.manifests.store import ManifestStore
@@ -65,8 +65,8 @@ def test_rows_of_each_commit(lake: SqlCatalog, version: str) -> None:
     found = recent_appends(table.metadata, table.io, ManifestStore())
     assert [list(each) for each in found] == [[A], [A, B], [B]]
     assert found[1] == {
-        A: Seen(4, first.size_bytes + again.size_bytes, 2),
-        B: Seen(1, other.size_bytes, 1),
+        A: PartitionWrites(4, first.size_bytes + again.size_bytes, 2),
+        B: PartitionWrites(1, other.size_bytes, 1),
     }
     assert added(table, most=2) == [{A: 4, B: 1}, {B: 1}]
     assert added(table, most=0) == []
@@ -85,7 +85,9 @@ def test_rows_that_a_batch_took_along_are_not_new(lake: SqlCatalog) -> None:
     run(lake, request_on(table, [together, other], absorbed=tuple(inputs)), table)
     table = lake.load_table("db.t")
     assert added(table) == [{A: 2}, {A: 1}, {A: 2}, {A: 1, B: 1}]
-    assert recent_appends(table.metadata, table.io, ManifestStore())[3][A] == Seen(1, together.size_bytes // 4, 1)
+    assert recent_appends(table.metadata, table.io, ManifestStore())[3][A] == PartitionWrites(
+        1, together.size_bytes // 4, 1
+    )
 
 
 def test_an_overwrite_by_others_is_new(lake: SqlCatalog) -> None:

@@ -10,7 +10,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 from icesize.parquet.files.data_file import NewDataFile
 from icesize.planning.files import FileFact, PartitionKey
 from icesize.table.commit.loaded import BASE_EXPIRED, Loaded
-from icesize.table.commit.protocol import OUTDATED, Base, Kept, Overtaken, Step
+from icesize.table.commit.protocol import OUTDATED, Base, ConcurrentChange, Kept, Step
 from icesize.table.commit.snapshot_builder import SnapshotBuilder
 from icesize.table.manifests.entries import Entry
 
@@ -34,12 +34,12 @@ class Overwrite(Step):
     def validate(self, state: Loaded, base: Base, earlier: Collection[str]) -> Kept:
         base.check_fit(state)
         if base.is_outdated(state):
-            raise Overtaken(OUTDATED, _partitions(self.removed))
+            raise ConcurrentChange(OUTDATED, _partitions(self.removed))
         # the new files get the number of the new rows, which no delete of before reaches
         lost = state.lost_inputs(base.head, self.removed, {file.path for file in self.removed})
         if gone := [file for file in self.removed if file.path in lost]:
             why = lost[gone[0].path]
-            raise Overtaken(why, () if why == BASE_EXPIRED else _partitions(gone))
+            raise ConcurrentChange(why, () if why == BASE_EXPIRED else _partitions(gone))
         return Kept(self)
 
     def stage(self, builder: SnapshotBuilder, summary: Mapping[str, str]) -> Snapshot:
