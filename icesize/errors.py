@@ -1,27 +1,27 @@
-"""What can go wrong, as one tree.
+"""All errors of icesize, as one tree.
 
     IcesizeError
     ├── PolicyError            a size policy that contradicts itself, or an unknown key
-    ├── TableError             the table cannot be worked on
+    ├── TableError             icesize cannot work on the table
     │   ├── TableNotFound          no such catalog, namespace or table
     │   ├── ArgumentError          a filter or partition that cannot be read, or names what the table does not have
-    │   ├── ClusteringOff          it says that it is clustered by what does not hold any more
+    │   ├── ClusteringOff          its clustering columns are no longer valid
     │   └── UnsupportedTable       a format, type or feature outside what icesize handles
     ├── BatchError             this micro-batch must not be committed
     │   ├── BatchOutOfOrder        its id is smaller than the last committed one
     │   ├── StreamMismatch         another query already writes under this stream id
     │   ├── SchemaMismatch         its columns or values do not fit the table
     │   └── BatchInterrupted       its query was stopped before it was finished
-    ├── CommitConflict         nothing landed: others kept winning until the deadline
-    ├── CommitStateUnknown     it may have landed: nothing was deleted, look before retrying
-    ├── RewriteFailed          files could not be written; ours were removed, the table is unchanged
+    ├── CommitConflict         nothing was committed: other writers committed first until the deadline
+    ├── CommitStateUnknown     the outcome is unknown: nothing was deleted, check before retrying
+    ├── RewriteFailed          files could not be written; icesize removed its own, the table is unchanged
     └── EngineUnavailable      Spark, Java, packages that its workers need, or those of an extra are missing
 
 The last words of each message say what to do. Facts are attributes (`table`, `snapshot_id`, ...), so that a
 scheduler need not parse text.
 
-Catalogs and storage may put credentials into the texts of their errors. Messages of ours hold none, and neither do the
-errors that they are chained to, nor what the logger `icesize` writes: see `icesize.redaction`.
+Catalogs and storage may put credentials into the texts of their errors. Messages of icesize hold none, and
+neither do the errors that they are chained to, nor the lines of the logger `icesize`: see `icesize.redaction`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from icesize.redaction import redacted, scrub
 
 
 class IcesizeError(Exception):
-    """Base of everything icesize raises; `facts` holds what the message was made from.
+    """Base of all errors of icesize; `facts` holds the values in the message.
 
     The error that is being handled when it is made becomes its cause, or its context, and is scrubbed with it.
     """
@@ -59,22 +59,22 @@ class PolicyError(IcesizeError):
 
 
 class TableError(IcesizeError):
-    """The table cannot be worked on."""
+    """icesize cannot work on the table."""
 
 
 class TableNotFound(TableError):
-    """There is no such catalog, namespace or table."""
+    """The catalog, namespace or table does not exist."""
 
 
 class ClusteringOff(TableError):
-    """What the table says that it is clustered by does not hold: a column was dropped, say. `why` is for reports.
+    """The clustering columns of the table are invalid, for example because one was dropped. `why` is for reports.
 
-    Nothing else is hindered by that, and the next try ends the same until somebody changes the table.
+    Other operations still work; retries fail until the table is changed.
     """
 
 
 class ArgumentError(TableError):
-    """A filter or a partition that was given cannot be read, or names what the table does not have."""
+    """A filter or partition is malformed, or names a column or value that the table does not have."""
 
 
 class UnsupportedTable(TableError):
@@ -90,7 +90,7 @@ class BatchOutOfOrder(BatchError):
 
 
 class StreamMismatch(BatchError):
-    """Another query (another checkpoint) already writes under this stream id."""
+    """Another query, with another checkpoint, already writes under this stream id."""
 
 
 class SchemaMismatch(BatchError):
@@ -98,22 +98,22 @@ class SchemaMismatch(BatchError):
 
 
 class BatchInterrupted(BatchError):
-    """The query was stopped while the batch was under way; Spark delivers it again when it is started again."""
+    """The query was stopped during the batch; Spark delivers the batch again after a restart."""
 
 
 class CommitConflict(IcesizeError):
-    """Other writers won every attempt until the deadline; nothing landed and our files were removed."""
+    """Other writers committed first until the deadline; nothing was committed, and icesize removed its files."""
 
 
 class CommitStateUnknown(IcesizeError):
-    """The catalog's answer was lost, and the table does not show the outcome yet; nothing was deleted.
+    """The catalog's response was lost, and the table does not show the outcome yet; nothing was deleted.
 
-    `report`, of a call that commits several times, has what was committed before; without that it is not there.
+    `report` exists only for a call that commits several times: it has the commits before this one.
     """
 
 
 class RewriteFailed(IcesizeError):
-    """Files could not be written; those already written were removed and the table is unchanged."""
+    """Files could not be written; icesize removed those already written, and the table is unchanged."""
 
 
 class EngineUnavailable(IcesizeError):

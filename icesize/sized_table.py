@@ -230,7 +230,7 @@ class SizedTable:
         others = {", ".join(f"{k} {v}" for k, v in keys.items()): present.changed(keys) for keys in policies}
         appends = recent_appends(current.table.metadata, current.table.io, self._handle.store, MOST_BATCHES)
         batches = [{key: seen.size_bytes for key, seen in append.items()} for append in appends]
-        return compare(current.name, batches, {"as it is": present, **others})
+        return compare(current.name, batches, {"current": present, **others})
 
     @overload
     def compact(

@@ -92,13 +92,13 @@ def test_unknown_names_are_told_with_the_nearest(spark: SparkSession, rest: Cata
 
 
 def test_a_recreated_table_gets_nothing(spark: SparkSession, rest: Catalog, namespace: str) -> None:
-    """A table that Spark dropped and created again under its name gets no row of a sink made for the old one."""
+    """A table that Spark dropped and recreated under its name gets no row of a sink made for the old one."""
     table = created(spark, f"rest.{namespace}.t")
     sink = sized(spark, table).sink("s", query_id="q")
     sink(rows_of(spark, 0), 0)
     spark.sql(f"DROP TABLE {table}")
     created(spark, table)
-    with pytest.raises(TableError, match="dropped and created again"):
+    with pytest.raises(TableError, match="dropped and recreated"):
         sink(rows_of(spark, 40), 1)
     assert rest.load_table(f"{namespace}.t").current_snapshot() is None
 

@@ -80,7 +80,7 @@ def test_maintenance_in_s3(in_store: S3Story, store: ObjectStore) -> None:
 
 @pytest.mark.slow
 def test_files_of_many_parts(in_store: S3Story, store: ObjectStore) -> None:
-    """A file is uploaded in parts of 5 MB or more; what is stored is as large as its manifest says."""
+    """A file is uploaded in parts of 5 MB or more; what is stored is as large as its manifest records."""
     random = Random(1)
     rows = events(range(400))
     wide = rows.set_column(2, "text", pa.array([random.randbytes(2**15).hex() for _ in range(rows.num_rows)]))

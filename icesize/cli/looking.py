@@ -167,7 +167,7 @@ def streams(target: Target, *, forget: str | None, yes: bool, dry_run: bool) -> 
         return
     if not yes and not dry_run and options.is_asked(target):
         entry = sized.forget_stream(forget, dry_run=True)
-        options.confirmed(f"Forget {_told(entry, sized)}? A batch that is in the table may then land again")
+        options.confirmed(f"Forget {_told(entry, sized)}? A committed batch may then be committed again")
     entry = sized.forget_stream(forget, dry_run=dry_run)
     left = [other for other in sized.streams() if other.stream_id != forget]
     target.answer(left, [(f"{'would forget' if dry_run else 'forgot'} {_told(entry, sized)}",)])
@@ -204,8 +204,8 @@ def versions(target: Target, *, partition: str | None, limit: int | None) -> Non
 def history(target: Target, *, limit: int | None) -> None:
     """List the commits of TABLE, newest first: rows, files, bytes, write amplification, seconds.
 
-    A batch and its merges are one commit; those of other writers are marked as such. What a commit does not tell is
-    blank.
+    A batch and its merges are one commit; those of other writers are marked as such. A cell is
+    blank if the commit does not record it.
     """
     target.answer(target.open().history(limit or (None if target.as_json else views.MOST_COMMITS)))
 

@@ -108,7 +108,7 @@ class Target:
             return given
         if scheme not in _CATALOG_TYPES:
             raise click.UsageError(
-                f"cannot tell the catalog's type from the scheme '{scheme}': "
+                f"cannot infer the catalog's type from the scheme '{scheme}': "
                 "add --catalog-property type=rest, sql or hive"
             )
         return {**given, "type": _CATALOG_TYPES[scheme]}

@@ -143,7 +143,7 @@ def maintain(
 ) -> None:  # fmt: skip
     """Run one bounded pass over TABLE: merges, unused delete files, manifests, expiry by its rules, orphan check.
 
-    Exit code 1 when a step failed; the others ran all the same. What a pass leaves the next one goes on with.
+    Exit code 1 if a step failed; the other steps still run. The next pass continues where this one stopped.
     """
     if dry_run:
         target.answer(target.open(policy, conf=spark.conf).maintain(budget_bytes, budget_seconds, dry_run=True))

@@ -180,7 +180,9 @@ def _mend(story: _Story) -> None:
     story.title(f"What would be done: icesize plan {name}", "This reads what the catalog knows, and changes nothing.")
     plan = table.plan()
     show(console, views.plan(plan, groups=False))
-    story.title(f"It is done: icesize compact {name}", "One commit; readers and writers of the table go on meanwhile.")
+    story.title(
+        f"It is done: icesize compact {name}", "One commit; readers and writers of the table continue during it."
+    )
     planned: list[Plan] = []
     with merging(console, lambda: planned[0].bytes_to_write) as progress:
         report = table.compact(on_plan=planned.append, progress=progress)
@@ -196,7 +198,7 @@ def _stream(story: _Story) -> None:
         f"Spark streams {wishes.streamed} more batches into it, through icesize: each commit holds",
         f"a batch and the merges that it makes due; {SMALL_FILES} small files may stay in an hour",
         f"({POLICY_KEY}).",
-        f"In batch {killed} the driver is killed; a new one goes on from the same checkpoint.",
+        f"In batch {killed} the driver is killed; a new one resumes from the same checkpoint.",
     )
     events.write_files(lake.events, range(wishes.batches, wishes.batches + wishes.streamed), wishes.rows)
     story.say(f"starting Spark (log: {log_of(lake, 'icesize')})", "dim")

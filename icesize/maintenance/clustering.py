@@ -176,7 +176,7 @@ def _check_names(current: Current, settings: WriteSettings, partition: Partition
     if set_of(location) is None:
         raise UnsupportedTable(
             f"Cannot cluster '{current.name}': its location provider ('write.py-location-provider.impl') "
-            "changes the names of files, which tell what was clustered together",
+            "changes the names of files, which record the clustered sets",
             table=current.name,
         )
 
@@ -268,7 +268,7 @@ def _planned(context: TableContext, wish: ClusterRequest) -> tuple[ClusterScan, 
     if found is None:
         raise TableError(
             f"Cannot cluster '{context.handle.name}': neither the argument 'by' nor the table's property "
-            "'icesize.cluster.by' says by which columns",
+            "'icesize.cluster.by' names columns",
             table=context.handle.name,
         )
     return found[1], found[0].noted(found[1].plan(wish.budget_bytes))

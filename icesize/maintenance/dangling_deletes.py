@@ -80,7 +80,11 @@ def remove_dangling_deletes(context: TableContext, *, dry_run: bool = False) -> 
     outcome = context.commit(current, step, "removing such files again is safe", dry_run=dry_run)
     watch.lap("commit")
     facts = outcome.done[0].facts if outcome.done else {}
-    notes = (f"{format_count(len(unread), 'position delete file')} could not be read, left as it is",) if unread else ()
+    notes = (
+        (f"{format_count(len(unread), 'position delete file')} could not be read and was not checked",)
+        if unread
+        else ()
+    )
     return DanglingReport(
         current.name,
         outcome.snapshot_ids[0] if outcome.done and not dry_run else None,

@@ -274,7 +274,7 @@ def _check_end(storage: Storage, entry: Entry, path: str) -> None:
     if storage.tail(path, size, len(end)) != end:
         why = "its copy has another footer. Restore again; if that fails, too, look at the storage"
     elif is_parquet and not entry.encrypted and (rows := pq.read_metadata(pa.BufferReader(end)).num_rows) != entry.rows:
-        why = f"it has {rows} rows, its manifest says {entry.rows}, check the table's metadata"
+        why = f"it has {rows} rows, its manifest records {entry.rows}, check the table's metadata"
     if why:
         raise RewriteFailed(f"Cannot copy {entry.path}: {why}", path=entry.path)
 
@@ -335,7 +335,7 @@ def _tagged(run_id: str, tag: str, snapshot_id: int, now_ms: Callable[[], int]) 
         )  # fmt: skip
         return loaded.staged([update], AssertRefSnapshotId(ref=tag, snapshot_id=None)), True
 
-    advice = f"The partition is as it was; {_may_be_left(tag)}"
+    advice = f"The partition did not change; {_may_be_left(tag)}"
     return MetadataChange(run_id, advice, build, lambda loaded: tag in loaded.table.metadata.refs)
 
 
@@ -373,13 +373,13 @@ class _Restore(Step):
         opening.check_supported(table)
         if not work.difference(table).same_as(self.planned.difference):
             raise CommitConflict(
-                f"{work.cannot(table)}: another writer changed the partition meanwhile; nothing was changed. Look "
-                "at its versions, and restore again if you still want to",
+                f"{work.cannot(table)}: another writer changed the partition during the restore; nothing was changed. "
+                "Look at its versions, and restore again if you still want to",
                 table=state.name,
             )
         if self.tag not in table.metadata.refs:
             raise TableError(
-                f"{work.cannot(table)}: somebody removed tag '{self.tag}', which held the snapshot; nothing was "
+                f"{work.cannot(table)}: another writer removed tag '{self.tag}', which held the snapshot; nothing was "
                 "changed. Restore again",
                 table=state.name,
             )
@@ -398,7 +398,7 @@ class _Restore(Step):
 def _consequences(table: Table, planned: _Planned, snapshot_ids: Sequence[int]) -> list[str]:
     """What a person has to know: readers that stop, and rows of streams that nobody will write again."""
     notes = [
-        f"stream readers of this table stop at snapshot {snapshot_id}, an overwrite (Spark goes on with "
+        f"stream readers of this table stop at snapshot {snapshot_id}, an overwrite (Spark continues with "
         "'streaming-skip-overwrite-snapshots')"
         for snapshot_id in snapshot_ids
     ]

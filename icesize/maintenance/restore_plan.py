@@ -216,7 +216,7 @@ class Restoration:
             gone = missing_files(table.io, paths)
         except Exception as error:  # of whatever storage it is
             raise TableError(
-                f"{self.cannot(table)}: storage does not tell whether its files exist ({brief(error)})",
+                f"{self.cannot(table)}: the storage does not report whether its files exist ({brief(error)})",
                 table=self._name,
             ) from error
         if gone:

@@ -63,8 +63,8 @@ def recommend(
     now = sum(use.files * use.times for use in asking) / times
     then = sum(use.times * _then(use, plan.clustering) for use in asking) / times
     of, by = format_count(all_times, "filter"), ", ".join(columns)
-    asks = "asks" if times == 1 else "ask"
-    told = f"{times:,} of {of} {asks} for single values of {by}, in {now:,.1f} of {files:,} files on average"
+    select = "selects" if times == 1 else "select"
+    told = f"{times:,} of {of} {select} single values of {by}, in {now:,.1f} of {files:,} files on average"
     if then > WORTH_IT * now:
         return (Advice(f"{told}; clustering would leave {then:,.1f}: not worth it"),)
     how = " --strategy hilbert" if len(columns) > 1 else ""

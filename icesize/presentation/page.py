@@ -26,7 +26,7 @@ MOST_MERGES = 10
 WHY_SKIPPED = {
     SkipReason.WELL_SIZED: "as large as they should be",
     SkipReason.TOO_FEW: "merging them now would not lower the number of files",
-    SkipReason.OVER_BUDGET: "due, but the budget is spent: the next pass goes on",
+    SkipReason.OVER_BUDGET: "due, but the budget is used up: the next pass resumes",
     SkipReason.HAS_DELETES: "deletes apply to them that must not be applied, or cannot be read",
     SkipReason.OLD_SPEC: "written under a partition spec that is not the table's current one",
     SkipReason.NOT_PARQUET: "ORC or Avro",
@@ -129,7 +129,7 @@ def _plan(facts: Facts) -> Iterator[str]:
         ]
         yield _table(("Partition", "Files", "then", "Size"), rows, names=1)
         yield _more(len(plan.groups) - MOST_MERGES, "merge")
-    yield '</div><div class="card"><h3>What stays as it is, and why</h3>'
+    yield '</div><div class="card"><h3>Files that stay unchanged, and why</h3>'
     skipped = sorted(plan.skipped_by_reason.items(), key=lambda item: -item[1])
     reasons = [(reason, f"{files:,}", WHY_SKIPPED[SkipReason(reason)]) for reason, files in skipped]
     yield _table(("Reason", "Files", "In words"), reasons, names=1, words=2) if reasons else "<p>No file.</p>"
@@ -178,7 +178,7 @@ def _commits(facts: Facts, drawn: dict[str, Picture]) -> Iterator[str]:
         return
     yield _grid(drawn, "amplification", "seconds")
     if history.batches and "seconds" not in drawn:
-        yield '<p class="quiet">No batch says how long it took: they were committed by an earlier release.</p>'
+        yield '<p class="quiet">No batch has a duration: an earlier release committed them.</p>'
     shown = history.commits[:MOST_COMMITS]
     yield f"<details><summary>The newest {format_count(len(shown), 'commit')} in numbers</summary>"
     yield _table([HISTORY[i] for i in _COLUMNS], [[commit_cells(c)[i] for i in _COLUMNS] for c in shown], names=3)

@@ -66,7 +66,7 @@ Each test then checks the following (`FaultedTable.holds`):
 - Each batch of a stream has one snapshot, with at most one `replace` on top.
 - Every file in the metadata exists, with the size and rows of its manifest entry. None is listed twice, and the totals
   of the snapshot are correct.
-- No partition has more small files than allowed, unless a report says so. One compaction removes the excess.
+- No partition has more small files than allowed, unless a report names it. One compaction removes the excess.
 - Orphan cleanup, days later, leaves exactly the files that the table's snapshots need, and the rows are the same.
 - No file of a neighboring table was touched.
 

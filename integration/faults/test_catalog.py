@@ -75,7 +75,7 @@ def test_rivals_come_first_until_the_deadline(rest_faulted: FaultedTable, how: s
     with armed("before-swap", lambda: rival_append(rest_faulted, next(ids))), pytest.raises(CommitConflict) as raised:
         operation.act()
     assert "other writers came first" in str(raised.value)
-    assert "nothing landed" in str(raised.value)
+    assert "nothing was committed" in str(raised.value)
     waits = rest_faulted.time.sleeps
     assert len(waits) == raised.value.attempts
     # never the same wait twice: two writers that have met once do not go on meeting
@@ -105,7 +105,7 @@ def test_merges_beside_a_stream_lose_until_the_deadline(rest_faulted: FaultedTab
 @pytest.mark.fault(10)
 @pytest.mark.parametrize("how", RAISING)
 def test_a_catalog_refuses_for_ever(rest_faulted: FaultedTable, mini: MiniRest, how: str) -> None:
-    """If a catalog reports conflicts although nobody else commits, the commit state is unknown, and the caller must
+    """If a catalog reports conflicts although no other writer commits, the commit state is unknown, and the caller must
     check."""
     operation = WriteOrMerge(rest_faulted, how)
     operation.prepare()

@@ -26,7 +26,7 @@ Expire = Callable[[FaultedTable], object]
 
 @pytest.mark.fault(15)
 def test_a_replayed_batch_is_skipped(faulted: FaultedTable) -> None:
-    """A batch delivered again after its commit is skipped, and the report says so."""
+    """A batch delivered again after its commit is skipped, and the report shows it."""
     sink = faulted.sized().sink("s", query_id="q", listener=faulted.reports.append)
     rows = events(range(30), hours=3)
     sink.run(faulted.batch(rows), 0)

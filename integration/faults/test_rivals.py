@@ -396,7 +396,7 @@ NOT_FOUND = r"Cannot find table 'lake\.db\.events'"
 FATES: dict[str, tuple[Callable[[FaultedTable], object], type[IcesizeError], str]] = {
     "dropped": (lambda s: s.catalog.drop_table("db.events"), TableNotFound, NOT_FOUND),
     "dropped and made again": (
-        lambda s: (s.catalog.drop_table("db.events"), s.make_again()), TableError, "dropped and created again",
+        lambda s: (s.catalog.drop_table("db.events"), s.make_again()), TableError, "dropped and recreated",
     ),
     "renamed": (lambda s: s.catalog.rename_table("db.events", "db.renamed"), TableNotFound, NOT_FOUND),
 }  # fmt: skip
@@ -444,7 +444,7 @@ def test_the_table_goes_away_from_merges_beside_a_stream(faulted: FaultedTable, 
 
     with armed("background", operation.once(make_again)):
         report = operation.act()
-    assert "dropped and created again" in report.notes[0]
+    assert "dropped and recreated" in report.notes[0]
     assert data_files(folder) == known[0]
     assert faulted.table().metadata.snapshots == []
 

@@ -124,7 +124,7 @@ def test_inspect_recommends_columns_that_filters_ask_for(run: Run, tmp_path: Pat
     for i in range(8):
         made.append(tables.arrow(range(i, 4000, 8), "a"))
     [told] = [line for line in run("inspect", "--filter", "id = 7").stdout.splitlines() if "single values" in line]
-    assert told.startswith("! 1 of 1 filter asks for single values of id, in 8.0 of 48 files on average, about ")
+    assert told.startswith("! 1 of 1 filter selects single values of id, in 8.0 of 48 files on average, about ")
     assert told.endswith("`icesize cluster lake.db.t --by id`")
     assert run("cluster", "--by", "id").exit_code == 0
     after = run("inspect", "--filter", "id = 7").stdout
@@ -139,7 +139,7 @@ def test_what_if_replays_the_history_under_other_policies(table: Table, run: Run
     lines = result.stdout.splitlines()
     assert lines[0].startswith("lake.db.t: the newest 8 batches replayed, ")
     assert lines[0].endswith(" in 3 partitions")
-    names = ["as it is", "max-small-files 2", "target-file-size-bytes 1KiB, max-small-files 4"]
+    names = ["current", "max-small-files 2", "target-file-size-bytes 1KiB, max-small-files 4"]
     assert [line.split("  ")[0] for line in lines[2:]] == names
     document = json.loads(run("plan", "--json", "--what-if", "max-small-files=2").stdout)
     present, two = document["replayed"]
@@ -355,7 +355,7 @@ def test_catalog_properties_choose_the_type(table: Table, tmp_path: Path) -> Non
     assert CliRunner().invoke(main, ["inspect", "lake.db.t", *by_hand]).exit_code == 0
     wrong = CliRunner().invoke(main, ["inspect", "lake.db.t", "--catalog-uri", "ftp://x"])
     assert wrong.exit_code == 2
-    assert "cannot tell the catalog's type from the scheme 'ftp'" in wrong.stderr
+    assert "cannot infer the catalog's type from the scheme 'ftp'" in wrong.stderr
 
 
 @pytest.mark.parametrize(

@@ -239,8 +239,8 @@ def test_maintain_tells_what_failed(table: Table, run: Run, tmp_path: Path) -> N
     sqlite_catalog(tmp_path).create_table("db.other", table.schema(), location=table.location())
     result = run("maintain")
     assert result.exit_code == 1
-    assert "! expiry failed: Cannot tell whose files are whose" in result.stdout
-    assert "! orphans failed: Cannot tell whose files are whose" in result.stdout
+    assert "! expiry failed: Cannot assign files to tables" in result.stdout
+    assert "! orphans failed: Cannot assign files to tables" in result.stdout
 
 
 def test_maintain_leaves_out_what_the_table_forbids(table: Table, run: Run) -> None:

@@ -106,7 +106,7 @@ def test_names_with_commas_are_columns_in_a_list() -> None:
     assert resolved(columns=["a,b"]) == ClusterBy(("a,b",), (9,), "sort", 64 * 128 * MIB)
 
 
-NO_BOUNDS = "manifests keep no bounds of it ({}), so nobody could tell which files are clustered"
+NO_BOUNDS = "manifests keep no bounds of it ({}), so clustered files could not be recognized"
 NESTED = "it is nested, and manifests keep no bounds of nested columns"
 
 
@@ -425,8 +425,8 @@ def test_names_that_the_property_cannot_hold_are_refused(lake: SqlCatalog, name:
     with pytest.raises(TableError) as refused:
         keep(lake, by)
     assert str(refused.value) == (
-        f"Cannot keep sort by id, {name} in 'icesize.cluster.by': names with commas, or with spaces at an end, "
-        "cannot be told apart there"
+        f"Cannot keep sort by id, {name} in 'icesize.cluster.by': it cannot hold names with commas, or with "
+        "spaces at an end"
     )
     lake.load_table("db.t").update_schema().rename_column(name, "kind").commit()
     keep(lake, by_of("sort", "id", "kind"))
@@ -444,7 +444,7 @@ def test_a_column_that_went_meanwhile_is_refused(lake: SqlCatalog) -> None:
         update.add_column("ts", TimestampType())
     with pytest.raises(TableError) as refused:
         keep(lake, by_of("sort", "id", "ts"))
-    assert str(refused.value) == "Cannot cluster 'db.t' by 'ts': the column was renamed or dropped meanwhile"
+    assert str(refused.value) == "Cannot cluster 'db.t' by 'ts': the column was renamed or dropped during the run"
     assert (properties_of(lake), order_of(lake)) == ({}, [])
 
 
@@ -525,7 +525,7 @@ def test_a_column_that_a_rival_renames_is_refused(mini: MiniRest) -> None:
     def rename(rival: Catalog) -> None:
         rival.load_table("db.t").update_schema().rename_column("id", "number").commit()
 
-    with pytest.raises(TableError, match="by 'id': the column was renamed or dropped meanwhile"):
+    with pytest.raises(TableError, match="by 'id': the column was renamed or dropped during the run"):
         rivalled(mini, by_of("sort", "id"), rename)
     assert (properties_of(catalog), order_of(catalog)) == ({}, [])
 
@@ -624,7 +624,7 @@ def test_a_dropped_column_ends_the_clustering(lake: SqlCatalog, another: bool) -
 
 
 KEEP_COLUMNS = (
-    "keep the columns it was sorted by ({}): Iceberg remembers sort orders for ever, and Iceberg 1.11 on Spark cannot "
+    "keep the columns it was sorted by ({}): Iceberg keeps all sort orders, and Iceberg 1.11 on Spark cannot "
     "write to a table once a column of one of them is dropped"
 )
 

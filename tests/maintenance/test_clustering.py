@@ -161,7 +161,7 @@ def test_a_budget_and_a_filter_choose_partitions(lake: SqlCatalog) -> None:
     report = table.cluster(budget_bytes=110_000)
     assert report.partitions_touched == 1
     assert report.skipped["OVER_BUDGET"] == 5
-    assert any("did not fit into the budget" in note for note in report.notes)
+    assert any("is too small to cluster" in note for note in report.notes)
     assert table.cluster().partitions_touched == 1
     assert table.cluster().snapshot_ids == ()
     assert ids_of(lake) == before
@@ -480,7 +480,7 @@ def test_rounds_grow_where_a_set_is_larger_than_one(lake: SqlCatalog) -> None:
     poor = table.maintain(budget_bytes=30_000)
     assert [round_.snapshot_ids for round_ in poor.clusterings] == [()]
     assert "clustering" in poor.not_started
-    assert any("did not fit into the budget" in note for note in poor.clusterings[0].notes)
+    assert any("is too small to cluster" in note for note in poor.clusterings[0].notes)
     report = table.maintain()
     assert len(report.clusterings) > 1
     assert report.not_started == ()

@@ -262,7 +262,7 @@ def test_appends_that_always_come_first_end_in_a_conflict(rest: Water) -> None:
     endless = one_by_one(*[lambda: add(rest, "a", 1)] * 20)
     with (
         failpoints.armed("before-swap", endless),
-        pytest.raises(CommitConflict, match=r"other writers came first \d+ times.*nothing landed"),
+        pytest.raises(CommitConflict, match=r"other writers came first \d+ times.*nothing was committed"),
     ):
         opened(rest, **{"commit-deadline-ms": 200}).cluster()
     assert set(operations(rest.table())) == {"append"}
@@ -497,7 +497,7 @@ def test_an_order_that_is_stored_just_before_ours_is_replaced(rest: Water) -> No
     settled(rest)
 
 
-AGAIN = r"dropped and created again.*nothing was written to the new table"
+AGAIN = r"dropped and recreated.*nothing was written to the new table"
 
 
 @pytest.mark.parametrize("point", ["files-written", "before-swap"])
@@ -518,7 +518,7 @@ def test_a_table_that_was_made_again_gets_nothing(water: Water, point: str) -> N
     assert water.table().metadata.current_snapshot() is None
     assert (data_files_on_disk(old) > before) == (point == "before-swap")
     water.age()
-    with pytest.raises(TableError, match="Cannot tell whose files are whose"):
+    with pytest.raises(TableError, match="Cannot assign files to tables"):
         opened(water).remove_orphan_files(dry_run=False)
     metadata = Path(local(water.table().metadata_location))
     for path in set(metadata.parent.glob("*.metadata.json")) - {metadata}:
@@ -545,7 +545,7 @@ def test_a_conflict_of_a_table_that_is_gone_is_not_believed(sqlite: Water, monke
     renamed = sqlite.ours.load_table("db.renamed")
     assert operations(renamed)[-1] == "replace"
     assert sorted(renamed.scan().to_arrow()["id"].to_pylist()) == rows
-    with pytest.raises(TableError, match="Cannot tell whose files are whose"):
+    with pytest.raises(TableError, match="Cannot assign files to tables"):
         opened(sqlite).remove_orphan_files(dry_run=False)
 
 

@@ -229,7 +229,7 @@ def test_a_delete_file_that_cannot_be_read_stays(lake: SqlCatalog) -> None:
     local(damaged).write_bytes(b"x" * live_deletes(table)[0].data_file.file_size_in_bytes)
     report = removed(lake)
     assert (report.delete_files, left(lake)) == (1, [damaged])
-    assert report.notes == ("1 position delete file could not be read, left as it is",)
+    assert report.notes == ("1 position delete file could not be read and was not checked",)
 
 
 def test_a_pass_of_maintenance_removes_them(lake: SqlCatalog) -> None:

@@ -66,7 +66,7 @@ def test_copies_have_the_same_bytes(table: Table, monkeypatch: pytest.MonkeyPatc
     ("change", "why"),
     [
         (lambda e: replace(e, size_bytes=e.size_bytes + 1), r"storage holds \d+ bytes of \d+"),
-        (lambda e: replace(e, rows=7), "it has 1 rows, its manifest says 7"),
+        (lambda e: replace(e, rows=7), "it has 1 rows, its manifest records 7"),
     ],
 )
 def test_a_copy_that_is_not_what_manifests_say_is_refused(

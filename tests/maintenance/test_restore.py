@@ -72,7 +72,7 @@ from tests.support.tables import (
 A = PartitionKey(0, ("a",))
 DAY_MS = 86_400_000
 AGE_MS = 3 * DAY_MS
-READERS = "stream readers of this table stop at snapshot {}, an overwrite (Spark goes on with {})"
+READERS = "stream readers of this table stop at snapshot {}, an overwrite (Spark continues with {})"
 
 
 _numbers = itertools.count()
@@ -704,7 +704,7 @@ def test_a_partition_that_changes_meanwhile_is_left_alone(
 
     with (
         before_swap(number, act),
-        pytest.raises(CommitConflict, match="another writer changed the partition meanwhile"),
+        pytest.raises(CommitConflict, match="another writer changed the partition during the restore"),
     ):
         restored(catalog, snapshot_id)
     table = landed(catalog, [1, 2, 3, 5, 6, 7] if change == "append" else [1, 2, 3, 5, 6])
@@ -757,7 +757,7 @@ def test_a_tag_that_somebody_removed_is_noticed(catalog: Catalog, rival: Catalog
         (name,) = [n for n in table.metadata.refs if n.startswith(TAG_PREFIX)]
         rival.commit_table(table, (), (RemoveSnapshotRefUpdate(ref_name=name),))
 
-    with before_swap(2, untag), pytest.raises(TableError, match=f"somebody removed tag '{TAG_PREFIX}"):
+    with before_swap(2, untag), pytest.raises(TableError, match=f"another writer removed tag '{TAG_PREFIX}"):
         restored(catalog, snapshot_id)
     unchanged(catalog, before)
 
@@ -790,7 +790,7 @@ def test_deletes_that_land_meanwhile_are_noticed(catalog: Catalog, rival: Catalo
     input_file = small_files(before, "a")[0]
     with (
         before_swap(2, lambda: delete_rows(rival, input_file)),
-        pytest.raises(CommitConflict, match="another writer changed the partition meanwhile"),
+        pytest.raises(CommitConflict, match="another writer changed the partition during the restore"),
     ):
         restored(catalog, snapshot_id)
     table = catalog.load_table("db.t")

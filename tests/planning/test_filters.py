@@ -63,7 +63,7 @@ def test_what_is_worth_it_comes_with_the_command() -> None:
     uses = [use("a", files=90), use("a", files=70, times=2), FilterUse("d > 1", (), ("d",), 100)]
     [advice] = recommend("lake.db.t", 100, uses, ["a"], clustered(50, 5))
     assert advice == Advice(
-        "3 of 4 filters ask for single values of a, in 76.7 of 100 files on average, about 7.7 after "
+        "3 of 4 filters select single values of a, in 76.7 of 100 files on average, about 7.7 after "
         "clustering: `icesize cluster lake.db.t --by a`",
         "icesize cluster lake.db.t --by a",
     )
@@ -76,7 +76,7 @@ def test_what_is_not_worth_it_is_said_without_a_command() -> None:
     """A table in order by that column already has nothing to gain."""
     [advice] = recommend("lake.db.t", 100, [use("a", files=2)], ["a"], clustered(2, 2))
     assert advice == Advice(
-        "1 of 1 filter asks for single values of a, in 2.0 of 100 files on average; clustering would leave 2.0: "
+        "1 of 1 filter selects single values of a, in 2.0 of 100 files on average; clustering would leave 2.0: "
         "not worth it"
     )
 

@@ -121,7 +121,7 @@ def test_pictures_show_the_seconds_of_batches_where_they_are_told(lake: SqlCatal
     make_table(lake)
     append(lake, [1], batch=0)
     page = paged(opened(lake).overview())
-    assert "No batch says how long it took" in page.text
+    assert "No batch has a duration" in page.text
     assert set(page.drawn) == {"sizes", "files", "small", "amplification"}
     table = lake.load_table("db.t")
     run(lake, request_on(table, [write(table, [2])], batch=1, summary={SECONDS: "2.5"}), table)

@@ -41,7 +41,7 @@ def opened(delete: DeleteFile, storage: Storage) -> Iterator[tuple[pq.ParquetFil
         with storage.open(delete.path, delete.size_bytes) as stream, open_parquet(stream) as parquet:
             if (rows := parquet.metadata.num_rows) != delete.rows:
                 raise UnreadableDeletesError(
-                    f"it has {rows} rows, its manifest says {delete.rows}, check the table's metadata"
+                    f"it has {rows} rows, its manifest records {delete.rows}, check the table's metadata"
                 )
             yield parquet, stream
 

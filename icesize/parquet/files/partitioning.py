@@ -218,7 +218,7 @@ def _identity(name: str, source: types.IcebergType) -> tuple[Reduce, Value]:
 def _float_bits(name: str, array: pa.Array) -> pa.Array:
     if pc.any(pc.is_nan(array)).as_py():
         raise SchemaMismatch(
-            f"Cannot write NaN into partition field '{name}': Iceberg's metadata cannot tell such partitions apart, "
+            f"Cannot write NaN into partition field '{name}': Iceberg's metadata does not distinguish such partitions; "
             "replace NaN by null before writing",
             field=name,
         )

@@ -148,7 +148,8 @@ def _counted(file: FileFact, stored: Iterator[_Stored]) -> Iterator[_Stored]:
         yield some
     if rows != file.rows:
         raise RewriteFailed(
-            f"Cannot read {file.path}: it has {rows} rows, its manifest says {file.rows}, check the table's metadata",
+            f"Cannot read {file.path}: it has {rows} rows, its manifest records {file.rows}, "
+            "check the table's metadata",
             path=file.path,
         )
 

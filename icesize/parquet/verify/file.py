@@ -380,7 +380,7 @@ def _check_column_index(
         # what is no value, or NaN, is reported of its page
         is_known = all(key is not None and key == key for key in keys)
         if is_known and keys != sorted(keys, reverse=name == "descending"):
-            yield f"the column index's {bound} values are not {name}, as its boundary order says"
+            yield f"the column index's {bound} values are not {name}, as its boundary order requires"
 
 
 _HEADER_BYTES = 128

@@ -1,4 +1,4 @@
-"""The function for `foreachBatch`, and what goes on beside the batches.
+"""The function for `foreachBatch`, and the work that runs beside the batches.
 
 - `background`: merges and clustering of one stream beside its batches, committed in a moment when no batch does:
   `merge="async"`, `cluster="async"`

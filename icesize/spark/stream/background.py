@@ -169,7 +169,7 @@ class Cycle:
 def check_same_table(current: Current, table_uuid: str | None, verb: str) -> None:
     """Raise TableError where a table has taken the name of the one with this UUID (None: any is right)."""
     if table_uuid not in (None, current.uuid):
-        raise TableError(f"Cannot {verb} '{current.name}': the table was dropped and created again")
+        raise TableError(f"Cannot {verb} '{current.name}': the table was dropped and recreated")
 
 
 def is_gone(spark: SparkSession) -> bool:

@@ -100,7 +100,7 @@ def _until_it_lands(batch: Batch) -> Outcome:
         name = batch.handle.name
         raise CommitConflict(
             f"Cannot append to '{name}': the table was changed {OVERWRITES + 1} times while the batch was written, "
-            f"last: {lost}; nothing landed",
+            f"last: {lost}; nothing was committed",
             table=name,
         ) from lost
 

@@ -18,7 +18,7 @@ _CHOICES = {
 }
 _COUNTS = {
     "write_tasks": "tasks >= 1, or None: then it follows from the bytes of each batch and the cores",
-    "expire_every": "batches >= 1, or None: then snapshots expire only where somebody asks for it",
+    "expire_every": "batches >= 1, or None to expire snapshots only on request",
 }
 
 

@@ -62,8 +62,8 @@ class Sink(SinkOptions):
         if self._in_background and session.is_connect(spark):
             raise EngineUnavailable(
                 "Cannot merge in the background on Spark Connect: the sink runs in a process of the server that ends "
-                "with the query, so nobody could wait for merges or stop them; use 'inline' for 'merge' and 'cluster', "
-                "or 'off' and `icesize maintain`"
+                "with the query, so the caller could not wait for merges or stop them; use 'inline' for 'merge' and "
+                "'cluster', or 'off' and `icesize maintain`"
             )
         query_id = self.query_id or session.query_id_of(spark) or self.stream_id
         with state.lock, interruptions_told(self.stream_id, batch_id):

@@ -29,7 +29,7 @@ def readable(table: str) -> AbstractContextManager[None]:
     Mostly somebody's expiry has taken a snapshot between our look at the table and our reading of it.
     """
     cannot = f"Cannot read the history of '{table}'"
-    return storage_errors(cannot, "if snapshots were expired meanwhile, try again", table=table)
+    return storage_errors(cannot, "if snapshots have expired since, try again", table=table)
 
 
 def brief(error: BaseException) -> str:

@@ -87,7 +87,7 @@ class Expiry(Change[Decision]):
     readers: Sequence[Reader]
     now_ms: int
     run_id: str
-    advice = "No file was deleted. Run the expiry again: it sees whether the snapshots are gone, and goes on"
+    advice = "No file was deleted. Run the expiry again: it checks whether the snapshots are gone, and continues"
     tried: dict[str, Decision] = field(default_factory=dict)
 
     def found(self, loaded: Loaded, attempts: Attempts[Decision]) -> Decision | None:

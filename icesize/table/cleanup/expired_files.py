@@ -219,7 +219,7 @@ def _not_yet(table: Table, journal: Journal, location: str) -> str:
     and has taken this one over.
     """
     if str(table.metadata.table_uuid) != journal.table_uuid:
-        return "the table was dropped and created again: no file of it was deleted"
+        return "the table was dropped and recreated: no file of it was deleted"
     expired = {each.snapshot_id for each in journal.expired}
     shows_them = any(snapshot.snapshot_id in expired for snapshot in table.metadata.snapshots)
     if shows_them or table.metadata.properties.get(JOURNAL) != location:

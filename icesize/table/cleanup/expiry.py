@@ -132,7 +132,7 @@ def _delete_all(handle: TableHandle, decision: Decision, expiry: Expiry, **how: 
         return delete_expired(reload, decision.journal, decision.journal_location, journals, **how)
     except Exception as error:  # of whatever catalog and storage are reached by
         LOG.warning("files of expired snapshots were not all deleted", exc_info=error)
-        return Deletions(stopped=f"not all files could be deleted ({brief(error)}): the next expiry goes on")
+        return Deletions(stopped=f"not all files could be deleted ({brief(error)}): the next expiry continues")
 
 
 def _would_delete(current: Current, decision: Decision) -> Deletions:

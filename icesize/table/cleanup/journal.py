@@ -22,8 +22,8 @@ JOURNAL = "icesize.expiry.journal"
 """Table property: where the journal of the newest expiry lies."""
 VERSION = 1
 LOST_REFS = (
-    "while snapshots were being expired somebody made {} on one of them, and the catalog removed both: no file was "
-    "deleted, so an older metadata file still leads to the snapshot; orphan cleanup removes what nobody wants back"
+    "during the expiry another writer made {} on an expiring snapshot, and the catalog removed both: no file was "
+    "deleted, so an older metadata file still leads to the snapshot; orphan cleanup removes what is not restored"
 )
 
 

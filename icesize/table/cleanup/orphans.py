@@ -177,7 +177,7 @@ class OrphanSearch:
 
     def _learn(self, table: Table) -> None:
         """Add what this state of the table needs; what earlier ones needed stays."""
-        cannot = f"Cannot tell which files '{self.name}' needs"
+        cannot = f"Cannot read which files '{self.name}' needs"
         with storage_errors(cannot, "without that none can be deleted", table=self.name):
             self._reachable.add(table.metadata, table.metadata_location, table.io)
 
@@ -221,7 +221,7 @@ class OrphanSearch:
         table = self.reload()
         if table.metadata.table_uuid != before.metadata.table_uuid:
             raise TableError(
-                f"Cannot go on with '{self.name}': it was dropped and created again meanwhile; start again",
+                f"Cannot clean up '{self.name}': it was dropped and recreated during the run. Start again",
                 table=self.name,
             )
         return table
@@ -239,7 +239,7 @@ class OrphanSearch:
         deletion = Deletion(look, len(due), self.progress, self.max_concurrent_deletes, self.files_between_checks)
         deletion.run(sizes)
         failed, spared = len(deletion.failed), deletion.spared
-        notes = [f"{format_count(spared, 'file')} became part of the table meanwhile"] if spared else []
+        notes = [f"{format_count(spared, 'file')} became part of the table during the run"] if spared else []
         if failed:
             notes.append(f"cannot delete {format_count(failed, 'file')}, the first is {deletion.first_failure}")
         return replace(

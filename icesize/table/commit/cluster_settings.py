@@ -237,7 +237,7 @@ def _why_no_bounds(leaf: Leaf, properties: Mapping[str, str]) -> str:
     own, default, limit = (_METRICS + key for key in (f"column.{leaf.name}", "default", "max-inferred-column-defaults"))
     key = next((key for key in (own, default) if key in properties), None)
     said = f"'{key}' = '{properties[key]}'" if key else f"'{limit}' = '{properties.get(limit, 100)}', set '{own}'"
-    return f"manifests keep no bounds of it ({said}), so nobody could tell which files are clustered"
+    return f"manifests keep no bounds of it ({said}), so clustered files could not be recognized"
 
 
 @dataclass(frozen=True)
@@ -271,7 +271,7 @@ def keep_cluster_by(by: ClusterBy, run_id: str) -> MetadataChange[KeptClusterBy]
         ids = {field.name: field.field_id for field in metadata.schema().fields}
         for name, field_id in zip(by.columns, by.field_ids, strict=True):
             if ids.get(name) != field_id:
-                raise _refused(loaded.name, [name], "the column was renamed or dropped meanwhile")
+                raise _refused(loaded.name, [name], "the column was renamed or dropped during the run")
         updates, result = _to_keep(by, metadata)
         same_order = AssertDefaultSortOrderId(default_sort_order_id=metadata.default_sort_order_id)
         same_schema = AssertCurrentSchemaId(current_schema_id=metadata.current_schema_id)
@@ -304,9 +304,7 @@ def _names_to_keep(by: ClusterBy, metadata: TableMetadata) -> dict[str, str]:
     if _remembered_ids(metadata) == by.field_ids:
         # renamed to what cannot be told there: the older names and the ids still say it
         return {}
-    raise TableError(
-        f"Cannot keep {by} in '{BY_PROPERTY}': names with commas, or with spaces at an end, cannot be told apart there"
-    )
+    raise TableError(f"Cannot keep {by} in '{BY_PROPERTY}': it cannot hold names with commas, or with spaces at an end")
 
 
 def _order_to_keep(metadata: TableMetadata, wanted: list[SortField]) -> tuple[tuple[TableUpdate, ...], tuple[str, ...]]:
@@ -353,7 +351,7 @@ def forget_cluster_by(run_id: str) -> MetadataChange[ForgottenClusterBy]:
             # Java sends every order that the table has to its writers, and looks the columns of each up among today's
             names = ", ".join(str(metadata.schema().find_column_name(field.source_id)) for field in fields)
             notes = (
-                f"keep the columns it was sorted by ({names}): Iceberg remembers sort orders for ever, and Iceberg "
+                f"keep the columns it was sorted by ({names}): Iceberg keeps all sort orders, and Iceberg "
                 "1.11 on Spark cannot write to a table once a column of one of them is dropped",
             )
         updates = (RemovePropertiesUpdate(removals=keys), *order)

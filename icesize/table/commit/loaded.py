@@ -90,7 +90,7 @@ class Loaded:
     def staged(
         self, updates: Iterable[TableUpdate], *requirements: TableRequirement, written: Iterable[str] = ()
     ) -> Staged:
-        """Return updates of this table, which the catalog refuses if it was dropped and created again."""
+        """Return updates of this table, which the catalog refuses if it was dropped and recreated."""
         same_table = AssertTableUUID(uuid=self.table.metadata.table_uuid)
         return Staged((same_table, *requirements), tuple(updates), tuple(written))
 

@@ -200,7 +200,7 @@ class Attempts(Generic[T]):
         if self._late():
             raise CommitConflict(
                 f"Cannot commit to '{loaded.name}': other writers came first {self.losses} times in "
-                f"{self.deadline_seconds:.0f} s ('commit-deadline-ms'); nothing landed",
+                f"{self.deadline_seconds:.0f} s ('commit-deadline-ms'); nothing was committed",
                 table=loaded.name,
                 attempts=self.losses,
             ) from answer

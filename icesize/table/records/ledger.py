@@ -112,7 +112,7 @@ def is_done(properties: Mapping[str, str], entry: LedgerEntry, accept_new_checkp
             f"Cannot commit batch {entry.batch_id} of stream '{entry.stream_id}': query {last.query_id} wrote batch "
             f"{last.batch_id} under this stream id, this is query {entry.query_id}. Either the checkpoint is new "
             f"(then its first batches may hold rows that are in the table: sink(..., accept_new_checkpoint=True) or "
-            f"`icesize streams TABLE --forget {entry.stream_id}` goes on), or two queries share a stream id "
+            f"`icesize streams TABLE --forget {entry.stream_id}` lets it continue), or two queries share a stream id "
             "(give each its own)",
             stream_id=entry.stream_id,
             last=last,

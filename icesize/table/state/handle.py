@@ -41,7 +41,7 @@ class Current:
 
     @property
     def uuid(self) -> str:
-        """The table's UUID, which a table that was dropped and created again does not share."""
+        """The table's UUID, which a table that was dropped and recreated does not share."""
         return str(self.table.metadata.table_uuid)
 
     @property

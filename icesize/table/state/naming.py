@@ -142,7 +142,7 @@ def _check_unbroken(snapshots: Mapping[int, Snapshot], found: Snapshot, after: S
     # numbers without a gap tell that a parent is not missing: the table was replaced
     if below.sequence_number != (found.sequence_number or 0) + 1:
         raise TableError(
-            f"Cannot tell which snapshot was current at {_time(at_ms)}: some between {_described(found)} and "
+            f"Cannot find the snapshot that was current at {_time(at_ms)}: some between {_described(found)} and "
             f"{_described(after)} have expired; name a snapshot instead",
             as_of=at_ms,
         )

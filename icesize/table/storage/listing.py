@@ -155,7 +155,7 @@ def storage_now_ms(io: FileIO, folder: str, new_id: Callable[[], str]) -> int:
             io.delete(location)
     except Exception as error:  # of whatever the storage is reached by
         raise TableError(
-            f"Cannot tell the time of the storage of {folder}: {brief(error)}; the age of its files is measured by a "
+            f"Cannot read the clock of the storage of {folder}: {brief(error)}; the age of its files is measured by a "
             "file written there",
             location=folder,
         ) from error
@@ -216,7 +216,7 @@ def fsspec_filesystem(io: FsspecFileIO, location: str) -> Any:
 
 def _arrow_ms(info: Any) -> int:
     if info.mtime_ns is None:
-        raise TableError(f"Cannot tell the age of {info.path}: its storage does not say when it was modified")
+        raise TableError(f"Cannot find the age of {info.path}: its storage does not report when it was modified")
     return int(info.mtime_ns // 1_000_000)
 
 
@@ -229,4 +229,4 @@ def _fsspec_ms(info: Mapping[str, Any]) -> int:
             return int(value.timestamp() * 1000)
         if value is not None:
             return int(value * 1000)
-    raise TableError(f"Cannot tell the age of {info.get('name')}: its storage does not say when it was modified")
+    raise TableError(f"Cannot find the age of {info.get('name')}: its storage does not report when it was modified")

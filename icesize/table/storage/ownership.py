@@ -38,8 +38,7 @@ def check_may_delete(metadata: TableMetadata, table: str) -> None:
     """Raises UnsupportedTable when the table says that its files are not its own to delete."""
     if metadata.properties.get(_GC_ENABLED, "true").lower() == "false":
         raise UnsupportedTable(
-            f"Cannot delete files of '{table}': its property '{_GC_ENABLED}' is false, which says that other tables "
-            "may need them",
+            f"Cannot delete files of '{table}': its property '{_GC_ENABLED}' is false, so other tables may need them",
             table=table,
         )
 
@@ -77,7 +76,7 @@ def check_metadata_files(
         for location, found in pool.map(lambda each: (each, owner(each)), locations):
             if found is not None and found.lower() != uuid.lower():
                 raise TableError(
-                    f"Cannot tell whose files are whose: {location} is metadata of another table ({found}), whose "
+                    f"Cannot assign files to tables: {location} is metadata of another table ({found}), whose "
                     "files lie in the same location; give each table a location of its own",
                     location=location,
                 )
@@ -117,7 +116,7 @@ def _owner(io: FileIO, location: str) -> str | None:
         is_unfinished = text is not None and isinstance(error, ValueError)
         raise (UnfinishedMetadataError if is_unfinished else TableError)(
             f"Cannot look for orphan files: {location} cannot be read ({brief(error)}), it may be metadata of another "
-            "table whose files lie in the same location; remove it or move it away when it is nobody's",
+            "table whose files lie in the same location; remove it or move it away if no table needs it",
             location=location,
             is_cut=is_unfinished and text is not None and text[:1] in (b"", b"{"),
         ) from error

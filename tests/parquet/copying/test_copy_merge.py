@@ -320,7 +320,7 @@ def test_an_input_file_with_other_rows_than_its_entry_is_refused(tmp_path: Path)
     options = settings_of(tmp_path, SCHEMA)
     inputs = written(options, [40_000, 40_000])
     inputs[1] = replace(inputs[1], rows=39_999)
-    with pytest.raises(RewriteFailed, match="it has 40000 rows, its manifest says 39999"):
+    with pytest.raises(RewriteFailed, match="it has 40000 rows, its manifest records 39999"):
         merge(MergeGroup(tuple(inputs), KEY), options, MERGED)
     assert len(files_below(tmp_path)) == 2
 

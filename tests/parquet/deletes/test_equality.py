@@ -308,7 +308,7 @@ def test_an_input_with_other_rows_than_its_entry_says(tmp_path: Path, rows: int)
         deleted_rows([file], settings_for(tmp_path, **limits), UNPARTITIONED)
     assert caught.value.path == file.path
     assert str(caught.value) == (
-        f"Cannot read {file.path}: it has 2 rows, its manifest says {rows}, check the table's metadata"
+        f"Cannot read {file.path}: it has 2 rows, its manifest records {rows}, check the table's metadata"
     )
 
 
@@ -407,7 +407,7 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     delete = ids_deleted(tmp_path, "e.parquet", [5])
     assert refused(tmp_path, replace(delete, file_format="ORC")) == "its format is ORC, only PARQUET is read"
     wrong = replace(delete, rows=7)
-    assert refused(tmp_path, wrong) == "it has 1 rows, its manifest says 7, check the table's metadata"
+    assert refused(tmp_path, wrong) == "it has 1 rows, its manifest records 7, check the table's metadata"
     Path(delete.path).write_bytes(Path(delete.path).read_bytes()[:-9])
     assert refused(tmp_path, delete).startswith("Parquet magic bytes not found in footer.")
     Path(delete.path).unlink()

@@ -187,7 +187,7 @@ def test_rows_that_name_nothing(tmp_path: Path) -> None:
 def test_a_file_with_other_rows_than_its_entry_says(tmp_path: Path) -> None:
     """Part of it is missing, or it is another one."""
     delete = replace(position_deletes(tmp_path, "d.parquet", [("/t/a", 1)]), rows=2)
-    assert refused(tmp_path, delete) == "it has 1 rows, its manifest says 2, check the table's metadata"
+    assert refused(tmp_path, delete) == "it has 1 rows, its manifest records 2, check the table's metadata"
 
 
 def test_a_file_without_the_columns(tmp_path: Path) -> None:

@@ -178,7 +178,7 @@ def test_rows_are_counted_against_the_manifest(tmp_path: Path, claimed: int, pos
     wrong = small[position]
     small[position] = FileFact(wrong.path, wrong.size_bytes, claimed, wrong.partition)
     before = files_below(tmp_path)
-    with pytest.raises(RewriteFailed, match=f"it has 500 rows, its manifest says {claimed}") as caught:
+    with pytest.raises(RewriteFailed, match=f"it has 500 rows, its manifest records {claimed}") as caught:
         merge(MergeGroup(tuple(small), wrong.partition, 1), options, MERGED)
     assert caught.value.path == wrong.path
     assert files_below(tmp_path) == before

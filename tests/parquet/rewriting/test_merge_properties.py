@@ -61,7 +61,7 @@ def schema_of_case(case: Case) -> Schema:
 
 @dataclass(frozen=True)
 class Given:
-    """A file, what its manifest says of it, and its rows under the table's schema."""
+    """A file, what its manifest records of it, and its rows under the table's schema."""
 
     fact: FileFact
     metrics: FileMetrics | None

@@ -354,8 +354,8 @@ LIES: dict[str, tuple[bytes, str, list[str]]] = {
         with_index("id", lambda f: f.update({4: i32(2)})),
         "id",
         [
-            "the column index's min values are not descending, as its boundary order says",
-            "the column index's max values are not descending, as its boundary order says",
+            "the column index's min values are not descending, as its boundary order requires",
+            "the column index's max values are not descending, as its boundary order requires",
         ],
     ),
     "damaged column index": (

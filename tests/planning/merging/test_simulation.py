@@ -95,20 +95,20 @@ def test_a_larger_k_rewrites_less_and_leaves_more_files() -> None:
 
 def test_a_comparison_prints_one_line_for_each_policy() -> None:
     """A heading, and numbers below each other."""
-    compared = compare("lake.db.t", in_one_partition(*[1000] * 16), {"as it is": few(2), "max-small-files 4": few(4)})
+    compared = compare("lake.db.t", in_one_partition(*[1000] * 16), {"current": few(2), "max-small-files 4": few(4)})
     lines = str(compared).splitlines()
     assert lines[0] == "lake.db.t: the newest 16 batches replayed, 15.6 KiB in 1 partition"
     assert lines[1].split("  ")[0] == "policy"
-    assert [line.split("  ")[0] for line in lines[2:]] == ["as it is", "max-small-files 4"]
+    assert [line.split("  ")[0] for line in lines[2:]] == ["current", "max-small-files 4"]
     assert len(set(map(len, lines[1:]))) == 1
     document = json.loads(json.dumps(compared.to_dict()))
-    assert [one["name"] for one in document["replayed"]] == ["as it is", "max-small-files 4"]
+    assert [one["name"] for one in document["replayed"]] == ["current", "max-small-files 4"]
     assert (document["batches"], document["bytes_ingested"]) == (16, 16_000)
 
 
 def test_nothing_to_replay_is_said() -> None:
     """A table without rows has no batches."""
-    compared = compare("lake.db.t", [{}, {WHOLE: 0}], {"as it is": few(2)})
+    compared = compare("lake.db.t", [{}, {WHOLE: 0}], {"current": few(2)})
     assert str(compared) == "lake.db.t: no batch to replay: the history that it keeps adds no rows"
     assert compared.replayed == ()
 

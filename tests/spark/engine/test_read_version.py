@@ -188,7 +188,7 @@ def test_a_file_of_another_length_than_its_manifest_says(spark: SparkSession, la
     one, two = sorted(lake.files(), key=lambda f: f.record_count)
     paths = [Path(f.file_path.removeprefix("file://")) for f in (one, two)]
     paths[0].write_bytes(paths[1].read_bytes())
-    with pytest.raises(PySparkException, match="it has 2 rows, its manifest says 1, check the table's metadata"):
+    with pytest.raises(PySparkException, match="it has 2 rows, its manifest records 1, check the table's metadata"):
         read(spark, lake, H0, snapshot_ids(lake.table())[-1]).collect()
 
 

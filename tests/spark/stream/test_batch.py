@@ -161,7 +161,7 @@ def test_recreated_table_between_batches(spark: SparkSession, lake: Lake) -> Non
     lake.create()
     with pytest.raises(TableError, match="dropped and recreated after it was opened"):
         sink(counted(spark, events([1])), 1)
-    with pytest.raises(TableError, match="dropped and created again"):
+    with pytest.raises(TableError, match="dropped and recreated"):
         table.append(counted(spark, events([1])))
     assert lake.operations() == []
     fill(spark, lake, 1)

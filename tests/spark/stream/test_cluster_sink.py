@@ -240,7 +240,7 @@ def recreate(lake: Lake) -> None:
             "after-swap",
             1,
             recreate,
-            "clustering failed: TableError: Cannot cluster 'lake.db.events': the table was dropped and created again",
+            "clustering failed: TableError: Cannot cluster 'lake.db.events': the table was dropped and recreated",
         ),
     ],
     ids=["no property", "damaged file", "files-written", "before-swap", "another table"],
@@ -599,8 +599,8 @@ def test_another_table_gets_nothing(spark: SparkSession, lake: Lake) -> None:
         wait_until_idle(sink)
     sink.drain(WAIT_S)
     first, second = background_of(sink).take_notes()
-    assert "dropped and created again" in first
-    assert second.endswith("TableError: Cannot cluster 'lake.db.events': the table was dropped and created again")
+    assert "dropped and recreated" in first
+    assert second.endswith("TableError: Cannot cluster 'lake.db.events': the table was dropped and recreated")
     assert lake.rows() == []
     assert not any(name.startswith("k") for name in lake.on_disk())
 

@@ -125,6 +125,6 @@ def test_a_table_that_was_created_again_gets_no_columns(catalog: Catalog) -> Non
     catalog.drop_table("db.t")
     make_table(catalog)
     before = names(catalog)
-    with pytest.raises(TableError, match="dropped and created again"):
+    with pytest.raises(TableError, match="dropped and recreated"):
         submit.change(handle, current, add_columns(EXTRAS, False, "run"), FakeTime().environment)
     assert names(catalog) == before

@@ -442,7 +442,7 @@ def test_a_tag_that_was_lost_with_a_killed_run_keeps_its_files(mini: MiniRest, c
         compress_old_metadata(catalog.load_table("db.t"))
     report = run_expiry(catalog, retain_last=1)
     assert (report.files_deleted, data_files_on_disk(table)) == ({}, files)
-    assert "somebody made late on one of them" in "".join(report.notes)
+    assert "another writer made late on an expiring snapshot" in "".join(report.notes)
 
 
 def test_an_answer_that_is_lost_stays_unknown_whatever_comes_next(mini: MiniRest) -> None:
@@ -566,7 +566,7 @@ def test_a_step_that_the_table_forbids_is_no_failure(lake: SqlCatalog) -> None:
         change.set_properties({"gc.enabled": "false"})
     report = icesize.open(None, "db.t", catalog=lake).maintain()
     assert (report.failed, sorted(report.unsupported), report.succeeded) == ({}, ["expiry", "orphans"], True)
-    assert sorted(report.to_dict()["refused"]) == ["expiry", "orphans"]
+    assert sorted(report.to_dict()["unsupported"]) == ["expiry", "orphans"]
 
 
 def test_files_that_could_not_be_deleted_are_no_good_pass() -> None:

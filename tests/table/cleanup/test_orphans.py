@@ -345,7 +345,7 @@ def test_a_location_of_two_tables_is_refused(lake: SqlCatalog, search: Search, p
     other = lake.load_table("db.other")
     assert refused.value.location in {other.metadata_location, *(e.metadata_file for e in other.metadata.metadata_log)}
     assert str(refused.value) == (
-        f"Cannot tell whose files are whose: {refused.value.location} is metadata of another table "
+        f"Cannot assign files to tables: {refused.value.location} is metadata of another table "
         f"({other.metadata.table_uuid}), whose files lie in the same location; give each table a location of its own"
     )
     assert set(list_files(search.table.io, search.table.location())) == everything
@@ -486,7 +486,7 @@ def test_a_file_that_becomes_needed_under_another_name_is_spared(
     (tmp_path / "link.parquet").symlink_to(orphan)
     between(search, 3, lambda: lake.load_table("db.t").add_files([f"file://{tmp_path}/link.parquet"]))
     report = search()
-    assert (report.files_deleted, report.notes) == (0, ("1 file became part of the table meanwhile",))
+    assert (report.files_deleted, report.notes) == (0, ("1 file became part of the table during the run",))
     assert ids_of(lake) == [1, 2]
 
 
@@ -723,8 +723,7 @@ def test_gc_disabled_is_refused(lake: SqlCatalog, search: Search) -> None:
     with pytest.raises(TableError) as refused:
         search(dry_run=True)
     assert str(refused.value) == (
-        "Cannot delete files of 'lake.db.t': its property 'gc.enabled' is false, which says that other tables may need "
-        "them"
+        "Cannot delete files of 'lake.db.t': its property 'gc.enabled' is false, so other tables may need them"
     )
 
 
@@ -752,7 +751,7 @@ def test_metadata_that_is_lost_deletes_nothing(lake: SqlCatalog, search: Search)
     head = table.metadata.current_snapshot()
     assert head is not None
     local(head.manifests(table.io)[0].manifest_path).unlink()
-    with pytest.raises(TableError, match=r"Cannot tell which files 'lake.db.t' needs: FileNotFoundError"):
+    with pytest.raises(TableError, match=r"Cannot read which files 'lake.db.t' needs: FileNotFoundError"):
         search()
     assert exists(left)
 
@@ -805,7 +804,7 @@ def test_files_that_become_part_of_the_table_are_spared(lake: SqlCatalog, search
     between(search, load, lambda: run(lake, request_on(search.table, [late]), search.table))
     report = search()
     assert (report.files_found, report.files_deleted) == (1 if load == 2 else 2, 1)
-    assert report.notes == (() if load == 2 else ("1 file became part of the table meanwhile",))
+    assert report.notes == (() if load == 2 else ("1 file became part of the table during the run",))
     assert (exists(late.path), exists(gone)) == (True, False)
     assert ids_of(lake) == [1, 2, 9]
 
@@ -836,9 +835,7 @@ def test_a_table_that_was_created_again_stops_it(lake: SqlCatalog, search: Searc
         make_table(lake)
 
     between(search, load, again)
-    with pytest.raises(
-        TableError, match=r"Cannot go on with 'lake\.db\.t': it was dropped and created again meanwhile"
-    ):
+    with pytest.raises(TableError, match=r"Cannot clean up 'lake\.db\.t': it was dropped and recreated during the run"):
         search()
     assert exists(left)
 

@@ -344,7 +344,9 @@ def test_conflicts_until_the_deadline_end_with_one() -> None:
     """Rivals that always come first: CommitConflict, nothing visible, our files and manifests removed."""
     catalog, time = FakeCatalog(), FakeTime()
     catalog.rivals = [rival_append] * 100_000
-    with pytest.raises(CommitConflict, match=r"other writers came first \d+ times in 600 s.*nothing landed") as raised:
+    with pytest.raises(
+        CommitConflict, match=r"other writers came first \d+ times in 600 s.*nothing was committed"
+    ) as raised:
         run(catalog, time=time)
     assert time.seconds > 600
     assert raised.value.attempts == catalog.attempts > 10
@@ -491,7 +493,7 @@ def test_a_recreated_table_gets_nothing() -> None:
     """Another UUID under the name: error before staging, our files removed."""
     catalog = FakeCatalog()
     dropped(catalog)
-    with pytest.raises(TableError, match=r"dropped and created again.*nothing was written to the new table"):
+    with pytest.raises(TableError, match=r"dropped and recreated.*nothing was written to the new table"):
         run(catalog)
     assert catalog.attempts == 0
     assert not catalog.data & OURS

@@ -439,7 +439,7 @@ def test_a_recreated_table_gets_nothing(mini: MiniRest, moment: str) -> None:
         mini.before_swap = recreate
     else:
         recreate()
-    with pytest.raises(TableError, match="dropped and created again"):
+    with pytest.raises(TableError, match="dropped and recreated"):
         run(catalog, wanted, before)
     table = catalog.load_table("db.t")
     assert table.metadata.snapshots == []

@@ -104,7 +104,7 @@ def test_tables_share_one_memory() -> None:
 
 
 def test_all_handles_of_a_table_share_its_store(lake: SqlCatalog) -> None:
-    """What one of them has read no other one reads; a table that was dropped and created again begins with nothing."""
+    """What one of them has read no other one reads; a table that was dropped and recreated begins with nothing."""
     make_table(lake)
     append(lake, [1])
     first, second = (TableHandle(lake, ("db", "t")) for _ in range(2))

@@ -30,7 +30,7 @@ def inspected(lake: SqlCatalog, **options: Iterable[str]) -> Inspection:
 
 
 def advice(lake: SqlCatalog) -> list[str]:
-    return [advice.sentence for advice in inspected(lake).advice if "clustered" in advice.sentence]
+    return [advice.sentence for advice in inspected(lake).advice if "clustering" in advice.sentence]
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def test_columns_that_queries_may_ask_for_are_named(table: Table, lake: SqlCatal
 def test_the_promise_is_kept(table: Table, lake: SqlCatalog) -> None:
     """What clustering by the column then comes to, by the files that it has written; after it nothing is advised."""
     [sentence] = advice(lake)
-    files, promised = re.findall(r"is in ([\d.]+) of 12 files on average, and in about ([\d.]+)", sentence)[0]
+    files, promised = re.findall(r"opens ([\d.]+) of 12 files on average, about ([\d.]+)", sentence)[0]
     before = opened(lake).plan_clustering("id")
     assert before is not None
     assert before.clustering is not None
@@ -75,14 +75,14 @@ def test_what_the_table_says_itself_is_a_reason(table: Table, lake: SqlCatalog, 
         with table.update_sort_order() as change:
             change.asc("ts", "identity")
         [sentence] = advice(lake)
-        assert "a value of ts, the first of the table's sort order, is in " in sentence
+        assert "a query for one value of ts, the first of the table's sort order, opens " in sentence
         assert sentence.endswith(": `icesize cluster lake.db.t --by ts`")
     else:
         with table.update_schema(allow_incompatible_changes=True) as schema:
             schema.update_column("id", required=True)
             schema.set_identifier_fields("id")
         [sentence] = advice(lake)
-        assert "a value of id, an identifier field, is in " in sentence
+        assert "a query for one value of id, an identifier field, opens " in sentence
 
 
 def test_numbers_of_values_come_from_statistics(lake: SqlCatalog) -> None:

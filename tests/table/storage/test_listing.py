@@ -120,7 +120,7 @@ def test_a_storage_without_times_is_refused(folder: Path) -> None:
         def get_file_info(self, what: Any) -> Sequence[FileInfo]:
             return [FileInfo(f"{what.base_dir}/a", FileType.File, size=1)]
 
-    with pytest.raises(TableError, match="its storage does not say when it was modified"):
+    with pytest.raises(TableError, match="its storage does not report when it was modified"):
         list(list_files(Elsewhere(folder.parent, lambda fs: Timeless()), "gs://bucket/t"))
 
 
@@ -163,7 +163,7 @@ def test_the_clock_of_the_storage(folder: Path, kind: type[PyArrowFileIO] | type
 def test_a_storage_that_cannot_be_written_has_no_clock(tmp_path: Path) -> None:
     """Without the time no age is known: a sentence, not a guess."""
     (tmp_path / "metadata").write_text("a file in the place of the folder")
-    with pytest.raises(TableError, match="Cannot tell the time of the storage of"):
+    with pytest.raises(TableError, match="Cannot read the clock of the storage of"):
         storage_now_ms(PyArrowFileIO(), str(tmp_path), lambda: "x")
 
 
