@@ -51,7 +51,7 @@ def test_columns_that_queries_may_ask_for_are_named(table: Table, lake: SqlCatal
     assert sentence.endswith("by it (likewise ts); `--filter` with your query filters shows the columns to cluster by")
     assert "kind" not in sentence
     told = opened(lake).overview().advice
-    assert any("A value of id is in" in each.sentence for each in told)
+    assert any("A query for one value of id opens" in each.sentence for each in told)
 
 
 def test_the_promise_is_kept(table: Table, lake: SqlCatalog) -> None:
