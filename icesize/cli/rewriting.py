@@ -60,7 +60,7 @@ def compact(
 )
 @options.by_options("; remembered in the table's properties, with the strategy")
 @click.option(
-    "--forget", is_flag=True, help="Remove the clustering columns and the sort order from TABLE; cluster nothing."
+    "--forget", is_flag=True, help="Remove the clustering columns, and the sort order that they set; cluster nothing."
 )
 @options.budget_bytes_option
 @options.dry_run_option

@@ -131,7 +131,7 @@ def maintain(pair: Pair, draw: Draw, point: str, middle: Statement | None) -> st
         report = table.maintain()
         if report.failed and middle is None:
             raise Broken(f"steps of maintain failed: {report.failed}")
-        return f"{len(report.merges)} merges, failed {report.failed}, refused {report.refused}"
+        return f"{len(report.merges)} merges, failed {report.failed}, unsupported {report.unsupported}"
 
     return "icesize: maintain " + _kept_rows(pair, point, middle, work)
 
