@@ -193,3 +193,9 @@ def test_the_program_for_each_line_of_spark_needs_no_pytest() -> None:
     program = "import sys; sys.modules['pytest'] = None; import integration.versions.job"
     done = subprocess.run([sys.executable, "-c", program], cwd=PROJECT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_threads_are_made_in_few_places() -> None:
+    """One module makes the threads, and a writer of files ends those of its own when its files are complete."""
+    makers = {_name(path) for path in MODULES if "ThreadPoolExecutor" in path.read_text()}
+    assert makers == {"icesize.concurrency", "icesize.parquet.writing.filling"}

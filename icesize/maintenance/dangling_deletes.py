@@ -8,26 +8,22 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache
 from typing import ClassVar
 
+from icesize.concurrency import concurrently
 from icesize.environment import Stopwatch, rounded
 from icesize.errors import RewriteFailed
 from icesize.maintenance.table_context import TableContext
 from icesize.parquet.deletes.positions import paths_named
 from icesize.parquet.files.storage import Storage
-from icesize.parquet.rewriting.threads import THREADS
 from icesize.planning.files import DeleteFile
 from icesize.results import Keys, Result, keys
 from icesize.table.commit.steps.remove_dangling_deletes import RemoveDanglingDeletes
 from icesize.units import format_count
 
 LOG = logging.getLogger("icesize")
-
-_READ_AT_ONCE = 8
-"""Delete files whose paths are read at a time: mostly small, and each a round trip away."""
 
 
 @dataclass(frozen=True)
@@ -72,9 +68,8 @@ def remove_dangling_deletes(context: TableContext, *, dry_run: bool = False) -> 
             return None
 
     def names(deletes: Sequence[DeleteFile]) -> dict[str, frozenset[str]]:
-        with ThreadPoolExecutor(_READ_AT_ONCE, thread_name_prefix=THREADS) as pool:
-            found = zip(deletes, pool.map(named, deletes), strict=True)
-            return {delete.path: paths for delete, paths in found if paths is not None}
+        found = zip(deletes, concurrently(named, deletes), strict=True)
+        return {delete.path: paths for delete, paths in found if paths is not None}
 
     step = RemoveDanglingDeletes(names)
     outcome = context.commit(current, step, "removing such files again is safe", dry_run=dry_run)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 
@@ -30,6 +29,7 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import AssertRefSnapshotId, RemoveSnapshotRefUpdate, SetSnapshotRefUpdate
 
 from icesize import failpoints
+from icesize.concurrency import concurrently, workers
 from icesize.environment import Environment, Stopwatch, rounded
 from icesize.errors import CommitConflict, CommitStateUnknown, IcesizeError, RewriteFailed, TableError
 from icesize.maintenance.restore_plan import Difference, Restoration
@@ -40,7 +40,6 @@ from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.storage import Storage
 from icesize.parquet.files.uncommitted import Uncommitted, uncommitted
 from icesize.parquet.rewriting.merge import merge
-from icesize.parquet.rewriting.threads import THREADS, workers
 from icesize.planning.files import FileFact, PartitionKey
 from icesize.planning.plan import MergeGroup
 from icesize.report import Report
@@ -72,8 +71,6 @@ _TAG_AGE_MS = 86_400_000
 PIECE_BYTES = 8 * 2**20
 END_BYTES = 64 * 2**10
 """Compared of a file and of its copy, and more if a Parquet footer is longer."""
-COPIED_AT_ONCE = 8
-"""Files copied at a time, each holding one piece at most: inside of an object store each is one long request."""
 
 
 @dataclass(frozen=True)
@@ -198,9 +195,7 @@ def _without_deleted_rows(
         names = FileNames(copy_prefix(file.path, owner.prefix), number, 0, owner)
         return merge(MergeGroup((file,), file.partition), settings, names)
 
-    with ThreadPoolExecutor(workers(), thread_name_prefix=THREADS) as pool:
-        # the first that fails cancels those that have not begun
-        results = tuple(pool.map(rewrite, range(len(files)), files))
+    results = tuple(concurrently(lambda each: rewrite(*each), enumerate(files), workers()))
     return with_carried_over_metrics(results, (), io, lambda: settings)
 
 
@@ -232,10 +227,8 @@ def copy_files(io: FileIO, owner: Uncommitted, copies: Sequence[Copy]) -> None:
     whatever storage raises.
     """
     owner.note(copy.new_path for copy in copies)
-    with ThreadPoolExecutor(COPIED_AT_ONCE, thread_name_prefix=THREADS) as pool:
-        # the first that fails cancels those that have not begun
-        for _ in pool.map(lambda copy: _copy(io, owner, copy), copies):
-            pass
+    for _ in concurrently(lambda copy: _copy(io, owner, copy), copies):
+        pass
     failpoints.reach("files-written")
 
 

@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from icesize import failpoints
+from icesize.concurrency import workers
 from icesize.environment import Stopwatch, rounded
 from icesize.maintenance.rounds import carried_out
 from icesize.maintenance.table_context import TableContext
@@ -17,7 +18,7 @@ from icesize.parquet.files.data_file import MergeFailure, RewrittenDeletes
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.uncommitted import Uncommitted, uncommitted
-from icesize.parquet.rewriting.threads import rewrite_in_threads, workers
+from icesize.parquet.rewriting.threads import rewrite_in_threads
 from icesize.planning.delete_plan import DeleteRewrite, plan_delete_rewrites
 from icesize.planning.files import Head, PartitionKey
 from icesize.results import JOINED, SUMMED, Result

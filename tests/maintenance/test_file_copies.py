@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -150,15 +149,6 @@ def test_a_thread_that_was_left_behind_removes_its_copy(table: Table) -> None:
     with pytest.raises(RewriteFailed, match="what it was written for was given up"):
         copy_files(table.io, _GivenUpMeanwhile(table.io).owner, copied(table)[:1])
     assert data_files_on_disk(table) == before
-
-
-def test_only_so_many_at_a_time(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Memory is bounded by threads times pieces: with one thread files are copied one after the other."""
-    monkeypatch.setattr(copies, "COPIED_AT_ONCE", 1)
-    running: set[int] = set()
-    with failpoints.armed("writing", lambda: running.add(threading.get_ident())):
-        make(table, copied(table))
-    assert len(running) == 1
 
 
 @pytest.mark.parametrize("file_format", ["ORC", "AVRO", "PARQUET"])

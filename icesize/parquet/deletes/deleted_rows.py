@@ -9,15 +9,12 @@ from typing import Protocol
 
 from pyroaring import BitMap
 
+from icesize.concurrency import IO_THREADS, NOT_AHEAD, Ahead
 from icesize.parquet.deletes.equality import EqualRows
 from icesize.parquet.deletes.positions import NamedRows
 from icesize.parquet.files.settings import WriteSettings
-from icesize.parquet.reading.ahead import NOT_AHEAD, Ahead
 from icesize.parquet.reading.prefetch import Fetched
 from icesize.planning.files import DeleteFile, FileFact, PartitionKey
-
-_READ_AT_ONCE = 8
-"""Remote delete files that are under way at a time: mostly small, and each a round trip away."""
 
 
 class DeletedRows(Protocol):
@@ -106,7 +103,7 @@ def _ahead(deletes: Sequence[DeleteFile], settings: WriteSettings, fetched: Fetc
     if remote < 2:
         yield NOT_AHEAD if fetched is None else fetched.ahead
         return
-    with closing(Ahead(min(_READ_AT_ONCE, remote))) as own:
+    with closing(Ahead(min(IO_THREADS, remote))) as own:
         yield own
 
 

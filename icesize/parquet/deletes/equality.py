@@ -14,13 +14,13 @@ from pyarrow import types
 from pyiceberg.schema import Schema, prune_columns
 from pyroaring import BitMap
 
+from icesize.concurrency import Ahead
 from icesize.parquet.deletes.delete_files import UnreadableDeletesError, begun, opened
 from icesize.parquet.deletes.key_lookup import KeyLookup, Numbers, comparable
 from icesize.parquet.deletes.positions import add_positions, by_code
 from icesize.parquet.files.metrics import leaves
 from icesize.parquet.files.partitioning import source_path
 from icesize.parquet.files.settings import NAME_MAPPING, WriteSettings
-from icesize.parquet.reading.ahead import Ahead
 from icesize.parquet.reading.inputs import of_size, read_inputs
 from icesize.parquet.reading.prefetch import Fetched
 from icesize.parquet.reading.projection import Projection, field_id, with_ids

@@ -16,9 +16,9 @@ from pyarrow import types
 from pyiceberg.types import LongType, NestedField, StringType
 from pyroaring import BitMap
 
+from icesize.concurrency import Ahead
 from icesize.parquet.deletes.delete_files import UnreadableDeletesError, begun, blaming, opened
 from icesize.parquet.files.storage import Storage
-from icesize.parquet.reading.ahead import Ahead
 from icesize.parquet.reading.projection import field_id
 from icesize.planning.delete_reach import may_hit, may_lie_between, only_path, plain_path
 from icesize.planning.files import DeleteFile, FileFact

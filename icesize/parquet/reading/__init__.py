@@ -1,6 +1,5 @@
 """Rows of data files in the table's current schema.
 
-- `ahead`: work on a row of items that runs ahead of whoever takes its results, in threads of its own
 - `casting`: arrays of one Arrow type -> arrays of another, level by level, without losing a NULL
 - `conservation`: counts of the values and NULLs of each column, and its least and greatest value, of the rows that were
   read: files that take their place have the same

@@ -13,13 +13,13 @@ import pyarrow.parquet as pq
 from pyarrow import types
 from pyroaring import BitMap
 
+from icesize.concurrency import NOT_AHEAD
 from icesize.errors import RewriteFailed
 from icesize.parquet.files.settings import Limits, WriteSettings
 from icesize.parquet.format.footer import Chunk, Footer, read_footer
 from icesize.parquet.format.refusals import CopyRefused, DamagedFile, log_internal_error
 from icesize.parquet.format.schema import Column
 from icesize.parquet.format.sources import Source, StreamSource
-from icesize.parquet.reading.ahead import NOT_AHEAD
 from icesize.parquet.reading.casting import CastingError
 from icesize.parquet.reading.conservation import Conservation
 from icesize.parquet.reading.prefetch import Fetched

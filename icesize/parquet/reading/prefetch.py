@@ -9,11 +9,11 @@ from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, closing
 from typing import IO
 
+from icesize.concurrency import NOT_AHEAD, Ahead
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.storage import local_folder
 from icesize.parquet.format.refusals import Refusal
 from icesize.parquet.format.sources import BytesSource, LocalSource, SectionSource, Source
-from icesize.parquet.reading.ahead import NOT_AHEAD, Ahead
 from icesize.planning.files import FileFact
 
 

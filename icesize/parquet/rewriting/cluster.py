@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
+from icesize.concurrency import workers
 from icesize.errors import RewriteFailed
 from icesize.parquet.files.data_file import Merged, MergeResult, Results
 from icesize.parquet.files.names import FileNames
@@ -21,7 +22,7 @@ from icesize.parquet.reading.conservation import Conservation
 from icesize.parquet.reading.inputs import of_size, read_inputs
 from icesize.parquet.reading.prefetch import Fetched
 from icesize.parquet.rewriting.merge import Job, begun
-from icesize.parquet.rewriting.threads import results_in_threads, workers
+from icesize.parquet.rewriting.threads import results_in_threads
 from icesize.parquet.writing.encoding import nan_columns
 from icesize.parquet.writing.sorted_files import SortedFiles, Target
 from icesize.parquet.writing.spill import Spill, SpilledRows

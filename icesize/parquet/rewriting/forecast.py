@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
 from pyroaring import BitMap
 
+from icesize.concurrency import concurrently
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.format.pages import data_pages, dictionary_page
 from icesize.parquet.format.refusals import CopyRefused, Refusal
@@ -25,7 +25,6 @@ FILES_PER_GROUP = 4
 """Of so many groups, spread over the plan, so many files each are looked at: 64 small reads."""
 COPY_COST = 1 / 8
 """Time of copying a byte by pages, of decoding and encoding it: 500 MB/s against 65."""
-_THREADS = 8
 
 
 class _Stored:
@@ -76,8 +75,7 @@ def forecast(groups: Sequence[MergeGroup], settings: WriteSettings) -> Forecast:
     likely = [likely_copied(group.inputs, settings) for group in groups]
     worth = [n for n, files in enumerate(likely) if _bytes_of(files) >= settings.limits.least_copied_bytes]
     chosen = [*_spread(worth, MOST_GROUPS)]
-    with ThreadPoolExecutor(_THREADS) as pool:
-        seen = [_scan(groups[n], likely[n], settings, pool) for n in chosen]
+    seen = [_scan(groups[n], likely[n], settings) for n in chosen]
     seen_bytes = sum(scan.bytes_seen for scan in seen)
     share = sum(_bytes_of(likely[n]) for n in worth) / seen_bytes if seen_bytes else 0.0
     copied, pages = round(share * sum(s.bytes_copied for s in seen)), round(share * sum(s.pages for s in seen))
@@ -105,7 +103,7 @@ def work_bytes(inputs: Sequence[FileFact], settings: WriteSettings) -> int:
     return size - round((1 - COPY_COST) * likely) if likely >= settings.limits.least_copied_bytes else size
 
 
-def _scan(group: MergeGroup, likely: Sequence[FileFact], settings: WriteSettings, pool: ThreadPoolExecutor) -> _Scan:
+def _scan(group: MergeGroup, likely: Sequence[FileFact], settings: WriteSettings) -> _Scan:
     """Ask of a few files what a merge would do with the group; of all of them where they are few."""
     files = [*_spread(likely, FILES_PER_GROUP)]
     whole = len(files) == len(likely)
@@ -118,7 +116,7 @@ def _scan(group: MergeGroup, likely: Sequence[FileFact], settings: WriteSettings
     with ExitStack() as opened:
 
         def find(wanted: Sequence[FileFact]) -> list[Source | Refusal]:
-            return list(pool.map(lambda file: _stored(file, settings, opened), wanted))
+            return list(concurrently(lambda file: _stored(file, settings, opened), wanted))
 
         try:
             plan = plan_copy(facts, outputs, settings, find, bytes_seen / _bytes_of(likely), deleted)

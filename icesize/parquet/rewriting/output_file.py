@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from icesize import failpoints
+from icesize.concurrency import Ahead
 from icesize.errors import RewriteFailed
 from icesize.parquet.copying.assembly import Assembled, Assembly
 from icesize.parquet.copying.compatibility import check_together
@@ -35,7 +36,6 @@ from icesize.parquet.format.schema import Column
 from icesize.parquet.format.sources import Readable, StreamSource
 from icesize.parquet.format.statistics import count_of, merge_statistics, null_count, order_of
 from icesize.parquet.format.thrift import binary
-from icesize.parquet.reading.ahead import Ahead
 from icesize.parquet.reading.conservation import Conservation, Count
 from icesize.parquet.rewriting.decoded_rows import EncodedRows
 from icesize.planning.files import FileFact, PartitionKey

@@ -8,11 +8,11 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import pyarrow as pa
 
+from icesize.concurrency import concurrently, workers
 from icesize.errors import RewriteFailed
 from icesize.parquet.files.data_file import MergeFailure, Results, Rewritten, Written
 from icesize.parquet.files.names import FileNames
@@ -25,9 +25,6 @@ from icesize.planning.plan import MergeGroup
 
 G = TypeVar("G")
 T = TypeVar("T")
-
-THREADS = "icesize-files"
-"""How the threads are called that write files."""
 
 
 def merge_in_threads(
@@ -90,18 +87,9 @@ def rewrite_in_threads(
             result = MergeFailure(str(error))
         keep(number, result)
 
-    with ThreadPoolExecutor(max(1, min(threads or workers(), len(groups))), thread_name_prefix=THREADS) as pool:
-        try:
-            for future in [pool.submit(work, number) for number in groups]:
-                future.result()
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-
-
-def workers() -> int:
-    """How many threads rewrite files: at least two, while one group waits for storage the other computes."""
-    return max(2, os.cpu_count() or 2)
+    # a group may take as long as a hundred others: none waits until it is done
+    for _ in concurrently(work, groups, min(threads or workers(), len(groups)), waiting=len(groups)):
+        pass
 
 
 def write_in_threads(
@@ -112,10 +100,9 @@ def write_in_threads(
     The n-th thread takes along what `absorption` gives to writer n. Raises as `rewrite_failed` does, and what
     `write_with` raises; the `owner` knows of the files that other parts have finished by then.
     """
-    with ThreadPoolExecutor(max(1, len(parts)), thread_name_prefix=THREADS) as pool:
-        running = [
-            pool.submit(write_with, absorption, number, [part], settings, FileNames(owner.prefix, number, 0, owner))
-            for number, part in enumerate(parts)
-        ]
-        with rewrite_failed("write the batch"):
-            return Written.together(future.result() for future in running)
+
+    def write(number: int) -> Written:
+        return write_with(absorption, number, [parts[number]], settings, FileNames(owner.prefix, number, 0, owner))
+
+    with rewrite_failed("write the batch"):
+        return Written.together(concurrently(write, range(len(parts)), len(parts)))

@@ -12,6 +12,7 @@ from functools import partial
 
 import pyarrow as pa
 
+from icesize.concurrency import IO_THREADS
 from icesize.parquet.files.data_file import NewDataFile
 from icesize.parquet.files.new_files import NewFiles
 from icesize.parquet.files.settings import WriteSettings
@@ -28,8 +29,6 @@ OPEN_SHARE = 1 / 16
 default buffer row groups of 8 MiB of Arrow memory, some 60,000 rows."""
 TOP_UP_SHARE = 1 / 20
 """Part of the target that a file must lack to be filled up: less would be a tiny row group."""
-REMOTE_THREADS = 8
-"""An object store needs 2-4 requests to complete an object; one task may write hundreds of small files."""
 LEARN_BYTES = 8 * 2**10
 """A footer of a dozen columns takes 2 KiB."""
 
@@ -180,7 +179,7 @@ def bytes_for_file(open_bytes: float, more_bytes: float, settings: WriteSettings
 class _OpenFiles:
     """Appends rows to the open file of their partition, in row groups of the table's size, and finishes files.
 
-    Local files are finished at once; remote ones in `REMOTE_THREADS` threads, twice as many at most waiting. An error
+    Local files are finished at once; remote ones in `IO_THREADS` threads, twice as many at most waiting. An error
     of any file is raised by a later call, at the latest by `files`. `open` files are in the order in which they were
     opened, `density` learns from the rows. Call `close` in
     the end.
@@ -194,7 +193,7 @@ class _OpenFiles:
         self._sort_order_id = None if sorter is None else sorter.order_id
         self._runs: dict[PartitionKey, int | None] = {}
         self.open: dict[PartitionKey, FileEncoder] = {}
-        self._pool = ThreadPoolExecutor(REMOTE_THREADS)  # without threads as long as all files are local
+        self._pool = ThreadPoolExecutor(IO_THREADS)  # without threads as long as all files are local
         self._waiting: deque[Future[NewDataFile]] = deque()
         self._done: list[NewDataFile] = []
 
@@ -244,7 +243,7 @@ class _OpenFiles:
         future = self._pool.submit(encoder.finish)
         self._new_files.close_by(encoder.path, partial(_give_up, encoder, future))
         self._waiting.append(future)
-        if len(self._waiting) > 2 * REMOTE_THREADS:
+        if len(self._waiting) > 2 * IO_THREADS:
             self._done.append(self._waiting.popleft().result())
 
     def files(self) -> list[NewDataFile]:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -25,6 +24,7 @@ from pyiceberg.manifest import ManifestContent, ManifestFile
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 
+from icesize.concurrency import concurrently
 from icesize.environment import MAX_CONCURRENT_DELETES
 from icesize.table.catalog.history import read_metadata_file
 from icesize.table.catalog.locations import FOLDER_PROPERTIES, is_addressable, is_inside, normalised
@@ -62,18 +62,17 @@ def candidates_of(journal: Journal, kept: Reachable, kept_ids: Iterable[int], io
         manifests = read_list(io, expired.manifest_list)
         return _what_is_left(m for m in manifests if m.manifest_path not in to_read and m.manifest_path not in kept)
 
-    with ThreadPoolExecutor(READERS) as pool:
-        for expired, manifests in zip(due, pool.map(listed, due), strict=True):
-            if manifests is None:
-                continue
-            base = expired.parent_id is None or expired.parent_id not in ids
-            for manifest in manifests:
-                found[manifest.manifest_path] = "manifests", manifest.manifest_length
-                if base or manifest.added_snapshot_id == expired.snapshot_id:
-                    to_read.setdefault(manifest.manifest_path, (manifest, base))
-            found[expired.manifest_list] = "manifest_lists", 0
-        for entries in pool.map(lambda each: _what_is_left(_files(io, *each)), to_read.values()):
-            found.update(entries or ())
+    for expired, manifests in zip(due, concurrently(listed, due, READERS), strict=True):
+        if manifests is None:
+            continue
+        base = expired.parent_id is None or expired.parent_id not in ids
+        for manifest in manifests:
+            found[manifest.manifest_path] = "manifests", manifest.manifest_length
+            if base or manifest.added_snapshot_id == expired.snapshot_id:
+                to_read.setdefault(manifest.manifest_path, (manifest, base))
+        found[expired.manifest_list] = "manifest_lists", 0
+    for entries in concurrently(lambda each: _what_is_left(_files(io, *each)), to_read.values(), READERS):
+        found.update(entries or ())
     others = dict.fromkeys(journal.files, ("other_files", 0))
     return {path: what for path, what in (others | found).items() if path not in kept}
 
@@ -103,15 +102,14 @@ def old_metadata_files(metadata: TableMetadata, io: FileIO) -> Iterator[str]:
     """
     logged = [entry.metadata_file for entry in metadata.metadata_log]
     seen = {normalised(path) for path in logged}
-    with ThreadPoolExecutor(READERS) as pool:
-        while logged:
-            # its log, oldest first; none when it is gone
-            log = (read_metadata_file(io, logged[0]) or {}).get("metadata-log", ())
-            older = [path for entry in log if normalised(path := str(entry["metadata-file"])) not in seen]
-            seen |= {normalised(path) for path in older}
-            there = pool.map(lambda path: io.new_input(path).exists(), older)
-            logged = [path for path, exists in zip(older, there, strict=True) if exists]
-            yield from logged
+    while logged:
+        # its log, oldest first; none when it is gone
+        log = (read_metadata_file(io, logged[0]) or {}).get("metadata-log", ())
+        older = [path for entry in log if normalised(path := str(entry["metadata-file"])) not in seen]
+        seen |= {normalised(path) for path in older}
+        there = concurrently(lambda path: io.new_input(path).exists(), older)
+        logged = [path for path, exists in zip(older, there, strict=True) if exists]
+        yield from logged
 
 
 @dataclass

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +16,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import BadRequestError, NoSuchIcebergTableError, NoSuchNamespaceError
 from pyiceberg.table import Table
 
+from icesize.concurrency import concurrently
 from icesize.errors import TableNotFound, UnsupportedTable
 from icesize.table.catalog import opening
 from icesize.table.catalog.access_errors import brief
@@ -28,8 +27,6 @@ from icesize.units import format_count
 
 MOST_TABLES = 2_000
 """Tables of a catalog that are loaded: at a tenth of a second each, eight at a time, half a minute."""
-LOADED_AT_ONCE = 8
-"""Requests to the catalog at a time: few enough for one that serves others."""
 MOST_NAMED = 3
 """Tables that a note names."""
 
@@ -61,16 +58,15 @@ def other_tables(table: Table, due: Sequence[str], most_tables: int = MOST_TABLE
     names: list[Name] = []
     loaded: list[Table | str | None] = []
     doubts: list[str] = []
-    with nullcontext() if in_turn else ThreadPoolExecutor(LOADED_AT_ONCE) as pool:
-        each: Callable[..., Iterable[Any]] = pool.map if pool else map
-        try:
-            for _ in range(2):  # a table may be renamed into a namespace that was listed before
-                listed = set(_names(catalog, each, doubts)).difference(names, [own])
-                new = sorted(listed, key=lambda name: (name[:-1] != own[:-1], name))
-                loaded += each(lambda name: _loaded(catalog, name, overlaps), new[: max(0, most_tables - len(names))])
-                names += new
-        except Exception as error:  # of whatever the catalog is reached by
-            doubts.append(f"the catalog cannot list its tables ({brief(error)})")
+    each: Callable[..., Iterable[Any]] = map if in_turn else concurrently
+    try:
+        for _ in range(2):  # a table may be renamed into a namespace that was listed before
+            listed = set(_names(catalog, each, doubts)).difference(names, [own])
+            new = sorted(listed, key=lambda name: (name[:-1] != own[:-1], name))
+            loaded += each(lambda name: _loaded(catalog, name, overlaps), new[: max(0, most_tables - len(names))])
+            names += new
+    except Exception as error:  # of whatever the catalog is reached by
+        doubts.append(f"the catalog cannot list its tables ({brief(error)})")
     needed, found = Reachable(), [each for each in loaded if isinstance(each, Table)]
     failed = [each for each in loaded if isinstance(each, str)]
     for other in found:

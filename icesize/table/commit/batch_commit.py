@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -13,6 +12,7 @@ from typing import Any
 from pyiceberg.io import FileIO
 
 from icesize import failpoints
+from icesize.concurrency import concurrently
 from icesize.environment import Environment, Stopwatch, rounded
 from icesize.errors import RewriteFailed
 from icesize.parquet.files.data_file import (
@@ -44,7 +44,6 @@ from icesize.table.state.handle import Current, TableHandle
 LONG_RUN_SECONDS = 12 * 3600
 """Half of the least age at which orphan cleanup, ours and Iceberg's, takes a file: what runs shorter need not look, and
 a commit that looks has hours left for its attempts."""
-_THREADS = 16
 
 
 @dataclass(frozen=True)
@@ -220,8 +219,7 @@ def check_still_there(handle: TableHandle, paths: Sequence[str], watch: Stopwatc
 
 def missing_files(io: FileIO, paths: Sequence[str]) -> list[str]:
     """Those files that are not on storage; raises whatever the storage raises."""
-    with ThreadPoolExecutor(_THREADS) as pool:
-        there = list(pool.map(lambda path: io.new_input(path).exists(), paths))
+    there = concurrently(lambda path: io.new_input(path).exists(), paths)
     return [path for path, exists in zip(paths, there, strict=True) if not exists]
 
 

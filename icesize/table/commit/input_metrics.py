@@ -9,12 +9,12 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import islice
 
 from pyiceberg.io import FileIO
 
+from icesize.concurrency import concurrently
 from icesize.parquet.files.data_file import CopiedFile, FileMetrics, FinishedFile, Merged, NewDataFile, Rewritten
 from icesize.parquet.files.metrics import carry_over
 from icesize.parquet.files.settings import WriteSettings
@@ -61,9 +61,8 @@ def metrics_of(files: Iterable[FileFact], io: FileIO) -> dict[str, FileMetrics]:
         if file.manifest_path:
             wanted[file.manifest_path].add(file.path)
     found: dict[str, FileMetrics] = {}
-    with ThreadPoolExecutor(_THREADS) as pool:
-        for part in pool.map(lambda item: _read_what_is_there(io, *item), wanted.items()):
-            found |= part
+    for part in concurrently(lambda item: _read_what_is_there(io, *item), wanted.items(), _THREADS):
+        found |= part
     return found
 
 

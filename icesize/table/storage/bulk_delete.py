@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
-from collections import deque
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from pyiceberg.io import FileIO
 from pyiceberg.io.fsspec import FsspecFileIO
 
+from icesize.concurrency import concurrently
 from icesize.environment import MAX_CONCURRENT_DELETES
 from icesize.errors import TableError
 from icesize.table.catalog.access_errors import brief
@@ -68,26 +67,11 @@ def delete_all(
     """
     done = 0
     failures: dict[str, str] = {}
-    running: deque[tuple[str, Future[str | None]]] = deque()
-
-    def take() -> None:
-        nonlocal done
-        location, attempt = running.popleft()
-        if failure := attempt.result():
+    attempts = concurrently(lambda location: (location, _try(delete, location)), locations, max_concurrent)
+    for done, (location, failure) in enumerate(attempts, 1):
+        if failure:
             failures[location] = failure
-        done += 1
         progress(done)
-
-    pool = ThreadPoolExecutor(max_concurrent)
-    try:
-        for location in locations:
-            running.append((location, pool.submit(_try, delete, location)))
-            if len(running) >= 4 * max_concurrent:
-                take()
-        while running:
-            take()
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
     return Deleted(done - len(failures), tuple(failures), next(iter(failures.values()), ""))
 
 

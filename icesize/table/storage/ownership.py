@@ -10,12 +10,12 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 
 from pyiceberg.io import FileIO
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 
+from icesize.concurrency import concurrently
 from icesize.errors import TableError, UnsupportedTable
 from icesize.table.catalog.access_errors import brief
 from icesize.table.catalog.history import uncompressed
@@ -27,7 +27,6 @@ _METADATA = (".metadata.json", ".metadata.json.gz")  # also what Java writes whe
 _HEAD_BYTES = 4096
 """Where every known writer has put the table's UUID; the whole file is read when it is not there."""
 _UUID = re.compile(rb'"table-uuid"\s*:\s*"([^"]*)"')
-_READERS = 8
 
 
 _GC_ENABLED = "gc.enabled"
@@ -72,14 +71,13 @@ def check_metadata_files(
                 return None
             raise
 
-    with ThreadPoolExecutor(_READERS) as pool:
-        for location, found in pool.map(lambda each: (each, owner(each)), locations):
-            if found is not None and found.lower() != uuid.lower():
-                raise TableError(
-                    f"Cannot assign files to tables: {location} is metadata of another table ({found}), whose "
-                    "files lie in the same location; give each table a location of its own",
-                    location=location,
-                )
+    for location, found in concurrently(lambda each: (each, owner(each)), locations):
+        if found is not None and found.lower() != uuid.lower():
+            raise TableError(
+                f"Cannot assign files to tables: {location} is metadata of another table ({found}), whose "
+                "files lie in the same location; give each table a location of its own",
+                location=location,
+            )
 
 
 def check_alone(table: Table, lister: Lister = list_files) -> None:

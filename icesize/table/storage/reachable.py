@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from pyiceberg.io import FileIO
@@ -11,6 +10,7 @@ from pyiceberg.manifest import ManifestFile
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
+from icesize.concurrency import concurrently
 from icesize.table.catalog.locations import normalised
 from icesize.table.manifests.facts import read_facts
 from icesize.table.manifests.lists import read_list
@@ -63,12 +63,11 @@ class Reachable:
             manifests = read_list(io, snapshot.manifest_list)
             return [m for m in manifests if m.manifest_path not in self._read and m.manifest_path not in found]
 
-        with ThreadPoolExecutor(READERS) as pool:
-            for manifests in pool.map(listed, new):
-                found.update({manifest.manifest_path: manifest for manifest in manifests})
-            for paths in pool.map(lambda manifest: read_facts(io, manifest).paths(), found.values()):
-                for path in paths:
-                    self._add(path)
+        for manifests in concurrently(listed, new, READERS):
+            found.update({manifest.manifest_path: manifest for manifest in manifests})
+        for paths in concurrently(lambda manifest: read_facts(io, manifest).paths(), found.values(), READERS):
+            for path in paths:
+                self._add(path)
         read = [*found, *(snapshot.manifest_list for snapshot in new)]
         for path in read:
             self._add(path)

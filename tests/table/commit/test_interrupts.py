@@ -20,8 +20,8 @@ from pyiceberg.table import Table
 
 import icesize
 from icesize import failpoints
+from icesize.concurrency import THREADS
 from icesize.environment import Environment, PendingCommit
-from icesize.parquet.rewriting import threads
 from icesize.sized_table import SizedTable
 from tests.support.tables import (
     check,
@@ -140,7 +140,7 @@ def call_until(lake: SqlCatalog, work: Work, steps: _Steps) -> list[PendingCommi
     # a pool whose end was cut short lets its threads go when it is collected
     gc.collect()
     for thread in threading.enumerate():
-        if thread.name.startswith(threads.THREADS):
+        if thread.name.startswith(THREADS):
             thread.join()
     return told
 

@@ -1,15 +1,44 @@
-"""Work on a row of items that runs ahead of whoever takes its results, in threads of its own."""
+"""Runs functions over items in threads, with results in the order of the items.
+
+All threads that wait for storage or a catalog are made here.
+"""
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from itertools import islice
 from typing import TypeVar
 
 A = TypeVar("A")
 B = TypeVar("B")
+
+THREADS = "icesize"
+"""The names of all threads begin with this."""
+IO_THREADS = 8
+"""Requests to storage or to a catalog that run at the same time. They hide the latency of object stores and stay far
+below the request limits of a prefix."""
+
+
+def workers() -> int:
+    """Return the number of threads that rewrite files: at least two, so that one computes while the other waits."""
+    return max(2, os.cpu_count() or 2)
+
+
+def concurrently(
+    function: Callable[[A], B], items: Iterable[A], threads: int = IO_THREADS, waiting: int | None = None
+) -> Iterator[B]:
+    """Yield the results of `function` in the order of the items, from several threads.
+
+    At most `threads` + `waiting` items are taken before their results are used; `waiting` is 3 x `threads` by default.
+    The first error is raised in place of its result; calls that run are finished, and no others begin. The same holds
+    if the caller stops early.
+    """
+    with closing(Ahead(max(1, threads))) as ahead:
+        yield from ahead.map(function, items, 3 * threads if waiting is None else waiting)
 
 
 class Ahead:
@@ -19,7 +48,7 @@ class Ahead:
     """
 
     def __init__(self, threads: int) -> None:
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="icesize-ahead") if threads else None
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix=THREADS) if threads else None
         self._threads = threads
 
     def close(self) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from icesize.parquet.reading.ahead import NOT_AHEAD, Ahead
+from icesize.concurrency import NOT_AHEAD, Ahead, concurrently
 
 
 @pytest.fixture(params=[2, 3, 8])
@@ -71,3 +71,32 @@ def test_nothing_works_on_when_it_is_closed() -> None:
     assert sorted(begun) == sorted(done)
     assert len(begun) <= 3
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("icesize-ahead")]
+
+
+def test_no_more_calls_run_than_there_are_threads() -> None:
+    """The threads bound the memory and the requests that run at the same time."""
+    used = set(concurrently(lambda item: threading.get_ident(), range(100), threads=3))
+    assert 1 <= len(used) <= 3
+
+
+def test_items_are_taken_only_when_they_are_needed() -> None:
+    """A listing of a million files is never held as a whole."""
+    taken = list[int]()
+    items = (taken.append(item) or item for item in range(100))
+    results = concurrently(lambda item: item, items, threads=2, waiting=3)
+    assert next(results) == 0
+    assert len(taken) <= 5
+    assert list(results) == list(range(1, 100))
+
+
+def test_the_first_error_ends_the_calls() -> None:
+    """Nothing begins after a failure was raised."""
+    begun = list[int]()
+
+    def fail(item: int) -> None:
+        begun.append(item)
+        raise ValueError(item)
+
+    with pytest.raises(ValueError, match=r"^0$"):
+        list(concurrently(fail, range(1000), threads=2, waiting=2))
+    assert len(begun) < 10
