@@ -48,7 +48,7 @@ from icesize.parquet.format.footer import read_footer
 from icesize.parquet.format.sources import LocalSource
 from icesize.parquet.rewriting.merge import merge
 from icesize.parquet.writing.row_writer import use_system_memory
-from icesize.planning.plan import MergeGroup
+from icesize.planning.plan import MergeTask
 from tests.support.parquet_files import fact, local, schema_of, settings_of, write_one
 
 WAYS = ("copy", "renumber", "encode again", "decode")
@@ -176,7 +176,7 @@ def _moved(files: Files, plan: ColumnPlan) -> None:
 def _decode(files: Files, number: int) -> None:
     settings = replace(files.settings, merge_by_copying=False)
     inputs = tuple(map(fact, files.written))
-    merge(MergeGroup(inputs, inputs[0].partition), settings, FileNames("columns", number, 0))
+    merge(MergeTask(inputs, inputs[0].partition), settings, FileNames("columns", number, 0))
 
 
 def measured(folder: Path, name: str, files: int, rows: int, rounds: int) -> dict[str, Any]:

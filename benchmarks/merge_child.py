@@ -100,7 +100,7 @@ def _ours(job: Job, policy: dict[str, object]) -> Once:
     from icesize.parquet.files.names import FileNames
     from icesize.parquet.rewriting.merge import merge
     from icesize.parquet.writing.row_writer import use_system_memory
-    from icesize.planning.plan import MergeGroup
+    from icesize.planning.plan import MergeTask
 
     use_system_memory()
     policy = {"target-file-size-bytes": TARGET_BYTES} | policy
@@ -109,7 +109,7 @@ def _ours(job: Job, policy: dict[str, object]) -> Once:
     )
     (partition,) = files.partitions.values()
     inputs = sorted(partition.small, key=lambda input_file: input_file.path)
-    task, settings = MergeGroup(tuple(inputs), inputs[0].partition), current.settings()
+    task, settings = MergeTask(tuple(inputs), inputs[0].partition), current.settings()
 
     def once() -> list[str]:
         return [file.path.removeprefix("file://") for file in merge(task, settings, FileNames("merge", 0, 0)).files]

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from icesize.planning.filters import FilterUse
     from icesize.planning.inspection import Inspection
     from icesize.planning.merging.simulation import PolicyComparison
-    from icesize.planning.plan import MergeGroup, Plan
+    from icesize.planning.plan import MergeTask, Plan
     from icesize.presentation.overview import Overview
     from icesize.spark.stream.process_state import TableSource
     from icesize.spark.stream.sink import Sink
@@ -664,7 +664,7 @@ class _InSpark:
     most_bytes: None = None
 
     def merge(
-        self, groups: Mapping[int, MergeGroup], settings: WriteSettings, owner: Uncommitted, progress: Progress
+        self, groups: Mapping[int, MergeTask], settings: WriteSettings, owner: Uncommitted, progress: Progress
     ) -> Results:
         from icesize.spark.engine.merge_job import run_merges
 

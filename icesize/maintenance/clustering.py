@@ -28,7 +28,7 @@ from icesize.planning.cluster_by import ClusterBy, ClusterFile
 from icesize.planning.clustering.depth import by_column
 from icesize.planning.clustering.planner import plan_clusters
 from icesize.planning.files import Layout, PartitionKey
-from icesize.planning.plan import MergeGroup, Plan
+from icesize.planning.plan import MergeTask, Plan
 from icesize.report import Report
 from icesize.table.commit import submit
 from icesize.table.commit.batch_commit import Outcome, WrittenBatch, rewrite
@@ -121,7 +121,7 @@ class ClusterScan:
             plan = self.plan(budget_bytes, contested, leave_small)
         return plan
 
-    def part_of(self, whole: Plan, groups: Sequence[MergeGroup]) -> tuple[Plan, tuple[str, ...]]:
+    def part_of(self, whole: Plan, groups: Sequence[MergeTask]) -> tuple[Plan, tuple[str, ...]]:
         """What to do now of a plan that was made before, as `as_they_are` says."""
         plan, lost = as_they_are(whole, groups, self.layout, (f.fact for files in self.files.values() for f in files))
         if plan.clustering is None:
@@ -155,7 +155,7 @@ def cluster_and_commit(
     `commit_lock` is that of `rewrite`. Raises TableError, CommitConflict, CommitStateUnknown or RewriteFailed.
     """
 
-    def run(groups: Mapping[int, MergeGroup], settings: WriteSettings, owner: Uncommitted) -> Results:
+    def run(groups: Mapping[int, MergeTask], settings: WriteSettings, owner: Uncommitted) -> Results:
         details = plan.clustering
         if details is None:
             raise AssertionError("a plan of another kind")
@@ -228,7 +228,7 @@ def cluster(
         scan, whole = _planned(context, replace(wish, by=None, strategy=None))
     whole = noting_rounds(replace(whole, notes=(*kept.sentences, *whole.notes)), most_bytes)
 
-    def run(groups: Sequence[MergeGroup], is_first: bool) -> Report:
+    def run(groups: Sequence[MergeTask], is_first: bool) -> Report:
         now = scan if is_first else again()
         plan, lost = now.part_of(whole, groups)
         report = _report(context, now, plan, progress, kept.sentences)

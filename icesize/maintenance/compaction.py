@@ -25,7 +25,7 @@ from icesize.planning.delete_plan import DeleteRewrite, plan_delete_rewrites
 from icesize.planning.delete_reach import is_due
 from icesize.planning.files import Layout, PartitionKey, SkipReason
 from icesize.planning.merging.planner import plan_merges
-from icesize.planning.plan import MergeGroup, Plan
+from icesize.planning.plan import MergeTask, Plan
 from icesize.policy import SizePolicy
 from icesize.report import Report
 from icesize.table.catalog.history import head_snapshot, summary_of
@@ -80,7 +80,7 @@ def compact(
     if on_plan is not None:
         on_plan(_forecast(selection, whole))
 
-    def run(groups: Sequence[MergeGroup], is_first: bool) -> Report:
+    def run(groups: Sequence[MergeTask], is_first: bool) -> Report:
         now = selection if is_first else again()
         owned = (now.layout.partitions.get(group.partition) for group in groups)
         files = (file for facts in owned if facts for file in facts.small + facts.large)

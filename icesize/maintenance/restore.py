@@ -41,7 +41,7 @@ from icesize.parquet.files.storage import Storage
 from icesize.parquet.files.uncommitted import Uncommitted, uncommitted
 from icesize.parquet.rewriting.merge import merge
 from icesize.planning.files import FileFact, PartitionKey
-from icesize.planning.plan import MergeGroup
+from icesize.planning.plan import MergeTask
 from icesize.report import Report
 from icesize.table.catalog import opening
 from icesize.table.catalog.access_errors import brief, readable, storage_errors
@@ -193,7 +193,7 @@ def _without_deleted_rows(
 
     def rewrite(number: int, file: FileFact) -> Rewritten:
         names = FileNames(copy_prefix(file.path, owner.prefix), number, 0, owner)
-        return merge(MergeGroup((file,), file.partition), settings, names)
+        return merge(MergeTask((file,), file.partition), settings, names)
 
     results = tuple(concurrently(lambda each: rewrite(*each), enumerate(files), workers()))
     return with_carried_over_metrics(results, (), io, lambda: settings)

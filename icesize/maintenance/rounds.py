@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 from icesize.errors import CommitConflict, CommitStateUnknown, IcesizeError, RewriteFailed, is_from_outside
 from icesize.planning.delete_plan import DeleteRewrite
 from icesize.planning.files import FileFact, Layout
-from icesize.planning.plan import MergeGroup, Plan
+from icesize.planning.plan import MergeTask, Plan
 from icesize.table.catalog.access_errors import said
 from icesize.units import DURATION_EXAMPLES, SIZE_EXAMPLES, bytes_of, format_bytes, format_count, seconds_of
 
@@ -53,7 +53,7 @@ def noting_rounds(plan: Plan, most_bytes: int | None) -> Plan:
     return replace(plan, notes=(*plan.notes, hint))
 
 
-S = TypeVar("S", bound=MergeGroup | DeleteRewrite)
+S = TypeVar("S", bound=MergeTask | DeleteRewrite)
 
 
 def rounds_of(groups: Sequence[S], most_bytes: int | None) -> Iterator[tuple[S, ...]]:
@@ -71,7 +71,7 @@ def rounds_of(groups: Sequence[S], most_bytes: int | None) -> Iterator[tuple[S, 
 
 
 def as_they_are(
-    whole: Plan, groups: Iterable[MergeGroup], layout: Layout, files: Iterable[FileFact]
+    whole: Plan, groups: Iterable[MergeTask], layout: Layout, files: Iterable[FileFact]
 ) -> tuple[Plan, tuple[str, ...]]:
     """The part of a plan that has these groups, on the table as it is now, and sentences about groups that are left
     out of it: another writer has taken some of their input files, or deleted rows of them.
@@ -79,7 +79,7 @@ def as_they_are(
     `files` are those of now that may be among them. The commit looks only for what changed after `layout`.
     """
     facts = {file.path: file for file in files if file.obstacle is None}
-    kept, lost = list[MergeGroup](), list[str]()
+    kept, lost = list[MergeTask](), list[str]()
     for group in groups:
         inputs = tuple(facts[file.path] for file in group.inputs if file.path in facts)
         if len(inputs) == len(group.inputs):

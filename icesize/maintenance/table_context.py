@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from icesize.parquet.files.uncommitted import Uncommitted
     from icesize.parquet.ordering.cluster_order import RowOrder
     from icesize.planning.files import Layout
-    from icesize.planning.plan import MergeGroup, Plan
+    from icesize.planning.plan import MergeTask, Plan
     from icesize.table.commit.batch_commit import Outcome
     from icesize.table.commit.protocol import Step
     from icesize.table.commit.request import CommitOutcome
@@ -42,7 +42,7 @@ REASONS_TOLD = 3
 class ClusterWork:
     """Groups whose rows are to be written in `order`, each under file names with its own prefix; both by number."""
 
-    groups: Mapping[int, MergeGroup]
+    groups: Mapping[int, MergeTask]
     prefixes: Mapping[int, str]
     order: RowOrder
     settings: WriteSettings
@@ -57,7 +57,7 @@ class Engine(Protocol):
         """Bytes that it rewrites before they are committed; None for no bound."""
 
     def merge(
-        self, groups: Mapping[int, MergeGroup], settings: WriteSettings, owner: Uncommitted, progress: Progress
+        self, groups: Mapping[int, MergeTask], settings: WriteSettings, owner: Uncommitted, progress: Progress
     ) -> Results:
         """Merge each group's files, into files that `owner` knows of."""
 
@@ -75,7 +75,7 @@ class InThisProcess:
     most_bytes: int
 
     def merge(
-        self, groups: Mapping[int, MergeGroup], settings: WriteSettings, owner: Uncommitted, progress: Progress
+        self, groups: Mapping[int, MergeTask], settings: WriteSettings, owner: Uncommitted, progress: Progress
     ) -> Results:
         from icesize.parquet.rewriting.threads import merge_in_threads  # with all ways to merge
 

@@ -53,7 +53,7 @@ class FileGroup:
 
 
 @dataclass(frozen=True)
-class MergeGroup(FileGroup):
+class MergeTask(FileGroup):
     """Files of one partition that become `outputs` files. In a merge these are always fewer than `inputs`, but for a
     file that is written again alone, without its deleted rows.
 
@@ -159,7 +159,7 @@ class Plan(Result):
 
     head: Head
     spec_id: int
-    groups: tuple[MergeGroup, ...]
+    groups: tuple[MergeTask, ...]
     skipped: tuple[Skipped, ...]
     outcomes: tuple[PartitionOutcome, ...]
     max_small_files: int

@@ -35,7 +35,7 @@ from icesize.parquet.rewriting.merge import merge
 from icesize.parquet.verify.file import verify
 from icesize.planning.cluster_by import SORT, ClusterBy
 from icesize.planning.files import PartitionKey
-from icesize.planning.plan import MergeGroup
+from icesize.planning.plan import MergeTask
 from integration.writers.cases import Case
 from integration.writers.pool import Made
 from integration.writers.rows import NESTED, id_of, metadata_of, spelt, with_empty_lists
@@ -276,7 +276,7 @@ def _all_by(path: str, case: Case) -> dict[str, frozenset[str]]:
 
 
 def _rewritten(
-    group: MergeGroup, settings: WriteSettings, case: Case
+    group: MergeTask, settings: WriteSettings, case: Case
 ) -> tuple[list[str], dict[str, frozenset[str]], str]:
     if case.path == "absorb":
         written = write_with(Absorption({0: (group,)}), 0, [], settings, NAMES)

@@ -25,7 +25,7 @@ from icesize.parquet.rewriting.copy_merge import CopyPlan, plan_copy
 from icesize.parquet.rewriting.merge import with_enough_outputs
 from icesize.parquet.rewriting.output_file import PageRun
 from icesize.planning.files import FileFact, PartitionKey
-from icesize.planning.plan import MergeGroup
+from icesize.planning.plan import MergeTask
 from integration.writers.pool import Made
 from integration.writers.rows import metadata_of
 
@@ -81,7 +81,7 @@ def _footer(path: str) -> Footer:
     return read_footer(LocalSource(path))
 
 
-def ways_of(group: MergeGroup, settings: WriteSettings, merged: MergeResult) -> dict[str, frozenset[str]]:
+def ways_of(group: MergeTask, settings: WriteSettings, merged: MergeResult) -> dict[str, frozenset[str]]:
     """Return how the bytes of each file moved of which some were copied, by the plan of the merge."""
     names = dict[int, str]()
     with Fetched(settings, 1) as fetched:

@@ -28,7 +28,7 @@ from icesize.parquet.files.data_file import MergeResult
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.rewriting.merge import merge
-from icesize.planning.plan import MergeGroup
+from icesize.planning.plan import MergeTask
 from icesize.sized_table import SizedTable
 from icesize.spark.engine import launch
 from icesize.table.commit.pyiceberg_committer import PyIcebergCommitter
@@ -468,7 +468,7 @@ def test_ctrl_c_while_merging_removes_what_was_merged(table: Table, run: Run, mo
     """Interrupted in the middle of the merges: groups that had finished are removed, too."""
     before, merged = tables.data_files_on_disk(table), []
 
-    def merge_then_interrupt(task: MergeGroup, settings: WriteSettings, names: FileNames, threads: int) -> MergeResult:
+    def merge_then_interrupt(task: MergeTask, settings: WriteSettings, names: FileNames, threads: int) -> MergeResult:
         outcome = merge(task, settings, names, threads)
         merged.append(outcome)
         if len(merged) == 1:

@@ -33,7 +33,7 @@ from icesize.parquet.ordering.cluster_order import RowOrder
 from icesize.parquet.rewriting.merge import merge
 from icesize.planning.cluster_by import ClusterBy
 from icesize.planning.files import PartitionKey
-from icesize.planning.plan import MergeGroup
+from icesize.planning.plan import MergeTask
 from icesize.redaction import is_secret, redacted, remember_secrets, scrub
 from icesize.spark.clustering.gather import Gather, cluster_alone
 from icesize.spark.clustering.scatter import ScanKeys, Scatter
@@ -443,14 +443,14 @@ def test_nothing_public_prints_a_secret(lake: SqlCatalog) -> None:
         table, handle, state, state.handle, current, settings, Storage(current.table.io), source, table.policy,
         icesize.Sink(source, "s"), SinkOptions(), WriteRows(settings, "p"),
         RewriteGroups((), settings, {}, merge), current.table, lake, handle.reader(current.policy), settings.storage,
-        *clustering(MergeGroup((), PartitionKey(0)), settings),
+        *clustering(MergeTask((), PartitionKey(0)), settings),
     ]  # fmt: skip
     for thing in things:
         assert leaks(f"{thing!r} {thing}") == [], type(thing)
     assert leaks(repr(conf)) == list(EVERY), "the scanner would find them"
 
 
-def clustering(task: MergeGroup, settings: WriteSettings) -> list[object]:
+def clustering(task: MergeTask, settings: WriteSettings) -> list[object]:
     """The functions that cluster this task."""
     order = RowOrder.of(ClusterBy(("id",), (1,), "sort", 10**9), settings)
     bins = (((0, task),),)
@@ -475,7 +475,7 @@ def test_tasks_carry_keys_of_storage_and_none_of_the_catalog(mini: MiniRest, tmp
     ), "PyIceberg gives the table's storage all of the catalog's properties"
     settings = current.settings()
     inputs = tuple(small_files(catalog.load_table("db.t"), "a"))
-    task = MergeGroup(inputs, inputs[0].partition)
+    task = MergeTask(inputs, inputs[0].partition)
     functions = [
         WriteRows(settings, "p"), RewriteGroups((((0, task),),), settings, {0: "p"}, merge),
         ReadFiles((inputs,), settings, inputs[0].partition, settings.arrow_schema),

@@ -31,7 +31,7 @@ from icesize.parquet.format.sources import LocalSource
 from icesize.parquet.rewriting.merge import merge
 from icesize.parquet.verify.file import verify
 from icesize.planning.files import FileFact
-from icesize.planning.plan import MergeGroup
+from icesize.planning.plan import MergeTask
 from icesize.redaction import redacted
 from tests.support.copying import KEY, MERGED, spelt_rows
 from tests.support.footers import footer_of, mutants, raw_footer, with_footer
@@ -250,7 +250,7 @@ def _stored(damage: Damage, folder: Path) -> list[FileFact]:
 def attempt(settings: WriteSettings, inputs: Sequence[FileFact]) -> MergeResult | RewriteFailed:
     """What became of a merge."""
     try:
-        return merge(MergeGroup(tuple(inputs), KEY), settings, MERGED)
+        return merge(MergeTask(tuple(inputs), KEY), settings, MERGED)
     except RewriteFailed as error:
         return error
 

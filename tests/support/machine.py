@@ -29,7 +29,7 @@ from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.rewriting.absorb import Absorption, write_with
 from icesize.planning.files import FileFact, PartitionKey
-from icesize.planning.plan import MergeGroup
+from icesize.planning.plan import MergeTask
 from icesize.table.commit.protocol import CommitRequest
 from icesize.table.commit.request import CommitOutcome
 from tests.support.rest_server import MiniRest
@@ -208,7 +208,7 @@ class Water:
     ) -> list[NewDataFile]:
         """New rows as files of the table, not visible yet, and the rows of older files of some partitions in them."""
         settings = WriteSettings.of(table.metadata, table.io.properties, 512 * LIMIT)
-        taken = Absorption({0: tuple(MergeGroup(tuple(files), files[0].partition) for files in absorbed)})
+        taken = Absorption({0: tuple(MergeTask(tuple(files), files[0].partition) for files in absorbed)})
         names = FileNames("test", self.next_id, 0)
         written = write_with(taken, 0, [self.arrow(table, ids, kind)], settings, names)
         assert not written.failed

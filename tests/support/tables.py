@@ -36,7 +36,7 @@ from icesize.parquet.files.uncommitted import uncommitted
 from icesize.parquet.rewriting.merge import merge
 from icesize.parquet.writing.row_writer import write_rows
 from icesize.planning.files import FileFact, Layout, PartitionKey
-from icesize.planning.plan import MergeGroup
+from icesize.planning.plan import MergeTask
 from icesize.table.catalog.history import head_of
 from icesize.table.commit.protocol import Base, CommitRequest
 from icesize.table.commit.pyiceberg_committer import PyIcebergCommitter
@@ -119,7 +119,7 @@ def small_files(table: Table, kind: str | None = None) -> list[FileFact]:
 def merged(table: Table, inputs: Sequence[FileFact]) -> MergeResult:
     """Input files merged into one file, not visible yet."""
     settings = WriteSettings.of(table.metadata, table.io.properties, 512 * LIMIT)
-    task = MergeGroup(tuple(inputs), inputs[0].partition)
+    task = MergeTask(tuple(inputs), inputs[0].partition)
     return MergeResult(task.inputs, merge(task, settings, FileNames("merge", next(_numbers), 0)).files)
 
 

@@ -26,7 +26,7 @@ from icesize.parquet.rewriting.threads import results_in_threads
 from icesize.parquet.writing.encoding import nan_columns
 from icesize.parquet.writing.sorted_files import SortedFiles, Target
 from icesize.parquet.writing.spill import Spill, SpilledRows
-from icesize.planning.plan import MergeGroup
+from icesize.planning.plan import MergeTask
 
 SAMPLE_ROWS = 2**20
 """Keys from which the parts of rows that do not fit into memory are cut, each then within 1% of its share."""
@@ -45,7 +45,7 @@ class TooLarge(Exception):
 
 
 def cluster(
-    group: MergeGroup,
+    group: MergeTask,
     order: RowOrder,
     settings: WriteSettings,
     names: FileNames,
@@ -86,7 +86,7 @@ def cluster(
 
 
 def cluster_in_threads(
-    groups: Mapping[int, MergeGroup],
+    groups: Mapping[int, MergeTask],
     prefixes: Mapping[int, str],
     order: RowOrder,
     settings: WriteSettings,
@@ -104,7 +104,7 @@ def cluster_in_threads(
     names = ("sorted_bytes", "sorted_rows", "scattered_bytes")
     shared = replace(settings, limits=replace(limits, **{name: getattr(limits, name) // shares for name in names}))
 
-    def work(number: int, group: MergeGroup) -> Merged:
+    def work(number: int, group: MergeTask) -> Merged:
         most_rows, moved_rows, reported_bytes = 2 * group.rows, 0, 0  # onto the disk and into files
 
         def moved(rows: int) -> None:

@@ -26,7 +26,7 @@ from icesize.parquet.rewriting.decoded_rows import EncodedRows, empty_like, enco
 from icesize.parquet.rewriting.output_file import Contents, PageRun, write_copied
 from icesize.parquet.rewriting.strategy import Candidate, CopyStrategy, candidate, judge, likely_copied
 from icesize.planning.files import FileFact
-from icesize.planning.plan import FileGroup, MergeGroup
+from icesize.planning.plan import FileGroup, MergeTask
 from icesize.planning.sizing import ROUND_DOWN_RATIO, least_output_bytes
 
 _MOST_AT_ONCE = 2
@@ -56,7 +56,7 @@ class _Unit:
 
 
 def copy_merge(
-    group: MergeGroup, new_files: NewFiles, fetched: Fetched, deleted: Mapping[str, BitMap] = MappingProxyType({})
+    group: MergeTask, new_files: NewFiles, fetched: Fetched, deleted: Mapping[str, BitMap] = MappingProxyType({})
 ) -> MergeResult[CopiedFile]:
     """Write the rows of all input files, but for the `deleted` ones, into `group.outputs` files of about equal size,
     copying what can be copied.
@@ -231,7 +231,7 @@ def _stays_whole(part: Part) -> bool:
 
 
 def _decoded(
-    output: Contents, group: MergeGroup, fetched: Fetched, deleted: Mapping[str, BitMap], counted: Conservation
+    output: Contents, group: MergeTask, fetched: Fetched, deleted: Mapping[str, BitMap], counted: Conservation
 ) -> Iterator[EncodedRows]:
     if not output.decoded:
         return iter(())

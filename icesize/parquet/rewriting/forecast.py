@@ -18,7 +18,7 @@ from icesize.parquet.format.sources import Source
 from icesize.parquet.rewriting.copy_merge import CopyPlan, plan_copy
 from icesize.parquet.rewriting.strategy import Candidate, candidate, forbidden, judge, likely_copied
 from icesize.planning.files import FileFact
-from icesize.planning.plan import Forecast, MergeGroup
+from icesize.planning.plan import Forecast, MergeTask
 
 MOST_GROUPS = 16
 FILES_PER_GROUP = 4
@@ -62,7 +62,7 @@ class _Scan:
     codes: Mapping[str, int] = field(default_factory=dict)
 
 
-def forecast(groups: Sequence[MergeGroup], settings: WriteSettings) -> Forecast:
+def forecast(groups: Sequence[MergeTask], settings: WriteSettings) -> Forecast:
     """What merging `groups` would copy and decode; files that were not looked at are taken to be like those that were.
 
     It is decided as the merge itself decides (`plan_copy`), by footers and dictionaries, so a merge of files that were
@@ -103,7 +103,7 @@ def work_bytes(inputs: Sequence[FileFact], settings: WriteSettings) -> int:
     return size - round((1 - COPY_COST) * likely) if likely >= settings.limits.least_copied_bytes else size
 
 
-def _scan(group: MergeGroup, likely: Sequence[FileFact], settings: WriteSettings) -> _Scan:
+def _scan(group: MergeTask, likely: Sequence[FileFact], settings: WriteSettings) -> _Scan:
     """Ask of a few files what a merge would do with the group; of all of them where they are few."""
     files = [*_spread(likely, FILES_PER_GROUP)]
     whole = len(files) == len(likely)

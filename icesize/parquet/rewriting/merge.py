@@ -24,11 +24,11 @@ from icesize.parquet.rewriting.strategy import forbidden
 from icesize.parquet.writing.encoding import Encoding, dictionary_columns, nan_columns
 from icesize.parquet.writing.file_writer import FileEncoder, LateDictionaryError, LateNanError
 from icesize.planning.files import FileFact
-from icesize.planning.plan import MergeGroup
+from icesize.planning.plan import MergeTask
 from icesize.planning.sizing import merged_files
 
 
-def merge(group: MergeGroup, settings: WriteSettings, names: FileNames, threads: int = 1) -> Rewritten:
+def merge(group: MergeTask, settings: WriteSettings, names: FileNames, threads: int = 1) -> Rewritten:
     """Write the rows of all input files into `group.outputs` files of about equal size.
 
     Compressed bytes are copied where that is possible and pays (`copy_merge`), everything is decoded otherwise. Deleted
@@ -54,7 +54,7 @@ def merge(group: MergeGroup, settings: WriteSettings, names: FileNames, threads:
 class Job:
     """A rewrite of the files of one `group` into `new_files`, without the rows that are `deleted`."""
 
-    group: MergeGroup
+    group: MergeTask
     new_files: NewFiles
     fetched: Fetched
     deleted: DeletedPositions
@@ -62,7 +62,7 @@ class Job:
 
 @contextmanager
 def begun(
-    verb: str, group: MergeGroup, settings: WriteSettings, names: FileNames, *passing: type[Exception], threads: int = 1
+    verb: str, group: MergeTask, settings: WriteSettings, names: FileNames, *passing: type[Exception], threads: int = 1
 ) -> Iterator[Job]:
     """Begin a job, whose group has as many outputs as its live rows need, and remove its files if it fails.
 
@@ -80,7 +80,7 @@ def begun(
         yield Job(with_enough_outputs(group, settings, deleted), new_files, fetched, deleted)
 
 
-def with_enough_outputs(group: MergeGroup, settings: WriteSettings, deleted: DeletedPositions) -> MergeGroup:
+def with_enough_outputs(group: MergeTask, settings: WriteSettings, deleted: DeletedPositions) -> MergeTask:
     """The group with as many outputs as its live rows need, which may be fewer than were planned."""
     if not deleted.rows:
         return group

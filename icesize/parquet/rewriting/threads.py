@@ -21,14 +21,14 @@ from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.uncommitted import Uncommitted
 from icesize.parquet.rewriting.absorb import NOTHING, Absorption, write_with
 from icesize.parquet.rewriting.merge import merge
-from icesize.planning.plan import MergeGroup
+from icesize.planning.plan import MergeTask
 
 G = TypeVar("G")
 T = TypeVar("T")
 
 
 def merge_in_threads(
-    groups: Mapping[int, MergeGroup],
+    groups: Mapping[int, MergeTask],
     settings: WriteSettings,
     owner: Uncommitted,
     *,
@@ -40,15 +40,15 @@ def merge_in_threads(
     """
     spare = (os.cpu_count() or 1) // max(1, len(groups))
 
-    def work(number: int, group: MergeGroup) -> Rewritten:
+    def work(number: int, group: MergeTask) -> Rewritten:
         return merge(group, settings, FileNames(owner.prefix, number, 0, owner), threads=spare)
 
     return results_in_threads(groups, work, progress)
 
 
 def results_in_threads(
-    groups: Mapping[int, MergeGroup],
-    rewrite: Callable[[int, MergeGroup], Rewritten],
+    groups: Mapping[int, MergeTask],
+    rewrite: Callable[[int, MergeTask], Rewritten],
     progress: Callable[[int], None] = lambda size_bytes: None,
 ) -> Results:
     """What `rewrite(number, group)` makes of each group, a failure where it raises `RewriteFailed`, by its number;

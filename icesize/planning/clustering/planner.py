@@ -30,7 +30,7 @@ from icesize.planning.clustering.sets import (
     why_not,
 )
 from icesize.planning.files import Layout, PartitionKey, SkipReason
-from icesize.planning.plan import Clustering, MergeGroup, Plan, Skipped
+from icesize.planning.plan import Clustering, MergeTask, Plan, Skipped
 from icesize.policy import SizePolicy
 from icesize.units import format_bytes, format_count
 
@@ -164,11 +164,11 @@ def _cheaper(sets: Sets, by: ClusterBy, policy: SizePolicy, left_bytes: float) -
     return next((some for some in less if some.size_bytes <= left_bytes and why_not(some, by, policy) is None), None)
 
 
-def _merge_group(key: PartitionKey, sets: Sets, layout: Layout, policy: SizePolicy) -> MergeGroup:
+def _merge_group(key: PartitionKey, sets: Sets, layout: Layout, policy: SizePolicy) -> MergeTask:
     facts = layout.partitions.get(key)
     label = facts.label if facts else "/".join(map(str, key.values))
     inputs = tuple(file.fact for file in by_bounds(sets.files))
-    return MergeGroup(inputs, key, outputs_of(sum(file.live_bytes for file in inputs), policy), label)
+    return MergeTask(inputs, key, outputs_of(sum(file.live_bytes for file in inputs), policy), label)
 
 
 def _skipped(work: _Work) -> Iterator[Skipped]:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from icesize.planning.delete_reach import delete_files_freed
 from icesize.planning.files import FileFact, Layout, PartitionFacts, PartitionKey, SkipReason
 from icesize.planning.merging.planner import plan_merges
-from icesize.planning.plan import FileGroup, MergeGroup, Plan
+from icesize.planning.plan import FileGroup, MergeTask, Plan
 from icesize.policy import SizePolicy
 
 
@@ -50,10 +50,10 @@ def with_files(layout: Layout, new: Iterable[FileFact]) -> Layout:
     return replace(layout, partitions=partitions)
 
 
-def divided(groups: Iterable[MergeGroup], new: Iterable[FileFact]) -> tuple[list[MergeGroup], list[FileGroup]]:
+def divided(groups: Iterable[MergeTask], new: Iterable[FileFact]) -> tuple[list[MergeTask], list[FileGroup]]:
     """The groups of older files only, and of the others the older files: new rows take those along."""
     paths = {file.path for file in new}
-    apart, along = list[MergeGroup](), list[FileGroup]()
+    apart, along = list[MergeTask](), list[FileGroup]()
     for group in groups:
         older = tuple(file for file in group.inputs if file.path not in paths)
         if len(older) == len(group.inputs):
@@ -85,7 +85,7 @@ def complete_plan(
     are given up: they have begun. Every file of the layout is in the plan once, as `Plan` promises.
     """
     groups = tuple(group for group in first.groups if group.cold or group.partition in incoming)
-    begun: dict[PartitionKey, list[MergeGroup]] = {}
+    begun: dict[PartitionKey, list[MergeTask]] = {}
     for group in groups:
         begun.setdefault(group.partition, []).append(group)
     settled = {key for key in begun if incoming.get(key, 0) <= first.incoming.get(key, 0)}

@@ -8,7 +8,7 @@ from itertools import accumulate
 
 from icesize.planning.delete_reach import is_due
 from icesize.planning.files import FileFact, PartitionFacts, SkipReason
-from icesize.planning.plan import MergeGroup
+from icesize.planning.plan import MergeTask
 from icesize.planning.sizing import ROUND_DOWN_RATIO, least_output_bytes, merged_files
 from icesize.policy import SizePolicy
 
@@ -33,8 +33,8 @@ class Work:
     large: list[FileFact] = field(default_factory=list)
     slots: int | None = None
     cold: bool = False
-    due: list[MergeGroup] = field(default_factory=list)
-    taken: list[MergeGroup] = field(default_factory=list)
+    due: list[MergeTask] = field(default_factory=list)
+    taken: list[MergeTask] = field(default_factory=list)
 
     def is_due(self, file: FileFact, policy: SizePolicy) -> bool:
         """Whether a file is to be written again for its deletes."""
@@ -61,7 +61,7 @@ def outputs_per_group(policy: SizePolicy, budget_bytes: int | None) -> int:
     return max(1, min(OUTPUTS_PER_GROUP, affordable))
 
 
-def groups_of(work: Work, files: Sequence[FileFact], policy: SizePolicy, most_outputs: int) -> list[MergeGroup]:
+def groups_of(work: Work, files: Sequence[FileFact], policy: SizePolicy, most_outputs: int) -> list[MergeTask]:
     """Merges `files` into as few files as `merged_files` says, in groups of neighbours in time; one alone is written
     again if its deletes are due. None of them may be larger than what is planned for one of several outputs."""
     if not files or (len(files) == 1 and not work.is_due(files[0], policy)):
@@ -70,7 +70,7 @@ def groups_of(work: Work, files: Sequence[FileFact], policy: SizePolicy, most_ou
     outputs = merged_files(total_bytes, policy.target_file_size_bytes, policy.small_file_limit_bytes)
     in_time = sorted(files, key=lambda file: (file.sequence_number, file.path))
     return [
-        MergeGroup(tuple(inputs), work.facts.key, count, work.facts.label, work.cold)
+        MergeTask(tuple(inputs), work.facts.key, count, work.facts.label, work.cold)
         for inputs, count in _cut(in_time, total_bytes, outputs, policy, most_outputs)
     ]
 
@@ -111,7 +111,7 @@ def _cut(
     return runs
 
 
-def within_budget(works: Sequence[Work], policy: SizePolicy, budget_bytes: int | None) -> tuple[MergeGroup, ...]:
+def within_budget(works: Sequence[Work], policy: SizePolicy, budget_bytes: int | None) -> tuple[MergeTask, ...]:
     """Takes the due groups that the budget pays for, and returns them in the order in which they are worth it.
 
     Hot partitions come first, among them those that hold more than their slots, or files that are read with more than
@@ -136,7 +136,7 @@ class _BudgetAllocator:
     """What is left of the budget while groups are taken."""
 
     def __init__(self, policy: SizePolicy, budget_bytes: int | None) -> None:
-        self.groups: list[MergeGroup] = []
+        self.groups: list[MergeTask] = []
         self._policy, self._open_bytes = policy, max(1, policy.close_file_cost_bytes)
         self._max_delete_files = policy.max_delete_files
         self._budget_bytes = self._left_bytes = float("inf") if budget_bytes is None else budget_bytes
@@ -159,12 +159,12 @@ class _BudgetAllocator:
         for group in groups_of(work, work.mergeable[:fitting], self._policy, OUTPUTS_PER_GROUP):
             self._take(work, group)
 
-    def _take(self, work: Work, group: MergeGroup) -> None:
+    def _take(self, work: Work, group: MergeTask) -> None:
         self._left_bytes -= group.size_bytes
         work.taken.append(group)
         self.groups.append(group)
 
-    def _rank(self, pair: tuple[Work, MergeGroup]) -> tuple[bool, float, str, str]:
+    def _rank(self, pair: tuple[Work, MergeTask]) -> tuple[bool, float, str, str]:
         work, group = pair
         has_many_deletes = any(file.avoidable_deletes > self._max_delete_files for file in group.with_deletes)
         can_wait = work.slots is not None and not work.excess and not has_many_deletes

@@ -18,7 +18,7 @@ from icesize.planning.delete_reach import delete_files_freed
 from icesize.planning.files import FileFact, Layout, PartitionFacts, PartitionKey, SkipReason
 from icesize.planning.merging.groups import Work, groups_of, outputs_per_group, within_budget
 from icesize.planning.merging.schedule import choose_prefix
-from icesize.planning.plan import MergeGroup, PartitionOutcome, Plan, Skipped, ineligible_partitions
+from icesize.planning.plan import MergeTask, PartitionOutcome, Plan, Skipped, ineligible_partitions
 from icesize.planning.sizing import least_output_bytes
 from icesize.policy import SizePolicy
 from icesize.units import format_bytes, format_count
@@ -123,7 +123,7 @@ def _find_due(work: Work, policy: SizePolicy, most_outputs: int) -> None:
     prefix = _prefix(ranked, policy, work.slots)
     due = (file for file in ranked[prefix:] if work.is_due(file, policy))
     work.due = groups_of(work, [*ranked[:prefix], *due], policy, most_outputs)
-    work.due += [MergeGroup((file,), work.facts.key, 1, work.facts.label, work.cold) for file in alone]
+    work.due += [MergeTask((file,), work.facts.key, 1, work.facts.label, work.cold) for file in alone]
 
 
 def _prefix(ranked: list[FileFact], policy: SizePolicy, slots: int | None) -> int:
@@ -156,7 +156,7 @@ def _skipped(work: Work) -> Iterator[Skipped]:
             yield Skipped(file, key, reason, 1, file.size_bytes)
 
 
-def _paths(groups: list[MergeGroup]) -> set[str]:
+def _paths(groups: list[MergeTask]) -> set[str]:
     return {file.path for group in groups for file in group.inputs}
 
 
@@ -210,7 +210,7 @@ def _beyond_help(policy: SizePolicy, outcomes: tuple[PartitionOutcome, ...]) -> 
 
 def _notes(
     policy: SizePolicy,
-    groups: tuple[MergeGroup, ...],
+    groups: tuple[MergeTask, ...],
     outcomes: tuple[PartitionOutcome, ...],
     budget_bytes: int | None,
     looked_at: Collection[PartitionKey],

@@ -23,7 +23,7 @@ from icesize.parquet.reading.conservation import Counts
 from icesize.parquet.rewriting.cluster import TooLarge, cluster
 from icesize.parquet.writing.sorted_files import SortedFiles, Target
 from icesize.planning.files import PartitionKey
-from icesize.planning.plan import MergeGroup
+from icesize.planning.plan import MergeTask
 from icesize.spark.clustering.scatter import Header, rows_of
 from icesize.spark.engine.worker import names_of_task
 
@@ -34,7 +34,7 @@ Gathered = list[NewDataFile] | MergeFailure
 """The files of a task assignment, or of all assignments of a group, or why there are none."""
 
 
-def cluster_alone(order: RowOrder, group: MergeGroup, settings: WriteSettings, names: FileNames) -> Merged | None:
+def cluster_alone(order: RowOrder, group: MergeTask, settings: WriteSettings, names: FileNames) -> Merged | None:
     """`cluster` where one task can do it, None where it cannot sort all rows; then nothing was left.
 
     Raises `RewriteFailed`.

@@ -19,7 +19,7 @@ from icesize.parquet.files.data_file import Merged, MergeFailure, MergeResult, N
 from icesize.parquet.files.settings import Limits
 from icesize.parquet.ordering.cluster_order import Ranking
 from icesize.parquet.reading.conservation import Conservation, Counts
-from icesize.planning.plan import MergeGroup
+from icesize.planning.plan import MergeTask
 from icesize.planning.sizing import merged_files
 from icesize.spark.clustering.gather import Assignment, Destination, Gather, Gathered
 from icesize.spark.clustering.scatter import BLOBS, Division, KeySample, ScanKeys, Scatter
@@ -177,7 +177,7 @@ class Shuffle:
         ]
 
 
-def checked(gathered: Iterable[Gathered], counts: Iterable[Counts], group: MergeGroup, work: ClusterWork) -> Gathered:
+def checked(gathered: Iterable[Gathered], counts: Iterable[Counts], group: MergeTask, work: ClusterWork) -> Gathered:
     """The files of all assignments of a group, compared with the `counts` of the rows read.
 
     It is a failure, and the files are removed, if these differ or one of the assignments has failed.

@@ -22,7 +22,7 @@ from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.uncommitted import Uncommitted
 from icesize.parquet.rewriting.absorb import NOTHING, Absorption
 from icesize.parquet.rewriting.threads import rewrite_in_threads
-from icesize.planning.plan import MergeGroup
+from icesize.planning.plan import MergeTask
 from icesize.redaction import scrub
 from icesize.spark.engine import session
 from icesize.spark.engine.worker import Answering, RewriteGroups, WriteRows
@@ -91,11 +91,11 @@ class GroupRewrite:
     """
 
     what: str
-    groups: Mapping[int, MergeGroup]
+    groups: Mapping[int, MergeTask]
     settings: WriteSettings
     owner: Uncommitted
     prefixes: Mapping[int, str]
-    rewrite: Callable[[MergeGroup, WriteSettings, FileNames], Rewritten | None]
+    rewrite: Callable[[MergeTask, WriteSettings, FileNames], Rewritten | None]
     results: Results
     progress: Callable[[int], None]
     cancelled: threading.Event
@@ -103,7 +103,7 @@ class GroupRewrite:
     def in_threads(self, numbers: Iterable[int], threads: int | None) -> None:
         """Rewrite these groups in this process."""
 
-        def rewrite(number: int, group: MergeGroup) -> Rewritten | None:
+        def rewrite(number: int, group: MergeTask) -> Rewritten | None:
             return self.rewrite(group, self.settings, FileNames(self.prefixes[number], number, 0, self.owner))
 
         groups = {number: self.groups[number] for number in numbers}

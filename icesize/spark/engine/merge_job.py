@@ -18,7 +18,7 @@ from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.uncommitted import Uncommitted
 from icesize.parquet.rewriting.forecast import work_bytes
 from icesize.parquet.rewriting.merge import merge
-from icesize.planning.plan import MergeGroup
+from icesize.planning.plan import MergeTask
 from icesize.spark.engine import session
 from icesize.spark.engine.jobs import ALL_CORES, Cores, GroupRewrite
 
@@ -31,7 +31,7 @@ BeforeJob = Callable[[SparkSession, threading.Event], None]
 
 def run_merges(
     spark: SparkSession,
-    groups: Mapping[int, MergeGroup],
+    groups: Mapping[int, MergeTask],
     settings: WriteSettings,
     owner: Uncommitted,
     *,
@@ -59,7 +59,7 @@ def run_merges(
     return results
 
 
-def work_for_spark(groups: Mapping[int, MergeGroup], settings: WriteSettings, limits: WorkLimits) -> dict[int, int]:
+def work_for_spark(groups: Mapping[int, MergeTask], settings: WriteSettings, limits: WorkLimits) -> dict[int, int]:
     """The groups that Spark tasks merge, by number, and the work of each (`work_bytes`). Groups of little work are the
     driver's, the smallest first, as long as what it copies is not more than `WorkLimits.driver_copy_bytes`.
     """
@@ -92,7 +92,7 @@ class MergeRun:
         self.stop()
 
     def start(
-        self, groups: Mapping[int, MergeGroup], before_job: BeforeJob | None = None, cores: Cores = ALL_CORES
+        self, groups: Mapping[int, MergeTask], before_job: BeforeJob | None = None, cores: Cores = ALL_CORES
     ) -> None:
         """Begin with these groups too, whose numbers no others have."""
         if groups:
@@ -100,7 +100,7 @@ class MergeRun:
             self._threads.append(threading.Thread(target=target, name="icesize-merges", daemon=True))
             self._threads[-1].start()
 
-    def _work(self, groups: Mapping[int, MergeGroup], before_job: BeforeJob | None, cores: Cores) -> None:
+    def _work(self, groups: Mapping[int, MergeTask], before_job: BeforeJob | None, cores: Cores) -> None:
         if not session.is_connect(self._spark):
             self._spark.sparkContext.addJobTag(self._tag)
         try:

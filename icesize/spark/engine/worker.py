@@ -21,11 +21,11 @@ from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.rewriting.absorb import NOTHING, Absorption, write_with
 from icesize.parquet.writing.row_writer import use_system_memory
-from icesize.planning.plan import MergeGroup
+from icesize.planning.plan import MergeTask
 
 T = TypeVar("T")
 
-Bins = Sequence[Sequence[tuple[int, MergeGroup]]]
+Bins = Sequence[Sequence[tuple[int, MergeTask]]]
 """For each task of a job the groups that it works on, with their numbers."""
 
 _OF_SPARK = ("/pyspark.zip", "-src.zip", ".jar")
@@ -96,7 +96,7 @@ class RewriteGroups:
     bins: Bins
     settings: WriteSettings
     prefixes: Mapping[int, str]
-    rewrite: Callable[[MergeGroup, WriteSettings, FileNames], object]
+    rewrite: Callable[[MergeTask, WriteSettings, FileNames], object]
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, object]]:
         for _, groups in bins_of(batches, self.bins):

@@ -26,7 +26,7 @@ from icesize.parquet.rewriting.absorb import NOTHING, Absorption
 from icesize.planning.files import FileFact, Layout, PartitionKey
 from icesize.planning.merging.after_write import complete_plan, divided, plan_absorbing
 from icesize.planning.merging.planner import plan_merges
-from icesize.planning.plan import FileGroup, MergeGroup, Plan
+from icesize.planning.plan import FileGroup, MergeTask, Plan
 from icesize.spark.engine import columns, session
 from icesize.spark.engine.columns import Extra, iceberg_type
 from icesize.spark.engine.merge_job import work_for_spark
@@ -107,7 +107,7 @@ class Decision:
     """What is merged with a batch: `merges` by themselves, files of `absorption` by the writers of the new rows."""
 
     plan: Plan
-    merges: Sequence[MergeGroup]
+    merges: Sequence[MergeTask]
     absorption: Absorption = NOTHING
 
 

@@ -28,7 +28,7 @@ from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.uncommitted import Uncommitted, uncommitted
 from icesize.planning.files import Layout, PartitionKey
 from icesize.planning.merging.contention import BackOff
-from icesize.planning.plan import MergeGroup, Plan
+from icesize.planning.plan import MergeTask, Plan
 from icesize.report import Report
 from icesize.table.catalog.access_errors import readable
 from icesize.table.catalog.history import head_snapshot
@@ -56,7 +56,7 @@ class MergeResults:
 
     @classmethod
     def of(
-        cls, groups: Mapping[int, MergeGroup], results: Results, appended: Sequence[NewDataFile] = ()
+        cls, groups: Mapping[int, MergeTask], results: Results, appended: Sequence[NewDataFile] = ()
     ) -> MergeResults:
         """What became of numbered groups: one that failed is dropped and named, one without a result counted.
 
@@ -156,7 +156,7 @@ def _told(written: WrittenBatch, merged: Sequence[Merged], seconds: float) -> di
     return facts
 
 
-Runner = Callable[[Mapping[int, MergeGroup], WriteSettings, Uncommitted], Results]
+Runner = Callable[[Mapping[int, MergeTask], WriteSettings, Uncommitted], Results]
 """Rewrites groups, given by number, under file names with a prefix; the result of each, by its number."""
 
 

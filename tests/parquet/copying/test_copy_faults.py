@@ -43,7 +43,7 @@ from icesize.parquet.reading.prefetch import Fetched
 from icesize.parquet.rewriting.merge import merge
 from icesize.parquet.verify.file import verify
 from icesize.planning.files import FileFact
-from icesize.planning.plan import MergeGroup
+from icesize.planning.plan import MergeTask
 from tests.support.copying import (
     KEY,
     MERGED,
@@ -100,7 +100,7 @@ def below(options: WriteSettings) -> list[Path]:
 def outcome(options: WriteSettings, inputs: list[FileFact], outputs: int = 1) -> MergeResult:
     """What a merge did; its outputs verified, all other files as they were, and nothing else left."""
     before = {path: path.read_bytes() for path in below(options)}
-    done = merge(MergeGroup(tuple(inputs), KEY, outputs), options, MERGED)
+    done = merge(MergeTask(tuple(inputs), KEY, outputs), options, MERGED)
     for file in done.files:
         found = verify(LocalSource(local(file.path)), "merged")
         assert (found.problems, found.rows) == ((), file.rows)
@@ -114,7 +114,7 @@ def fails(options: WriteSettings, inputs: list[FileFact]) -> RewriteFailed:
     """The error; all files as they were and no other one is there."""
     before = {path: path.read_bytes() for path in below(options)}
     with pytest.raises(RewriteFailed) as caught:
-        merge(MergeGroup(tuple(inputs), KEY), options, MERGED)
+        merge(MergeTask(tuple(inputs), KEY), options, MERGED)
     assert {path: path.read_bytes() for path in below(options)} == before
     return caught.value
 
@@ -323,7 +323,7 @@ def test_metadata_that_readers_stumble_over_are_not_spread(
     bad = stored(Path(local(options.table_location)), edited(foreign(count), edit), count)
     inputs = among(options, bad)
     before = below(options)
-    done = attempt(MergeGroup(tuple(inputs), KEY), options)
+    done = attempt(MergeTask(tuple(inputs), KEY), options)
     if isinstance(done, RewriteFailed):
         assert (done.path, below(options)) == (bad.path, before)
         return
@@ -332,7 +332,7 @@ def test_metadata_that_readers_stumble_over_are_not_spread(
     assert content(file.path for file in done.files) == good + Counter(spelt_rows(rows(count, START)))
 
 
-def attempt(task: MergeGroup, options: WriteSettings) -> MergeResult | RewriteFailed:
+def attempt(task: MergeTask, options: WriteSettings) -> MergeResult | RewriteFailed:
     """What became of a merge."""
     try:
         return merge(task, options, MERGED)
@@ -545,7 +545,7 @@ def merge_damaged(options: WriteSettings, count: int, mutated: int, seed: int) -
             continue  # bytes that are copied whole are not decompressed: what a footer says of that is believed
         bad = stored(folder / "damaged", with_footer(raw, footer), count)
         before = below(options)
-        done = attempt(MergeGroup((*good, bad), KEY), options)
+        done = attempt(MergeTask((*good, bad), KEY), options)
         if isinstance(done, RewriteFailed):
             assert (done.path, below(options)) == (bad.path, before)
             outcomes["failed"] += 1
@@ -770,7 +770,7 @@ def names(inputs: list[FileFact]) -> list[str]:
 
 def merged(store_options: WriteSettings, inputs: list[FileFact], outputs: int = 1) -> MergeResult:
     """The outcome, no row lost, its files verified, and none besides the input files and them."""
-    done = merge(MergeGroup(tuple(inputs), KEY, outputs), store_options, MERGED)
+    done = merge(MergeTask(tuple(inputs), KEY, outputs), store_options, MERGED)
     for file in done.files:
         assert verify(LocalSource(local(file.path)), "merged").problems == ()
     assert content(file.path for file in done.files) == content(input_file.path for input_file in inputs)
@@ -798,7 +798,7 @@ def test_outputs_have_names_of_their_own(store_options: WriteSettings, store: St
     """Several outputs, and a second merge of the same task attempt, never write to a name twice."""
     inputs = beside(store_options, *[PAGED_ROWS] * 6)
     first = merged(store_options, inputs, outputs=3)
-    again = merge(MergeGroup(tuple(inputs), KEY, 3), store_options, MERGED)
+    again = merge(MergeTask(tuple(inputs), KEY, 3), store_options, MERGED)
     assert len(set(store.of("create"))) == 6
     assert len(first.files) == len(again.files) == 3
     assert content(file.path for file in first.files) == content(file.path for file in again.files)
@@ -919,7 +919,7 @@ def test_memory_does_not_grow_with_the_files_of_a_merge(tmp_path: Path) -> None:
         links = [f"{local(file.path)}-{i}" for i in range(count)]
         for link in links:
             os.link(local(file.path), link)
-        task = MergeGroup(tuple(replace(file, path=link) for link in links), KEY)
+        task = MergeTask(tuple(replace(file, path=link) for link in links), KEY)
         merge(task, store_options, MERGED)  # so that what is imported and remembered does not count
         tracemalloc.start()
         done = merge(task, store_options, MERGED)
@@ -970,7 +970,7 @@ def test_an_object_that_cannot_be_opened_is_named(store_options: WriteSettings, 
     store.lost = names(inputs)[1]
     before = below(store_options)
     with pytest.raises(RewriteFailed, match="gone for now") as caught:
-        merge(MergeGroup(tuple(inputs), KEY), store_options, MERGED)
+        merge(MergeTask(tuple(inputs), KEY), store_options, MERGED)
     assert caught.value.path == inputs[1].path
     assert below(store_options) == before
     assert store.of("delete") == store.of("create")
@@ -1015,7 +1015,7 @@ def test_writes_that_fail_for_good_leave_nothing(store_options: WriteSettings, s
     before = {path: path.read_bytes() for path in below(store_options)}
     store.fail_write, store.lasting = number, True
     with pytest.raises(RewriteFailed, match=r"write \d+ failed, what was written is removed"):
-        merge(MergeGroup(tuple(inputs), KEY), store_options, MERGED)
+        merge(MergeTask(tuple(inputs), KEY), store_options, MERGED)
     assert {path: path.read_bytes() for path in below(store_options)} == before
     assert len(store.of("create")) == 2
     assert store.of("delete") == store.of("create")
@@ -1036,7 +1036,7 @@ def test_an_output_that_cannot_be_completed_is_removed(
         assert sorted(store.of("delete")) == sorted(store.of("create")[:number])
         return
     with pytest.raises(RewriteFailed, match=r"close \d+ failed"):
-        merge(MergeGroup(tuple(inputs), KEY, 3), store_options, MERGED)
+        merge(MergeTask(tuple(inputs), KEY, 3), store_options, MERGED)
     assert below(store_options) == before
     assert set(store.of("delete")) == set(store.of("create"))
 
@@ -1063,7 +1063,7 @@ def test_an_output_that_storage_has_otherwise_is_removed(
     expected = message.format(size=size, more=size + 1, less=size - 1)
     before = below(store_options)
     with pytest.raises(RewriteFailed, match=expected) as caught:
-        merge(MergeGroup(tuple(inputs), KEY), store_options, MERGED)
+        merge(MergeTask(tuple(inputs), KEY), store_options, MERGED)
     (output,) = store.of("create")
     assert Path(str(caught.value.path)).name == output
     assert store.of("delete") == [output]
@@ -1108,7 +1108,7 @@ def test_files_in_s3_are_merged_by_copying(
     """Through both of PyIceberg's FileIOs: whole row groups, pages and decoded rows in one object, nothing besides."""
     store_options = replace(settings_of(f"s3://{bucket}/t", SCHEMA), io_properties=properties, limits=SMALL)
     inputs = written(store_options, WHOLE_ROWS, PAGED_ROWS, PAGED_ROWS, TINY_ROWS)
-    done = merge(MergeGroup(tuple(inputs), KEY), store_options, MERGED)
+    done = merge(MergeTask(tuple(inputs), KEY), store_options, MERGED)
     (file,) = done.files
     assert dict(done.decode_reasons) == {"tiny": 1}
     assert (done.pages_copied > 0, rows_decoded([file])) == (True, TINY_ROWS)

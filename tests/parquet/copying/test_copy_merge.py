@@ -34,7 +34,7 @@ from icesize.parquet.rewriting.strategy import likely_copied
 from icesize.parquet.verify.file import verify
 from icesize.parquet.writing.row_writer import write_rows
 from icesize.planning.files import FileFact
-from icesize.planning.plan import MergeGroup
+from icesize.planning.plan import MergeTask
 from icesize.spark.engine.merge_job import work_for_spark
 from tests.support.copying import KEY, MERGED, PAGED_ROWS, SMALL, TINY_ROWS, WHOLE_ROWS, content, with_ids
 from tests.support.examples import examples, sampled
@@ -85,7 +85,7 @@ def foreign(folder: Path, data: pa.Table, name: str, **options: object) -> FileF
 
 def merged(options: WriteSettings, inputs: list[FileFact], outputs: int = 1) -> MergeResult:
     """The outcome, each of its files verified from the first byte to the last."""
-    done = merge(MergeGroup(tuple(inputs), KEY, outputs), options, MERGED)
+    done = merge(MergeTask(tuple(inputs), KEY, outputs), options, MERGED)
     for file in done.files:
         found = verify(LocalSource(local(file.path)), "merged")
         assert found.problems == ()
@@ -292,7 +292,7 @@ def test_a_page_that_is_not_what_its_checksum_says_fails_the_merge(tmp_path: Pat
         file.seek(-1, os.SEEK_CUR)
         file.write(bytes([byte[0] ^ 1]))
     with pytest.raises(RewriteFailed) as caught:
-        merge(MergeGroup(tuple(inputs), KEY), options, MERGED)
+        merge(MergeTask(tuple(inputs), KEY), options, MERGED)
     assert caught.value.path == inputs[1].path
     assert len(files_below(tmp_path)) == 2
 
@@ -306,11 +306,11 @@ def test_an_input_file_that_is_gone_or_cut_off_is_named(tmp_path: Path, remote: 
     with open(local(inputs[2].path), "r+b") as file:
         file.truncate(inputs[2].size_bytes - 1_000)
     with pytest.raises(RewriteFailed) as caught:
-        merge(MergeGroup(tuple(inputs), KEY), options, MERGED)
+        merge(MergeTask(tuple(inputs), KEY), options, MERGED)
     assert caught.value.path == inputs[2].path
     os.remove(local(inputs[0].path))
     with pytest.raises(RewriteFailed) as caught:
-        merge(MergeGroup(tuple(inputs), KEY), options, MERGED)
+        merge(MergeTask(tuple(inputs), KEY), options, MERGED)
     assert caught.value.path == inputs[0].path
     assert len(files_below(tmp_path)) == 2
 
@@ -321,7 +321,7 @@ def test_an_input_file_with_other_rows_than_its_entry_is_refused(tmp_path: Path)
     inputs = written(options, [40_000, 40_000])
     inputs[1] = replace(inputs[1], rows=39_999)
     with pytest.raises(RewriteFailed, match="it has 40000 rows, its manifest records 39999"):
-        merge(MergeGroup(tuple(inputs), KEY), options, MERGED)
+        merge(MergeTask(tuple(inputs), KEY), options, MERGED)
     assert len(files_below(tmp_path)) == 2
 
 
@@ -383,8 +383,8 @@ def test_tiny_is_told_from_the_manifest_entry() -> None:
     assert likely_copied(files, options) == [files[1], files[3], files[4]]
 
 
-def _group(inputs: list[FileFact]) -> MergeGroup:
-    return MergeGroup(tuple(inputs), KEY)
+def _group(inputs: list[FileFact]) -> MergeTask:
+    return MergeTask(tuple(inputs), KEY)
 
 
 def test_a_forecast_tells_what_a_merge_then_does(tmp_path: Path) -> None:
@@ -446,8 +446,8 @@ def test_a_merge_does_what_was_forecast(
         )
         for n, (words, count, dictionary) in enumerate(files)
     ]  # fmt: skip
-    found = forecast([MergeGroup(tuple(inputs), KEY, outputs)], options)
-    done = merge(MergeGroup(tuple(inputs), KEY, outputs), options, MERGED)
+    found = forecast([MergeTask(tuple(inputs), KEY, outputs)], options)
+    done = merge(MergeTask(tuple(inputs), KEY, outputs), options, MERGED)
     assert dict(found.decode_reasons) == dict(done.decode_reasons)
     assert (found.bytes_decoded, found.pages_copied) == (done.bytes_decoded, done.pages_copied)
     assert done.bytes_copied == pytest.approx(found.bytes_copied, rel=0.02)
@@ -459,7 +459,7 @@ def test_a_forecast_of_some_files_knows_that_their_dictionaries_differ(tmp_path:
     options = with_limits(settings_of(tmp_path, SCHEMA), renumber_page_ns=10**9)
     paying = with_limits(options, renumber_page_ns=0)
 
-    def group(words: str) -> MergeGroup:
+    def group(words: str) -> MergeTask:
         few = [_worded(words, 40_000, n).set_column(1, "value", pa.nulls(40_000, pa.float64())) for n in range(8)]
         large = {"max_rows_per_page": 10**6}
         return _group([foreign(tmp_path / words, data, f"{n}.parquet", **large) for n, data in enumerate(few)])
@@ -484,7 +484,7 @@ def test_columns_are_the_same_bytes_whatever_the_number_of_threads(tmp_path: Pat
     )
     found = []
     for threads in (1, 2, 5):
-        done = merge(MergeGroup(inputs, KEY), options, FileNames("s1", threads, 0), threads)
+        done = merge(MergeTask(inputs, KEY), options, FileNames("s1", threads, 0), threads)
         assert (done.bytes_decoded > 0, dict(done.decode_reasons)) == (True, {})
         found.append([Path(local(file.path)).read_bytes() for file in done.files])
     assert found[0] == found[1] == found[2]
@@ -538,10 +538,10 @@ def test_the_driver_copies_a_little(tmp_path: Path) -> None:
     """Little work stays in the driver; of what is copied, and of what is much work, the largest groups do not."""
     options = settings_of(tmp_path, SCHEMA)
 
-    def group(size_bytes: int, rows: int) -> MergeGroup:
-        return MergeGroup((FileFact("a", size_bytes, rows, KEY),), KEY)
+    def group(size_bytes: int, rows: int) -> MergeTask:
+        return MergeTask((FileFact("a", size_bytes, rows, KEY),), KEY)
 
-    def for_spark(groups: list[MergeGroup], options: WriteSettings) -> dict[int, int]:
+    def for_spark(groups: list[MergeTask], options: WriteSettings) -> dict[int, int]:
         return work_for_spark(dict(enumerate(groups)), options, WorkLimits())
 
     copied = [group(n * 2**20, 90_000) for n in (30, 20, 40, 1)]
@@ -601,7 +601,7 @@ def test_a_location_that_no_file_io_knows_is_named(tmp_path: Path) -> None:
     (large,) = written(options, [60_000])
     lost = replace(large, path="xyz://bucket/x.parquet")
     with pytest.raises(RewriteFailed, match="Unrecognized filesystem type") as caught:
-        merge(MergeGroup((large, lost), KEY), options, MERGED)
+        merge(MergeTask((large, lost), KEY), options, MERGED)
     assert caught.value.path == lost.path
     assert forecast([_group([large, lost])], options).decode_reasons == {"short-read": 1}
 
@@ -663,7 +663,7 @@ def test_text_that_is_no_text_has_no_bounds(tmp_path: Path) -> None:
         foreign(tmp_path / "f", table, f"{n}.parquet", compression="zstd", use_dictionary=False) for n in range(2)
     ]
     for how in (options, replace(options, merge_by_copying=False)):
-        done = merge(MergeGroup(tuple(inputs), KEY), how, MERGED)
+        done = merge(MergeTask(tuple(inputs), KEY), how, MERGED)
         assert done.rows_out == 60_000
         assert 3 not in done.files[0].lower_bounds
 

@@ -27,7 +27,7 @@ from icesize.parquet.format.pages import dictionary_page
 from icesize.parquet.format.sources import LocalSource
 from icesize.parquet.rewriting.merge import merge
 from icesize.parquet.verify.file import verify
-from icesize.planning.plan import MergeGroup
+from icesize.planning.plan import MergeTask
 from tests.support.copying import KEY, MERGED
 from tests.support.parquet_files import fact, local
 from tests.support.whole_tables import (
@@ -60,7 +60,7 @@ def merged(folder: Path, table: WholeTable) -> tuple[MergeResult, list[Stored]]:
 
 def merge_checked(options: WriteSettings, inputs: Sequence[Stored], outputs: int) -> MergeResult:
     """Merge some files, and hold what came out against what went in."""
-    done = merge(MergeGroup(tuple(file.fact for file in inputs), KEY, outputs), options, MERGED)
+    done = merge(MergeTask(tuple(file.fact for file in inputs), KEY, outputs), options, MERGED)
     assert done.rows_out == sum(file.rows.num_rows for file in inputs)
     assert done.bytes_copied + done.bytes_decoded <= sum(file.fact.size_bytes for file in inputs)
     paths = [local(file.path) for file in done.files]

@@ -34,7 +34,7 @@ from icesize.parquet.ordering.sort_order import sorter_of
 from icesize.parquet.rewriting.merge import merge
 from icesize.parquet.writing.row_writer import RowWriter, write_rows
 from icesize.planning.files import PartitionKey
-from icesize.planning.plan import MergeGroup
+from icesize.planning.plan import MergeTask
 from tests.support import tables
 from tests.support.examples import examples
 from tests.support.parquet_files import NAMES, fact, local, schema_of, settings_of, spec_of, with_limits, write_one
@@ -166,18 +166,18 @@ def test_merged_files_are_sorted(tmp_path: Path) -> None:
     plain = settings_of(tmp_path, PAIR, properties={"write.parquet.row-group-limit": "300"})
     options = sorted_by(plain, *BY_PAIR)
     inputs = tuple(fact(write_one(plain, numbers(401, start))) for start in (802, 0, 401))
-    (file,) = merge(MergeGroup(inputs, PartitionKey(0), 1), options, NAMES).files
+    (file,) = merge(MergeTask(inputs, PartitionKey(0), 1), options, NAMES).files
     assert (column(file, "a"), file.sort_order_id) == (list(range(1_203)), 7)
     footer = pq.read_metadata(local(file.path))
     assert max(footer.row_group(i).num_rows for i in range(footer.num_row_groups)) <= 300
-    outputs = merge(MergeGroup(inputs, PartitionKey(0), 2), options, NAMES).files
+    outputs = merge(MergeTask(inputs, PartitionKey(0), 2), options, NAMES).files
     assert [column(each, "a") == sorted(column(each, "a")) for each in outputs] == [True, True]
     assert [each.sort_order_id for each in outputs] == [7, 7]
-    (unsorted,) = merge(MergeGroup(inputs, PartitionKey(0), 1), plain, NAMES).files
+    (unsorted,) = merge(MergeTask(inputs, PartitionKey(0), 1), plain, NAMES).files
     assert (column(unsorted, "a")[:2], unsorted.sort_order_id) == ([802, 802 + 7_919 % 401], None)
 
     few = with_limits(options, decoded_bytes=6_000)
-    (file,) = merge(MergeGroup(inputs, PartitionKey(0), 1), few, NAMES).files
+    (file,) = merge(MergeTask(inputs, PartitionKey(0), 1), few, NAMES).files
     assert column(file, "a") == [*range(802, 1_203), *range(401), *range(401, 802)]
     assert file.sort_order_id is None
 

@@ -42,7 +42,7 @@ from icesize.parquet.reading.inputs import read_inputs
 from icesize.parquet.reading.projection import ColumnAligner
 from icesize.parquet.writing.row_writer import write_rows
 from icesize.planning.files import FileFact, PartitionKey
-from icesize.planning.plan import MergeGroup
+from icesize.planning.plan import MergeTask
 from tests.support.examples import examples
 from tests.support.footers import edited
 from tests.support.parquet_files import (
@@ -74,7 +74,7 @@ def tables_of(options: WriteSettings, path: Path, partition: PartitionKey = UNPA
     except (pa.ArrowException, OSError):
         rows = 0
     file = FileFact(str(path), path.stat().st_size, rows, partition)
-    return list(read_inputs(MergeGroup((file,), partition), options))
+    return list(read_inputs(MergeTask((file,), partition), options))
 
 
 def settings_for(table: Table) -> WriteSettings:

@@ -24,7 +24,7 @@ from icesize.parquet.reading.texts import plain_bytes
 from icesize.parquet.rewriting.merge import merge
 from icesize.parquet.verify.file import verify
 from icesize.planning.files import FileFact
-from icesize.planning.plan import MergeGroup
+from icesize.planning.plan import MergeTask
 from tests.support.copying import KEY, SMALL
 from tests.support.footers import edited
 from tests.support.parquet_files import foreign_file, local, schema_of, settings_of, with_limits
@@ -64,7 +64,7 @@ def stored(options: WriteSettings, *tables: pa.Table, **how: Any) -> tuple[FileF
 
 def merged(options: WriteSettings, files: tuple[FileFact, ...], threads: int = 1) -> tuple[Path, dict[str, Any]]:
     """The one file that a merge makes, which is what its footer says, and the bounds and null counts it comes with."""
-    (file,) = merge(MergeGroup(files, KEY, 1), options, FileNames(f"t{threads}", 0, 0), threads).files
+    (file,) = merge(MergeTask(files, KEY, 1), options, FileNames(f"t{threads}", 0, 0), threads).files
     found = verify(LocalSource(local(file.path)), "merged")
     assert (found.problems, found.rows) == ((), sum(each.rows for each in files))
     metrics = {"lower": file.lower_bounds, "upper": file.upper_bounds, "nulls": file.null_value_counts}
@@ -82,9 +82,9 @@ def test_texts_of_few_values_are_read_as_dictionaries(tmp_path: Path) -> None:
     options = options_of(tmp_path)
     tables = [rows(options, 0), rows(options, 200, distinct=9)]
     files = stored(options, *tables)
-    found = [*read_inputs(MergeGroup(files, KEY, 1), options, dictionaries=True)]
+    found = [*read_inputs(MergeTask(files, KEY, 1), options, dictionaries=True)]
     assert {tuple(pa.types.is_dictionary(kind) for kind in table.schema.types) for table in found} == {(1, 0, 0)}
-    plain = [*read_inputs(MergeGroup(files, KEY, 1), options)]
+    plain = [*read_inputs(MergeTask(files, KEY, 1), options)]
     assert all(table.schema.equals(options.arrow_schema, check_metadata=True) for table in plain)
     expected = pa.concat_tables(tables).to_pylist()
     assert [row for table in plain for row in table.to_pylist()] == expected
@@ -138,7 +138,7 @@ def test_an_index_beyond_its_dictionary_fails_the_file(tmp_path: Path) -> None:
     Path(file.path).write_bytes(data)
     for dictionaries in (False, True):
         with pytest.raises(RewriteFailed) as raised:
-            [*read_inputs(MergeGroup((file,), KEY, 1), options, dictionaries=dictionaries)]
+            [*read_inputs(MergeTask((file,), KEY, 1), options, dictionaries=dictionaries)]
         assert raised.value.path == file.path
 
 
@@ -149,7 +149,7 @@ def test_long_texts_behind_few_bytes_are_read_bit_by_bit(tmp_path: Path) -> None
     long = some.set_column(0, options.arrow_schema.field(0), texts_of([f"{i % 3}" * 20_000 for i in range(200)]))
     (file,) = stored(options, long)
     for dictionaries in (False, True):
-        tables = [*read_inputs(MergeGroup((file,), KEY, 1), options, dictionaries=dictionaries)]
+        tables = [*read_inputs(MergeTask((file,), KEY, 1), options, dictionaries=dictionaries)]
         assert max(map(plain_bytes, tables)) <= 100_000 < 200 * 20_000
         assert [row for table in tables for row in table["few"].to_pylist()] == long["few"].to_pylist()
 
@@ -161,7 +161,7 @@ def test_batches_are_cut_by_bytes(tmp_path: Path, width: int, least: int, most: 
     some = rows(options, 0, count=10_000 if width == 1 else 50)
     many = texts_of([f"{i % 10}" * width for i in range(some.num_rows)])
     (file,) = stored(options, some.set_column(1, options.arrow_schema.field(1), many), use_dictionary=False)
-    counts = [table.num_rows for table in read_inputs(MergeGroup((file,), KEY, 1), options)]
+    counts = [table.num_rows for table in read_inputs(MergeTask((file,), KEY, 1), options)]
     assert sum(counts) == some.num_rows
     assert all(least <= count <= most for count in counts[:-1])
     assert len(counts) > 1
@@ -176,7 +176,7 @@ def test_texts_whose_dictionary_gave_way_to_deltas_are_read_as_plain_values(tmp_
     path = Path(__file__).parents[2] / "fixtures" / "writers" / DELTA_AFTER_DICTIONARY
     options = with_limits(options_of(tmp_path), whole_file_bytes=2**20)
     file = FileFact(str(path), path.stat().st_size, 2_000, KEY)
-    found = pa.concat_tables(read_inputs(MergeGroup((file,), KEY, 1), options, dictionaries=True))
+    found = pa.concat_tables(read_inputs(MergeTask((file,), KEY, 1), options, dictionaries=True))
     assert found["few"].to_pylist() == [f"customer-{i:012d}" for i in range(2_000)]
     assert pq.read_table(merged(options, (file, file))[0]).num_rows == 4_000
 
@@ -231,7 +231,7 @@ def test_long_texts_within_structs_are_read_bit_by_bit(tmp_path: Path, sizes: bo
     before, pool = pa.default_memory_pool(), pa.proxy_memory_pool(pa.system_memory_pool())
     pa.set_memory_pool(pool)
     try:
-        found = [row for each in read_inputs(MergeGroup((file,), KEY, 1), options) for row in each.to_pylist()]
+        found = [row for each in read_inputs(MergeTask((file,), KEY, 1), options) for row in each.to_pylist()]
     finally:
         pa.set_memory_pool(before)
     assert pool.max_memory() < 2_000 * 2_000 / 4
@@ -253,7 +253,7 @@ def test_one_long_text_among_short_ones_leaves_batches_large(tmp_path: Path, mon
     remove_sizes(Path(file.path))
     file = replace(file, size_bytes=Path(file.path).stat().st_size)
     monkeypatch.setattr(inputs, "RUN_SHARE", 0)
-    tables = [*read_inputs(MergeGroup((file,), KEY, 1), options)]
+    tables = [*read_inputs(MergeTask((file,), KEY, 1), options)]
     assert 75 < max(table.num_rows for table in tables) <= 100_000 // 1_000
     assert [event for table in tables for event in table["event"].to_pylist()] == events
 
@@ -265,7 +265,7 @@ def test_a_column_that_is_too_large_to_hold_is_not_encoded_again_as_a_whole(tmp_
     files = stored(
         options, *(nested_rows(options, at, distinct=300) for at in (0, 400)), use_dictionary=["event.agent"]
     )
-    group = MergeGroup(files, KEY, 1)
+    group = MergeTask(files, KEY, 1)
     large = replace(options, limits=replace(SMALL, good_group_rows=10**6, open_ns=10**9))
     assert merge(group, large, FileNames("t1", 0, 0)).bytes_copied > 0
     small = replace(options, limits=replace(large.limits, decoded_bytes=200_000))

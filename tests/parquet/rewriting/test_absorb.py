@@ -23,7 +23,7 @@ from icesize.parquet.rewriting.absorb import NOTHING, Absorption, write_with
 from icesize.parquet.rewriting.threads import write_in_threads
 from icesize.parquet.writing.row_writer import RowWriter
 from icesize.planning.files import FileFact, PartitionKey
-from icesize.planning.plan import MergeGroup
+from icesize.planning.plan import MergeTask
 from tests.support.armed import failing_at
 from tests.support.internal_errors import watched
 from tests.support.parquet_files import NAMES, fact, files_below, local, schema_of, settings_of, spec_of, write_one
@@ -55,10 +55,10 @@ def ids(written: Written) -> dict[str, list[int]]:
     }
 
 
-def take(*inputs: FileFact) -> tuple[MergeGroup, ...]:
+def take(*inputs: FileFact) -> tuple[MergeTask, ...]:
     """Tasks that take these files along, one for each partition."""
     partitions = dict.fromkeys(input_file.partition for input_file in inputs)
-    return tuple(MergeGroup(tuple(v for v in inputs if v.partition == p), p) for p in partitions)
+    return tuple(MergeTask(tuple(v for v in inputs if v.partition == p), p) for p in partitions)
 
 
 def test_older_rows_come_first(options: WriteSettings) -> None:

@@ -36,7 +36,7 @@ from icesize.parquet.writing.encoding import measure
 from icesize.parquet.writing.sorted_files import SortedFiles, Target
 from icesize.planning.cluster_by import HILBERT, SORT, STRATEGIES, ZORDER, ClusterBy
 from icesize.planning.files import FileFact, PartitionKey
-from icesize.planning.plan import MergeGroup
+from icesize.planning.plan import MergeTask
 from icesize.planning.sizing import merged_files
 from tests.support.copying import content, spelt_rows
 from tests.support.examples import examples
@@ -110,7 +110,7 @@ def clustered(
 ) -> MergeResult:
     """Rows written as one file for each table, and clustered."""
     facts = stored(options, tables)
-    return cluster(MergeGroup(facts, KEY, outputs), order, in_passes(options, tables, passes), NAMES)
+    return cluster(MergeTask(facts, KEY, outputs), order, in_passes(options, tables, passes), NAMES)
 
 
 @pytest.mark.parametrize("passes", [0.5, 2.5])
@@ -393,7 +393,7 @@ def test_files_of_older_schemas_are_read_as_the_table_s(tmp_path: Path, passes: 
     rows = rows.append_column("raw", pa.array([bytes([i % 251]) for i in range(1_000)], pa.large_binary()))
     inputs = (*older, *stored(newer, [rows]))
     limited = in_passes(newer, [rows, rows], passes)
-    done = cluster(MergeGroup(inputs, KEY, 4), order_by(newer, "raw", "who"), limited, NAMES)
+    done = cluster(MergeTask(inputs, KEY, 4), order_by(newer, "raw", "who"), limited, NAMES)
     found = table_of(newer, done.files)
     assert found.schema.names == ["who", "at", "text", "value", "raw"]
     assert found.column("raw").null_count == found.slice(0, 1_000).column("raw").null_count == 1_000
@@ -421,7 +421,7 @@ def test_more_parts_than_allowed_are_refused_before_anything_is_written(tmp_path
     """The limit is judged from the first rows; by bytes and by rows."""
     options = settings_of(tmp_path, EVENTS)
     tables = [events(1_000, seed) for seed in range(4)]
-    task = MergeGroup(stored(options, tables), KEY, 2)
+    task = MergeTask(stored(options, tables), KEY, 2)
     before = files_below(tmp_path)
     total = sum(t.nbytes for t in tables)
     for limits in ({"sorted_bytes": total // 5}, {"sorted_rows": 799}):
@@ -435,7 +435,7 @@ def test_more_parts_than_allowed_are_refused_before_anything_is_written(tmp_path
     assert cluster(task, order_by(options, "user"), options, NAMES, most_parts=6).rows_out == 4_000
 
 
-def largest_written(options: WriteSettings, task: MergeGroup, order: RowOrder) -> tuple[MergeResult, int]:
+def largest_written(options: WriteSettings, task: MergeTask, order: RowOrder) -> tuple[MergeResult, int]:
     """The outcome of a clustering, and the Arrow bytes of the rows that were put in order together at most."""
     sizes: list[int] = []
     write = SortedFiles.write
@@ -457,7 +457,7 @@ def test_a_part_that_outgrows_its_memory_is_divided_again(tmp_path: Path, strate
     texts = ["x" * (1_000 if user > 400 else 1) for user in rows.column("user").to_pylist()]
     rows = rows.set_column(2, "text", pa.array(texts, pa.large_string()))
     tables = [rows.slice(i * 500, 500) for i in range(16)]
-    task, order = MergeGroup(stored(options, tables), KEY, 4), order_by(options, "user", "at", strategy=strategy)
+    task, order = MergeTask(stored(options, tables), KEY, 4), order_by(options, "user", "at", strategy=strategy)
     limited = in_passes(options, tables, 8)
     done, most = largest_written(limited, task, order)
     assert most <= limited.limits.sorted_bytes
@@ -475,7 +475,7 @@ def test_equal_keys_of_more_rows_than_fit_are_in_order(tmp_path: Path, others: l
     users = pa.array([7] * (9_000 - len(others)) + others, pa.int64())
     rows = rows.set_column(0, "user", users)
     tables = [rows.slice(i * 1_000, 1_000) for i in range(9)]
-    task = MergeGroup(stored(options, tables), KEY, 3)
+    task = MergeTask(stored(options, tables), KEY, 3)
     limited = in_passes(options, tables, 9)
     done, most = largest_written(limited, task, order_by(options, "user"))
     assert most <= limited.limits.sorted_bytes
@@ -490,7 +490,7 @@ def test_a_full_disk_is_told_and_leaves_nothing(tmp_path: Path, monkeypatch: pyt
     """Rows that wait need room; the error says where."""
     options = settings_of(tmp_path, EVENTS, target=1)
     tables = [events(1_000, seed) for seed in range(3)]
-    task = MergeGroup(stored(options, tables), KEY, 2)
+    task = MergeTask(stored(options, tables), KEY, 2)
     before = files_below(tmp_path)
 
     def full(**_: object) -> None:
@@ -508,7 +508,7 @@ def test_a_bug_fails_its_group_alone(
 ) -> None:
     """The error says that it is one of icesize, nothing of the group stays, and the others are clustered."""
     options = settings_of(tmp_path, EVENTS)
-    groups = {n: MergeGroup(stored(options, [events(100 + n)]), KEY, 1) for n in range(2)}
+    groups = {n: MergeTask(stored(options, [events(100 + n)]), KEY, 1) for n in range(2)}
     before, right = files_below(tmp_path), SortedFiles.close
 
     def close(self: SortedFiles) -> list[NewDataFile]:
@@ -532,7 +532,7 @@ def test_threads_cluster_groups_of_any_size(tmp_path: Path) -> None:
     options = settings_of(tmp_path, EVENTS, target=30_000)
     counts = [1, 6, 2, 6]
     facts = [stored(options, [events(1_000, 10 * n + i) for i in range(count)]) for n, count in enumerate(counts)]
-    groups = {n: MergeGroup(inputs, KEY, 3) for n, inputs in enumerate(facts)}
+    groups = {n: MergeTask(inputs, KEY, 3) for n, inputs in enumerate(facts)}
     Path(local(facts[2][0].path)).write_bytes(b"no parquet")
     limited = with_limits(options, sorted_bytes=200_000, scattered_bytes=50_000)
     prefixes, heard = {n: f"k{n:08x}o-ab{n}" for n in groups}, list[int]()
@@ -562,7 +562,7 @@ from icesize.parquet.files.uncommitted import Uncommitted
 from icesize.parquet.rewriting.cluster import cluster
 from icesize.planning.cluster_by import SORT, ClusterBy
 from icesize.planning.files import PartitionKey
-from icesize.planning.plan import MergeGroup
+from icesize.planning.plan import MergeTask
 from tests.support.parquet_files import NAMES, fact, schema_of, settings_of, with_limits, write_one
 from tests.support.processes import peak_bytes
 columns = {"user": LongType(), "at": LongType(), "text": StringType(), "value": DoubleType()}
@@ -578,7 +578,7 @@ limited = with_limits(
 )
 order = RowOrder.of(ClusterBy(("user", "at"), (1, 2), SORT, 2**40), options)
 before = peak_bytes()
-done = cluster(MergeGroup(facts, PartitionKey(0), 4), order, limited, NAMES)
+done = cluster(MergeTask(facts, PartitionKey(0), 4), order, limited, NAMES)
 assert done.rows_out == 3_000_000
 print(peak_bytes() - before)
 """
@@ -610,7 +610,7 @@ def test_a_damaged_input_file_is_named(tmp_path: Path, damage: str, passes: floa
     before = files_below(tmp_path)
     options = in_passes(options, tables, passes)
     with pytest.raises(RewriteFailed, match="check") as caught:
-        cluster(MergeGroup(tuple(facts), KEY, 2), order_by(options, "user"), options, NAMES)
+        cluster(MergeTask(tuple(facts), KEY, 2), order_by(options, "user"), options, NAMES)
     assert caught.value.path == facts[1].path
     assert files_below(tmp_path) == before
 
@@ -619,7 +619,7 @@ def test_a_damaged_input_file_is_named(tmp_path: Path, damage: str, passes: floa
 def test_storage_that_fails_leaves_nothing(tmp_path: Path, error: BaseException) -> None:
     """An error while the second file is written removes both; storage's own is told as a failed rewrite."""
     options = settings_of(tmp_path, EVENTS, target=1)
-    task = MergeGroup(stored(options, [events(2_000)]), KEY, 3)
+    task = MergeTask(stored(options, [events(2_000)]), KEY, 3)
     before = files_below(tmp_path)
     groups: list[int] = []
 
@@ -638,7 +638,7 @@ def test_storage_that_fails_leaves_nothing(tmp_path: Path, error: BaseException)
 def test_files_of_another_spec_are_refused(tmp_path: Path) -> None:
     """Their partition is none of the table's current ones."""
     options = settings_of(tmp_path, EVENTS)
-    task = MergeGroup(stored(options, [events(10)]), PartitionKey(5), 2)
+    task = MergeTask(stored(options, [events(10)]), PartitionKey(5), 2)
     with pytest.raises(RewriteFailed, match="partition spec 5: the table's is 0, plan again"):
         cluster(task, order_by(options, "user"), options, NAMES)
 
@@ -657,7 +657,7 @@ def test_remote_files_are_fetched_once_for_all_passes(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(type(options.storage), "fetch", counted)
     options = in_passes(options, tables, 3.5)
-    done = cluster(MergeGroup(facts, KEY, 2), order_by(options, "user", "at"), options, NAMES)
+    done = cluster(MergeTask(facts, KEY, 2), order_by(options, "user", "at"), options, NAMES)
     assert content([file.path for file in done.files]) == Counter(s for t in tables for s in spelt_rows(t))
     assert set(asked) == {f.path for f in facts}
     assert max(asked.values()) <= 2
@@ -669,7 +669,7 @@ def test_input_files_without_rows_leave_no_file(tmp_path: Path) -> None:
     path = tmp_path / "data" / "empty.parquet"
     path.parent.mkdir()
     pq.write_table(pa.table(events(0)).cast(options.arrow_schema), path)
-    task = MergeGroup((FileFact(str(path), path.stat().st_size, 0, KEY),), KEY, 2)
+    task = MergeTask((FileFact(str(path), path.stat().st_size, 0, KEY),), KEY, 2)
     assert cluster(task, order_by(options, "user"), options, NAMES).files == ()
 
 

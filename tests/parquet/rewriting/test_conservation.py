@@ -40,7 +40,7 @@ from icesize.parquet.rewriting.copy_merge import copy_merge
 from icesize.parquet.rewriting.merge import merge
 from icesize.planning.cluster_by import SORT
 from icesize.planning.files import FileFact, PartitionKey
-from icesize.planning.plan import MergeGroup
+from icesize.planning.plan import MergeTask
 from tests.support.footers import edited, with_other_bounds
 from tests.support.leaf_entries import entries_of
 from tests.support.parquet_files import (
@@ -91,19 +91,19 @@ def rows_from(first: int, count: int = 6) -> pa.Table:
 
 def by_merge(options: WriteSettings, inputs: tuple[FileFact, ...]) -> list[NewDataFile]:
     """All files become one."""
-    return list(merge(MergeGroup(inputs, PartitionKey(0), 1), options, NEW).files)
+    return list(merge(MergeTask(inputs, PartitionKey(0), 1), options, NEW).files)
 
 
 def by_absorbing(options: WriteSettings, inputs: tuple[FileFact, ...]) -> list[NewDataFile]:
     """All files are written again with the next batch, which has no rows."""
-    absorption = Absorption({0: (MergeGroup(inputs, PartitionKey(0), 1),)})
+    absorption = Absorption({0: (MergeTask(inputs, PartitionKey(0), 1),)})
     return list(write_with(absorption, 0, [], options, NEW).files)
 
 
 def by_clustering(options: WriteSettings, inputs: tuple[FileFact, ...]) -> list[NewDataFile]:
     """All rows in memory are put in another order."""
     order = RowOrder(SORT, (("other", ()),))
-    return list(cluster(MergeGroup(inputs, PartitionKey(0), 1), order, options, NEW).files)
+    return list(cluster(MergeTask(inputs, PartitionKey(0), 1), order, options, NEW).files)
 
 
 def by_spilling(options: WriteSettings, inputs: tuple[FileFact, ...]) -> list[NewDataFile]:
@@ -274,7 +274,7 @@ def test_a_copy_that_lacks_something_is_given_up_for_decoding(
         small = tuple(_encoded_otherwise(file, number) for number, file in enumerate(small))
     before = entries_of(local(file.path) for file in small)
     mutate(monkeypatch)
-    done = merge(MergeGroup(small, PartitionKey(0), 1), with_limits(options, **PAGES), NEW)
+    done = merge(MergeTask(small, PartitionKey(0), 1), with_limits(options, **PAGES), NEW)
     assert done.decode_reasons == {"counts": 3}
     assert entries_of(local(file.path) for file in done.files) == before
     assert len(files_below(tmp_path)) == 4
@@ -297,7 +297,7 @@ def test_a_column_that_is_encoded_again_is_counted_where_footers_do_not_say(
     monkeypatch.setattr(ParquetOptions, "in_memory", write)
     monkeypatch.setattr(output_file, "count_of", lambda chunk, column: (chunk.values, None))
     monkeypatch.setattr(output_file, "count_levels", lambda *_: (0, 0))  # as if those were not counted, either
-    done = merge(MergeGroup(small, PartitionKey(0), 1), with_limits(options, **PAGES), NEW)
+    done = merge(MergeTask(small, PartitionKey(0), 1), with_limits(options, **PAGES), NEW)
     assert done.decode_reasons == {"counts": 3}
     assert entries_of(local(file.path) for file in done.files) == before
 
@@ -359,7 +359,7 @@ def test_levels_are_counted_where_footers_differ(tmp_path: Path) -> None:
     small = inputs_of(options)
     small = tuple(_edited(_encoded_otherwise(file, n), _say_one_null_more) for n, file in enumerate(small))
     before = entries_of(local(file.path) for file in small)
-    done = merge(MergeGroup(small, PartitionKey(0), 1), with_limits(options, **PAGES), NEW)
+    done = merge(MergeTask(small, PartitionKey(0), 1), with_limits(options, **PAGES), NEW)
     assert (done.decode_reasons, entries_of(local(file.path) for file in done.files)) == ({}, before)
 
 
@@ -374,7 +374,7 @@ def test_levels_of_rows_that_stay_are_counted(
     right = page_changes.changed
 
     def copied() -> NewDataFile:
-        new_files, group = NewFiles(options, NEW), MergeGroup(small, PartitionKey(0), 1)
+        new_files, group = NewFiles(options, NEW), MergeTask(small, PartitionKey(0), 1)
         with Fetched(options) as fetched:
             return copy_merge(group, new_files, fetched, deleted).files[0]
 
@@ -439,7 +439,7 @@ def test_least_and_greatest_values_of_older_rows_stay_beside_new_ones(
     tmp_path: Path, bounded: WriteSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """New rows may have values beyond them; a file that lacks those of older rows is not written."""
-    absorption = Absorption({0: (MergeGroup(inputs_of(bounded), PartitionKey(0), 1),)})
+    absorption = Absorption({0: (MergeTask(inputs_of(bounded), PartitionKey(0), 1),)})
     done = write_with(absorption, 0, [rows_from(50)], bounded, NEW)
     assert sum(file.rows for file in done.files) == 30
     _mutate_all_columns(lambda rows: _with(rows, "id", pa.chunked_array([[13] * len(rows)])), monkeypatch)
@@ -452,7 +452,7 @@ def test_files_of_which_rows_are_deleted_are_not_compared(bounded: WriteSettings
     """The row with the least value may be one of them; least and greatest values of the other files stay."""
     small, counted = inputs_of(bounded), Conservation(bounded)
     deleted = {small[0].path: BitMap([0]), small[1].path: BitMap()}
-    for _ in read_inputs(MergeGroup(small, PartitionKey(0)), bounded, deleted=deleted, counted=counted):
+    for _ in read_inputs(MergeTask(small, PartitionKey(0)), bounded, deleted=deleted, counted=counted):
         continue
     lower, upper, is_open = counted.sums[1].ends
     assert (lower, upper, is_open) == (6, 19, True)
@@ -509,7 +509,7 @@ def test_a_field_that_the_projection_overlooks_is_counted(tmp_path: Path, monkey
     kind = pa.list_(pa.struct([("x", pa.float64()), ("y", pa.float64())]), 1)
     rows = pa.table({"line": pa.array([[{"x": 1.0, "y": 2.0}], None], kind)})
     path = foreign_file(tmp_path, rows)
-    group = MergeGroup((FileFact(str(path), path.stat().st_size, 2, PartitionKey(0)),), PartitionKey(0), 1)
+    group = MergeTask((FileFact(str(path), path.stat().st_size, 2, PartitionKey(0)),), PartitionKey(0), 1)
     monkeypatch.setattr(projection, "is_list", pa.types.is_list)
     with pytest.raises(RewriteFailed, match="column 'line' field 'element': field 'x' may be 'x' of the file"):
         merge(group, options, NEW)

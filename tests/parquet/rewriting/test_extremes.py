@@ -39,7 +39,7 @@ from icesize.parquet.format.thrift import Fields, boolean_field, bytes_field
 from icesize.parquet.reading import projection
 from icesize.parquet.rewriting.merge import merge
 from icesize.planning.files import FileFact, PartitionKey
-from icesize.planning.plan import MergeGroup
+from icesize.planning.plan import MergeTask
 from tests.support.copying import with_ids
 from tests.support.failing_storage import HttpError
 from tests.support.footers import Tree, with_other_bounds
@@ -97,7 +97,7 @@ def small_files(folder: Path) -> tuple[WriteSettings, tuple[FileFact, ...]]:
 
 def merged(options: WriteSettings, inputs: tuple[FileFact, ...]) -> MergeResult:
     """One file of all rows."""
-    return merge(MergeGroup(inputs, PartitionKey(0), 1), options, FileNames("s1-8", 0, 0))
+    return merge(MergeTask(inputs, PartitionKey(0), 1), options, FileNames("s1-8", 0, 0))
 
 
 def lying(file: FileFact, column: str, bounds: Fields, edit: Callable[[Tree], object] = id) -> FileFact:

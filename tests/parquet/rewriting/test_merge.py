@@ -30,7 +30,7 @@ from icesize.parquet.reading.inputs import read_inputs
 from icesize.parquet.rewriting.merge import merge, output_rows
 from icesize.parquet.writing.row_writer import write_rows
 from icesize.planning.files import FileFact, PartitionKey
-from icesize.planning.plan import MergeGroup
+from icesize.planning.plan import MergeTask
 from tests.support.footers import edited
 from tests.support.internal_errors import watched
 from tests.support.parquet_files import (
@@ -86,7 +86,7 @@ def test_small_files_become_one_with_their_rows_in_order(tmp_path: Path) -> None
     """Partition and newest sequence number are kept; the input files stay, the table decides about them."""
     options = hourly(tmp_path)
     small = inputs(options, [10, 1, 30, 5])
-    done = merge(MergeGroup(small, small[0].partition, 1), options, MERGED)
+    done = merge(MergeTask(small, small[0].partition, 1), options, MERGED)
     (file,) = done.files
     assert ids(file.path) == list(range(46))
     assert (file.rows, done.rows_in, done.rows_out) == (46, 46, 46)
@@ -102,11 +102,11 @@ def test_remote_files_are_merged(tmp_path: Path) -> None:
     """Through a FileIO that is not the local file system, files are read whole and rows come out alike."""
     options = replace(hourly(tmp_path), io_properties=REMOTE)
     small = inputs(options, [100, 200])
-    (file,) = merge(MergeGroup(small, small[0].partition, 1), options, MERGED).files
+    (file,) = merge(MergeTask(small, small[0].partition, 1), options, MERGED).files
     assert ids(file.path) == list(range(300))
     os.remove(small[0].path)
     with pytest.raises(RewriteFailed) as caught:
-        merge(MergeGroup(small, small[0].partition, 1), options, MERGED)
+        merge(MergeTask(small, small[0].partition, 1), options, MERGED)
     assert caught.value.path == small[0].path
 
 
@@ -114,7 +114,7 @@ def test_several_outputs_are_of_equal_size(tmp_path: Path) -> None:
     """Outputs are cut by bytes, also in the middle of an input file, and no row is lost or doubled."""
     options = replace(hourly(tmp_path), merge_by_copying=False)
     small = inputs(options, [4_000, 100, 9_000, 2_000, 7_000])
-    done = merge(MergeGroup(small, small[0].partition, 3), options, MERGED)
+    done = merge(MergeTask(small, small[0].partition, 3), options, MERGED)
     assert [i for file in done.files for i in ids(file.path)] == list(range(22_100))
     sizes = [file.size_bytes for file in done.files]
     assert len(sizes) == 3
@@ -151,7 +151,7 @@ def test_a_damaged_input_file_fails_the_merge_and_is_named(tmp_path: Path, damag
         path.write_bytes(b"hello")
     before = files_below(tmp_path)
     with pytest.raises(RewriteFailed, match="check that the file exists and is whole") as caught:
-        merge(MergeGroup(small, small[0].partition, 2), options, MERGED)
+        merge(MergeTask(small, small[0].partition, 2), options, MERGED)
     assert caught.value.path == small[1].path
     assert files_below(tmp_path) == before
 
@@ -165,7 +165,7 @@ def test_a_row_group_that_claims_rows_that_the_file_has_not_is_not_read(tmp_path
     Path(local(small.path)).write_bytes(data)
     damaged = replace(small, size_bytes=len(data))
     with pytest.raises(RewriteFailed, match=f"row groups of {claimed} rows in a file of 500") as caught:
-        merge(MergeGroup((damaged,), damaged.partition), options, MERGED)
+        merge(MergeTask((damaged,), damaged.partition), options, MERGED)
     assert caught.value.path == damaged.path
 
 
@@ -179,7 +179,7 @@ def test_rows_are_counted_against_the_manifest(tmp_path: Path, claimed: int, pos
     small[position] = FileFact(wrong.path, wrong.size_bytes, claimed, wrong.partition)
     before = files_below(tmp_path)
     with pytest.raises(RewriteFailed, match=f"it has 500 rows, its manifest records {claimed}") as caught:
-        merge(MergeGroup(tuple(small), wrong.partition, 1), options, MERGED)
+        merge(MergeTask(tuple(small), wrong.partition, 1), options, MERGED)
     assert caught.value.path == wrong.path
     assert files_below(tmp_path) == before
 
@@ -189,7 +189,7 @@ def test_files_of_another_spec_are_refused(tmp_path: Path) -> None:
     options = hourly(tmp_path)
     small = inputs(options, [5, 5])
     with pytest.raises(RewriteFailed, match="partition spec 7"):
-        merge(MergeGroup(small, PartitionKey(7, ("h1",)), 1), options, MERGED)
+        merge(MergeTask(small, PartitionKey(7, ("h1",)), 1), options, MERGED)
 
 
 @pytest.mark.internal_error
@@ -200,7 +200,7 @@ def test_a_bug_in_copying_is_named_and_the_rows_are_decoded(
     options = hourly(tmp_path)
     facts = inputs(options, [3, 4])
     monkeypatch.setattr("icesize.parquet.rewriting.merge.copy_merge", _with_a_bug)
-    result = merge(MergeGroup(facts, facts[0].partition), options, MERGED)
+    result = merge(MergeTask(facts, facts[0].partition), options, MERGED)
     assert ids(result.files[0].path) == list(range(7))
     assert decode_reasons([result, result]) == {"internal-error": 4}
     assert "Internal error of icesize in copying 2 files, report this" in caplog.text
@@ -217,7 +217,7 @@ def test_a_bug_in_decoding_is_no_damage_of_the_file(
     before = files_below(tmp_path)
     monkeypatch.setattr("icesize.parquet.reading.inputs.open_parquet", _with_a_bug)
     with pytest.raises(RewriteFailed, match="internal error IndexError: list index out of range, report this"):
-        merge(MergeGroup(facts, facts[0].partition), options, MERGED)
+        merge(MergeTask(facts, facts[0].partition), options, MERGED)
     assert files_below(tmp_path) == before
     assert "in _with_a_bug\n" in caplog.text
 
@@ -234,7 +234,7 @@ def test_an_error_of_a_package_that_reaches_storage_is_no_bug(
         with monkeypatch.context() as patch:
             patch.setattr(broken, _without_connection)
             with pytest.raises(RewriteFailed, match="HttpError: 503, connection reset, "):
-                merge(MergeGroup(facts, facts[0].partition), options, MERGED)
+                merge(MergeTask(facts, facts[0].partition), options, MERGED)
     assert "Internal error" not in caplog.text
 
 
@@ -272,7 +272,7 @@ def test_storage_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(Storage, "create", create)
     with pytest.raises(RewriteFailed, match="No space left on device"):
-        merge(MergeGroup(small, small[0].partition, 2), options, MERGED)
+        merge(MergeTask(small, small[0].partition, 2), options, MERGED)
     assert len(calls) == 2
     assert files_below(tmp_path) == before
 
@@ -281,12 +281,12 @@ def test_many_rows_go_through_in_bounded_row_groups(tmp_path: Path, monkeypatch:
     """Row groups obey the table's row limit in equal parts, and never hold more decoded bytes than allowed."""
     options = replace(hourly(tmp_path, properties={"write.parquet.row-group-limit": "4000"}), merge_by_copying=False)
     small = inputs(options, [3_000] * 5)
-    (file,) = merge(MergeGroup(small, small[0].partition, 1), options, MERGED).files
+    (file,) = merge(MergeTask(small, small[0].partition, 1), options, MERGED).files
     footer = pq.read_metadata(file.path)
     assert [footer.row_group(i).num_rows for i in range(footer.num_row_groups)] == [3_750] * 4
 
     options = with_limits(options, decoded_bytes=60_000, whole_file_bytes=0, batch_bytes=2_000)
-    (file,) = merge(MergeGroup(small, small[0].partition, 1), options, MERGED).files
+    (file,) = merge(MergeTask(small, small[0].partition, 1), options, MERGED).files
     footer = pq.read_metadata(file.path)
     assert max(footer.row_group(i).num_rows for i in range(footer.num_row_groups)) < 1_500
     assert ids(file.path) == list(range(15_000))
@@ -300,7 +300,7 @@ def test_nan_in_a_later_row_group_begins_again(tmp_path: Path) -> None:
         fact(write_one(options, pa.table({"x": xs, "y": [1.0, 2.0]})))
         for xs in ([1.0, 2.0], [3.0, None], [math.nan, 4.0])
     )
-    (file,) = merge(MergeGroup(small, PartitionKey(0), 1), options, MERGED).files
+    (file,) = merge(MergeTask(small, PartitionKey(0), 1), options, MERGED).files
     footer = pq.read_metadata(file.path)
     for i in range(footer.num_row_groups):
         x, y = (footer.row_group(i).column(j).statistics for j in range(2))
@@ -314,7 +314,7 @@ def test_nan_in_a_later_row_group_begins_again(tmp_path: Path) -> None:
 
 def contents_of(options: WriteSettings, small: tuple[FileFact, ...], threads: int) -> list[bytes]:
     """The bytes of what a merge writes."""
-    done = merge(MergeGroup(small, small[0].partition, 2), options, FileNames("s1", threads, 0), threads)
+    done = merge(MergeTask(small, small[0].partition, 2), options, FileNames("s1", threads, 0), threads)
     return [Path(local(file.path)).read_bytes() for file in done.files]
 
 
@@ -332,7 +332,7 @@ def test_small_files_are_read_ahead_as_far_as_memory_allows(tmp_path: Path, limi
     """Of small files with many rows no more are read than one that large could hold: others may be gone by then."""
     options = with_limits(hourly(tmp_path), **limits)
     small = inputs(options, [100] * 10)
-    tables = read_inputs(MergeGroup(small, small[0].partition), options)
+    tables = read_inputs(MergeTask(small, small[0].partition), options)
     first = next(tables)
     for input_file in small[ahead:]:
         os.remove(local(input_file.path))
@@ -356,7 +356,7 @@ def test_a_file_among_small_ones_that_does_not_fit_is_named(tmp_path: Path) -> N
         pq.write_table(pa.table({"s": [{"n": value}]}, schema=stored), path)
         small.append(FileFact(str(path), path.stat().st_size, 1, PartitionKey(0), sequence_number=1))
     with pytest.raises(RewriteFailed, match=r"Cannot read .*2.parquet: column 's' has null in required") as raised:
-        merge(MergeGroup(tuple(small), small[0].partition, 1), options, MERGED)
+        merge(MergeTask(tuple(small), small[0].partition, 1), options, MERGED)
     assert raised.value.path == small[2].path
 
 
@@ -368,9 +368,9 @@ def test_files_without_rows_are_merged_away(tmp_path: Path) -> None:
     pq.write_table(pa.table({"id": []}, schema=options.arrow_schema), empty)
     none = FileFact(str(empty), empty.stat().st_size, 0, PartitionKey(0))
     full = fact(write_one(options, pa.table({"id": [1, 2]})))
-    (file,) = merge(MergeGroup((none, full, none), PartitionKey(0), 1), options, MERGED).files
+    (file,) = merge(MergeTask((none, full, none), PartitionKey(0), 1), options, MERGED).files
     assert ids(file.path) == [1, 2]
-    assert merge(MergeGroup((none, none), PartitionKey(0), 1), options, MERGED).files == ()
+    assert merge(MergeTask((none, none), PartitionKey(0), 1), options, MERGED).files == ()
 
 
 def test_merged_and_fresh_files_read_alike_in_pyiceberg(tmp_path: Path) -> None:
@@ -395,7 +395,7 @@ def test_merged_and_fresh_files_read_alike_in_pyiceberg(tmp_path: Path) -> None:
         update.rename_column("n", "renamed")
         update.add_column("added", StringType())
     options = WriteSettings.of(table.metadata, {}, 2**29)
-    (merged,) = merge(MergeGroup(tuple(map(fact, files)), PartitionKey(0), 1), options, MERGED).files
+    (merged,) = merge(MergeTask(tuple(map(fact, files)), PartitionKey(0), 1), options, MERGED).files
     with table.transaction() as tx, tx.update_snapshot().overwrite() as producer:
         for file in files:
             producer.delete_data_file(data_file(file))

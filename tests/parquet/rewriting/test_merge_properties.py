@@ -28,7 +28,7 @@ from icesize.parquet.rewriting.merge import merge
 from icesize.parquet.verify.file import verify
 from icesize.parquet.writing.encoding import leaf_values
 from icesize.planning.files import FileFact
-from icesize.planning.plan import MergeGroup
+from icesize.planning.plan import MergeTask
 from tests.support import copying as copying
 from tests.support.copying import KEY, MERGED, SMALL, content, foreign_bytes, spelt_rows, stored, with_ids
 from tests.support.footers import Tree, edited
@@ -98,7 +98,7 @@ def described(options: WriteSettings, path: str, data: pa.Table) -> FileMetrics:
 def merged(options: WriteSettings, inputs: Sequence[Given], outputs: int, seen: Seen) -> list[Given]:
     """The outputs with complete metrics, each verified and held against its rows; together the rows of the input
     files."""
-    done = merge(MergeGroup(tuple(input_file.fact for input_file in inputs), KEY, outputs), options, MERGED)
+    done = merge(MergeTask(tuple(input_file.fact for input_file in inputs), KEY, outputs), options, MERGED)
     seen.outcome(done)
     assert done.bytes_copied + done.bytes_decoded <= sum(f.size_bytes for f in done.inputs)
     manifest_metrics = {
@@ -189,7 +189,7 @@ def test_nan_hides_no_row_wherever_it_is(tmp_path: Path, count: int, which: int,
         file = stored(tmp_path / f"{number}", edited(raw, bounded_by_nan) if number == which else raw, count)
         inputs.append(file)
         known[file.path] = described(options, str(stored(tmp_path / "true", raw, count).path), data)
-    done = merge(MergeGroup(tuple(inputs), KEY), options, MERGED)
+    done = merge(MergeTask(tuple(inputs), KEY), options, MERGED)
     assert done.bytes_decoded == 0
     (file_written,) = [complete(file, options, known) for file in done.files]
     data = pq.read_table(local(file_written.path))

@@ -9,9 +9,9 @@ import pytest
 from icesize.parquet.files.data_file import MergeFailure
 from icesize.parquet.rewriting.threads import rewrite_in_threads
 from icesize.planning.files import PartitionKey
-from icesize.planning.plan import MergeGroup
+from icesize.planning.plan import MergeTask
 
-GROUPS = {number: MergeGroup((), PartitionKey(0)) for number in range(100)}
+GROUPS = {number: MergeTask((), PartitionKey(0)) for number in range(100)}
 
 
 def test_error_that_nobody_foresaw_is_no_cancellation() -> None:
@@ -19,7 +19,7 @@ def test_error_that_nobody_foresaw_is_no_cancellation() -> None:
     cancelled, failed = threading.Event(), threading.Event()
     kept: list[int] = []
 
-    def rewrite(number: int, group: MergeGroup) -> str:
+    def rewrite(number: int, group: MergeTask) -> str:
         if number == 0:
             failed.set()
             raise ZeroDivisionError

@@ -34,7 +34,7 @@ from icesize.parquet.files.uncommitted import Uncommitted
 from icesize.parquet.ordering.cluster_order import RowOrder
 from icesize.parquet.rewriting.cluster import cluster
 from icesize.planning.cluster_by import SORT, STRATEGIES, ZORDER, ClusterBy
-from icesize.planning.plan import MergeGroup
+from icesize.planning.plan import MergeTask
 from icesize.spark.clustering import gather, scatter, shuffle
 from icesize.spark.clustering import run as clusters
 from icesize.spark.clustering.gather import Assignment, Destination, Gather
@@ -82,18 +82,18 @@ def limited(settings: WriteSettings) -> WriteSettings:
     return replace(settings, small_file_limit_bytes=18_750)
 
 
-def group(settings: WriteSettings, tables: Sequence[pa.Table], outputs: int) -> MergeGroup:
+def group(settings: WriteSettings, tables: Sequence[pa.Table], outputs: int) -> MergeTask:
     """Each table as one input file."""
     inputs = tuple(fact(write_one(replace(settings, target_file_size_bytes=2**29), t), 7) for t in tables)
-    return MergeGroup(inputs, inputs[0].partition, outputs)
+    return MergeTask(inputs, inputs[0].partition, outputs)
 
 
-def groups(settings: WriteSettings, count: int, inputs: int = 5, outputs: int = 4) -> list[MergeGroup]:
+def groups(settings: WriteSettings, count: int, inputs: int = 5, outputs: int = 4) -> list[MergeTask]:
     """Groups whose rows differ."""
     return [group(settings, [rows(10 * i + v) for v in range(inputs)], outputs) for i in range(count)]
 
 
-def content(tasks: Sequence[MergeGroup], settings: WriteSettings) -> list[Any]:
+def content(tasks: Sequence[MergeTask], settings: WriteSettings) -> list[Any]:
     """All rows of the input files, by their text."""
     return rows_of(pa.concat_tables([pq.read_table(local(v.path)) for task in tasks for v in task.inputs]))
 
@@ -109,9 +109,9 @@ def divide_all(settings: WriteSettings, way: str = "all tasks") -> WriteSettings
 
 
 @pytest.fixture
-def divided(monkeypatch: pytest.MonkeyPatch) -> list[Mapping[int, MergeGroup]]:
+def divided(monkeypatch: pytest.MonkeyPatch) -> list[Mapping[int, MergeTask]]:
     """The groups of each call that has groups divided."""
-    seen: list[Mapping[int, MergeGroup]] = []
+    seen: list[Mapping[int, MergeTask]] = []
 
     class Recorded(shuffle.Shuffle):
         def run(self, cancelled: threading.Event) -> Results:
@@ -122,12 +122,12 @@ def divided(monkeypatch: pytest.MonkeyPatch) -> list[Mapping[int, MergeGroup]]:
     return seen
 
 
-def prefixes(tasks: Sequence[MergeGroup]) -> dict[int, str]:
+def prefixes(tasks: Sequence[MergeTask]) -> dict[int, str]:
     return {i: f"k{i:08x}o-ab{i}" for i in range(len(tasks))}
 
 
 def run(
-    spark: SparkSession, tasks: Sequence[MergeGroup], order: RowOrder, settings: WriteSettings, **options: Any
+    spark: SparkSession, tasks: Sequence[MergeTask], order: RowOrder, settings: WriteSettings, **options: Any
 ) -> list[Any]:
     """The result of each group, None for one that has none."""
     owner = options.pop("owner", None) or Uncommitted(settings.storage, "s1-0")
@@ -136,7 +136,7 @@ def run(
     return [results.get(number) for number in range(len(tasks))]
 
 
-def written_below(settings: WriteSettings, tasks: Sequence[MergeGroup]) -> set[str]:
+def written_below(settings: WriteSettings, tasks: Sequence[MergeTask]) -> set[str]:
     """Files that are there besides the input files."""
     inputs = {local(input_file.path) for task in tasks for input_file in task.inputs}
     return {str(path) for path in files_below(Path(local(settings.table_location)))} - inputs
@@ -160,7 +160,7 @@ def assert_in_order(outcome: MergeResult, order: RowOrder) -> None:
     "way", [way if way == "all tasks" else pytest.param(way, marks=pytest.mark.slow) for way in WAYS]
 )
 def test_groups_are_sorted_each_by_itself(
-    spark: SparkSession, settings: WriteSettings, way: str, divided: list[Mapping[int, MergeGroup]]
+    spark: SparkSession, settings: WriteSettings, way: str, divided: list[Mapping[int, MergeTask]]
 ) -> None:
     """Several groups at once: rows are the same, files are in order and disjoint, named and numbered as asked."""
     settings = divide_all(settings, way)
@@ -185,7 +185,7 @@ def test_groups_are_sorted_each_by_itself(
 def test_group_that_others_would_wait_for_is_divided(
     spark: SparkSession,
     settings: WriteSettings,
-    divided: list[Mapping[int, MergeGroup]],
+    divided: list[Mapping[int, MergeTask]],
 ) -> None:
     """Most bytes of a run are not sorted by one task alone; one that makes a single file, or is small, is."""
     limits = replace(ALL_IN_SPARK, one_task_bytes=100_000)
@@ -296,7 +296,7 @@ def test_rows_that_shrink_in_order_are_no_small_files(
 
 def job_without_spark(
     settings: WriteSettings,
-    tasks: Sequence[MergeGroup],
+    tasks: Sequence[MergeTask],
     asked: list[Mapping[int, int]],
     error: BaseException | None,
     owner: Uncommitted | None = None,
@@ -507,7 +507,7 @@ def test_rows_of_all_types_go_through_the_shuffle(spark: SparkSession, tmp_path:
     )
 
 
-def scattered(task: MergeGroup, division: Division, order: RowOrder, settings: WriteSettings) -> list[pa.RecordBatch]:
+def scattered(task: MergeTask, division: Division, order: RowOrder, settings: WriteSettings) -> list[pa.RecordBatch]:
     """What a task sends that reads all input files."""
     work = Scatter((((0, task),),), {0: division}, order, settings, 1)
     return [batch.drop_columns([batch.schema.names[0]]) for batch in work([pa.record_batch({"id": [0]})])]
@@ -521,7 +521,7 @@ def _at_one_time(some: pa.Table) -> pa.Table:
     return some.set_column(1, some.schema.field(1), pa.chunked_array([[2**39] * some.num_rows]))
 
 
-def through_tasks(task: MergeGroup, settings: WriteSettings) -> tuple[Any, list[NewDataFile]]:
+def through_tasks(task: MergeTask, settings: WriteSettings) -> tuple[Any, list[NewDataFile]]:
     """What becomes of a group whose rows cross the shuffle, and the files that tasks have written."""
     order = RowOrder.of(by(1), settings)
     ranking = order.fit(order.keys(rows(0)))

@@ -24,7 +24,7 @@ from icesize.errors import EngineUnavailable
 from icesize.parquet.files.data_file import Results
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.uncommitted import Uncommitted
-from icesize.planning.plan import MergeGroup
+from icesize.planning.plan import MergeTask
 from icesize.report import Report
 from icesize.spark.engine import jobs, merge_job, session
 from icesize.spark.engine.worker import RewriteGroups
@@ -49,7 +49,7 @@ class Merges:
     def __call__(
         self,
         spark: SparkSession,
-        groups: Mapping[int, MergeGroup],
+        groups: Mapping[int, MergeTask],
         settings: WriteSettings,
         owner: Uncommitted,
         **options: Any,

@@ -21,7 +21,7 @@ from icesize.parquet.files.data_file import MergeFailure, MergeResult
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.uncommitted import Uncommitted
 from icesize.planning.files import FileFact, PartitionKey
-from icesize.planning.plan import MergeGroup
+from icesize.planning.plan import MergeTask
 from icesize.report import Report
 from icesize.spark.engine import merge_job
 from icesize.spark.engine.merge_job import MergeRun, run_merges
@@ -148,17 +148,17 @@ def test_ineligible_files_are_named(spark: SparkSession, lake: Lake) -> None:
     assert "ineligible" in str(report)
 
 
-def _tasks(table: Table) -> list[MergeGroup]:
+def _tasks(table: Table) -> list[MergeTask]:
     groups: dict[PartitionKey, list[FileFact]] = {}
     for task in table.scan().plan_files():
         key = PartitionKey(task.file.spec_id, tuple(task.file.partition._data))
         fact = FileFact(task.file.file_path, task.file.file_size_in_bytes, task.file.record_count, key)
         groups.setdefault(key, []).append(fact)
-    return [MergeGroup(tuple(files), key) for key, files in sorted(groups.items(), key=lambda item: repr(item[0]))]
+    return [MergeTask(tuple(files), key) for key, files in sorted(groups.items(), key=lambda item: repr(item[0]))]
 
 
 @pytest.fixture
-def four_groups(spark: SparkSession, lake: Lake) -> tuple[Lake, list[MergeGroup], Any]:
+def four_groups(spark: SparkSession, lake: Lake) -> tuple[Lake, list[MergeTask], Any]:
     """A table with three files in each of four partitions, the merges of all, and how to write its files."""
     lake.create()
     table = lake.open(spark)
@@ -168,12 +168,12 @@ def four_groups(spark: SparkSession, lake: Lake) -> tuple[Lake, list[MergeGroup]
 
 
 @pytest.mark.smoke
-def test_large_groups_run_as_a_spark_job(spark: SparkSession, four_groups: tuple[Lake, list[MergeGroup], Any]) -> None:
+def test_large_groups_run_as_a_spark_job(spark: SparkSession, four_groups: tuple[Lake, list[MergeTask], Any]) -> None:
     """Groups above the driver's limit are merged by Spark, each with its own result; a damaged group fails alone."""
     lake, tasks, settings = four_groups
     small = tasks[2]
     limits = WorkLimits(driver_merge_bytes=small.size_bytes)
-    large = [t if i == 2 else MergeGroup(t.inputs * 2, t.partition) for i, t in enumerate(tasks)]
+    large = [t if i == 2 else MergeTask(t.inputs * 2, t.partition) for i, t in enumerate(tasks)]
     local(tasks[0].inputs[0].path).write_bytes(b"broken")
     heard: list[int] = []
     owner = owner_of(settings)
@@ -192,11 +192,11 @@ def owner_of(settings: WriteSettings) -> Uncommitted:
 
 
 def test_job_that_fails_does_not_lose_finished_groups(
-    spark: SparkSession, four_groups: tuple[Lake, list[MergeGroup], Any], monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, four_groups: tuple[Lake, list[MergeTask], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """When the Spark job fails as a whole, groups merged in the driver still count, and nothing of theirs leaks."""
     lake, tasks, settings = four_groups
-    large = [tasks[0], MergeGroup(tasks[1].inputs * 2, tasks[1].partition)]
+    large = [tasks[0], MergeTask(tasks[1].inputs * 2, tasks[1].partition)]
     limits = WorkLimits(driver_merge_bytes=tasks[0].size_bytes)
     owner = owner_of(settings)
     run = MergeRun(spark, settings, owner, Environment(limits=limits))
@@ -218,13 +218,13 @@ def _fail_to_load() -> object:
 
 
 def test_error_that_nobody_foresaw_stops_no_other_merges(
-    spark: SparkSession, four_groups: tuple[Lake, list[MergeGroup], Any], monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, four_groups: tuple[Lake, list[MergeTask], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Merges that begin later are done all the same, and the results say what the error was."""
     lake, tasks, settings = four_groups
     merge = merge_job.merge
 
-    def failing(group: MergeGroup, *rest: Any) -> MergeResult:
+    def failing(group: MergeTask, *rest: Any) -> MergeResult:
         if group is tasks[0]:
             raise ValueError("not foreseen")
         return merge(group, *rest)
@@ -240,7 +240,7 @@ def test_error_that_nobody_foresaw_stops_no_other_merges(
     assert lake.orphans() == set()
 
 
-def test_stopped_run_removes_its_files(spark: SparkSession, four_groups: tuple[Lake, list[MergeGroup], Any]) -> None:
+def test_stopped_run_removes_its_files(spark: SparkSession, four_groups: tuple[Lake, list[MergeTask], Any]) -> None:
     """Stopping joins its thread, twice is no harm; what it had written goes with its owner."""
     lake, tasks, settings = four_groups
     owner = owner_of(settings)
