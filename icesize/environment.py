@@ -22,9 +22,9 @@ class PendingCommit(Protocol):
 
 @dataclass(frozen=True)
 class CommitStatus:
-    """`landed` is None where nobody can tell; `advice` says how a person finds out."""
+    """`is_committed` is None where nobody can tell; `advice` says how a person finds out."""
 
-    landed: bool | None
+    is_committed: bool | None
     snapshot_ids: tuple[int, ...] = ()
     advice: str = ""
 
@@ -80,11 +80,11 @@ class Environment:
     on_commit: Callable[[PendingCommit], object] = lambda commitment: None
     limits: WorkLimits = field(default_factory=WorkLimits)
 
-    def also_notifying(self, hear: Callable[[PendingCommit], object]) -> Environment:
-        """The same, where `hear` is told of commits, too."""
+    def also_notifying(self, observer: Callable[[PendingCommit], object]) -> Environment:
+        """The same, where `observer` is told of commits, too."""
 
         def both(commitment: PendingCommit) -> None:
-            hear(commitment)
+            observer(commitment)
             self.on_commit(commitment)
 
         return replace(self, on_commit=both)

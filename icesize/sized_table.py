@@ -364,10 +364,10 @@ class SizedTable:
         """
         from icesize.maintenance import clustering
 
-        wish = clustering.ClusterRequest.of(by, strategy, where, Budget.of(budget_bytes))
+        request = clustering.ClusterRequest.of(by, strategy, where, Budget.of(budget_bytes))
         if dry_run:
-            return clustering.plan(self._context, wish)
-        return self._context.alone(clustering.cluster, wish, on_plan, progress)
+            return clustering.plan(self._context, request)
+        return self._context.alone(clustering.cluster, request, on_plan, progress)
 
     def plan_clustering(
         self, by: Columns = None, strategy: str | None = None, where: Where = None, budget_bytes: Size = None

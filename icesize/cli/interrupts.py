@@ -40,12 +40,12 @@ def terminated_like_interrupted() -> Iterator[None]:
 def what_became_of(commitments: Sequence[PendingCommit]) -> str:
     """What an interrupt has left in the table."""
     statuses = [commitment.status() for commitment in commitments]
-    if unknown := [status.advice for status in statuses if status.landed is None]:
+    if unknown := [status.advice for status in statuses if status.is_committed is None]:
         return f"outcome unknown: {unknown[-1]}"
     ids = [str(snapshot_id) for status in statuses for snapshot_id in status.snapshot_ids]
     if ids:
         return f"snapshot{'s' if len(ids) > 1 else ''} {', '.join(ids)} {'were' if len(ids) > 1 else 'was'} committed"
-    return "the change was committed" if any(status.landed for status in statuses) else "nothing was committed"
+    return "the change was committed" if any(status.is_committed for status in statuses) else "nothing was committed"
 
 
 def exit_code_of(interrupt: KeyboardInterrupt) -> int:

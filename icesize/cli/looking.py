@@ -37,8 +37,8 @@ def _policies(ctx: click.Context, parameter: click.Parameter, values: tuple[str,
 
 def _limit_option(default: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """`--limit`, which arrives as None where it is not given."""
-    told = f"How many, newest first.  [default: {default}; all with --json]"
-    return click.option("--limit", type=click.IntRange(1), metavar="N", help=told)
+    help_text = f"How many, newest first.  [default: {default}; all with --json]"
+    return click.option("--limit", type=click.IntRange(1), metavar="N", help=help_text)
 
 
 @command(
@@ -165,15 +165,15 @@ def streams(target: Target, *, forget: str | None, yes: bool, dry_run: bool) -> 
         entries = sized.streams()
         target.answer(entries, views.streams(sized.name, entries))
         return
-    if not yes and not dry_run and options.is_asked(target):
+    if not yes and not dry_run and options.needs_confirmation(target):
         entry = sized.forget_stream(forget, dry_run=True)
-        options.confirmed(f"Forget {_told(entry, sized)}? A committed batch may then be committed again")
+        options.confirm(f"Forget {_describe(entry, sized)}? A committed batch may then be committed again")
     entry = sized.forget_stream(forget, dry_run=dry_run)
     left = [other for other in sized.streams() if other.stream_id != forget]
-    target.answer(left, [(f"{'would forget' if dry_run else 'forgot'} {_told(entry, sized)}",)])
+    target.answer(left, [(f"{'would forget' if dry_run else 'forgot'} {_describe(entry, sized)}",)])
 
 
-def _told(entry: LedgerEntry, sized: SizedTable) -> str:
+def _describe(entry: LedgerEntry, sized: SizedTable) -> str:
     return f"stream '{entry.stream_id}' of {sized.name} (query {entry.query_id}, batch {entry.batch_id})"
 
 

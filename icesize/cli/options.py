@@ -197,12 +197,12 @@ dry_run_option = click.option("--dry-run", is_flag=True, help="Preview the chang
 yes_option = click.option("--yes", "-y", is_flag=True, help="Skip the prompt at a terminal.")
 
 
-def is_asked(target: Target) -> bool:
+def needs_confirmation(target: Target) -> bool:
     """Return whether to prompt before deleting: at a terminal, but never in a scheduler."""
     return not target.as_json and sys.stdin.isatty() and sys.stderr.isatty()
 
 
-def confirmed(question: str) -> None:
+def confirm(question: str) -> None:
     """Prompt on standard error; raise click.Abort if the answer is no."""
     click.confirm(question, abort=True, err=True)
 
@@ -212,7 +212,7 @@ def confirm_expiry(table: str, found: ExpiryReport) -> None:
     if found.snapshot_ids_expired or found.files_deleted:
         files = format_count(sum(found.files_deleted.values()), "file")
         snapshots = format_count(len(found.snapshot_ids_expired), "snapshot")
-        confirmed(f"Expire {snapshots} of {table} and delete {files} ({format_bytes(found.bytes_deleted)})?")
+        confirm(f"Expire {snapshots} of {table} and delete {files} ({format_bytes(found.bytes_deleted)})?")
 
 
 def print_error(message: str) -> None:

@@ -89,10 +89,10 @@ def expire_snapshots(
     """
     sized = target.open()
     expire = partial(sized.expire_snapshots, keep_versions, older_than, retain_last, readers=readers, force=force)
-    if not yes and not dry_run and options.is_asked(target):
+    if not yes and not dry_run and options.needs_confirmation(target):
         options.confirm_expiry(sized.name, expire(dry_run=True))
-    with progress.deleting(console_on(silent=target.as_json)) as tell:
-        report = expire(dry_run=dry_run, progress=tell)
+    with progress.deleting(console_on(silent=target.as_json)) as on_progress:
+        report = expire(dry_run=dry_run, progress=on_progress)
     target.answer(report, exit_code=options.FAILED if report.files_failed else 0)
 
 
@@ -121,11 +121,11 @@ def remove_orphan_files(
     """
     sized = target.open()
     remove = partial(sized.remove_orphan_files, older_than, trust_location=trust_location)
-    if not yes and not dry_run and options.is_asked(target):
-        with progress.deleting(console_on()) as tell:
-            found = remove(progress=tell)
+    if not yes and not dry_run and options.needs_confirmation(target):
+        with progress.deleting(console_on()) as on_progress:
+            found = remove(progress=on_progress)
         files = f"{format_count(found.files_found, 'file')} ({format_bytes(found.bytes_found)})"
-        options.confirmed(f"Delete {files} that nothing refers to from the location of {sized.name}?")
-    with progress.deleting(console_on(silent=target.as_json)) as tell:
-        report = remove(dry_run=dry_run, progress=tell)
+        options.confirm(f"Delete {files} that nothing refers to from the location of {sized.name}?")
+    with progress.deleting(console_on(silent=target.as_json)) as on_progress:
+        report = remove(dry_run=dry_run, progress=on_progress)
     target.answer(report, exit_code=options.FAILED if report.files_failed else 0)

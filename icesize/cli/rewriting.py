@@ -115,10 +115,10 @@ def _carry_out(work: Callable[..., Report], target: Target) -> None:
         show(out, views.plan(plan, groups=False))
         planned.append(plan)
         if plan.groups:
-            tell(0)
+            on_progress(0)
 
-    with progress.merging(out, lambda: planned[0].bytes_to_write) as tell:
-        report = work(on_plan=on_plan, progress=tell)
+    with progress.merging(out, lambda: planned[0].bytes_to_write) as on_progress:
+        report = work(on_plan=on_plan, progress=on_progress)
     shown = views.committed if planned[0].groups else views.left_to_say
     failed = bool(planned[0].groups) and not report.snapshot_ids
     target.answer(report, shown(report, planned[0]), exit_code=options.FAILED if failed else 0)
@@ -150,10 +150,10 @@ def maintain(
         return
     with spark.session("maintain") as session:
         sized = target.open(policy, session)
-        if not yes and options.is_asked(target):
+        if not yes and options.needs_confirmation(target):
             _ask_for_expiry(sized)
-        with progress.maintaining(console_on(silent=target.as_json)) as tell:
-            report = sized.maintain(budget_bytes, budget_seconds, progress=tell)
+        with progress.maintaining(console_on(silent=target.as_json)) as on_progress:
+            report = sized.maintain(budget_bytes, budget_seconds, progress=on_progress)
     target.answer(report, exit_code=0 if report.succeeded else options.FAILED)
 
 

@@ -130,12 +130,12 @@ class ClusterScan:
         now = replace(plan.clustering, by=self.by, full=full, before=by_column(self.files, self.by.columns))
         return replace(plan, clustering=now), lost
 
-    def after(self, landed: Sequence[Merged]) -> Files:
+    def after(self, committed: Sequence[Merged]) -> Files:
         """The files once these groups have taken the place of their input files."""
-        gone = {input_file.path for group in landed for input_file in group.inputs}
+        gone = {input_file.path for group in committed for input_file in group.inputs}
         files = {key: [file for file in old if file.fact.path not in gone] for key, old in self.files.items()}
         schema = self.current.table.metadata.schema()
-        for group in landed:
+        for group in committed:
             new = (cluster_file_of(file, self.by, schema) for file in group.files)
             files.setdefault(group.inputs[0].partition, []).extend(new)
         return files
@@ -167,7 +167,7 @@ def cluster_and_commit(
 
     planned = WrittenBatch(scan.current, scan.layout, plan)
     outcome = rewrite(handle, planned, run, environment, commit_lock=commit_lock)
-    return replace(outcome, report=replace(outcome.report, clustering=_told(scan, plan, outcome)))
+    return replace(outcome, report=replace(outcome.report, clustering=_summary(scan, plan, outcome)))
 
 
 def _check_names(current: Current, settings: WriteSettings, partition: PartitionKey, prefix: str) -> None:
@@ -181,12 +181,12 @@ def _check_names(current: Current, settings: WriteSettings, partition: Partition
         )
 
 
-def _told(scan: ClusterScan, plan: Plan, outcome: Outcome) -> dict[str, Any]:
-    by, details, landed = scan.by, plan.clustering, outcome.commit.merged
+def _summary(scan: ClusterScan, plan: Plan, outcome: Outcome) -> dict[str, Any]:
+    by, details, committed = scan.by, plan.clustering, outcome.commit.merged
     before = details.before if details else by_column(scan.files, by.columns)
-    after = by_column(scan.after(landed), by.columns) if landed else before
+    after = by_column(scan.after(committed), by.columns) if committed else before
     new = {file.fact.path for files in scan.files.values() for file in files if file.set_id is None}
-    new_bytes = sum(v.size_bytes for group in landed for v in group.inputs if v.path in new)
+    new_bytes = sum(v.size_bytes for group in committed for v in group.inputs if v.path in new)
     return {
         "columns": list(by.columns),
         "strategy": by.strategy,
@@ -197,19 +197,19 @@ def _told(scan: ClusterScan, plan: Plan, outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def plan(context: TableContext, wish: ClusterRequest) -> Plan:
+def plan(context: TableContext, request: ClusterRequest) -> Plan:
     """What `cluster` would do; raises what it refuses with."""
-    return _planned(context, wish)[1]
+    return _planned(context, request)[1]
 
 
-def plan_clustering(context: TableContext, wish: ClusterRequest) -> Plan | None:
+def plan_clustering(context: TableContext, request: ClusterRequest) -> Plan | None:
     """What `cluster` would do; None when neither the wish nor the table says by which columns."""
-    found = _scan(context, wish)
-    return None if found is None else found[0].noted(found[1].plan(wish.budget_bytes))
+    found = _scan(context, request)
+    return None if found is None else found[0].noted(found[1].plan(request.budget_bytes))
 
 
 def cluster(
-    context: TableContext, wish: ClusterRequest, on_plan: Callable[[Plan], object] | None, progress: Progress
+    context: TableContext, request: ClusterRequest, on_plan: Callable[[Plan], object] | None, progress: Progress
 ) -> Report:
     """Remember the columns in the table and lay its rows out by them; what is refused is refused before anything is
     remembered.
@@ -219,13 +219,13 @@ def cluster(
     fails; the report notes what is left. Raises as `compact` does.
     """
     most_bytes = context.engine.most_bytes
-    scan, whole = _planned(context, wish)
+    scan, whole = _planned(context, request)
     if on_plan is not None:
         on_plan(noting_rounds(whole, most_bytes))
     keep = keep_cluster_by(scan.by, context.environment.new_id())
     kept = submit.change(context.handle, scan.current, keep, context.environment)
     if kept.stored:
-        scan, whole = _planned(context, replace(wish, by=None, strategy=None))
+        scan, whole = _planned(context, replace(request, by=None, strategy=None))
     whole = noting_rounds(replace(whole, notes=(*kept.sentences, *whole.notes)), most_bytes)
 
     def run(groups: Sequence[MergeTask], is_first: bool) -> Report:
@@ -236,7 +236,7 @@ def cluster(
 
     def again() -> ClusterScan:
         try:
-            found = _scan(context, ClusterRequest(where=wish.where))
+            found = _scan(context, ClusterRequest(where=request.where))
         except ClusteringOff:
             found = None
         if found is None or (found[1].by.key, found[1].layout.spec_id) != (scan.by.key, scan.layout.spec_id):
@@ -263,24 +263,24 @@ def cluster_round(context: TableContext, budget_bytes: int, tally: Tally, most_b
     return _report(context, scan, plan, counted(tally, plan.bytes_to_write)) if plan.is_due else None
 
 
-def _planned(context: TableContext, wish: ClusterRequest) -> tuple[ClusterScan, Plan]:
-    found = _scan(context, wish)
+def _planned(context: TableContext, request: ClusterRequest) -> tuple[ClusterScan, Plan]:
+    found = _scan(context, request)
     if found is None:
         raise TableError(
             f"Cannot cluster '{context.handle.name}': neither the argument 'by' nor the table's property "
             "'icesize.cluster.by' names columns",
             table=context.handle.name,
         )
-    return found[1], found[0].noted(found[1].plan(wish.budget_bytes))
+    return found[1], found[0].noted(found[1].plan(request.budget_bytes))
 
 
-def _scan(context: TableContext, wish: ClusterRequest) -> tuple[Selection, ClusterScan] | None:
+def _scan(context: TableContext, request: ClusterRequest) -> tuple[Selection, ClusterScan] | None:
     """The partitions wanted and their files; None when nothing says by which columns."""
     current = context.load()
-    by = wanted_by(current, wish.by, wish.strategy)
+    by = wanted_by(current, request.by, request.strategy)
     if by is None:
         return None
-    selection = context.select(wish.where, current)
+    selection = context.select(request.where, current)
     return selection, ClusterScan.at(context.handle, current, selection.layout, by, selection.filter.may_hold)
 
 

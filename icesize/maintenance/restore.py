@@ -143,7 +143,7 @@ def restore(
             step = _Restore(tag, planned, _overwrite(planned, copies, rewrites))
             again = f"restoring again is safe. T{_may_be_left(tag)[1:]}"
             request = CommitRequest(current.uuid, run_id, Base(current.head), (step,), again=again)
-            landed = submit.commit(handle, current, request, telling)
+            outcome = submit.commit(handle, current, request, telling)
     except CommitStateUnknown:
         raise
     except BaseException:
@@ -153,10 +153,10 @@ def restore(
     context.engine.refresh(handle)
     return replace(
         _counted(report, step.overwrite, rewrites),
-        snapshot_ids=landed.snapshot_ids,
-        operations=landed.operations,
+        snapshot_ids=outcome.snapshot_ids,
+        operations=outcome.operations,
         seconds=rounded(watch.seconds),
-        notes=(*report.notes, *_consequences(current.table, planned, landed.snapshot_ids)),
+        notes=(*report.notes, *_consequences(current.table, planned, outcome.snapshot_ids)),
     )
 
 

@@ -34,7 +34,7 @@ Progress = Callable[[int], None]
 Tally = Callable[[int, int | None], object]
 """Hears how much is done so far, of how much: None as long as nobody knows."""
 
-REASONS_TOLD = 3
+MAX_REASONS = 3
 """Groups whose reasons an error tells: a storage that is full or away gives each of thousands the same."""
 
 
@@ -168,10 +168,10 @@ class TableContext:
         there had been nothing to do. `changed` are sentences about what was done to the table before that, and stays.
         """
         if outcome.written and not outcome.written.merges.merged and (why := outcome.written.merges.failed):
-            more = f"; and {len(why) - REASONS_TOLD:,} more" if len(why) > REASONS_TOLD else ""
-            told = "; ".join((f"{'; '.join(why[:REASONS_TOLD])}{more}", *changed))
+            more = f"; and {len(why) - MAX_REASONS:,} more" if len(why) > MAX_REASONS else ""
+            reasons = "; ".join((f"{'; '.join(why[:MAX_REASONS])}{more}", *changed))
             raise RewriteFailed(
-                f"Cannot {what} '{self.handle.name}': every merge failed, its files stay as they were: {told}",
+                f"Cannot {what} '{self.handle.name}': every merge failed, its files stay as they were: {reasons}",
                 table=self.handle.name,
                 reasons=why,
             )

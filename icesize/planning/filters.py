@@ -64,12 +64,12 @@ def recommend(
     then = sum(use.times * _then(use, plan.clustering) for use in asking) / times
     of, by = format_count(all_times, "filter"), ", ".join(columns)
     select = "selects" if times == 1 else "select"
-    told = f"{times:,} of {of} {select} single values of {by}, in {now:,.1f} of {files:,} files on average"
+    sentence = f"{times:,} of {of} {select} single values of {by}, in {now:,.1f} of {files:,} files on average"
     if then > WORTH_IT * now:
-        return (Advice(f"{told}; clustering would leave {then:,.1f}: not worth it"),)
+        return (Advice(f"{sentence}; clustering would leave {then:,.1f}: not worth it"),)
     how = " --strategy hilbert" if len(columns) > 1 else ""
     command = f"icesize cluster {table} --by {','.join(columns)}{how}"
-    return (Advice(f"{told}, about {then:,.1f} after clustering: `{command}`", command),)
+    return (Advice(f"{sentence}, about {then:,.1f} after clustering: `{command}`", command),)
 
 
 def _then(use: FilterUse, clustering: Clustering) -> float:

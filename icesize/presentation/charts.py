@@ -86,7 +86,7 @@ class Picture:
 
     title: str
     height: float
-    told: str
+    alt_text: str
     draw: Draw
     caption: str = ""
 
@@ -132,11 +132,11 @@ def sizes(compared: Comparison) -> Picture:
         axes.legend(loc="lower center", bbox_to_anchor=(0.4, 1), ncols=len(series), labelcolor=palette.ink)
         _plain(axes, palette, spines=("left",))
 
-    told = "; ".join(
+    alt_text = "; ".join(
         f"{name}: " + ", ".join(f"{format_count(counts[i], 'file')} {names[i]}" for i in shown if counts[i])
         for name, counts in series
     )
-    return Picture("Data files by size", 44 + 19 * len(series) * len(shown) + 6 * len(shown), told, draw)
+    return Picture("Data files by size", 44 + 19 * len(series) * len(shown) + 6 * len(shown), alt_text, draw)
 
 
 def _class_names(bounds: Sequence[int]) -> list[str]:
@@ -169,12 +169,12 @@ def heat_map(title: str, trends: Trends, values: Values, *, whole: bool = False)
             beside: dict[str, Any] = {"va": "center", "color": palette.ink, "fontsize": _LETTERS * 0.85}
             axes.annotate(f"{row[-1]:,}", (end, number), (3, 0), textcoords="offset points", **beside)
 
-    told = f"{title} of {format_count(len(rows), 'partition')}"
+    alt_text = f"{title} of {format_count(len(rows), 'partition')}"
     if whole:
-        return Picture(f"{title}, {len(rows):,} partitions", 340, f"{told}, the worst first", draw, caption)
-    told += f" at {format_count(len(trends.times_ms), 'time')}"
+        return Picture(f"{title}, {len(rows):,} partitions", 340, f"{alt_text}, the worst first", draw, caption)
+    alt_text += f" at {format_count(len(trends.times_ms), 'time')}"
     height = 46 + 15 * len(rows)
-    return Picture(f"{title} per partition", height, told, draw, f"{caption} At the right: how many now.")
+    return Picture(f"{title} per partition", height, alt_text, draw, f"{caption} At the right: how many now.")
 
 
 def _heat(axes: Axes, palette: Palette, rows: list[list[int]], most: int, times_ms: Sequence[int]) -> float:
@@ -212,8 +212,8 @@ def amplification(commits: Sequence[PastCommit]) -> Picture | None:
         axes.legend(loc="lower center", bbox_to_anchor=(0.4, 1), ncols=2, labelcolor=palette.ink)
         _lines(axes, palette, times)
 
-    told = f"W, bytes written per byte ingested, of {format_count(len(single), 'commit')}: now {running[-1][1]:.2f}"
-    return Picture("W: bytes written per byte ingested", 190, told, draw)
+    alt_text = f"W, bytes written per byte ingested, of {format_count(len(single), 'commit')}: now {running[-1][1]:.2f}"
+    return Picture("W: bytes written per byte ingested", 190, alt_text, draw)
 
 
 def seconds(batches: Sequence[PastCommit]) -> Picture | None:
@@ -228,8 +228,8 @@ def seconds(batches: Sequence[PastCommit]) -> Picture | None:
         axes.plot(times, [batch.seconds or 0.0 for batch in known], "o-", ms=_dot(known), lw=0.8, color=palette.after)
         _lines(axes, palette, times)
 
-    told = f"Seconds of {format_count(len(known), 'batch')}"
-    return Picture("Seconds per batch", 170, f"{told}, at most {max(b.seconds or 0 for b in known):.2f}", draw)
+    alt_text = f"Seconds of {format_count(len(known), 'batch')}"
+    return Picture("Seconds per batch", 170, f"{alt_text}, at most {max(b.seconds or 0 for b in known):.2f}", draw)
 
 
 def files(commits: Sequence[PastCommit]) -> Picture | None:
@@ -250,8 +250,8 @@ def files(commits: Sequence[PastCommit]) -> Picture | None:
         axes.yaxis.set_major_formatter("{x:,.0f}")
         _lines(axes, palette, times)
 
-    told = f"Data files after each of {format_count(len(data), 'commit')}: now {data[-1][1]:,}"
-    return Picture("Files in the table", 190, told, draw)
+    alt_text = f"Data files after each of {format_count(len(data), 'commit')}: now {data[-1][1]:,}"
+    return Picture("Files in the table", 190, alt_text, draw)
 
 
 def _dot(points: Sequence[object]) -> float:

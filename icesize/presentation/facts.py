@@ -67,12 +67,12 @@ def advice_for(inspection: Inspection, plan: Plan, history: History) -> tuple[Ad
 
 def _advice(inspection: Inspection, plan: Plan, history: History) -> Iterator[Advice]:
     table = shlex.quote(inspection.table)
-    told = [Advice(as_sentence(advice.sentence), advice.command) for advice in inspection.advice]
+    advice_shown = [Advice(as_sentence(advice.sentence), advice.command) for advice in inspection.advice]
     compact = f"icesize compact {table}"
-    if plan.groups and not any(advice.command == compact for advice in told):
+    if plan.groups and not any(advice.command == compact for advice in advice_shown):
         files = f"{plan.files_removed:,} files would become {plan.files_added:,}"
         yield Advice(f"{files}, for {format_bytes(plan.bytes_to_write)} to write.", compact)
-    yield from told
+    yield from advice_shown
     kinds = Counter(commit.kind for commit in history.commits)
     kept_by_us = any(kinds[kind] for kind in (CommitKind.BATCH, CommitKind.APPEND, CommitKind.MERGE))
     if plan.groups and kinds[CommitKind.OTHER] and not kept_by_us:

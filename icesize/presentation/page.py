@@ -65,7 +65,7 @@ def _body(facts: Facts, drawn: dict[str, Picture]) -> Iterator[str]:
 def _head(facts: Facts) -> Iterator[str]:
     inspection, history = facts.inspection, facts.history
     snapshot = f"snapshot {inspection.snapshot_id}" if inspection.snapshot_id is not None else "no snapshot"
-    told = [
+    alt_text = [
         ("Partitions", f"{inspection.partitions:,}"),
         ("Files", f"{inspection.files:,}"),
         ("Size", format_bytes(inspection.size_bytes)),
@@ -74,14 +74,14 @@ def _head(facts: Facts) -> Iterator[str]:
         ("Most in one partition", f"{inspection.small_files_max:,}"),
     ]
     if inspection.deletes.files:
-        told.append(("Files with deletes", f"{inspection.deletes.files:,}"))
+        alt_text.append(("Files with deletes", f"{inspection.deletes.files:,}"))
     if history.write_amplification is not None:
-        told.append(("Bytes written per byte ingested", f"{history.write_amplification:.2f}"))
+        alt_text.append(("Bytes written per byte ingested", f"{history.write_amplification:.2f}"))
     if history.seconds_per_batch is not None:
-        told.append(("Seconds per batch, median", f"{history.seconds_per_batch:.2f}"))
+        alt_text.append(("Seconds per batch, median", f"{history.seconds_per_batch:.2f}"))
     yield f"<header><h1>{_text(facts.table)}</h1>"
     yield f'<p class="quiet">{_text(snapshot)} · seen {format_time(facts.made_ms)} UTC by icesize</p>'
-    boxes = "".join(f"<div><dt>{_text(name)}</dt><dd>{_text(value)}</dd></div>" for name, value in told)
+    boxes = "".join(f"<div><dt>{_text(name)}</dt><dd>{_text(value)}</dd></div>" for name, value in alt_text)
     yield f'<dl class="facts">{boxes}</dl></header>'
 
 
@@ -111,7 +111,8 @@ def _grid(drawn: dict[str, Picture], *names: str) -> str:
 
 
 def _figure(name: str, picture: Picture) -> str:
-    drawing = svg(picture, prefix=f"{name}-").replace("<svg", f'<svg role="img" aria-label="{_text(picture.told)}"', 1)
+    label = f'<svg role="img" aria-label="{_text(picture.alt_text)}"'
+    drawing = svg(picture, prefix=f"{name}-").replace("<svg", label, 1)
     caption = f'<figcaption class="quiet">{_text(picture.caption)}</figcaption>' if picture.caption else ""
     return f'<figure class="card" id="{name}"><h3>{_text(picture.title)}</h3>{drawing}{caption}</figure>'
 
@@ -120,7 +121,7 @@ def _plan(facts: Facts) -> Iterator[str]:
     plan = facts.plan
     yield '<h2>What <code>compact</code> would do</h2><div class="grid">'
     yield '<div class="card"><h3>Merges</h3>'
-    yield f"<p>{_text(_told_of_plan(facts))}</p>"
+    yield f"<p>{_text(_plan_sentence(facts))}</p>"
     yield "".join(f"<p>{_sentence(as_sentence(line.strip()))}</p>" for line in costs(facts.inspection.cost))
     if plan.groups:
         rows = [
@@ -137,7 +138,7 @@ def _plan(facts: Facts) -> Iterator[str]:
     yield "</div></div>"
 
 
-def _told_of_plan(facts: Facts) -> str:
+def _plan_sentence(facts: Facts) -> str:
     plan = facts.plan
     if not plan.groups:
         return f"Nothing to merge: {format_count(plan.files_before, 'file')} stay."

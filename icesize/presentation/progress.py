@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import ProgressColumn
 
-Tell = Callable[[str, int, int | None], None]
+Draw = Callable[[str, int, int | None], None]
 """Hears what is done, how much of it, and of how much: None as long as nobody knows."""
 
 _BYTES = frozenset({"merging", "clustering"})
@@ -33,13 +33,13 @@ def merging(console: Console, total_bytes: Callable[[], int]) -> Iterator[Callab
     Several threads may call it, and the bar never goes back.
     """
     done, lock = 0, Lock()
-    with drawn(console) as tell:
+    with drawn(console) as draw:
 
         def advance(size_bytes: int) -> None:
             nonlocal done
             with lock:
                 done += size_bytes
-                tell("merging", done, total_bytes())
+                draw("merging", done, total_bytes())
 
         yield advance
 
@@ -48,28 +48,28 @@ def merging(console: Console, total_bytes: Callable[[], int]) -> Iterator[Callab
 def deleting(console: Console) -> Iterator[Callable[[int, int | None], None]]:
     """A bar by files while they are looked for and deleted; yields the function that hears how many of how many (None:
     they are still looked for) are done."""
-    with drawn(console) as tell:
-        tell("looking for files", 0, None)
-        yield lambda done, total: tell("looking for files" if total is None else "deleting", done, total)
+    with drawn(console) as draw:
+        draw("looking for files", 0, None)
+        yield lambda done, total: draw("looking for files" if total is None else "deleting", done, total)
 
 
 @contextmanager
-def maintaining(console: Console) -> Iterator[Tell]:
+def maintaining(console: Console) -> Iterator[Draw]:
     """A bar for each step of a pass, and for each round of merges; yields the function that hears of them."""
     from icesize.maintenance.full_pass import STEPS  # with all that a pass works with
 
     words = {step.name: step.words for step in STEPS}
-    with drawn(console) as tell:
+    with drawn(console) as draw:
 
-        def hear(step: str, done: int, total: int | None) -> None:
+        def draw_step(step: str, done: int, total: int | None) -> None:
             deletes = step == "expiry" and total is not None
-            tell("deleting" if deletes else words[step], done, total)
+            draw("deleting" if deletes else words[step], done, total)
 
-        yield hear
+        yield draw_step
 
 
 @contextmanager
-def drawn(console: Console) -> Iterator[Tell]:
+def drawn(console: Console) -> Iterator[Draw]:
     """One bar at a time; it begins again with other work, and where nothing is done. Told from any thread.
 
     Nothing is drawn before the first word, which may never come: there is nothing to do, or an error.
@@ -80,7 +80,7 @@ def drawn(console: Console) -> Iterator[Tell]:
     progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
     lock = Lock()
 
-    def tell(what: str, done: int, total: int | None) -> None:
+    def draw(what: str, done: int, total: int | None) -> None:
         with lock:
             shown = progress.tasks[-1] if progress.tasks else None
             if shown is None or shown.description != what or not done:
@@ -91,7 +91,7 @@ def drawn(console: Console) -> Iterator[Tell]:
             progress.start()
 
     try:
-        yield tell
+        yield draw
     finally:
         progress.stop()
 

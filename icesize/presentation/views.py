@@ -430,8 +430,8 @@ def commit_cells(commit: PastCommit) -> tuple[str, ...]:
 
 def commit_line(commit: PastCommit) -> str:
     """A commit in a list: what it has, each with the name of its column."""
-    told = zip(HISTORY, commit_cells(commit), strict=True)
-    return "  ".join(cell if name in HISTORY[:3] else f"{name} {cell}" for name, cell in told if cell)
+    cells = zip(HISTORY, commit_cells(commit), strict=True)
+    return "  ".join(cell if name in HISTORY[:3] else f"{name} {cell}" for name, cell in cells if cell)
 
 
 def _count(number: int | None) -> str:

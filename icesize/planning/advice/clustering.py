@@ -112,22 +112,22 @@ def advise(
     if len({key.spec_id for key in files}) != 1:
         return ()
     found = [
-        (candidate, told)
+        (candidate, estimate)
         for n, candidate in enumerate(candidates)
-        if (told := point_files(_bounds(files, n), partial(outputs_of, policy=policy), candidate.values))
+        if (estimate := point_files(_bounds(files, n), partial(outputs_of, policy=policy), candidate.values))
     ]
-    gaining = [candidate for candidate, told in found if told.gains]
+    gaining = [candidate for candidate, estimate in found if estimate.gains]
     if not gaining:
         return ()
-    ordered = [candidate for candidate, told in found if told.in_order]
+    ordered = [candidate for candidate, estimate in found if estimate.in_order]
     start = f"files are in order of {_names(ordered)} already; " if ordered else ""
-    best, told = next((one, told) for one, told in found if told.gains)
+    best, estimate = next((one, estimate) for one, estimate in found if estimate.gains)
     count = sum(map(len, files.values()))
-    merged = f" ({told.merged:,.1f} after a compaction)" if told.merged < KNOWN_VALUES * told.now else ""
+    merged = f" ({estimate.merged:,.1f} after a compaction)" if estimate.merged < KNOWN_VALUES * estimate.now else ""
     why = f", {best.why}," if best.why else ""
     fact = (
-        f"{start}a query for one value of {best.name}{why} opens {told.now:,.1f} of {count:,} files on average"
-        f"{merged}, about {told.clustered:,.1f} after clustering"
+        f"{start}a query for one value of {best.name}{why} opens {estimate.now:,.1f} of {count:,} files on average"
+        f"{merged}, about {estimate.clustered:,.1f} after clustering"
     )
     if best.why:
         command = f"icesize cluster {shlex.quote(table)} --by {shlex.quote(best.name)}"

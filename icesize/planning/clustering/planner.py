@@ -197,10 +197,10 @@ def _notes(works: Sequence[_Work], skipped: Sequence[Skipped], budget_bytes: int
     if not any(work.due for work in works):
         partitions = Counter(work.why for work in works if work.why is not None and work.why != IN_ORDER)
         held = Counter(skip.reason.value for skip in skipped if skip.reason not in _PLAIN)
-        told = [f"{format_count(count, 'partition')} {why}" for why, count in sorted(partitions.items())]
-        told += [f"{format_count(count, 'file')} {reason}" for reason, count in sorted(held.items())]
-        if told:
-            yield f"nothing moves: {', '.join(told)}"
+        reasons = [f"{format_count(count, 'partition')} {why}" for why, count in sorted(partitions.items())]
+        reasons += [f"{format_count(count, 'file')} {reason}" for reason, count in sorted(held.items())]
+        if reasons:
+            yield f"nothing moves: {', '.join(reasons)}"
     waiting = [work for work in works if work.due and not work.taken]
     if waiting and budget_bytes is not None:
         least = min(sets.size_bytes for work in waiting for sets in work.due)

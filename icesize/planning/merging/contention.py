@@ -88,7 +88,7 @@ class BackOff:
         """Begin a batch and return the partitions that it must not merge; a partition is forgotten when its pause has
         been over for as long as the longest pause."""
         self._batch += 1
-        self.landed([key for key, until in self._until.items() if until + MAX_PAUSE_BATCHES < self._batch])
+        self.succeeded([key for key, until in self._until.items() if until + MAX_PAUSE_BATCHES < self._batch])
         return frozenset(key for key, until in self._until.items() if until >= self._batch)
 
     def lost(self, partitions: Iterable[PartitionKey]) -> None:
@@ -97,7 +97,7 @@ class BackOff:
             strikes = self._strikes[key] = self._strikes.get(key, 0) + 1
             self._until[key] = self._batch + min(2 ** (strikes - 1), MAX_PAUSE_BATCHES)
 
-    def landed(self, partitions: Iterable[PartitionKey]) -> None:
+    def succeeded(self, partitions: Iterable[PartitionKey]) -> None:
         """Merges in these partitions were committed."""
         for key in set(partitions):
             self._strikes.pop(key, None)

@@ -28,7 +28,7 @@ _BETWEEN, _IS = "\0", " -> "
 _CORES = "SELECT max(part) FROM (SELECT spark_partition_id() AS part FROM range(16384))"
 """Parts can be told from another where each has a row."""
 _ASKS_APART = 100
-_cores_told: WeakKeyDictionary[SparkSession, tuple[int, int]] = WeakKeyDictionary()
+_known_cores: WeakKeyDictionary[SparkSession, tuple[int, int]] = WeakKeyDictionary()
 """Cores of servers, and how often they were asked for."""
 
 _CHEAP_LEAVES = {"LocalRelation", "InMemoryRelation", "OneRowRelation", "Range"}
@@ -54,8 +54,8 @@ def settings_of(spark: SparkSession) -> dict[str, str]:
     """The session's explicit settings, secrets unmasked."""
     if not is_connect(spark):
         # a job of Spark's, as `SET` is one, takes 15 ms of each batch
-        told = cast("Any", spark.conf)._jconf.getAll().mkString(_BETWEEN).split(_BETWEEN)
-        return _relevant(dict(setting.split(_IS, 1) for setting in told if _IS in setting))
+        settings = cast("Any", spark.conf)._jconf.getAll().mkString(_BETWEEN).split(_BETWEEN)
+        return _relevant(dict(setting.split(_IS, 1) for setting in settings if _IS in setting))
     relevant = _relevant({row["key"]: row["value"] for row in spark.sql("SET").collect()})
     # each question is a request
     return {k: str(spark.conf.get(k)) if _MASKED in v else v for k, v in relevant.items()}
@@ -82,11 +82,11 @@ def _cores_of_server(spark: SparkSession) -> int:
 
     One small job for each session, and another now and then, as executors come and go.
     """
-    cores, asked = _cores_told.get(spark, (0, 0))
+    cores, asked = _known_cores.get(spark, (0, 0))
     if asked % _ASKS_APART == 0:
         row = spark.sql(_CORES).first()
         cores = 1 + int(row[0] or 0) if row else 1
-    _cores_told[spark] = (cores, asked + 1)
+    _known_cores[spark] = (cores, asked + 1)
     return cores
 
 

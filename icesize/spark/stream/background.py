@@ -58,11 +58,11 @@ as where the table does not say by what, must not keep merges waiting."""
 
 @dataclass(frozen=True)
 class Trigger:
-    """What a batch hands over: whose cores and table, how files are named, who wants to know, and what is to be done.
+    """The work that a batch hands to the thread of merges, with the table and the session that it belongs to.
 
-    `handle` is the batch's: only names and settings are taken from it. `refresh` makes Spark see a commit, `tell` hears
-    the report of each run that did something; both are called in the thread of the merges. `tasks` are MERGE, CLUSTER
-    or both.
+    `handle` is that of the batch: only its names and settings are used. `refresh` makes Spark see a commit. `on_report`
+    is called with the report of each run that did something. The thread of the merges calls both. `tasks` are MERGE,
+    CLUSTER or both.
     """
 
     spark: SparkSession
@@ -71,7 +71,7 @@ class Trigger:
     prefix: str
     environment: Environment
     refresh: Callable[[], object]
-    tell: Callable[[Report], object]
+    on_report: Callable[[Report], object]
     pool: str | None = None
     tasks: tuple[str, ...] = (MERGE,)
 
@@ -323,7 +323,7 @@ class Background:
         except Exception as error:
             self._failed(cycle, task, error)
             return False
-        self._backoff.landed([_BACKOFF_KEYS[task]])
+        self._backoff.succeeded([_BACKOFF_KEYS[task]])
         with self._changed:
             if task == cycle.trigger.tasks[0] and self._looked_at != cycle.batches:
                 self._looked_at = cycle.batches
@@ -373,7 +373,7 @@ class Background:
         if report.snapshot_ids:
             cycle.trigger.refresh()
         if report.snapshot_ids or notes:
-            cycle.trigger.tell(report)
+            cycle.trigger.on_report(report)
 
     def _own_handle(self, trigger: Trigger) -> TableHandle:
         """A handle for this thread alone; what is known of manifests is shared."""

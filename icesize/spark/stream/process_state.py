@@ -68,7 +68,7 @@ class StreamState:
 
     `lock` lets one batch or maintenance call in at a time, `commit_lock` one commit: merges in the background write
     their files beside a batch, but do not race it for the table's head. `last_batch_id` is the newest that came, rows
-    or none; `told_of_snapshots`, whether the log has the warning about too many of them. `table` is the state of the
+    or none; `warned_of_snapshots`, whether the log has the warning about too many of them. `table` is the state of the
     table itself, None for that one, whose `opener` is the session that the table was first worked on with.
     """
 
@@ -81,7 +81,7 @@ class StreamState:
     handle: TableHandle | None = None
     last_report: Report | None = None
     last_batch_id: int | None = None
-    told_of_snapshots: bool = False
+    warned_of_snapshots: bool = False
     opener: ref[SparkSession] | None = None
 
     def __post_init__(self) -> None:

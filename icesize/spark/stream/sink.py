@@ -18,7 +18,7 @@ from icesize.spark.stream.background import CLUSTER, MERGE, Trigger, check_same_
 from icesize.spark.stream.batch import commit_batch
 from icesize.spark.stream.options import SinkOptions
 from icesize.spark.stream.process_state import StreamState, TableSource, state_of
-from icesize.spark.stream.stopping import interruptions_told, was_interrupted
+from icesize.spark.stream.stopping import interruptions_reported, was_interrupted
 from icesize.table.catalog.access_errors import brief
 from icesize.table.commit.batch_commit import Outcome
 from icesize.table.commit.cluster_settings import off_because
@@ -66,7 +66,7 @@ class Sink(SinkOptions):
                 "'cluster', or 'off' and `icesize maintain`"
             )
         query_id = self.query_id or session.query_id_of(spark) or self.stream_id
-        with state.lock, interruptions_told(self.stream_id, batch_id):
+        with state.lock, interruptions_reported(self.stream_id, batch_id):
             outcome = commit_batch(df, self.source, self, LedgerEntry(self.stream_id, query_id, batch_id), state)
             report = self._follow_up(outcome, batch_id, spark, state)
             state.last_report = report
@@ -191,8 +191,8 @@ class Sink(SinkOptions):
                 f"the table has {snapshots:,} snapshots, each commit rewrites all of them: "
                 f"run `icesize expire-snapshots {table}` or use sink(..., expire_every=N)"
             )
-            if not state.told_of_snapshots:
-                state.told_of_snapshots = True
+            if not state.warned_of_snapshots:
+                state.warned_of_snapshots = True
                 LOG.warning("%s: %s", table, note)
             yield note
 

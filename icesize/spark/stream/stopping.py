@@ -37,7 +37,7 @@ def was_interrupted(error: BaseException) -> bool:
 
 
 @contextmanager
-def interruptions_told(stream_id: str, batch_id: int) -> Iterator[None]:
+def interruptions_reported(stream_id: str, batch_id: int) -> Iterator[None]:
     """Raises BatchInterrupted, whose text Spark takes for what it is, in place of whatever an interruption led to."""
     try:
         yield

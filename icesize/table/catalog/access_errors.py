@@ -43,8 +43,8 @@ def brief(error: BaseException) -> str:
         text = redacted(str(_given_up_for(error))).strip().splitlines()
     except Exception:  # Py4J asks a JVM that may be gone
         text = []
-    told = f"{type(error).__name__}: {shortened(text[0], 200)}" if text else type(error).__name__
-    return told + missing_right(error, told)
+    text_of_error = f"{type(error).__name__}: {shortened(text[0], 200)}" if text else type(error).__name__
+    return text_of_error + missing_right(error, text_of_error)
 
 
 def said(error: BaseException) -> str:
@@ -76,12 +76,12 @@ def may_pass(error: BaseException) -> bool:
     return isinstance(error, (OSError, *_NOT_NOW)) or type(error).__name__ in _NO_CONNECTION
 
 
-def missing_right(error: BaseException, told: str) -> str:
+def missing_right(error: BaseException, text_of_error: str) -> str:
     """`, the right to <do what> there is missing` for a request that storage refused and named; otherwise empty.
 
     fsspec hides the request that boto3 names behind an error of its own.
     """
-    for text in (told, str(error.__cause__)):
+    for text in (text_of_error, str(error.__cause__)):
         operation = _OPERATION.search(text) if _DENIED.search(text) else None
         for start, right in _RIGHTS.items() if operation else ():
             if operation and operation[1].startswith(start):

@@ -137,11 +137,11 @@ def open_catalog(name: str, properties: Mapping[str, str] | None = None) -> Cata
                 "(.pyiceberg.yaml, PYICEBERG_CATALOG__NAME__URI, or --catalog-uri)",
                 catalog=name,
             ) from None
-        told = brief(error)
+        reason = brief(error)
         for key, value in (properties or {}).items():
-            told = told.replace(value, f"<{key}>") if key != "type" and len(value) > 3 else told
+            reason = reason.replace(value, f"<{key}>") if key != "type" and len(value) > 3 else reason
         # not chained: the original text may hold a password
-        raise TableError(f"Cannot open catalog '{name}': {told}", catalog=name) from None
+        raise TableError(f"Cannot open catalog '{name}': {reason}", catalog=name) from None
     return with_timeout(catalog)
 
 
@@ -269,8 +269,8 @@ def _not_found(catalog: Catalog, identifier: tuple[str, ...]) -> TableError:
         return TableNotFound(f"Cannot find table '{name}': there is no namespace '{namespace}'", table=name)
     except Exception:
         known = []  # the right to list is another one than the right to load
-    told = _nearest(identifier[-1], known) or _some(identifier[:-1], known)
-    return TableNotFound(f"Cannot find table '{name}'{told}", table=name)
+    reason = _nearest(identifier[-1], known) or _some(identifier[:-1], known)
+    return TableNotFound(f"Cannot find table '{name}'{reason}", table=name)
 
 
 def _nearest(name: str, known: list[str]) -> str:

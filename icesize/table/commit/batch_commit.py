@@ -138,14 +138,14 @@ def commit(written: WrittenBatch, handle: TableHandle, how: CommitContext) -> Co
         steps_of(appended, merged, written.rows.absorbed), how.ledger, how.accept_new_checkpoint,
     )  # fmt: skip
     check_still_there(handle, sorted(request.paths()), how.watch)
-    request = replace(request, summary=_told(written, merged, how.watch.seconds["total"]))
+    request = replace(request, summary=_work_summary(written, merged, how.watch.seconds["total"]))
     with how.lock:
         outcome = submit.commit(handle, current, request, how.environment) if request.steps else CommitOutcome()
     how.watch.lap("commit")
     return outcome
 
 
-def _told(written: WrittenBatch, merged: Sequence[Merged], seconds: float) -> dict[str, str]:
+def _work_summary(written: WrittenBatch, merged: Sequence[Merged], seconds: float) -> dict[str, str]:
     """What the snapshots tell of the work, for `icesize.table.past.commits`, beyond files, bytes and rows."""
     small_files_max = _most_small_files(written, _touched(written, merged), merged)
     facts = {SECONDS: f"{seconds:.3f}", SMALL_FILES_MAX: str(small_files_max)}
@@ -264,20 +264,20 @@ def outcome_of(
     return Outcome(current, commit, written, report)
 
 
-def _facts(written: WrittenBatch, landed: Sequence[Merged]) -> dict[str, Any]:
+def _facts(written: WrittenBatch, committed: Sequence[Merged]) -> dict[str, Any]:
     """What the report says of files."""
     merged, appended, absorbed = written.merges.merged, written.rows.files, written.rows.absorbed
-    touched = _touched(written, landed)
+    touched = _touched(written, committed)
     return {
         "bytes_ingested": written.bytes_ingested,
-        "bytes_written": sum(f.size_bytes for f in (*appended, *(f for g in landed for f in g.files))),
+        "bytes_written": sum(f.size_bytes for f in (*appended, *(f for g in committed for f in g.files))),
         "rows": written.rows.new_rows,
-        "rows_deleted": written.rows.rows_deleted + sum(g.rows_deleted for g in landed),
-        "files_added": len(appended) + sum(len(g.files) for g in landed),
-        "files_removed": len(absorbed) + sum(len(g.inputs) for g in landed),
+        "rows_deleted": written.rows.rows_deleted + sum(g.rows_deleted for g in committed),
+        "files_added": len(appended) + sum(len(g.files) for g in committed),
+        "files_removed": len(absorbed) + sum(len(g.inputs) for g in committed),
         **work_of(merged, sum(f.size_bytes for f in absorbed)),
-        "delete_files_max": _most_delete_files(written, touched, landed),
-        "small_files_max": _most_small_files(written, touched, landed),
+        "delete_files_max": _most_delete_files(written, touched, committed),
+        "small_files_max": _most_small_files(written, touched, committed),
         "partitions_touched": len(touched),
         "skipped": written.plan.skipped_by_reason,
         "ineligible": {o.label: sum(o.ineligible.values()) for o in written.plan.ineligible},
@@ -294,11 +294,11 @@ def work_of(rewritten: Sequence[Rewritten], more_bytes: int = 0) -> dict[str, An
     }
 
 
-def _touched(written: WrittenBatch, landed: Sequence[Merged]) -> set[PartitionKey]:
-    return {f.partition for f in written.rows.files} | {g.inputs[0].partition for g in landed}
+def _touched(written: WrittenBatch, committed: Sequence[Merged]) -> set[PartitionKey]:
+    return {f.partition for f in written.rows.files} | {g.inputs[0].partition for g in committed}
 
 
-def _most_small_files(written: WrittenBatch, touched: Iterable[PartitionKey], landed: Sequence[Merged]) -> int:
+def _most_small_files(written: WrittenBatch, touched: Iterable[PartitionKey], committed: Sequence[Merged]) -> int:
     """The largest number of mergeable small files that one of the touched partitions holds after the commit."""
     layout = written.layout
     limit = layout.small_file_limit_bytes
@@ -306,19 +306,19 @@ def _most_small_files(written: WrittenBatch, touched: Iterable[PartitionKey], la
     for key in touched:
         facts = layout.partitions.get(key)
         counts[key] = sum(f.obstacle is None for f in facts.small) if facts else 0
-    for file in (*written.rows.files, *(f for g in landed for f in g.files)):
+    for file in (*written.rows.files, *(f for g in committed for f in g.files)):
         counts[file.partition] += file.size_bytes < limit
-    for group in landed:
+    for group in committed:
         counts[group.inputs[0].partition] -= sum(input_file.size_bytes < limit for input_file in group.inputs)
     for older in written.rows.absorbed:
         counts[older.partition] -= 1
     return max(counts.values(), default=0)
 
 
-def _most_delete_files(written: WrittenBatch, touched: Iterable[PartitionKey], landed: Sequence[Merged]) -> int:
+def _most_delete_files(written: WrittenBatch, touched: Iterable[PartitionKey], committed: Sequence[Merged]) -> int:
     """The most delete files that are read with one older file of the touched partitions, of those that may be
     rewritten, after the commit."""
-    gone = {file.path for file in (*written.rows.absorbed, *(f for g in landed for f in g.inputs))}
+    gone = {file.path for file in (*written.rows.absorbed, *(f for g in committed for f in g.inputs))}
     facts = [facts for key in touched if (facts := written.layout.partitions.get(key))]
     left = (f for some in facts for f in some.with_deletes if f.obstacle is None and f.path not in gone)
     return max((file.delete_files for file in left), default=0)
@@ -328,4 +328,4 @@ def remember(backoff: BackOff, outcome: Outcome) -> None:
     """Partitions in which others came first are left alone for some batches, those where we did are not any more."""
     backoff.lost(outcome.commit.contested)
     absorbed = outcome.written.rows.absorbed if outcome.written else ()
-    backoff.landed(file.partition for file in (*(f for g in outcome.commit.merged for f in g.inputs), *absorbed))
+    backoff.succeeded(file.partition for file in (*(f for g in outcome.commit.merged for f in g.inputs), *absorbed))

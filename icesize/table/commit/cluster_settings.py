@@ -299,8 +299,8 @@ def _names_to_keep(by: ClusterBy, metadata: TableMetadata) -> dict[str, str]:
     stored, text = metadata.properties.get(BY_PROPERTY, ""), ",".join(by.columns)
     ids = ",".join(f"{i}:{name}" for i, name in zip(by.field_ids, by.columns, strict=True))
     if _split(text) == by.columns:
-        is_told = _split(stored) == by.columns
-        return {BY_PROPERTY: stored if is_told else text, FIELD_IDS_PROPERTY: ids}
+        is_unchanged = _split(stored) == by.columns
+        return {BY_PROPERTY: stored if is_unchanged else text, FIELD_IDS_PROPERTY: ids}
     if _remembered_ids(metadata) == by.field_ids:
         # renamed to what cannot be told there: the older names and the ids still say it
         return {}

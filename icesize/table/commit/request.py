@@ -138,7 +138,7 @@ class _Steps(Change[CommitOutcome]):
         # a snapshot of ours may have expired since: then the ledger or the files themselves show it
         entry = self._request.ledger
         done = entry is not None and is_done(loaded.properties, entry, self._request.accept_new_checkpoint)
-        if (done or attempts.may_have_landed) and (live := loaded.live(self._wanted.paths())):
+        if (done or attempts.may_be_committed) and (live := loaded.live(self._wanted.paths())):
             visible = (step.visible(live) for step in self._wanted.steps)
             return replace(self._left_out, done=tuple(StepDone(step) for step in visible if step is not None))
         if not done:

@@ -83,14 +83,14 @@ class Attempts(Generic[T]):
     _unsettled: list[Attempt[T]] = field(default_factory=list)
     # the attempt that the catalog said no to last, and how, which a conflict that ends it all is raised from
     _lost: tuple[Attempt[T], CommitLost] | None = None
-    _landed: Attempt[T] | None = None
+    _committed: Attempt[T] | None = None
     _found: tuple[T, ...] = ()
 
     def __post_init__(self) -> None:
         self._started = self.environment.monotonic()
 
     @property
-    def may_have_landed(self) -> bool:
+    def may_be_committed(self) -> bool:
         """Whether there is an attempt of which nobody has said for certain that it did not land."""
         return bool(self._unsettled)
 
@@ -101,8 +101,8 @@ class Attempts(Generic[T]):
 
     def status(self) -> CommitStatus:
         """Whether this change is in the table."""
-        if self._landed is not None:
-            return CommitStatus(True, self._landed.staged.snapshot_ids)
+        if self._committed is not None:
+            return CommitStatus(True, self._committed.staged.snapshot_ids)
         if not self._unsettled:
             return CommitStatus(False)
         try:
@@ -241,7 +241,7 @@ class Attempts(Generic[T]):
         except Exception as error:
             self._note_unknown(error)
             return None
-        self._landed = attempt
+        self._committed = attempt
         failpoints.reach("after-swap")
         return attempt.result
 

@@ -196,18 +196,17 @@ def history_of(metadata: TableMetadata, table: str, limit: int | None = None) ->
     if limit is not None and limit < 1:
         raise ValueError(f"'limit' ({limit}) must be >= 1: leave it out for all commits")
     commits = [commit for run in runs_of(main_history(metadata)) for commit in run]
-    told, ingested, written = list[PastCommit](), 0, 0
+    past_commits, ingested, written = list[PastCommit](), 0, 0
     for commit in reversed(commits):
-        past = _told(commit)
+        past = _past_commit(commit)
         if past.bytes_ingested is not None and past.bytes_written is not None:
             ingested, written = ingested + past.bytes_ingested, written + past.bytes_written
-        told.append(replace(past, amplification_so_far=written / ingested if ingested else None))
-    return History(
-        table, tuple(islice(reversed(told), limit)), len(told), told[0].timestamp_ms if told else None
-    )  # fmt: skip
+        past_commits.append(replace(past, amplification_so_far=written / ingested if ingested else None))
+    oldest_ms = past_commits[0].timestamp_ms if past_commits else None
+    return History(table, tuple(islice(reversed(past_commits), limit)), len(past_commits), oldest_ms)
 
 
-def _told(commit: Commit) -> PastCommit:
+def _past_commit(commit: Commit) -> PastCommit:
     kind = _kind(commit)
     stream_id, batch_id = commit.batch
     facts = PastCommit(

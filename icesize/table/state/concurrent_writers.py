@@ -96,8 +96,8 @@ def rolled_back(metadata: TableMetadata, entry: LedgerEntry) -> tuple[str, ...]:
         return ()
     # the newest first: mostly it is among the last few
     last = parse(value)
-    told = last.alone.to_json()
-    made = next((s for s in reversed(metadata.snapshots) if summary_of(s, LEDGER) == told), None)
+    ledger = last.alone.to_json()
+    made = next((s for s in reversed(metadata.snapshots) if summary_of(s, LEDGER) == ledger), None)
     if made is None:
         return ()
     oldest = made

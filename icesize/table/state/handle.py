@@ -117,7 +117,7 @@ class TableHandle:
             return opening.load(self.catalog, self.identifier)
         until = cooldown.monotonic() + self._deadline_ms / 1000
 
-        def told(state: RetryCallState) -> None:
+        def log_retry(state: RetryCallState) -> None:
             error = state.outcome and state.outcome.exception()
             LOG.warning("%s cannot be loaded now (%s); asking again", self.name, brief(error) if error else "")
 
@@ -126,7 +126,7 @@ class TableHandle:
             stop=lambda state: cooldown.monotonic() > until,
             wait=wait_random_exponential(multiplier=0.5, max=10),
             sleep=cooldown.sleep,
-            before_sleep=told,
+            before_sleep=log_retry,
             reraise=True,
         )
         return again(opening.load, self.catalog, self.identifier)

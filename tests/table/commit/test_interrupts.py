@@ -158,9 +158,9 @@ def check_interrupted_at(lake: SqlCatalog, work: Work, table: Table, steps: _Ste
     after = lake.load_table("db.t")
     new = data_files_on_disk(after) - before
     if head_id(after) == head_id(table):
-        assert not any(status.landed for status in statuses if status.snapshot_ids)
+        assert not any(status.is_committed for status in statuses if status.snapshot_ids)
         # while the catalog is being asked nobody knows
-        assert not new or None in [status.landed for status in statuses], f"step {steps.nth}"
+        assert not new or None in [status.is_committed for status in statuses], f"step {steps.nth}"
         for path in new:
             local(path).unlink()
         return table
