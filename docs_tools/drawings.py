@@ -69,7 +69,7 @@ def _draw(name: str, title: str, along: Sequence[int], lines: Sequence[int], key
         style = _LINE_STYLES[index % len(_LINE_STYLES)]
         axes.plot(along, ours, marker="o", markersize=4, linestyle=style, label=label.format(line))
     axes.set_xlabel(title)
-    axes.set_ylabel("W: bytes written per byte ingested")
+    axes.set_ylabel("Write amplification: bytes written per byte ingested")
     axes.set_yscale("log", base=2)
     axes.yaxis.set_major_formatter("{x:g}")
     axes.set_xscale("log", base=2)

@@ -1,4 +1,4 @@
-"""The pictures of an overview: file sizes, partitions over time, W, seconds and files of its commits.
+"""The pictures of an overview: file sizes, partitions over time, write amplification, seconds and files of its commits.
 
 Every picture is drawn on given axes, so that a page has them one by one as SVG and an image all together. Within a page
 texts stay texts, and colours are CSS variables, so that the page decides on light and dark.
@@ -198,7 +198,7 @@ def _heat(axes: Axes, palette: Palette, rows: list[list[int]], most: int, times_
 
 
 def amplification(commits: Sequence[PastCommit]) -> Picture | None:
-    """W of each commit with new rows, and of all up to it; `commits` are oldest first."""
+    """Write amplification of each commit with new rows, and of all up to it; `commits` are oldest first."""
     times = _dates([commit.timestamp_ms for commit in commits])
     timed = list(zip(times, commits, strict=True))
     single = [(time, c.write_amplification) for time, c in timed if c.write_amplification is not None]
@@ -212,8 +212,8 @@ def amplification(commits: Sequence[PastCommit]) -> Picture | None:
         axes.legend(loc="lower center", bbox_to_anchor=(0.4, 1), ncols=2, labelcolor=palette.ink)
         _lines(axes, palette, times)
 
-    alt_text = f"W, bytes written per byte ingested, of {format_count(len(single), 'commit')}: now {running[-1][1]:.2f}"
-    return Picture("W: bytes written per byte ingested", 190, alt_text, draw)
+    alt_text = f"Write amplification of {format_count(len(single), 'commit')}: now {running[-1][1]:.2f}"
+    return Picture("Write amplification: bytes written per byte ingested", 190, alt_text, draw)
 
 
 def seconds(batches: Sequence[PastCommit]) -> Picture | None:

@@ -42,12 +42,13 @@ MOST_COMMITS = 20
 WHOLE_TABLE = "(whole table)"
 """The one partition of an unpartitioned table, which has an empty label."""
 HISTORY = (
-    "time (UTC)", "kind", "by", "rows", "files", "deletes", "ingested", "written", "W", "W so far", "small", "total",
-    "delete files", "seconds",
+    "time (UTC)", "kind", "by", "rows", "files", "deletes", "ingested", "written", "write amp", "amp so far", "small",
+    "total", "delete files", "seconds",
 )  # fmt: skip
 _SPARE_IN_VERSIONS = ("written by", "size", "operation")
 _SPARE_IN_HISTORY = (
-    "W so far", "delete files", "deletes", "total", "written", "small", "ingested", "seconds", "W", "files", "by",
+    "amp so far", "delete files", "deletes", "total", "written", "small", "ingested", "seconds", "write amp", "files",
+    "by",
 )  # fmt: skip
 """Columns that a narrow terminal does without, the first ones first."""
 _WORTH_A_LINE = ("OVER_BUDGET", "CONTESTED")
@@ -258,7 +259,7 @@ def comparison(result: PolicyComparison) -> Iterator[Block]:
         return
     came = f"{format_bytes(result.bytes_ingested)} in {format_count(result.partitions, 'partition')}"
     yield ((f"{result.table}: the newest {format_count(result.batches, 'batch')} replayed, {came}", "bold"),)
-    heads = ("policy", "W", "most small files", "files", "files a scan opens", "rewritten per batch", "at most")
+    heads = ("policy", "write amp", "most small files", "files", "files a scan opens", "rewritten per batch", "at most")
     rows = [
         (
             p.name, f"{p.write_amplification:.2f}", f"{p.small_files_max:,}", f"{p.files:,}", f"{p.files_scanned:,.1f}",
@@ -285,7 +286,7 @@ def report_line(result: Report) -> str:
     rows = f"rows {result.rows_before or 0:,} -> {result.rows_after:,}" if restored else rows_of(result)
     parts = [f"{head}{rows}", f"files +{result.files_added} -{result.files_removed}"]
     if result.write_amplification is not None:
-        parts.append(f"W {result.write_amplification:.2f}")
+        parts.append(f"write amplification {result.write_amplification:.2f}")
     if not restored:  # a restored partition is not looked at again
         parts.append(f"most small files {result.small_files_max}")
     if result.delete_files_max:
@@ -408,7 +409,7 @@ def history_line(result: History) -> str:
         "newest: " + ", ".join(f"{kind} {count:,}" for kind, count in kinds.most_common()),
     ]
     if result.write_amplification is not None:
-        parts.append(f"W {result.write_amplification:.2f}")
+        parts.append(f"write amplification {result.write_amplification:.2f}")
     if result.seconds_per_batch is not None:
         parts.append(f"{result.seconds_per_batch:.2f} s a batch")
     return "  ".join(parts)

@@ -359,7 +359,7 @@ def test_one_is_not_a_plural() -> None:
     assert [format_count(n, "file") for n in (0, 1, 1_212)] == ["0 files", "1 file", "1,212 files"]
 
 
-@pytest.mark.parametrize("width", [80, 140])
+@pytest.mark.parametrize("width", [80, 150])
 def test_columns_fit_a_terminal(width: int) -> None:
     """Histories and versions do without some columns, and name them; a wide terminal and a pipe have all."""
     batch = PastCommit(
@@ -391,10 +391,11 @@ def test_a_history_is_a_table_with_blanks() -> None:
     other = PastCommit((3,), 1_699_999_000_000, "other", "append", writer="spark 4.1.4")
     lines = shown(views.history(History("lake.db.t", (batch, other), 9, 1_699_000_000_000))).splitlines()
     assert lines[0] == (
-        "lake.db.t  9 commits since 2023-11-03 08:26:40  newest: batch 1, other 1  W 2.50  1.23 s a batch"
+        "lake.db.t  9 commits since 2023-11-03 08:26:40  newest: batch 1, other 1  "
+        "write amplification 2.50  1.23 s a batch"
     )
     assert " ".join(lines[1].split()) == (
-        "time (UTC) kind by rows files deletes ingested written W W so far small total delete files seconds"
+        "time (UTC) kind by rows files deletes ingested written write amp amp so far small total delete files seconds"
     )
     assert " ".join(lines[2].split()) == (
         "2023-11-14 22:13:20 batch clicks batch 17 20,000 +3 -5 +0 -1 1 MiB 3 MiB 3.00 2.50 4 120 0 1.23"

@@ -146,8 +146,10 @@ def test_log_line(spark: SparkSession, lake: Lake, caplog: pytest.LogCaptureFixt
         sink(counted(spark, events(range(1000 * batch, 1000 * batch + 1000))), batch)
     lines = [r.message for r in caplog.records if r.name == "icesize" and "rows" in r.message]
     assert len(lines) == 3
-    assert lines[0].startswith("lake.db.events: batch 0: 1,000 rows  files +1 -0  W 1.00  most small files 1")
-    assert lines[2].startswith("lake.db.events: batch 2: 1,000 rows  files +2 -2  W ")
+    assert lines[0].startswith(
+        "lake.db.events: batch 0: 1,000 rows  files +1 -0  write amplification 1.00  most small files 1"
+    )
+    assert lines[2].startswith("lake.db.events: batch 2: 1,000 rows  files +2 -2  write amplification ")
     assert all(line.endswith(" s") for line in lines)
 
 
