@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-import click
-
-from docs_tools import drawings
+from docs_tools import command_reference, drawings
 from docs_tools import rooms as house
 from docs_tools.blocks import ROOT, pages
 from icesize import errors
-from icesize.cli.main import main
 from icesize.policy import DOCUMENTED, SizePolicy
 
 _PART = re.compile(r"(<!-- begin: ([a-z-]+) -->\n).*?(<!-- end: \2 -->)", re.DOTALL)
@@ -61,30 +58,11 @@ def recipe(name: str) -> str:
     return f"```python\n# not run here: it has a test of its own, with the scheduler in it\n{code.strip()}\n```"
 
 
-def commands() -> str:
-    """What `--help` says of each command, at the width of a page."""
-    return "\n\n".join(f"## {name}\n\n```text\n{_help(command, name)}\n```" for name, command in _commands(main))
-
-
-def _commands(group: click.Group, before: str = "icesize") -> Iterator[tuple[str, click.Command]]:
-    for name, command in sorted(group.commands.items()):
-        if isinstance(command, click.Group):
-            yield from _commands(command, f"{before} {name}")
-        elif not command.hidden:
-            yield f"{before} {name}", command
-
-
-def _help(command: click.Command, name: str) -> str:
-    context = click.Context(command, info_name=name, terminal_width=100, max_content_width=100)
-    context.color = False
-    return click.unstyle(command.get_help(context)).strip()
-
-
 def rooms() -> str:
-    """Which floor uses which, and a line for each room."""
+    """The layer that each layer uses, and a line for each package."""
     chain = ", ".join(f"`{floor}` uses `{used}`" for floor, used in house.arrows())
     rows = [f"| `{name.removeprefix('icesize.')}` | {words} |" for name, words in house.rooms()]
-    return "\n".join([f"{chain}.", "", "| room | what it is for |", "|---|---|", *rows])
+    return "\n".join([f"{chain}.", "", "| package | purpose |", "|---|---|", *rows])
 
 
 PARTS: dict[str, Callable[[], str]] = {
@@ -92,7 +70,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "policy-table": drawings.table,
     "errors": error_tree,
     "faults": faults,
-    "commands": commands,
+    "commands": command_reference.page,
     "rooms": rooms,
     "airflow": partial(recipe, "airflow_dag"),
     "dagster": partial(recipe, "dagster_job"),
