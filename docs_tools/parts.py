@@ -8,14 +8,13 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from docs_tools import command_reference, drawings
+from docs_tools import command_reference, drawings, fault_pages
 from docs_tools import rooms as house
 from docs_tools.blocks import ROOT, pages
 from icesize import errors
 from icesize.policy import DOCUMENTED, SizePolicy
 
 _PART = re.compile(r"(<!-- begin: ([a-z-]+) -->\n).*?(<!-- end: \2 -->)", re.DOTALL)
-_LINK = re.compile(r"\[([^]]+)\]\([^)]*\)")
 
 
 def rewritten(page: Path) -> str:
@@ -45,13 +44,6 @@ def error_tree() -> str:
     return "```text\n" + inspect.cleandoc("    " + tree.strip()) + "\n```"
 
 
-def faults() -> str:
-    """The catalogue of faults, as its own program writes it, without links to tests."""
-    text = (ROOT / "integration" / "faults" / "README.md").read_text(encoding="utf-8")
-    _, _, rest = text.partition("\n")
-    return _LINK.sub(r"`\1`", rest)
-
-
 def recipe(name: str) -> str:
     """A recipe that has a test of its own, as a block of code."""
     code = (ROOT / "docs_tools" / "recipes" / f"{name}.py").read_text(encoding="utf-8")
@@ -69,7 +61,9 @@ PARTS: dict[str, Callable[[], str]] = {
     "policy-keys": policy_keys,
     "policy-table": drawings.table,
     "errors": error_tree,
-    "faults": faults,
+    "faults": fault_pages.details,
+    "fault-checks": fault_pages.checks,
+    "fault-summary": fault_pages.summary,
     "commands": command_reference.page,
     "rooms": rooms,
     "airflow": partial(recipe, "airflow_dag"),
