@@ -78,14 +78,23 @@ def details() -> str:
 
 def _section(component: Component, tests: list[Tried]) -> str:
     faults = "\n".join(f"- **{number}**: {FAULTS[number]}" for number in component.faults)
-    rows = [
-        f"| {test.number} | {test.promise.replace('|', chr(92) + '|')} | `{test.test}` | {test.when} |"
-        for test in tests
-    ]
+    by_test: dict[tuple[str, str], list[Tried]] = {}
+    for test in tests:
+        by_test.setdefault((test.file, test.test), []).append(test)
+    rows = [_row(numbers) for numbers in by_test.values()]
     table = "\n".join(["| fault | promise | test | runs in |", "|---|---|---|---|", *rows])
-    noun = "test" if len(tests) == 1 else "tests"
-    folded = f'<details markdown="1">\n<summary>{len(tests)} {noun}</summary>\n\n{table}\n\n</details>'
+    noun = "test" if len(rows) == 1 else "tests"
+    folded = f'<details markdown="1">\n<summary>{len(rows)} {noun}</summary>\n\n{table}\n\n</details>'
     return f"### {component.name}\n\n{component.outcome}\n\n{faults}\n\n{folded}"
+
+
+def _row(tests: list[Tried]) -> str:
+    """Return the row of one test of one or more faults of a component."""
+    numbers = ", ".join(str(test.number) for test in tests)
+    times = {test.when for test in tests}
+    when = times.pop() if len(times) == 1 else "both"
+    promise = tests[0].promise.replace("|", "\\|")
+    return f"| {numbers} | {promise} | `{tests[0].test}` | {when} |"
 
 
 def _anchor(heading: str) -> str:
