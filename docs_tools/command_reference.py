@@ -35,6 +35,13 @@ SEE_ALSO = {
     "completion": ("[maintenance](maintenance.md#for-programs)",),
 }  # fmt: skip
 """Each command -> where its output, and the task that it belongs to, are explained."""
+INTRODUCTIONS = {
+    "inspect": "These commands read a table and change nothing, except `streams --forget`, which removes a stream.",
+    "compact": "These commands write new files and commit them; rows do not change. `maintain` also expires snapshots.",
+    "restore": "These commands change the rows of a partition, or delete files for good. Preview them first.",
+    "demo": "These commands need no table. Start here.",
+}
+"""A sentence for the group that has a command."""
 _SHARED = 3
 """An option with the same help in that many commands is explained once."""
 _SHARED_INTRO = "These options mean the same in every command that lists them:"
@@ -55,8 +62,15 @@ def groups() -> dict[str, list[click.Command]]:
 
 def page() -> str:
     """Return the options that commands share, then a section for each group of commands."""
-    sections = ["\n\n".join([f"## {title}", *map(_section, commands)]) for title, commands in groups().items()]
+    sections = [
+        "\n\n".join([f"## {title}", *_introduction(commands), *map(_section, commands)])
+        for title, commands in groups().items()
+    ]
     return "\n\n".join(["## Shared options", _SHARED_INTRO, _table(_shared_rows()), *sections])
+
+
+def _introduction(commands: list[click.Command]) -> list[str]:
+    return [INTRODUCTIONS[command.name] for command in commands if command.name in INTRODUCTIONS]
 
 
 def _section(command: click.Command) -> str:
