@@ -39,7 +39,7 @@ def _amplification(slots: int, per_file: int) -> float:
 
 def table() -> str:
     """The same as a table: W, and in brackets the optimum."""
-    head = ["| batches per full file |", *(f" k = {k} |" for k in SLOTS)]
+    head = ["| batches per full file |", *(f" {k} small |" for k in SLOTS)]
     rows = [f"| {n} | " + " | ".join(f"{_words(*measured()[k, n])}" for k in SLOTS) + " |" for n in ARRIVALS]
     return "\n".join(["".join(head), "|---" * (len(SLOTS) + 1) + "|", *rows])
 
@@ -55,8 +55,8 @@ def write() -> None:
     mpl.use("svg")
     # text stays text, and the same numbers make the same file
     mpl.rcParams.update({"svg.hashsalt": "icesize", "svg.fonttype": "none", "font.size": 11})
-    _draw("policy-w-k.svg", "max-small-files (k)", SLOTS, ARRIVALS, lambda k, n: (k, n), "{} batches per full file")
-    _draw("policy-w-n.svg", "batches per full file", ARRIVALS, SLOTS, lambda n, k: (k, n), "k = {}")
+    _draw("policy-w-k.svg", "max-small-files", SLOTS, ARRIVALS, lambda k, n: (k, n), "{} batches per full file")
+    _draw("policy-w-n.svg", "batches per full file", ARRIVALS, SLOTS, lambda n, k: (k, n), "max-small-files {}")
     _draw_house()
 
 
@@ -69,7 +69,7 @@ def _draw(name: str, title: str, along: Sequence[int], lines: Sequence[int], key
         style = _LINE_STYLES[index % len(_LINE_STYLES)]
         axes.plot(along, ours, marker="o", markersize=4, linestyle=style, label=label.format(line))
     axes.set_xlabel(title)
-    axes.set_ylabel("Write amplification: bytes written per byte ingested")
+    axes.set_ylabel("write amplification")
     axes.set_yscale("log", base=2)
     axes.yaxis.set_major_formatter("{x:g}")
     axes.set_xscale("log", base=2)

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-import click
-
-from docs_tools import drawings
+from docs_tools import command_reference, drawings, fault_pages
 from docs_tools import rooms as house
 from docs_tools.blocks import ROOT, pages
 from icesize import errors
-from icesize.cli.main import main
 from icesize.policy import DOCUMENTED, SizePolicy
 
 _PART = re.compile(r"(<!-- begin: ([a-z-]+) -->\n).*?(<!-- end: \2 -->)", re.DOTALL)
-_LINK = re.compile(r"\[([^]]+)\]\([^)]*\)")
 
 
 def rewritten(page: Path) -> str:
@@ -48,51 +44,27 @@ def error_tree() -> str:
     return "```text\n" + inspect.cleandoc("    " + tree.strip()) + "\n```"
 
 
-def faults() -> str:
-    """The catalogue of faults, as its own program writes it, without links to tests."""
-    text = (ROOT / "integration" / "faults" / "README.md").read_text(encoding="utf-8")
-    _, _, rest = text.partition("\n")
-    return _LINK.sub(r"`\1`", rest)
-
-
 def recipe(name: str) -> str:
     """A recipe that has a test of its own, as a block of code."""
     code = (ROOT / "docs_tools" / "recipes" / f"{name}.py").read_text(encoding="utf-8")
     return f"```python\n# not run here: it has a test of its own, with the scheduler in it\n{code.strip()}\n```"
 
 
-def commands() -> str:
-    """What `--help` says of each command, at the width of a page."""
-    return "\n\n".join(f"## {name}\n\n```text\n{_help(command, name)}\n```" for name, command in _commands(main))
-
-
-def _commands(group: click.Group, before: str = "icesize") -> Iterator[tuple[str, click.Command]]:
-    for name, command in sorted(group.commands.items()):
-        if isinstance(command, click.Group):
-            yield from _commands(command, f"{before} {name}")
-        elif not command.hidden:
-            yield f"{before} {name}", command
-
-
-def _help(command: click.Command, name: str) -> str:
-    context = click.Context(command, info_name=name, terminal_width=100, max_content_width=100)
-    context.color = False
-    return click.unstyle(command.get_help(context)).strip()
-
-
 def rooms() -> str:
-    """Which floor uses which, and a line for each room."""
+    """The layer that each layer uses, and a line for each package."""
     chain = ", ".join(f"`{floor}` uses `{used}`" for floor, used in house.arrows())
     rows = [f"| `{name.removeprefix('icesize.')}` | {words} |" for name, words in house.rooms()]
-    return "\n".join([f"{chain}.", "", "| room | what it is for |", "|---|---|", *rows])
+    return "\n".join([f"{chain}.", "", "| package | purpose |", "|---|---|", *rows])
 
 
 PARTS: dict[str, Callable[[], str]] = {
     "policy-keys": policy_keys,
     "policy-table": drawings.table,
     "errors": error_tree,
-    "faults": faults,
-    "commands": commands,
+    "faults": fault_pages.details,
+    "fault-checks": fault_pages.checks,
+    "fault-summary": fault_pages.summary,
+    "commands": command_reference.page,
     "rooms": rooms,
     "airflow": partial(recipe, "airflow_dag"),
     "dagster": partial(recipe, "dagster_job"),

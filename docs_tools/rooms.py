@@ -10,14 +10,14 @@ from pathlib import Path
 from docs_tools.blocks import ROOT
 
 FLOORS = {
-    "icesize": "what everybody may use: errors, policy, report, clock",
-    "icesize.planning": "facts and plans, pure",
-    "icesize.parquet": "bytes: knows no catalog",
-    "icesize.table": "Iceberg: what becomes visible, what may be deleted",
-    "icesize.maintenance": "whole jobs and pictures, without Spark",
-    "icesize.spark": "the only rooms with pyspark",
+    "icesize": "for all layers: errors, policy, report, clock",
+    "icesize.planning": "facts and plans, without I/O",
+    "icesize.parquet": "Parquet files, without a catalog",
+    "icesize.table": "Iceberg: commits, expiry, deletions",
+    "icesize.maintenance": "jobs and charts, without Spark",
+    "icesize.spark": "the only packages with pyspark",
     "icesize.sized_table": "the facade",
-    "icesize.cli": "commands, what they print, the demo",
+    "icesize.cli": "the command line and the demo",
 }
 """The floors of the house from the ground up; every room belongs to the longest name that its own begins with."""
 

@@ -5,9 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from docs_tools.blocks import Block, blocks
+from docs_tools.command_reference import SEE_ALSO, groups
 from docs_tools.commands import command_lines, is_run
+from docs_tools.fault_pages import COMPONENTS
 from docs_tools.parts import rewritten
 from docs_tools.transcripts import without_numbers
+from icesize.cli.main import main
+from integration.faults.catalogue import FAULTS
 
 
 def _shell(code: str, language: str = "shell") -> Block:
@@ -66,3 +70,15 @@ def test_parts_are_written_between_their_marks(tmp_path: Path) -> None:
     assert told.endswith("<!-- end: errors -->\nafter\n")
     assert "stale words" not in told
     assert "CommitStateUnknown" in told
+
+
+def test_each_command_is_in_a_group_and_links_on() -> None:
+    """The page of commands has the groups of the help, each command once, each with a link to its output or guide."""
+    listed = [command.name for commands in groups().values() for command in commands]
+    assert sorted(map(str, listed)) == sorted(main.commands) == sorted(SEE_ALSO)
+    assert len(groups()) > 1
+
+
+def test_each_fault_is_in_a_component() -> None:
+    """The page of faults has each fault once."""
+    assert sorted(number for component in COMPONENTS for number in component.faults) == sorted(FAULTS)
