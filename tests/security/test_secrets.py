@@ -23,7 +23,6 @@ from pyiceberg.typedef import Identifier
 from pyspark import cloudpickle
 
 import icesize
-from icesize import redaction
 from icesize.cli.main import main
 from icesize.environment import Environment
 from icesize.errors import CommitConflict, IcesizeError, RewriteFailed, TableError
@@ -69,9 +68,11 @@ TEXT = f"cannot reach http://joe:h4rdT0Guess@10.0.0.1/x by {SIGNED} with {{'s3.s
 
 
 @pytest.fixture(autouse=True)
-def nothing_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a new process: what other tests call secrets are words here."""
-    monkeypatch.setattr(redaction, "_secrets", {})
+def others_are_forgotten() -> Iterator[None]:
+    """The secrets of other tests are words here, and those of a test here are words elsewhere."""
+    remember_secrets({}, most_values=0)
+    yield
+    remember_secrets({}, most_values=0)
 
 
 @pytest.fixture

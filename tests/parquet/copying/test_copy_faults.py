@@ -6,6 +6,7 @@ from __future__ import annotations
 import io
 import os
 import struct
+import tempfile
 import threading
 import tracemalloc
 from collections import Counter
@@ -38,7 +39,6 @@ from icesize.parquet.format.thrift import (
     structs_field,
     structs_of,
 )
-from icesize.parquet.reading import prefetch as fetching
 from icesize.parquet.reading.prefetch import Fetched
 from icesize.parquet.rewriting.merge import merge
 from icesize.parquet.verify.file import verify
@@ -811,25 +811,25 @@ def test_the_next_file_is_fetched_while_one_is_put_away(
     inputs = beside(store_options, *[PAGED_ROWS] * 5)
     asked = {name: threading.Event() for name in names(inputs)}
     kept: list[int] = []
-    keep = fetching._Room.keep
 
     def tell(event: str, location: str) -> None:
         Store.tell(store, event, location)
         if event == "open":
             asked[Path(local(location)).name].set()
 
-    def watched(room: fetching._Room, data: bytes) -> object:
-        number = len(kept)
-        if number + 1 < len(inputs):
-            assert asked[names(inputs)[number + 1]].wait(60)
-        if number + 2 < len(inputs):
-            assert not asked[names(inputs)[number + 2]].is_set()
-        kept.append(len(data))
-        return keep(room, data)
+    class WaitingFile(io.FileIO):
+        def write(self, data: Any, /) -> int:
+            number = len(kept)
+            if number + 1 < len(inputs):
+                assert asked[names(inputs)[number + 1]].wait(60)
+            if number + 2 < len(inputs):
+                assert not asked[names(inputs)[number + 2]].is_set()
+            kept.append(len(data))
+            return super().write(data)
 
     monkeypatch.setattr(store, "tell", tell)
-    monkeypatch.setattr(fetching._Room, "keep", watched)
-    with Fetched(store_options) as fetched:
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_: WaitingFile(temporary / "put-away", "w+"))
+    with Fetched(with_limits(store_options, fetched_in_memory_bytes=0)) as fetched:
         found = fetched.fetch(inputs)
     assert kept == [input_file.size_bytes for input_file in inputs]
     assert [source.size_bytes for source in found if not isinstance(source, Refusal)] == kept
@@ -940,7 +940,7 @@ def test_a_full_local_disk_has_files_decoded(
     monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path / "missing"))
     inputs = beside(store_options, WHOLE_ROWS, PAGED_ROWS, PAGED_ROWS)
     store_options = with_limits(store_options, fetched_in_memory_bytes=inputs[0].size_bytes)
-    monkeypatch.setattr(fetching.tempfile, "TemporaryFile", _full)
+    monkeypatch.setattr(tempfile, "TemporaryFile", _full)
     done = merged(store_options, inputs)
     assert dict(done.decode_reasons) == {"short-read": 2}
     assert sources_of(done.files[:1]) == {inputs[0].path}
