@@ -54,6 +54,7 @@ from tests.support.copying import (
     WHOLE_ROWS,
     bytes_of,
     content,
+    files_of_table,
     foreign_bytes,
     indexes_swapped,
     rows,
@@ -68,7 +69,6 @@ from tests.support.parquet_files import (
     REMOTE,
     RemoteLike,
     fact,
-    files_below,
     local,
     rows_decoded,
     settings_of,
@@ -93,29 +93,25 @@ def foreign(count: int, data: pa.Table | None = None, **how: object) -> bytes:
     return foreign_bytes(with_ids(rows(count, START)) if data is None else data, **how)
 
 
-def below(options: WriteSettings) -> list[Path]:
-    return files_below(Path(local(options.table_location)))
-
-
 def outcome(options: WriteSettings, inputs: list[FileFact], outputs: int = 1) -> MergeResult:
     """What a merge did; its outputs verified, all other files as they were, and nothing else left."""
-    before = {path: path.read_bytes() for path in below(options)}
+    before = {path: path.read_bytes() for path in files_of_table(options)}
     done = merge(MergeGroup(tuple(inputs), KEY, outputs), options, MERGED)
     for file in done.files:
         found = verify(LocalSource(local(file.path)), "merged")
         assert (found.problems, found.rows) == ((), file.rows)
     outputs_now = {Path(local(file.path)) for file in done.files}
-    after = {path: path.read_bytes() for path in below(options)}
+    after = {path: path.read_bytes() for path in files_of_table(options)}
     assert {path: data for path, data in after.items() if path not in outputs_now} == before
     return done
 
 
 def fails(options: WriteSettings, inputs: list[FileFact]) -> RewriteFailed:
     """The error; all files as they were and no other one is there."""
-    before = {path: path.read_bytes() for path in below(options)}
+    before = {path: path.read_bytes() for path in files_of_table(options)}
     with pytest.raises(RewriteFailed) as caught:
         merge(MergeGroup(tuple(inputs), KEY), options, MERGED)
-    assert {path: path.read_bytes() for path in below(options)} == before
+    assert {path: path.read_bytes() for path in files_of_table(options)} == before
     return caught.value
 
 
@@ -322,10 +318,10 @@ def test_metadata_that_readers_stumble_over_are_not_spread(
     """What would make an output unreadable, or end the process, is left out, or the file is named; nothing stays."""
     bad = stored(Path(local(options.table_location)), edited(foreign(count), edit), count)
     inputs = among(options, bad)
-    before = below(options)
+    before = files_of_table(options)
     done = attempt(MergeGroup(tuple(inputs), KEY), options)
     if isinstance(done, RewriteFailed):
-        assert (done.path, below(options)) == (bad.path, before)
+        assert (done.path, files_of_table(options)) == (bad.path, before)
         return
     assert [p for f in done.files for p in verify(LocalSource(local(f.path)), "merged").problems] == []
     good = content(input_file.path for input_file in inputs if input_file is not bad)
@@ -544,17 +540,17 @@ def merge_damaged(options: WriteSettings, count: int, mutated: int, seed: int) -
         if codecs(with_footer(raw, footer)) - {ZSTD}:
             continue  # bytes that are copied whole are not decompressed: what a footer says of that is believed
         bad = stored(folder / "damaged", with_footer(raw, footer), count)
-        before = below(options)
+        before = files_of_table(options)
         done = attempt(MergeGroup((*good, bad), KEY), options)
         if isinstance(done, RewriteFailed):
-            assert (done.path, below(options)) == (bad.path, before)
+            assert (done.path, files_of_table(options)) == (bad.path, before)
             outcomes["failed"] += 1
         else:
             outcomes["decoded" if done.decode_reasons else "copied"] += 1
             # pyarrow believes some footers that are refused here, and reads other values then
             assert done.decode_reasons or content(file.path for file in done.files) == rows_in
             assert sum(content(file.path for file in done.files).values()) == done.rows_in
-        for path in {*below(options)} - {Path(local(input_file.path)) for input_file in good}:
+        for path in {*files_of_table(options)} - {Path(local(input_file.path)) for input_file in good}:
             path.unlink()
     return outcomes
 
@@ -774,7 +770,7 @@ def merged(store_options: WriteSettings, inputs: list[FileFact], outputs: int = 
     for file in done.files:
         assert verify(LocalSource(local(file.path)), "merged").problems == ()
     assert content(file.path for file in done.files) == content(input_file.path for input_file in inputs)
-    assert set(map(str, below(store_options))) == {local(each.path) for each in (*inputs, *done.files)}
+    assert set(map(str, files_of_table(store_options))) == {local(each.path) for each in (*inputs, *done.files)}
     return done
 
 
@@ -968,11 +964,11 @@ def test_an_object_that_cannot_be_opened_is_named(store_options: WriteSettings, 
     """It is tried once to copy and once to decode; nothing is left and no other file is touched."""
     inputs = beside(store_options, WHOLE_ROWS, PAGED_ROWS, PAGED_ROWS)
     store.lost = names(inputs)[1]
-    before = below(store_options)
+    before = files_of_table(store_options)
     with pytest.raises(RewriteFailed, match="gone for now") as caught:
         merge(MergeGroup(tuple(inputs), KEY), store_options, MERGED)
     assert caught.value.path == inputs[1].path
-    assert below(store_options) == before
+    assert files_of_table(store_options) == before
     assert store.of("delete") == store.of("create")
 
 
@@ -1012,11 +1008,11 @@ def test_a_write_that_fails_once_has_all_decoded(store_options: WriteSettings, s
 def test_writes_that_fail_for_good_leave_nothing(store_options: WriteSettings, store: Store, number: int) -> None:
     """The merge fails, both outputs that were begun are removed, and the input files are as they were."""
     inputs = several_ways(store_options)
-    before = {path: path.read_bytes() for path in below(store_options)}
+    before = {path: path.read_bytes() for path in files_of_table(store_options)}
     store.fail_write, store.lasting = number, True
     with pytest.raises(RewriteFailed, match=r"write \d+ failed, what was written is removed"):
         merge(MergeGroup(tuple(inputs), KEY), store_options, MERGED)
-    assert {path: path.read_bytes() for path in below(store_options)} == before
+    assert {path: path.read_bytes() for path in files_of_table(store_options)} == before
     assert len(store.of("create")) == 2
     assert store.of("delete") == store.of("create")
 
@@ -1028,7 +1024,7 @@ def test_an_output_that_cannot_be_completed_is_removed(
 ) -> None:
     """Of three outputs one fails when it is closed: those before it go, too, and all is decoded or nothing is done."""
     inputs = beside(store_options, *[PAGED_ROWS] * 6)
-    before = below(store_options)
+    before = files_of_table(store_options)
     store.fail_close, store.lasting = number, lasting
     if not lasting:
         done = merged(store_options, inputs, outputs=3)
@@ -1037,7 +1033,7 @@ def test_an_output_that_cannot_be_completed_is_removed(
         return
     with pytest.raises(RewriteFailed, match=r"close \d+ failed"):
         merge(MergeGroup(tuple(inputs), KEY, 3), store_options, MERGED)
-    assert below(store_options) == before
+    assert files_of_table(store_options) == before
     assert set(store.of("delete")) == set(store.of("create"))
 
 
@@ -1061,13 +1057,13 @@ def test_an_output_that_storage_has_otherwise_is_removed(
     for name, value in change.items():
         setattr(store, name, value)
     expected = message.format(size=size, more=size + 1, less=size - 1)
-    before = below(store_options)
+    before = files_of_table(store_options)
     with pytest.raises(RewriteFailed, match=expected) as caught:
         merge(MergeGroup(tuple(inputs), KEY), store_options, MERGED)
     (output,) = store.of("create")
     assert Path(str(caught.value.path)).name == output
     assert store.of("delete") == [output]
-    assert below(store_options) == before
+    assert files_of_table(store_options) == before
 
 
 def test_an_output_that_pyarrow_cannot_describe_is_removed(
