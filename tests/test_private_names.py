@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 PROJECT = Path(__file__).resolve().parent.parent
-PATCHES = re.compile(r"(.*\.)?(setattr|delattr|setitem|delitem|patch(\.object|\.dict|\.multiple)?)")
+PATCHES = re.compile(r"(.*\.)?(setattr|delattr|__setattr__|setitem|delitem|patch(\.object|\.dict|\.multiple)?)")
 POSSIBLE = re.compile(r"(set|del)(attr|item)|patch|(?<!self)\._\w")
 """Sources without any of these are not parsed, which takes long."""
 
@@ -36,6 +36,8 @@ def test_no_test_patches_a_private_name(folder: str) -> None:
         "setattr(redaction, '_secrets', {})",
         "mock.patch('icesize.redaction._secrets', {})",
         "patch.object(redaction, '_secrets', {})",
+        "patch.multiple(redaction, _secrets={})",
+        "object.__setattr__(table, '_handle', other)",
         "redaction._secrets = {}",
         "redaction._secrets['secret'] = None",
         "redaction._secrets |= {}",
@@ -69,7 +71,7 @@ def private_patches(source: str) -> Iterator[str]:
         changed: list[ast.expr] = []
         if isinstance(node, ast.Call) and PATCHES.fullmatch(ast.unparse(node.func)):
             named = [keyword.value for keyword in node.keywords if keyword.arg in ("target", "name", "attribute")]
-            changed = node.args[:2] + named
+            changed = node.args[:2] + named + [ast.Constant(keyword.arg or "") for keyword in node.keywords]
         elif isinstance(node, ast.Assign | ast.Delete):
             changed = [each for target in node.targets for each in _elements(target)]
         elif isinstance(node, ast.AugAssign | ast.AnnAssign):
@@ -83,7 +85,7 @@ def _elements(target: ast.expr) -> list[ast.expr]:
 
 
 def _is_private(changed: ast.expr) -> bool:
-    """Whether an object or its name is private; of a text in braces that cannot be seen, so it is taken for private."""
+    """Return True for a private object or name, and for an f-string, which may name anything."""
     if isinstance(changed, ast.JoinedStr):
         return True
     if isinstance(changed, ast.Constant):
