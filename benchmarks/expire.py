@@ -41,7 +41,7 @@ def _expire(root: Path, args: argparse.Namespace) -> dict[str, Any]:
     made = snapshots.merged(place.warehouse, args.files, args.snapshots or 1_100)
     place.keep()
     engines: list[tuple[str, Callable[[], dict[str, Any]]]] = [
-        ("icesize", lambda: expire_child.ours(place.warehouse, args.retain, args.profile))
+        ("icesize", lambda: expire_child.expire_by_icesize(place.warehouse, args.retain, args.profile))
     ]
     if not args.only_ours:
         engines += [

@@ -38,7 +38,7 @@ _COMMITS = 9
 _PROFILE_LINES = 25
 
 
-def ours(warehouse: Path, retain: int, profile: bool = False) -> dict[str, Any]:
+def expire_by_icesize(warehouse: Path, retain: int, profile: bool = False) -> dict[str, Any]:
     """Expire all but the newest `retain` snapshots with icesize; `profile` adds where the time goes, as text."""
     options = ["--retain", str(retain), *(["--profile"] if profile else [])]
     return run_child("benchmarks.expire_child", "ours", str(warehouse), *options)

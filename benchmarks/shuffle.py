@@ -117,7 +117,9 @@ def _closing(bench: Bench) -> Iterator[Shown]:
         workload = bench.workload("hour_status", tasks)
         options = sink | {"write_tasks": tasks}
         programs = {
-            f"{cost // 1024} KiB": partial(shuffle_child.ours, workload, options, {"close-file-cost-bytes": cost})
+            f"{cost // 1024} KiB": partial(
+                shuffle_child.write_by_icesize, workload, options, {"close-file-cost-bytes": cost}
+            )
             for cost in costs
         }
         yield _shown(bench, workload, bench.run(programs), "c: cost of closing a file, hours by status, no merges")
@@ -147,7 +149,7 @@ PARTS: dict[str, Callable[[Bench], Iterator[Shown]]] = {
 
 def _against(bench: Bench, workload: shuffle_child.Workload, engines: Sequence[str], what: str) -> Shown:
     sink = {"statistics": bench.args.statistics, "write_tasks": workload.tasks}
-    programs = {"icesize": partial(shuffle_child.ours, workload, sink, {})}
+    programs = {"icesize": partial(shuffle_child.write_by_icesize, workload, sink, {})}
     programs |= {name: partial(shuffle_child.iceberg, workload, name) for name in DISTRIBUTIONS}
     return _shown(bench, workload, bench.run({name: programs[name] for name in engines}), what)
 

@@ -75,7 +75,7 @@ class Workload:
         return answer | figures
 
 
-def ours(workload: Workload, sink: Mapping[str, Any], policy: Mapping[str, int]) -> dict[str, Any]:
+def write_by_icesize(workload: Workload, sink: Mapping[str, Any], policy: Mapping[str, int]) -> dict[str, Any]:
     """Take the batches through a sink with these options.
 
     Returns lists by batch: `seconds`, `cpu_seconds`, `jvm_children_cpu_seconds` (see `CpuSeconds`) and `appends` (see

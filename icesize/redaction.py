@@ -43,15 +43,15 @@ _IN_TEXT = (
 )
 
 
-def remember_secrets(properties: Mapping[str, object]) -> None:
+def remember_secrets(properties: Mapping[str, object], most_values: int = _MOST_SECRETS) -> None:
     """Credentials among the properties of a catalog or a FileIO: from now on no text of ours holds their values."""
     for secret in _secrets_in(properties):
         for spelt in (secret, quote(secret, safe=""), quote_plus(secret)):
             # moved to the end only when old ones are about to go: meanwhile another thread would not find it
-            if len(spelt) >= _SHORTEST_SECRET and (spelt not in _secrets or len(_secrets) > _MOST_SECRETS // 2):
+            if len(spelt) >= _SHORTEST_SECRET and (spelt not in _secrets or len(_secrets) > most_values // 2):
                 _secrets.pop(spelt, None)
                 _secrets[spelt] = None
-    for old in list(_secrets)[:-_MOST_SECRETS]:
+    for old in list(_secrets)[::-1][most_values:]:
         _secrets.pop(old, None)
 
 

@@ -12,7 +12,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-_KEPT = Path(__file__).resolve().parent / "target" / "go-bin"
+KEPT = Path(__file__).resolve().parent / "target" / "go-bin"
 _VERSITYGW = "github.com/versity/versitygw/cmd/versitygw", "v1.8.0"
 _TOXIPROXY = "github.com/Shopify/toxiproxy/v2/cmd/server", "v2.5.0"
 _BUILD_TIMEOUT_S = 1_800
@@ -22,29 +22,29 @@ class GoToolUnavailableError(RuntimeError):
     """The program is neither kept here nor to be built; the message says why in one sentence."""
 
 
-def versitygw() -> Path:
+def versitygw(kept_in: Path = KEPT) -> Path:
     """An S3 server that keeps objects as files; building it takes 2.5 minutes of a core.
 
     Raises `GoToolUnavailableError`, as both do, when it has to be built and cannot be.
     """
-    return _program("versitygw", *_VERSITYGW)
+    return program("versitygw", *_VERSITYGW, kept_in)
 
 
-def toxiproxy() -> Path:
+def toxiproxy(kept_in: Path = KEPT) -> Path:
     """The server of Toxiproxy, a TCP proxy whose connections are slowed, reset or cut by its HTTP API."""
-    return _program("toxiproxy", *_TOXIPROXY)
+    return program("toxiproxy", *_TOXIPROXY, kept_in)
 
 
-def _program(name: str, package: str, version: str) -> Path:
-    """The kept program, built when there is none of this version."""
-    program = _KEPT / f"{name}-{version}"
-    if not program.is_file():
-        _KEPT.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=_KEPT) as folder:
+def program(name: str, package: str, version: str, kept_in: Path) -> Path:
+    """Return the kept program of this version, built if there is none."""
+    kept = kept_in / f"{name}-{version}"
+    if not kept.is_file():
+        kept_in.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=kept_in) as folder:
             _build(name, f"{package}@{version}", folder)
             # moved as one step, at the end: a build that was interrupted, or runs twice, leaves nothing half done
-            (Path(folder) / package.rsplit("/", 1)[1]).replace(program)
-    return program
+            (Path(folder) / package.rsplit("/", 1)[1]).replace(kept)
+    return kept
 
 
 def _build(name: str, package: str, folder: str) -> None:

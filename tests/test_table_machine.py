@@ -24,7 +24,7 @@ from icesize.table.records.ledger import entries
 from icesize.table.state.handle import PolicyArgument, TableHandle
 from tests.support.examples import examples
 from tests.support.jobs import context_of
-from tests.support.machine import Killed, Rows, Water, killed_at, plain
+from tests.support.machine import Killed, ModelledTable, Rows, killed_at, plain
 from tests.support.machine_writers import Rival
 from tests.support.rest_faults import Fault, Moment
 from tests.support.rest_server import MiniRest
@@ -76,10 +76,10 @@ class TableMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.folder = tempfile.TemporaryDirectory()
-        self.water = Water(Path(self.folder.name))
-        self.mini = self.water.mini
+        self.modelled = ModelledTable(Path(self.folder.name))
+        self.mini = self.modelled.mini
         self.mini.__enter__()
-        self.rival = Rival(self.water)
+        self.rival = Rival(self.modelled)
         self.next_batch = 0
         self.pending: tuple[list[int], str, bool] | None = None
 
@@ -89,15 +89,15 @@ class TableMachine(RuleBasedStateMachine):
 
     @initialize(version=st.sampled_from("12"))
     def create(self, version: str) -> None:
-        self.water.begin(version)
+        self.modelled.begin(version)
         self.fill("a", 2)
         self.fill("b", 2)
 
     @invariant()
     def all_is_well(self) -> None:
         """Every snapshot has the rows of the model and all of its files."""
-        if self.water.version:
-            self.water.look()
+        if self.modelled.version:
+            self.modelled.look()
 
     @contextmanager
     def trouble(
@@ -125,8 +125,8 @@ class TableMachine(RuleBasedStateMachine):
             self.rival.act(name, pick)
 
     def opened(self, later_ms: int = 0, policy: PolicyArgument = None) -> SizedTable:
-        environment = self.water.environment(later_ms)
-        return icesize.open(None, "db.t", catalog=self.water.ours, policy=policy, environment=environment)
+        environment = self.modelled.environment(later_ms)
+        return icesize.open(None, "db.t", catalog=self.modelled.own_catalog, policy=policy, environment=environment)
 
     @rule(kind=kinds, files=st.integers(1, 3))
     def fill(self, kind: str, files: int) -> None:
@@ -145,22 +145,22 @@ class TableMachine(RuleBasedStateMachine):
         death: str | None,
     ) -> None:
         """A new batch, or one that failed once more, with rivals between plan and swap."""
-        ids, kind, landed = self.pending or (self.water.new_ids(2), kind, False)
+        ids, kind, landed = self.pending or (self.modelled.new_ids(2), kind, False)
         wanted = self.wanted(ids, kind, merges, absorb)
-        new: Rows = Counter({k: n for k, n in self.water.rows_of(new_files(wanted)).items() if k[1][0] in ids})
+        new: Rows = Counter({k: n for k, n in self.modelled.rows_of(new_files(wanted)).items() if k[1][0] in ids})
         try:
             with self.trouble(bad, others, death):
-                outcome = self.water.commit(wanted, self.water.table())
+                outcome = self.modelled.commit(wanted, self.modelled.table())
         except FAILURES:
-            known = [e.batch_id for e in entries(self.water.table().metadata.properties)]
+            known = [e.batch_id for e in entries(self.modelled.table().metadata.properties)]
             if not landed and known == [self.next_batch]:
-                self.water.rows += new
+                self.modelled.rows += new
                 landed = True
             self.pending = ids, kind, landed
         else:
             assert outcome.already_committed is landed
             if not landed:
-                self.water.rows += new
+                self.modelled.rows += new
             self.next_batch, self.pending = self.next_batch + 1, None
         self.calm()
 
@@ -174,22 +174,22 @@ class TableMachine(RuleBasedStateMachine):
             self.merge(int(absorb), [], others, None, lag=False)
 
     def wanted(self, ids: list[int], kind: str, merges: int, absorb: bool) -> CommitRequest:
-        table = self.water.table()
-        there = self.water.mergeable(table)
+        table = self.modelled.table()
+        there = self.modelled.mergeable(table)
         together = [files for key, files in there.items() if absorb and key.values[0] == kind]
         old = [file for files in together for file in files]
         groups = [merged(table, files) for files in list(there.values())[:merges] if files not in together]
-        new = self.water.write(table, ids, kind, together)
+        new = self.modelled.write(table, ids, kind, together)
         return request_on(table, new, groups, batch=self.next_batch, absorbed=tuple(old))
 
     @precondition(lambda self: self.next_batch > 0 and self.pending is None)
     @rule(lag=st.booleans())
     def replay(self, lag: bool) -> None:
         """The newest committed batch once more, as Spark does after a crash."""
-        table = self.water.table()
-        wanted = request_on(table, self.water.write(table, [-1], "a"), batch=self.next_batch - 1)
+        table = self.modelled.table()
+        wanted = request_on(table, self.modelled.write(table, [-1], "a"), batch=self.next_batch - 1)
         self.mini.stale_loads = int(lag)
-        assert self.water.commit(wanted, table).already_committed
+        assert self.modelled.commit(wanted, table).already_committed
         assert not local(new_files(wanted)[0].path).exists()
         self.calm()
 
@@ -198,27 +198,27 @@ class TableMachine(RuleBasedStateMachine):
         self, pick: int, bad: Sequence[Fault], others: Sequence[tuple[str, int]], death: str | None, lag: bool
     ) -> None:
         """A compaction of one partition, perhaps with a catalog that lags."""
-        table = self.water.table()
-        if groups := list(self.water.mergeable(table).values()):
+        table = self.modelled.table()
+        if groups := list(self.modelled.mergeable(table).values()):
             wanted = request_on(table, groups=[merged(table, groups[pick % len(groups)])])
             self.mini.stale_loads = int(lag)
-            self.attempt(lambda: self.water.commit(wanted, table), bad, [] if lag else others, death)
+            self.attempt(lambda: self.modelled.commit(wanted, table), bad, [] if lag else others, death)
 
     @rule(bad=faults, death=deaths)
     def compact(self, bad: Sequence[Fault], death: str | None) -> None:
         """All partitions by the facade; unless something went wrong no more than one file is left in each."""
         done = self.attempt(self.opened().compact, bad, [], death)
-        assert not done or not self.water.mergeable(self.water.table())
+        assert not done or not self.modelled.mergeable(self.modelled.table())
 
     @rule(strategy=st.sampled_from(STRATEGIES), bad=faults, others=acts, death=deaths)
     def cluster(
         self, strategy: str, bad: Sequence[Fault], others: Sequence[tuple[str, int]], death: str | None
     ) -> None:
         """Rows in order, in files of a few rows; unless something went wrong nothing is left to do."""
-        now = self.water.table()
-        files = [file for kind in "ab" * 3 for file in self.water.write(now, self.water.new_ids(3), kind)]
-        self.water.commit(request_on(now, files), now)
-        self.water.rows += self.water.rows_of(files)
+        now = self.modelled.table()
+        files = [file for kind in "ab" * 3 for file in self.modelled.write(now, self.modelled.new_ids(3), kind)]
+        self.modelled.commit(request_on(now, files), now)
+        self.modelled.rows += self.modelled.rows_of(files)
         table = self.opened(policy={"target-file-size-bytes": 1_000, "small-file-limit-bytes": 300})
         columns = [now.schema().find_field(i).name for i in (1, 3)]
         done = self.attempt(lambda: table.cluster(columns, strategy), bad, others, death)
@@ -251,27 +251,29 @@ class TableMachine(RuleBasedStateMachine):
     @rule(pick=st.integers(0, 40), bad=faults, others=acts, death=deaths)
     def restore(self, pick: int, bad: Sequence[Fault], others: Sequence[tuple[str, int]], death: str | None) -> None:
         """A partition as it was at some snapshot, or nothing changed."""
-        handle = TableHandle(self.water.ours, ("db", "t"))
+        handle = TableHandle(self.modelled.own_catalog, ("db", "t"))
         current = handle.load()
         spec_id = current.table.metadata.default_spec_id
-        known = [(i, key) for i, rows in self.water.history.items() for key in sorted({k for k, _ in rows}, key=repr)]
+        known = [
+            (i, key) for i, rows in self.modelled.history.items() for key in sorted({k for k, _ in rows}, key=repr)
+        ]
         known = [(i, key) for i, key in known if key.spec_id == spec_id]
         if known:
             snapshot_id, key = known[pick % len(known)]
-            context = context_of(handle, self.water.environment())
+            context = context_of(handle, self.modelled.environment())
             work = lambda: restore(context, current, key, snapshot_id)  # noqa: E731
             done = self.attempt(work, bad, others, death)
             self.restored(snapshot_id, key)
-            plain_case = not (bad or others or death or self.water.specs_changed)
+            plain_case = not (bad or others or death or self.modelled.specs_changed)
             assert done or not plain_case, "nothing stood in the way of this restore"
 
     def restored(self, snapshot_id: int, key: PartitionKey) -> None:
         """What it means for the rows, if it landed."""
-        new = [s for s in self.water.table().metadata.snapshots if s.snapshot_id not in self.water.history]
+        new = [s for s in self.modelled.table().metadata.snapshots if s.snapshot_id not in self.modelled.history]
         if any(s.summary and s.summary.additional_properties.get(RESTORED_ID) == str(snapshot_id) for s in new):
-            stays = {k: n for k, n in self.water.rows.items() if k[0] != key}
-            again = {k: n for k, n in self.water.history[snapshot_id].items() if k[0] == key}
-            self.water.rows = Counter({**stays, **again})
+            stays = {k: n for k, n in self.modelled.rows.items() if k[0] != key}
+            again = {k: n for k, n in self.modelled.history[snapshot_id].items() if k[0] == key}
+            self.modelled.rows = Counter({**stays, **again})
 
     @rule(bad=faults, others=acts, death=deaths)
     def rewrite_manifests(self, bad: Sequence[Fault], others: Sequence[tuple[str, int]], death: str | None) -> None:
@@ -293,13 +295,13 @@ class TableMachine(RuleBasedStateMachine):
     @rule(days=st.sampled_from([0, 4]))
     def clean_up(self, days: int) -> None:
         """Orphan cleanup: days later it leaves exactly what some snapshot needs; PyIceberg's reader agrees."""
-        self.water.age(days)
+        self.modelled.age(days)
         report = self.opened().remove_orphan_files(dry_run=False)
         assert report.files_failed == 0
         if days:
-            assert self.water.on_storage() == self.water.needed()
-        if not self.water.equality_deletes:
-            assert ids_of(self.water.ours) == sorted(row[0] for row in plain(self.water.rows).elements())
+            assert self.modelled.on_storage() == self.modelled.needed()
+        if not self.modelled.equality_deletes:
+            assert ids_of(self.modelled.own_catalog) == sorted(row[0] for row in plain(self.modelled.rows).elements())
 
     def attempt(
         self, work: Callable[[], object], bad: Sequence[Fault], others: Sequence[tuple[str, int]], death: str | None

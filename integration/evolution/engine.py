@@ -47,7 +47,7 @@ class Engine:
     folder: Path
     _classes: dict[str, Any] = field(default_factory=dict, repr=False)
     _read: dict[str, Any] = field(default_factory=dict, repr=False)
-    _duck: Any = field(default=None, repr=False)
+    duckdb: Any = field(default=None, repr=False)
 
     @classmethod
     def start(cls, folder: Path) -> Engine:

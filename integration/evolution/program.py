@@ -11,7 +11,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-USER: Mapping[str, int] = {
+USER_WEIGHTS: Mapping[str, int] = {
     "append": 30, "append-spark": 3, "replace-partitions": 3, "overwrite": 1, "delete": 4, "delete-positions": 8,
     "update": 3, "merge": 3, "delete-equal": 8, "upsert": 8, "rewrite-deletes": 1,
     "add-column": 4, "drop-column": 3, "rename-column": 3,
@@ -21,11 +21,11 @@ USER: Mapping[str, int] = {
     "fast-forward": 2, "replace-table": 2, "add-files": 1, "rewrite-data-files": 1, "rewrite-manifests": 1,
     "java-expire": 5,
 }  # fmt: skip
-KEEPER: Mapping[str, int] = {
+ICESIZE_WEIGHTS: Mapping[str, int] = {
     "compact": 26, "compact-spark": 1, "sink": 8, "icesize-append": 2, "after-batch": 4, "cluster": 4, "maintain": 3,
     "few-deletes": 8, "restore": 6, "expire": 5, "manifests": 7, "orphans": 1,
 }  # fmt: skip
-MIDDLE: Mapping[str, int] = {
+CONCURRENT_WEIGHTS: Mapping[str, int] = {
     "append": 6, "delete": 1, "delete-positions": 4, "delete-equal": 4, "upsert": 3, "rewrite-deletes": 1,
     "add-column": 2, "drop-column": 2, "rename-column": 2, "promote": 3, "drop-and-add": 2, "add-partition": 2,
     "swap-partition": 2,
@@ -149,17 +149,17 @@ def generate(seed: int, deletes: bool = False) -> Program:
     """
     chance = random.Random(seed)
     deletes = deletes or chance.random() < 0.5
-    taste = {kind: chance.choice((0.1, 0.5, 1, 1, 2, 4)) for kind in (*USER, *KEEPER)}
+    taste = {kind: chance.choice((0.1, 0.5, 1, 1, 2, 4)) for kind in (*USER_WEIGHTS, *ICESIZE_WEIGHTS)}
     scene = list(chance.choice(DELETE_SCENES if deletes else SCENES))
     theme = {kind for part in scene for kind in part.split(">")}
     taste |= dict.fromkeys(taste.keys() & theme, 4.0)
-    middle = {kind: weight * (4 if kind in theme else 1) for kind, weight in MIDDLE.items()}
+    middle = {kind: weight * (4 if kind in theme else 1) for kind, weight in CONCURRENT_WEIGHTS.items()}
     interrupts = chance.choice((0.1, 0.5, 0.8))
     begin = ["create", *["append"] * chance.randint(1, 3), *(("upgrade", chance.choice(_DELETES)) if deletes else ())]
     steps = [Step(kind, _seed(chance)) for kind in begin]
-    warm = dict.fromkeys((*USER, *KEEPER), 1.0)
+    warm = dict.fromkeys((*USER_WEIGHTS, *ICESIZE_WEIGHTS), 1.0)
     for _ in range(chance.randint(5, 12)):
-        kinds = USER if chance.random() < 0.68 else KEEPER
+        kinds = USER_WEIGHTS if chance.random() < 0.68 else ICESIZE_WEIGHTS
         if scene and chance.random() < 0.6:
             kind, _, between = scene.pop(0).partition(">")
             step = _step(chance, {kind: 1}, {between: 1} if between else middle, 1 if between else interrupts / 2)

@@ -25,11 +25,11 @@ def by_spark(side: Side, where: str, vectorised: bool) -> list[str]:
 
 def by_duckdb(engine: Engine, side: Side) -> list[str]:
     """Rows as DuckDB's Iceberg extension reads them from the table's metadata file."""
-    if engine._duck is None:
-        engine._duck = _duckdb()
+    if engine.duckdb is None:
+        engine.duckdb = _duckdb()
     location = side.table.metadata_location.removeprefix("file:")
     location = "/" + location.lstrip("/")
-    return sorted(map(repr, engine._duck.execute(f"FROM iceberg_scan('{location}')").fetchall()))
+    return sorted(map(repr, engine.duckdb.execute(f"FROM iceberg_scan('{location}')").fetchall()))
 
 
 def _duckdb() -> Any:

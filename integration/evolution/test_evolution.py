@@ -15,7 +15,16 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import DoubleType, IntegerType, ListType, LongType, NestedField, StringType, StructType
 
 from integration.evolution.icesize_operations import OPERATIONS
-from integration.evolution.program import FOLLOWS, KEEPER, MIDDLE, POINTS, USER, Program, Step, generate
+from integration.evolution.program import (
+    CONCURRENT_WEIGHTS,
+    FOLLOWS,
+    ICESIZE_WEIGHTS,
+    POINTS,
+    USER_WEIGHTS,
+    Program,
+    Step,
+    generate,
+)
 from integration.evolution.shrink import shrunk
 from integration.evolution.statements import STATEMENTS
 from integration.evolution.values import Draw, Skip, as_json, filters, rows
@@ -60,7 +69,7 @@ def test_many_programs_find_nothing(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout
 
 
-PLANTED = {
+INJECTED_DAMAGE = {
     "plant-lost-row": "other rows than the twin",
     "plant-resurrection": "other rows than the twin",
     "plant-wrong-partition": "partition c0_bucket says",
@@ -77,13 +86,13 @@ def test_planted_faults_are_found_and_their_programs_made_short(tmp_path: Path) 
     needs = {"plant-resurrection": "delete-positions:5 plant-resurrection"}
     programs = [
         f"create:9173 append:1 order:1 append:2 move-column:5 {needs.get(fault, fault)}:1 property:1"
-        for fault in PLANTED
+        for fault in INJECTED_DAMAGE
     ]
     done = machine(tmp_path, "--shrink-seconds", "60", *(part for text in programs for part in ("--program", text)))
     assert done.returncode == 1, done.stdout
     *failures, _ = done.stdout.split("again: ")
     shortest = [part.splitlines()[0] for part in done.stdout.split("again: ")[1:]]
-    for (fault, told), failure, program in zip(PLANTED.items(), failures, shortest, strict=True):
+    for (fault, told), failure, program in zip(INJECTED_DAMAGE.items(), failures, shortest, strict=True):
         assert told in failure
         assert fault in program
         assert needs.get(fault, "") in program
@@ -102,17 +111,17 @@ def test_a_seed_is_a_program_and_its_text_is_too() -> None:
 def test_every_kind_of_step_comes() -> None:
     """No statement, no operation and no failpoint is forgotten by the generator."""
     steps = [step for seed in range(3_000) for step in generate(seed).steps]
-    assert {s.kind for s in steps} == {"create", *USER, *KEEPER}
-    assert {s.middle.kind for s in steps if s.middle} == set(MIDDLE)
+    assert {s.kind for s in steps} == {"create", *USER_WEIGHTS, *ICESIZE_WEIGHTS}
+    assert {s.middle.kind for s in steps if s.middle} == set(CONCURRENT_WEIGHTS)
     assert {(s.kind, s.point) for s in steps if s.point} == {(k, p) for k, points in POINTS.items() for p in points}
 
 
 def test_every_kind_of_step_is_known() -> None:
     """What the generator names is there to be applied."""
-    assert {*USER, *MIDDLE} <= STATEMENTS.keys()
-    assert KEEPER.keys() == OPERATIONS.keys()
-    assert POINTS.keys() <= KEEPER.keys()
-    assert {kind for follows in FOLLOWS.values() for kind in follows} <= {*USER, *KEEPER}
+    assert {*USER_WEIGHTS, *CONCURRENT_WEIGHTS} <= STATEMENTS.keys()
+    assert ICESIZE_WEIGHTS.keys() == OPERATIONS.keys()
+    assert POINTS.keys() <= ICESIZE_WEIGHTS.keys()
+    assert {kind for follows in FOLLOWS.values() for kind in follows} <= {*USER_WEIGHTS, *ICESIZE_WEIGHTS}
 
 
 FOREIGN_TOTALS = "create:5670 replace-table:2438 replace-partitions:2576 add-files:7287 compact:1613"

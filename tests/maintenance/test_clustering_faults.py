@@ -26,7 +26,7 @@ from icesize.planning.files import FileFact
 from icesize.report import Report
 from icesize.sized_table import SizedTable
 from icesize.table.commit.loaded import BASE_EXPIRED
-from tests.support.machine import Killed, Water
+from tests.support.machine import Killed, ModelledTable
 from tests.support.parquet_files import RemoteLike
 from tests.support.rest_faults import Fault, Moment
 from tests.support.row_deletes import delete_ids, delete_rows
@@ -48,7 +48,7 @@ FILES, ROWS = 4, 300
 POLICY: dict[str, object] = {"target-file-size-bytes": 3_000, "small-file-limit-bytes": 1_200}
 OUTDATED = "schema or partition spec changed while the merge ran"
 MOMENTS: tuple[Moment, ...] = ("before", "after")
-Act = Callable[[Water], object]
+Act = Callable[[ModelledTable], object]
 
 
 def slow(*values: object) -> Any:
@@ -56,57 +56,59 @@ def slow(*values: object) -> Any:
     return pytest.param(*values, marks=pytest.mark.slow)
 
 
-def filled(water: Water, **properties: str) -> Water:
+def filled(modelled: ModelledTable, **properties: str) -> ModelledTable:
     """Partitions `a` and `b` of four files each, ids in any order; the table knows that it is sorted by `id`."""
-    water.begin("2")
+    modelled.begin("2")
     if properties:
-        with water.table().transaction() as changes:
+        with modelled.table().transaction() as changes:
             changes.set_properties(properties)
-    add(water, "ab", FILES)
-    assert opened(water).cluster(["id"], budget_bytes=0).snapshot_ids == ()
-    return water
+    add(modelled, "ab", FILES)
+    assert opened(modelled).cluster(["id"], budget_bytes=0).snapshot_ids == ()
+    return modelled
 
 
-def add(water: Water, kinds: str, files: int) -> None:
+def add(modelled: ModelledTable, kinds: str, files: int) -> None:
     """Files of others in these partitions, in one commit; each has ids from all over the place."""
-    table = water.others.load_table("db.t")
-    written = [file for kind in kinds * files for file in water.write(table, water.new_ids(ROWS), kind)]
-    run(water.others, request_on(table, written), table)
-    water.rows += water.rows_of(written)
+    table = modelled.other_catalog.load_table("db.t")
+    written = [file for kind in kinds * files for file in modelled.write(table, modelled.new_ids(ROWS), kind)]
+    run(modelled.other_catalog, request_on(table, written), table)
+    modelled.rows += modelled.rows_of(written)
 
 
 @pytest.fixture
-def rest(tmp_path: Path) -> Iterator[Water]:
+def rest(tmp_path: Path) -> Iterator[ModelledTable]:
     """A table of a REST catalog that can fail."""
-    water = Water(tmp_path)
-    with water.mini:
-        yield filled(water)
+    modelled = ModelledTable(tmp_path)
+    with modelled.mini:
+        yield filled(modelled)
 
 
 @pytest.fixture
-def sqlite(tmp_path: Path) -> Iterator[Water]:
+def sqlite(tmp_path: Path) -> Iterator[ModelledTable]:
     """One of a catalog in SQLite."""
-    catalog, water = sqlite_catalog(tmp_path), Water(tmp_path / "warehouse")
-    water.ours = water.others = catalog
-    yield filled(water)
+    catalog, modelled = sqlite_catalog(tmp_path), ModelledTable(tmp_path / "warehouse")
+    modelled.own_catalog = modelled.other_catalog = catalog
+    yield filled(modelled)
     catalog.close()
 
 
 @pytest.fixture(params=["rest", "sqlite"])
-def water(request: pytest.FixtureRequest) -> Water:
+def modelled(request: pytest.FixtureRequest) -> ModelledTable:
     """Both kinds."""
-    found: Water = request.getfixturevalue(request.param)
+    found: ModelledTable = request.getfixturevalue(request.param)
     return found
 
 
-def opened(water: Water, **policy: object) -> SizedTable:
+def opened(modelled: ModelledTable, **policy: object) -> SizedTable:
     """The table as we open it: files of 3 kB, no waiting."""
-    return icesize.open(None, "db.t", catalog=water.ours, policy=POLICY | policy, environment=water.environment())
+    return icesize.open(
+        None, "db.t", catalog=modelled.own_catalog, policy=POLICY | policy, environment=modelled.environment()
+    )
 
 
-def rival(water: Water) -> SizedTable:
+def rival(modelled: ModelledTable) -> SizedTable:
     """The table as others open it."""
-    return icesize.open(None, "db.t", catalog=water.others, policy=POLICY, environment=water.environment())
+    return icesize.open(None, "db.t", catalog=modelled.other_catalog, policy=POLICY, environment=modelled.environment())
 
 
 def one_by_one(*actions: Callable[[], object]) -> Callable[[], None]:
@@ -122,45 +124,45 @@ def one_by_one(*actions: Callable[[], object]) -> Callable[[], None]:
     return act
 
 
-def leftovers(water: Water) -> set[Path]:
+def leftovers(modelled: ModelledTable) -> set[Path]:
     """Files (metadata JSON aside) that no snapshot needs; all else about the table is as it has to be."""
-    water.look()
-    return water.on_storage() - water.needed()
+    modelled.look()
+    return modelled.on_storage() - modelled.needed()
 
 
 def data_files(paths: set[Path]) -> set[Path]:
     return {path for path in paths if path.suffix == ".parquet"}
 
 
-def settled(water: Water, **policy: object) -> None:
+def settled(modelled: ModelledTable, **policy: object) -> None:
     """Clustering once more does what is left, and then nothing: rows are exact, each value is in one file of a set."""
-    opened(water, **policy).cluster()
-    water.look()
-    again = opened(water, **policy).plan_clustering()
+    opened(modelled, **policy).cluster()
+    modelled.look()
+    again = opened(modelled, **policy).plan_clustering()
     assert again is not None
     assert again.groups == ()
 
 
-def sorted_files(water: Water, kind: str) -> bool:
+def sorted_files(modelled: ModelledTable, kind: str) -> bool:
     """Whether the bounds of `id` of a partition's files overlap nowhere."""
     spans = []
-    for file in small_files(water.table(), kind):
-        ids = [row[0] for row in water.reader.rows_in(file.path)]
+    for file in small_files(modelled.table(), kind):
+        ids = [row[0] for row in modelled.reader.rows_in(file.path)]
         spans.append((min(ids), max(ids)))
     spans.sort()
     return all(first[1] < second[0] for first, second in pairwise(spans))
 
 
-def test_without_faults_both_partitions_are_laid_out(water: Water) -> None:
+def test_without_faults_both_partitions_are_laid_out(modelled: ModelledTable) -> None:
     """One replace, sorted partitions, nothing left over and nothing left to do: what the other tests disturb."""
-    report = opened(water).cluster()
+    report = opened(modelled).cluster()
     assert (report.operations, report.partitions_touched, report.files_removed) == (("replace",), 2, 2 * FILES)
     assert report.files_added >= 6
-    assert leftovers(water) == set()
-    assert sorted_files(water, "a")
-    assert sorted_files(water, "b")
-    settled(water)
-    assert operations(water.table()).count("replace") == 1
+    assert leftovers(modelled) == set()
+    assert sorted_files(modelled, "a")
+    assert sorted_files(modelled, "b")
+    settled(modelled)
+    assert operations(modelled.table()).count("replace") == 1
 
 
 DOUBTFUL = [Fault(kind, when) for kind in (409, 500, 502, 503, 504, "reset", "truncated", "html") for when in MOMENTS]
@@ -172,7 +174,7 @@ FAST_DOUBTS = (Fault(409, "after"), Fault(409), Fault("reset", "after"), Fault(5
     [f if f in FAST_DOUBTS else slow(f) for f in DOUBTFUL],
     ids=str,
 )
-def test_an_answer_that_is_lost_is_looked_up(rest: Water, fault: Fault) -> None:
+def test_an_answer_that_is_lost_is_looked_up(rest: ModelledTable, fault: Fault) -> None:
     """Whether it landed is found out before it is tried again; the same files land, once, and no data file is lost."""
     written: list[set[str]] = []
     rest.mini.fail_next_commit(fault)
@@ -189,7 +191,7 @@ def test_an_answer_that_is_lost_is_looked_up(rest: Water, fault: Fault) -> None:
 
 
 @pytest.mark.parametrize("status", [403, slow(400), slow(404)])
-def test_a_refusal_leaves_nothing(rest: Water, status: int) -> None:
+def test_a_refusal_leaves_nothing(rest: ModelledTable, status: int) -> None:
     """A definite no: the error tells it, the table is as it was, our files are gone; later it lands."""
     before = rest.table().metadata.current_snapshot_id
     rest.mini.fail_next_commit(Fault(status))
@@ -202,7 +204,7 @@ def test_a_refusal_leaves_nothing(rest: Water, status: int) -> None:
 
 
 @pytest.mark.parametrize("when", MOMENTS)
-def test_a_catalog_that_is_gone_after_it_was_asked(rest: Water, when: Moment) -> None:
+def test_a_catalog_that_is_gone_after_it_was_asked(rest: ModelledTable, when: Moment) -> None:
     """Nobody can tell whether it landed: nothing is deleted, the same call later does it or finds it done."""
 
     def go_away() -> None:
@@ -227,7 +229,7 @@ def test_a_catalog_that_is_gone_after_it_was_asked(rest: Water, when: Moment) ->
 
 
 @pytest.mark.parametrize("fault", [Fault("reset", "after"), slow(Fault(503)), slow(Fault(409, "after"))], ids=str)
-def test_the_answer_to_what_is_remembered_is_lost(rest: Water, fault: Fault) -> None:
+def test_the_answer_to_what_is_remembered_is_lost(rest: ModelledTable, fault: Fault) -> None:
     """Columns and sort order are stored once, and rows are laid out by them all the same."""
     rest.mini.fail_next_commit(fault)
     report = opened(rest).cluster(["ts", "id"])
@@ -240,24 +242,24 @@ def test_the_answer_to_what_is_remembered_is_lost(rest: Water, fault: Fault) -> 
 
 
 @pytest.mark.parametrize("rivals", [1, slow(4)])
-def test_appends_into_the_same_partitions_cost_attempts_but_no_row(water: Water, rivals: int) -> None:
+def test_appends_into_the_same_partitions_cost_attempts_but_no_row(modelled: ModelledTable, rivals: int) -> None:
     """Each time another append comes first: the files that were written once land on top of all of them."""
     written: list[set[str]] = []
-    appends = one_by_one(*[lambda: add(water, "ab", 1)] * rivals)
+    appends = one_by_one(*[lambda: add(modelled, "ab", 1)] * rivals)
     with (
-        failpoints.armed("files-written", lambda: written.append(data_files_on_disk(water.table()))),
+        failpoints.armed("files-written", lambda: written.append(data_files_on_disk(modelled.table()))),
         failpoints.armed("before-swap", appends),
     ):
-        report = opened(water).cluster()
+        report = opened(modelled).cluster()
     assert (report.operations, report.conflicts, len(written)) == (("replace",), (), 1)
-    assert len(written[0] & set(live_paths(water.table()))) == report.files_added
-    assert data_files_on_disk(water.table()) - written[0] == set(live_paths(water.table())) - written[0]
-    assert operations(water.table())[-rivals - 1 :] == [*["append"] * rivals, "replace"]
-    assert leftovers(water) == set()
-    settled(water)
+    assert len(written[0] & set(live_paths(modelled.table()))) == report.files_added
+    assert data_files_on_disk(modelled.table()) - written[0] == set(live_paths(modelled.table())) - written[0]
+    assert operations(modelled.table())[-rivals - 1 :] == [*["append"] * rivals, "replace"]
+    assert leftovers(modelled) == set()
+    settled(modelled)
 
 
-def test_appends_that_always_come_first_end_in_a_conflict(rest: Water) -> None:
+def test_appends_that_always_come_first_end_in_a_conflict(rest: ModelledTable) -> None:
     """At the deadline nothing has landed, our files are gone, and what others wrote is there."""
     endless = one_by_one(*[lambda: add(rest, "a", 1)] * 20)
     with (
@@ -270,40 +272,40 @@ def test_appends_that_always_come_first_end_in_a_conflict(rest: Water) -> None:
     settled(rest)
 
 
-def first_file(water: Water, kind: str = "a") -> FileFact:
-    return small_files(water.others.load_table("db.t"), kind)[0]
+def first_file(modelled: ModelledTable, kind: str = "a") -> FileFact:
+    return small_files(modelled.other_catalog.load_table("db.t"), kind)[0]
 
 
-def compact_a(water: Water) -> None:
-    compact(water.others)
+def compact_a(modelled: ModelledTable) -> None:
+    compact(modelled.other_catalog)
 
 
-def delete_by_position(water: Water) -> None:
-    input_file = first_file(water)
-    water.rows -= Counter(
-        {(input_file.partition, water.reader.rows_in(input_file.path)[position]): 1 for position in (0, 7)}
+def delete_by_position(modelled: ModelledTable) -> None:
+    input_file = first_file(modelled)
+    modelled.rows -= Counter(
+        {(input_file.partition, modelled.reader.rows_in(input_file.path)[position]): 1 for position in (0, 7)}
     )
-    delete_rows(water.others, input_file, (0, 7))
+    delete_rows(modelled.other_catalog, input_file, (0, 7))
 
 
-def delete_by_equality(water: Water) -> None:
-    input_file = first_file(water)
-    gone = water.reader.rows_in(input_file.path)[3]
-    water.rows -= Counter({(input_file.partition, gone): 1})
-    delete_ids(water.others, input_file, [gone[0]])
+def delete_by_equality(modelled: ModelledTable) -> None:
+    input_file = first_file(modelled)
+    gone = modelled.reader.rows_in(input_file.path)[3]
+    modelled.rows -= Counter({(input_file.partition, gone): 1})
+    delete_ids(modelled.other_catalog, input_file, [gone[0]])
 
 
-def drop_a(water: Water) -> None:
-    water.rows = Counter({key: n for key, n in water.rows.items() if key[1][1] != "a"})
-    water.others.load_table("db.t").delete("kind = 'a'")
+def drop_a(modelled: ModelledTable) -> None:
+    modelled.rows = Counter({key: n for key, n in modelled.rows.items() if key[1][1] != "a"})
+    modelled.other_catalog.load_table("db.t").delete("kind = 'a'")
 
 
-def roll_back(water: Water) -> None:
+def roll_back(modelled: ModelledTable) -> None:
     """To before the newest append, which was one into `a`."""
-    table = water.others.load_table("db.t")
+    table = modelled.other_catalog.load_table("db.t")
     snapshot_id = table.metadata.snapshots[-2].snapshot_id
     table.manage_snapshots().rollback_to_snapshot(snapshot_id).commit()
-    water.rows = Counter(water.history[snapshot_id])
+    modelled.rows = Counter(modelled.history[snapshot_id])
 
 
 REMOVED, DELETED = "another writer removed a file of it", "another writer deleted rows of it"
@@ -315,7 +317,7 @@ SWAPS += [slow(*each, moment) for each in RIVALS for moment in ("planned", "file
 
 
 @pytest.mark.parametrize(("act", "why", "moment"), SWAPS)
-def test_inputs_that_others_touch_cost_their_group_alone(rest: Water, act: Act, why: str, moment: str) -> None:
+def test_inputs_that_others_touch_cost_their_group_alone(rest: ModelledTable, act: Act, why: str, moment: str) -> None:
     """Partition `a` stays as the rival left it, no row comes back; `b` lands; what was written for `a` goes."""
     with failpoints.armed(moment, one_by_one(lambda: act(rest))):
         report = opened(rest).cluster()
@@ -328,7 +330,7 @@ def test_inputs_that_others_touch_cost_their_group_alone(rest: Water, act: Act, 
 
 
 @pytest.mark.parametrize("moment", ["planned", "files-written", "before-swap"])
-def test_rows_deleted_by_equality_meanwhile_are_deleted_in_new_files(rest: Water, moment: str) -> None:
+def test_rows_deleted_by_equality_meanwhile_are_deleted_in_new_files(rest: ModelledTable, moment: str) -> None:
     """New files carry numbers of their inputs, so deletes of others reach them, and nothing is in vain."""
     with failpoints.armed(moment, one_by_one(lambda: delete_by_equality(rest))):
         report = opened(rest).cluster()
@@ -336,7 +338,7 @@ def test_rows_deleted_by_equality_meanwhile_are_deleted_in_new_files(rest: Water
     settled(rest)
 
 
-def test_a_delete_behind_later_appends_is_still_seen(sqlite: Water) -> None:
+def test_a_delete_behind_later_appends_is_still_seen(sqlite: ModelledTable) -> None:
     """It counts from the planning base on, whatever came after it; a row that was deleted stays away."""
 
     def meanwhile() -> None:
@@ -350,7 +352,7 @@ def test_a_delete_behind_later_appends_is_still_seen(sqlite: Water) -> None:
     settled(sqlite)
 
 
-def test_a_rollback_brings_no_row_back(rest: Water) -> None:
+def test_a_rollback_brings_no_row_back(rest: ModelledTable) -> None:
     """The snapshot that both groups were planned on is none of main's any more: they are dropped, and due again."""
     rest.look()
     add(rest, "a", 1)
@@ -362,25 +364,25 @@ def test_a_rollback_brings_no_row_back(rest: Water) -> None:
     settled(rest)
 
 
-def add_column(water: Water) -> None:
-    water.others.load_table("db.t").update_schema().add_column("number", IntegerType()).commit()
+def add_column(modelled: ModelledTable) -> None:
+    modelled.other_catalog.load_table("db.t").update_schema().add_column("number", IntegerType()).commit()
 
 
-def rename_key(water: Water) -> None:
-    water.others.load_table("db.t").update_schema().rename_column("id", "identity").commit()
+def rename_key(modelled: ModelledTable) -> None:
+    modelled.other_catalog.load_table("db.t").update_schema().rename_column("id", "identity").commit()
 
 
-def drop_key(water: Water) -> None:
-    water.others.load_table("db.t").update_schema().delete_column("id").commit()
+def drop_key(modelled: ModelledTable) -> None:
+    modelled.other_catalog.load_table("db.t").update_schema().delete_column("id").commit()
 
 
-def add_field(water: Water) -> None:
-    water.others.load_table("db.t").update_spec().add_field("id", BucketTransform(2), "bucket").commit()
+def add_field(modelled: ModelledTable) -> None:
+    modelled.other_catalog.load_table("db.t").update_spec().add_field("id", BucketTransform(2), "bucket").commit()
 
 
-def expire_base(water: Water) -> None:
-    add(water, "b", 1)
-    expire(water.others.load_table("db.t"))
+def expire_base(modelled: ModelledTable) -> None:
+    add(modelled, "b", 1)
+    expire(modelled.other_catalog.load_table("db.t"))
 
 
 @pytest.mark.parametrize(
@@ -395,7 +397,7 @@ def expire_base(water: Water) -> None:
         slow(expire_base, BASE_EXPIRED, "planned"),
     ],
 )
-def test_what_makes_the_whole_plan_wrong_drops_it(rest: Water, act: Act, why: str, moment: str) -> None:
+def test_what_makes_the_whole_plan_wrong_drops_it(rest: ModelledTable, act: Act, why: str, moment: str) -> None:
     """Another schema, another partitioning, an expired base: nothing lands, nothing is left over, all is told."""
     with failpoints.armed(moment, one_by_one(lambda: act(rest))):
         report = opened(rest).cluster()
@@ -415,7 +417,7 @@ def test_what_makes_the_whole_plan_wrong_drops_it(rest: Water, act: Act, why: st
     assert ("replace" in operations(rest.table())) is (act is not add_field)
 
 
-def test_a_key_that_is_dropped_meanwhile_is_told(sqlite: Water) -> None:
+def test_a_key_that_is_dropped_meanwhile_is_told(sqlite: ModelledTable) -> None:
     """The clustering is dropped, the next one names the column that is gone; rows are as they were."""
     add(sqlite, "ab", 2 * FILES)
     before = live_paths(sqlite.table())
@@ -431,7 +433,7 @@ def test_a_key_that_is_dropped_meanwhile_is_told(sqlite: Water) -> None:
 
 
 @pytest.mark.parametrize("moment", ["before-swap", slow("files-written")])
-def test_a_twin_that_is_faster_wins(sqlite: Water, moment: str) -> None:
+def test_a_twin_that_is_faster_wins(sqlite: ModelledTable, moment: str) -> None:
     """Of two that cluster the same files one lands; the other drops all it wrote and says so."""
     with failpoints.armed(moment, one_by_one(lambda: rival(sqlite).cluster())):
         report = opened(sqlite).cluster()
@@ -443,7 +445,7 @@ def test_a_twin_that_is_faster_wins(sqlite: Water, moment: str) -> None:
     assert operations(sqlite.table()).count("replace") == 1
 
 
-def test_two_threads_cluster_at_once(sqlite: Water) -> None:
+def test_two_threads_cluster_at_once(sqlite: ModelledTable) -> None:
     """Both stage on the same head: one lands, the other finds its files gone."""
     barrier, met, reports = threading.Barrier(2), set[int](), list[Report]()
 
@@ -464,7 +466,7 @@ def test_two_threads_cluster_at_once(sqlite: Water) -> None:
     settled(sqlite)
 
 
-def test_others_that_want_another_order_meanwhile_win(rest: Water) -> None:
+def test_others_that_want_another_order_meanwhile_win(rest: ModelledTable) -> None:
     """The table is sorted by what was stored last; a set that was sorted by something else counts as new files."""
 
     def elsewhere() -> None:
@@ -485,7 +487,7 @@ def test_others_that_want_another_order_meanwhile_win(rest: Water) -> None:
     settled(rest)
 
 
-def test_an_order_that_is_stored_just_before_ours_is_replaced(rest: Water) -> None:
+def test_an_order_that_is_stored_just_before_ours_is_replaced(rest: ModelledTable) -> None:
     """Another call comes first with all it does: ours is stored on top, and finds rows in the order that it wants."""
     rest.mini.before_swap = one_by_one(lambda: rival(rest).cluster(["ts", "id"]))
     report = opened(rest).cluster(["kind", "id"])
@@ -501,48 +503,50 @@ AGAIN = r"dropped and recreated.*nothing was written to the new table"
 
 
 @pytest.mark.parametrize("point", ["files-written", "before-swap"])
-def test_a_table_that_was_made_again_gets_nothing(water: Water, point: str) -> None:
+def test_a_table_that_was_made_again_gets_nothing(modelled: ModelledTable, point: str) -> None:
     """Dropped and created between planning and swap: told, and the new table is empty. Once the catalog was asked our
     files stay with those of the old table; when its metadata has gone, cleanup of the new one in its folder takes all.
     """
 
     def make_again() -> None:
-        water.others.drop_table("db.t")
-        make_table(water.others)
-        water.rows.clear()
+        modelled.other_catalog.drop_table("db.t")
+        make_table(modelled.other_catalog)
+        modelled.rows.clear()
 
-    old = water.table()
+    old = modelled.table()
     before = data_files_on_disk(old)
     with failpoints.armed(point, one_by_one(make_again)), pytest.raises(TableError, match=AGAIN):
-        opened(water).cluster()
-    assert water.table().metadata.current_snapshot() is None
+        opened(modelled).cluster()
+    assert modelled.table().metadata.current_snapshot() is None
     assert (data_files_on_disk(old) > before) == (point == "before-swap")
-    water.age()
+    modelled.age()
     with pytest.raises(TableError, match="Cannot assign files to tables"):
-        opened(water).remove_orphan_files(dry_run=False)
-    metadata = Path(local(water.table().metadata_location))
+        opened(modelled).remove_orphan_files(dry_run=False)
+    metadata = Path(local(modelled.table().metadata_location))
     for path in set(metadata.parent.glob("*.metadata.json")) - {metadata}:
         path.unlink()
-    assert opened(water).remove_orphan_files(dry_run=False).files_failed == 0
-    assert leftovers(water) == set()
+    assert opened(modelled).remove_orphan_files(dry_run=False).files_failed == 0
+    assert leftovers(modelled) == set()
 
 
-def test_a_conflict_of_a_table_that_is_gone_is_not_believed(sqlite: Water, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_conflict_of_a_table_that_is_gone_is_not_believed(
+    sqlite: ModelledTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The commit lands, the table gets another name and its old one another table, and the answer is "conflict", as of
     a request that was sent twice: nothing is deleted, the renamed table has its rows."""
-    ask, rows = sqlite.ours.commit_table, sorted(sqlite.table().scan().to_arrow()["id"].to_pylist())
+    ask, rows = sqlite.own_catalog.commit_table, sorted(sqlite.table().scan().to_arrow()["id"].to_pylist())
 
     def lands(*request: Any) -> None:
         ask(*request)
         monkeypatch.undo()
-        sqlite.ours.rename_table("db.t", "db.renamed")
-        make_table(sqlite.ours)
+        sqlite.own_catalog.rename_table("db.t", "db.renamed")
+        make_table(sqlite.own_catalog)
         raise CommitFailedException("Requirement failed: UUID does not match")
 
-    monkeypatch.setattr(sqlite.ours, "commit_table", lands)
+    monkeypatch.setattr(sqlite.own_catalog, "commit_table", lands)
     with pytest.raises(TableError, match=AGAIN):
         opened(sqlite).cluster()
-    renamed = sqlite.ours.load_table("db.renamed")
+    renamed = sqlite.own_catalog.load_table("db.renamed")
     assert operations(renamed)[-1] == "replace"
     assert sorted(renamed.scan().to_arrow()["id"].to_pylist()) == rows
     with pytest.raises(TableError, match="Cannot assign files to tables"):
@@ -563,26 +567,26 @@ class Disk(RemoteLike):
 @pytest.mark.parametrize("full", [".parquet", slow(".avro")])
 def test_a_full_disk_is_told_and_leaves_nothing(tmp_path: Path, full: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """For data each group fails and is named, for manifests the commit does; with room again it lands."""
-    water = Water(tmp_path / "warehouse")
-    water.ours = water.others = sqlite_catalog(tmp_path)
-    filled(water, **{"py-io-impl": "tests.maintenance.test_clustering_faults.Disk"})
+    modelled = ModelledTable(tmp_path / "warehouse")
+    modelled.own_catalog = modelled.other_catalog = sqlite_catalog(tmp_path)
+    filled(modelled, **{"py-io-impl": "tests.maintenance.test_clustering_faults.Disk"})
     monkeypatch.setattr(Disk, "full", full)
     if full == ".parquet":
         with pytest.raises(RewriteFailed, match=r"Cannot cluster 'lake\.db\.t': every merge failed") as caught:
-            opened(water).cluster()
+            opened(modelled).cluster()
         assert str(caught.value).count("No space left on device") == 2
     else:
         with pytest.raises(TableError, match=r"could not be read or written \(OSError.*No space left on device"):
-            opened(water).cluster()
+            opened(modelled).cluster()
     monkeypatch.undo()
-    assert leftovers(water) == set()
-    assert set(operations(water.table())) == {"append"}
-    settled(water)
-    assert sorted_files(water, "b")
-    water.ours.close()
+    assert leftovers(modelled) == set()
+    assert set(operations(modelled.table())) == {"append"}
+    settled(modelled)
+    assert sorted_files(modelled, "b")
+    modelled.own_catalog.close()
 
 
-def test_a_disk_that_fills_up_costs_the_group_that_it_hits(rest: Water) -> None:
+def test_a_disk_that_fills_up_costs_the_group_that_it_hits(rest: ModelledTable) -> None:
     """That group is named and its files are gone; the other one lands; with room again the rest does."""
 
     def no_space() -> None:
@@ -618,7 +622,7 @@ def hurt(path: Path, damage: str) -> None:
 @pytest.mark.parametrize(
     "damage", ["truncated", slow("missing"), slow("garbage"), slow("flipped bit"), slow("fewer rows")]
 )
-def test_a_damaged_victim_costs_its_group_alone(rest: Water, damage: str) -> None:
+def test_a_damaged_victim_costs_its_group_alone(rest: ModelledTable, damage: str) -> None:
     """It is named, no half of a group is left over, the other partition lands; restored it is clustered, too."""
     input_file = small_files(rest.table(), "a")[1]
     path = local(input_file.path)
@@ -655,7 +659,7 @@ POINTS = {
         *(slow(point, KeyboardInterrupt) for point in POINTS if point != "files-written"),
     ],
 )
-def test_an_end_at_any_point_is_before_or_after(rest: Water, point: str, ending: type[BaseException]) -> None:
+def test_an_end_at_any_point_is_before_or_after(rest: ModelledTable, point: str, ending: type[BaseException]) -> None:
     """The table is old or new; Ctrl-C leaves nothing, death at most files of ours; the next call does what is left."""
     landed, leaves = POINTS[point]
     dead: list[bool] = []
@@ -686,7 +690,7 @@ def test_an_end_at_any_point_is_before_or_after(rest: Water, point: str, ending:
     assert leftovers(rest) == set()
 
 
-def test_a_cleanup_that_fails_hides_no_error(rest: Water) -> None:
+def test_a_cleanup_that_fails_hides_no_error(rest: ModelledTable) -> None:
     """What the catalog refused is told although our files cannot be removed; these are orphans, found days later."""
 
     def stuck() -> None:
@@ -703,7 +707,7 @@ def test_a_cleanup_that_fails_hides_no_error(rest: Water) -> None:
     assert leftovers(rest) == set()
 
 
-def test_maintenance_goes_on_when_its_clustering_is_refused(rest: Water) -> None:
+def test_maintenance_goes_on_when_its_clustering_is_refused(rest: ModelledTable) -> None:
     """The step is named as failed, the others run, nothing is left over; the next pass does it."""
     rest.mini.fail_next_commit(Fault(403))
     report = opened(rest).maintain()
@@ -716,11 +720,11 @@ def test_maintenance_goes_on_when_its_clustering_is_refused(rest: Water) -> None
     settled(rest)
 
 
-def test_files_that_orphan_cleanup_took_fail_the_run(rest: Water) -> None:
+def test_files_that_orphan_cleanup_took_fail_the_run(rest: ModelledTable) -> None:
     """A run of days finds its files gone before it commits: told, the table is as it was."""
     seconds = [0.0]
     environment = Environment(monotonic=lambda: seconds[0], sleep=lambda waits: None)
-    table = icesize.open(None, "db.t", catalog=rest.ours, policy=POLICY, environment=environment)
+    table = icesize.open(None, "db.t", catalog=rest.own_catalog, policy=POLICY, environment=environment)
 
     def days_pass() -> None:
         seconds[0] += 4 * 86_400

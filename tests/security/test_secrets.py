@@ -23,7 +23,6 @@ from pyiceberg.typedef import Identifier
 from pyspark import cloudpickle
 
 import icesize
-from icesize import redaction
 from icesize.cli.main import main
 from icesize.environment import Environment
 from icesize.errors import CommitConflict, IcesizeError, RewriteFailed, TableError
@@ -59,7 +58,7 @@ from tests.support.secrets import (
 )
 from tests.support.tables import append, ids_of, make_table, small_files, two_files
 
-PLANTED = {**OF_CATALOG, **OF_STORAGE}
+CREDENTIALS = {**OF_CATALOG, **OF_STORAGE}
 SIGNED = (
     "https://b.s3.amazonaws.com/t/1.parquet?X-Amz-Date=2&X-Amz-Signature=5f0c77ab19&X-Amz-Security-Token=Qz88fkT4w9Lx2"
 )
@@ -69,22 +68,26 @@ TEXT = f"cannot reach http://joe:h4rdT0Guess@10.0.0.1/x by {SIGNED} with {{'s3.s
 
 
 @pytest.fixture(autouse=True)
-def nothing_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a new process: what other tests call secrets are words here."""
-    monkeypatch.setattr(redaction, "_secrets", {})
+def others_are_forgotten() -> Iterator[None]:
+    """The secrets of other tests are words here, and those of a test here are words elsewhere."""
+    remember_secrets({}, most_values=0)
+    yield
+    remember_secrets({}, most_values=0)
 
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Iterator[SqlCatalog]:
     """A catalog whose properties are full of secrets."""
-    catalog = SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=f"file://{tmp_path}/w", **PLANTED)
+    catalog = SqlCatalog(
+        "lake", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=f"file://{tmp_path}/w", **CREDENTIALS
+    )
     catalog.create_namespace("db")
     yield catalog
     catalog.close()
 
 
 @pytest.fixture
-def heard(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[], str]]:
+def logged_text(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[], str]]:
     """Everything that icesize logs, to the last detail, as it would be printed."""
     with caplog.at_level(logging.DEBUG, "icesize"):
         yield lambda: "\n".join(
@@ -96,7 +99,7 @@ def heard(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[], str]]:
 
 def everything() -> str:
     """A text that a server which means no harm may put into an error: all it knows of the caller."""
-    return f"refused {json.dumps(PLANTED)}; {TEXT}"
+    return f"refused {json.dumps(CREDENTIALS)}; {TEXT}"
 
 
 def assert_silent(text: str | bytes) -> None:
@@ -110,7 +113,7 @@ def test_the_scanner_finds_what_was_planted() -> None:
     assert leaks(everything()) == list(EVERY)
     assert leaks("postgresql://u:jdb-p%26ss%2F5e1d90c3@h/db") == ["jdbc.password"]
     assert leaks("eDp0b2stOWYzYjcxYzJkOGU0") == leaks("Onh0b2stOWYzYjcxYzJkOGU0") == ["token"]
-    assert leaks(cloudpickle.dumps(PLANTED)) == list(EVERY)
+    assert leaks(cloudpickle.dumps(CREDENTIALS)) == list(EVERY)
     assert leaks("token s3.secret-access-key AKIAPLANTED") == []
 
 
@@ -189,7 +192,7 @@ def test_only_so_many_are_remembered() -> None:
 @pytest.mark.parametrize("kind", [RuntimeError, RESTError, KeyError])
 def test_what_an_error_is_chained_to_is_scrubbed(kind: Callable[[str], Exception]) -> None:
     """Message, cause, context and notes of an error that Python prints, of whatever class they are."""
-    remember_secrets(PLANTED)
+    remember_secrets(CREDENTIALS)
 
     def fail() -> None:
         try:
@@ -223,7 +226,7 @@ class OwnWords(Exception):
 
 def test_a_cause_that_cannot_be_scrubbed_is_cut_off() -> None:
     """What makes its text from something of its own is told in our words only."""
-    remember_secrets(PLANTED)
+    remember_secrets(CREDENTIALS)
 
     def fail() -> None:
         try:
@@ -238,7 +241,7 @@ def test_a_cause_that_cannot_be_scrubbed_is_cut_off() -> None:
 
 def test_an_error_that_was_under_way_is_scrubbed_too() -> None:
     """Python prints the error in whose handling another was raised, though nobody named it as the cause."""
-    remember_secrets(PLANTED)
+    remember_secrets(CREDENTIALS)
 
     def fail() -> None:
         try:
@@ -263,7 +266,7 @@ def test_errors_without_secrets_stay_as_they_are() -> None:
 
 def test_an_error_that_is_pickled_takes_no_secret_along() -> None:
     """Workers send their errors to the driver."""
-    remember_secrets(PLANTED)
+    remember_secrets(CREDENTIALS)
     error = IcesizeError(everything(), table="t")
     assert_silent(pickle.dumps(error))
     received = pickle.loads(pickle.dumps(error))
@@ -272,28 +275,28 @@ def test_an_error_that_is_pickled_takes_no_secret_along() -> None:
 
 def test_brief_hides_and_scrubs() -> None:
     """The sentence that is logged, and the error that is logged with it."""
-    remember_secrets(PLANTED)
+    remember_secrets(CREDENTIALS)
     error = RuntimeError(everything())
     assert_silent(brief(error))
     assert_silent(printed(error))
 
 
-def test_log_records_hold_no_secret(heard: Callable[[], str]) -> None:
+def test_log_records_hold_no_secret(logged_text: Callable[[], str]) -> None:
     """Arguments and tracebacks of everything that the logger `icesize` writes."""
-    remember_secrets(PLANTED)
+    remember_secrets(CREDENTIALS)
     log = logging.getLogger("icesize")
     log.warning("lost: %s", everything())
     try:
         raise RuntimeError(everything())
     except RuntimeError:
         log.exception("failed")
-    assert heard().count("\n") > 3
-    assert_silent(heard())
+    assert logged_text().count("\n") > 3
+    assert_silent(logged_text())
 
 
 @pytest.mark.parametrize("kind", [ForbiddenError, NoSuchTableError, NotImplementedError])
 def test_a_catalog_that_quotes_what_it_was_sent(
-    mini: MiniRest, heard: Callable[[], str], kind: type[Exception]
+    mini: MiniRest, logged_text: Callable[[], str], kind: type[Exception]
 ) -> None:
     """Loading fails with every secret in the answer: neither the error nor what it is chained to shows one."""
     table = _opened(mini)
@@ -307,7 +310,7 @@ def test_a_catalog_that_quotes_what_it_was_sent(
         with pytest.raises(TableError) as raised:
             call()
         assert_silent(printed(raised.value))
-    assert_silent(heard())
+    assert_silent(logged_text())
 
 
 class Answer(BaseModel):
@@ -320,7 +323,7 @@ class Misread(SqlCatalog):
     """A catalog whose answers are not what its client expects."""
 
     def load_table(self, identifier: str | Identifier) -> Table:
-        Answer.model_validate({"config": {"s3.secret-access-key": PLANTED["s3.secret-access-key"]}})
+        Answer.model_validate({"config": {"s3.secret-access-key": CREDENTIALS["s3.secret-access-key"]}})
         return super().load_table(identifier)
 
 
@@ -343,7 +346,9 @@ def test_an_answer_that_cannot_be_read_is_not_quoted(lake: SqlCatalog) -> None:
 
 
 @pytest.mark.parametrize("kind", [ForbiddenError, NoSuchTableError, NotImplementedError, CommitFailedException])
-def test_a_commit_that_is_refused_with_secrets(mini: MiniRest, heard: Callable[[], str], kind: type[Exception]) -> None:
+def test_a_commit_that_is_refused_with_secrets(
+    mini: MiniRest, logged_text: Callable[[], str], kind: type[Exception]
+) -> None:
     """Refused, lost or unknown: what is raised, reported and logged shows none of what the answer quoted."""
     table = _opened(mini)
 
@@ -356,11 +361,11 @@ def test_a_commit_that_is_refused_with_secrets(mini: MiniRest, heard: Callable[[
     except TableError as error:
         said = printed(error)
     assert_silent(said)
-    assert_silent(heard())
+    assert_silent(logged_text())
     assert (kind in (ForbiddenError, NoSuchTableError)) is ("TableError" in said)
 
 
-def test_a_commit_that_is_lost_for_good(mini: MiniRest, heard: Callable[[], str]) -> None:
+def test_a_commit_that_is_lost_for_good(mini: MiniRest, logged_text: Callable[[], str]) -> None:
     """The end of all attempts is chained to the last of the answers."""
     ticks = iter(range(0, 10**9, 400))
     table = _opened(mini, Environment(sleep=lambda seconds: None, monotonic=lambda: float(next(ticks))))
@@ -375,19 +380,19 @@ def test_a_commit_that_is_lost_for_good(mini: MiniRest, heard: Callable[[], str]
         table.compact()
     assert "CommitFailedException" in printed(raised.value)
     assert_silent(printed(raised.value))
-    assert_silent(heard())
+    assert_silent(logged_text())
 
 
 def _opened(mini: MiniRest, environment: Environment | None = None) -> icesize.SizedTable:
     """A table with two small files, opened by a client that is full of secrets."""
     two_files(mini.catalog("mini"))
     # with a `credential` PyIceberg asks an OAuth server first
-    planted = {k: v for k, v in PLANTED.items() if k != "credential"}
+    secret_values = {k: v for k, v in CREDENTIALS.items() if k != "credential"}
     environment = environment or Environment(sleep=lambda seconds: None)
-    return icesize.open(None, "db.t", catalog=mini.catalog("mini", **planted), environment=environment)
+    return icesize.open(None, "db.t", catalog=mini.catalog("mini", **secret_values), environment=environment)
 
 
-def test_storage_that_quotes_its_key(mini: MiniRest, tmp_path: Path, heard: Callable[[], str]) -> None:
+def test_storage_that_quotes_its_key(mini: MiniRest, tmp_path: Path, logged_text: Callable[[], str]) -> None:
     """A merge, a look and a cleanup whose key has ended, each told without it."""
     ring = KeyRing(tmp_path / "ring", valid=10**6)
     catalog = mini.catalog("mini")
@@ -403,11 +408,11 @@ def test_storage_that_quotes_its_key(mini: MiniRest, tmp_path: Path, heard: Call
         with pytest.raises(TableError, match=r"ExpiredToken: the key") as raised:
             call()
         assert_silent(printed(raised.value))
-    assert_silent(heard())
+    assert_silent(logged_text())
 
 
 def test_a_table_lives_without_a_trace_of_its_secrets(
-    lake: SqlCatalog, tmp_path: Path, heard: Callable[[], str]
+    lake: SqlCatalog, tmp_path: Path, logged_text: Callable[[], str]
 ) -> None:
     """Batches, a merge, an expiry and cleanup: reports, log, metadata, properties and names of files."""
     make_table(lake)
@@ -421,7 +426,14 @@ def test_a_table_lives_without_a_trace_of_its_secrets(
     assert compacted.snapshot_ids
     assert expired.snapshot_ids_expired
     said = [json.dumps(report.to_dict(), default=str) + str(report) for report in (*reports, expired)]
-    for text in (*said, heard(), repr(table.streams()), repr(table.inspect()), repr(table.plan()), *map(repr, reports)):
+    for text in (
+        *said,
+        logged_text(),
+        repr(table.streams()),
+        repr(table.inspect()),
+        repr(table.plan()),
+        *map(repr, reports),
+    ):
         assert_silent(text)
     assert table_leaks(lake.load_table("db.t")) == []
     # the catalog's own database is not ours, and holds no properties of clients either
@@ -433,7 +445,7 @@ def test_nothing_public_prints_a_secret(lake: SqlCatalog) -> None:
     """`repr` and `str` of all that a debugger or a log may be given."""
     make_table(lake)
     table = icesize.open(None, "db.t", catalog=lake)
-    conf = {f"spark.sql.catalog.lake.{key}": value for key, value in PLANTED.items()}
+    conf = {f"spark.sql.catalog.lake.{key}": value for key, value in CREDENTIALS.items()}
     handle = TableHandle(lake, ("db", "t"), spark_conf=conf)
     current = handle.load()
     settings = current.settings()
@@ -465,9 +477,9 @@ def test_tasks_carry_keys_of_storage_and_none_of_the_catalog(mini: MiniRest, tmp
     catalog = mini.catalog("mini")
     two_files(catalog)
     mini.credentials = KeyRing(tmp_path / "ring", valid=10**6).vend
-    planted = {k: v for k, v in OF_CATALOG.items() if k != "credential"}
+    secret_values = {k: v for k, v in OF_CATALOG.items() if k != "credential"}
     # the client itself asks for a token with this one
-    client = mini.catalog("mini", **planted)
+    client = mini.catalog("mini", **secret_values)
     client.properties["credential"] = OF_CATALOG["credential"]
     current = TableHandle(client, ("db", "t")).load()
     assert set(leaks(cloudpickle.dumps(dict(current.table.io.properties, **{"auth.manager": None})))) > set(
@@ -530,7 +542,7 @@ class Mute(Exception):
         raise OSError("the JVM is gone")
 
 
-def test_an_error_without_a_text_hides_no_other(heard: Callable[[], str]) -> None:
+def test_an_error_without_a_text_hides_no_other(logged_text: Callable[[], str]) -> None:
     """What is raised and logged because of it is told all the same."""
 
     def fail() -> None:
@@ -542,7 +554,7 @@ def test_an_error_without_a_text_hides_no_other(heard: Callable[[], str]) -> Non
 
     with pytest.raises(TableError, match="Cannot go on: Mute"):
         fail()
-    assert "lost: %s" in heard()
+    assert "lost: %s" in logged_text()
 
 
 class Lazy(Exception):
@@ -554,7 +566,7 @@ class Lazy(Exception):
 
 def test_what_a_report_says_of_an_error_is_redacted() -> None:
     """Also where the error itself cannot be changed."""
-    remember_secrets(PLANTED)
+    remember_secrets(CREDENTIALS)
     assert_silent(brief(Lazy()))
 
 
@@ -574,11 +586,11 @@ def test_all_loggers_are_one() -> None:
 @pytest.mark.parametrize("options", [["--json"], []])
 @pytest.mark.parametrize("command", ["inspect", "plan", "compact", "streams", "expire-snapshots", "versions"])
 def test_the_command_line_prints_no_secret(
-    lake: SqlCatalog, heard: Callable[[], str], command: str, options: list[str]
+    lake: SqlCatalog, logged_text: Callable[[], str], command: str, options: list[str]
 ) -> None:
     """Results and errors, as text and as JSON."""
     two_files(lake)
-    given = [f"--catalog-property={key}={value}" for key, value in {**PLANTED, "type": "sql"}.items()]
+    given = [f"--catalog-property={key}={value}" for key, value in {**CREDENTIALS, "type": "sql"}.items()]
     uri = f"--catalog-uri={lake.properties['uri']}"
     done = CliRunner().invoke(main, [command, "lake.db.t", uri, *given, *options])
     assert done.exit_code == 0, done.output
@@ -586,7 +598,7 @@ def test_the_command_line_prints_no_secret(
     assert failed.exit_code == 1
     for result in (done, failed):
         assert_silent(result.output)
-    assert_silent(heard())
+    assert_silent(logged_text())
 
 
 def test_the_command_line_hides_what_a_library_says(mini: MiniRest, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -597,7 +609,7 @@ def test_the_command_line_hides_what_a_library_says(mini: MiniRest, monkeypatch:
         raise OSError(everything())
 
     monkeypatch.setattr(TableHandle, "load", load)
-    given = [f"--catalog-property={k}={v}" for k, v in PLANTED.items() if k != "credential"]
+    given = [f"--catalog-property={k}={v}" for k, v in CREDENTIALS.items() if k != "credential"]
     result = CliRunner().invoke(main, ["inspect", "mini.db.t", f"--catalog-uri={mini.uri}", *given])
     assert result.exit_code == 1
     assert "OSError: refused" in result.output.replace("\n", " ")
@@ -621,15 +633,15 @@ def test_the_command_line_hides_what_a_library_says(mini: MiniRest, monkeypatch:
     ],
 )
 def test_credentials_over_plain_http_are_warned_of_once(
-    lake: SqlCatalog, heard: Callable[[], str], uri: str, properties: dict[str, Any], warned: bool
+    lake: SqlCatalog, logged_text: Callable[[], str], uri: str, properties: dict[str, Any], warned: bool
 ) -> None:
     """The host is named and the credential is not; this machine and catalogs without credentials need no warning."""
     lake.properties = {"uri": uri, **properties}
     for _ in range(3):
         TableHandle(lake, ("db", "t"))
-    assert heard().count("by http, which anybody on the way can read") == warned
-    assert_silent(heard())
-    assert "joe" not in heard()
+    assert logged_text().count("by http, which anybody on the way can read") == warned
+    assert_silent(logged_text())
+    assert "joe" not in logged_text()
 
 
 def test_nothing_of_ours_weakens_tls() -> None:

@@ -26,7 +26,7 @@ from icesize.parquet.format.footer import Footer
 from icesize.parquet.format.sources import Source
 from icesize.planning.files import FileFact, PartitionKey
 from tests.support.footers import Tree
-from tests.support.parquet_files import fact, local, schema_of, write_one
+from tests.support.parquet_files import fact, files_below, local, schema_of, write_one
 
 KEY = PartitionKey(0)
 MERGED = FileNames("s1-9", 0, 0)
@@ -142,3 +142,8 @@ def indexes_swapped(tree: Tree) -> None:
     for first, second, *_ in tree.chunks:
         for field_id in (4, 5):
             first[field_id], second[field_id] = second[field_id], first[field_id]
+
+
+def files_of_table(settings: WriteSettings) -> list[Path]:
+    """Return all data files below the table's location, committed or not."""
+    return files_below(Path(local(settings.table_location)))

@@ -88,7 +88,7 @@ TABLES: tuple[WholeTable, ...] = (
 
 
 @dataclass(frozen=True)
-class Sound:
+class IntactTable:
     """A table before the damage: its files and their rows."""
 
     settings: WriteSettings
@@ -100,7 +100,7 @@ class Sound:
 class Damage:
     """What a number stands for."""
 
-    sound: Sound
+    intact: IntactTable
     damaged: bytes
     is_first: bool
     remote: bool
@@ -108,19 +108,19 @@ class Damage:
 
 
 @cache
-def sound(number: int, folder: Path) -> Sound:
+def intact_table(number: int, folder: Path) -> IntactTable:
     """The files of a table."""
     table = TABLES[number]
     settings = settings_of_table(table, folder / str(number))
     rows = [rows_of(table, settings.arrow_schema, at) for at in range(len(table.files))]
     files = [file_bytes(table, some, writer) for some, writer in zip(rows, table.files, strict=True)]
-    return Sound(settings, tuple(files), tuple(Counter(_spelt(some)) for some in rows))
+    return IntactTable(settings, tuple(files), tuple(Counter(_spelt(some)) for some in rows))
 
 
 def damage_of(number: int, folder: Path) -> Damage:
     """The damage that a number stands for; `folder` is where tables are."""
     chance = random.Random(number)
-    files = sound(chance.randrange(len(TABLES)), folder)
+    files = intact_table(chance.randrange(len(TABLES)), folder)
     is_first = chance.random() < 0.5
     data = files.files[0 if is_first else 1]
     if chance.random() < 0.25:
@@ -203,7 +203,7 @@ class Trial:
     def run(self, number: int) -> None:
         """One damage: what became of it is counted, or what is wrong is told."""
         damage = damage_of(number, self._folder)
-        data = Path(local(damage.sound.settings.table_location)) / "data"
+        data = Path(local(damage.intact.settings.table_location)) / "data"
         data.mkdir(parents=True, exist_ok=True)
         inputs = _stored(damage, data)
         try:
@@ -218,7 +218,7 @@ class Trial:
 
     def _outcome(self, number: int, damage: Damage, inputs: Sequence[FileFact]) -> str:
         bad = inputs[0 if damage.is_first else 1]
-        settings = replace(damage.sound.settings, io_properties=REMOTE) if damage.remote else damage.sound.settings
+        settings = replace(damage.intact.settings, io_properties=REMOTE) if damage.remote else damage.intact.settings
         self._at(number, "merging")
         size = _memory("VmSize")
         peak = _memory("VmPeak")
@@ -238,7 +238,7 @@ class Trial:
 
 def _stored(damage: Damage, folder: Path) -> list[FileFact]:
     stored = []
-    for at, (data, rows) in enumerate(zip(damage.sound.files, damage.sound.rows, strict=True)):
+    for at, (data, rows) in enumerate(zip(damage.intact.files, damage.intact.rows, strict=True)):
         is_bad = at == (0 if damage.is_first else 1)
         path, content = folder / f"{at}.parquet", damage.damaged if is_bad else data
         path.write_bytes(content)
@@ -257,8 +257,8 @@ def attempt(settings: WriteSettings, inputs: Sequence[FileFact]) -> MergeResult 
 
 def _judged(damage: Damage, done: MergeResult, settings: WriteSettings, inputs: Sequence[FileFact]) -> str:
     """How the output stands to what the damaged file reads as, which is what decoding gives of it."""
-    found, before = _rows(done), sum(damage.sound.rows, Counter[str]())
-    others = damage.sound.rows[1 if damage.is_first else 0]
+    found, before = _rows(done), sum(damage.intact.rows, Counter[str]())
+    others = damage.intact.rows[1 if damage.is_first else 0]
     if not done.bytes_copied:
         assert others <= (found or Counter[str]()), "rows of the sound file are lost"
         return "decoded, as before the damage" if found == before else "decoded, as the damaged file reads"

@@ -33,7 +33,7 @@ ENTRY = LedgerEntry("s", "q", 7)
 
 
 @dataclass(frozen=True)
-class Begun:
+class RunStorage:
     """The storage that a run writes to."""
 
     delete_data_files: Callable[[Collection[str]], object]
@@ -44,8 +44,8 @@ class Begun:
 
 
 def commit_of_run(request: CommitRequest, catalog: Any, environment: Environment) -> CommitOutcome:
-    """The commit, and the removal of what the run has written and did not land; `catalog` is the one or a `Desk`."""
-    with uncommitted(Begun(catalog.delete_data_files), "run", environment) as (owner, told):  # type: ignore[arg-type]
+    """Commit, and remove files of the run that were not committed; `catalog` is the fake one or a `ScriptedCatalog`."""
+    with uncommitted(RunStorage(catalog.delete_data_files), "run", environment) as (owner, told):  # type: ignore[arg-type]
         owner.note(request.paths())
         return commit_steps(request, catalog, told)
 

@@ -16,7 +16,7 @@ from icesize.errors import IcesizeError, TableError
 from icesize.table.commit.protocol import CatalogBusy, CommitLost, CommitRefused, CommitRequest, StepDone
 from tests.support.fake_catalog import FakeCatalog, FakeLoaded, FakeStaged, State
 
-Program = Callable[["Desk"], object]
+Program = Callable[["ScriptedCatalog"], object]
 Rival = Callable[[FakeCatalog], object]
 
 ASIDE = ("stage", "write")
@@ -39,7 +39,7 @@ class Pause(BaseException):
 
 
 @dataclass(frozen=True)
-class Ask:
+class CatalogCall:
     """What a program waits for."""
 
     verb: str
@@ -53,12 +53,12 @@ class Ended:
     error: BaseException | None = None
 
 
-class Desk:
+class ScriptedCatalog:
     """The catalog as one program sees it (a Committer): it hands out the answers that are known, then stops."""
 
     def __init__(self, run_id: str, answers: Iterable[Any]) -> None:
         self.run_id = run_id
-        self.asked: Ask | None = None
+        self.asked: CatalogCall | None = None
         self._answers = iter(answers)
         self._staged = 0
 
@@ -98,11 +98,11 @@ class Desk:
                 if isinstance(answer, type) and issubclass(answer, BaseException):
                     raise answer("as the search has chosen")
                 return answer
-            self.asked = Ask(verb, what)
+            self.asked = CatalogCall(verb, what)
         raise Pause
 
 
-class Moment(NamedTuple):
+class SearchState(NamedTuple):
     """Where everybody is: the catalog, the answers that each program got, and what may still happen.
 
     `lives` counts how often each program was started; `answers` are None once it is gone for good. `clean` says that
@@ -119,16 +119,16 @@ class Moment(NamedTuple):
 
 @dataclass(frozen=True)
 class Explored:
-    """How much there was: schedules from beginning to end, different moments, and choices in the longest schedule."""
+    """Numbers of interleavings, of different moments, and of choices in the longest interleaving."""
 
-    schedules: int
+    interleavings: int
     moments: int
     longest: int
 
 
 @dataclass
 class Search:
-    """All schedules of some programs on one catalog, with at most `faults` bad answers and deaths in each.
+    """All interleavings of some programs on one catalog, with at most `faults` bad answers and deaths in each.
 
     `programs` give the program of a run id; those in `replayed` (by place) are started again, under a new run id, when
     they die or fail, as Spark does. Each of `rivals`, other writers, comes once, at any moment. `check` looks at each
@@ -136,7 +136,7 @@ class Search:
     """
 
     programs: tuple[Callable[[str], Program], ...]
-    check: Callable[[Moment, tuple[Ended | None, ...]], None]
+    check: Callable[[SearchState, tuple[Ended | None, ...]], None]
     start: State = field(default_factory=State)
     replayed: Collection[int] = ()
     rivals: tuple[Rival, ...] = ()
@@ -144,26 +144,26 @@ class Search:
     _numbers: dict[Any, int] = field(default_factory=dict)
     _keys: dict[Any, int] = field(default_factory=dict)
     _values: list[Any] = field(default_factory=list)
-    _next: dict[Any, Ask | Ended] = field(default_factory=dict)
+    _next: dict[Any, CatalogCall | Ended] = field(default_factory=dict)
     _seen: dict[Any, tuple[int, int]] = field(default_factory=dict)
     _trail: list[str] = field(default_factory=list)
 
     def run(self) -> Explored:
-        """Walk them all; AssertionError, with the schedule that led there, at the first moment that is not right."""
+        """Walk them all; raise AssertionError with the choices that led to the first moment that is not right."""
         count = len(self.programs)
         catalog = FakeCatalog(self.start)
         catalog.data = set(self.start.live)
-        begin = Moment(catalog, (0,) * count, ((),) * count, self.faults, tuple(range(len(self.rivals))))
+        begin = SearchState(catalog, (0,) * count, ((),) * count, self.faults, tuple(range(len(self.rivals))))
         try:
-            schedules, longest = self._walk(begin)
+            interleavings, longest = self._walk(begin)
         except AssertionError as error:
             raise AssertionError(f"{error}, after {'; '.join(self._trail)}") from error
-        return Explored(schedules, len(self._seen), longest)
+        return Explored(interleavings, len(self._seen), longest)
 
-    def _walk(self, now: Moment) -> tuple[int, int]:
+    def _walk(self, now: SearchState) -> tuple[int, int]:
         key = self._key(now)
         if key not in self._seen:
-            schedules = longest = 0
+            interleavings = longest = 0
             ends = tuple(self._end(now, i) for i in range(len(now.answers)))
             if all(a is None or e is not None for a, e in zip(now.answers, ends, strict=True)):
                 self.check(now, ends)
@@ -171,14 +171,14 @@ class Search:
                 self._trail.append(name)
                 more, length = self._walk(step())
                 self._trail.pop()
-                schedules, longest = schedules + more, max(longest, length + 1)
-            self._seen[key] = (schedules or 1, longest)
+                interleavings, longest = interleavings + more, max(longest, length + 1)
+            self._seen[key] = (interleavings or 1, longest)
         return self._seen[key]
 
-    def _choices(self, now: Moment) -> Iterator[tuple[str, Callable[[], Moment]]]:
+    def _choices(self, now: SearchState) -> Iterator[tuple[str, Callable[[], SearchState]]]:
         for i, answers in enumerate(now.answers):
             asked = None if answers is None else self._next_of(i, now.lives[i], answers)
-            if isinstance(asked, Ask):
+            if isinstance(asked, CatalogCall):
                 bad = (*FAULTS[asked.verb], _DEATH) if now.faults else ()
                 for how in ("", *bad):
                     yield f"{self._name(now, i)} {asked.verb} {how}", _bind(self._answered, now, i, asked, how)
@@ -187,7 +187,7 @@ class Search:
         for i in range(len(now.catalog.late)):
             yield f"late request {i} arrives", _bind(self._arrived, now, i)
 
-    def _answered(self, now: Moment, who: int, asked: Ask, how: str) -> Moment:
+    def _answered(self, now: SearchState, who: int, asked: CatalogCall, how: str) -> SearchState:
         if how:
             now = now._replace(faults=now.faults - 1, clean=now.clean and how in HARMLESS)
         if how == _DEATH:
@@ -196,9 +196,9 @@ class Search:
         answer = self._number(_answer(catalog, asked, how))
         return self._settled(now._replace(catalog=catalog), who, (*(now.answers[who] or ()), answer))
 
-    def _settled(self, now: Moment, who: int, answers: tuple[int, ...]) -> Moment:
+    def _settled(self, now: SearchState, who: int, answers: tuple[int, ...]) -> SearchState:
         """With what the program does aside of everybody else done as well, and started again where it failed."""
-        while isinstance(asked := self._next_of(who, now.lives[who], answers), Ask) and asked.verb in ASIDE:
+        while isinstance(asked := self._next_of(who, now.lives[who], answers), CatalogCall) and asked.verb in ASIDE:
             _answer(now.catalog, asked, "")
             answers = (*answers, self._number(None))
         now = now._replace(answers=(*now.answers[:who], answers, *now.answers[who + 1 :]))
@@ -206,36 +206,36 @@ class Search:
             return self._restarted(now, who)
         return now
 
-    def _restarted(self, now: Moment, who: int) -> Moment:
+    def _restarted(self, now: SearchState, who: int) -> SearchState:
         again = who in self.replayed
         lives = tuple(n + (again and i == who) for i, n in enumerate(now.lives))
         answers = (*now.answers[:who], () if again else None, *now.answers[who + 1 :])
         return now._replace(lives=lives, answers=answers)
 
-    def _rival(self, now: Moment, rival: int) -> Moment:
+    def _rival(self, now: SearchState, rival: int) -> SearchState:
         catalog = now.catalog.fork()
         self.rivals[rival](catalog)
         return now._replace(catalog=catalog, rivals=tuple(r for r in now.rivals if r != rival))
 
-    def _arrived(self, now: Moment, which: int) -> Moment:
+    def _arrived(self, now: SearchState, which: int) -> SearchState:
         catalog = now.catalog.fork()
         catalog.arrive(which)
         return now._replace(catalog=catalog)
 
-    def _end(self, now: Moment, who: int) -> Ended | None:
+    def _end(self, now: SearchState, who: int) -> Ended | None:
         answers = now.answers[who]
         asked = None if answers is None else self._next_of(who, now.lives[who], answers)
         return asked if isinstance(asked, Ended) else None
 
-    def _next_of(self, who: int, life: int, answers: tuple[int, ...]) -> Ask | Ended:
+    def _next_of(self, who: int, life: int, answers: tuple[int, ...]) -> CatalogCall | Ended:
         key = (who, life, answers)
         if key not in self._next:
             run_id = f"{'abc'[who]}{life}"
-            desk = Desk(run_id, [self._values[n] for n in answers])
+            desk = ScriptedCatalog(run_id, [self._values[n] for n in answers])
             self._next[key] = _ask_or_end(self.programs[who](run_id), desk)
         return self._next[key]
 
-    def _name(self, now: Moment, who: int) -> str:
+    def _name(self, now: SearchState, who: int) -> str:
         return f"{'abc'[who]}{now.lives[who]}"
 
     def _number(self, value: Any) -> int:
@@ -246,16 +246,16 @@ class Search:
             self._values.append(value)
         return self._numbers[key]
 
-    def _key(self, now: Moment) -> Any:
+    def _key(self, now: SearchState) -> Any:
         catalog = self._keys.setdefault(now.catalog.key, len(self._keys))
         return catalog, now.lives, now.answers, now.faults, now.rivals, now.clean
 
 
-def _bind(step: Callable[..., Moment], *arguments: Any) -> Callable[[], Moment]:
+def _bind(step: Callable[..., SearchState], *arguments: Any) -> Callable[[], SearchState]:
     return lambda: step(*arguments)
 
 
-def _ask_or_end(program: Program, desk: Desk) -> Ask | Ended:
+def _ask_or_end(program: Program, desk: ScriptedCatalog) -> CatalogCall | Ended:
     try:
         program(desk)
     except Pause:
@@ -266,7 +266,7 @@ def _ask_or_end(program: Program, desk: Desk) -> Ask | Ended:
     return Ended()
 
 
-def _answer(catalog: FakeCatalog, asked: Ask, how: str) -> Any:
+def _answer(catalog: FakeCatalog, asked: CatalogCall, how: str) -> Any:
     """What the catalog says, having done it or not; a class of exceptions stands for one."""
     try:
         if asked.verb == "load" and how == "ctrl-c":

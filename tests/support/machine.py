@@ -149,7 +149,7 @@ class Reader:
 
 
 @dataclass
-class Water:
+class ModelledTable:
     """One table `db.t`, who works on it, and the model: the rows that it must have now, and had at every snapshot."""
 
     folder: Path
@@ -169,25 +169,25 @@ class Water:
         return MiniRest(self.folder)
 
     @cached_property
-    def ours(self) -> Catalog:
+    def own_catalog(self) -> Catalog:
         return self.mini.catalog("lake")
 
     @cached_property
-    def others(self) -> Catalog:
+    def other_catalog(self) -> Catalog:
         return self.mini.catalog("rival")
 
     def begin(self, version: str) -> None:
         """Make the table, and one beside it that nobody must touch."""
         self.version = version
         properties = {"format-version": version, "commit.manifest.min-count-to-merge": "3"}
-        self.ours.create_namespace_if_not_exists("db")
-        neighbour = make_table(self.ours, name="db.neighbour")
+        self.own_catalog.create_namespace_if_not_exists("db")
+        neighbour = make_table(self.own_catalog, name="db.neighbour")
         neighbour.append(arrow([1]))
-        make_table(self.ours, properties=properties)
+        make_table(self.own_catalog, properties=properties)
         self._beside = self._digest_beside()
 
     def table(self) -> Table:
-        table: Table = self.ours.load_table("db.t")
+        table: Table = self.own_catalog.load_table("db.t")
         return table
 
     def new_ids(self, count: int) -> list[int]:
@@ -280,7 +280,7 @@ class Water:
         return replace(clock.environment, now_ms=lambda: now_ms() + later_ms)
 
     def commit(self, request: CommitRequest, table: Table) -> CommitOutcome:
-        return run(self.ours, request, table, now_ms=now_ms())
+        return run(self.own_catalog, request, table, now_ms=now_ms())
 
 
 def plain(rows: Rows) -> Counter[Row]:

@@ -13,7 +13,7 @@ from pyiceberg.types import IntegerType, LongType
 
 from icesize.planning.files import FileFact, PartitionKey
 from icesize.table.commit.snapshot_builder import SnapshotBuilder, move_ref
-from tests.support.machine import Row, Water, now_ms
+from tests.support.machine import ModelledTable, Row, now_ms
 from tests.support.row_deletes import delete_ids, delete_rows
 from tests.support.tables import merged, replaced, request_on, run, small_files
 
@@ -33,8 +33,8 @@ class Rival:
         "add_field", "remove_field", "roll_back",
     )  # fmt: skip
 
-    def __init__(self, water: Water) -> None:
-        self.water = water
+    def __init__(self, modelled: ModelledTable) -> None:
+        self.modelled = modelled
 
     def act(self, name: str, pick: int) -> None:
         """One of ACTS."""
@@ -42,39 +42,39 @@ class Rival:
 
     @property
     def table(self) -> Table:
-        table: Table = self.water.others.load_table("db.t")
+        table: Table = self.modelled.other_catalog.load_table("db.t")
         return table
 
     def append(self, pick: int) -> None:
         table = self.table
-        files = self.water.write(table, self.water.new_ids(1), "ab"[pick % 2])
-        run(self.water.others, request_on(table, files), table, now_ms=now_ms())
-        self.water.rows += self.water.rows_of(files)
+        files = self.modelled.write(table, self.modelled.new_ids(1), "ab"[pick % 2])
+        run(self.modelled.other_catalog, request_on(table, files), table, now_ms=now_ms())
+        self.modelled.rows += self.modelled.rows_of(files)
 
     def delete_position(self, pick: int) -> None:
         files = [f for f in small_files(self.table) if f.obstacle is None]
-        if files and self.water.version == "2":
+        if files and self.modelled.version == "2":
             input_file = files[pick % len(files)]
-            self._delete(input_file.partition, self.water.reader.rows_in(input_file.path)[0])
-            delete_rows(self.water.others, input_file)
+            self._delete(input_file.partition, self.modelled.reader.rows_in(input_file.path)[0])
+            delete_rows(self.modelled.other_catalog, input_file)
 
     def delete_equality(self, pick: int) -> None:
-        rows = sorted(self.water.rows, key=repr)
-        if rows and self.water.version == "2":
+        rows = sorted(self.modelled.rows, key=repr)
+        if rows and self.modelled.version == "2":
             partition, row = rows[pick % len(rows)]
             self._delete(partition, row)
-            self.water.equality_deletes = True
-            delete_ids(self.water.others, FileFact("", 0, 0, partition), [row[0]])
+            self.modelled.equality_deletes = True
+            delete_ids(self.modelled.other_catalog, FileFact("", 0, 0, partition), [row[0]])
 
     def _delete(self, partition: PartitionKey, row: Row) -> None:
-        self.water.rows -= Counter({(partition, row): 1})
-        self.water.deletes = True
+        self.modelled.rows -= Counter({(partition, row): 1})
+        self.modelled.deletes = True
 
     def compact_as_icesize(self, pick: int) -> None:
         table = self.table
         if groups := self._chosen(table, pick):
             wanted = request_on(table, groups=[merged(table, groups)])
-            run(self.water.others, wanted, table, now_ms=now_ms())
+            run(self.modelled.other_catalog, wanted, table, now_ms=now_ms())
 
     def compact_as_another(self, pick: int) -> None:
         """A replace without anything of ours in its summary."""
@@ -84,10 +84,10 @@ class Rival:
                 snapshot = replaced(builder, inputs, merged(table, inputs).files, {"engine-name": "other"})
             base = AssertRefSnapshotId(ref="main", snapshot_id=table.metadata.current_snapshot_id)
             updates = AddSnapshotUpdate(snapshot=snapshot), move_ref(table.metadata, "main", snapshot.snapshot_id)
-            self.water.others.commit_table(table, (base,), updates)
+            self.modelled.other_catalog.commit_table(table, (base,), updates)
 
     def _chosen(self, table: Table, pick: int) -> Sequence[FileFact]:
-        groups = list(self.water.mergeable(table).values())
+        groups = list(self.modelled.mergeable(table).values())
         return groups[pick % len(groups)] if groups else ()
 
     def expire(self, pick: int) -> None:
@@ -104,29 +104,29 @@ class Rival:
         self._name(pick, lambda table, number, name: table.manage_snapshots().create_branch(number, name).commit())
 
     def _name(self, pick: int, create: Callable[[Table, int, str], object]) -> None:
-        table, name = self.table, f"of-{self.water.next_id}-{len(self.water.refs)}"
+        table, name = self.table, f"of-{self.modelled.next_id}-{len(self.modelled.refs)}"
         ids = [s.snapshot_id for s in table.metadata.snapshots]
-        if ids and len(self.water.refs) < 3 and name not in self.water.refs:
+        if ids and len(self.modelled.refs) < 3 and name not in self.modelled.refs:
             create(table, number := ids[pick % len(ids)], name)
-            self.water.refs[name] = number
+            self.modelled.refs[name] = number
 
     def append_to_branch(self, pick: int) -> None:
         """Not a row of main, but the next sequence number. PyIceberg's own, so only where it can tell partitions."""
         if any(isinstance(f.transform, BucketTransform) for f in self.table.spec().fields):
             return
-        branches = [n for n in sorted(self.water.refs) if self.table.metadata.refs[n].snapshot_ref_type == "branch"]
+        branches = [n for n in sorted(self.modelled.refs) if self.table.metadata.refs[n].snapshot_ref_type == "branch"]
         if branches:
             table, name = self.table, branches[pick % len(branches)]
-            table.append(self.water.arrow(table, self.water.new_ids(1), "a"), branch=name)
-            self.water.refs[name] = self.table.metadata.refs[name].snapshot_id
+            table.append(self.modelled.arrow(table, self.modelled.new_ids(1), "a"), branch=name)
+            self.modelled.refs[name] = self.table.metadata.refs[name].snapshot_id
 
     def untag(self, pick: int) -> None:
-        if self.water.refs:
-            name = sorted(self.water.refs)[pick % len(self.water.refs)]
+        if self.modelled.refs:
+            name = sorted(self.modelled.refs)[pick % len(self.modelled.refs)]
             is_tag = self.table.metadata.refs[name].snapshot_ref_type == "tag"
             manage = self.table.manage_snapshots()
             (manage.remove_tag(name) if is_tag else manage.remove_branch(name)).commit()
-            del self.water.refs[name]
+            del self.modelled.refs[name]
 
     def add_column(self, pick: int) -> None:
         table = self.table
@@ -148,29 +148,29 @@ class Rival:
         table = self.table
         if len(table.spec().fields) < 2:
             table.update_spec().add_field("id", BucketTransform(2), f"bucket_{len(table.specs())}").commit()
-            self.water.specs_changed = True
+            self.modelled.specs_changed = True
 
     def remove_field(self, pick: int) -> None:
         table = self.table
         fields = [f for f in table.spec().fields if isinstance(f.transform, BucketTransform)]
         if fields:
             table.update_spec().remove_field(fields[0].name).commit()
-            self.water.specs_changed = True
+            self.modelled.specs_changed = True
 
     def roll_back(self, pick: int) -> None:
         """Main is an older snapshot again; what came after it is on no branch any more."""
         table = self.table
-        known = [s.snapshot_id for s in table.metadata.snapshots if s.snapshot_id in self.water.history]
+        known = [s.snapshot_id for s in table.metadata.snapshots if s.snapshot_id in self.modelled.history]
         line = {s.snapshot_id for s in ancestors_of(table.metadata.current_snapshot(), table.metadata)}
         if ids := [i for i in known if i in line]:
             number = ids[max(0, len(ids) - 1 - pick % 3)]
             table.manage_snapshots().rollback_to_snapshot(number).commit()
-            self.water.rows = Counter(self.water.history[number])
+            self.modelled.rows = Counter(self.modelled.history[number])
 
     def move_main(self, pick: int) -> None:
         """Main is any snapshot that the table knows, also one that it has left or that others made beside it."""
         table = self.table
-        if ids := [s.snapshot_id for s in table.metadata.snapshots if s.snapshot_id in self.water.history]:
+        if ids := [s.snapshot_id for s in table.metadata.snapshots if s.snapshot_id in self.modelled.history]:
             number = ids[-1 - pick % len(ids)]
             table.manage_snapshots().set_current_snapshot(number).commit()
-            self.water.rows = Counter(self.water.history[number])
+            self.modelled.rows = Counter(self.modelled.history[number])

@@ -174,7 +174,7 @@ def files(draw: st.DrawFn) -> Made:
 
 
 @dataclass
-class Seen:
+class Coverage:
     """What the examples reached."""
 
     count: Counter[str] = field(default_factory=Counter)
@@ -210,7 +210,7 @@ def known(metrics: FileMetrics, what: str) -> FileMetrics | None:
     return metrics if what == "all" else FileMetrics(metrics.rows, metrics.null_value_counts)
 
 
-def check_metrics(options: WriteSettings, file: NewDataFile, seen: Seen) -> None:
+def check_metrics(options: WriteSettings, file: NewDataFile, seen: Coverage) -> None:
     """Counts that are there are exact, and no value is beyond a bound that is there."""
     data = pq.read_table(local(file.path))
     for leaf in leaves(options):

@@ -47,11 +47,11 @@ def secrets(properties: Mapping[str, str]) -> dict[str, str]:
 EVERY = secrets({**OF_CATALOG, **OF_STORAGE})
 
 
-def leaks(text: str | bytes, planted: Mapping[str, str] = EVERY) -> list[str]:
+def leaks(text: str | bytes, secret_values: Mapping[str, str] = EVERY) -> list[str]:
     """Properties whose secrets are in the text, as they are, percent-encoded, or in base64."""
     data = text.encode(errors="replace") if isinstance(text, str) else text
     found = []
-    for key, secret in planted.items():
+    for key, secret in secret_values.items():
         # of base64 only what does not depend on the bytes before and after
         coded = [base64.b64encode(b" " * shift + secret.encode())[4:-4] for shift in range(3)]
         if any(each in data for each in (secret.encode(), quote(secret, safe="").encode(), *coded)):
@@ -64,9 +64,9 @@ def printed(error: BaseException) -> str:
     return "".join(traceback.format_exception(error))
 
 
-def pickled(value: object, planted: Mapping[str, str] = EVERY) -> list[str]:
+def pickled(value: object, secret_values: Mapping[str, str] = EVERY) -> list[str]:
     """Properties whose secrets a task would take along to another process."""
-    return leaks(cloudpickle.dumps(value), planted)
+    return leaks(cloudpickle.dumps(value), secret_values)
 
 
 def folder_leaks(folder: Path) -> dict[str, list[str]]:

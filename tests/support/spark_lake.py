@@ -7,7 +7,7 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -98,6 +98,12 @@ class Lake:
     def without_driver(self) -> None:
         """No batch is so small that the driver writes it: Spark counts, places and writes."""
         self.limits = replace(self.limits, driver_source_bytes=-1)
+
+    @contextmanager
+    def unremembered(self) -> Iterator[Lake]:
+        """The same tables through another catalog object, of which this process remembers nothing yet."""
+        with closing(lake_catalog(self.folder)) as catalog:
+            yield replace(self, catalog=catalog)
 
     def table(self, name: str = "events") -> Table:
         """The table as the catalog has it now."""

@@ -27,7 +27,7 @@ from icesize.table.catalog import opening
 from icesize.table.state.handle import PolicyArgument, TableHandle
 
 _MOST_CATALOGS = 64
-_MOST_STATES = 256
+MOST_STATES = 256
 """A table takes one, and each stream into it: some hundred streams of one driver find all that they have learned."""
 
 
@@ -122,7 +122,7 @@ class StreamState:
 
 _lock = threading.Lock()
 _opened: Remembered[Catalog] = Remembered(_MOST_CATALOGS)
-_states: Remembered[StreamState] = Remembered(_MOST_STATES)
+_states: Remembered[StreamState] = Remembered(MOST_STATES)
 _given: WeakValueDictionary[str, Catalog] = WeakValueDictionary()
 """Catalog objects by the text of their tokens. Sources and the handles in states keep them."""
 

@@ -24,6 +24,7 @@ from icesize.parquet.editing import page_changes
 from icesize.parquet.editing.column_plan import ColumnPlan, Part, plan_columns
 from icesize.parquet.format.fields import Statistics
 from icesize.parquet.format.hybrid import encode
+from icesize.parquet.format.page_index import PageCounts
 from icesize.parquet.format.pages import walk
 from icesize.parquet.format.refusals import CopyRefused
 from icesize.parquet.format.sources import BytesSource
@@ -231,13 +232,17 @@ def test_a_page_that_is_cut_has_the_levels_of_the_rows_that_stay(monkeypatch: py
     """Another number of NULLs than the row mask leaves is noticed, in what is stored and in what is said of it."""
     file = file_of("long", [None if n % 3 == 0 else n for n in range(100)])
     check([file], [{3, 4}])
-    of_values = page_changes._Opened.of_values
+
+    class OneNullMore(PageCounts):
+        def __new__(cls, values: int, nulls: int) -> OneNullMore:
+            return super().__new__(cls, values, nulls + 1)
+
     for name, wrong in (
         ("encode", lambda levels, bits: encode(np.concatenate([1 - levels[:1], levels[1:]]), bits)),
-        ("_Opened.of_values", lambda self, rows: of_values(self, rows)[:0]),
+        ("PageCounts", OneNullMore),
     ):
         with monkeypatch.context() as patch:
-            patch.setattr(f"icesize.parquet.editing.page_changes.{name}", wrong)
+            patch.setattr(page_changes, name, wrong)
             with pytest.raises(CopyRefused, match="counts"):
                 cut([file], [{3, 4}])
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from pyroaring import BitMap
 
 from icesize.errors import RewriteFailed
 from icesize.parquet.editing import page_changes, reencode
-from icesize.parquet.editing.column_plan import Part, Piece
+from icesize.parquet.editing.column_plan import Piece
 from icesize.parquet.editing.page_copy import CopiedColumn
 from icesize.parquet.files.data_file import CopiedFile, NewDataFile
 from icesize.parquet.files.names import FileNames
@@ -33,6 +33,7 @@ from icesize.parquet.reading.casting import nulls
 from icesize.parquet.reading.conservation import Conservation
 from icesize.parquet.reading.inputs import read_inputs
 from icesize.parquet.reading.prefetch import Fetched
+from icesize.parquet.reading.texts import with_used_values
 from icesize.parquet.rewriting import output_file
 from icesize.parquet.rewriting.absorb import Absorption, write_with
 from icesize.parquet.rewriting.cluster import cluster
@@ -241,26 +242,24 @@ def _without_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _with_a_lost_value(monkeypatch: pytest.MonkeyPatch) -> None:
     """A column that is encoded again has a NULL where its first row had a value."""
-    right = reencode._read
 
-    def read(parts: Sequence[Part], top: str, *, as_dictionary: bool) -> pa.Table:
-        rows = right(parts, top, as_dictionary=as_dictionary)
+    def lossy(read: pa.Table) -> pa.Table:
+        rows = with_used_values(read)
         return pa.concat_tables(
             [pa.Table.from_arrays([pa.nulls(1, rows.schema.types[0])], schema=rows.schema), rows[1:]]
         )
 
-    monkeypatch.setattr(reencode, "_read", read)
+    monkeypatch.setattr(reencode, "with_used_values", lossy)
 
 
 def _with_another_value(monkeypatch: pytest.MonkeyPatch) -> None:
     """A column that is encoded again has another greatest value."""
-    right = reencode._read
 
-    def read(parts: Sequence[Part], top: str, *, as_dictionary: bool) -> pa.Table:
-        rows = right(parts, top, as_dictionary=as_dictionary)
-        return pa.concat_tables([rows[:-1], rows[:1]]) if top == "id" else rows
+    def wrong(read: pa.Table) -> pa.Table:
+        rows = with_used_values(read)
+        return pa.concat_tables([rows[:-1], rows[:1]]) if rows.column_names == ["id"] else rows
 
-    monkeypatch.setattr(reencode, "_read", read)
+    monkeypatch.setattr(reencode, "with_used_values", wrong)
 
 
 @pytest.mark.parametrize("mutate", [_without_a_part, _with_a_lost_value, _with_another_value])
@@ -513,7 +512,7 @@ def test_a_field_that_the_projection_overlooks_is_counted(tmp_path: Path, monkey
     monkeypatch.setattr(projection, "is_list", pa.types.is_list)
     with pytest.raises(RewriteFailed, match="column 'line' field 'element': field 'x' may be 'x' of the file"):
         merge(group, options, NEW)
-    monkeypatch.setattr(projection, "_BY_MAPPING", replace(projection._BY_MAPPING, doubt=lambda *_: None))
+    monkeypatch.setattr(projection, "may_become", lambda *_: False)  # so that nothing is in doubt
     wanted = r"column 'line\.element\.x' has 2 entries, 1 of them NULL, and 2 entries, 2 of them NULL, in the files"
     with pytest.raises(RewriteFailed, match=wanted):
         merge(group, options, NEW)

@@ -32,7 +32,7 @@ from icesize.planning.plan import MergeTask
 from tests.support import copying as copying
 from tests.support.copying import KEY, MERGED, SMALL, content, foreign_bytes, spelt_rows, stored, with_ids
 from tests.support.footers import Tree, edited
-from tests.support.merge_cases import CODEC, COLUMNS, WHOLE_ROWS, Case, Seen, check_metrics, files, known, rows_of
+from tests.support.merge_cases import CODEC, COLUMNS, WHOLE_ROWS, Case, Coverage, check_metrics, files, known, rows_of
 from tests.support.parquet_files import append, catalog_in, complete, fact, local, settings_of, write_one
 
 LIMITS = replace(SMALL, good_group_rows=WHOLE_ROWS, least_chunk_bytes=100, least_page_rows=20, least_page_bytes=200)
@@ -95,7 +95,7 @@ def described(options: WriteSettings, path: str, data: pa.Table) -> FileMetrics:
     return FileMetrics.of(file)
 
 
-def merged(options: WriteSettings, inputs: Sequence[Given], outputs: int, seen: Seen) -> list[Given]:
+def merged(options: WriteSettings, inputs: Sequence[Given], outputs: int, seen: Coverage) -> list[Given]:
     """The outputs with complete metrics, each verified and held against its rows; together the rows of the input
     files."""
     done = merge(MergeTask(tuple(input_file.fact for input_file in inputs), KEY, outputs), options, MERGED)
@@ -114,7 +114,7 @@ def merged(options: WriteSettings, inputs: Sequence[Given], outputs: int, seen: 
     return made
 
 
-def run(folder: Path, case: Case, seen: Seen) -> None:
+def run(folder: Path, case: Case, seen: Coverage) -> None:
     """Do it, and once more with what came out."""
     options = replace(settings_of(folder, schema_of_case(case), properties=case.properties), limits=LIMITS)
     inputs = [input_file(case, options, number) for number in range(len(case.files))]
@@ -125,7 +125,7 @@ def run(folder: Path, case: Case, seen: Seen) -> None:
 
 def check(tmp_path_factory: pytest.TempPathFactory, examples: int) -> Counter[str]:
     """Run so many examples; what they reached."""
-    seen = Seen()
+    seen = Coverage()
 
     @settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck), derandomize=examples < 100)
     @given(cases())

@@ -31,7 +31,7 @@ from icesize.parquet.files.data_file import MergeFailure, MergeResult, NewDataFi
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.uncommitted import Uncommitted
-from icesize.parquet.ordering.cluster_order import RowOrder
+from icesize.parquet.ordering.cluster_order import Ranking, RowOrder
 from icesize.parquet.rewriting.cluster import cluster
 from icesize.planning.cluster_by import SORT, STRATEGIES, ZORDER, ClusterBy
 from icesize.planning.plan import MergeTask
@@ -276,18 +276,17 @@ def test_rows_that_shrink_in_order_are_no_small_files(
     monkeypatch.setattr(session, "parallelism", lambda spark: 16)
     tasks = [group(limited, [repeating_rows(v) for v in range(5)], 10), *groups(limited, 1)]
     order = RowOrder.of(by(1), limited)
-    rounds: list[Mapping[int, int]] = []
+    outputs_of: list[int] = []
 
-    class Recorded(shuffle.Shuffle):
-        def _rewrite(
-            self, samples: Mapping[int, Sequence[KeySample]], outputs_of: Mapping[int, int]
-        ) -> dict[int, gather.Gathered]:
-            rounds.append(outputs_of)
-            return super()._rewrite(samples, outputs_of)
+    def recorded(
+        ranking: Ranking, sample: pa.Table, partitions: float, outputs: int, slots: int, first: int
+    ) -> tuple[Division, tuple[int, ...]]:
+        outputs_of.append(outputs)
+        return divide(ranking, sample, partitions, outputs, slots, first)
 
-    monkeypatch.setattr(clusters, "Shuffle", Recorded)
+    monkeypatch.setattr(shuffle, "divide", recorded)
     shrunk, other = run(spark, tasks, order, limited, limits=limits)
-    assert rounds == [{0: 10, 1: 4}, {0: 3}]
+    assert outputs_of == [10, 4, 3], "both groups, then the first one again"
     assert min(file.size_bytes for file in shrunk.files) >= limited.small_file_limit_bytes
     assert (shrunk.rows_out, other.rows_out) == (5_000, 5_000)
     assert_in_order(shrunk, order)
@@ -521,14 +520,28 @@ def _at_one_time(some: pa.Table) -> pa.Table:
     return some.set_column(1, some.schema.field(1), pa.chunked_array([[2**39] * some.num_rows]))
 
 
-def through_tasks(task: MergeTask, settings: WriteSettings) -> tuple[Any, list[NewDataFile]]:
-    """What becomes of a group whose rows cross the shuffle, and the files that tasks have written."""
+def sent_with(change: Callable[[pa.Table], pa.Table], sent: pa.RecordBatch) -> pa.RecordBatch:
+    """Change the rows that a task sends; counts and failures stay."""
+    *others, blobs = sent.columns
+    if not len(blobs[0].as_buffer()):
+        return sent
+    changed, stream = change(scatter.rows_of(blobs[0].as_buffer())), pa.BufferOutputStream()
+    with pa.ipc.new_stream(stream, changed.schema) as writer:
+        writer.write_table(changed)
+    return pa.record_batch([*others, pa.array([stream.getvalue().to_pybytes()])], names=sent.schema.names)
+
+
+def through_tasks(
+    task: MergeTask, settings: WriteSettings, change: Callable[[pa.Table], pa.Table] | None = None
+) -> tuple[Any, list[NewDataFile]]:
+    """Return the outcome of a group whose rows cross the shuffle, changed on their way, and all files written."""
     order = RowOrder.of(by(1), settings)
     ranking = order.fit(order.keys(rows(0)))
     division, outputs = divide(ranking, order.keys(rows(0)), 8.0, 4, 2)
     destination = Destination(ranking, "k1o-1", task.partition, 7)
     work = Gather(tuple(Assignment(0, n) for n in outputs), {0: destination}, order, settings)
-    answers: list[Any] = list(work(scattered(task, division, order, settings)))
+    sent = scattered(task, division, order, settings)
+    answers: list[Any] = list(work(sent if change is None else [sent_with(change, batch) for batch in sent]))
     counts = [some for *_, counts in answers for some in counts]
     owned = ClusterWork({0: task}, {}, order, settings, Uncommitted(settings.storage, "s1-0"))
     found = checked([made for _, made, _ in answers], counts, task, owned)
@@ -550,14 +563,11 @@ def bounded(settings: WriteSettings) -> WriteSettings:
     ],
 )
 def test_rows_that_change_between_tasks_are_noticed(
-    bounded: WriteSettings, monkeypatch: pytest.MonkeyPatch, mutate: Callable[[pa.Table], pa.Table] | None, why: str
+    bounded: WriteSettings, mutate: Callable[[pa.Table], pa.Table] | None, why: str
 ) -> None:
     """What all tasks have read is held against what all have written, before anything can be committed."""
     task = group(bounded, [rows(v) for v in range(3)], 4)
-    if mutate is not None:
-        right = scatter._blob
-        monkeypatch.setattr(scatter, "_blob", lambda some: right(mutate(some)))
-    found, written = through_tasks(task, bounded)
+    found, written = through_tasks(task, bounded, mutate)
     assert [Path(local(file.path)).exists() for file in written] == [mutate is None] * len(written)
     if mutate is None:
         assert sum(file.rows for file in found) == task.rows

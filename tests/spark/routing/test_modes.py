@@ -23,7 +23,6 @@ from icesize.report import Report
 from icesize.spark.engine.merge_job import BeforeJob, MergeRun
 from icesize.spark.routing import statistics
 from icesize.spark.stream import process_state
-from icesize.spark.stream.remembered import Remembered
 from icesize.spark.stream.sink import Sink
 from tests.support import late_events
 from tests.support.routing import file_floor
@@ -206,7 +205,7 @@ def test_auto_counts_until_expecting_is_as_good(
     assert lake.rows() == rows_of(pa.concat_tables([*known, *elsewhere]))
 
 
-def test_new_process_learns_from_the_table(spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_process_learns_from_the_table(spark: SparkSession, lake: Lake) -> None:
     """Where nothing is known partitions are placed by their hash; a new process takes the table's newest commits for
     what to expect, and is balanced from its first batch on."""
     lake.create()
@@ -214,8 +213,8 @@ def test_new_process_learns_from_the_table(spark: SparkSession, lake: Lake, monk
     first, *_ = [before.run(uncounted(spark, uneven(number)), number) for number in range(3)]
     assert first.writer_skew is not None
     assert first.writer_skew > 1.25, "placed by hash, these partitions were to be uneven"
-    monkeypatch.setattr(process_state, "_states", Remembered(8))
-    after = split_sink(spark, lake, "auto").run(uncounted(spark, uneven(3)), 3)
+    with lake.unremembered() as unknown:
+        after = split_sink(spark, unknown, "auto").run(uncounted(spark, uneven(3)), 3)
     assert after.writer_skew is not None
     assert after.writer_skew <= 1.25
     assert after.bytes_predicted == pytest.approx(after.bytes_ingested, rel=0.1)

@@ -30,7 +30,6 @@ from icesize.spark.engine import jobs, merge_job, session
 from icesize.spark.engine.worker import RewriteGroups
 from icesize.spark.stream import background as background_module
 from icesize.spark.stream import process_state
-from icesize.spark.stream.remembered import Remembered
 from icesize.spark.stream.sink import Sink
 from tests.support.background import ROOT, WAIT_S, Gate, background_of, hang, in_background, wait_until_idle
 from tests.support.spark_lake import Lake, await_file, counted, events, rows_of
@@ -502,15 +501,14 @@ def test_sink_expires_every_n_batches(spark: SparkSession, lake: Lake, merge: st
     assert lake.rows() == rows_of(events(range(70)))
 
 
-def test_expiry_counts_batch_ids(spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_expiry_counts_batch_ids(spark: SparkSession, lake: Lake) -> None:
     """A query started anew for each batch expires too, as does one whose due batch id was left out."""
     lake.create(properties=OWN_RULES)
-    table = lake.open(spark)
     for batch in range(3):
-        monkeypatch.setattr(process_state, "_states", Remembered(8))
-        fill(spark, table.sink("s", merge="off", expire_every=3), range(batch, batch + 1))
+        with lake.unremembered() as unknown:
+            fill(spark, unknown.open(spark).sink("s", merge="off", expire_every=3), range(batch, batch + 1))
     assert len(lake.table().metadata.snapshots) == 1
-    sink = table.sink("s", merge="off", expire_every=3)
+    sink = lake.open(spark).sink("s", merge="off", expire_every=3)
     fill(spark, sink, range(3, 5))
     assert len(lake.table().metadata.snapshots) == 3
     fill(spark, sink, range(7, 8))

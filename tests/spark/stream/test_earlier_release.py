@@ -26,7 +26,7 @@ pytestmark = pytest.mark.smoke
 
 
 @pytest.fixture
-def old(tmp_path: Path) -> Iterator[Lake]:
+def earlier_lake(tmp_path: Path) -> Iterator[Lake]:
     """What the release before left behind."""
     folder = earlier.unpack(FILE, tmp_path)
     catalog = lake_catalog(folder)
@@ -76,34 +76,34 @@ def die_before_the_commit(spark: SparkSession, lake: Lake, sink: Sink) -> set[Pa
     return set(written)
 
 
-def test_a_stream_goes_on_where_the_release_before_left_it(spark: SparkSession, old: Lake) -> None:
+def test_a_stream_goes_on_where_the_release_before_left_it(spark: SparkSession, earlier_lake: Lake) -> None:
     """The batch that was committed but not noted is replayed without a commit, the next one lands, rows are exact."""
-    table = opened(spark, old)
+    table = opened(spark, earlier_lake)
     last = {entry.stream_id: entry.batch_id for entry in table.streams()}
     assert last == {earlier.STREAM: earlier.KILLED_AFTER, earlier.BACKFILL: 1}
-    assert old.rows() == expected(6)
-    snapshots = len(old.operations())
+    assert earlier_lake.rows() == expected(6)
+    snapshots = len(earlier_lake.operations())
 
     sink = table.sink(earlier.STREAM)
-    run(spark, old, sink)
+    run(spark, earlier_lake, sink)
     assert sink.last_report is not None
     assert (sink.last_report.batch_id, sink.last_report.already_committed) == (earlier.KILLED_AFTER, True)
-    assert len(old.operations()) == snapshots
+    assert len(earlier_lake.operations()) == snapshots
 
-    earlier.feed(old.folder, 6)
-    run(spark, old, sink)
+    earlier.feed(earlier_lake.folder, 6)
+    run(spark, earlier_lake, sink)
     assert (sink.last_report.batch_id, sink.last_report.already_committed, sink.last_report.rows) == (6, False, 30)
-    assert max(old.files_per_partition().values()) <= int(earlier.PROPERTIES["icesize.policy.max-small-files"])
-    assert old.rows() == expected(7)
+    assert max(earlier_lake.files_per_partition().values()) <= int(earlier.PROPERTIES["icesize.policy.max-small-files"])
+    assert earlier_lake.rows() == expected(7)
     assert str(table.plan_clustering()).startswith("cluster (sort by id)")
-    check(old.table())
+    check(earlier_lake.table())
 
 
-def test_versions_of_the_release_before_are_readable(spark: SparkSession, old: Lake) -> None:
+def test_versions_of_the_release_before_are_readable(spark: SparkSession, earlier_lake: Lake) -> None:
     """Each version of each partition, those that are held by tags as well, has the rows that it is said to have."""
-    table = opened(spark, old)
+    table = opened(spark, earlier_lake)
     versions = table.versions()
-    tags = [name for name in old.table().metadata.refs if name.startswith("icesize-version-")]
+    tags = [name for name in earlier_lake.table().metadata.refs if name.startswith("icesize-version-")]
     assert len(tags) == 2
     tagged = {int(name.rsplit("-", 1)[1]) for name in tags}
     assert tagged <= {version.snapshot_id for version in versions}
@@ -111,22 +111,22 @@ def test_versions_of_the_release_before_are_readable(spark: SparkSession, old: L
         assert table.read_version(version.partition, version.snapshot_id).count() == version.rows
 
 
-def test_files_of_the_release_before_are_told_apart(spark: SparkSession, old: Lake) -> None:
+def test_files_of_the_release_before_are_told_apart(spark: SparkSession, earlier_lake: Lake) -> None:
     """Leftovers of killed drivers, of that release and of this one, are known after a day, others after three; before
     that the next expiry finishes the one that was killed."""
-    table = opened(spark, old)
-    journal = Path(old.table().properties["icesize.expiry.journal"].removeprefix("file://"))
+    table = opened(spark, earlier_lake)
+    journal = Path(earlier_lake.table().properties["icesize.expiry.journal"].removeprefix("file://"))
     assert journal.exists()
     table.expire_snapshots()
     assert not journal.exists()
-    leftovers = unneeded(old)
+    leftovers = unneeded(earlier_lake)
 
     sink = table.sink(earlier.STREAM)
-    earlier.feed(old.folder, 6)
-    leftovers |= die_before_the_commit(spark, old, sink)
-    run(spark, old, sink)
-    assert old.rows() == expected(7)
-    assert unneeded(old) == leftovers
+    earlier.feed(earlier_lake.folder, 6)
+    leftovers |= die_before_the_commit(spark, earlier_lake, sink)
+    run(spark, earlier_lake, sink)
+    assert earlier_lake.rows() == expected(7)
+    assert unneeded(earlier_lake) == leftovers
 
     batches = {path for path in leftovers if path.suffix == ".parquet"}
     assert {path.name.split("-")[1] for path in batches} == {str(earlier.KILLED_BEFORE), "6"}
@@ -135,6 +135,6 @@ def test_files_of_the_release_before_are_told_apart(spark: SparkSession, old: La
     assert (found.files_deleted, found.passed) == (len(batches), len(batches))
     aged(leftovers - batches, 73)
     assert table.remove_orphan_files(dry_run=False).files_deleted == len(leftovers - batches)
-    assert unneeded(old) == set()
-    assert old.rows() == expected(7)
-    check(old.table())
+    assert unneeded(earlier_lake) == set()
+    assert earlier_lake.rows() == expected(7)
+    check(earlier_lake.table())

@@ -8,6 +8,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from uuid import uuid4
 from weakref import ref
 
 import pytest
@@ -16,7 +17,7 @@ from pyspark.sql import SparkSession
 
 import icesize
 from icesize.spark.stream import process_state
-from icesize.spark.stream.process_state import TableSource, state_of
+from icesize.spark.stream.process_state import MOST_STATES, TableSource, state_of
 from icesize.spark.stream.remembered import Remembered
 from icesize.table.catalog import opening
 from tests.support.meeting import Meeting, all_at_once
@@ -66,21 +67,20 @@ def test_a_catalog_that_hangs_keeps_no_other_from_being_opened(
 ) -> None:
     """While one catalog does not answer, a table of another is opened and appended to; later the first works, too."""
     lake.create()
-    asked, answers = threading.Event(), threading.Event()
+    hangs, asked, answers = f"hangs-{uuid4().hex}", threading.Event(), threading.Event()
 
     def open_catalog(name: str, properties: object = None) -> Catalog:
-        if name == "hangs":
+        if name == hangs:
             asked.set()
             answers.wait(60)
         return lake.catalog
 
     monkeypatch.setattr(opening, "open_catalog", open_catalog)
-    monkeypatch.setattr(process_state, "_opened", Remembered(8))
     with ThreadPoolExecutor(2) as threads:
-        waiting = threads.submit(icesize.open, spark, "hangs.db.events")
+        waiting = threads.submit(icesize.open, spark, f"{hangs}.db.events")
         assert asked.wait(60)
         try:
-            table = threads.submit(icesize.open, spark, "answers.db.events").result(20)
+            table = threads.submit(icesize.open, spark, f"answers-{uuid4().hex}.db.events").result(20)
             assert table.append(counted(spark, events([1]))).rows == 1
             assert not waiting.done()
         finally:
@@ -100,12 +100,15 @@ def test_a_table_that_takes_a_name_has_a_state_of_its_own(spark: SparkSession, l
     assert state_of(first, "s") is not state_of(later, "s")
 
 
-def test_states_are_bounded_and_catalogs_go_with_them(
-    spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def use_other_states() -> None:
+    """As many as a process remembers."""
+    for number in range(MOST_STATES):
+        state_of(TableSource(f"other.db.t{number}"), "s")
+
+
+def test_states_are_bounded_and_catalogs_go_with_them(spark: SparkSession, lake: Lake) -> None:
     """Of many streams the newest and those with a sink are remembered; a catalog object goes with the last of them."""
     lake.create()
-    monkeypatch.setattr(process_state, "_states", Remembered(2))
     own = lake_catalog(lake.folder)
     table = icesize.open(spark, "db.events", catalog=own)
     sink, gone = table.sink("s"), ref(own)
@@ -115,26 +118,20 @@ def test_states_are_bounded_and_catalogs_go_with_them(
     assert gone() is not None
     sink(counted(spark, events([1])), 0)
     report = sink.last_report
-    for number in range(3):
-        state_of(TableSource(f"other.db.t{number}"), "s")
+    use_other_states()
     gc.collect()
     assert report is not None
     assert sink.last_report is report
-    for number in range(3):
-        state_of(TableSource(f"other.db.t{number}"), "s")
+    use_other_states()
     sink(counted(spark, events([2])), 1)
     del sink
-    for number in range(3):
-        state_of(TableSource(f"other.db.t{number}"), "s")
+    use_other_states()
     gc.collect()
     assert gone() is None
 
 
-def test_a_source_keeps_its_catalog_object_though_its_states_were_forgotten(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_source_keeps_its_catalog_object_though_its_states_were_forgotten(lake: Lake) -> None:
     """A table or sink that has not been used for long still finds the catalog object it was made with."""
-    monkeypatch.setattr(process_state, "_states", Remembered(2))
     given = lake_catalog(lake.folder)
     given.close()
     source, gone = TableSource("db.events", catalog_token=process_state.remember_catalog(given)), ref(given)

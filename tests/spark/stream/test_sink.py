@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 from typing import Any, cast
-from weakref import WeakValueDictionary
+from uuid import uuid4
 
 import pytest
 from pyspark import cloudpickle
@@ -14,7 +14,6 @@ from pyspark.sql import SparkSession
 from icesize.errors import BatchError, BatchOutOfOrder, EngineUnavailable, StreamMismatch
 from icesize.report import Report
 from icesize.spark.stream import process_state
-from icesize.spark.stream.remembered import Remembered
 from icesize.spark.stream.sink import Sink
 from tests.support.spark_lake import Lake, counted, events, rows_of
 
@@ -169,28 +168,25 @@ def test_sink_pickles_without_secrets(spark: SparkSession, lake: Lake) -> None:
     assert copy.last_report is sink.last_report
 
 
-def test_sink_in_a_process_without_the_catalog(
-    spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def in_another_process(source: process_state.TableSource) -> process_state.TableSource:
+    """The source as another process unpacks it: nothing there has this token."""
+    return replace(source, catalog_token=process_state.CatalogToken(f"lake-{uuid4().hex}"))
+
+
+def test_sink_in_a_process_without_the_catalog(spark: SparkSession, lake: Lake) -> None:
     """Where the catalog object is not known, a sink says what to do instead."""
     lake.create()
-    sink = cloudpickle.loads(cloudpickle.dumps(lake.open(spark).sink("s")))
-    monkeypatch.setattr(process_state, "_given", WeakValueDictionary())
-    monkeypatch.setattr(process_state, "_states", Remembered(8))
+    source = in_another_process(lake.open(spark).sink("s").source)
+    sink = cloudpickle.loads(cloudpickle.dumps(Sink(source, "s")))
     with pytest.raises(EngineUnavailable, match=r"lives in another process; configure the catalog in Spark"):
         sink(counted(spark, events([1])), 0)
 
 
-def test_a_catalog_object_travels_to_a_connect_server(
-    spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_catalog_object_travels_to_a_connect_server(spark: SparkSession, lake: Lake) -> None:
     """On Spark Connect a sink takes the properties of its catalog along, and the server opens that anew."""
     lake.create()
-    table = lake.open(spark)
-    source = process_state.for_its_server(CONNECT, table._source)
-    data = cloudpickle.dumps(Sink(source, "s"))
-    monkeypatch.setattr(process_state, "_given", WeakValueDictionary())
-    monkeypatch.setattr(process_state, "_states", Remembered(8))
+    source = process_state.for_its_server(CONNECT, lake.open(spark).sink("s").source)
+    data = cloudpickle.dumps(Sink(in_another_process(source), "s"))
     cloudpickle.loads(data)(counted(spark, events([1])), 0)
     assert lake.rows() == rows_of(events([1]))
 
@@ -199,11 +195,11 @@ def test_credentials_do_not_travel_to_a_connect_server(spark: SparkSession, lake
     """A catalog object with credentials is refused when the sink is made, naming them and the way on, not telling
     them."""
     lake.create()
-    table = lake.open(spark)
+    source = lake.open(spark).sink("s").source
     lake.catalog.properties |= {"s3.secret-access-key": "hush-hush", "uri": "postgresql://me:hush-hush@host/db"}
     token = process_state.remember_catalog(lake.catalog)
     with pytest.raises(EngineUnavailable) as raised:
-        process_state.for_its_server(CONNECT, replace(table._source, catalog_token=token))
+        process_state.for_its_server(CONNECT, replace(source, catalog_token=token))
     assert "holds credentials (s3.secret-access-key, uri)" in str(raised.value)
     assert "spark.sql.catalog.lake.*" in str(raised.value)
     assert "hush" not in str(raised.value)

@@ -130,33 +130,33 @@ def test_every_order(lake: SqlCatalog, events: tuple[str, ...], request_of: Call
     """Rows are exact after each event and after the commit. It drops the merge only for what would bring rows back: a
     position delete meanwhile, and an equality delete where the rows would be out of its reach."""
     for plan, commit in combinations_with_replacement(range(len(events) + 1), 2):
-        water = Lake(lake)
-        _run(water, events, plan, commit, request_of)
-        assert water.seen == +water.ids
+        watched = Lake(lake)
+        _run(watched, events, plan, commit, request_of)
+        assert watched.seen == +watched.ids
         for event in events[commit:]:
-            water.act(event)
-        assert water.seen == +water.ids
+            watched.act(event)
+        assert watched.seen == +watched.ids
         lake.drop_table("db.t")
 
 
 def _run(
-    water: Lake, events: tuple[str, ...], plan: int, commit: int, request_of: Callable[[Lake], CommitRequest]
+    watched: Lake, events: tuple[str, ...], plan: int, commit: int, request_of: Callable[[Lake], CommitRequest]
 ) -> None:
     for event in events[:plan]:
-        water.act(event)
-    before = water.table
-    wanted = request_of(water)
+        watched.act(event)
+    before = watched.table
+    wanted = request_of(watched)
     meanwhile = events[plan:commit]
     for event in meanwhile:
-        water.act(event)
+        watched.act(event)
     brings_back = "position" in meanwhile or (request_of is not pure and "equality" in meanwhile)
     if request_of is written_once and brings_back:
         with pytest.raises(ConcurrentChange, match="another writer deleted rows of it"):
-            run(water.catalog, wanted, before)
+            run(watched.catalog, wanted, before)
     else:
-        outcome = run(water.catalog, wanted, before)
-        water.ids.update(() if request_of is pure else NEW)
+        outcome = run(watched.catalog, wanted, before)
+        watched.ids.update(() if request_of is pure else NEW)
         assert bool(outcome.conflicts) == brings_back
         assert all("files dropped: another writer deleted rows of it" in why for why in outcome.conflicts)
         if not brings_back:
-            assert not obsolete(water.table)
+            assert not obsolete(watched.table)

@@ -17,7 +17,7 @@ from icesize.table.commit.protocol import Base, CommitRequest, ConcurrentChange
 from icesize.table.commit.request import steps_of
 from icesize.table.records.ledger import LedgerEntry
 from tests.support.fake_catalog import PART, FakeCatalog, State, commit_of_run, written
-from tests.support.interleavings import Desk, Ended, Moment, Program, Rival, Search
+from tests.support.interleavings import Ended, Program, Rival, ScriptedCatalog, Search, SearchState
 
 ENVIRONMENT = Environment(lambda: 0.0, sleep=lambda seconds: None)
 """A sleep is no choice: nobody can tell it from being late with what comes after it, which is one."""
@@ -25,7 +25,7 @@ ENVIRONMENT = Environment(lambda: 0.0, sleep=lambda seconds: None)
 
 @pytest.fixture(autouse=True)
 def _quiet() -> Iterator[None]:
-    """Warnings of a million schedules."""
+    """Warnings of a million interleavings."""
     logger = logging.getLogger("icesize")
     logger.disabled = True
     yield
@@ -74,7 +74,7 @@ def writer(stream: str, absorb: bool = False, merge: int = 2) -> Callable[[str],
     """Batch 7 of a stream, with a merge of some small files, or with these inside its own file; planned again twice."""
 
     def of(run_id: str) -> Program:
-        def program(desk: Desk) -> None:
+        def program(desk: ScriptedCatalog) -> None:
             for again in (1, 2, 0):
                 state = desk.plan()
                 small = mergeable(state)[:merge]
@@ -104,7 +104,7 @@ def writer(stream: str, absorb: bool = False, merge: int = 2) -> Callable[[str],
 def compactor(run_id: str) -> Program:
     """All small files into one, once."""
 
-    def program(desk: Desk) -> None:
+    def program(desk: ScriptedCatalog) -> None:
         state = desk.plan()
         if len(small := mergeable(state)) > 1:
             wanted = planned(state, run_id, merged=(group(f"{run_id}.m", small),))
@@ -132,10 +132,10 @@ def move_main(catalog: FakeCatalog) -> None:
         catalog.change(catalog.state.moved_aside())
 
 
-def right(*streams: str) -> Callable[[Moment, tuple[Ended | None, ...]], None]:
+def right(*streams: str) -> Callable[[SearchState, tuple[Ended | None, ...]], None]:
     """What has to hold whenever all programs have ended."""
 
-    def check(now: Moment, ends: tuple[Ended | None, ...]) -> None:
+    def check(now: SearchState, ends: tuple[Ended | None, ...]) -> None:
         catalog, rows = now.catalog, visible(now.catalog.state)
         expected = Counter([*catalog.states[0].live, *(f"{stream}7" for stream in streams)])
         expected["v0"] -= any("v0" in rows_in(path) for state in catalog.states for path in state.deleted)
@@ -168,18 +168,18 @@ ABSORBING = (writer("s", absorb=True), writer("t"), compactor)
 
 
 def search(programs: Sequence[Callable[[str], Program]], files: int, faults: int, rivals: Sequence[Rival]) -> int:
-    """Walk all schedules; how many there were. Writers are started again when they die or fail."""
+    """Walk all interleavings; how many there were. Writers are started again when they die or fail."""
     streams = {"s", "t"} if programs in (STREAMS, ABSORBING) else {"s"}
     start = State(live=frozenset(f"v{i}" for i in range(files)))
     if move_main in rivals:
         # main is the younger of the two, so that numbers do not tell of the delete
         start = start.beside("delete", deleted={"v0": 2}).then("append")
     writers = [i for i, program in enumerate(programs) if program is not compactor]
-    return Search(tuple(programs), right(*streams), start, writers, tuple(rivals), faults).run().schedules
+    return Search(tuple(programs), right(*streams), start, writers, tuple(rivals), faults).run().interleavings
 
 
 @pytest.mark.parametrize(
-    ("programs", "files", "faults", "rivals", "schedules"),
+    ("programs", "files", "faults", "rivals", "interleavings"),
     [
         pytest.param(TWINS, 2, 1, [], 42_800_000, id="twins, a fault", marks=pytest.mark.engine),
         pytest.param(LONE, 2, 1, [delete_row, expire(1)], 1_150, id="a lone writer, a fault, a delete and an expiry"),
@@ -196,20 +196,20 @@ def test_every_order_ends_well(
     files: int,
     faults: int,
     rivals: Sequence[Rival],
-    schedules: int,
+    interleavings: int,
 ) -> None:
-    """Rows are there once and deleted ones stay away, no needed file is deleted, none is left: 43 million schedules."""
-    assert search(programs, files, faults, rivals) >= schedules, "the search has shrunk"
+    """In 43 million interleavings, rows are there once, deleted ones stay away, and exactly the files not needed go."""
+    assert search(programs, files, faults, rivals) >= interleavings, "the search has shrunk"
 
 
 def test_a_batch_that_landed_unseen_and_expired_keeps_what_older_snapshots_need() -> None:
-    """A batch lands and is told 409; before it looks again others delete, compact and expire: 2 million schedules."""
+    """A batch gets a 409 after its commit; others delete, compact and expire at once: 2 million interleavings."""
     assert search(PLAIN_PAIR, 3, 1, [delete_row, expire(2)]) >= 1_950_000, "the search has shrunk"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("programs", "files", "faults", "rivals", "schedules"),
+    ("programs", "files", "faults", "rivals", "interleavings"),
     [
         pytest.param(TWINS, 2, 1, [delete_row], 26_000_000_000, id="twins, a fault and a delete"),
         pytest.param(TWINS, 2, 0, [delete_row, expire(1)], 1_480_000_000, id="twins, a delete and an expiry"),
@@ -224,7 +224,7 @@ def test_every_order_ends_well_with_more_going_wrong(
     files: int,
     faults: int,
     rivals: Sequence[Rival],
-    schedules: int,
+    interleavings: int,
 ) -> None:
-    """The same with faults and rivals together: 29 billion schedules of up to 30 choices each."""
-    assert search(programs, files, faults, rivals) >= schedules, "the search has shrunk"
+    """The same with faults and rivals together: 29 billion interleavings of up to 30 choices each."""
+    assert search(programs, files, faults, rivals) >= interleavings, "the search has shrunk"

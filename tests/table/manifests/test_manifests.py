@@ -161,7 +161,7 @@ FILES = st.lists(_written(), min_size=1, max_size=6)
 relaxed = examples(30)
 
 
-class Shelf:
+class ManifestFolder:
     """Tables of both format versions, and paths for manifests of them."""
 
     def __init__(self, folder: Path) -> None:
@@ -220,8 +220,8 @@ class Shelf:
 
 
 @pytest.fixture
-def shelf(tmp_path: Path) -> Shelf:
-    return Shelf(tmp_path)
+def folder(tmp_path: Path) -> ManifestFolder:
+    return ManifestFolder(tmp_path)
 
 
 def facts(entry: ManifestEntry) -> tuple[Any, ...]:
@@ -250,39 +250,41 @@ def of_ours(entry: Entry) -> tuple[Any, ...]:
     )
 
 
-def fetched(shelf: Shelf, manifests: Iterable[ManifestFile]) -> list[ManifestEntry]:
-    return [e for m in manifests for e in m.fetch_manifest_entry(shelf.io, discard_deleted=False)]
+def fetched(folder: ManifestFolder, manifests: Iterable[ManifestFile]) -> list[ManifestEntry]:
+    return [e for m in manifests for e in m.fetch_manifest_entry(folder.io, discard_deleted=False)]
 
 
-def read(shelf: Shelf, manifests: Iterable[ManifestFile], **how: bool) -> list[Entry]:
-    return [e for m in manifests for e in read_entries(shelf.io, m, **how)]
+def read(folder: ManifestFolder, manifests: Iterable[ManifestFile], **how: bool) -> list[Entry]:
+    return [e for m in manifests for e in read_entries(folder.io, m, **how)]
 
 
 @pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize("status", [ADDED, EXISTING, DELETED])
 @relaxed
 @given(files=FILES)
-def test_reads_what_pyiceberg_reads(shelf: Shelf, version: int, status: int, files: list[NewDataFile]) -> None:
+def test_reads_what_pyiceberg_reads(
+    folder: ManifestFolder, version: int, status: int, files: list[NewDataFile]
+) -> None:
     """Entries written by PyIceberg, of all partition types, read as its own reader reads them, inheritance included."""
-    manifest = shelf.write_by_pyiceberg(version, files, status)
-    expected = fetched(shelf, [manifest])
-    assert [of_ours(e) for e in read(shelf, [manifest], live_only=False)] == [of_pyiceberg(e) for e in expected]
-    assert len(read(shelf, [manifest])) == (0 if status == DELETED else len(files))
+    manifest = folder.write_by_pyiceberg(version, files, status)
+    expected = fetched(folder, [manifest])
+    assert [of_ours(e) for e in read(folder, [manifest], live_only=False)] == [of_pyiceberg(e) for e in expected]
+    assert len(read(folder, [manifest])) == (0 if status == DELETED else len(files))
 
 
 @pytest.mark.parametrize("version", [1, 2])
 @relaxed
 @given(files=FILES)
-def test_new_files_read_back_by_pyiceberg(shelf: Shelf, version: int, files: list[NewDataFile]) -> None:
+def test_new_files_read_back_by_pyiceberg(folder: ManifestFolder, version: int, files: list[NewDataFile]) -> None:
     """PyIceberg reads back every statistic and partition value of new files, and we read what it reads."""
-    listed = shelf.write(version, added=files)
-    entries = fetched(shelf, listed)
+    listed = folder.write(version, added=files)
+    entries = fetched(folder, listed)
     assert [facts(e) for e in entries] == [plain(data_file(f)) for f in files]
     assert {int(e.status) for e in entries} == {ADDED}
     assert {e.snapshot_id for e in entries} == {SNAPSHOT}
     given_or_inherited = [SEQUENCE + 1 if f.sequence_number is None else f.sequence_number for f in files]
     assert [e.sequence_number for e in entries] == (given_or_inherited if version > 1 else [0] * len(files))
-    assert [of_ours(e) for e in read(shelf, listed)] == [of_pyiceberg(e) for e in entries]
+    assert [of_ours(e) for e in read(folder, listed)] == [of_pyiceberg(e) for e in entries]
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -290,14 +292,16 @@ def test_new_files_read_back_by_pyiceberg(shelf: Shelf, version: int, files: lis
 @relaxed
 @given(files=FILES, new=st.lists(_written(), max_size=3), cut=st.integers(0, 6))
 def test_copies_are_identical(
-    shelf: Shelf, version: int, source: str, files: list[NewDataFile], new: list[NewDataFile], cut: int
+    folder: ManifestFolder, version: int, source: str, files: list[NewDataFile], new: list[NewDataFile], cut: int
 ) -> None:
     """Kept and deleted entries keep every field, their status is right, and one manifest takes them all."""
-    origin = [shelf.write_by_pyiceberg(version, files)] if source == "pyiceberg" else shelf.write(version, added=files)
-    before = {e.data_file.file_path: e for e in fetched(shelf, origin)}
-    entries = read(shelf, origin)
-    listed = shelf.write(version, snapshot_id=99, added=new, existing=entries[cut:], deleted=entries[:cut])
-    after = fetched(shelf, listed)
+    origin = (
+        [folder.write_by_pyiceberg(version, files)] if source == "pyiceberg" else folder.write(version, added=files)
+    )
+    before = {e.data_file.file_path: e for e in fetched(folder, origin)}
+    entries = read(folder, origin)
+    listed = folder.write(version, snapshot_id=99, added=new, existing=entries[cut:], deleted=entries[:cut])
+    after = fetched(folder, listed)
     assert len(listed) == 1
     assert [int(e.status) for e in after] == (
         [ADDED] * len(new) + [DELETED] * len(entries[:cut]) + [EXISTING] * len(entries[cut:])
@@ -314,22 +318,24 @@ def test_copies_are_identical(
 @pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize("source", ["icesize", "pyiceberg"])
 @relaxed
-@given(files=FILES, folder=st.text(max_size=200))
+@given(files=FILES, prefix=st.text(max_size=200))
 def test_copies_are_described_as_what_they_are_copies_of(
-    shelf: Shelf, version: int, source: str, files: list[NewDataFile], folder: str
+    folder: ManifestFolder, version: int, source: str, files: list[NewDataFile], prefix: str
 ) -> None:
     """PyIceberg reads them as files of the new snapshot, with all that the old ones had but path and numbers."""
-    origin = [shelf.write_by_pyiceberg(version, files)] if source == "pyiceberg" else shelf.write(version, added=files)
-    before = fetched(shelf, origin)
-    copies = [under_new_path(e, f"{folder}/{i}.parquet") for i, e in enumerate(read(shelf, origin))]
-    listed = shelf.write(version, snapshot_id=99, copied=copies)
-    after = fetched(shelf, listed)
-    assert [e.data_file.file_path for e in after] == [f"{folder}/{i}.parquet" for i in range(len(files))]
+    origin = (
+        [folder.write_by_pyiceberg(version, files)] if source == "pyiceberg" else folder.write(version, added=files)
+    )
+    before = fetched(folder, origin)
+    copies = [under_new_path(e, f"{prefix}/{i}.parquet") for i, e in enumerate(read(folder, origin))]
+    listed = folder.write(version, snapshot_id=99, copied=copies)
+    after = fetched(folder, listed)
+    assert [e.data_file.file_path for e in after] == [f"{prefix}/{i}.parquet" for i in range(len(files))]
     assert [_but_path(facts(e)) for e in after] == [_but_path(facts(e)) for e in before]
     assert [(int(e.status), e.snapshot_id) for e in after] == [(ADDED, 99)] * len(files)
     number = SEQUENCE + 1 if version > 1 else 0
     assert [(e.sequence_number, e.file_sequence_number) for e in after] == [(number, number)] * len(files)
-    assert [of_ours(e) for e in read(shelf, listed)] == [of_pyiceberg(e) for e in after]
+    assert [of_ours(e) for e in read(folder, listed)] == [of_pyiceberg(e) for e in after]
     (manifest,) = listed
     counts = manifest.added_files_count, manifest.existing_files_count, manifest.deleted_files_count
     assert counts == (len(files), 0, 0)
@@ -341,24 +347,24 @@ def test_copies_are_described_as_what_they_are_copies_of(
 @relaxed
 @given(files=FILES, new=st.lists(_written(), max_size=3), cut=st.integers(0, 6))
 def test_manifest_files_describe_their_entries(
-    shelf: Shelf, version: int, files: list[NewDataFile], new: list[NewDataFile], cut: int
+    folder: ManifestFolder, version: int, files: list[NewDataFile], new: list[NewDataFile], cut: int
 ) -> None:
     """Counts, rows, the lowest sequence number, length and partition summaries are those that PyIceberg would write."""
-    entries = read(shelf, shelf.write(version, added=files))
-    (manifest,) = shelf.write(version, snapshot_id=99, added=new, existing=entries[cut:], deleted=entries[:cut])
+    entries = read(folder, folder.write(version, added=files))
+    (manifest,) = folder.write(version, snapshot_id=99, added=new, existing=entries[cut:], deleted=entries[:cut])
     old, gone = entries[cut:], entries[:cut]
     assert (manifest.added_files_count, manifest.added_rows_count) == (len(new), sum(f.rows for f in new))
     assert (manifest.existing_files_count, manifest.existing_rows_count) == (len(old), sum(e.rows for e in old))
     assert (manifest.deleted_files_count, manifest.deleted_rows_count) == (len(gone), sum(e.rows for e in gone))
     assert manifest.added_snapshot_id == 99
     assert manifest.partition_spec_id == 0
-    assert manifest.manifest_length == len(shelf.io.new_input(manifest.manifest_path))
+    assert manifest.manifest_length == len(folder.io.new_input(manifest.manifest_path))
     live = [e.sequence_number or 0 for e in old] + [f.sequence_number for f in new if f.sequence_number is not None]
     if version > 1:
         assert manifest.sequence_number == SEQUENCE + 1
         assert manifest.min_sequence_number == min(live, default=SEQUENCE + 1)
     records = [Record(*values) for values in [e.values for e in entries] + [f.partition.values for f in new]]
-    expected = construct_partition_summaries(SPEC, shelf.table(version).schema(), records)
+    expected = construct_partition_summaries(SPEC, folder.table(version).schema(), records)
     assert [plain(s) for s in manifest.partitions or []] == [
         without_zero_sign(s, manifest, i) for i, s in enumerate(expected)
     ]
@@ -369,132 +375,132 @@ def _file(i: int, **more: Any) -> NewDataFile:
     return replace(made, **more)
 
 
-def test_doubles_keep_their_precision(shelf: Shelf) -> None:
+def test_doubles_keep_their_precision(folder: ManifestFolder) -> None:
     """A double partition value is read and copied exactly, which PyIceberg 0.12.0's compiled decoder does not do."""
     values = (None, 1, None, None, 0.1, *[None] * 9)
-    listed = shelf.write(2, added=[_file(1, partition=PartitionKey(0, values))])
-    assert [e.values for e in read(shelf, listed)] == [values]
+    listed = folder.write(2, added=[_file(1, partition=PartitionKey(0, values))])
+    assert [e.values for e in read(folder, listed)] == [values]
     assert listed[0].partitions is not None
     assert listed[0].partitions[4].lower_bound == to_bytes(DoubleType(), 0.1)
 
 
 @pytest.mark.parametrize(("first", "second"), [(1, 2), (2, 2)])
-def test_other_encodings_keep_a_manifest_of_their_own(shelf: Shelf, first: int, second: int) -> None:
+def test_other_encodings_keep_a_manifest_of_their_own(folder: ManifestFolder, first: int, second: int) -> None:
     """Entries of v1 or PyIceberg's manifests are copied under their own schema, new files go where most entries are."""
-    foreign = read(shelf, [shelf.write_by_pyiceberg(first, [_file(i) for i in range(3)])])
-    ours = read(shelf, shelf.write(second, added=[_file(i) for i in range(10, 15)]))
-    listed = shelf.write(2, snapshot_id=99, added=[_file(20)], existing=[*foreign, *ours])
-    assert [len(fetched(shelf, [m])) for m in listed] == [3, 6]
-    after = {e.data_file.file_path: e for e in fetched(shelf, listed)}
+    foreign = read(folder, [folder.write_by_pyiceberg(first, [_file(i) for i in range(3)])])
+    ours = read(folder, folder.write(second, added=[_file(i) for i in range(10, 15)]))
+    listed = folder.write(2, snapshot_id=99, added=[_file(20)], existing=[*foreign, *ours])
+    assert [len(fetched(folder, [m])) for m in listed] == [3, 6]
+    after = {e.data_file.file_path: e for e in fetched(folder, listed)}
     assert set(after) == {f"file:///w/{i}.parquet" for i in [*range(3), *range(10, 15), 20]}
     numbers = {e.sequence_number for path, e in after.items() if path in {f.path for f in foreign}}
     assert numbers == {0 if first == 1 else SEQUENCE}
-    again = shelf.write(2, snapshot_id=100, added=[_file(30)], existing=read(shelf, listed[:1]))
-    assert fetched(shelf, again)[0].data_file.file_path == "file:///w/30.parquet"
-    assert [of_ours(e) for e in read(shelf, again)] == [of_pyiceberg(e) for e in fetched(shelf, again)]
+    again = folder.write(2, snapshot_id=100, added=[_file(30)], existing=read(folder, listed[:1]))
+    assert fetched(folder, again)[0].data_file.file_path == "file:///w/30.parquet"
+    assert [of_ours(e) for e in read(folder, again)] == [of_pyiceberg(e) for e in fetched(folder, again)]
 
 
-def test_manifests_are_cut_at_the_target_size(shelf: Shelf) -> None:
+def test_manifests_are_cut_at_the_target_size(folder: ManifestFolder) -> None:
     """No manifest exceeds `commit.manifest.target-size-bytes`, and together they hold everything in order."""
-    table = shelf.table(2, properties={"commit.manifest.target-size-bytes": "150000"})
+    table = folder.table(2, properties={"commit.manifest.target-size-bytes": "150000"})
     bounds = {k: bytes([k]) * 16 for k in range(1, 15)}
     files = [_file(i, path=f"file:///w/{uuid5(NAMESPACE_URL, str(i))}", lower_bounds=bounds) for i in range(4000)]
-    made = write_manifests(shelf.io, table.metadata, 0, SNAPSHOT, shelf.new_path, added=files)
+    made = write_manifests(folder.io, table.metadata, 0, SNAPSHOT, folder.new_path, added=files)
     assert len(made) > 1
     assert all(m.manifest_length <= 150_000 for m in made)
     assert sum(m.added_files_count or 0 for m in made) == 4000
     assert len({m.manifest_path for m in made}) == len(made)
-    assert [e.path for e in read(shelf, made)] == [f.path for f in files]
+    assert [e.path for e in read(folder, made)] == [f.path for f in files]
     later = made[1].partitions
     assert later is not None
     assert later[1].lower_bound == to_bytes(IntegerType(), made[0].added_files_count)
 
 
-def test_a_list_assigns_sequence_numbers_to_its_own_manifests(shelf: Shelf) -> None:
+def test_a_list_assigns_sequence_numbers_to_its_own_manifests(folder: ManifestFolder) -> None:
     """Manifests of the listed snapshot get its sequence number in the result, those of older snapshots keep theirs."""
-    table = shelf.table(2)
+    table = folder.table(2)
     made = write_manifests(
-        shelf.io, table.metadata, 0, SNAPSHOT, shelf.new_path, added=[_file(1), _file(2, sequence_number=2)]
+        folder.io, table.metadata, 0, SNAPSHOT, folder.new_path, added=[_file(1), _file(2, sequence_number=2)]
     )
     first = write_list(
-        table.metadata, shelf.io, shelf.new_path(), made, snapshot_id=SNAPSHOT, parent_id=None, sequence_number=6
+        table.metadata, folder.io, folder.new_path(), made, snapshot_id=SNAPSHOT, parent_id=None, sequence_number=6
     )
     assert [(m.sequence_number, m.min_sequence_number) for m in made] == [(UNASSIGNED_SEQ, 2)]
     assert [(m.sequence_number, m.min_sequence_number) for m in first] == [(6, 2)]
-    more = write_manifests(shelf.io, table.metadata, 0, 78, shelf.new_path, added=[_file(3)])
-    location = shelf.new_path()
+    more = write_manifests(folder.io, table.metadata, 0, 78, folder.new_path, added=[_file(3)])
+    location = folder.new_path()
     second = write_list(
-        table.metadata, shelf.io, location, [*more, *first], snapshot_id=78, parent_id=SNAPSHOT, sequence_number=7
+        table.metadata, folder.io, location, [*more, *first], snapshot_id=78, parent_id=SNAPSHOT, sequence_number=7
     )
-    listed = list(read_manifest_list(shelf.io.new_input(location)))
+    listed = list(read_manifest_list(folder.io.new_input(location)))
     for manifests in (second, listed):
         assert [(m.sequence_number, m.min_sequence_number) for m in manifests] == [(7, 7), (6, 2)]
-    assert [e.sequence_number for e in read(shelf, listed)] == [7, 6, 2]
+    assert [e.sequence_number for e in read(folder, listed)] == [7, 6, 2]
 
 
-def test_old_specs_keep_their_own_manifests(shelf: Shelf) -> None:
+def test_old_specs_keep_their_own_manifests(folder: ManifestFolder) -> None:
     """Entries of a spec that is no longer the default are written with that spec and its partition values."""
-    table = shelf._catalog.create_table("db.evolved", SCHEMA, partition_spec=SPEC)
+    table = folder._catalog.create_table("db.evolved", SCHEMA, partition_spec=SPEC)
     with table.update_spec() as update:
         update.remove_field("p_text")
-    old = read(shelf, shelf.write(2, added=[_file(1)]))
-    made = write_manifests(shelf.io, table.metadata, 0, SNAPSHOT, shelf.new_path, existing=old)
+    old = read(folder, folder.write(2, added=[_file(1)]))
+    made = write_manifests(folder.io, table.metadata, 0, SNAPSHOT, folder.new_path, existing=old)
     assert [(m.partition_spec_id, len(m.partitions or [])) for m in made] == [(0, 14)]
-    assert [e.values for e in read(shelf, made)] == [e.values for e in old]
+    assert [e.values for e in read(folder, made)] == [e.values for e in old]
     with pytest.raises(ValueError, match="is of partition spec 0, the manifest of spec 1"):
-        write_manifests(shelf.io, table.metadata, 1, SNAPSHOT, shelf.new_path, added=[_file(1)])
+        write_manifests(folder.io, table.metadata, 1, SNAPSHOT, folder.new_path, added=[_file(1)])
 
 
-def test_unpartitioned_tables(shelf: Shelf) -> None:
+def test_unpartitioned_tables(folder: ManifestFolder) -> None:
     """Without partition fields values are empty and there are no summaries."""
     spec = PartitionSpec(spec_id=0)
-    listed = shelf.write(2, spec=spec, added=[_file(1, partition=PartitionKey(0))])
-    assert [e.values for e in read(shelf, listed)] == [()]
+    listed = folder.write(2, spec=spec, added=[_file(1, partition=PartitionKey(0))])
+    assert [e.values for e in read(folder, listed)] == [()]
     assert not listed[0].partitions
 
 
-def test_values_that_do_not_fit_are_refused(shelf: Shelf) -> None:
+def test_values_that_do_not_fit_are_refused(folder: ManifestFolder) -> None:
     """Too few partition values raise instead of writing a manifest that nobody can read."""
     with pytest.raises(ValueError, match="argument 2 is shorter"):
-        shelf.write(2, added=[_file(1, partition=PartitionKey(0, (1, 2)))])
+        folder.write(2, added=[_file(1, partition=PartitionKey(0, (1, 2)))])
 
 
-def test_format_v3_is_refused(shelf: Shelf) -> None:
+def test_format_v3_is_refused(folder: ManifestFolder) -> None:
     """Format v3 needs row ids that are not written here, so it is refused before anything is written."""
     metadata = new_table_metadata(SCHEMA, SPEC, UNSORTED_SORT_ORDER, "file:///w", {"format-version": "3"})
     with pytest.raises(UnsupportedTable, match="format v3: only v1 and v2 are supported"):
-        write_manifests(shelf.io, metadata, 0, SNAPSHOT, shelf.new_path, added=[_file(1)])
+        write_manifests(folder.io, metadata, 0, SNAPSHOT, folder.new_path, added=[_file(1)])
 
 
-def test_an_entry_without_sequence_number_is_refused(shelf: Shelf) -> None:
+def test_an_entry_without_sequence_number_is_refused(folder: ManifestFolder) -> None:
     """An EXISTING entry of v2 that lacks its sequence number is not made worse by copying it."""
-    (entry,) = read(shelf, shelf.write(2, added=[_file(1)]))
+    (entry,) = read(folder, folder.write(2, added=[_file(1)]))
     entry.sequence_number = None
     with pytest.raises(UnsupportedTable, match=r"1\.parquet': its manifest entry has no sequence number"):
-        shelf.write(2, existing=[entry])
+        folder.write(2, existing=[entry])
 
 
-def test_nothing_to_write_writes_nothing(shelf: Shelf) -> None:
+def test_nothing_to_write_writes_nothing(folder: ManifestFolder) -> None:
     """No files, no manifest."""
-    metadata = shelf.table(2).metadata
-    assert write_manifests(shelf.io, metadata, 0, SNAPSHOT, shelf.new_path) == []
+    metadata = folder.table(2).metadata
+    assert write_manifests(folder.io, metadata, 0, SNAPSHOT, folder.new_path) == []
 
 
-def test_delete_manifests_tell_what_they_delete(shelf: Shelf) -> None:
+def test_delete_manifests_tell_what_they_delete(folder: ManifestFolder) -> None:
     """Of delete files the bounds of the deleted paths and the columns of equality deletes are read."""
-    table = shelf.table(2)
-    path = shelf.new_path()
+    table = folder.table(2)
+    path = folder.new_path()
     low, high = b"file:///w/1.parquet", b"file:///w/9.parquet"
     positions = data_file(_file(1, lower_bounds={2147483546: low}, upper_bounds={2147483546: high, 2147483545: b"x"}))
     equality = data_file(_file(2))
     positions[0], equality[0], equality[14] = DataFileContent.POSITION_DELETES, DataFileContent.EQUALITY_DELETES, [2, 3]
-    out = write_manifest(2, table.spec(), table.schema(), shelf.io.new_output(path), SNAPSHOT, "deflate")
+    out = write_manifest(2, table.spec(), table.schema(), folder.io.new_output(path), SNAPSHOT, "deflate")
     with out:
         for file in (positions, equality):
             out.add(ManifestEntry.from_args(sequence_number=4, data_file=file))
     written = out.to_manifest_file()
     manifest = ManifestFile(*[ManifestContent.DELETES if i == 3 else written[i] for i in range(len(written))])
-    first, second = ManifestStore().facts(shelf.io, manifest).deletes()
+    first, second = ManifestStore().facts(folder.io, manifest).deletes()
     assert (first.path, first.rows, first.file_format) == (_file(1).path, _file(1).rows, "PARQUET")
     assert (first.equality_ids, first.lowest_path, first.highest_path) == ((), low.decode(), high.decode())
     assert (second.equality_ids, second.lowest_path, second.highest_path) == ((2, 3), None, None)
@@ -525,32 +531,32 @@ def file_of(entry: Entry, manifest: ManifestFile) -> FileFact:
 @relaxed
 @given(files=FILES, new=st.lists(_written(), max_size=3), cut=st.integers(0, 6))
 def test_facts_are_those_of_the_entries(
-    shelf: Shelf, version: int, files: list[NewDataFile], new: list[NewDataFile], cut: int
+    folder: ManifestFolder, version: int, files: list[NewDataFile], new: list[NewDataFile], cut: int
 ) -> None:
     """Row by row, with what they inherit from the list that names the manifest, whoever wrote it."""
-    entries, store = read(shelf, [shelf.write_by_pyiceberg(version, files)]), ManifestStore()
+    entries, store = read(folder, [folder.write_by_pyiceberg(version, files)]), ManifestStore()
     for manifest in (
-        *shelf.write(version, snapshot_id=99, added=new, existing=entries[cut:], deleted=entries[:cut]),
-        *(shelf.write_by_pyiceberg(version, files, status) for status in (ADDED, EXISTING, DELETED)),
+        *folder.write(version, snapshot_id=99, added=new, existing=entries[cut:], deleted=entries[:cut]),
+        *(folder.write_by_pyiceberg(version, files, status) for status in (ADDED, EXISTING, DELETED)),
     ):
         number = manifest.sequence_number + version - 1
         later = ManifestFile(*[number if i == 4 else manifest[i] for i in range(len(manifest))])
         for listed in (manifest, later):
-            found, whole = store.facts(shelf.io, listed), read(shelf, [listed], live_only=False)
+            found, whole = store.facts(folder.io, listed), read(folder, [listed], live_only=False)
             live = [e.status != DELETED for e in whole]
             assert found.columns.status.tolist() == [e.status for e in whole]
             assert found.snapshot_ids.tolist() == [e.snapshot_id for e in whole]
             assert [shown(f) for f in found.files(np.arange(len(whole)))] == [shown(file_of(e, listed)) for e in whole]
             assert found.live.tolist() == np.flatnonzero(live).tolist()
             assert found.paths() == [e.path for e in whole if e.status != DELETED]
-            metrics = [metrics for _, metrics in read_metrics(shelf.io, listed.manifest_path)]
+            metrics = [metrics for _, metrics in read_metrics(folder.io, listed.manifest_path)]
             assert [m.rows for m in metrics] == [e.rows for e in whole if e.status != DELETED]
             assert len(set(map(repr, found.keys))) == len({repr(file_of(e, listed).partition) for e in whole})
 
 
-def changes(shelf: Shelf, manifest: ManifestFile) -> list[tuple[int, str]]:
+def changes(folder: ManifestFolder, manifest: ManifestFile) -> list[tuple[int, str]]:
     """Status and path of the entries that were added or deleted."""
-    found = read_facts(shelf.io, manifest, changes_only=True).columns
+    found = read_facts(folder.io, manifest, changes_only=True).columns
     return list(zip(found.status.tolist(), found.paths.at(np.arange(len(found.status))), strict=True))
 
 
@@ -562,78 +568,78 @@ BY_POSITION = _deletes(1, deletes_of="file:///w/9.parquet", sequence_number=4)
 BY_EQUALITY = _deletes(2, equality_ids=(2, 3))
 
 
-def test_new_delete_files_read_back(shelf: Shelf) -> None:
+def test_new_delete_files_read_back(folder: ManifestFolder) -> None:
     """PyIceberg reads the content and the columns of equality deletes; a file without a number inherits it."""
-    (listed,) = shelf.write(2, added=[BY_POSITION, BY_EQUALITY], content=ManifestContent.DELETES)
+    (listed,) = folder.write(2, added=[BY_POSITION, BY_EQUALITY], content=ManifestContent.DELETES)
     assert (listed.content, listed.added_files_count, listed.added_rows_count) == (ManifestContent.DELETES, 2, 23)
-    found = fetched(shelf, [listed])
+    found = fetched(folder, [listed])
     content = [(entry.data_file.content, entry.data_file.equality_ids) for entry in found]
     assert content == [(DataFileContent.POSITION_DELETES, None), (DataFileContent.EQUALITY_DELETES, [2, 3])]
-    deletes = ManifestStore().facts(shelf.io, listed).deletes()
+    deletes = ManifestStore().facts(folder.io, listed).deletes()
     known = [(each.sequence_number, each.equality_ids, each.referenced_path) for each in deletes]
     assert known == [(4, (), "file:///w/9.parquet"), (SEQUENCE + 1, (2, 3), None)]
 
 
-def test_equality_deletes_keep_their_columns_beside_entries_that_have_none(shelf: Shelf) -> None:
+def test_equality_deletes_keep_their_columns_beside_entries_that_have_none(folder: ManifestFolder) -> None:
     """They are not encoded as in a manifest whose entries have no place for the columns."""
-    target = Target(shelf.io, shelf.table(2).metadata, SNAPSHOT, 0, shelf.new_path, ManifestContent.DELETES)
+    target = Target(folder.io, folder.table(2).metadata, SNAPSHOT, 0, folder.new_path, ManifestContent.DELETES)
     own = target.own_schema.avro
     record = {**own, "fields": [field for field in own["fields"] if field["field-id"] != 135]}
     stream = ManifestStream(target, DataFileSchema(structure(record), record))
     stream.add([BY_POSITION])
-    old = read(shelf, stream.finish())
-    listed = shelf.write(2, added=[BY_EQUALITY], existing=old, content=ManifestContent.DELETES)
-    deletes = [each for manifest in listed for each in ManifestStore().facts(shelf.io, manifest).deletes()]
+    old = read(folder, stream.finish())
+    listed = folder.write(2, added=[BY_EQUALITY], existing=old, content=ManifestContent.DELETES)
+    deletes = [each for manifest in listed for each in ManifestStore().facts(folder.io, manifest).deletes()]
     assert {each.path: each.equality_ids for each in deletes} == {BY_POSITION.path: (), BY_EQUALITY.path: (2, 3)}
 
 
-def test_delete_files_are_refused_in_format_v1(shelf: Shelf) -> None:
+def test_delete_files_are_refused_in_format_v1(folder: ManifestFolder) -> None:
     """Its manifests cannot say that a file is one of deletes."""
     with pytest.raises(UnsupportedTable, match="Cannot write delete manifests of Iceberg format v1: only v2 is"):
-        shelf.write(1, added=[BY_EQUALITY], content=ManifestContent.DELETES)
+        folder.write(1, added=[BY_EQUALITY], content=ManifestContent.DELETES)
 
 
 @pytest.mark.parametrize("version", [1, 2])
 @relaxed
 @given(files=FILES, new=st.lists(_written(), max_size=3), cut=st.integers(0, 6))
 def test_changes_are_what_was_added_and_deleted(
-    shelf: Shelf, version: int, files: list[NewDataFile], new: list[NewDataFile], cut: int
+    folder: ManifestFolder, version: int, files: list[NewDataFile], new: list[NewDataFile], cut: int
 ) -> None:
     """Whatever the order of the entries; those that stay are left out."""
-    entries = read(shelf, [shelf.write_by_pyiceberg(version, files)])
+    entries = read(folder, [folder.write_by_pyiceberg(version, files)])
     for manifest in (
-        *shelf.write(version, snapshot_id=99, added=new, existing=entries[cut:], deleted=entries[:cut]),
-        *(shelf.write_by_pyiceberg(version, files, status) for status in (ADDED, EXISTING, DELETED)),
+        *folder.write(version, snapshot_id=99, added=new, existing=entries[cut:], deleted=entries[:cut]),
+        *(folder.write_by_pyiceberg(version, files, status) for status in (ADDED, EXISTING, DELETED)),
     ):
-        whole = [e for e in read(shelf, [manifest], live_only=False) if e.status != EXISTING]
-        assert changes(shelf, manifest) == [(e.status, e.path) for e in whole]
+        whole = [e for e in read(folder, [manifest], live_only=False) if e.status != EXISTING]
+        assert changes(folder, manifest) == [(e.status, e.path) for e in whole]
 
 
-def test_reading_changes_ends_with_the_last_of_them(shelf: Shelf) -> None:
+def test_reading_changes_ends_with_the_last_of_them(folder: ManifestFolder) -> None:
     """What a manifest keeps is not even decompressed, unless the manifest does not say how many changes it has."""
     kept = [_file(i, path=f"file:///w/{uuid5(NAMESPACE_URL, str(i))}") for i in range(3000)]
-    old = read(shelf, shelf.write(2, added=kept))
-    (manifest,) = shelf.write(2, snapshot_id=99, added=[_file(5000)], existing=old[1:], deleted=old[:1])
+    old = read(folder, folder.write(2, added=kept))
+    (manifest,) = folder.write(2, snapshot_id=99, added=[_file(5000)], existing=old[1:], deleted=old[:1])
     place = Path(manifest.manifest_path.removeprefix("file://"))
     whole = place.read_bytes()
     place.write_bytes(whole[:-1000] + bytes(1000))
-    assert changes(shelf, manifest) == [(ADDED, "file:///w/5000.parquet"), (DELETED, kept[0].path)]
+    assert changes(folder, manifest) == [(ADDED, "file:///w/5000.parquet"), (DELETED, kept[0].path)]
     with pytest.raises(TableError, match=r"cut off or damaged|does not decompress"):
-        read(shelf, [manifest])
+        read(folder, [manifest])
     uncounted = ManifestFile(*[None if i == 7 else manifest[i] for i in range(len(manifest))])
     assert uncounted.added_files_count is None
     with pytest.raises(TableError, match=r"cut off or damaged|does not decompress"):
-        changes(shelf, uncounted)
+        changes(folder, uncounted)
     place.write_bytes(whole)
-    assert len(changes(shelf, uncounted)) == 2
-    (untouched,) = shelf.write(2, snapshot_id=99, existing=old)
+    assert len(changes(folder, uncounted)) == 2
+    (untouched,) = folder.write(2, snapshot_id=99, existing=old)
     Path(untouched.manifest_path.removeprefix("file://")).unlink()
-    assert changes(shelf, untouched) == [], "a manifest without changes is not opened"
+    assert changes(folder, untouched) == [], "a manifest without changes is not opened"
 
 
-def test_a_damaged_manifest_is_named(shelf: Shelf) -> None:
+def test_a_damaged_manifest_is_named(folder: ManifestFolder) -> None:
     """A manifest that is cut off, has no schema or has entries that do not decode raises a TableError with its path."""
-    (manifest,) = shelf.write(2, added=[_file(1)])
+    (manifest,) = folder.write(2, added=[_file(1)])
     place = Path(manifest.manifest_path.removeprefix("file://"))
     whole = place.read_bytes()
     schema = ContainerReader(whole, "m").metadata["avro.schema"]
@@ -644,17 +650,17 @@ def test_a_damaged_manifest_is_named(shelf: Shelf) -> None:
     for damaged in (whole[:-3], nameless.finish(), overlong.finish()):
         place.write_bytes(damaged)
         with pytest.raises(TableError, match="Cannot read file:///") as raised:
-            read(shelf, [manifest])
+            read(folder, [manifest])
         assert raised.value.facts == {"path": manifest.manifest_path}
 
 
 @pytest.mark.parametrize("collects", [True, False])
-def test_the_garbage_collector_is_the_callers(shelf: Shelf, collects: bool) -> None:
+def test_the_garbage_collector_is_the_callers(folder: ManifestFolder, collects: bool) -> None:
     """Reading and writing manifests turn it neither off nor on, not even while an iteration is suspended."""
     (gc.enable if collects else gc.disable)()
     try:
-        manifest = shelf.write(2, added=[_file(1), _file(2)])[0]
-        entries: Iterator[Entry] = read_entries(shelf.io, manifest)
+        manifest = folder.write(2, added=[_file(1), _file(2)])[0]
+        entries: Iterator[Entry] = read_entries(folder.io, manifest)
         next(entries)
         assert gc.isenabled() is collects
         rest = [(entry.path, gc.isenabled()) for entry in entries]
@@ -664,7 +670,7 @@ def test_the_garbage_collector_is_the_callers(shelf: Shelf, collects: bool) -> N
         gc.enable()
 
 
-def test_decimals_and_uuids_are_values(shelf: Shelf) -> None:
+def test_decimals_and_uuids_are_values(folder: ManifestFolder) -> None:
     """Partition values keep the types of PyIceberg's partition records."""
     values = (
         None,
@@ -682,6 +688,6 @@ def test_decimals_and_uuids_are_values(shelf: Shelf) -> None:
         None,
         Decimal("0.001"),
     )
-    listed = shelf.write(2, added=[_file(1, partition=PartitionKey(0, values))])
-    assert [e.values for e in read(shelf, listed)] == [values]
-    assert plain(fetched(shelf, listed)[0].data_file.partition) == values
+    listed = folder.write(2, added=[_file(1, partition=PartitionKey(0, values))])
+    assert [e.values for e in read(folder, listed)] == [values]
+    assert plain(fetched(folder, listed)[0].data_file.partition) == values

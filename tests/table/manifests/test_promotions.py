@@ -116,7 +116,7 @@ def _file(values: tuple[Any, ...]) -> NewDataFile:
     )  # fmt: skip
 
 
-class Bench:
+class ManifestFolder:
     """Manifests in a folder."""
 
     def __init__(self, folder: Path) -> None:
@@ -148,10 +148,10 @@ class Bench:
             manifest.sequence_number = 5
         return manifests
 
-    def ours(self, manifests: Sequence[ManifestFile]) -> dict[str, tuple[Any, ...]]:
+    def read_by_icesize(self, manifests: Sequence[ManifestFile]) -> dict[str, tuple[Any, ...]]:
         return {e.path: e.values for m in manifests for e in read_entries(self.io, m, live_only=False)}
 
-    def theirs(self, manifests: Sequence[ManifestFile]) -> dict[str, tuple[Any, ...]]:
+    def read_by_pyiceberg(self, manifests: Sequence[ManifestFile]) -> dict[str, tuple[Any, ...]]:
         """As PyIceberg 0.12.0 reads them: its compiled decoder rounds doubles."""
         entries = [e for m in manifests for e in m.fetch_manifest_entry(self.io, discard_deleted=False)]
         return {e.data_file.file_path: tuple(e.data_file.partition._data) for e in entries}
@@ -165,8 +165,8 @@ class Bench:
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    return Bench(tmp_path)
+def folder(tmp_path: Path) -> ManifestFolder:
+    return ManifestFolder(tmp_path)
 
 
 @np.errstate(over="ignore")
@@ -177,21 +177,21 @@ def _rounded(found: dict[str, tuple[Any, ...]]) -> dict[str, list[Any]]:
 @pytest.mark.parametrize("version", [1, 2])
 @relaxed
 @given(history=stages(), gone=st.integers(0, 3))
-def test_values_outlive_any_promotions(bench: Bench, version: int, history: list[Stage], gone: int) -> None:
+def test_values_outlive_any_promotions(folder: ManifestFolder, version: int, history: list[Stage], gone: int) -> None:
     """Rewritten with files of today, entries of any age have their values, and one manifest for each writer's form."""
     now = history[-1]
     metadata = _metadata(now, version, _identities(now))
-    old = [entry for stage in history for entry in bench.of(stage, version)]
+    old = [entry for stage in history for entry in folder.of(stage, version)]
     new = [_file(values) for values in now.files]
     expected = {e.path: e.values for e in old} | {f.path: f.partition.values for f in new}
-    written = bench.write(metadata, new, existing=old[gone:], deleted=old[:gone])
+    written = folder.write(metadata, new, existing=old[gone:], deleted=old[:gone])
     assert len(written) <= len({stage.by_icesize for stage in history})
-    assert bench.ours(written) == expected
-    assert _rounded(bench.theirs(written)) == _rounded(expected)
+    assert folder.read_by_icesize(written) == expected
+    assert _rounded(folder.read_by_pyiceberg(written)) == _rounded(expected)
     statistics = {e.path: (e.rows, e.size_bytes) for e in old} | {f.path: (f.rows, f.size_bytes) for f in new}
-    assert {path: found[:2] for path, found in bench.statistics(written).items()} == statistics  # type: ignore[index]
+    assert {path: found[:2] for path, found in folder.statistics(written).items()} == statistics  # type: ignore[index]
     for manifest in written:
-        values = [Record(*v) for v in bench.ours([manifest]).values()]
+        values = [Record(*v) for v in folder.read_by_icesize([manifest]).values()]
         expected_ones = construct_partition_summaries(metadata.spec(), metadata.schema(), values)
         summaries = [without_zero_sign(each, manifest, i) for i, each in enumerate(expected_ones)]
         assert [plain(each) for each in manifest.partitions or []] == summaries
@@ -199,51 +199,51 @@ def test_values_outlive_any_promotions(bench: Bench, version: int, history: list
 
 @relaxed
 @given(history=stages())
-def test_entries_of_any_age_are_packed_together(bench: Bench, history: list[Stage]) -> None:
+def test_entries_of_any_age_are_packed_together(folder: ManifestFolder, history: list[Stage]) -> None:
     """Manifests that are put together need one file for each writer's form, and all that is known of files stays."""
     now = history[-1]
     origins = [_metadata(stage, 2, _identities(stage)) for stage in history]
     manifests: list[ManifestFile] = []
     for stage, metadata in zip(history, origins, strict=True):
-        write = bench.write if stage.by_icesize else bench.write_by_pyiceberg
+        write = folder.write if stage.by_icesize else folder.write_by_pyiceberg
         manifests += write(metadata, [_file(values) for values in stage.files])
-    entries = (e for m in manifests for e in read_entries(bench.io, m))
-    packed = bench.numbered(
-        write_manifests(bench.io, _metadata(now, 2, _identities(now)), 0, 99, bench.path, existing=entries)
+    entries = (e for m in manifests for e in read_entries(folder.io, m))
+    packed = folder.numbered(
+        write_manifests(folder.io, _metadata(now, 2, _identities(now)), 0, 99, folder.path, existing=entries)
     )
     assert len(packed) == len({stage.by_icesize for stage in history})
-    assert bench.ours(packed) == bench.ours(manifests)
-    assert bench.statistics(packed) == bench.statistics(manifests)
+    assert folder.read_by_icesize(packed) == folder.read_by_icesize(manifests)
+    assert folder.statistics(packed) == folder.statistics(manifests)
 
 
 @pytest.mark.parametrize("by_icesize", [True, False])
-def test_truncated_values_are_promoted(bench: Bench, by_icesize: bool) -> None:
+def test_truncated_values_are_promoted(folder: ManifestFolder, by_icesize: bool) -> None:
     """A truncated int keeps its value beside a truncated long that no int can hold, in the same manifest."""
     before = _metadata(Stage((IntegerType(),), False, (), by_icesize), 2, [TruncateTransform(10)])
     after = _metadata(Stage((LongType(),), False, (), by_icesize), 2, [TruncateTransform(10)])
-    first = (bench.write if by_icesize else bench.write_by_pyiceberg)(before, [_file((-20,))])
-    written = bench.write(after, [_file((3_000_000_000,))], existing=list(read_entries(bench.io, first[0])))
-    assert list(bench.ours(written).values()) == [(3_000_000_000,), (-20,)]
-    assert bench.theirs(written) == bench.ours(written)
+    first = (folder.write if by_icesize else folder.write_by_pyiceberg)(before, [_file((-20,))])
+    written = folder.write(after, [_file((3_000_000_000,))], existing=list(read_entries(folder.io, first[0])))
+    assert list(folder.read_by_icesize(written).values()) == [(3_000_000_000,), (-20,)]
+    assert folder.read_by_pyiceberg(written) == folder.read_by_icesize(written)
     assert len(written) == 1
 
 
-def test_values_of_a_dropped_column_stay(bench: Bench) -> None:
+def test_values_of_a_dropped_column_stay(folder: ManifestFolder) -> None:
     """Where a partition field has no type any more its entries keep theirs: nothing of what they say is lost."""
     before = _metadata(Stage((IntegerType(), StringType()), False, (), True), 1, [IdentityTransform()])
-    (first,) = bench.write(before, [_file((7,))])
+    (first,) = folder.write(before, [_file((7,))])
     schema = Schema(NestedField(2, "c2", StringType()), schema_id=1)
     after = before.model_copy(update={"schemas": [before.schema(), schema], "current_schema_id": 1})
-    written = bench.write(after, [], existing=list(read_entries(bench.io, first)))
-    assert list(bench.ours(written).values()) == [(7,)]
-    assert bench.theirs(written) == bench.ours(written)
+    written = folder.write(after, [], existing=list(read_entries(folder.io, first)))
+    assert list(folder.read_by_icesize(written).values()) == [(7,)]
+    assert folder.read_by_pyiceberg(written) == folder.read_by_icesize(written)
 
 
-def test_void_values_go_anywhere(bench: Bench) -> None:
+def test_void_values_go_anywhere(folder: ManifestFolder) -> None:
     """A void field has no values, so entries and new files share a manifest however its column was promoted."""
     before = _metadata(Stage((IntegerType(),), False, (), True), 1, [VoidTransform()])
     after = _metadata(Stage((LongType(),), False, (), True), 1, [VoidTransform()])
-    (first,) = bench.write(before, [_file((None,))])
-    written = bench.write(after, [_file((None,))], existing=list(read_entries(bench.io, first)))
-    assert list(bench.ours(written).values()) == [(None,), (None,)]
+    (first,) = folder.write(before, [_file((None,))])
+    written = folder.write(after, [_file((None,))], existing=list(read_entries(folder.io, first)))
+    assert list(folder.read_by_icesize(written).values()) == [(None,), (None,)]
     assert len(written) == 1
