@@ -29,13 +29,13 @@ _MAGIC = b"Obj\x01"
 _SYNC_BYTES = 16
 _DEFLATE_LEVEL = 3
 _DAMAGE = (EOFError, MemoryError, OverflowError, SystemError, ValueError)
-"""Errors of damaged bytes: those of decoders, and ValueError of `avro_values` for numbers out of bounds and for UUIDs.
+"""Errors of damaged bytes: the decoders', and ValueError of `avro_values`, for numbers out of bounds and UUIDs.
 
 Decoders raise MemoryError, OverflowError and SystemError for lengths that are too large or negative. No decoder raises
 IndexError, KeyError or TypeError: these are bugs of icesize.
 """
 BLOCK_BYTES = 64_000
-"""Encoded bytes of a full block before compression: the default of Java's Avro writer."""
+"""Encoded bytes at which a block is full, before compression: the default of Java's Avro writer."""
 
 Record = TypeVar("Record")
 
@@ -45,10 +45,10 @@ def read_records(
 ) -> Iterator[Record]:
     """Yield the records of an Avro file, read by the function that `reader` returns for the schema in its header.
 
-    That function receives a decoder at the position of a record, and the bytes of the block. Python's garbage collector
-    stays on, because its setting belongs to the caller. Without it, reading more than 100,000 entries would take a
-    sixth less time; fewer entries take the same time. Raises `TableError` for a damaged file, and what `io` raises for
-    a missing one.
+    That function receives a decoder at the position of a record, and the bytes that it decodes. The setting of Python's
+    garbage collector stays unchanged, because it belongs to the caller. Without it, keeping more than 100,000
+    entries would take a sixth less time; fewer entries take the same time. Raises `TableError` for a damaged file, and
+    what `io` raises for a missing one.
     """
     with io.new_input(location).open() as stream:
         container = ContainerReader(stream.read(), location)

@@ -33,8 +33,8 @@ _PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "b
 _NAMED = frozenset({"record", "enum", "fixed"})
 _LARGEST = 2**63 - 1
 _AT_ONCE = 200
-"""Items of a block that one call reads. The compiled decoder checks only at the start of a call that bytes are left, and
-allocates memory for all items, so with a damaged count it would read far past the end of its bytes."""
+"""Items of a block that are read by one call. The compiled decoder looks only at the start of a call whether bytes are
+left, and takes memory for all items: a damaged count would make it read far behind its bytes."""
 
 
 def inlined(schema: AvroSchema) -> AvroSchema:
@@ -299,7 +299,7 @@ def _integer_writer(kind: str, bits: int) -> Callable[[bytearray, int], None]:
 
 
 write_long: Callable[[bytearray, int], None] = _integer_writer("long", 64)
-"""Appends a long: zigzag, seven bits per byte, low bits first. Raises ValueError for a number of more than 64 bits."""
+"""Append a long: zigzag, seven bits per byte, low bits first. Raises ValueError for a number of more than 64 bits."""
 
 
 def write_bytes(out: bytearray, value: bytes) -> None:

@@ -16,7 +16,7 @@ from icesize.planning.files import DeleteFile, FileFact, PartitionKey, SkipReaso
 from icesize.table.manifests.store import ManifestStore
 
 _DELETE_BYTES = 500
-"""Approximate memory of a `DeleteFile` in bytes."""
+"""Memory of a delete file as a value, about."""
 
 
 def read_deletes(store: ManifestStore, io: FileIO, manifest: ManifestFile) -> tuple[DeleteFile, ...]:

@@ -122,7 +122,10 @@ _FILE_PATH = 100
 
 @lru_cache(maxsize=64)
 def _compiled(schema_json: str) -> Callable[[BinaryDecoder, bytes], Entry]:
-    """Return the function that reads entries with this schema; cached, because a table's manifests share few schemas."""
+    """Return the function that reads entries with this schema.
+
+    The function is cached, because the manifests of a table share few schemas.
+    """
     record, read_row = row_reader(schema_json, PLACES)
     schema = DataFileSchema(structure(record), record)
 

@@ -28,7 +28,7 @@ from icesize.table.manifests.entries import ADDED, DELETED, EXISTING, PLACES, ro
 Integers = NDArray[np.signedinteger[Any]]
 _Row = list[Any]
 _Target = tuple[str, tuple[int, ...], str | None, str | None, str | None]
-"""File format, equality ids, referenced path, and lower and upper bound of the paths of a delete file."""
+"""File format, equality ids, referenced path and bounds of the paths of a delete file."""
 T = TypeVar("T")
 
 # Indexes in a row after `PLACES`: the targets of delete files, and the column metrics of data files in the order of the
@@ -39,7 +39,7 @@ _METRIC_PLACES = ((110, 10), (137, 11), (125, 12), (128, 13), (109, 14))
 _OBSTACLES = (None, SkipReason.NOT_PARQUET, SkipReason.ENCRYPTED)
 _DELETED_PATH = 2147483546  # Iceberg's field id of `file_path` in position delete files
 _UNKNOWN = -1
-"""Marks a sequence number or a snapshot id that an entry inherits from its manifest."""
+"""Stands for a sequence number or a snapshot id that an entry leaves to its manifest."""
 _KEY_BYTES = 250
 _ROWS_AT_ONCE = 50
 _INT32 = np.iinfo(np.int32)
@@ -121,7 +121,7 @@ def _dictionary(spec_id: int, values: Sequence[tuple[object, ...]]) -> tuple[tup
     """Return the distinct partitions in order of their first file, and the index of each value's partition."""
     places = {each: place for place, each in enumerate(dict.fromkeys(values))}
     if any(value == 0 and isinstance(value, float) for each in places for value in each):
-        # Python compares 0.0 and -0.0 as equal; PartitionKey keeps them apart.
+        # Python compares 0.0 and -0.0 as equal; `PartitionKey.of` makes them different.
         values = [PartitionKey.of(spec_id, each).values for each in values]
         places = {each: place for place, each in enumerate(dict.fromkeys(values))}
     return tuple(PartitionKey(spec_id, each) for each in places), _integers([places[each] for each in values])
@@ -311,7 +311,10 @@ def _with_metrics(io: FileIO, location: str) -> Iterator[tuple[_Row, FileMetrics
 
 @lru_cache(maxsize=64)
 def _compiled(schema_json: str, more: tuple[tuple[int, int], ...]) -> Callable[[BinaryDecoder, bytes], _Row]:
-    """Return the function that reads rows of entries with this schema; `more` are field ids and indexes after `PLACES`."""
+    """Return the function that reads rows of entries with this schema.
+
+    `more` are further fields to read: field ids with their indexes after `PLACES`.
+    """
     _, read = row_reader(schema_json, {**PLACES, **dict(more)})
     blank = [None] * (len(PLACES) + len(more))
 

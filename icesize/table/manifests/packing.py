@@ -17,7 +17,7 @@ from pyiceberg.manifest import ManifestContent, ManifestFile
 from icesize.table.manifests.entries import Entry, read_entries
 
 SORTED_AT_ONCE = 100_000
-"""Entries that are sorted together in memory, plus at most one manifest: about 100 MB."""
+"""Entries that are held in memory and sorted together, and at most one manifest more: some 100 MB."""
 
 
 def worth_packing(manifests: Iterable[ManifestFile], target_bytes: int) -> dict[int, list[ManifestFile]]:

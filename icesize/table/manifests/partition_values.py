@@ -162,7 +162,7 @@ _KINDS: dict[type[IcebergType], tuple[Any, Callable[[str], Any], Callable[[Any],
     BinaryType: _BYTES,
     FixedType: _BYTES,
 }
-"""For each Iceberg type: the accepted Python types, the parser of strings, and the conversion to the stored value."""
+"""Python's types that are accepted, how text is parsed, how such a value is stored."""
 _ORDINALS: dict[type[Any], Callable[[str], int]] = {
     YearTransform: lambda text: int(text) - 1970,
     MonthTransform: _months,

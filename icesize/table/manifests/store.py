@@ -22,7 +22,7 @@ from icesize.table.manifests.facts import Columns, ManifestFacts, read_facts
 T = TypeVar("T")
 
 MAX_BYTES = 2**30
-"""Approximate memory of a process for the cache: the facts of two million small files, or of ten million larger ones."""
+"""Memory of a process for this, about: the facts of two million files that are all small, or of ten million others."""
 
 
 class _Value(NamedTuple):

@@ -3,8 +3,8 @@
 Kept entries are copied as bytes under the Avro schema that they were written with. This is fast, and keeps statistics
 that icesize cannot read. Only partition values are encoded again, if a column has been promoted since. A manifest's
 header records the types of its partition values. Iceberg's promotions (int to long, float to double, a decimal of more
-digits) change these types for new manifests only, so current values may not fit an older manifest. The files of one
-call go into as few manifests as their schemas allow.
+digits) change these types for new manifests only. Current values may therefore not fit an older manifest. The files of
+one call go into as few manifests as their schemas allow.
 """
 
 from __future__ import annotations
@@ -258,7 +258,7 @@ _ENTRY_FIELDS: dict[FormatVersion, list[dict[str, Any]]] = {
 
 
 _Header = tuple[int, int | None, int | None, int | None]
-"""Status, snapshot id, data sequence number and file sequence number of an entry."""
+"""Of an entry: status, snapshot id, data sequence number and file sequence number."""
 
 
 @lru_cache(maxsize=1024)
@@ -291,7 +291,7 @@ class ManifestStream:
 
         An EXISTING entry stays unchanged, and a DELETED one is deleted by this snapshot. An ADDED one is a copy of a
         file, and inherits the sequence number of this snapshot. `data` is the data file, encoded by this stream's
-        schema. Raises UnsupportedTable for a kept entry without a sequence number in format v2.
+        schema. Raises UnsupportedTable for an EXISTING or DELETED entry of format v2 without a sequence number.
         """
         if entry.sequence_number is None and status != ADDED and self._target.version > 1:
             raise UnsupportedTable(

@@ -18,8 +18,8 @@ from icesize.table.catalog.locations import is_addressable
 from icesize.table.storage.listing import fsspec_filesystem, local_path
 
 FILES_BETWEEN_CHECKS = 1_000
-"""Files deleted between two checks of the table: the batch size of Iceberg's bulk deletes, and the most that one request
-of an object store can delete."""
+"""Files deleted between two looks at the table, as in Iceberg's bulk deletes, which is what one request of an object
+store could take."""
 
 
 @dataclass(frozen=True, slots=True)
