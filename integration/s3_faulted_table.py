@@ -28,7 +28,7 @@ _HASTE = {"s3.connect-timeout": "2", "s3.request-timeout": "2"}
 
 
 @dataclass
-class FaultedTable(FaultedTable):
+class S3Story(FaultedTable):
     """The same invariants, asked of the store itself. Spark reads by Iceberg's S3FileIO, without any proxy."""
 
     store: ObjectStore = field(kw_only=True)
@@ -94,7 +94,7 @@ def s3_faulted(
     rest_uri: str,
     endpoint: str = "",
     properties: Mapping[str, str] | None = None,
-) -> Iterator[FaultedTable]:
+) -> Iterator[S3Story]:
     """A faulted in an empty bucket. icesize goes to the store by `endpoint` when one is given; `properties` are the
     catalog client's."""
     store.empty(BUCKET)
@@ -106,7 +106,7 @@ def s3_faulted(
             catalog.drop_table(f"db.{name}")
         except NoSuchTableError:
             continue
-    faulted = FaultedTable(catalog, store.folder, spark=spark, store=store)  # type: ignore[arg-type]
+    faulted = S3Story(catalog, store.folder, spark=spark, store=store)  # type: ignore[arg-type]
     faulted.begin()
     yield faulted
     catalog.close()

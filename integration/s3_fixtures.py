@@ -16,7 +16,7 @@ from integration.object_store import (
     object_store_proxy,
     toxiproxy_server,
 )
-from integration.s3_faulted_table import BUCKET, CATALOG, FaultedTable, Network, s3_faulted
+from integration.s3_faulted_table import BUCKET, CATALOG, Network, S3Story, s3_faulted
 from integration.servers import rest_catalog
 
 STORE_LOGS = pytest.StashKey[list[Path]]()
@@ -80,14 +80,14 @@ def s3_spark(spark: SparkSession, store: ObjectStore, s3_rest_uri: str) -> Spark
 
 
 @pytest.fixture
-def in_store(s3_spark: SparkSession, store: ObjectStore, s3_rest_uri: str) -> Iterator[FaultedTable]:
+def in_store(s3_spark: SparkSession, store: ObjectStore, s3_rest_uri: str) -> Iterator[S3Story]:
     """A table in the S3 server, which icesize reaches directly."""
     with s3_faulted(s3_spark, store, s3_rest_uri) as faulted:
         yield faulted
 
 
 @pytest.fixture
-def far_away(s3_spark: SparkSession, store: ObjectStore, s3_rest_uri: str, network: Network) -> Iterator[FaultedTable]:
+def far_away(s3_spark: SparkSession, store: ObjectStore, s3_rest_uri: str, network: Network) -> Iterator[S3Story]:
     """A table in the S3 server, which icesize, the executors included, reaches by the network."""
     with s3_faulted(s3_spark, store, s3_rest_uri, network.tcp.endpoint) as faulted:
         network.heal()

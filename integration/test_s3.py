@@ -1,7 +1,7 @@
 """A whole deployment on loopback: tables in a real S3 server under Iceberg's Java REST catalog.
 
 The driver and Spark's executors write `s3://` by PyIceberg's FileIO, the REST server writes metadata and Spark reads by
-Iceberg's S3FileIO. `FaultedTable.holds` asks the store itself what is left there.
+Iceberg's S3FileIO. `S3Story.holds` asks the store itself what is left there.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pytest
 import icesize
 from icesize.environment import Environment
 from integration.object_store import ObjectStore
-from integration.s3_faulted_table import BUCKET, CATALOG, FaultedTable
+from integration.s3_faulted_table import BUCKET, CATALOG, S3Story
 from integration.tools import POLICY
 from tests.support.spark_lake import events
 
@@ -27,14 +27,14 @@ BATCHES = [events(range(60 * n, 60 * n + 60), hours=3) for n in range(6)]
 
 
 @pytest.fixture(params=["driver", "executors"])
-def writer(request: pytest.FixtureRequest, in_store: FaultedTable) -> str:
+def writer(request: pytest.FixtureRequest, in_store: S3Story) -> str:
     """Who writes the batches."""
     if request.param == "executors":
         in_store.without_driver()
     return str(request.param)
 
 
-def test_a_stream_into_s3_is_exact(in_store: FaultedTable, store: ObjectStore, writer: str) -> None:
+def test_a_stream_into_s3_is_exact(in_store: S3Story, store: ObjectStore, writer: str) -> None:
     """Batches with merges inline, by the session's own settings; k holds, and no upload is left unfinished."""
     environment = Environment(limits=in_store.limits)
     table = icesize.open(in_store.spark, f"{CATALOG}.db.events", policy=POLICY, environment=environment)
@@ -53,7 +53,7 @@ def test_a_stream_into_s3_is_exact(in_store: FaultedTable, store: ObjectStore, w
     in_store.holds()
 
 
-def test_maintenance_in_s3(in_store: FaultedTable, store: ObjectStore) -> None:
+def test_maintenance_in_s3(in_store: S3Story, store: ObjectStore) -> None:
     """Compaction, restore, expiry and orphan cleanup; what lies in the bucket is counted after each."""
     sized = in_store.sized()
     sink = sized.sink("s", query_id="q", merge="off")
@@ -79,7 +79,7 @@ def test_maintenance_in_s3(in_store: FaultedTable, store: ObjectStore) -> None:
 
 
 @pytest.mark.slow
-def test_files_of_many_parts(in_store: FaultedTable, store: ObjectStore) -> None:
+def test_files_of_many_parts(in_store: S3Story, store: ObjectStore) -> None:
     """A file is uploaded in parts of 5 MB or more; what is stored is as large as its manifest records."""
     random = Random(1)
     rows = events(range(400))

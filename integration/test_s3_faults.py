@@ -1,6 +1,6 @@
 """The network fails between icesize and a real S3 server, and between icesize and a real REST catalog.
 
-Each test puts the network right again at its end; then `FaultedTable.holds` is asserted. Tries are bounded by counting what
+Each test puts the network right again at its end; then `S3Story.holds` is asserted. Tries are bounded by counting what
 the store was asked, never by time.
 """
 
@@ -18,7 +18,7 @@ from icesize import failpoints
 from icesize.errors import IcesizeError
 from icesize.table.catalog.opening import with_timeout
 from integration.object_store import ObjectStore, ToxicProxy, Toxiproxy
-from integration.s3_faulted_table import BUCKET, FaultedTable, Network, s3_faulted
+from integration.s3_faulted_table import BUCKET, Network, S3Story, s3_faulted
 from integration.s3_proxy import Trouble
 from tests.support.spark_lake import events
 
@@ -34,7 +34,7 @@ def spoil(kind: str, stream: str, **attributes: int) -> Spoil:
     return lambda line: line.add(kind, stream, **attributes)
 
 
-def write(faulted: FaultedTable, batches: range) -> None:
+def write(faulted: S3Story, batches: range) -> None:
     """Batches of 1,500 rows in three partitions; the fourth is the first one that merges."""
     sink = faulted.sized().sink("s", query_id="q", listener=faulted.reports.append)
     for number in batches:
@@ -48,7 +48,7 @@ def most_tries(network: Network) -> int:
     return max(counts.values(), default=0)
 
 
-def check_objects_are_whole(faulted: FaultedTable) -> None:
+def check_objects_are_whole(faulted: S3Story) -> None:
     """Whatever can be seen in the bucket, of the table or not, is a Parquet file with a footer."""
     table = faulted.table()
     for location in faulted.sizes():
@@ -58,7 +58,7 @@ def check_objects_are_whole(faulted: FaultedTable) -> None:
 
 
 @pytest.fixture
-def executors(far_away: FaultedTable) -> None:
+def executors(far_away: S3Story) -> None:
     """No batch is written by the driver."""
     far_away.without_driver()
 
@@ -88,7 +88,7 @@ SINGLE = [
 
 @pytest.mark.parametrize(("kind", "method", "path", "when"), SINGLE)
 def test_a_request_that_fails_twice_is_tried_again(
-    far_away: FaultedTable, network: Network, kind: str, method: str, path: str, when: str
+    far_away: S3Story, network: Network, kind: str, method: str, path: str, when: str
 ) -> None:
     """Whether the store has done it or not, the batch and its merge land, once, after a few more requests."""
     write(far_away, range(3))
@@ -113,7 +113,7 @@ CUTS = [
 @pytest.mark.parametrize("cut", CUTS)
 @pytest.mark.parametrize("writer", ["driver", pytest.param("executors", marks=pytest.mark.slow)])
 def test_uploads_that_cannot_succeed(
-    request: pytest.FixtureRequest, far_away: FaultedTable, network: Network, cut: Spoil, writer: str
+    request: pytest.FixtureRequest, far_away: S3Story, network: Network, cut: Spoil, writer: str
 ) -> None:
     """The batch fails with the store's own words and nothing of it is visible; delivered again, it lands."""
     if writer == "executors":
@@ -140,7 +140,7 @@ def test_uploads_that_cannot_succeed(
         pytest.param(spoil("bandwidth", "downstream", rate=1), id="1 kB/s", marks=pytest.mark.slow),
     ],
 )
-def test_downloads_that_are_cut(far_away: FaultedTable, network: Network, cut: Spoil) -> None:
+def test_downloads_that_are_cut(far_away: S3Story, network: Network, cut: Spoil) -> None:
     """Files that cannot be read are not merged, or after more tries; the rows land, and a report says what is due."""
     write(far_away, range(3))
     with failpoints.armed("planned", lambda: cut(network.tcp)), failpoints.armed("files-written", network.tcp.heal):
@@ -160,9 +160,7 @@ def test_downloads_that_are_cut(far_away: FaultedTable, network: Network, cut: S
                      marks=pytest.mark.slow),
     ],
 )  # fmt: skip
-def test_a_slow_network_only_takes_longer(
-    far_away: FaultedTable, network: Network, executors: None, slow: Spoil
-) -> None:
+def test_a_slow_network_only_takes_longer(far_away: S3Story, network: Network, executors: None, slow: Spoil) -> None:
     """Batches and merges of executors land with as many requests as ever."""
     slow(network.tcp)
     write(far_away, range(4))
@@ -179,9 +177,7 @@ def test_a_slow_network_only_takes_longer(
         pytest.param("after-swap", True, id="after the commit", marks=pytest.mark.slow),
     ],
 )
-def test_a_store_that_is_gone_around_the_commit(
-    far_away: FaultedTable, network: Network, point: str, lands: bool
-) -> None:
+def test_a_store_that_is_gone_around_the_commit(far_away: S3Story, network: Network, point: str, lands: bool) -> None:
     """Before its manifests are written the batch fails and is invisible; what has landed is a success."""
     write(far_away, range(3))
     before = far_away.table().metadata
@@ -209,7 +205,7 @@ def line(toxiproxy: Toxiproxy, s3_rest_uri: str, request: pytest.FixtureRequest)
 
 
 @pytest.fixture
-def behind_line(s3_spark: SparkSession, store: ObjectStore, line: ToxicProxy) -> Iterator[FaultedTable]:
+def behind_line(s3_spark: SparkSession, store: ObjectStore, line: ToxicProxy) -> Iterator[S3Story]:
     """A table whose catalog icesize reaches by that way; the store is reached directly."""
     with s3_faulted(s3_spark, store, line.endpoint) as faulted:
         with_timeout(faulted.catalog, 2.0)
@@ -228,7 +224,7 @@ LOST = [
 
 @pytest.mark.parametrize(("lose", "landed"), LOST)
 def test_a_commit_whose_answer_is_lost(
-    behind_line: FaultedTable, store: ObjectStore, line: ToxicProxy, s3_rest_uri: str, lose: Spoil, landed: bool
+    behind_line: S3Story, store: ObjectStore, line: ToxicProxy, s3_rest_uri: str, lose: Spoil, landed: bool
 ) -> None:
     """Whether it landed in the catalog server or not, the batch has one snapshot and is reported as a success."""
     faulted = behind_line

@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 
 from icesize.errors import IcesizeError
-from integration.s3_faulted_table import FaultedTable, Network
+from integration.s3_faulted_table import Network, S3Story
 from integration.s3_proxy import Trouble
 from tests.support.spark_lake import events
 
@@ -21,20 +21,20 @@ ROWS = [events(range(90 * n, 90 * n + 90), hours=3) for n in range(5)]
 
 
 @pytest.fixture
-def faulted(far_away: FaultedTable) -> FaultedTable:
+def faulted(far_away: S3Story) -> S3Story:
     """A table in an S3 server that icesize reaches by a network with troubles."""
     return far_away
 
 
 @pytest.fixture(params=["driver", pytest.param("executors", marks=pytest.mark.slow)])
-def writer(request: pytest.FixtureRequest, faulted: FaultedTable) -> str:
+def writer(request: pytest.FixtureRequest, faulted: S3Story) -> str:
     """Who writes the batches."""
     if request.param == "executors":
         faulted.without_driver()
     return str(request.param)
 
 
-def write(faulted: FaultedTable, batches: range) -> None:
+def write(faulted: S3Story, batches: range) -> None:
     sink = faulted.sized().sink("s", query_id="q", listener=faulted.reports.append)
     for number in batches:
         sink.run(faulted.batch(ROWS[number]), number)
@@ -48,7 +48,7 @@ def tries(network: Network) -> list[int]:
 
 
 @pytest.mark.fault(29)
-def test_a_store_that_is_overloaded_now_and_then(faulted: FaultedTable, network: Network, writer: str) -> None:
+def test_a_store_that_is_overloaded_now_and_then(faulted: S3Story, network: Network, writer: str) -> None:
     """A store that sometimes responds 503 SlowDown only slows a batch: requests are retried, and the batch is committed
     once."""
     write(faulted, range(3))
@@ -62,7 +62,7 @@ def test_a_store_that_is_overloaded_now_and_then(faulted: FaultedTable, network:
 
 @pytest.mark.fault(29)
 @pytest.mark.parametrize("method", ["PUT", pytest.param("POST", marks=pytest.mark.slow)])
-def test_a_store_that_takes_nothing(faulted: FaultedTable, network: Network, writer: str, method: str) -> None:
+def test_a_store_that_takes_nothing(faulted: S3Story, network: Network, writer: str, method: str) -> None:
     """A store that rejects every upload fails the batch after three attempts; nothing is visible, and later the batch
     succeeds."""
     write(faulted, range(2))
@@ -78,7 +78,7 @@ def test_a_store_that_takes_nothing(faulted: FaultedTable, network: Network, wri
 
 
 @pytest.mark.fault(29)
-def test_a_store_that_gives_no_data_files(faulted: FaultedTable, network: Network, writer: str) -> None:
+def test_a_store_that_gives_no_data_files(faulted: S3Story, network: Network, writer: str) -> None:
     """Small files that an overloaded store does not return stay unmerged; the rows are committed, and the report names
     the merge."""
     write(faulted, range(3))
@@ -94,7 +94,7 @@ def test_a_store_that_gives_no_data_files(faulted: FaultedTable, network: Networ
 
 
 @pytest.mark.fault(29)
-def test_a_store_that_gives_no_metadata(faulted: FaultedTable, network: Network) -> None:
+def test_a_store_that_gives_no_metadata(faulted: S3Story, network: Network) -> None:
     """While manifests cannot be read, nothing is written, and the error gives the reason."""
     write(faulted, range(2))
     before = faulted.sizes()
@@ -119,7 +119,7 @@ def test_a_store_that_gives_no_metadata(faulted: FaultedTable, network: Network)
     ],
 )  # fmt: skip
 def test_a_store_that_deletes_nothing(
-    faulted: FaultedTable, network: Network, properties: dict[str, str], method: str, path: str
+    faulted: S3Story, network: Network, properties: dict[str, str], method: str, path: str
 ) -> None:
     """Files that an overloaded store does not delete are counted; the snapshots expire, and the next expiry deletes the
     files."""
