@@ -1,7 +1,7 @@
-"""The structs of parquet.thrift (format 2.12) that icesize reads or writes: field ids by their names there, and the
-types of all fields where one more could be an offset.
+"""The structs of parquet.thrift (format 2.12) that icesize reads or writes, with field ids by their names there.
 
-A struct is a dictionary by these ids (`icesize.parquet.format.thrift.Fields`); ids of a class are in the order of the
+Structs with offsets also list the types of all their fields, because an unknown field could be another offset. A struct
+is a dictionary by these ids (`icesize.parquet.format.thrift.Fields`). The ids of a class are in the order of the
 specification and begin with 1.
 """
 
@@ -19,13 +19,13 @@ def _in_turn(*types: int) -> dict[int, int]:
 
 
 class WithOffsets:
-    """A struct that holds offsets: `TYPES` are those of all its fields, as another field may be an offset."""
+    """A struct that holds offsets: `TYPES` are the types of all its fields, because another field may be an offset."""
 
     TYPES: ClassVar[Mapping[int, int]]
 
     @classmethod
     def check(cls, fields: Fields) -> None:
-        """Raise `CopyRefused` for a field that is not known, `DamagedFile` for one of another type or too large."""
+        """Raise `CopyRefused` for an unknown field, and `DamagedFile` for another type or a value that is too large."""
         types = cls.TYPES
         for field_id, (kind, _) in fields.items():
             if types.get(field_id) != kind:
@@ -46,7 +46,7 @@ class KeyValue:
 
 
 class ColumnOrder:
-    """A union: how the bounds of one column are ordered."""
+    """A union: the order of the bounds of one column."""
 
     TYPE_ORDER = 1
 
@@ -57,7 +57,7 @@ class SchemaElement:
 
 
 class LogicalType:
-    """A union: what values mean beyond their physical type."""
+    """A union: the meaning of values beyond their physical type."""
 
     STRING, MAP, LIST, ENUM, DECIMAL, DATE, TIME, TIMESTAMP = range(1, 9)
     INTEGER, UNKNOWN, JSON, BSON, UUID = range(10, 15)
@@ -107,7 +107,7 @@ class ColumnMetaData(WithOffsets):
 
 
 class Statistics:
-    """Bounds and counts of some values; `MAX` and `MIN` are the old bounds, in signed order whatever the type."""
+    """Bounds and counts of some values; `MAX` and `MIN` are the old bounds, in signed order for every type."""
 
     MAX, MIN, NULL_COUNT, DISTINCT_COUNT, MAX_VALUE, MIN_VALUE, IS_MAX_VALUE_EXACT, IS_MIN_VALUE_EXACT = range(1, 9)
 
@@ -141,7 +141,7 @@ class PageHeader:
 
 
 class DataPageHeader:
-    """The inner header of data pages of version 1, and as far as the first two fields go of dictionary pages."""
+    """The inner header of data pages of version 1; its first two fields are also those of dictionary pages."""
 
     NUM_VALUES, ENCODING, DEFINITION_LEVEL_ENCODING, REPETITION_LEVEL_ENCODING = range(1, 5)
 

@@ -1,4 +1,4 @@
-"""A Parquet footer, read so that it can be written again: what holds offsets is parsed, all else kept as it is."""
+"""A Parquet footer that icesize can write again: fields with offsets are parsed, all other bytes are kept."""
 
 from __future__ import annotations
 
@@ -44,11 +44,12 @@ MOST_FOOTER_BYTES = 16 * 2**20
 
 @dataclass(slots=True)
 class Chunk:
-    """One column chunk, from `start` to `end` in its file: its ColumnChunk without the ColumnMetaData, and that.
+    """One column chunk, from offset `start` to offset `end` of its file.
 
-    `values` are counted with nulls; `codec` is its compression (parquet.thrift, CompressionCodec). Its first data page
-    begins at `data_offset`, its dictionary at `dictionary_offset` as far as the footer tells: 0 without one, and for
-    some writers with one.
+    `fields` are those of its ColumnChunk without the ColumnMetaData, and `metadata` are those of the ColumnMetaData.
+    `values` counts nulls, too. `codec` is the compression (parquet.thrift, CompressionCodec). The first data page
+    begins at `data_offset`. The dictionary begins at `dictionary_offset`; the footer may have 0 there, always without a
+    dictionary and for some writers also with one.
     """
 
     fields: Fields
@@ -62,12 +63,12 @@ class Chunk:
 
     @property
     def size_bytes(self) -> int:
-        """Compressed bytes, page headers included."""
+        """Compressed bytes of the chunk, page headers included."""
         return self.end - self.start
 
     @property
     def raw_size_bytes(self) -> int:
-        """Bytes of its pages before compression, as the footer has it."""
+        """Bytes of its pages before compression, from the footer."""
         return required_integer(self.metadata, ColumnMetaData.TOTAL_UNCOMPRESSED_SIZE)
 
     @property
@@ -82,33 +83,33 @@ class Chunk:
 
     @property
     def statistics(self) -> Fields:
-        """Its Statistics, empty without any."""
+        """Its Statistics, empty if the footer has none."""
         return struct_of(self.metadata, ColumnMetaData.STATISTICS) or {}
 
     @property
     def size_statistics(self) -> Fields:
-        """Its SizeStatistics, empty without any."""
+        """Its SizeStatistics, empty if the footer has none."""
         return struct_of(self.metadata, ColumnMetaData.SIZE_STATISTICS) or {}
 
     @property
     def offset_index(self) -> tuple[int, int] | None:
-        """(offset, length) of its OffsetIndex."""
+        """(offset, length) of its OffsetIndex, None without one."""
         return _range(self.fields, ColumnChunk.OFFSET_INDEX_OFFSET, ColumnChunk.OFFSET_INDEX_LENGTH)
 
     @property
     def column_index(self) -> tuple[int, int] | None:
-        """(offset, length) of its ColumnIndex."""
+        """(offset, length) of its ColumnIndex, None without one."""
         return _range(self.fields, ColumnChunk.COLUMN_INDEX_OFFSET, ColumnChunk.COLUMN_INDEX_LENGTH)
 
     @property
     def bloom_filter(self) -> tuple[int, int] | None:
-        """(offset, length) of its bloom filter; None when one of them is not known."""
+        """(offset, length) of its bloom filter, None if the footer lacks one of the two."""
         return _range(self.metadata, ColumnMetaData.BLOOM_FILTER_OFFSET, ColumnMetaData.BLOOM_FILTER_LENGTH)
 
 
 @dataclass(slots=True, eq=False)
 class RowGroup:
-    """One row group: its fields without the columns, and these."""
+    """One row group: its `fields` without the columns, its column chunks and its number of rows."""
 
     fields: Fields
     chunks: list[Chunk]
@@ -122,11 +123,11 @@ class RowGroup:
 
 @dataclass(eq=False)
 class Footer:
-    """One file: `fields` are those of FileMetaData without row groups, `start` is where the footer begins.
+    """The footer of one file: `fields` are those of FileMetaData without row groups, `start` is the footer's offset.
 
-    `keys` are the key-value metadata. Zero-row groups, which hold nothing and may have senseless offsets, are left out.
-    `strict` are names of columns whose pages have no definition levels, although they are optional in `schema`: it is
-    that of another file then.
+    `keys` is the key-value metadata. `row_groups` omits groups without rows, because they hold nothing and may have
+    senseless offsets. `strict` names the columns whose pages have no definition levels although `schema` has them as
+    optional; in that case, `schema` is the schema of another file.
     """
 
     fields: Fields
@@ -144,14 +145,14 @@ class Footer:
 
     @cached_property
     def meaning(self) -> tuple[object, ...]:
-        """Equal for files whose row groups may lie in one file; the root's name means nothing."""
+        """A value that is equal for files whose row groups may lie in one file; the root's name has no meaning."""
         return tuple(element.meaning for element in self.schema[1:])
 
 
 def read_footer(source: Readable) -> Footer:
-    """Read the footer with one read, two for a large one.
+    """Read the footer with one read, or two for a large one.
 
-    Raises `CopyRefused` with the code of what is wrong with it, `OSError` when the file cannot be read.
+    Raises `CopyRefused` with the code of the defect, and `OSError` if the file cannot be read.
     """
     size = source.size_bytes
     if size < 12:
@@ -173,13 +174,13 @@ def read_footer(source: Readable) -> Footer:
 
 @damaged_as(Refusal.CORRUPT_FOOTER)
 def parse_footer(raw: bytes, size_bytes: int) -> Footer:
-    """Parse the footer of a file of `size_bytes` and check that its parts lie in the file and add up.
+    """Parse the footer of a file of `size_bytes`, and check that its parts lie in the file and add up.
 
     Raises `CopyRefused`.
     """
     fields, end = read_struct(raw, 0, {FileMetaData.ROW_GROUPS: (LIST, partial(read_list, parser=_read_group))})
     if FileMetaData.ENCRYPTION_ALGORITHM in fields or FileMetaData.FOOTER_SIGNING_KEY_METADATA in fields:
-        # not encrypted itself: a signature follows, and columns are
+        # the footer itself is plain: a signature follows it, and columns are encrypted
         raise CopyRefused(Refusal.ENCRYPTED)
     if end != len(raw):
         raise DamagedFile("bytes follow the footer")
@@ -204,13 +205,13 @@ def parse_footer(raw: bytes, size_bytes: int) -> Footer:
 
 @lru_cache(64)
 def _schema(raw: bytes) -> tuple[tuple[Element, ...], tuple[Column, ...]]:
-    """Elements and leaf columns; files of a table mostly have the same."""
+    """Return elements and leaf columns; cached because most files of a table have the same schema."""
     schema = tuple(read_list(raw, 0, _read_element)[0])
     return schema, tuple(columns_of(schema))
 
 
 def _read_element(data: Bytes, at: int) -> tuple[Element, int]:
-    """One after the other: the first of many empty structs is refused."""
+    """Read one schema element; elements are checked one by one, so that the first of many empty structs raises."""
     fields, end = read_struct(data, at)
     return element_of(fields), end
 
@@ -253,7 +254,7 @@ def _read_chunk(data: Bytes, at: int) -> tuple[Chunk, int]:
 
 
 def _check_columns(groups: Sequence[RowGroup], columns: Sequence[Column]) -> None:
-    """The chunks of each row group are those of the schema, in its order, and flat ones have a value for each row."""
+    """Check that each row group has the schema's columns in order, and that flat columns have one value per row."""
     expected = [(*_identity(column), column.flat) for column in columns]
     for group in groups:
         if len(group.chunks) != len(columns):
@@ -270,12 +271,12 @@ def _check_columns(groups: Sequence[RowGroup], columns: Sequence[Column]) -> Non
 
 
 def _identity(column: Column) -> tuple[tuple[int, bytes], tuple[int, bytes]]:
-    """Fields `path_in_schema` and `type` of its chunks."""
+    """Return the fields `path_in_schema` and `type` that chunks of a column have."""
     return binaries_field(name.encode() for name in column.path), i32(column.element.type or 0)
 
 
 def _check_ranges(groups: Sequence[RowGroup], footer_start: int) -> None:
-    """Chunks, their indexes and bloom filters lie between the first magic word and the footer, none over another."""
+    """Check that chunks, indexes and bloom filters lie between magic bytes and footer, and do not overlap."""
     last = len(MAGIC)
     for start, end in sorted(part for group in groups for chunk in group.chunks for part in _parts(chunk)):
         if start < last or end > footer_start:
@@ -284,7 +285,7 @@ def _check_ranges(groups: Sequence[RowGroup], footer_start: int) -> None:
 
 
 def _parts(chunk: Chunk) -> Iterator[tuple[int, int]]:
-    """(start, end) of all that it has in the file."""
+    """Yield (start, end) of the chunk, its indexes and its bloom filter."""
     if chunk.dictionary_offset > chunk.data_offset or chunk.data_offset >= chunk.end:
         raise DamagedFile("a dictionary lies behind its data, or data behind their chunk")
     yield chunk.start, chunk.end

@@ -1,8 +1,9 @@
-"""Indices into a dictionary and levels as pages hold them: runs of one value, and bit-packed values in groups of eight.
+"""Levels and indices into a dictionary as pages hold them: runs of one value, and bit-packed values in groups of eight.
 
-Specification: parquet-format, Encodings.md, "Run Length Encoding / Bit-Packing Hybrid". Where no value goes, runs stay
-as they are and only their values change, in 5 ns each (measured). Written by hand because no library gives the indices
-of a page away: pyarrow makes values of them and looks each up again to encode it.
+Specification: parquet-format, Encodings.md, "Run Length Encoding / Bit-Packing Hybrid". If a page keeps all its values,
+its runs stay unchanged and only the numbers in them change, in 5 ns each (measured). This module is written by hand
+because no library exposes the indices of a page: pyarrow turns them into values and looks each value up again to encode
+it.
 """
 
 from __future__ import annotations
@@ -27,13 +28,16 @@ _LONG_RUN = 64
 
 
 def bits_of(numbers: NDArray[np.uint16]) -> int:
-    """The bits of the largest number."""
+    """Return the bits of the largest number."""
     return int(numbers.max()).bit_length() if len(numbers) else 0
 
 
 class _Run(NamedTuple):
-    """One run: where it and its values begin and end, how many groups of eight these are, 0 for one value, and how
-    many values."""
+    """One run.
+
+    `start` and `end` are the run's offsets, and `body` is the offset of its values. `groups` is the number of groups of
+    eight values, 0 for a run of one value. `values` is the number of values.
+    """
 
     start: int
     body: int
@@ -43,13 +47,13 @@ class _Run(NamedTuple):
 
 
 def renumber(data: Bytes, bits: int, values: int, numbers: NDArray[np.uint16], new_bits: int) -> bytes:
-    """The same runs with the value `numbers[i]` for each value i, in `new_bits` each (`bits_of` the numbers).
+    """Return the same runs with `numbers[i]` for each value i, in `new_bits` bits each (`bits_of` the numbers).
 
-    `values` are how many there are at most. Raises `DamagedFile` for runs that are cut off or have more, and for
-    values that have no number.
+    `values` is the most values that there can be. Raises `DamagedFile` for runs that are cut off or have more values,
+    and for values without a number.
     """
     runs = _runs(data, bits)
-    if sum(run.groups for run in runs) > values // 8 + len(runs):  # those of no bits take no bytes
+    if sum(run.groups for run in runs) > values // 8 + len(runs):  # runs of 0 bits take no bytes
         raise DamagedFile(f"more indices than {values} values")
     single = [int.from_bytes(data[run.body : run.end], "little") for run in runs if not run.groups]
     packed = _unpacked(data, runs, bits)
@@ -70,7 +74,7 @@ def renumber(data: Bytes, bits: int, values: int, numbers: NDArray[np.uint16], n
 
 
 def decode(data: Bytes, bits: int, count: int) -> NDArray[np.uint32]:
-    """The first `count` values. Raises `DamagedFile` for fewer, and for runs that are cut off."""
+    """Return the first `count` values. Raises `DamagedFile` for fewer values, and for runs that are cut off."""
     runs, left = list[_Run](), count
     for run in _runs(data, bits):
         if left:
@@ -90,18 +94,18 @@ def decode(data: Bytes, bits: int, count: int) -> NDArray[np.uint32]:
 
 
 def repeated(data: bytes, count: int) -> bytes | None:
-    """The value of all `count` values as it is stored where they are one run."""
+    """Return the stored value of all `count` values if they are one run, otherwise None."""
     header, at = read_varint(data, 0) if data else (0, 0)
     return data[at:] if data and header == count << 1 else None
 
 
 def repeat(value: bytes, count: int) -> bytes:
-    """The inverse of `repeated`."""
+    """Return the inverse of `repeated`."""
     return varint(count << 1) + value
 
 
 def encode(values: NDArray[np.unsignedinteger[Any]], bits: int) -> bytes:
-    """The inverse of `decode`, in runs of one value where that is shorter."""
+    """Return the inverse of `decode`, with runs of one value if these are shorter."""
     if not len(values):
         return b""
     starts = np.flatnonzero(np.concatenate(([True], values[1:] != values[:-1])))
@@ -109,7 +113,7 @@ def encode(values: NDArray[np.unsignedinteger[Any]], bits: int) -> bytes:
     long = lengths >= _LONG_RUN
     between, headers, at = list[tuple[int, int]](), list[bytes](), 0
     for start, length in zip(starts[long].tolist(), lengths[long].tolist(), strict=True):
-        first = start + (at - start) % 8  # whole groups before it
+        first = start + (at - start) % 8  # packed values before a run fill whole groups
         between.append((at, first))
         at = start + length
         headers.append(repeat(int(values[start]).to_bytes((bits + 7) // 8, "little"), at - first))
@@ -122,7 +126,7 @@ def encode(values: NDArray[np.unsignedinteger[Any]], bits: int) -> bytes:
 
 
 def _with_headers(packed: bytes, sizes: Sequence[int], groups: Sequence[int], single: Sequence[bytes]) -> bytes:
-    """Groups of eight that are packed, and runs of one value between them."""
+    """Join packed groups of eight, with their headers, and the runs of one value between them."""
     pieces, at = list[bytes](), 0
     for size, number, run in zip(sizes, groups, single, strict=True):
         pieces += [varint(number << 1 | 1), packed[at : at + size], run] if number else [run]
@@ -131,9 +135,9 @@ def _with_headers(packed: bytes, sizes: Sequence[int], groups: Sequence[int], si
 
 
 def histogram(data: bytes, highest: int, values: int) -> NDArray[np.int64]:
-    """How often each level from 0 to `highest` is among the first `values` levels.
+    """Count each level from 0 to `highest` among the first `values` levels.
 
-    Raises `DamagedFile` for fewer levels than these, higher ones, and runs that are cut off.
+    Raises `DamagedFile` for fewer levels, for higher levels, and for runs that are cut off.
     """
     bits, packed = highest.bit_length(), list[bytes]()
     single = [0] * (1 << bits)
@@ -148,7 +152,7 @@ def histogram(data: bytes, highest: int, values: int) -> NDArray[np.int64]:
         if header & 1:
             at, count = body + count * bits, count * 8
             packed.append(data[body:at])
-            padding = max(0, seen + count - values)  # in the last run alone
+            padding = max(0, seen + count - values)  # only the last run can have padding
         else:
             at = body + 1
             if at <= size and data[body] <= highest:
@@ -168,7 +172,7 @@ def histogram(data: bytes, highest: int, values: int) -> NDArray[np.int64]:
 
 
 def _unpacked(data: Bytes, runs: Sequence[_Run], bits: int) -> NDArray[np.uint32]:
-    """The values of all runs but for those of one value."""
+    """Return the values of all bit-packed runs."""
     packed = np.frombuffer(b"".join(data[run.body : run.end] for run in runs if run.groups), np.uint8)
     return unpack(packed, bits, sum(run.groups for run in runs))
 
@@ -189,7 +193,7 @@ def _runs(data: Bytes, bits: int) -> list[_Run]:
 
 
 def unpack(packed: NDArray[np.uint8], bits: int, groups: int) -> NDArray[np.uint32]:
-    """The values of groups of eight, each of at most `MOST_BITS_READ` bits."""
+    """Return the values of groups of eight, each value of at most `MOST_BITS_READ` bits."""
     values = np.zeros((groups, 8), np.uint32)
     if not bits or not groups:
         return values.reshape(-1)
@@ -203,11 +207,11 @@ def unpack(packed: NDArray[np.uint8], bits: int, groups: int) -> NDArray[np.uint
 
 
 def pack(values: NDArray[np.unsignedinteger[Any]], bits: int) -> bytes:
-    """The inverse of `unpack`."""
+    """Return the inverse of `unpack`."""
     groups = values.reshape(-1, 8)
     if not bits or not len(groups):
         return b""
-    if bits > MOST_BITS:  # of pages that give an index more bits than it needs
+    if bits > MOST_BITS:  # only in pages that give an index more bits than it needs
         single = np.unpackbits(values.astype("<u4").view(np.uint8).reshape(-1, 4), axis=1, bitorder="little")
         return np.packbits(single[:, :bits], bitorder="little").tobytes()
     halves = []

@@ -1,7 +1,7 @@
-"""What the levels of a column in lists or maps say, held against the footer: of rows, and of values at each level.
+"""A check of the levels of columns in lists or maps against the footer: counts of rows, and of values per level.
 
-A damaged level makes a row, or an entry of a list, more or less. Its file has some rows wrong then; behind it in one
-chunk, the rows of other files would be wrong, too.
+A damaged level makes a row, or an entry of a list, more or less. Some rows of that file are wrong then. If another
+file's rows followed it in one chunk, they would be wrong, too.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 @damaged_as(Refusal.PAGES)
 def check_levels(pages: Sequence[Page], data: Bytes, column: Column, chunk: Chunk, rows: int) -> None:
-    """Raise `CopyRefused` where the data pages of a chunk do not begin so many rows, or have other definition levels
-    than its histogram says, where it has one.
+    """Check the levels in a chunk's data pages against its number of rows and its histogram of definition levels.
 
-    Pages that all have checksums, which are right by now, are not looked into: those of Iceberg, Spark and icesize
-    have. For others that costs decompressing them.
+    Raises `CopyRefused` if the pages begin another number of rows, or if a histogram exists and differs from the
+    levels. Pages are skipped if all of them have checksums, which `walk` has verified; Iceberg, Spark and icesize write
+    checksums. Files of other writers cost their decompression.
     """
     if not column.levels[0] or all(page.has_checksum for page in pages):
         return
@@ -46,9 +46,9 @@ def check_levels(pages: Sequence[Page], data: Bytes, column: Column, chunk: Chun
 def count_levels(
     source: Readable, chunk: Chunk, column: Column, deleted: NDArray[np.int64] | None = None
 ) -> tuple[int, int]:
-    """Return how many entries a chunk of `source` has, and how many of them have no value, by the levels in its pages.
+    """Return the number of entries of a chunk of `source`, and the number without a value, from its levels.
 
-    Rows at the places `deleted` do not count. Raises `CopyRefused` for pages that are not what their headers say.
+    Rows at the positions `deleted` do not count. Raises `CopyRefused` for pages that contradict their headers.
     """
     data = memoryview(source.read(chunk.start, chunk.size_bytes))
     pages = [page for page in walk(data, column.flat, chunk.values).data if page.values]
@@ -67,7 +67,7 @@ def count_levels(
 def _count_kept(
     pages: Sequence[Page], data: memoryview, highest: tuple[int, int], codec: int, deleted: NDArray[np.int64]
 ) -> tuple[int, int]:
-    """The same without the entries of some rows."""
+    """Return the same as `count_levels`, without the entries of deleted rows."""
     import numpy as np
 
     from icesize.parquet.format.hybrid import decode
@@ -90,8 +90,8 @@ def _count_kept(
 def _counted(
     page: Page, data: memoryview, highest: tuple[int, int], codec: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """How often each repetition level and each definition level is in one page."""
-    from icesize.parquet.format.hybrid import histogram  # needs numpy, which copying needs for nothing else
+    """Count each repetition level and each definition level of one page."""
+    from icesize.parquet.format.hybrid import histogram  # imports numpy, which copying otherwise does not need
 
     repetition, definition = levels_of(data, page, highest, codec)
     return histogram(repetition, highest[0], page.values), histogram(definition, highest[1], page.values)

@@ -1,4 +1,4 @@
-"""The body of a data page taken apart, levels from values, and put together again with others."""
+"""The body of a data page, split into levels and values, and joined again with other levels or values."""
 
 from __future__ import annotations
 
@@ -34,8 +34,11 @@ _LENGTH_BYTES = 4
 
 @dataclass(slots=True)
 class PageBody:
-    """A data page without compression: the runs of its repetition and its definition levels, each empty without any,
-    and its values, in pieces. `highest` are the highest levels of its column."""
+    """A data page without compression.
+
+    `levels` are the runs of its repetition levels and of its definition levels, each empty if the column has none.
+    `values` are its values, in pieces. `highest` are the highest levels of its column.
+    """
 
     header: Fields
     inner: Fields
@@ -48,7 +51,7 @@ class PageBody:
         return PageHeader.DATA_PAGE_HEADER_V2 in self.header
 
     def cut(self, rows: int, nulls: int) -> None:
-        """Say that a page of a flat column has so many rows now, and nothing more of what they are."""
+        """Set the number of rows, and in v2 headers of NULLs, of a page of a flat column, and remove its statistics."""
         kept = (
             (DataPageHeaderV2.NUM_VALUES, DataPageHeaderV2.IS_COMPRESSED)
             if self._is_v2
@@ -60,7 +63,7 @@ class PageBody:
             self.inner |= {DataPageHeaderV2.NUM_NULLS: i32(nulls), DataPageHeaderV2.NUM_ROWS: i32(rows)}
 
     def stored(self, page: Page, codec: int, level: int | None) -> tuple[list[Bytes], Page]:
-        """The page, header and body, compressed at this level, and what it is now where it was `page`."""
+        """Return the page, header and body, compressed at this level, and `page` with its new sizes."""
         body, raw_size_bytes = (self._v2 if self._is_v2 else self._v1)(codec, level)
         self.header[PageHeader.UNCOMPRESSED_PAGE_SIZE] = i32(raw_size_bytes)
         self.header[PageHeader.COMPRESSED_PAGE_SIZE] = i32(len(body))
@@ -90,9 +93,9 @@ class PageBody:
 
 
 def page_body(chunk: memoryview, page: Page, highest: tuple[int, int], codec: int) -> PageBody:
-    """Take a data page of a chunk apart.
+    """Split a data page of a chunk into levels and values.
 
-    Raises `CopyRefused` and `DamagedFile` for one that is not what its header says.
+    Raises `CopyRefused` and `DamagedFile` for a page that contradicts its header.
     """
     header, inner, body = _parts(chunk, page)
     raw_size_bytes = page.raw_size_bytes - page.header_bytes
@@ -109,7 +112,7 @@ def page_body(chunk: memoryview, page: Page, highest: tuple[int, int], codec: in
 
 
 def levels_of(chunk: memoryview, page: Page, highest: tuple[int, int], codec: int) -> list[bytes]:
-    """Take the runs of both levels out of a data page of a chunk; values are decompressed only if levels are, too.
+    """Return the runs of both levels of a data page; values are decompressed only if levels are compressed with them.
 
     Raises `CopyRefused` and `DamagedFile` as `page_body` does.
     """
@@ -120,7 +123,7 @@ def levels_of(chunk: memoryview, page: Page, highest: tuple[int, int], codec: in
 
 
 def _parts(chunk: memoryview, page: Page) -> tuple[Fields, Fields, memoryview]:
-    """The header of a page, the header within it, and its body."""
+    """Return the header of a page, the header within it, and the page's body."""
     start = page.at + page.header_bytes
     header, _ = read_struct(bytes(chunk[page.at : start]))
     inner, _ = read_struct(raw_of(header, INNER_HEADERS[page.type], STRUCT))
@@ -128,7 +131,7 @@ def _parts(chunk: memoryview, page: Page) -> tuple[Fields, Fields, memoryview]:
 
 
 def _v1_levels(inner: Fields, raw: memoryview, highest: tuple[int, int]) -> tuple[list[bytes], int]:
-    """The runs of both levels, and where values begin."""
+    """Return the runs of both levels, and the position of the values."""
     at, levels = 0, [b"", b""]
     encodings = (DataPageHeader.REPETITION_LEVEL_ENCODING, DataPageHeader.DEFINITION_LEVEL_ENCODING)
     for number, encoding in enumerate(encodings):

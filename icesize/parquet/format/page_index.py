@@ -1,4 +1,4 @@
-"""Page indexes: where the pages of a column chunk lie and between which bounds their values are, moved and joined."""
+"""Page indexes: positions of a column chunk's pages and bounds of their values, moved and joined."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _LOCATION_FIELDS = (PageLocationIds.OFFSET, PageLocationIds.COMPRESSED_PAGE_SIZE
 
 
 class PageLocation(NamedTuple):
-    """One data page: where its header begins, its compressed bytes with the header, its first row in the row group."""
+    """One data page: the position of its header, its compressed bytes with header, its first row in the row group."""
 
     at: int
     size_bytes: int
@@ -62,7 +62,7 @@ class PageLocation(NamedTuple):
 
 
 class _List(NamedTuple):
-    """A list as it is stored."""
+    """A list as stored: the number of its entries, and their bytes."""
 
     entries: int
     body: Bytes
@@ -70,9 +70,9 @@ class _List(NamedTuple):
 
 @_READING
 def read_offset_index(raw: bytes) -> tuple[list[PageLocation], list[int] | None]:
-    """The pages of an OffsetIndex, and the uncompressed bytes of the byte arrays in each if it tells.
+    """Return the pages of an OffsetIndex, and the uncompressed bytes of byte arrays in each page, or None without them.
 
-    Raises `CopyRefused`, also for fields that this version does not know: they may be offsets.
+    Raises `CopyRefused`, also for fields that this version does not know, because they may be offsets.
     """
     fields = _only_struct(raw, {OffsetIndex.PAGE_LOCATIONS: (LIST, partial(read_list, parser=_location))})
     OffsetIndex.check(fields)
@@ -83,7 +83,7 @@ def read_offset_index(raw: bytes) -> tuple[list[PageLocation], list[int] | None]
 
 
 def offset_index(locations: Sequence[PageLocation], variable_bytes: Sequence[int] | None) -> bytes:
-    """An OffsetIndex, the inverse of `read_offset_index`."""
+    """Return an OffsetIndex, the inverse of `read_offset_index`."""
     pages = b"".join(
         b"".join((_AT, zigzag(page.at), _SIZE, zigzag(page.size_bytes), _FIRST_ROW, zigzag(page.first_row), _STOP))
         for page in locations
@@ -95,7 +95,7 @@ def offset_index(locations: Sequence[PageLocation], variable_bytes: Sequence[int
 
 
 def rebase(raw: bytes, delta: int, chunk: range) -> bytes:
-    """An OffsetIndex for pages that lie `delta` bytes further on; `chunk` is where their column chunk was.
+    """Return an OffsetIndex for pages that move by `delta` bytes; `chunk` is the old range of their column chunk.
 
     Raises `CopyRefused` as `read_offset_index` does, and for pages outside of the chunk.
     """
@@ -108,10 +108,11 @@ def rebase(raw: bytes, delta: int, chunk: range) -> bytes:
 
 
 def concatenate(column_indexes: Sequence[bytes], pages: Sequence[int]) -> bytes | None:
-    """One ColumnIndex for the pages of several column chunks in this order, `pages` being their numbers.
+    """Return one ColumnIndex for the pages of several column chunks in this order; `pages` are their numbers of pages.
 
-    Lists that only some of them have are left out. None when there can be no such index: a list does not fit the number
-    of pages, a required one is missing, or a field is not known. Raises `CopyRefused` when one is damaged.
+    Lists that only some of the chunks have are left out. Returns None if there can be no such index: a list does not
+    fit the number of pages, a required list is missing, or a field is unknown. Raises `CopyRefused` if an index is
+    damaged.
     """
     parts = [_lists_of(raw) for raw in column_indexes]
     fields: Fields = {ColumnIndex.BOUNDARY_ORDER: i32(_UNORDERED)}
@@ -126,14 +127,14 @@ def concatenate(column_indexes: Sequence[bytes], pages: Sequence[int]) -> bytes 
 
 
 class PageCounts(NamedTuple):
-    """How many values a page has, and how many of them are nulls."""
+    """The number of values of a page, and the number of nulls among them."""
 
     values: int
     nulls: int
 
 
 class PageBounds(NamedTuple):
-    """A ColumnIndex: one entry for each page in each of its lists."""
+    """A ColumnIndex: each of its lists has one entry for each page."""
 
     null_pages: list[bool]
     min_values: list[bytes]
@@ -143,7 +144,7 @@ class PageBounds(NamedTuple):
 
 
 def read_column_index(raw: bytes) -> PageBounds:
-    """Read all of a ColumnIndex but its histograms; raises `DamagedFile`."""
+    """Read all of a ColumnIndex except its histograms; raises `DamagedFile`."""
     fields = _only_struct(raw)
     return PageBounds(
         booleans_of(fields, ColumnIndex.NULL_PAGES),
@@ -156,8 +157,12 @@ def read_column_index(raw: bytes) -> PageBounds:
 
 @_READING
 def with_counts(raw: bytes, pages: Sequence[PageCounts | None]) -> bytes | None:
-    """A ColumnIndex after values of some pages are gone, whose counts are given: pages without any are left out, the
-    bounds of others stay, and histograms go. None where it is not one of these pages."""
+    """Return a ColumnIndex after values of some pages were removed.
+
+    `pages` has the new counts of each changed page, and None for each other page. Pages without values are left out,
+    bounds of the remaining pages stay, and histograms are removed. Returns None if the index does not belong to these
+    pages.
+    """
     lists = _lists_of(raw) or {}
     entries = [one.entries for field, one in lists.items() if field not in _HISTOGRAMS]
     if not _REQUIRED.keys() <= lists.keys() or entries != [len(pages)] * len(entries):
@@ -179,7 +184,7 @@ def with_counts(raw: bytes, pages: Sequence[PageCounts | None]) -> bytes | None:
 
 
 def _fit(lists: Sequence[_List], pages: Sequence[int], *, histogram: bool) -> bool:
-    """Whether there are equally many entries for each page of all parts, one if it is no histogram."""
+    """Return whether all parts have equally many entries per page; a list that is no histogram has one."""
     entries = 1
     if histogram:
         entries = next((one.entries // number for one, number in zip(lists, pages, strict=True) if number), 0)
@@ -188,7 +193,7 @@ def _fit(lists: Sequence[_List], pages: Sequence[int], *, histogram: bool) -> bo
 
 @_READING
 def _lists_of(raw: bytes) -> dict[int, _List] | None:
-    """The lists of a ColumnIndex; None when a field is not known."""
+    """Return the lists of a ColumnIndex, or None if it has an unknown field."""
     fields, lists = _only_struct(raw), dict[int, _List]()
     for field in fields.keys() - {ColumnIndex.BOUNDARY_ORDER}:
         if field not in _LISTS:
@@ -199,7 +204,7 @@ def _lists_of(raw: bytes) -> dict[int, _List] | None:
 
 
 def _usual_location(data: Bytes, at: int) -> tuple[PageLocation, int] | None:
-    """A PageLocation as all known writers lay it out, in a third of the time that any other takes."""
+    """Read a PageLocation in the layout of all known writers, in a third of the time that any other layout takes."""
     numbers = []
     for header in (_AT, _SIZE, _FIRST_ROW):
         if data[at : at + 1] != header:

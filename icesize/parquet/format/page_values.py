@@ -1,4 +1,4 @@
-"""The values of one page where some of them go: those that stay, as they are stored, and how far the others reach."""
+"""The values of one page after some are removed: the bytes of the values that stay, and the bounds of any of them."""
 
 from __future__ import annotations
 
@@ -30,24 +30,27 @@ _PART_BYTES = 2**17
 
 
 def runs_between(gone: Indices, count: int) -> tuple[Indices, Indices]:
-    """Where the runs of all others among so many begin, and where they end."""
+    """Return the starts and the ends of the runs of `count` positions that remain without those in `gone`."""
     edges = np.concatenate(([-1], gone, [count]))
     gaps = np.flatnonzero(np.diff(edges) > 1)
     return edges[gaps] + 1, edges[gaps + 1]
 
 
 class Values(Protocol):
-    """All values of one page that are no nulls."""
+    """All values of one page that are not null."""
 
     def without(self, gone: Indices) -> Sequence[Bytes]:
-        """All but some, as a page of this encoding has them, in pieces."""
+        """Return the values without those at `gone`, encoded as in this page, in pieces."""
 
     def ends(self, some: Indices) -> list[bytes]:
-        """The least and the greatest of some, as bounds have them; none where there are none but NaN."""
+        """Return the least and the greatest of the values at `some`, as bounds have them.
+
+        The list is empty if there are no values except NaN.
+        """
 
 
 def plain_values(raw: Bytes, count: int, element: Element) -> Values:
-    """Values that are stored one after the other (PLAIN). Raises `DamagedFile` where there are fewer or more."""
+    """Return values that are stored one after the other (PLAIN). Raises `DamagedFile` for another number of values."""
     if element.type == BOOLEAN:
         if len(raw) != -(-count // 8):
             raise DamagedFile(f"{count} booleans have {len(raw)} bytes")
@@ -64,7 +67,10 @@ def plain_values(raw: Bytes, count: int, element: Element) -> Values:
 
 
 def longest_entry(page: DictionaryPage, codec: int) -> int:
-    """Return the bytes of the longest byte array of a dictionary; raises `CopyRefused`."""
+    """Return the bytes of the longest byte array of a dictionary; raises `CopyRefused`.
+
+    For a dictionary that may not be opened, return its uncompressed size as an upper limit.
+    """
     if not page.may_be_opened(codec):
         return page.raw_size_bytes
     starts = _starts(page.entries(codec), page.values)
@@ -72,19 +78,19 @@ def longest_entry(page: DictionaryPage, codec: int) -> int:
 
 
 def byte_arrays(raw: bytes, count: int) -> list[bytes]:
-    """Values that are stored one after the other, each with its length before it. Raises `DamagedFile`."""
+    """Return values that are stored one after the other, each after its length. Raises `DamagedFile`."""
     return [raw[start + _LENGTH_BYTES : end] for start, end in pairwise(_starts(raw, count).tolist())]
 
 
 def _key_of(element: Element) -> Order | None:
-    """By what bytes are ordered, None where by themselves."""
+    """Return the sort key of stored bytes, or None if the bytes sort as the values do."""
     is_decimal = element.logical is not None and element.logical[0] == LogicalType.DECIMAL
     return order_of(element) if is_decimal else None
 
 
 @dataclass(frozen=True, slots=True)
 class _Fixed:
-    """Numbers, booleans, and bytes of one length."""
+    """Numbers, booleans, and byte strings of one length."""
 
     values: NDArray[Any]
     key: Order | None
@@ -103,7 +109,7 @@ class _Fixed:
 
 @dataclass(frozen=True, slots=True)
 class _ByteArrays:
-    """Each with its length before it; `starts` is where those begin, and the end."""
+    """Byte arrays, each after its length; `starts` are the positions of these lengths, and the end."""
 
     raw: Bytes
     starts: NDArray[np.int64]
@@ -122,7 +128,7 @@ class _ByteArrays:
         return _ends([bytes(self.raw[start + _LENGTH_BYTES : end]) for start, end in places], self.key)
 
     def _first_bytes(self, some: Indices) -> NDArray[np.uint64]:
-        """The first eight bytes of some values as numbers: of a lesser value they are no greater."""
+        """Return the first eight bytes of some values as numbers: a lesser value never has a greater number."""
         starts, ends = self.starts[some] + _LENGTH_BYTES, self.starts[some + 1]
         data = b"".join((self.raw[starts[0] : ends[-1]], bytes(8)))
         unused = 8 * (8 - np.minimum(ends - starts, 8)).astype(np.uint64)
@@ -136,10 +142,11 @@ def _ends(values: list[bytes], key: Order | None) -> list[bytes]:
 
 
 def _starts(raw: Bytes, count: int) -> NDArray[np.int64]:
-    """Where byte arrays begin, and the end.
+    """Return the starts of byte arrays, and the end.
 
-    Texts below 256 bytes have three zeros at the end of each length and nowhere else, as a rule: what is found so is
-    right where each length leads to the next one. Everything else is gone through one by one, in five times the time.
+    The length of a string below 256 bytes ends with three zeros, which are rare anywhere else. A fast search finds
+    these zeros, and its result is right if each length leads to the next one. All other pages are read one length after
+    the other, in five times the time.
     """
     data = np.frombuffer(raw, np.uint8)
     starts = np.concatenate([*_lengths(data), [len(raw)]])
@@ -150,7 +157,7 @@ def _starts(raw: Bytes, count: int) -> NDArray[np.int64]:
 
 
 def _lengths(data: NDArray[np.uint8]) -> Iterator[NDArray[np.int64]]:
-    """Where three zeros follow a byte."""
+    """Yield the positions of bytes that three zeros follow."""
     for at in range(0, len(data), _PART_BYTES):
         zero = data[at : at + _PART_BYTES + _LENGTH_BYTES - 1] == 0
         yield np.flatnonzero(zero[1:-2] & zero[2:-1] & zero[3:]) + at
@@ -158,7 +165,7 @@ def _lengths(data: NDArray[np.uint8]) -> Iterator[NDArray[np.int64]]:
 
 def _starts_in_turn(raw: Bytes, count: int) -> NDArray[np.int64]:
     starts, at, length_at = [0], 0, struct.Struct("<I").unpack_from
-    with suppress(struct.error):  # beyond the end
+    with suppress(struct.error):  # a length beyond the end; the check below raises
         for _ in range(count):
             at += _LENGTH_BYTES + length_at(raw, at)[0]
             starts.append(at)
@@ -169,7 +176,7 @@ def _starts_in_turn(raw: Bytes, count: int) -> NDArray[np.int64]:
 
 @dataclass(frozen=True, slots=True)
 class _Indices:
-    """Indices into a dictionary; `numbers` are those in the new one, None where they stay."""
+    """Indices into a dictionary; `numbers` are the indices in the new dictionary, None if they do not change."""
 
     indices: NDArray[np.uint32]
     bits: int
@@ -190,7 +197,7 @@ class _Indices:
 def coded_values(
     raw: Bytes, count: int, entries: Values, entry_count: int, numbers: NDArray[np.uint16] | None
 ) -> Values:
-    """Values that are indices into a dictionary. Raises `DamagedFile`."""
+    """Return values that are indices into a dictionary. Raises `DamagedFile`."""
     bits = raw[0] if raw else 0
     indices = decode(raw[1:], bits, count)
     if count and int(indices.max()) >= entry_count:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 else:
     try:
         from zlib_ng.zlib_ng import crc32  # 4-10 times as fast as most builds of zlib
-    except ImportError:  # workers that got icesize as an archive have what is installed there
+    except ImportError:  # workers that receive icesize as an archive have only the packages installed there
         from zlib import crc32
 
 DATA_PAGE, DICTIONARY_PAGE, DATA_PAGE_V2 = 0, 2, 3
@@ -61,7 +61,10 @@ _HEADER_BYTES = 256
 
 
 def _layout(pattern: bytes) -> re.Pattern[bytes]:
-    """N stands for a number of any length, E for one of a single byte, U for one that is not needed."""
+    """Compile a pattern for headers.
+
+    N is a number of any length, E is a number of a single byte, and U is a number that is not needed.
+    """
     unread = rb"[\x80-\xff]{0,4}[\x00-\x7f]"
     return re.compile(pattern.replace(b"N", b"(%b)" % unread).replace(b"U", unread).replace(b"E", rb"([\x00-\x7f])"))
 
@@ -72,7 +75,7 @@ _V2 = _layout(rb"\x15\x06\x15N\x15N(?:\x15N\x4c|\x5c)\x15N\x15U\x15N\x15E\x15U\x
 
 
 class Header(NamedTuple):
-    """What a PageHeader says; `end` is where the page's body begins."""
+    """The fields of a PageHeader; `end` is the position of the page's body."""
 
     type: int
     raw_size_bytes: int
@@ -86,8 +89,10 @@ class Header(NamedTuple):
 
 @dataclass(slots=True)
 class Page:
-    """One page `at` an offset of its chunk; `size_bytes` has the header, `raw_size_bytes` is header and uncompressed
-    body. `rows` is None when only repetition levels tell.
+    """One page, which begins `at` an offset of its chunk.
+
+    `size_bytes` includes the header; `raw_size_bytes` is the header and the uncompressed body. `rows` is None if only
+    the repetition levels show the number of rows.
     """
 
     at: int
@@ -121,22 +126,22 @@ class DictionaryPage:
 
     @staticmethod
     def of(page: Page, chunk: Bytes) -> DictionaryPage:
-        """Return a page as its chunk has it."""
+        """Return the dictionary page that `page` describes, with its bytes from the chunk."""
         stored = bytes(chunk[page.at : page.at + page.size_bytes])
         return DictionaryPage(page.values, page.raw_size_bytes, page.encoding, page.header_bytes, stored)
 
     @property
     def body(self) -> bytes:
-        """The entries as stored, mostly compressed."""
+        """The entries as stored, usually compressed."""
         return self.page[self.header_bytes :]
 
     @property
     def is_plain(self) -> bool:
-        """Whether the entries are stored one after the other."""
+        """True if the entries are stored one after the other."""
         return self.encoding in (PLAIN, PLAIN_DICTIONARY)
 
     def may_be_opened(self, codec: int) -> bool:
-        """Whether the codec is known, and the entries are not too long to be looked at."""
+        """Return whether the codec is known and the entries have at most `MOST_OPENED_BYTES` uncompressed."""
         return codec in CODEC_NAMES and 0 <= self.raw_size_bytes - self.header_bytes <= MOST_OPENED_BYTES
 
     def entries(self, codec: int) -> bytes:
@@ -147,8 +152,8 @@ class DictionaryPage:
 def walk(data: Bytes, flat: bool, values: int) -> Pages:
     """Find the pages of a chunk of `values` values, nulls included; `flat` columns have one value for each row.
 
-    Raises `CopyRefused`: PAGES when headers do not tile the chunk or do not add up, CHECKSUM when a page has one and
-    its stored body another.
+    Raises `CopyRefused`: PAGES if headers do not tile the chunk or do not add up, CHECKSUM if the stored body of a page
+    does not match its checksum.
     """
     pages = Pages(None, [])
     at = found = 0
@@ -163,7 +168,8 @@ def walk(data: Bytes, flat: bool, values: int) -> Pages:
                 raise CopyRefused(Refusal.PAGES, "a dictionary follows other pages")
             pages.dictionary = page
         else:
-            # pyarrow writes single pages without values; as many of them as bytes would take too much memory
+            # pyarrow writes single pages without values; a damaged chunk with a page for every few bytes would take
+            # too much memory
             if not page.values and pages.data and not pages.data[-1].values:
                 raise CopyRefused(Refusal.PAGES, "two pages without values")
             pages.data.append(page)
@@ -176,16 +182,16 @@ def walk(data: Bytes, flat: bool, values: int) -> Pages:
 
 @damaged_as(Refusal.PAGES)
 def dictionary_page(source: Readable, chunk: Chunk) -> DictionaryPage | None:
-    """The dictionary page of a chunk, None when it begins with another page.
+    """Read the dictionary page of a chunk; return None if the chunk begins with another page.
 
-    Writers differ in whether they say where a dictionary is, so the chunk itself is asked with one small read.
-    Raises `CopyRefused`.
+    Some writers leave the dictionary's offset out of the footer, so one small read of the chunk finds it. Raises
+    `CopyRefused`.
     """
     if chunk.dictionary_offset <= 0 and not DICTIONARY_ENCODINGS & chunk.encodings:
         return None
     until_data = chunk.data_offset - chunk.start
     data = source.read(chunk.start, min(chunk.size_bytes, max(_HEADER_BYTES, until_data)))
-    # the type is the first field of a header; one of a data page may be longer than what was read
+    # checked before the header is parsed: the header of a data page may be longer than the bytes read
     if data[:1] == b"\x15" and data[1:2] != b"\x04":
         return None
     header = lossless_header(data, 0)
@@ -202,16 +208,17 @@ def dictionary_page(source: Readable, chunk: Chunk) -> DictionaryPage | None:
 
 @damaged_as(Refusal.CORRUPT_FOOTER)
 def data_encodings(chunk: Chunk) -> set[int]:
-    """Encodings of the data pages as the footer has them; without statistics of them a superset of those of values.
+    """Return the encodings of the data pages, from the footer's encoding statistics.
 
-    Such a footer lists RLE for levels and for values alike, so it is left out then.
+    If the footer has no such statistics, return a superset of the encodings of values. That footer lists RLE for levels
+    and for values alike, so RLE is left out of the superset.
     """
     counts = _counts_of(chunk)
     return chunk.encodings - LEVEL_ENCODINGS if counts is None else {encoding for encoding, _ in counts}
 
 
 def data_pages(chunk: Chunk) -> int:
-    """Data pages of a column as the footer counts them; one where it does not."""
+    """Return the number of data pages of a column from the footer's encoding statistics, or 1 without them."""
     return sum(count for _, count in _counts_of(chunk) or ()) or 1
 
 
@@ -223,7 +230,7 @@ def _counts_of(chunk: Chunk) -> tuple[tuple[int, int], ...] | None:
 
 @lru_cache(1_024)
 def _counts(raw: bytes) -> tuple[tuple[int, int], ...]:
-    """Encodings of data pages and how many have each; most chunks have the same."""
+    """Return each encoding of data pages and its number of pages; cached because most chunks have the same."""
     counts, _ = read_list(raw, 0, read_struct)
     of_data = [c for c in counts if required_integer(c, PageEncodingStats.PAGE_TYPE) in DATA_PAGES]
     return tuple(
@@ -232,7 +239,7 @@ def _counts(raw: bytes) -> tuple[tuple[int, int], ...]:
 
 
 def read_header(data: Bytes, at: int) -> Header:
-    """The page header at a place; raises `CopyRefused`."""
+    """Read the page header at a position; raises `CopyRefused`."""
     try:
         return usual_header(data, at) or lossless_header(data, at)
     except DamagedFile as error:
@@ -240,7 +247,10 @@ def read_header(data: Bytes, at: int) -> Header:
 
 
 def usual_header(data: Bytes, at: int) -> Header | None:
-    """The same as `lossless_header` for data pages in the usual layout, in a quarter of the time; else None."""
+    """Return the result of `lossless_header` in a quarter of the time for data pages in the usual layout.
+
+    Returns None for any other page.
+    """
     found = _V1.match(data, at) or _V2.match(data, at)
     if found is None:
         return None
@@ -263,9 +273,9 @@ def usual_header(data: Bytes, at: int) -> Header | None:
 
 
 def lossless_header(data: Bytes, at: int) -> Header:
-    """A page header in whatever layout; raises `DamagedFile`, or `CopyRefused` for a page that is not copied."""
+    """Read a page header in any layout; raises `DamagedFile`, or `CopyRefused` for a page that cannot be copied."""
     fields, end = read_struct(data, at)
-    if max(fields, default=0) > PageHeader.DATA_PAGE_HEADER_V2:  # the last one that is known
+    if max(fields, default=0) > PageHeader.DATA_PAGE_HEADER_V2:  # the last known field
         raise CopyRefused(Refusal.PAGES, f"a page header has fields {sorted(fields)}")
     kind = required_integer(fields, PageHeader.TYPE)
     checksum = integer(fields, PageHeader.CRC)
@@ -313,18 +323,18 @@ def _verify(checksum: int, body: Bytes) -> None:
 
 
 def signed_checksum(body: Bytes) -> int:
-    """The checksum of a page's body as its header has it: an integer of 32 bits with a sign."""
+    """Return the checksum of a page's body as its header stores it: a signed integer of 32 bits."""
     return (crc32(body) ^ 2**31) - 2**31
 
 
 def decompressed(body: Bytes, size_bytes: int, codec: int) -> bytes:
-    """A body of which the header says that it has this size without compression.
+    """Decompress a body to the size that its header gives.
 
-    Raises `CopyRefused` where it has not, and for a codec that is not known.
+    Raises `CopyRefused` if the body has another size, and for an unknown codec.
     """
     if CODEC_NAMES.get(codec) == "none":
         return bytes(body)
-    import pyarrow as pa  # costs a third of a second, and most pages are copied as they are stored
+    import pyarrow as pa  # costs a third of a second, and most pages are copied as stored
 
     try:
         return bytes(_codec(codec, None).decompress(body, size_bytes, asbytes=True))
@@ -333,12 +343,12 @@ def decompressed(body: Bytes, size_bytes: int, codec: int) -> bytes:
 
 
 def compressed(raw: bytes, codec: int, level: int | None = None) -> bytes:
-    """The inverse of `decompressed`, at this level where the codec has levels; None is its default."""
+    """Return the inverse of `decompressed`, at this level if the codec has levels; None is the codec's default."""
     return raw if CODEC_NAMES.get(codec) == "none" else bytes(_codec(codec, level).compress(raw, asbytes=True))
 
 
 def _codec(codec: int, level: int | None) -> Any:
-    """Not kept: some have a state, and threads would share it."""
+    """Return a new codec; codecs are not cached because some have a state, which threads would share."""
     import pyarrow as pa
 
     name = CODEC_NAMES.get(codec)

@@ -1,4 +1,4 @@
-"""Why bytes of a file are not copied but decoded, one code per reason."""
+"""Reasons why bytes of a file are decoded instead of copied, one code per reason."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from icesize.failpoints import FailpointReached
 
 
 class Refusal(str, Enum):
-    """Codes that reports count. Whatever is refused is decoded; only a file that cannot be decoded either is an error.
+    """Codes that reports count: refused bytes are decoded, and only a file that cannot be decoded either is an error.
 
-    The first ones are about the table, then come a file's footer, files that do not belong together, pages, and
-    copying that would not pay.
+    The first codes are about the table. Then follow codes about a file's footer, files that do not belong together,
+    pages, and copying that is not worth it.
     """
 
     COPYING_OFF = "copying-off"
@@ -87,7 +87,7 @@ _MOST_DETAIL = 500
 
 
 class CopyRefused(Exception):
-    """These bytes are not copied; `code` says why. Nothing of what was begun may be used."""
+    """Raised for bytes that cannot be copied; `code` is the reason. The caller discards everything that it began."""
 
     def __init__(self, code: Refusal, detail: str = "") -> None:
         super().__init__(f"{code.value}: {detail[:_MOST_DETAIL]}" if detail else code.value)
@@ -95,12 +95,12 @@ class CopyRefused(Exception):
         self._detail = detail[:_MOST_DETAIL]
 
     def __reduce__(self) -> tuple[type[CopyRefused], tuple[Refusal, str]]:
-        # it crosses processes, and an exception is otherwise made again from its message alone
+        # the exception crosses processes, and the default rebuilds an exception from its message alone
         return type(self), (self.code, self._detail)
 
 
 class DamagedFile(CopyRefused):
-    """The bytes of a file are not what its format allows; `damaged_as` names the part that they are of."""
+    """Raised for bytes that their format does not allow; `damaged_as` replaces it with the code of the damaged part."""
 
     def __init__(self, detail: str) -> None:
         super().__init__(Refusal.CORRUPT_FOOTER, detail)
@@ -114,7 +114,7 @@ class DamagedFile(CopyRefused):
 
 @contextmanager
 def damaged_as(code: Refusal, what: str = "") -> Iterator[None]:
-    """Refuse damaged bytes with this code; a decorator, too."""
+    """Raise `CopyRefused` with this code for damaged bytes; usable as a context manager or a decorator."""
     try:
         yield
     except DamagedFile as error:
@@ -125,7 +125,7 @@ def log_internal_error(what: str, error: Exception) -> str:
     """Log an exception that is neither damage nor an error of storage, and return a clause about it.
 
     The log record has the attribute `internal_error`, by which tests find it. An error of the API, a lack of memory and
-    a failpoint are no internal errors: they are raised again. Nor is one of the packages that reach storage: it is not
+    a failpoint are not internal errors: they are raised again. An error of the packages that reach storage is not
     logged.
     """
     if isinstance(error, (IcesizeError, MemoryError, FailpointReached)):

@@ -1,4 +1,4 @@
-"""The schema in a Parquet footer: elements that compare equal when they mean the same, and the columns they make."""
+"""The schema in a Parquet footer: elements that compare equal if they mean the same, and the columns they form."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _EMPTY_STRUCT = b"\0"
 
 
 def _time(logical: int, unit: int) -> tuple[object, ...]:
-    """What writers before logical types meant: adjusted to UTC."""
+    """Return the logical type for a converted type of writers before logical types: adjusted to UTC."""
     in_unit = write_struct({unit: (STRUCT, _EMPTY_STRUCT)})
     return logical, write_struct({TimeType.IS_ADJUSTED_TO_UTC: (BOOLEAN_TRUE, b""), TimeType.UNIT: (STRUCT, in_unit)})
 
@@ -56,10 +56,10 @@ _LOGICAL: dict[int, tuple[object, ...]] = {
 
 
 class Element(NamedTuple):
-    """One schema element in one spelling; converted types are folded into logical ones.
+    """One schema element in a normalized form: converted types become logical types.
 
-    `length` is that of fixed-length values only. `logical` is (field of the union LogicalType, its parameters), or
-    (`CONVERTED`, number). `unknown` holds fields that this version does not know.
+    `length` is the length of fixed-length values only. `logical` is (field of the union LogicalType, its parameters),
+    or (`CONVERTED`, number). `unknown` holds fields that this version does not know.
     """
 
     name: bytes
@@ -74,13 +74,13 @@ class Element(NamedTuple):
 
     @property
     def meaning(self) -> tuple[object, ...]:
-        """What has to be equal for pages of two files to lie in one column chunk."""
+        """A value that must be equal before pages of two files may lie in one column chunk."""
         return (*self[:7], *self[8:])
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One leaf column: `top` is the name of its top-level column; `flat` columns have one value for each row.
+    """One leaf column; `flat` columns have one value for each row.
 
     `levels` are the highest repetition level and the highest definition level.
     """
@@ -92,7 +92,7 @@ class Column:
 
     @property
     def top(self) -> str:
-        """Name of the top-level column that it is part of."""
+        """Name of the top-level column that contains it."""
         return self.path[0]
 
 
@@ -118,7 +118,7 @@ def element_of(fields: Fields) -> Element:
 
 
 def columns_of(elements: Sequence[Element]) -> list[Column]:
-    """The leaf columns in file order; raises `DamagedFile` when the tree is not one."""
+    """Return the leaf columns in file order; raises `DamagedFile` if the elements form no tree."""
     columns: list[Column] = []
     if not elements or _walk_children(elements, 0, (), (0, 0), columns) != len(elements):
         raise DamagedFile("the schema is no tree")
@@ -126,13 +126,13 @@ def columns_of(elements: Sequence[Element]) -> list[Column]:
 
 
 def top_level_trees(elements: Sequence[Element]) -> dict[str, tuple[tuple[object, ...], ...]]:
-    """The elements below each top-level column, without field ids: equal ones have levels of equal meaning."""
+    """Return the elements of each top-level column, without field ids: the levels of equal trees have equal meaning."""
     trees = [elements[at.start : at.stop] for at in top_level(elements)]
     return {tree[0].name.decode(): tuple(e._replace(field_id=None).meaning for e in tree) for tree in trees}
 
 
 def top_level(elements: Sequence[Element]) -> Iterator[range]:
-    """The places of each top-level column and all below it."""
+    """Yield the positions of each top-level column and of all elements below it."""
     end = 1
     while end < len(elements):
         start, left = end, 1
@@ -145,7 +145,7 @@ def top_level(elements: Sequence[Element]) -> Iterator[range]:
 def _walk(
     elements: Sequence[Element], at: int, path: tuple[str, ...], levels: tuple[int, int], found: list[Column]
 ) -> int:
-    """Position after an element and all below it, whose leaf columns are added to `found`."""
+    """Add the leaf columns of an element to `found`, and return the position after the element and all below it."""
     element = elements[at]
     if element.repetition not in (REQUIRED, OPTIONAL, REPEATED) or len(path) > _MOST_NESTING:
         raise DamagedFile("a schema element without repetition, or nested too deeply")
@@ -204,7 +204,7 @@ def _of_union(value: tuple[int, bytes]) -> tuple[object, ...] | None:
 
 
 def _is_plain_integer(parameters: Fields) -> bool:
-    """A signed integer of 32 or 64 bits, which is what no annotation means."""
+    """Return whether this is a signed integer of 32 or 64 bits, which means the same as no annotation."""
     return (
         parameters.keys() == {IntType.BIT_WIDTH, IntType.IS_SIGNED}
         and bytes(parameters[IntType.BIT_WIDTH][1]) in (b"\x20", b"\x40")

@@ -1,4 +1,4 @@
-"""Where bytes of older files are read from: a file on this machine, or bytes in memory."""
+"""Sources of the bytes of older files: a file on this machine, or bytes in memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MOST_JOINED_BYTES = 64 * 2**20
 
 
 class Readable(Protocol):
-    """A whole file of `size_bytes`, read at any place; raises `CopyRefused` where it ends too early."""
+    """A whole file of `size_bytes`, readable at any position; raises `CopyRefused` if the file ends too early."""
 
     @property
     def size_bytes(self) -> int: ...
@@ -28,7 +28,7 @@ class Source(Readable, Protocol):
     def read_into(self, at: int, target: memoryview) -> None: ...
 
     def stream(self) -> Any:
-        """What pyarrow reads it through; the caller closes it."""
+        """Return a stream for pyarrow; the caller closes it."""
 
 
 class BytesSource:
@@ -53,7 +53,7 @@ class BytesSource:
 
 
 class StreamSource:
-    """A stream as a file that is read at any place."""
+    """A stream as a file that is readable at any position."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -69,7 +69,7 @@ class StreamSource:
 
 
 class LocalSource:
-    """A file on a local disk. It is opened for each read: a merge may have thousands, a process may not."""
+    """A file on a local disk, opened for each read: a merge may have more files than a process may open."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -90,7 +90,7 @@ class LocalSource:
 
 
 class SectionSource:
-    """A file that lies in another one, from `start` on; whoever opened that keeps it open."""
+    """A file that lies in another file, from `start` on; the caller keeps the outer file open."""
 
     def __init__(self, descriptor: int, start: int, size_bytes: int) -> None:
         self._descriptor = descriptor
@@ -102,7 +102,7 @@ class SectionSource:
         data = os.pread(self._descriptor, size_bytes, self._start + at)
         if len(data) == size_bytes:
             return data
-        target = bytearray(size_bytes)  # the system may return less than there is
+        target = bytearray(size_bytes)  # the system may return fewer bytes than the file has
         self.read_into(at, memoryview(target))
         return bytes(target)
 
@@ -148,7 +148,7 @@ class _Section(io.RawIOBase):
 
 
 def _check_range(at: int, size_bytes: int, source: Source) -> None:
-    """Before memory is taken for what a damaged file says it has."""
+    """Check a range before it is read, because a damaged file may claim more bytes than memory has."""
     if min(at, size_bytes) < 0 or at + size_bytes > source.size_bytes:
         raise CopyRefused(Refusal.SHORT_READ, f"bytes {at}-{at + size_bytes} of a file of {source.size_bytes}")
 
@@ -160,7 +160,7 @@ def read_ranges(
     gap_bytes: int = JOIN_GAP_BYTES,
     most_bytes: int = MOST_JOINED_BYTES,
 ) -> dict[tuple[int, int], bytes]:
-    """The bytes of each (offset, length), near ones read together: no more than `most_bytes` at a time."""
+    """Return the bytes of each (offset, length); near ranges are read together, at most `most_bytes` at a time."""
     joined: list[list[tuple[int, int]]] = []
     low = high = 0
     for at, size_bytes in sorted(ranges):

@@ -1,4 +1,4 @@
-"""Statistics of a column chunk that is made of the pages of several: from theirs, never from the values."""
+"""Statistics of a column chunk that consists of pages of several chunks, from their statistics, never from values."""
 
 from __future__ import annotations
 
@@ -82,12 +82,12 @@ def is_trusted(created_by: str) -> bool:
 
 
 def column_orders(footer: Footer) -> bytes:
-    """How bounds of each column are ordered, as the footer has it; empty when it does not say."""
+    """Return the order of each column's bounds as the footer has it; empty if the footer has none."""
     return bytes(footer.fields.get(FileMetaData.COLUMN_ORDERS, (0, b""))[1])
 
 
 def orders_by_type(columns: int) -> bytes:
-    """All columns ordered as their types say: the only order of which statistics can be merged."""
+    """Return the order of bounds by type for all columns, the only order with mergeable statistics."""
     return list_header(columns) + write_struct({ColumnOrder.TYPE_ORDER: struct_field({})}) * columns
 
 
@@ -98,9 +98,9 @@ def are_trusted(footer: Footer) -> bool:
 
 @lru_cache(1_024)
 def order_of(element: Element) -> Order | None:
-    """How bounds of a column are compared, None where that is undefined or not known.
+    """Return a function that makes bounds of a column comparable, or None if their order is undefined or unknown.
 
-    NaN comes out as NaN: callers test for it.
+    The function returns NaN for NaN; callers test for it.
     """
     signed, length = _signed(element), element.length
     if element.type is None or signed is None:
@@ -121,10 +121,10 @@ def order_of(element: Element) -> Order | None:
 
 
 def null_count(fields: Fields, values: int) -> int | None:
-    """Return how many of so many entries have no value by these Statistics, None where they do not say so.
+    """Return the number of the `values` entries without a value from these Statistics, or None if it is unknown.
 
-    A number that cannot be true says nothing: some writers count all entries of a list as NULLs, and give bounds.
-    Raises `DamagedFile` if it cannot be read.
+    An impossible number counts as unknown: some writers count all entries of a list as NULLs, and give bounds. Raises
+    `DamagedFile` if the number cannot be read.
     """
     count = integer(fields, Statistics.NULL_COUNT)
     if count is None or not 0 <= count <= values or (0 < count == values and _BOUNDS & fields.keys()):
@@ -134,12 +134,12 @@ def null_count(fields: Fields, values: int) -> int | None:
 
 @damaged_as(Refusal.CORRUPT_FOOTER, "statistics")
 def merge_statistics(element: Element, parts: Sequence[tuple[Fields | None, int]]) -> Fields | None:
-    """Statistics of a chunk out of (Statistics, number of values, nulls included) of its parts.
+    """Merge the Statistics of a chunk's parts, each given with its number of values, nulls included.
 
-    Old bounds without a defined order and numbers of distinct values are left out: they cannot be merged. A number or
-    bound is given only where all parts that need one have it: a missing bound may be any value, a NaN hides
-    one. Zeros become the outermost of -0.0 and 0.0. A bound is exact if that of a part that has it is.
-    Raises `CopyRefused` where Statistics cannot be read.
+    Old bounds without a defined order and numbers of distinct values are left out, because they cannot be merged. A
+    number or bound is set only if all parts that need one have it: a missing bound may be any value, and a NaN hides
+    one. Zeros become the outermost of -0.0 and 0.0. A bound is exact if a part with this bound has it as exact. Raises
+    `CopyRefused` if Statistics cannot be read.
     """
     filled = [(fields or {}, values) for fields, values in parts if values]
     nulls = [null_count(fields, values) for fields, values in filled]
@@ -154,9 +154,9 @@ def merge_statistics(element: Element, parts: Sequence[tuple[Fields | None, int]
 
 @damaged_as(Refusal.CORRUPT_FOOTER, "size statistics")
 def merge_size_statistics(chunks: Sequence[Chunk]) -> Fields | None:
-    """SizeStatistics of a chunk out of those of its parts: sums of what all of them have.
+    """Merge the SizeStatistics of a chunk's parts: sums of the numbers that all parts have.
 
-    Raises `CopyRefused` where they cannot be read.
+    Raises `CopyRefused` if they cannot be read.
     """
     parts = [chunk.size_statistics for chunk in chunks]
     if not parts or any(field_id > SizeStatistics.DEFINITION_LEVEL_HISTOGRAM for part in parts for field_id in part):
@@ -173,10 +173,9 @@ def merge_size_statistics(chunks: Sequence[Chunk]) -> Fields | None:
 
 
 def count_of(chunk: Chunk, column: Column) -> tuple[int, int | None]:
-    """Return how many entries a chunk has, NULLs and empty lists above it included, and how many of them have no value,
-    None where its metadata do not say so.
+    """Return the number of entries of a chunk, and the number without a value, or None if that is unknown.
 
-    Raises `DamagedFile` if they cannot be read.
+    NULLs and empty lists above an entry count as entries. Raises `DamagedFile` if the metadata cannot be read.
     """
     if not column.levels[1]:
         return chunk.values, 0
@@ -188,7 +187,7 @@ def count_of(chunk: Chunk, column: Column) -> tuple[int, int | None]:
 
 
 def bounds_differ(element: Element, one: Fields, other: Fields) -> bool:
-    """Return whether a bound of these Statistics differs that both say to be exact."""
+    """Return whether a bound that both Statistics mark as exact differs between them."""
     order = order_of(element)
     if order is None:
         return False
@@ -197,7 +196,7 @@ def bounds_differ(element: Element, one: Fields, other: Fields) -> bool:
 
 
 class _End(NamedTuple):
-    """A bound's fields in Statistics, how the outermost is found, and the outermost zero."""
+    """The fields of one bound in Statistics, the function that selects the outermost bound, and the outermost zero."""
 
     value: int
     exact: int
@@ -249,7 +248,10 @@ def _merge_bound(bounds: list[_Bound | None], end: _End) -> _Bound | None:
 
 
 def _signed(element: Element) -> bool | None:
-    """Whether numbers of the column are signed (true for all but unsigned integers), None without a known order."""
+    """Return whether numbers of the column are signed, or None without a known order.
+
+    All columns except unsigned integers count as signed.
+    """
     if element.type not in _ORDERED or element.unknown:
         return None
     annotation: tuple[Any, ...] = element.logical or (None,)

@@ -1,13 +1,13 @@
 """Thrift's compact protocol, read and written without loss.
 
-A struct is a dictionary from field id to (type, raw bytes of the value): what is not understood is kept byte for byte,
-also in structs that newer versions of Parquet extend. Fields that have to be changed are read one by one.
-Specification: thrift/doc/specs/thrift-compact-protocol.md.
+A struct is a dictionary from field id to (type, raw bytes of the value). Values that icesize does not interpret are
+kept byte for byte, also in structs that newer versions of Parquet extend. Fields that have to change are read one by
+one. Specification: thrift/doc/specs/thrift-compact-protocol.md.
 
-Written by hand because other parsers lose what they do not know, as code that Thrift generates does: a footer with one
-field more comes back from pyarrow 26 and from fastparquet 2026.9 without it, and a usual one from neither byte for
-byte. The price is time: a footer of 1,000 column chunks (122 kB) takes 63 ms here, with all checks, 0.6 ms in pyarrow
-and 1.9 ms in fastparquet.
+This module is written by hand because other parsers lose unknown fields, as code that Thrift generates does. pyarrow 26
+and fastparquet 2026.9 drop an added field of a footer, and neither returns a usual footer byte for byte. The cost is
+time: a footer of 1,000 column chunks (122 kB) takes 63 ms here, with all checks, 0.6 ms in pyarrow and 1.9 ms in
+fastparquet.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Parser: TypeAlias = Callable[[Bytes, int], "tuple[Any, int]"]
 
 
 def read_varint(data: Bytes, at: int) -> tuple[int, int]:
-    """An unsigned number of at most 64 bits and the position after it."""
+    """Return an unsigned number of at most 64 bits and the position after it."""
     if at < len(data) and data[at] < 0x80:
         return data[at], at + 1
     result = shift = 0
@@ -54,7 +54,7 @@ def read_varint(data: Bytes, at: int) -> tuple[int, int]:
 
 
 def varint(value: int) -> bytes:
-    """An unsigned number, encoded."""
+    """Encode an unsigned number."""
     out = bytearray()
     while value > 0x7F:
         out.append((value & 0x7F) | 0x80)
@@ -64,17 +64,17 @@ def varint(value: int) -> bytes:
 
 
 def zigzag(value: int) -> bytes:
-    """A signed number of up to 64 bits, encoded."""
+    """Encode a signed number of up to 64 bits."""
     return varint((value << 1) ^ (value >> 63))
 
 
 def signed(value: int) -> int:
-    """What `zigzag` encoded, from its unsigned number."""
+    """Return the signed number from the unsigned number that `zigzag` stores."""
     return (value >> 1) ^ -(value & 1)
 
 
 def read_list_header(data: Bytes, at: int) -> tuple[int, int, int]:
-    """Number of elements, their type, position of the first."""
+    """Return the number of elements, their type, and the position of the first."""
     if at >= len(data):
         raise DamagedFile("a list is cut off")
     header = data[at]
@@ -86,12 +86,15 @@ def read_list_header(data: Bytes, at: int) -> tuple[int, int, int]:
 
 
 def list_header(count: int, kind: int = STRUCT) -> bytes:
-    """What stands before the elements of a list."""
+    """Return the bytes that precede the elements of a list."""
     return bytes([count << 4 | kind]) if count < 15 else bytes([0xF0 | kind]) + varint(count)
 
 
 def skip(data: Bytes, at: int, kind: int, depth: int = 0) -> int:
-    """Position after a value of this type, which is not that of a boolean field: those have no bytes."""
+    """Return the position after a value of this type.
+
+    The type of a boolean field does not count here: boolean fields have no bytes.
+    """
     if kind == STRUCT:
         end = _skip_struct(data, at, depth)
     elif kind == BINARY:
@@ -111,7 +114,7 @@ def skip(data: Bytes, at: int, kind: int, depth: int = 0) -> int:
 
 
 def _after_varint(data: Bytes, at: int) -> int:
-    """Position after a number of any length, which may be behind the end of the data."""
+    """Return the position after a number of any length, possibly beyond the end of the data."""
     size = len(data)
     while at < size and data[at] > 0x7F:
         at += 1
@@ -163,7 +166,7 @@ def _skip_list(data: Bytes, at: int, depth: int) -> int:
 def read_struct(
     data: Bytes, at: int = 0, parsers: Mapping[int, tuple[int, Parser]] | None = None
 ) -> tuple[Fields, int]:
-    """The fields of a struct and the position after it.
+    """Return the fields of a struct and the position after it.
 
     `parsers` maps field ids to (type, parser): such values are parsed in place, and the caller encodes them again.
     """
@@ -199,7 +202,7 @@ def read_struct(
 
 
 def write_struct(fields: Fields) -> bytes:
-    """A struct whose values are all raw."""
+    """Encode a struct whose values are all raw."""
     out, last = bytearray(), 0
     for field_id in sorted(fields):
         kind, raw = fields[field_id]
@@ -215,7 +218,7 @@ def write_struct(fields: Fields) -> bytes:
 
 
 def read_list(data: Bytes, at: int, parser: Parser) -> tuple[list[Any], int]:
-    """What the parser makes of the structs of a list, and the position after it."""
+    """Parse each struct of a list, and return the results and the position after the list."""
     count, kind, at = read_list_header(data, at)
     if count and kind != STRUCT:
         raise DamagedFile("not a list of structs")
@@ -233,19 +236,19 @@ _ENCODED_BELOW = {I16: 2**16, I32: 2**32}
 
 
 def structs_of(fields: Fields, field_id: int) -> list[Fields]:
-    """The structs of a field that is a list of them; none when it is absent."""
+    """Return the structs of a field that is a list of them; an empty list if it is absent."""
     if field_id not in fields:
         return []
     return read_list(raw_of(fields, field_id, LIST), 0, read_struct)[0]
 
 
 def struct_of(fields: Fields, field_id: int) -> Fields | None:
-    """The struct that a field holds, None when it is absent."""
+    """Return the struct that a field holds, None if it is absent."""
     return read_struct(raw_of(fields, field_id, STRUCT))[0] if field_id in fields else None
 
 
 def raw_of(fields: Fields, field_id: int, kind: int) -> Any:
-    """The value of a field that must be there with this type."""
+    """Return the value of a field that must be present with this type."""
     found, raw = fields.get(field_id, (0, b""))
     if found != kind:
         raise DamagedFile(f"field {field_id} is missing or of type {found}")
@@ -253,7 +256,7 @@ def raw_of(fields: Fields, field_id: int, kind: int) -> Any:
 
 
 def _raw_if_any(fields: Fields, field_id: int, kinds: Container[int], what: str) -> Any:
-    """The value of a field that has one of these types; None when it is absent."""
+    """Return the value of a field that has one of these types; None if it is absent."""
     kind, raw = fields.get(field_id, (0, None))
     if raw is not None and kind not in kinds:
         raise DamagedFile(f"field {field_id} is not {what}")
@@ -261,7 +264,7 @@ def _raw_if_any(fields: Fields, field_id: int, kinds: Container[int], what: str)
 
 
 def integer(fields: Fields, field_id: int) -> int | None:
-    """The value of an integer field, None when it is absent."""
+    """Return the value of an integer field, None if it is absent."""
     found = fields.get(field_id)
     if found is None:
         return None
@@ -272,7 +275,7 @@ def integer(fields: Fields, field_id: int) -> int | None:
 
 
 def required_integer(fields: Fields, field_id: int) -> int:
-    """The value of an integer field that must be there."""
+    """Return the value of an integer field that must be present."""
     value = integer(fields, field_id)
     if value is None:
         raise DamagedFile(f"field {field_id} is missing")
@@ -280,14 +283,14 @@ def required_integer(fields: Fields, field_id: int) -> int:
 
 
 def check_widths(fields: Fields) -> None:
-    """Raise `DamagedFile` where an integer has more bits than its type: other readers would cut them off."""
+    """Raise `DamagedFile` if an integer has more bits than its type: other readers would cut them off."""
     for field_id, (kind, raw) in fields.items():
         if kind in _ENCODED_BELOW and len(raw) > 2 and read_varint(raw, 0)[0] >= _ENCODED_BELOW[kind]:
             raise DamagedFile(f"field {field_id} is too large for its type")
 
 
 def binary(fields: Fields, field_id: int) -> bytes | None:
-    """The value of a binary or string field, None when it is absent."""
+    """Return the value of a binary or string field, None if it is absent."""
     raw = _raw_if_any(fields, field_id, (BINARY,), "binary")
     if raw is None:
         return None
@@ -296,13 +299,13 @@ def binary(fields: Fields, field_id: int) -> bytes | None:
 
 
 def boolean(fields: Fields, field_id: int) -> bool | None:
-    """The value of a boolean field, None when it is absent."""
+    """Return the value of a boolean field, None if it is absent."""
     raw = _raw_if_any(fields, field_id, BOOLEANS, "a boolean")
     return None if raw is None else fields[field_id][0] == BOOLEAN_TRUE
 
 
 def integers_of(fields: Fields, field_id: int) -> list[int]:
-    """The numbers of a field that is a list of them; none when it is absent."""
+    """Return the numbers of a field that is a list of them; an empty list if it is absent."""
     data, count, at = list_of(fields, field_id, _VARINTS)
     values = []
     for _ in range(count):
@@ -312,13 +315,13 @@ def integers_of(fields: Fields, field_id: int) -> list[int]:
 
 
 def booleans_of(fields: Fields, field_id: int) -> list[bool]:
-    """The values of a field that is a list of booleans, of either type; none when it is absent."""
+    """Return the values of a field that is a list of booleans, of either type; an empty list if it is absent."""
     data, count, at = list_of(fields, field_id, BOOLEANS)
     return [byte == BOOLEAN_TRUE for byte in data[at : at + count]]
 
 
 def binaries_of(fields: Fields, field_id: int) -> list[bytes]:
-    """The values of a field that is a list of binaries or strings; none when it is absent."""
+    """Return the values of a field that is a list of binaries or strings; an empty list if it is absent."""
     data, count, at = list_of(fields, field_id, (BINARY,))
     values = []
     for _ in range(count):
@@ -329,7 +332,7 @@ def binaries_of(fields: Fields, field_id: int) -> list[bytes]:
 
 
 def list_of(fields: Fields, field_id: int, kinds: Container[int]) -> tuple[Bytes, int, int]:
-    """A list, how many elements it has and where they begin; none when it is absent."""
+    """Return the bytes of a list, its number of elements and the position of the first; 0 elements if it is absent."""
     if field_id not in fields:
         return b"", 0, 0
     data = raw_of(fields, field_id, LIST)
