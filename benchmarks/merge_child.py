@@ -96,7 +96,7 @@ def _decode(job: Job) -> Once:
 def _ours(job: Job, policy: dict[str, object]) -> Once:
     """The whole way of a merge inside a Spark task, from manifest entries to metrics of the new files."""
     import icesize
-    from benchmarks import ours, peers
+    from benchmarks import icesize_child, peers
     from icesize.parquet.files.names import FileNames
     from icesize.parquet.rewriting.merge import merge
     from icesize.parquet.writing.row_writer import use_system_memory
@@ -104,7 +104,7 @@ def _ours(job: Job, policy: dict[str, object]) -> Once:
 
     use_system_memory()
     policy = {"target-file-size-bytes": TARGET_BYTES} | policy
-    current, files = ours.layout(icesize.open(None, "db.t", catalog=peers.catalog(Path(job.warehouse)), policy=policy))
+    current, files = icesize_child.layout(icesize.open(None, "db.t", catalog=peers.catalog(Path(job.warehouse)), policy=policy))
     (partition,) = files.partitions.values()
     inputs = sorted(partition.small, key=lambda input_file: input_file.path)
     task, settings = MergeGroup(tuple(inputs), inputs[0].partition), current.settings()
