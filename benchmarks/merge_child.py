@@ -104,7 +104,9 @@ def _ours(job: Job, policy: dict[str, object]) -> Once:
 
     use_system_memory()
     policy = {"target-file-size-bytes": TARGET_BYTES} | policy
-    current, files = icesize_child.layout(icesize.open(None, "db.t", catalog=peers.catalog(Path(job.warehouse)), policy=policy))
+    current, files = icesize_child.layout(
+        icesize.open(None, "db.t", catalog=peers.catalog(Path(job.warehouse)), policy=policy)
+    )
     (partition,) = files.partitions.values()
     inputs = sorted(partition.small, key=lambda input_file: input_file.path)
     task, settings = MergeGroup(tuple(inputs), inputs[0].partition), current.settings()
