@@ -22,6 +22,7 @@ FLOORS = {
 """The floors of the house from the ground up; every room belongs to the longest name that its own begins with."""
 
 _BESIDE = {
+    "icesize.events": "icesize.planning",
     "icesize.presentation": "icesize.maintenance",
     **dict.fromkeys(("icesize.demo", "icesize.__main__"), "icesize.cli"),
 }

@@ -7,7 +7,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 
 class PendingCommit(Protocol):
@@ -68,26 +68,27 @@ class WorkLimits:
 
 @dataclass(frozen=True)
 class Environment:
-    """`monotonic` and `sleep` in seconds, `now_ms` since 1970, `new_id` never gives the same text twice.
+    """The clock, the sleep, the ids, the observer and the limits of one process.
 
-    `on_commit` hears of each commit before anything of it is done.
+    `monotonic` returns seconds, `sleep` takes seconds, and `now_ms` returns milliseconds since 1970. `new_id` never
+    returns the same text twice. `observe` is called with each event of `icesize.events`.
     """
 
     monotonic: Callable[[], float] = time.monotonic
     now_ms: Callable[[], int] = lambda: int(time.time() * 1000)
     sleep: Callable[[float], None] = time.sleep
     new_id: Callable[[], str] = lambda: uuid.uuid4().hex
-    on_commit: Callable[[PendingCommit], object] = lambda commitment: None
+    observe: Callable[[Any], object] = lambda event: None
     limits: WorkLimits = field(default_factory=WorkLimits)
 
-    def also_notifying(self, observer: Callable[[PendingCommit], object]) -> Environment:
-        """The same, where `observer` is told of commits, too."""
+    def also_observing(self, observer: Callable[[Any], object]) -> Environment:
+        """Return this environment with a second observer, which is called first."""
 
-        def both(commitment: PendingCommit) -> None:
-            observer(commitment)
-            self.on_commit(commitment)
+        def both(event: Any) -> None:
+            observer(event)
+            self.observe(event)
 
-        return replace(self, on_commit=both)
+        return replace(self, observe=both)
 
 
 def rounded(seconds: Mapping[str, float]) -> dict[str, float]:

@@ -42,10 +42,10 @@ if TYPE_CHECKING:
     from icesize.maintenance.checkup import Check
     from icesize.maintenance.clustering import Columns
     from icesize.maintenance.dangling_deletes import DanglingReport
-    from icesize.maintenance.full_pass import MaintenancePlan, MaintenanceReport, StepProgress
+    from icesize.maintenance.full_pass import MaintenancePlan, MaintenanceReport
     from icesize.maintenance.rewrite_deletes import DeletesReport
     from icesize.maintenance.rewrite_manifests import ManifestReport
-    from icesize.maintenance.table_context import ClusterWork, Progress, Selection, Tally
+    from icesize.maintenance.table_context import Advance, ClusterWork, Selection
     from icesize.parquet.files.data_file import Results
     from icesize.parquet.files.settings import WriteSettings
     from icesize.parquet.files.uncommitted import Uncommitted
@@ -234,9 +234,13 @@ class SizedTable:
 
     @overload
     def compact(
-        self, where: Where = ..., budget_bytes: Size = ..., budget_seconds: Duration = ..., *,
-        dry_run: Literal[False] = ..., on_plan: Callable[[Plan], object] | None = ..., progress: Progress = ...,
-    ) -> Report: ...  # fmt: skip
+        self,
+        where: Where = ...,
+        budget_bytes: Size = ...,
+        budget_seconds: Duration = ...,
+        *,
+        dry_run: Literal[False] = ...,
+    ) -> Report: ...
     @overload
     def compact(
         self, where: Where = ..., budget_bytes: Size = ..., budget_seconds: Duration = ..., *, dry_run: Literal[True]
@@ -248,21 +252,18 @@ class SizedTable:
         budget_seconds: Duration = None,
         *,
         dry_run: bool = False,
-        on_plan: Callable[[Plan], object] | None = None,
-        progress: Progress = lambda size_bytes: None,
     ) -> Report | Plan:
         """Merge the small files of every partition to as few as possible, in one REPLACE commit; without Spark in
         rounds of about 1 GiB, each with a commit, so an interrupt keeps what was done before.
 
         `budget_bytes` bounds what is rewritten, what pays most first; with `budget_seconds` merges are committed in
-        rounds of about 2 GiB, of which none begins later. `on_plan` hears the plan before anything is done, `progress`
-        the bytes of each finished group. With `dry_run` nothing is changed, and the result is the plan. Merges that
-        failed are the first of the report's notes. Raises RewriteFailed when every one did.
+        rounds of about 2 GiB, of which none begins later. With `dry_run` nothing is changed, and the result is the
+        plan. Merges that failed are the first of the report's notes. Raises RewriteFailed when every one did.
         """
         budget = Budget.of(budget_bytes, budget_seconds)
         if dry_run:
             return compaction.plan_compaction(self._context.select(where), budget.size_bytes)
-        return self._context.alone(compaction.compact, where, budget, on_plan, progress)
+        return self._context.alone(compaction.compact, where, budget)
 
     def check_up(self) -> tuple[Check, ...]:
         """Whether icesize can work on the table: its catalog, reading, writing, deleting.
@@ -289,9 +290,8 @@ class SizedTable:
 
     @overload
     def maintain(
-        self, budget_bytes: Size = ..., budget_seconds: Duration = ..., *, dry_run: Literal[False] = ...,
-        progress: StepProgress = ...,
-    ) -> MaintenanceReport: ...  # fmt: skip
+        self, budget_bytes: Size = ..., budget_seconds: Duration = ..., *, dry_run: Literal[False] = ...
+    ) -> MaintenanceReport: ...
     @overload
     def maintain(
         self, budget_bytes: Size = ..., budget_seconds: Duration = ..., *, dry_run: Literal[True]
@@ -302,23 +302,21 @@ class SizedTable:
         budget_seconds: Duration = None,
         *,
         dry_run: bool = False,
-        progress: StepProgress = lambda step, done, total: None,
     ) -> MaintenanceReport | MaintenancePlan:
         """One bounded pass of all maintenance: cold partitions, compaction, many delete files into few, those that hit
         nothing, manifests, expiry by the table's own rules, and a dry run of orphan cleanup.
 
         `budget_bytes` (a number, or text such as "20GiB") bounds what merges rewrite, `budget_seconds` (a number, or
-        "25m") when a step may begin. What one pass leaves the next goes on with. `progress` hears of each step that
-        begins, of the bytes of each round and of files. With `dry_run` nothing is changed, and the result is what each
-        step would do with the table as it is now. A step that fails is named in the report and the others run; raises
-        CommitStateUnknown.
+        "25m") when a step may begin. What one pass leaves the next goes on with. With `dry_run` nothing is changed, and
+        the result is what each step would do with the table as it is now. A step that fails is named in the report and
+        the others run; raises CommitStateUnknown.
         """
         from icesize.maintenance.full_pass import STEPS, Pass, plan_pass
 
         budget = Budget.of(budget_bytes, budget_seconds)
         if dry_run:
             return plan_pass(self._context, budget.size_bytes)
-        return Pass(self._context, budget, progress).run(STEPS)
+        return Pass(self._context, budget).run(STEPS)
 
     def plan_maintenance(self, budget_bytes: Size = None) -> MaintenancePlan:
         """`maintain` as a dry run: what each step would do with the table as it is now."""
@@ -331,7 +329,7 @@ class SizedTable:
     @overload
     def cluster(
         self, by: Columns = ..., strategy: str | None = ..., where: Where = ..., budget_bytes: Size = ..., *,
-        dry_run: Literal[False] = ..., on_plan: Callable[[Plan], object] | None = ..., progress: Progress = ...,
+        dry_run: Literal[False] = ...,
     ) -> Report: ...  # fmt: skip
     @overload
     def cluster(
@@ -346,8 +344,6 @@ class SizedTable:
         budget_bytes: Size = None,
         *,
         dry_run: bool = False,
-        on_plan: Callable[[Plan], object] | None = None,
-        progress: Progress = lambda size_bytes: None,
     ) -> Report | Plan:
         """Lay rows out by the columns `by`, partition by partition, in one REPLACE commit; without Spark in rounds of
         about 1 GiB, each with a commit, so an interrupt keeps what was done before.
@@ -355,9 +351,8 @@ class SizedTable:
         `strategy`: "sort" (the first column's queries profit most), "zorder" or "hilbert" (those of up to four columns
         alike). Both are remembered in the table's properties, a sort also as Iceberg's sort order, and are needed only
         the first time. Partitions that are in order are left alone, and new files until they have a fifth of the bytes
-        of those that they are to join; with `budget_bytes` what pays most comes first. `on_plan` hears the plan before
-        rows are moved, `progress` of bytes that are done. With `dry_run` nothing is changed or remembered, and the
-        result is the plan.
+        of those that they are to join; with `budget_bytes` what pays most comes first. With `dry_run` nothing is
+        changed or remembered, and the result is the plan.
 
         Raises TableError for columns that cannot be clustered by, PolicyError for a property that says nonsense,
         and RewriteFailed when every partition failed.
@@ -367,7 +362,7 @@ class SizedTable:
         request = clustering.ClusterRequest.of(by, strategy, where, Budget.of(budget_bytes))
         if dry_run:
             return clustering.plan(self._context, request)
-        return self._context.alone(clustering.cluster, request, on_plan, progress)
+        return self._context.alone(clustering.cluster, request)
 
     def plan_clustering(
         self, by: Columns = None, strategy: str | None = None, where: Where = None, budget_bytes: Size = None
@@ -561,7 +556,6 @@ class SizedTable:
         readers: Sequence[str] = (),
         force: bool = False,
         max_concurrent_deletes: int = MAX_CONCURRENT_DELETES,
-        progress: Callable[[int, int], object] = lambda done, total: None,
     ) -> ExpiryReport:
         """Remove snapshots that no rule keeps, and the files that only they needed.
 
@@ -577,8 +571,8 @@ class SizedTable:
         options = ExpireOptions(keep_versions, older_than, retain_last, tuple(readers), force)
         with self._context.lock:
             report = expire(
-                self._handle, options, self._environment, dry_run=dry_run,
-                max_concurrent_deletes=max_concurrent_deletes, progress=progress,
+                self._handle, options, self._environment,
+                dry_run=dry_run, max_concurrent_deletes=max_concurrent_deletes,
             )  # fmt: skip
             return self._context.refresh(report)
 
@@ -589,12 +583,8 @@ class SizedTable:
         *,
         trust_location: bool = False,
         max_concurrent_deletes: int = MAX_CONCURRENT_DELETES,
-        progress: Tally = lambda done, total: None,
     ) -> OrphanReport:
         """Find files below the table's location that nothing refers to, and with `dry_run=False` delete them.
-
-        `progress` hears how many files were seen so far (of None: nobody knows of how many), then how many of those
-        that are due were tried.
 
         Files younger than `older_than` (at least 24 hours) may be of a batch under way and stay, and so does what other
         tables of the catalog refer to. If one of these cannot be read, only files with icesize's own names are orphans,
@@ -606,7 +596,7 @@ class SizedTable:
         with self._context.lock:
             search = OrphanSearch(
                 self.name, lambda: self._handle.load().table, self._environment,
-                max_concurrent_deletes=max_concurrent_deletes, progress=progress,
+                max_concurrent_deletes=max_concurrent_deletes,
             )  # fmt: skip
             return search.run(older_than // timedelta(milliseconds=1), dry_run, trust_location=trust_location)
 
@@ -664,16 +654,16 @@ class _InSpark:
     most_bytes: None = None
 
     def merge(
-        self, groups: Mapping[int, MergeTask], settings: WriteSettings, owner: Uncommitted, progress: Progress
+        self, groups: Mapping[int, MergeTask], settings: WriteSettings, owner: Uncommitted, advance: Advance
     ) -> Results:
         from icesize.spark.engine.merge_job import run_merges
 
-        return run_merges(self.spark, groups, settings, owner, limits=self.limits, progress=progress)
+        return run_merges(self.spark, groups, settings, owner, limits=self.limits, progress=advance)
 
-    def cluster(self, work: ClusterWork, progress: Progress) -> Results:
+    def cluster(self, work: ClusterWork, advance: Advance) -> Results:
         from icesize.spark.clustering.run import run_clusters
 
-        return run_clusters(self.spark, work, limits=self.limits, progress=progress)
+        return run_clusters(self.spark, work, limits=self.limits, progress=advance)
 
     def refresh(self, handle: TableHandle) -> None:
         from icesize.spark.engine import session

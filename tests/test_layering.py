@@ -21,6 +21,7 @@ ROOMS = [
     "icesize.planning.merging",
     "icesize.planning.retention",
     "icesize.planning.advice",
+    "icesize.events",
     "icesize.parquet.format",
     "icesize.parquet.files",
     "icesize.parquet.ordering",

@@ -7,13 +7,37 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from icesize.environment import PendingCommit
+from icesize.events import CommitStarted, Event
 
 SHELLS_COUNT_FROM = 128
 """A process that a signal has ended has this and the signal's number as its exit code."""
+
+
+class Observers:
+    """The observer of one command: it keeps the commits that began, and calls the observers of the moment."""
+
+    def __init__(self) -> None:
+        self.commits: list[PendingCommit] = []
+        self._observers: tuple[Callable[[Event], object], ...] = ()
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, CommitStarted):
+            self.commits.append(event.commit)
+        for observe in self._observers:
+            observe(event)
+
+    @contextmanager
+    def also(self, *observers: Callable[[Event], object]) -> Iterator[None]:
+        """Call these observers, too, in the block."""
+        self._observers = observers
+        try:
+            yield
+        finally:
+            self._observers = ()
 
 
 class _Terminated(KeyboardInterrupt):

@@ -13,9 +13,8 @@ import click
 
 from icesize import __version__
 from icesize.cli import doctor, looking, removing, rewriting, trying
-from icesize.cli.interrupts import exit_code_of, terminated_like_interrupted, what_became_of
+from icesize.cli.interrupts import Observers, exit_code_of, terminated_like_interrupted, what_became_of
 from icesize.cli.options import FAILED, UNKNOWN, USAGE, print_error
-from icesize.environment import PendingCommit
 from icesize.errors import ArgumentError, CommitStateUnknown, IcesizeError, PolicyError, is_from_outside
 from icesize.redaction import redacted
 
@@ -41,14 +40,14 @@ class _Group(click.Group):
                 formatter.write_dl([(f"{one.name:<{names}}", one.get_short_help_str(100)) for one in commands])
 
     def invoke(self, ctx: click.Context) -> Any:
-        ctx.obj = list[PendingCommit]()
+        ctx.obj = Observers()
         try:
             with terminated_like_interrupted():
                 return super().invoke(ctx)
         except (click.exceptions.Exit, click.ClickException, click.Abort, BrokenPipeError):
             raise
         except KeyboardInterrupt as interrupt:
-            print_error(f"interrupted: {what_became_of(ctx.obj)}")
+            print_error(f"interrupted: {what_became_of(ctx.obj.commits)}")
             ctx.exit(exit_code_of(interrupt))
         except CommitStateUnknown as error:
             print_error(str(error))

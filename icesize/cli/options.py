@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from icesize.cli.interrupts import Observers
 from icesize.cli.process import collect_from_now_on, load_arrow_alone
 from icesize.cli.values import SECONDS, SIZE, pair_option, pairs
 from icesize.environment import Environment
@@ -24,6 +25,7 @@ from icesize.planning.cluster_by import STRATEGIES
 from icesize.presentation import views
 from icesize.presentation.blocks import Block
 from icesize.presentation.console import console_on, show, show_error
+from icesize.presentation.progress import drawn
 from icesize.results import document
 from icesize.units import format_bytes, format_count
 
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
     from pyiceberg.catalog import Catalog
 
+    from icesize.events import Event
     from icesize.sized_table import SizedTable
     from icesize.table.cleanup.expiry import ExpiryReport
 
@@ -82,11 +85,16 @@ class Target:
         from icesize.sized_table import open as open_table
 
         catalog = self._catalog(conf)
-        # whoever is interrupted is told what has become of the commits
-        environment = Environment(on_commit=click.get_current_context().find_root().obj.append)
+        environment = Environment(observe=_observers())
         table = open_table(spark, self.table, catalog=catalog, policy=dict(policy or {}), environment=environment)
         collect_from_now_on()
         return table
+
+    @contextmanager
+    def progress(self, *observers: Callable[[Event], object]) -> Iterator[None]:
+        """Draw a bar for each step of the block, and call `observers` with each event; --json has no bars."""
+        with drawn(console_on(silent=self.as_json)) as draw, _observers().also(draw, *observers):
+            yield
 
     def _catalog(self, conf: Mapping[str, str]) -> Catalog | None:
         """Return the catalog given by options, or else by settings of Spark; None if neither name it."""
@@ -112,6 +120,12 @@ class Target:
                 "add --catalog-property type=rest, sql or hive"
             )
         return {**given, "type": _CATALOG_TYPES[scheme]}
+
+
+def _observers() -> Observers:
+    """Return the observers of the command that runs."""
+    observers: Observers = click.get_current_context().find_root().obj
+    return observers
 
 
 def _scheme(uri: str) -> str:

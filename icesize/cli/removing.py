@@ -10,8 +10,7 @@ import click
 from icesize.cli import options
 from icesize.cli.options import Target, command
 from icesize.cli.values import AGE, AGE_OR_TIME, TIME
-from icesize.presentation import progress, views
-from icesize.presentation.console import console_on
+from icesize.presentation import views
 from icesize.units import format_bytes, format_count
 
 
@@ -91,8 +90,8 @@ def expire_snapshots(
     expire = partial(sized.expire_snapshots, keep_versions, older_than, retain_last, readers=readers, force=force)
     if not yes and not dry_run and options.needs_confirmation(target):
         options.confirm_expiry(sized.name, expire(dry_run=True))
-    with progress.deleting(console_on(silent=target.as_json)) as on_progress:
-        report = expire(dry_run=dry_run, progress=on_progress)
+    with target.progress():
+        report = expire(dry_run=dry_run)
     target.answer(report, exit_code=options.FAILED if report.files_failed else 0)
 
 
@@ -122,10 +121,10 @@ def remove_orphan_files(
     sized = target.open()
     remove = partial(sized.remove_orphan_files, older_than, trust_location=trust_location)
     if not yes and not dry_run and options.needs_confirmation(target):
-        with progress.deleting(console_on()) as on_progress:
-            found = remove(progress=on_progress)
+        with target.progress():
+            found = remove()
         files = f"{format_count(found.files_found, 'file')} ({format_bytes(found.bytes_found)})"
         options.confirm(f"Delete {files} that nothing refers to from the location of {sized.name}?")
-    with progress.deleting(console_on(silent=target.as_json)) as on_progress:
-        report = remove(dry_run=dry_run, progress=on_progress)
+    with target.progress():
+        report = remove(dry_run=dry_run)
     target.answer(report, exit_code=options.FAILED if report.files_failed else 0)

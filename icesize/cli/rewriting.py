@@ -13,7 +13,8 @@ from icesize.cli import options
 from icesize.cli.options import Target, command
 from icesize.cli.spark_choice import SparkChoice, spark_options
 from icesize.errors import UnsupportedTable
-from icesize.presentation import progress, views
+from icesize.events import Event, Planned
+from icesize.presentation import views
 from icesize.presentation.console import console_on, show
 
 if TYPE_CHECKING:
@@ -107,18 +108,17 @@ def _show_plan(target: Target, planned: Plan) -> None:
 
 def _carry_out(work: Callable[..., Report], target: Target) -> None:
     """Print plan, progress and report; exit code 1 when nothing was committed although there was something to do."""
-    out = console_on(silent=target.as_json)
     planned: list[Plan] = []
 
-    def on_plan(plan: Plan) -> None:
-        options.warn(target, plan.notes)
-        show(out, views.plan(plan, groups=False))
-        planned.append(plan)
-        if plan.groups:
-            on_progress(0)
+    def show_plan(event: Event) -> None:
+        if isinstance(event, Planned):
+            plan = event.plan()
+            options.warn(target, plan.notes)
+            show(console_on(silent=target.as_json), views.plan(plan, groups=False))
+            planned.append(plan)
 
-    with progress.merging(out, lambda: planned[0].bytes_to_write) as on_progress:
-        report = work(on_plan=on_plan, progress=on_progress)
+    with target.progress(show_plan):
+        report = work()
     shown = views.committed if planned[0].groups else views.left_to_say
     failed = bool(planned[0].groups) and not report.snapshot_ids
     target.answer(report, shown(report, planned[0]), exit_code=options.FAILED if failed else 0)
@@ -152,8 +152,8 @@ def maintain(
         sized = target.open(policy, session)
         if not yes and options.needs_confirmation(target):
             _ask_for_expiry(sized)
-        with progress.maintaining(console_on(silent=target.as_json)) as on_progress:
-            report = sized.maintain(budget_bytes, budget_seconds, progress=on_progress)
+        with target.progress():
+            report = sized.maintain(budget_bytes, budget_seconds)
     target.answer(report, exit_code=0 if report.succeeded else options.FAILED)
 
 

@@ -15,11 +15,11 @@ from icesize.demo import events, explore
 from icesize.demo.driver import Batch, log_of, run_driver
 from icesize.demo.lake import EVENTS, RACE_ICEBERG, RACE_ICESIZE, Lake, full_name, rows_and_exact, written_bytes
 from icesize.demo.queries import SQL, QueryCost, measure
+from icesize.environment import Environment
 from icesize.errors import EngineUnavailable
-from icesize.planning.plan import Plan
 from icesize.presentation import views
 from icesize.presentation.console import show, show_line
-from icesize.presentation.progress import merging
+from icesize.presentation.progress import drawn
 from icesize.sized_table import SizedTable
 from icesize.sized_table import open as open_table
 from icesize.spark.engine.launch import java_version
@@ -79,9 +79,9 @@ class _Story:
         """One line."""
         show_line(self.console, text, style)
 
-    def table(self, name: str = EVENTS) -> SizedTable:
-        """A table of the lake, to be worked on without Spark."""
-        return open_table(None, full_name(name), catalog=self.lake.catalog())
+    def table(self, name: str = EVENTS, environment: Environment | None = None) -> SizedTable:
+        """Open a table of the lake without Spark."""
+        return open_table(None, full_name(name), catalog=self.lake.catalog(), environment=environment)
 
 
 def run_demo(console: Console, wishes: DemoOptions) -> Lake | None:
@@ -176,16 +176,14 @@ def _show_columns(story: _Story, figures: Mapping[str, Sequence[str]]) -> None:
 
 def _mend(story: _Story) -> None:
     console, name = story.console, full_name(EVENTS)
-    table = story.table()
     story.title(f"What would be done: icesize plan {name}", "This reads what the catalog knows, and changes nothing.")
-    plan = table.plan()
+    plan = story.table().plan()
     show(console, views.plan(plan, groups=False))
     story.title(
         f"It is done: icesize compact {name}", "One commit; readers and writers of the table continue during it."
     )
-    planned: list[Plan] = []
-    with merging(console, lambda: planned[0].bytes_to_write) as progress:
-        report = table.compact(on_plan=planned.append, progress=progress)
+    with drawn(console) as observe:
+        report = story.table(environment=Environment(observe=observe)).compact()
     show(console, views.committed(report, plan))
     _show_files(story)
 

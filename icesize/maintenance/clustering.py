@@ -17,8 +17,9 @@ from pyiceberg.manifest import ManifestFile
 
 from icesize.environment import Environment
 from icesize.errors import ClusteringOff, TableError, UnsupportedTable
+from icesize.events import Planned
 from icesize.maintenance.rounds import Budget, RoundsEnd, as_they_are, carried_out, noting_rounds
-from icesize.maintenance.table_context import ClusterWork, Progress, Selection, TableContext, Tally, counted
+from icesize.maintenance.table_context import Advance, ClusterWork, Selection, TableContext
 from icesize.parquet.files.data_file import Merged, Results
 from icesize.parquet.files.names import FileNames, data_location, set_of, set_prefix
 from icesize.parquet.files.settings import WriteSettings
@@ -43,6 +44,9 @@ ClusterRunner = Callable[[ClusterWork], Results]
 
 Files = Mapping[PartitionKey, Sequence[ClusterFile]]
 Columns = Sequence[str] | None
+
+STEP = "clustering"
+"""The name of this step in events and in a MaintenanceReport."""
 
 
 def wanted_by(current: Current, columns: Sequence[str] | None = None, strategy: str | None = None) -> ClusterBy | None:
@@ -208,9 +212,7 @@ def plan_clustering(context: TableContext, request: ClusterRequest) -> Plan | No
     return None if found is None else found[0].noted(found[1].plan(request.budget_bytes))
 
 
-def cluster(
-    context: TableContext, request: ClusterRequest, on_plan: Callable[[Plan], object] | None, progress: Progress
-) -> Report:
+def cluster(context: TableContext, request: ClusterRequest) -> Report:
     """Remember the columns in the table and lay its rows out by them; what is refused is refused before anything is
     remembered.
 
@@ -220,8 +222,9 @@ def cluster(
     """
     most_bytes = context.engine.most_bytes
     scan, whole = _planned(context, request)
-    if on_plan is not None:
-        on_plan(noting_rounds(whole, most_bytes))
+    planned = noting_rounds(whole, most_bytes)
+    context.environment.observe(Planned(lambda: planned))
+    advance = context.advance(STEP, whole.bytes_to_write)
     keep = keep_cluster_by(scan.by, context.environment.new_id())
     kept = submit.change(context.handle, scan.current, keep, context.environment)
     if kept.stored:
@@ -231,7 +234,7 @@ def cluster(
     def run(groups: Sequence[MergeTask], is_first: bool) -> Report:
         now = scan if is_first else again()
         plan, lost = now.part_of(whole, groups)
-        report = _report(context, now, plan, progress, kept.sentences)
+        report = _report(context, now, plan, advance, kept.sentences)
         return replace(report, conflicts=(*lost, *report.conflicts))
 
     def again() -> ClusterScan:
@@ -246,7 +249,7 @@ def cluster(
     return carried_out(whole.groups, most_bytes, run, Report.together)
 
 
-def cluster_round(context: TableContext, budget_bytes: int, tally: Tally, most_bytes: int | None) -> Report | None:
+def cluster_round(context: TableContext, budget_bytes: int, most_bytes: int | None) -> Report | None:
     """Cluster what `budget_bytes` pay for, or, where they pay for nothing, the least that `most_bytes` (None: no
     bound) pay for: a set is written as a whole. None when nothing is due, or the table is not to be clustered; a
     report without snapshots when something is, and is too large.
@@ -260,7 +263,7 @@ def cluster_round(context: TableContext, budget_bytes: int, tally: Tally, most_b
     contested = context.handle.contested(scan.current, context.environment)
     most_bytes = sys.maxsize if most_bytes is None else most_bytes
     plan = selection.noted(scan.round(context.affordable(budget_bytes), most_bytes, contested))
-    return _report(context, scan, plan, counted(tally, plan.bytes_to_write)) if plan.is_due else None
+    return _report(context, scan, plan, context.advance(STEP, plan.bytes_to_write)) if plan.is_due else None
 
 
 def _planned(context: TableContext, request: ClusterRequest) -> tuple[ClusterScan, Plan]:
@@ -285,8 +288,8 @@ def _scan(context: TableContext, request: ClusterRequest) -> tuple[Selection, Cl
 
 
 def _report(
-    context: TableContext, scan: ClusterScan, plan: Plan, progress: Progress, changed: Sequence[str] = ()
+    context: TableContext, scan: ClusterScan, plan: Plan, advance: Advance, changed: Sequence[str] = ()
 ) -> Report:
-    runner = partial(context.engine.cluster, progress=progress)
+    runner = partial(context.engine.cluster, advance=advance)
     outcome = cluster_and_commit(context.handle, scan, plan, runner, context.environment)
     return context.report(outcome, "cluster", changed)

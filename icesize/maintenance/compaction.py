@@ -5,12 +5,13 @@ The flow is that of a batch with nothing to write. Knows no Spark; who runs merg
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from icesize.errors import CommitConflict, CommitStateUnknown, UnsupportedTable
+from icesize.events import Planned
 from icesize.maintenance.rounds import (
     Budget,
     RoundsEnd,
@@ -20,7 +21,7 @@ from icesize.maintenance.rounds import (
     ended_by,
     noting_rounds,
 )
-from icesize.maintenance.table_context import Progress, Selection, TableContext, Tally, counted
+from icesize.maintenance.table_context import Advance, Selection, TableContext
 from icesize.planning.delete_plan import DeleteRewrite, plan_delete_rewrites
 from icesize.planning.delete_reach import is_due
 from icesize.planning.files import Layout, PartitionKey, SkipReason
@@ -35,6 +36,9 @@ from icesize.table.state.where import Where
 
 if TYPE_CHECKING:
     from icesize.maintenance.rewrite_deletes import DeletesReport
+
+STEP = "merges"
+"""The name of this step in events and in a MaintenanceReport."""
 
 _KEYS_SHARE = 8
 """Times the budget of a batch that files may have whose key columns are read to put their delete files together: these
@@ -61,10 +65,8 @@ def _forecast(selection: Selection, plan: Plan) -> Plan:
         return replace(plan, notes=(*plan.notes, str(error)))
 
 
-def compact(
-    context: TableContext, where: Where, budget: Budget, on_plan: Callable[[Plan], object] | None, progress: Progress
-) -> Report:
-    """Merge the small files of every partition that matches; `on_plan` hears the plan with its forecast before.
+def compact(context: TableContext, where: Where, budget: Budget) -> Report:
+    """Merge the small files of every partition that matches; the observer gets the plan with its forecast before.
 
     More than the engine rewrites at once is merged in rounds, each with a commit, and so is what has to end in time;
     no second round begins after that, nor after a change of the partition spec: the report notes what is left, also
@@ -77,15 +79,15 @@ def compact(
         most_bytes = context.affordable(context.environment.limits.round_bytes)
     merges = plan_merges(selection.layout, selection.current.policy, budget_bytes=budget.size_bytes)
     whole = noting_rounds(merges, context.engine.most_bytes)
-    if on_plan is not None:
-        on_plan(_forecast(selection, whole))
+    context.environment.observe(Planned(lambda: _forecast(selection, whole)))
+    advance = context.advance(STEP, whole.bytes_to_write)
 
     def run(groups: Sequence[MergeTask], is_first: bool) -> Report:
         now = selection if is_first else again()
         owned = (now.layout.partitions.get(group.partition) for group in groups)
         files = (file for facts in owned if facts for file in facts.small + facts.large)
         plan, lost = as_they_are(whole, groups, now.layout, files)
-        report = _merge(context, now, plan, progress)
+        report = _merge(context, now, plan, advance)
         return replace(report, conflicts=(*lost, *report.conflicts))
 
     def again() -> Selection:
@@ -162,7 +164,7 @@ def _with_deletes(report: Report, deletes: DeletesReport, most_deletes: int) -> 
     )
 
 
-def merge_round(context: TableContext, budget_bytes: int, tally: Tally, *, cold_only: bool) -> Report | None:
+def merge_round(context: TableContext, budget_bytes: int, *, cold_only: bool) -> Report | None:
     """Merge what the budget pays for, of cold partitions or of all; None when nothing is due.
 
     Partitions that other writers change all the time are left alone, and named; files of which a later step puts the
@@ -174,7 +176,7 @@ def merge_round(context: TableContext, budget_bytes: int, tally: Tally, *, cold_
     waits = not cold_only and SkipReason.CONTESTED in plan.skipped_by_reason
     if not (plan.groups or waits):
         return None
-    return _merge(context, selection, plan, counted(tally, plan.bytes_to_write))
+    return _merge(context, selection, plan)
 
 
 def plan_rounds(context: TableContext, budget_bytes: int | None) -> Plan:
@@ -211,11 +213,10 @@ def _due(rewrites: Iterable[DeleteRewrite]) -> set[str]:
     return {file.path for rewrite in rewrites for file in rewrite.due}
 
 
-def _merge(
-    context: TableContext, selection: Selection, plan: Plan, progress: Progress = lambda size_bytes: None
-) -> Report:
+def _merge(context: TableContext, selection: Selection, plan: Plan, advance: Advance | None = None) -> Report:
     planned = WrittenBatch(selection.current, selection.layout, selection.noted(plan))
-    runner = partial(context.engine.merge, progress=progress)
+    advance = advance or context.advance(STEP, plan.bytes_to_write)
+    runner = partial(context.engine.merge, advance=advance)
     return context.report(rewrite(context.handle, planned, runner, context.environment), "compact")
 
 

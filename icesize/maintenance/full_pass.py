@@ -16,18 +16,23 @@ from itertools import chain
 from typing import Any, ClassVar
 
 from icesize.errors import ClusteringOff, CommitStateUnknown, RewriteFailed, UnsupportedTable
+from icesize.events import Progress
+from icesize.maintenance.clustering import STEP as CLUSTERING
 from icesize.maintenance.clustering import ClusterRequest, cluster_round, plan_clustering, wanted_by
+from icesize.maintenance.compaction import STEP as MERGES
 from icesize.maintenance.compaction import merge_round, plan_rounds
 from icesize.maintenance.dangling_deletes import DanglingReport, remove_dangling_deletes
 from icesize.maintenance.rewrite_deletes import DeletesReport, rewrite_deletes
 from icesize.maintenance.rewrite_manifests import ManifestReport, rewrite_manifests
 from icesize.maintenance.rounds import Budget
-from icesize.maintenance.table_context import TableContext, Tally
+from icesize.maintenance.table_context import TableContext
 from icesize.planning.plan import Plan
 from icesize.report import Report
 from icesize.results import Keys, Result, keys
 from icesize.table.catalog.access_errors import said
+from icesize.table.cleanup.expiry import STEP as EXPIRY
 from icesize.table.cleanup.expiry import ExpiryReport, expire
+from icesize.table.cleanup.orphans import STEP as ORPHANS
 from icesize.table.cleanup.orphans import OrphanReport, OrphanSearch
 from icesize.table.cleanup.retention_inputs import ExpireOptions
 
@@ -94,18 +99,13 @@ class MaintenancePlan(Result):
     failed: dict[str, str] = field(default_factory=dict)
 
 
-StepProgress = Callable[[str, int, int | None], object]
-"""Hears of a step by its name, of how much of it is done, and of how much: bytes of merges and clustering, which begin
-again with each round, else files; None where nobody knows."""
-
-
 Round = Callable[..., Report | None]
-"""One round of a step: what it did on a context within so many bytes, with a tally; None when nothing is due."""
+"""One round of a step: what it did on a context within so many bytes; None when nothing is due."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """One step of a pass, under the `name` that plans, errors and progress have it by; `words` show that it works.
+    """One step of a pass, under the `name` that plans, errors and events have it by.
 
     `plan` says what it would do with the table as it is now, within so many bytes. `run` gives the report of each of
     its commits: one, or several that the pass reports under the name `rounds`. It does not begin after its `share` of
@@ -113,7 +113,6 @@ class Step:
     """
 
     name: str
-    words: str
     plan: Callable[[TableContext, int | None], Any]
     run: Callable[[Pass], Iterable[Any]]
     rounds: str = ""
@@ -123,11 +122,9 @@ class Step:
 class Pass:
     """One pass over one table: what is left of its budget, and what became of its steps."""
 
-    def __init__(
-        self, context: TableContext, budget: Budget, progress: StepProgress = lambda step, done, total: None
-    ) -> None:
+    def __init__(self, context: TableContext, budget: Budget) -> None:
         self.context, self.bytes_left = context, budget.size_bytes
-        self._seconds, self._progress = budget.seconds, progress
+        self._seconds = budget.seconds
         self._now, self._began = context.environment.monotonic, context.environment.monotonic()
         self._step = ""
         self._done: dict[str, list[Any]] = {}
@@ -150,10 +147,6 @@ class Pass:
             raise
         return self._report(steps)
 
-    def tally(self, done: int, total: int | None) -> None:
-        """Hear how much of the step under way is done."""
-        self._progress(self._step, done, total)
-
     def leave(self) -> None:
         """Name the step under way as one that the next pass goes on with."""
         self._left.append(self._step)
@@ -166,7 +159,7 @@ class Pass:
                 break
             try:
                 budget_bytes = round_bytes if self.bytes_left is None else min(round_bytes, self.bytes_left)
-                report = self.context.alone(one, budget_bytes, self.tally)
+                report = self.context.alone(one, budget_bytes)
             except RewriteFailed as error:
                 # partitions that cannot be merged must not keep the others from it: the round after this has those too
                 self._note_failure(error)
@@ -187,7 +180,7 @@ class Pass:
         if self._is_late(step.share):
             self.leave()
             return
-        self.tally(0, None)
+        self.context.environment.observe(Progress(step.name, 0))
         done = self._done.setdefault(step.name, [])
         try:
             done.extend(step.run(self))
@@ -233,7 +226,7 @@ def merge(work: Pass, one: Round = merge_round) -> Iterator[Report]:
 def cluster(work: Pass, one: Round = cluster_round) -> Iterator[Report]:
     """Cluster, but do not begin too late either."""
     report = None
-    for report in work.rounds(lambda context, size, tally: one(context, size, tally, most_bytes=work.bytes_left)):
+    for report in work.rounds(lambda context, size: one(context, size, most_bytes=work.bytes_left)):
         yield report
     if report and not report.snapshot_ids:
         # due, and larger than the budget or lost to others: its report says which
@@ -245,47 +238,38 @@ def _cluster(work: Pass) -> Iterable[Report]:
     return cluster(work) if wanted_by(work.context.load()) else ()
 
 
-def _expire(context: TableContext, tally: Tally = lambda done, total: None, *, dry_run: bool = False) -> ExpiryReport:
+def _expire(context: TableContext, *, dry_run: bool = False) -> ExpiryReport:
     """Expire by the table's own rules."""
-    return context.refresh(
-        expire(context.handle, ExpireOptions(), context.environment, dry_run=dry_run, progress=tally)
-    )
+    return context.refresh(expire(context.handle, ExpireOptions(), context.environment, dry_run=dry_run))
 
 
-def _orphans(context: TableContext, tally: Tally = lambda done, total: None) -> OrphanReport:
+def _orphans(context: TableContext) -> OrphanReport:
     """Count orphan files and delete none: no other table has to be loaded, and a note warns of that."""
-    search = OrphanSearch(context.handle.name, lambda: context.handle.load().table, context.environment, progress=tally)
+    search = OrphanSearch(context.handle.name, lambda: context.handle.load().table, context.environment)
     found = search.run(trust_location=True)
     return replace(found, notes=(*found.notes, UNCHECKED)) if found.files_found else found
 
 
-def _once(name: str, words: str, job: Callable[..., Any]) -> Step:
+def _once(name: str, job: Callable[..., Any]) -> Step:
     """A step that commits once."""
-    return Step(name, words, lambda context, _: job(context, dry_run=True), lambda work: [work.context.alone(job)])
+    return Step(name, lambda context, _: job(context, dry_run=True), lambda work: [work.context.alone(job)])
 
 
 STEPS = (
-    Step("merges", "merging", plan_rounds, merge, "merges", MERGE_SHARE),
+    Step(MERGES, plan_rounds, merge, "merges", MERGE_SHARE),
     Step(
-        "clustering",
-        "clustering",
+        CLUSTERING,
         lambda context, size: plan_clustering(context, ClusterRequest(budget_bytes=size)),
         _cluster,
         "clusterings",
         math.inf,
     ),
-    _once("rewritten_deletes", "putting delete files together", rewrite_deletes),
-    _once("deletes", "looking for useless delete files", remove_dangling_deletes),
-    _once("manifests", "putting manifests together", rewrite_manifests),
-    Step(
-        "expiry", "expiring snapshots", lambda context, _: _expire(context, dry_run=True),
-        lambda work: [work.context.alone(_expire, work.tally)],
-    ),
-    Step(
-        "orphans", "looking for orphan files", lambda context, _: _orphans(context),
-        lambda work: [work.context.alone(_orphans, work.tally)],
-    ),
-)  # fmt: skip
+    _once("rewritten_deletes", rewrite_deletes),
+    _once("deletes", remove_dangling_deletes),
+    _once("manifests", rewrite_manifests),
+    _once(EXPIRY, _expire),
+    Step(ORPHANS, lambda context, _: _orphans(context), lambda work: [work.context.alone(_orphans)]),
+)
 """The steps of a pass, in the order that pays."""
 
 

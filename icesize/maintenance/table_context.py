@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec, Protocol, TypeVar
 
 from icesize.environment import Environment
 from icesize.errors import RewriteFailed
+from icesize.events import Progress
 from icesize.report import Report
 from icesize.table.commit.submit import commit_step
 from icesize.table.state.handle import Current, TableHandle
@@ -28,11 +29,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 P = ParamSpec("P")
 
-Progress = Callable[[int], None]
-"""Hears of bytes that are done, of those that a plan rewrites: of a whole group of files, or bit by bit."""
-
-Tally = Callable[[int, int | None], object]
-"""Hears how much is done so far, of how much: None as long as nobody knows."""
+Advance = Callable[[int], None]
+"""Gets the number of bytes that are done in addition, from several threads: a whole group of files, or a part."""
 
 MAX_REASONS = 3
 """Groups whose reasons an error tells: a storage that is full or away gives each of thousands the same."""
@@ -57,11 +55,11 @@ class Engine(Protocol):
         """Bytes that it rewrites before they are committed; None for no bound."""
 
     def merge(
-        self, groups: Mapping[int, MergeTask], settings: WriteSettings, owner: Uncommitted, progress: Progress
+        self, groups: Mapping[int, MergeTask], settings: WriteSettings, owner: Uncommitted, advance: Advance
     ) -> Results:
         """Merge each group's files, into files that `owner` knows of."""
 
-    def cluster(self, work: ClusterWork, progress: Progress) -> Results:
+    def cluster(self, work: ClusterWork, advance: Advance) -> Results:
         """Write each group's rows in the order wanted."""
 
     def refresh(self, handle: TableHandle) -> None:
@@ -75,33 +73,19 @@ class InThisProcess:
     most_bytes: int
 
     def merge(
-        self, groups: Mapping[int, MergeTask], settings: WriteSettings, owner: Uncommitted, progress: Progress
+        self, groups: Mapping[int, MergeTask], settings: WriteSettings, owner: Uncommitted, advance: Advance
     ) -> Results:
         from icesize.parquet.rewriting.threads import merge_in_threads  # with all ways to merge
 
-        return merge_in_threads(groups, settings, owner, progress=progress)
+        return merge_in_threads(groups, settings, owner, progress=advance)
 
-    def cluster(self, work: ClusterWork, progress: Progress) -> Results:
+    def cluster(self, work: ClusterWork, advance: Advance) -> Results:
         from icesize.parquet.rewriting.cluster import cluster_in_threads
 
-        return cluster_in_threads(work.groups, work.prefixes, work.order, work.settings, work.owner, progress=progress)
+        return cluster_in_threads(work.groups, work.prefixes, work.order, work.settings, work.owner, progress=advance)
 
     def refresh(self, handle: TableHandle) -> None:
         """Every query here loads the table by itself."""
-
-
-def counted(tally: Tally, size_bytes: int) -> Progress:
-    """Return progress of so many bytes, from several threads, as sums that `tally` hears."""
-    lock, done = Lock(), 0
-    tally(0, size_bytes)
-
-    def count(done_bytes: int) -> None:
-        nonlocal done
-        with lock:
-            done += done_bytes
-            tally(done, size_bytes)
-
-    return count
 
 
 @dataclass(frozen=True)
@@ -151,6 +135,21 @@ class TableContext:
         """Commit one step that adds no files, as `submit.commit_step`; later queries see it."""
         outcome = commit_step(self.handle, current, step, self.environment, again=again, dry_run=dry_run)
         return outcome if dry_run else self.refresh(outcome)
+
+    def advance(self, step: str, total_bytes: int) -> Advance:
+        """Return a function that sums the bytes that it gets, and sends each sum to the observer as `Progress`."""
+        lock, done_bytes, observe = Lock(), 0, self.environment.observe
+        if total_bytes:
+            observe(Progress(step, 0, total_bytes))
+
+        def advance(size_bytes: int) -> None:
+            nonlocal done_bytes
+            # the observer is called inside the lock, so that no sum overtakes a larger one
+            with lock:
+                done_bytes += size_bytes
+                observe(Progress(step, done_bytes, total_bytes))
+
+        return advance
 
     def affordable(self, budget_bytes: int) -> int:
         """What of a budget the engine rewrites at once."""

@@ -12,88 +12,60 @@ from datetime import timedelta
 from threading import Lock
 from typing import TYPE_CHECKING
 
+from icesize.events import Progress
 from icesize.units import format_bytes, format_count
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import ProgressColumn
 
-Draw = Callable[[str, int, int | None], None]
-"""Hears what is done, how much of it, and of how much: None as long as nobody knows."""
-
+STEP_WORDS = {
+    "merges": "merging",
+    "clustering": "clustering",
+    "rewritten_deletes": "rewriting delete files",
+    "deletes": "looking for dangling delete files",
+    "manifests": "merging manifests",
+    "expiry": "expiring snapshots",
+    "orphans": "looking for orphan files",
+}
+"""Name of a step -> the words of its bar."""
+_DELETING = frozenset({"expiry", "orphans"})
+"""Steps that delete files once their number is known."""
 _BYTES = frozenset({"merging", "clustering"})
-"""What is told in bytes; all else is told in files."""
+"""Words of the bars that count bytes; the others count files."""
 
 
 @contextmanager
-def merging(console: Console, total_bytes: Callable[[], int]) -> Iterator[Callable[[int], None]]:
-    """Draw a bar by bytes while merges run; yield the function that is called with bytes that are done.
+def drawn(console: Console) -> Iterator[Callable[[object], None]]:
+    """Yield an observer that draws each `Progress`, from any thread.
 
-    It begins with the first call, be it of no bytes, when `total_bytes()` is known: that of all rounds of a call.
-    Several threads may call it, and the bar never goes back.
+    One bar is shown at a time. A new bar begins with other work, and with each event of which nothing is done. Nothing
+    is drawn before the first of them.
     """
-    done, lock = 0, Lock()
-    with drawn(console) as draw:
-
-        def advance(size_bytes: int) -> None:
-            nonlocal done
-            with lock:
-                done += size_bytes
-                draw("merging", done, total_bytes())
-
-        yield advance
-
-
-@contextmanager
-def deleting(console: Console) -> Iterator[Callable[[int, int | None], None]]:
-    """A bar by files while they are looked for and deleted; yields the function that hears how many of how many (None:
-    they are still looked for) are done."""
-    with drawn(console) as draw:
-        draw("looking for files", 0, None)
-        yield lambda done, total: draw("looking for files" if total is None else "deleting", done, total)
-
-
-@contextmanager
-def maintaining(console: Console) -> Iterator[Draw]:
-    """A bar for each step of a pass, and for each round of merges; yields the function that hears of them."""
-    from icesize.maintenance.full_pass import STEPS  # with all that a pass works with
-
-    words = {step.name: step.words for step in STEPS}
-    with drawn(console) as draw:
-
-        def draw_step(step: str, done: int, total: int | None) -> None:
-            deletes = step == "expiry" and total is not None
-            draw("deleting" if deletes else words[step], done, total)
-
-        yield draw_step
-
-
-@contextmanager
-def drawn(console: Console) -> Iterator[Draw]:
-    """One bar at a time; it begins again with other work, and where nothing is done. Told from any thread.
-
-    Nothing is drawn before the first word, which may never come: there is nothing to do, or an error.
-    """
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bars
 
     columns = (TextColumn("{task.description}"), BarColumn(None), _pace_column(), TimeElapsedColumn())
-    progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    bars = Bars(*columns, console=console, transient=True, disable=not console.is_terminal)
     lock = Lock()
 
-    def draw(what: str, done: int, total: int | None) -> None:
+    def draw(event: object) -> None:
+        if not isinstance(event, Progress):
+            return
+        words = "deleting" if event.total is not None and event.step in _DELETING else STEP_WORDS[event.step]
         with lock:
-            shown = progress.tasks[-1] if progress.tasks else None
-            if shown is None or shown.description != what or not done:
-                for task_id in progress.task_ids:
-                    progress.remove_task(task_id)
-                progress.add_task(what, total=total)
-            progress.update(progress.task_ids[-1], completed=done, total=total)
-            progress.start()
+            shown = bars.tasks[-1] if bars.tasks else None
+            if shown is None or shown.description != words or not event.done:
+                for task_id in bars.task_ids:
+                    bars.remove_task(task_id)
+                bars.add_task(words, total=event.total)
+            bars.update(bars.task_ids[-1], completed=event.done, total=event.total)
+            bars.start()
 
     try:
         yield draw
     finally:
-        progress.stop()
+        bars.stop()
 
 
 def pace(what: str, done: float, total: float | None, seconds: float) -> str:

@@ -292,7 +292,7 @@ def test_maintenance_and_the_search_for_orphans_draw_bars_on_a_terminal(table: T
     uri = catalog_uri(tmp_path)
     for arguments, bar in (
         (["maintain", "lake.db.t", "--yes"], "looking for orphan files"),
-        (["remove-orphan-files", "lake.db.t"], "looking for files"),
+        (["remove-orphan-files", "lake.db.t"], "looking for orphan files"),
     ):
         assert bar in on_a_terminal([*arguments, "--catalog-uri", uri], "")[1]
         code, told = on_a_terminal([*arguments, "--catalog-uri", uri, "--json"], "")

@@ -21,8 +21,10 @@ import icesize
 from icesize import failpoints
 from icesize.environment import Environment, WorkLimits
 from icesize.errors import ClusteringOff, CommitConflict, RewriteFailed, TableError
+from icesize.events import Progress
 from icesize.sized_table import SizedTable
 from tests.support.armed import failing_at
+from tests.support.events import Observe, done_bytes, no_observer, plans_of
 from tests.support.examples import examples, sampled
 from tests.support.row_deletes import delete_rows
 from tests.support.tables import (
@@ -62,10 +64,12 @@ def fill(lake: SqlCatalog, files: int, kinds: str = "a", seed: int = 1) -> Table
     return lake.load_table("db.t")
 
 
-def opened(lake: Any, limits: WorkLimits | None = None, **policy: object) -> SizedTable:
+def opened(lake: Any, limits: WorkLimits | None = None, observe: Observe = no_observer, **policy: object) -> SizedTable:
     """The table with files of 20 kB."""
     time = FakeTime()
-    environment = Environment(monotonic=lambda: time.seconds, sleep=time.sleep, limits=limits or WorkLimits())
+    environment = Environment(
+        monotonic=lambda: time.seconds, sleep=time.sleep, limits=limits or WorkLimits(), observe=observe
+    )
     policy = {"target-file-size-bytes": TARGET_BYTES, "small-file-limit-bytes": 8_000} | policy
     return icesize.open(None, "db.t", catalog=lake, policy=policy, environment=environment)
 
@@ -249,8 +253,10 @@ def test_more_than_one_process_rewrites_at_once_is_committed_in_rounds(lake: Sql
     """Five partitions, two at a time: three commits, and in sum the report of one."""
     make_table(lake)
     before = ids_of_filled(lake, 5, "abcde")
-    table, progress, plans = opened(lake, rounds_of(lake, 2)), list[int](), list[Any]()
-    report = table.cluster(["id"], on_plan=plans.append, progress=progress.append)
+    events = list[object]()
+    table = opened(lake, rounds_of(lake, 2), events.append)
+    report = table.cluster(["id"])
+    [plan] = plans_of(events)
     after = lake.load_table("db.t")
     check(after)
     assert ids_of(lake) == before
@@ -258,8 +264,8 @@ def test_more_than_one_process_rewrites_at_once_is_committed_in_rounds(lake: Sql
     assert list(report.snapshot_ids) == [snapshot.snapshot_id for snapshot in after.snapshots()[25:]]
     assert (report.files_removed, report.partitions_touched, report.conflicts) == (25, 5, ())
     assert report.files_added == len(live_paths(after))
-    assert sum(progress) == plans[0].bytes_to_write
-    assert "with a commit after each" in plans[0].notes[-1]
+    assert done_bytes(events) == plan.bytes_to_write
+    assert "with a commit after each" in plan.notes[-1]
     assert sum("with a commit after each" in note for note in report.notes) == 1
     assert report.clustering is not None
     opens = [report.clustering[when]["id"]["point_files"] for when in ("before", "after")]
@@ -324,16 +330,16 @@ def test_what_others_change_between_rounds_is_left_to_the_next_call(lake: SqlCat
     """Rows that are deleted while an earlier round runs stay deleted, and rows that are moved are there once."""
     make_table(lake)
     before = ids_of_filled(lake, 5, "abc")
-    table = opened(lake, rounds_of(lake, 1))
+    table = opened(lake, rounds_of(lake, 1), lambda event: change(event))
     planned = table.plan_clustering(["id"])
     assert planned is not None
     late = planned.groups[-1]
 
-    def change(size_bytes: int) -> None:
-        if len(lake.load_table("db.t").snapshots()) == 15:
+    def change(event: object) -> None:
+        if isinstance(event, Progress) and event.done and len(lake.load_table("db.t").snapshots()) == 15:
             delete_rows(lake, late.inputs[0]) if work == "delete rows" else compact(lake, late.label[-1])
 
-    report = table.cluster(["id"], progress=change)
+    report = table.cluster(["id"])
     check(lake.load_table("db.t"))
     assert len(ids_of(lake)) == len(before) - (work == "delete rows")
     if work == "delete rows":

@@ -25,6 +25,7 @@ from icesize.errors import (
     TableNotFound,
     UnsupportedTable,
 )
+from icesize.events import Progress
 from icesize.planning.plan import Plan
 from icesize.report import Report
 from icesize.results import Advice
@@ -34,6 +35,7 @@ from icesize.table.state.live_files import LayoutReader
 from icesize.table.state.partition_changes import partitions_changed
 from tests.support.armed import failing_at
 from tests.support.delete_files import live_deletes
+from tests.support.events import Observe, done_bytes, no_observer, plans_of
 from tests.support.rest_faults import Fault, Moment
 from tests.support.rest_server import MiniRest
 from tests.support.row_deletes import delete_ids, delete_rows
@@ -66,9 +68,11 @@ def fill(lake: Any, appends: int, kinds: str = "ab", first: int = 0) -> Table:
     return lake.load_table("db.t")  # type: ignore[no-any-return]
 
 
-def opened(lake: Any, limits: WorkLimits | None = None, **policy: object) -> SizedTable:
+def opened(lake: Any, limits: WorkLimits | None = None, observe: Observe = no_observer, **policy: object) -> SizedTable:
     time = FakeTime()
-    environment = Environment(monotonic=lambda: time.seconds, sleep=time.sleep, limits=limits or WorkLimits())
+    environment = Environment(
+        monotonic=lambda: time.seconds, sleep=time.sleep, limits=limits or WorkLimits(), observe=observe
+    )
     return icesize.open(None, "db.t", catalog=lake, policy=policy or None, environment=environment)
 
 
@@ -107,17 +111,17 @@ def test_a_second_compact_does_nothing(lake: SqlCatalog) -> None:
 
 
 def test_the_plan_changes_nothing_and_is_what_is_done(lake: SqlCatalog) -> None:
-    """`plan` is heard again by `on_plan`, progress adds up to its bytes, and the report counts the same files."""
+    """The observer gets the same plan as `plan` gives, progress ends with its bytes, and the report counts the same
+    files."""
     make_table(lake)
     before = fill(lake, 3)
-    table = opened(lake)
+    events = list[object]()
+    table = opened(lake, observe=events.append)
     plan = table.plan()
     assert lake.load_table("db.t").metadata_location == before.metadata_location
-    heard: list[Any] = []
-    progress: list[int] = []
-    report = table.compact(on_plan=heard.append, progress=progress.append)
-    assert heard == [plan]
-    assert sum(progress) == plan.bytes_to_write
+    report = table.compact()
+    assert plans_of(events) == [plan]
+    assert done_bytes(events) == plan.bytes_to_write
     assert (report.files_removed, report.files_added) == (plan.files_removed, plan.files_added)
 
 
@@ -438,8 +442,10 @@ def test_more_than_one_process_rewrites_at_once_is_committed_in_rounds(lake: Sql
     """Five partitions, two at a time: three commits, and in sum what one would have done."""
     make_table(lake)
     fill(lake, 4, "abcde")
-    table, progress, plans = opened(lake, rounds_of(lake, 2)), list[int](), list[Any]()
-    report = table.compact(on_plan=plans.append, progress=progress.append)
+    events = list[object]()
+    table = opened(lake, rounds_of(lake, 2), events.append)
+    report = table.compact()
+    [plan] = plans_of(events)
     after = lake.load_table("db.t")
     check(after)
     assert ids_of(lake) == list(range(20))
@@ -449,8 +455,8 @@ def test_more_than_one_process_rewrites_at_once_is_committed_in_rounds(lake: Sql
     assert list(report.snapshot_ids) == [snapshot.snapshot_id for snapshot in after.snapshots()[20:]]
     assert (report.files_added, report.files_removed, report.partitions_touched) == (5, 20, 5)
     assert report.bytes_written == sum(f.size_bytes for f in small_files(after))
-    assert [plan.files_removed for plan in plans] == [20]
-    assert sum(progress) == plans[0].bytes_to_write
+    assert plan.files_removed == 20
+    assert done_bytes(events) == plan.bytes_to_write
     assert table.compact().snapshot_ids == ()
 
 
@@ -504,14 +510,14 @@ def test_what_others_change_between_rounds_is_left_to_the_next_call(lake: SqlCat
     """Rows that are deleted while an earlier round runs stay deleted, and rows that are moved are there once."""
     make_table(lake)
     fill(lake, 3, "abc")
-    table = opened(lake, rounds_of(lake, 1))
+    table = opened(lake, rounds_of(lake, 1), lambda event: change(event))
     late = table.plan().groups[-1]
 
-    def change(size_bytes: int) -> None:
-        if len(lake.load_table("db.t").snapshots()) == 9:
+    def change(event: object) -> None:
+        if isinstance(event, Progress) and event.done and len(lake.load_table("db.t").snapshots()) == 9:
             delete_rows(lake, late.inputs[0]) if work == "delete rows" else compact(lake, late.label[-1])
 
-    report = table.compact(progress=change)
+    report = table.compact()
     after = lake.load_table("db.t")
     check(after)
     assert len(ids_of(lake)) == (8 if work == "delete rows" else 9)
@@ -528,14 +534,14 @@ def test_rounds_end_where_partitions_become_others(lake: SqlCatalog) -> None:
     """A partition spec that changes between two rounds leaves the rest to the next call; no row is lost."""
     make_table(lake)
     fill(lake, 3, "abc")
-    table = opened(lake, rounds_of(lake, 1))
+    table = opened(lake, rounds_of(lake, 1), lambda event: change(event))
 
-    def change(size_bytes: int) -> None:
-        if len(lake.load_table("db.t").specs()) == 1:
+    def change(event: object) -> None:
+        if isinstance(event, Progress) and event.done and len(lake.load_table("db.t").specs()) == 1:
             with lake.load_table("db.t").update_spec() as update:
                 update.add_identity("id")
 
-    report = table.compact(progress=change)
+    report = table.compact()
     after = lake.load_table("db.t")
     assert ids_of(lake) == list(range(9))
     assert len(live_paths(after)) in (7, 9)

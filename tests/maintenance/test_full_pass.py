@@ -15,13 +15,14 @@ from pyiceberg.catalog.sql import SqlCatalog
 import icesize
 from icesize.environment import Environment, WorkLimits
 from icesize.errors import CommitStateUnknown, RewriteFailed, TableError
+from icesize.events import Progress
 from icesize.failpoints import armed
 from icesize.maintenance.dangling_deletes import DanglingReport
 from icesize.maintenance.full_pass import STEPS, UNCHECKED, MaintenanceReport, Pass, Step, cluster, merge
 from icesize.maintenance.rewrite_deletes import DeletesReport
 from icesize.maintenance.rewrite_manifests import ManifestReport
 from icesize.maintenance.rounds import Budget
-from icesize.maintenance.table_context import TableContext, Tally
+from icesize.maintenance.table_context import TableContext
 from icesize.report import Report
 from icesize.table.cleanup.expiry import ExpiryReport
 from icesize.table.cleanup.orphans import OrphanReport
@@ -54,7 +55,7 @@ class FakeTable:
     seconds: float = 0.0
     done: list[str] = field(default_factory=list)
 
-    def merge_round(self, context: TableContext, budget_bytes: int, tally: Tally, *, cold_only: bool) -> Report | None:
+    def merge_round(self, context: TableContext, budget_bytes: int, *, cold_only: bool) -> Report | None:
         self._work(f"merge {'cold' if cold_only else 'all'} {budget_bytes}", "merges")
         size = min(budget_bytes, self.cold_bytes if cold_only else self.hot_bytes)
         if not size:
@@ -65,9 +66,7 @@ class FakeTable:
             self.hot_bytes -= size
         return Report(snapshot_ids=() if self.conflicts else (1,), operations=("replace",), bytes_written=size)
 
-    def cluster_round(
-        self, context: TableContext, budget_bytes: int, tally: Tally, most_bytes: int | None
-    ) -> Report | None:
+    def cluster_round(self, context: TableContext, budget_bytes: int, most_bytes: int | None) -> Report | None:
         self._work(f"cluster {budget_bytes}", "clustering")
         size = min(budget_bytes, self.loose_bytes)
         self.loose_bytes -= size
@@ -112,25 +111,28 @@ def test_every_step_runs_in_order() -> None:
     assert (report.bytes_merged, report.failed, report.not_started, report.seconds) == (30, {}, (), 9.0)
 
 
-def test_whoever_listens_hears_of_every_step(lake: SqlCatalog) -> None:
-    """Each step by its name when it begins, the bytes of each round of merges from none to all of them, and expired
-    files that are deleted."""
+def test_the_observer_gets_the_progress_of_every_step(lake: SqlCatalog) -> None:
+    """The observer gets each step by its name when it begins, the bytes of each round of merges from none to all of
+    them, and the number of expired files that are deleted."""
     at_once = {"history.expire.max-snapshot-age-ms": "1", "history.expire.min-snapshots-to-keep": "1"}
     make_table(lake, properties=at_once)
     for number, kind in enumerate("aaabbb"):
         append(lake, [number], kind)
-    table = icesize.open(None, "db.t", catalog=lake, environment=Environment(limits=WorkLimits(round_bytes=1)))
-    plan, told = table.plan(), list[tuple[str, int, int | None]]()
-    report = table.maintain(progress=lambda *heard: told.append(heard))
-    assert [step for step, done, total in told if total is None] == [
+    events = list[object]()
+    environment = Environment(limits=WorkLimits(round_bytes=1), observe=events.append)
+    table = icesize.open(None, "db.t", catalog=lake, environment=environment)
+    plan = table.plan()
+    report = table.maintain()
+    seen = [(event.step, event.done, event.total) for event in events if isinstance(event, Progress)]
+    assert list(dict.fromkeys(step for step, done, total in seen if total is None)) == [
         "merges", "clustering", "rewritten_deletes", "deletes", "manifests", "expiry", "orphans",
     ]  # fmt: skip
     sizes = sorted(group.size_bytes for group in plan.groups)
-    merged = [(done, total) for step, done, total in told if step == "merges" and total is not None]
+    merged = [(done, total) for step, done, total in seen if step == "merges" and total is not None]
     assert sorted(merged) == sorted([*((0, size) for size in sizes), *((size, size) for size in sizes)])
     assert report.expiry is not None
     deleted = sum(report.expiry.files_deleted.values())
-    assert [(step, done, total) for step, done, total in told if step == "expiry"][-1] == ("expiry", deleted, deleted)
+    assert [(step, done, total) for step, done, total in seen if step == "expiry"][-1] == ("expiry", deleted, deleted)
 
 
 def test_merges_come_in_rounds() -> None:

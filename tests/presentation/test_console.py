@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import io
 import re
-import threading
 from collections.abc import Callable, Iterable
-from contextlib import nullcontext
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from icesize.environment import PendingCommit
+from icesize.events import CommitStarted, Progress
+from icesize.maintenance.full_pass import STEPS
 from icesize.planning.files import FileFact, Head, Layout, PartitionFacts, PartitionKey, SkipReason
 from icesize.planning.inspection import DeletesClass, Inspection, PartitionSizes, PendingDeletes, SizeClass, inspect
 from icesize.planning.merging.planner import plan_merges
@@ -228,38 +229,27 @@ def test_a_report_is_one_line(report: Report, line: str) -> None:
     assert str(report) == line
 
 
-def merge_with_a_bar(console: Console) -> None:
-    with progress.merging(console, lambda: 4 * MIB) as tell:
-        tell(MIB)
-        tell(3 * MIB)
-
-
-def delete_with_a_bar(console: Console) -> None:
-    with progress.deleting(console) as tell:
-        tell(3000, None)
-        tell(1, 40)
-        tell(40, 40)
-
-
-def maintain_with_bars(console: Console) -> None:
-    with progress.maintaining(console) as tell:
-        tell("merges", 0, None)
-        tell("merges", 0, MIB)
-        tell("merges", MIB, MIB)
-        tell("expiry", 0, None)
-        tell("expiry", 3, 3)
+MERGED = [Progress("merges", 0, 4 * MIB), Progress("merges", MIB, 4 * MIB), Progress("merges", 4 * MIB, 4 * MIB)]
+DELETED = [Progress("orphans", 3000), Progress("orphans", 1, 40), Progress("orphans", 40, 40)]
+MAINTAINED = [Progress("merges", 0), *MERGED, Progress("expiry", 0), Progress("expiry", 3, 3)]
 
 
 @pytest.mark.parametrize(
-    ("draw", "words"),
+    ("events", "words"),
     [
-        (merge_with_a_bar, "merging ━+ 4 MiB of 4 MiB"),
-        (delete_with_a_bar, "deleting ━+ 40 of 40 files"),
-        (maintain_with_bars, "deleting ━+ 3 of 3 files"),
+        (MERGED, "merging ━+ 4 MiB of 4 MiB"),
+        (DELETED, "deleting ━+ 40 of 40 files"),
+        (MAINTAINED, "deleting ━+ 3 of 3 files"),
     ],
 )
-def test_progress_is_drawn_on_terminals_only(draw: Callable[[Console], None], words: str) -> None:
-    """One bar at a time on a terminal, nothing at all in a pipe; none stays."""
+def test_progress_is_drawn_on_terminals_only(events: list[Progress], words: str) -> None:
+    """A terminal shows one bar at a time, a pipe shows nothing, and no bar stays."""
+
+    def draw(console: Console) -> None:
+        with progress.drawn(console) as observe:
+            for event in events:
+                observe(event)
+
     assert printed(draw) == ""
     drawn = re.sub(r"\x1b\[[0-9;]*m", "", printed(draw, terminal=True))
     assert re.search(words, drawn)
@@ -268,35 +258,19 @@ def test_progress_is_drawn_on_terminals_only(draw: Callable[[Console], None], wo
 
 
 def test_a_bar_waits_for_something_to_do() -> None:
-    """What is said before the first update, be it an error, has no bar above it."""
+    """A line before the first event of progress, for example an error, has no bar above it."""
 
     def nothing(console: Console) -> None:
-        with progress.merging(console, lambda: MIB), progress.drawn(console):
+        with progress.drawn(console) as observe:
+            observe(CommitStarted(cast(PendingCommit, None)))
             show_line(console, "nothing to merge")
 
     assert printed(nothing, terminal=True) == "nothing to merge\n"
 
 
-def test_progress_of_two_threads_never_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The bar shows the sum of what several threads have done, in the order in which it grew."""
-    shown, begun, overtaken = list[int](), threading.Event(), threading.Event()
-    draw = nullcontext(lambda what, done, total: shown.append(done))
-    monkeypatch.setattr(progress, "drawn", lambda console: draw)
-
-    def total_bytes() -> int:
-        if not begun.is_set():
-            begun.set()
-            overtaken.wait(0.1)
-        return 2
-
-    with progress.merging(Console(), total_bytes) as advance:
-        first = threading.Thread(target=advance, args=(1,))
-        first.start()
-        begun.wait(10)
-        advance(1)
-        overtaken.set()
-        first.join()
-    assert shown == [1, 2]
+def test_every_step_of_maintenance_has_words() -> None:
+    """Each step of a pass has words for its bar."""
+    assert list(progress.STEP_WORDS) == [step.name for step in STEPS]
 
 
 @pytest.mark.parametrize(

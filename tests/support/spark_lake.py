@@ -71,6 +71,8 @@ class Lake:
     folder: Path
     limits: WorkLimits = field(default_factory=WorkLimits, kw_only=True)
     """Of the tables that are opened from now on."""
+    observe: Callable[[object], object] = field(default=lambda event: None, kw_only=True)
+    """The observer of the tables that are opened from now on."""
 
     def create(
         self,
@@ -92,7 +94,7 @@ class Lake:
         """The table with small files below 750,000 bytes and k = 3, other policy keys as given."""
         settings = {"target-file-size-bytes": TARGET_BYTES, "max-small-files": 3}
         settings |= {key.replace("_", "-"): value for key, value in policy.items()}
-        environment = Environment(limits=self.limits)
+        environment = Environment(limits=self.limits, observe=self.observe)
         return icesize.open(spark, f"db.{name}", catalog=self.catalog, policy=settings, environment=environment)
 
     def without_driver(self) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from icesize.environment import Environment, PendingCommit
 from icesize.errors import RewriteFailed
+from icesize.events import CommitStarted
 from icesize.parquet.files.storage import Storage
 
 
@@ -63,11 +64,15 @@ def uncommitted(storage: Storage, prefix: str, environment: Environment) -> Iter
     """
     owner, begun = Uncommitted(storage, prefix), list[PendingCommit]()
 
+    def note(event: object) -> None:
+        if isinstance(event, CommitStarted):
+            begun.append(event.commit)
+
     def clean() -> None:
         owner.abandon(keep=set().union(*(commitment.may_be_visible() for commitment in begun)))
 
     try:
-        yield owner, environment.also_notifying(begun.append)
+        yield owner, environment.also_observing(note)
         clean()
     except BaseException:
         clean()

@@ -11,6 +11,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from icesize.errors import BatchError, EngineUnavailable
+from icesize.events import BatchCommitted
 from icesize.report import Report
 from icesize.spark.clustering.run import cluster_beside_stream, inline_budget
 from icesize.spark.engine import session
@@ -71,7 +72,7 @@ class Sink(SinkOptions):
             report = self._follow_up(outcome, batch_id, spark, state)
             state.last_report = report
         LOG.info("%s: %s", report.table, report)
-        self._tell(report)
+        self._publish(report)
         return report
 
     def drain(self, timeout_seconds: float | None = None) -> Report | None:
@@ -156,7 +157,7 @@ class Sink(SinkOptions):
         said = replace(report, notes=tuple(note for note in report.notes if note not in outcome.current.warnings))
         if not report.seconds.get("merge"):
             return None, [f"clustering waits: {sentence}" for sentence in said.notes]
-        self._tell(report)
+        self._publish(report)
         failed = [f"clustering failed: {sentence}" for sentence in (*said.conflicts, *said.notes)]
         return report.clustering, [f"clustered: {said}"] if report.snapshot_ids else failed
 
@@ -169,7 +170,7 @@ class Sink(SinkOptions):
             f"{stream_hash(self.stream_id)}-{batch_id}",
             self.environment,
             partial(state.refresh, spark),
-            self._tell,
+            self._publish,
             spark.sparkContext.getLocalProperty("spark.scheduler.pool"),
             tuple(task for task, how in ((MERGE, self.merge), (CLUSTER, self.cluster)) if how == "async"),
         )
@@ -196,14 +197,18 @@ class Sink(SinkOptions):
                 LOG.warning("%s: %s", table, note)
             yield note
 
-    def _tell(self, report: Report) -> None:
-        """The batch is committed: a listener that fails must not make Spark replay it."""
-        if self.listener is not None:
-            try:
+    def _publish(self, report: Report) -> None:
+        """Give a report to the listener and to the observer; what they raise is logged.
+
+        The batch is committed: an error must not make Spark replay it.
+        """
+        try:
+            self.environment.observe(BatchCommitted(report))
+            if self.listener is not None:
                 self.listener(report)
-            except Exception:
-                what = "merges were" if report.batch_id is None else f"batch {report.batch_id} was"
-                LOG.exception("the listener failed after %s committed", what)
+        except Exception:
+            what = "merges were" if report.batch_id is None else f"batch {report.batch_id} was"
+            LOG.exception("the listener failed after %s committed", what)
 
 
 def _why_not_clustered(table: str, error: Exception) -> str:

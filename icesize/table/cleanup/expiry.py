@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from icesize import failpoints
 from icesize.environment import MAX_CONCURRENT_DELETES, Environment, Stopwatch, rounded
+from icesize.events import Progress
 from icesize.results import Result
 from icesize.table.catalog.access_errors import brief, readable
 from icesize.table.cleanup.checkpoints import read_checkpoint
@@ -25,7 +25,8 @@ from icesize.units import format_count
 
 LOG = logging.getLogger("icesize")
 
-Progress = Callable[[int, int], object]
+STEP = "expiry"
+"""The name of this step in events and in a MaintenanceReport."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,6 @@ def expire(
     *,
     dry_run: bool = False,
     max_concurrent_deletes: int = MAX_CONCURRENT_DELETES,
-    progress: Progress = lambda done, total: None,
     files_between_checks: int = FILES_BETWEEN_CHECKS,
     commit_lock: threading.Lock | None = None,
 ) -> ExpiryReport:
@@ -75,6 +75,7 @@ def expire(
     CommitStateUnknown (perhaps expired, nothing deleted).
     """
     watch = Stopwatch(environment)
+    environment.observe(Progress(STEP, 0))
     current = handle.load(environment)
     check_may_delete(current.table.metadata, current.name)
     check_alone(current.table)
@@ -89,7 +90,7 @@ def expire(
         decision = _commit(handle, current, expiry, environment, commit_lock)
         watch.lap("commit")
         deletions = _delete_all(
-            handle, decision, expiry, progress=progress,
+            handle, decision, expiry, environment,
             max_concurrent_deletes=max_concurrent_deletes, files_between_checks=files_between_checks,
         )  # fmt: skip
         watch.lap("delete")
@@ -121,15 +122,22 @@ def _commit(
         return submit.change(handle, current, expiry, replace(environment, sleep=pause))
 
 
-def _delete_all(handle: TableHandle, decision: Decision, expiry: Expiry, **how: Any) -> Deletions:
+def _delete_all(
+    handle: TableHandle, decision: Decision, expiry: Expiry, environment: Environment, **limits: int
+) -> Deletions:
     """Delete what the expiry made unreachable. It is visible: the report names what hinders the deleting."""
     if decision.superseded:
         delete_all(decision.superseded, deleter(handle.load().table.io), 1)
     if not decision.journal or decision.journal_location is None:
         return Deletions()
+
+    def progress(done: int, total: int) -> None:
+        environment.observe(Progress(STEP, done, total))
+
     try:
         reload, journals = (lambda: handle.load().table), tuple(expiry.tried)
-        return delete_expired(reload, decision.journal, decision.journal_location, journals, **how)
+        journal, location = decision.journal, decision.journal_location
+        return delete_expired(reload, journal, location, journals, progress=progress, **limits)
     except Exception as error:  # of whatever catalog and storage are reached by
         LOG.warning("files of expired snapshots were not all deleted", exc_info=error)
         return Deletions(stopped=f"not all files could be deleted ({brief(error)}): the next expiry continues")

@@ -16,6 +16,7 @@ from pyiceberg.table.metadata import TableMetadata
 
 from icesize.environment import MAX_CONCURRENT_DELETES, ORPHANS_OLDER_THAN_MS, Environment, Stopwatch
 from icesize.errors import PolicyError, TableError
+from icesize.events import Progress
 from icesize.parquet.files.names import set_of
 from icesize.results import Result
 from icesize.table.catalog.access_errors import storage_errors
@@ -44,6 +45,8 @@ from icesize.table.storage.ownership import (
 from icesize.table.storage.reachable import Reachable
 from icesize.units import format_count
 
+STEP = "orphans"
+"""The name of this step in events and in a MaintenanceReport."""
 DAY_MS = 24 * 3_600_000
 """Least age of a file that may be deleted, also of leftovers of batches that the ledger has passed: merges in the
 background carry the number of a committed batch, and a new checkpoint counts from 0 again."""
@@ -86,9 +89,9 @@ class OrphanReport(Result):
 class OrphanSearch:
     """One search for orphan files of a table.
 
-    `reload` gives the table as the catalog has it now, `lister` lists storage, `deleter` gives what removes one file of
-    it and raises when it cannot, `progress` is told how many files were listed so far, of None, then how many were
-    tried, of those that are due.
+    `reload` gives the table as the catalog has it now, `lister` lists storage and `deleter` gives what removes one
+    file of it and raises when it cannot. The observer gets the number of files that were listed, then of those that
+    were tried.
     """
 
     name: str
@@ -97,7 +100,6 @@ class OrphanSearch:
     lister: Lister = list_files
     deleter: Callable[[FileIO], Callable[[str], None]] = deleter
     max_concurrent_deletes: int = MAX_CONCURRENT_DELETES
-    progress: Callable[[int, int | None], object] = lambda done, total: None
     files_between_checks: int = FILES_BETWEEN_CHECKS
     find_others: Callable[[Table, list[str]], OtherTables] = other_tables
     _reachable: Reachable = field(default_factory=Reachable)
@@ -125,6 +127,7 @@ class OrphanSearch:
                 older_than_ms=older_than_ms,
             )
         watch = Stopwatch(self.environment)
+        self._progress(0)
         table = self.reload()
         check_may_delete(table.metadata, self.name)
         location = check_folder(table.location())
@@ -167,12 +170,15 @@ class OrphanSearch:
         differs = clock_difference(now_ms - own_ms)
         return now_ms, [f"the clock of the storage is {differs}; its time counts"] if differs else []
 
+    def _progress(self, done: int, total: int | None = None) -> None:
+        self.environment.observe(Progress(STEP, done, total))
+
     def _counted(self, listed: Iterable[Listed]) -> Iterator[Listed]:
         for number, file in enumerate(listed, 1):
             if self._local is not None:
                 self._local.listed((normalised(file.location),))
             if number % LISTED_BETWEEN_TELLING == 0:
-                self.progress(number, None)
+                self._progress(number)
             yield file
 
     def _learn(self, table: Table) -> None:
@@ -236,7 +242,7 @@ class OrphanSearch:
             # with the credentials that came with the table last
             return self.deleter(latest.io), self._is_needed
 
-        deletion = Deletion(look, len(due), self.progress, self.max_concurrent_deletes, self.files_between_checks)
+        deletion = Deletion(look, len(due), self._progress, self.max_concurrent_deletes, self.files_between_checks)
         deletion.run(sizes)
         failed, spared = len(deletion.failed), deletion.spared
         notes = [f"{format_count(spared, 'file')} became part of the table during the run"] if spared else []

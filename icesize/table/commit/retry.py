@@ -20,6 +20,7 @@ from typing import Generic, Protocol, TypeVar
 from icesize import failpoints
 from icesize.environment import CommitStatus, Environment
 from icesize.errors import CommitConflict, CommitStateUnknown, IcesizeError, TableError, is_from_outside
+from icesize.events import CommitStarted
 from icesize.table.catalog.access_errors import brief, may_pass
 from icesize.table.commit.loaded import Loaded, Staged
 from icesize.table.commit.protocol import CatalogBusy, CommitLost, CommitRefused, Committer
@@ -117,9 +118,9 @@ class Attempts(Generic[T]):
         """Make the change visible in one atomic step, or raise with nothing of it visible; deletes no data file.
 
         Raises CommitConflict (nothing is visible), CommitStateUnknown (it may be visible), TableError, and what the
-        change refuses with (nothing is visible). `environment.on_commit` gets the commit before it begins.
+        change refuses with (nothing is visible). `environment.observe` gets `CommitStarted` before it begins.
         """
-        self.environment.on_commit(self)
+        self.environment.observe(CommitStarted(self))
         try:
             while (result := self._attempt()) is None:
                 pass

@@ -13,6 +13,7 @@ from pyiceberg.types import LongType
 
 from icesize.environment import CommitStatus, Environment
 from icesize.errors import RewriteFailed
+from icesize.events import CommitStarted
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.new_files import NewFiles
 from icesize.parquet.files.settings import WriteSettings
@@ -73,7 +74,7 @@ def test_what_no_commit_has_taken_goes_with_the_run(
         with uncommitted(storage, "s1-7", Environment()) as (owner, environment):
             for name in ("landed", "dropped"):
                 write(NewFiles(settings, FileNames("s1-7", 3, 0, owner)), tmp_path / name)
-            environment.on_commit(AtStake({str(tmp_path / "landed")}))
+            environment.observe(CommitStarted(AtStake({str(tmp_path / "landed")})))
             if error is not None:
                 raise error
 
@@ -108,7 +109,7 @@ def test_an_interrupt_while_a_run_cleans_up_is_made_up_for(
 
     with ends_with(KeyboardInterrupt), uncommitted(storage, "s1-7", Environment()) as (owner, environment):
         write(NewFiles(settings, FileNames("s1-7", 3, 0, owner)), tmp_path / "dropped")
-        environment.on_commit(Interrupted(set()))
+        environment.observe(CommitStarted(Interrupted(set())))
     assert names(tmp_path) == []
 
 

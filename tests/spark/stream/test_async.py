@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession
 from icesize import failpoints
 from icesize.environment import Environment, WorkLimits
 from icesize.errors import EngineUnavailable
+from icesize.events import BatchCommitted
 from icesize.parquet.files.data_file import Results
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.uncommitted import Uncommitted
@@ -420,20 +421,30 @@ def test_pickled_sink_shares_the_run(spark: SparkSession, lake: Lake) -> None:
     assert lake.files_per_partition()[("h0",)] <= 3
 
 
-def test_listener_hears_both(spark: SparkSession, lake: Lake, caplog: pytest.LogCaptureFixture) -> None:
-    """The listener gets the report of each batch and of each run that did something; its failure harms neither."""
+def test_listener_and_observer_get_each_report(
+    spark: SparkSession, lake: Lake, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Both get the report of each batch and of each run in the background that did something, and an error of the
+    listener harms neither."""
     lake.create()
-    heard: list[Report] = []
+    heard, observed = list[Report](), list[Report]()
+
+    def observe(event: object) -> None:
+        if isinstance(event, BatchCommitted):
+            observed.append(event.report)
 
     def listen(report: Report) -> None:
         heard.append(report)
         raise ZeroDivisionError
+
+    lake.observe = observe
 
     sink = lake.open(spark).sink("s", merge="async", listener=listen)
     fill(spark, sink, range(4))
     last = sink.drain(WAIT_S)
     assert [r.batch_id for r in heard if r.batch_id is not None] == [0, 1, 2, 3]
     assert [r for r in heard if r.batch_id is None] == [last]
+    assert observed == heard
     assert sink.last_report is not last
     assert "the listener failed after merges were committed" in caplog.text
 

@@ -16,6 +16,7 @@ from pyiceberg.types import StringType
 
 from icesize.environment import Environment
 from icesize.errors import PolicyError, TableError
+from icesize.events import Progress
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.writing.row_writer import write_rows
@@ -301,8 +302,9 @@ def test_deletes_that_fail_are_reported(lake: SqlCatalog, search: Search) -> Non
             local(location).unlink()
         really(location)
 
-    seen: list[tuple[int, int | None]] = []
-    search.changes.update(deleter=lambda io: delete, progress=lambda *told: seen.append(told))
+    seen = list[Progress]()
+    environment = Environment(observe=seen.append)
+    search.changes.update(deleter=lambda io: delete, environment=environment)
     report = search()
     assert (report.files_found, report.files_deleted, report.files_failed) == (5, 3, 2)
     assert report.bytes_deleted == 8
@@ -310,7 +312,7 @@ def test_deletes_that_fail_are_reported(lake: SqlCatalog, search: Search) -> Non
         f"cannot delete 2 files, the first is {left[0]}: PermissionError: no right to delete 0.parquet",
     )
     assert [exists(each) for each in left] == [True, True, False, False, False]
-    assert seen == [(tried, 5) for tried in range(1, 6)]
+    assert seen == [Progress("orphans", 0), *(Progress("orphans", tried, 5) for tried in range(1, 6))]
 
 
 @pytest.mark.parametrize("load", [2, 3])
@@ -394,8 +396,8 @@ def test_it_can_be_stopped_and_started_again(lake: SqlCatalog, search: Search) -
         leftover(table, f"data/{i:03}.parquet")
     really, lock, gone = deleter(table.io), threading.Lock(), []
 
-    def interrupted(done: int, total: int | None) -> None:
-        if done == 10:
+    def interrupted(event: object) -> None:
+        if isinstance(event, Progress) and event.done == 10:
             raise KeyboardInterrupt
 
     def delete(location: str) -> None:
@@ -403,7 +405,7 @@ def test_it_can_be_stopped_and_started_again(lake: SqlCatalog, search: Search) -
         with lock:
             gone.append(location)
 
-    search.changes.update(deleter=lambda io: delete, progress=interrupted)
+    search.changes.update(deleter=lambda io: delete, environment=Environment(observe=interrupted))
     with pytest.raises(KeyboardInterrupt):
         search()
     search.changes.clear()

@@ -22,6 +22,7 @@ import icesize
 from icesize import failpoints
 from icesize.concurrency import THREADS
 from icesize.environment import Environment, PendingCommit
+from icesize.events import CommitStarted
 from icesize.sized_table import SizedTable
 from tests.support.tables import (
     check,
@@ -130,8 +131,8 @@ RESTORE = Work(filled_and_compacted, restore, "after-swap")
 
 def call_until(lake: SqlCatalog, work: Work, steps: _Steps) -> list[PendingCommit]:
     """The commits of a call that may have been interrupted; all threads have ended."""
-    told: list[PendingCommit] = []
-    table = icesize.open(None, "db.t", catalog=lake, environment=Environment(on_commit=told.append))
+    events = list[object]()
+    table = icesize.open(None, "db.t", catalog=lake, environment=Environment(observe=events.append))
     try:
         with interrupted(steps, work.begins):
             work.call(table)
@@ -142,7 +143,7 @@ def call_until(lake: SqlCatalog, work: Work, steps: _Steps) -> list[PendingCommi
     for thread in threading.enumerate():
         if thread.name.startswith(THREADS):
             thread.join()
-    return told
+    return [event.commit for event in events if isinstance(event, CommitStarted)]
 
 
 def head_id(table: Table) -> int:

@@ -1,0 +1,57 @@
+"""The events that icesize sends to `Environment.observe` while it works.
+
+An observer gets each event as a value of one of these classes. It may be called from several threads, one call at a
+time per table and job. An error that it raises ends the call that sent the event; only after a commit is it logged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from icesize.environment import PendingCommit
+    from icesize.planning.plan import Plan
+    from icesize.report import Report
+
+
+@dataclass(frozen=True)
+class Planned:
+    """`compact` or `cluster` has made its plan and begins the work.
+
+    `plan()` returns the plan. That of a compaction has a forecast, for which footers of files are read.
+    """
+
+    plan: Callable[[], Plan]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """A step of maintenance has `done` a part of `total`.
+
+    `step` is a name of `MaintenanceReport`: "merges", "clustering", "rewritten_deletes", "deletes", "manifests",
+    "expiry" or "orphans". Merges and clusterings count bytes, and begin again with each round of `maintain`; the other
+    steps count files. `total` is None while it is unknown.
+    """
+
+    step: str
+    done: int
+    total: int | None = None
+
+
+@dataclass(frozen=True)
+class CommitStarted:
+    """A commit begins; nothing of it is visible yet. `commit.status()` returns its outcome at any later time."""
+
+    commit: PendingCommit
+
+
+@dataclass(frozen=True)
+class BatchCommitted:
+    """A sink has committed a micro-batch, or merges or a clustering in the background (`report.batch_id` is None)."""
+
+    report: Report
+
+
+Event = Planned | Progress | CommitStarted | BatchCommitted
