@@ -182,7 +182,7 @@ def test_orphan_cleanup_deletes_what_iceberg_names(
     before = history.files()
     report = history.icesize.remove_orphan_files(timedelta(days=3), dry_run=False)
     assert before - history.files() == named
-    assert (report.files_deleted, report.files_failed, report.passed) == (len(named), 0, 0)
+    assert (report.files_deleted, report.files_failed, report.from_committed_batches) == (len(named), 0, 0)
     assert history.contents() == contents
     assert iceberg_orphans(history) == set()
 

@@ -43,7 +43,7 @@ def _limit_option(default: int) -> Callable[[Callable[..., Any]], Callable[..., 
 
 @command(
     "inspect",
-    "How well sized the files are",
+    "Show file sizes and what they cost",
     "icesize inspect lake.db.events",
     "icesize inspect lake.db.events --where \"hour = 'h191'\" --json",
     'icesize inspect lake.db.events --filter "user_id = 7"',
@@ -79,8 +79,8 @@ def inspect(
 ) -> None:
     """Show the file sizes of TABLE, and what they cost each scan.
 
-    A table is well when no partition has more small files to merge than max-small-files, and no file more delete files
-    to be read with it than max-delete-files. --policy sets other thresholds.
+    A table is healthy if no partition has more mergeable small files than max-small-files, and no data file has more
+    delete files than max-delete-files. --policy sets other thresholds.
     """
     asked = [*filters, *_lines(filters_file)]
     sized = target.open(policy)
@@ -94,7 +94,7 @@ def inspect(
 
 @command(
     "plan",
-    "What `compact` and `cluster` would do",
+    "Preview `compact` and `cluster`",
     "icesize plan lake.db.events",
     "icesize plan lake.db.events --policy target-file-size-bytes=128MiB",
     "icesize plan lake.db.events --by customer_id,day --strategy hilbert",
@@ -121,7 +121,7 @@ def plan(
 ) -> None:
     """Preview `compact` on TABLE, and `cluster` if TABLE is clustered; change nothing.
 
-    With --what-if show instead what the rows that came would have cost under other policies.
+    With --what-if, show the cost of the past batches under other policies instead.
     """
     sized = target.open(policy)
     if what_if:
@@ -145,7 +145,7 @@ def plan(
 
 @command(
     "streams",
-    "The streams that have committed",
+    "List the streams of a table",
     "icesize streams lake.db.events",
     "icesize streams lake.db.events --forget clicks --dry-run",
 )
@@ -179,7 +179,7 @@ def _describe(entry: LedgerEntry, sized: SizedTable) -> str:
 
 @command(
     "versions",
-    "The versions of partitions, newest first",
+    "List the versions of partitions",
     "icesize versions lake.db.events --partition hour=h191",
     "icesize versions lake.db.events --limit 100",
 )
@@ -195,7 +195,7 @@ def versions(target: Target, *, partition: str | None, limit: int | None) -> Non
 
 @command(
     "history",
-    "What each commit did and cost",
+    "List commits with their changes and cost",
     "icesize history lake.db.events",
     "icesize history lake.db.events --limit 100",
 )
@@ -212,7 +212,7 @@ def history(target: Target, *, limit: int | None) -> None:
 
 @command(
     "report",
-    "The table on one page",
+    "Write a page with charts of the table",
     "icesize report lake.db.events -o report.html",
     "icesize report lake.db.events -o report.html --png report.png --since 8271638",
 )

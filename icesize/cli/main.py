@@ -19,13 +19,13 @@ from icesize.errors import ArgumentError, CommitStateUnknown, IcesizeError, Poli
 from icesize.redaction import redacted
 
 _SECTIONS: dict[str, tuple[click.Command, ...]] = {
-    "Look": (looking.inspect, looking.plan, looking.versions, looking.streams, looking.history, looking.report),
+    "Inspect": (looking.inspect, looking.plan, looking.versions, looking.streams, looking.history, looking.report),
     "Rewrite files": (
         rewriting.compact, rewriting.cluster, rewriting.maintain, rewriting.rewrite_deletes,
         rewriting.remove_dangling_deletes, rewriting.rewrite_manifests,
     ),
     "Go back and clean up": (removing.restore, removing.expire_snapshots, removing.remove_orphan_files),
-    "Begin": (trying.demo, doctor.doctor, trying.completion),
+    "Start": (trying.demo, doctor.doctor, trying.completion),
 }  # fmt: skip
 """The commands, as the help shows them."""
 

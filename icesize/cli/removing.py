@@ -16,7 +16,7 @@ from icesize.units import format_bytes, format_count
 
 @command(
     "restore",
-    "Make a partition what it was",
+    "Restore a partition to an earlier version",
     "icesize versions lake.db.events --partition hour=h191",
     "icesize restore lake.db.events --partition hour=h191 --snapshot 3817798880064455296 --dry-run",
     "icesize restore lake.db.events --partition hour=h191 --as-of 2026-01-31T12:00",

@@ -55,7 +55,7 @@ def compact(
 
 @command(
     "cluster",
-    "Lay rows out for queries by some columns",
+    "Order rows for queries by some columns",
     "icesize cluster lake.db.events --by customer_id,day --strategy hilbert",
     "icesize cluster lake.db.events --budget-bytes 20GiB",
 )
@@ -126,7 +126,7 @@ def _carry_out(work: Callable[..., Report], target: Target) -> None:
 
 @command(
     "maintain",
-    "One bounded pass of all maintenance",
+    "Run all maintenance steps within a budget",
     "icesize maintain lake.db.events --dry-run",
     "icesize maintain lake.db.events --budget-bytes 20GiB --budget-seconds 25m --master 'local[4]' --json",
 )
@@ -169,7 +169,7 @@ def _ask_for_expiry(sized: SizedTable) -> None:
 
 @command(
     "rewrite-deletes",
-    "Put many delete files together",
+    "Merge the delete files of each data file",
     "icesize rewrite-deletes lake.db.events --dry-run",
     "icesize rewrite-deletes lake.db.events --policy max-delete-files=5",
 )
@@ -188,7 +188,7 @@ def rewrite_deletes(target: Target, *, policy: Mapping[str, str], dry_run: bool)
 
 @command(
     "remove-dangling-deletes",
-    "Remove delete files that hit nothing",
+    "Remove delete files that delete no row",
     "icesize remove-dangling-deletes lake.db.events --dry-run",
 )
 @options.dry_run_option
@@ -201,7 +201,7 @@ def remove_dangling_deletes(target: Target, *, dry_run: bool) -> None:
     target.answer(target.open().remove_dangling_deletes(dry_run=dry_run))
 
 
-@command("rewrite-manifests", "Put many small manifests together", "icesize rewrite-manifests lake.db.events")
+@command("rewrite-manifests", "Merge small manifests", "icesize rewrite-manifests lake.db.events")
 @options.dry_run_option
 @options.table_options
 def rewrite_manifests(target: Target, *, dry_run: bool) -> None:

@@ -1,4 +1,4 @@
-"""`icesize demo`: a table that goes bad, what that costs, and what icesize does about it.
+"""`icesize demo`: a table with small files, their cost, and what icesize does about them.
 
 - `driver`: runs the driver of a stream as a process of its own, which can be killed, and leaves none behind
 - `events`: events for the demo: each batch has a newest hour, and rows that come late for the hours before it

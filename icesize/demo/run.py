@@ -97,7 +97,7 @@ def run_demo(console: Console, wishes: DemoOptions) -> Lake | None:
     began = time.monotonic()
     story = _Story(console, Lake(Path(wishes.path or tempfile.mkdtemp(prefix="icesize-demo-")).resolve()), wishes)
     _goes_bad(story)
-    _query(story, "gone bad", "What a query pays for that")
+    _query(story, "small files", "What a query pays for that")
     _mend(story)
     _query(story, "compacted", "The same query again")
     if wishes.with_spark:
@@ -113,7 +113,7 @@ def run_demo(console: Console, wishes: DemoOptions) -> Lake | None:
 def _goes_bad(story: _Story) -> None:
     wishes = story.wishes
     story.title(
-        "A table goes bad",
+        "A table gets small files",
         f"PyIceberg makes {format_count(wishes.batches, 'append')} to a table that is partitioned by hour,",
         f"{format_count(wishes.rows, 'event')} each. Some come hours late, so each append leaves small",
         "files in many hours.",

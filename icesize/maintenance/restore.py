@@ -111,7 +111,7 @@ class _Planned:
 def restore(
     context: TableContext, current: Current, partition: PartitionKey, snapshot_id: int, *, dry_run: bool = False
 ) -> Report:
-    """Make a partition what it was at a snapshot; other partitions stay as they are.
+    """Restore a partition to an earlier version at a snapshot; other partitions stay as they are.
 
     A dry run changes nothing, and reports what would be done.
 

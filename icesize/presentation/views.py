@@ -175,11 +175,11 @@ def format_price(price: float) -> str:
 
 
 def health(result: Inspection) -> Iterator[Block]:
-    """Whether a table is well, in one line."""
+    """Return one line: the table is healthy or not."""
     if result.problems:
         yield (f"{result.table} is not well", "bold red"), f": {'; '.join(result.problems)}"
     else:
-        yield ((f"{result.table} is well", "bold green"),)
+        yield ((f"{result.table} is healthy", "bold green"),)
 
 
 def plan(result: Plan, *, groups: bool = True) -> Iterator[Block]:
@@ -471,10 +471,10 @@ def orphans(result: OrphanReport) -> Iterator[Block]:
     else:
         yield (("no orphan files", "bold"),)
     yield from ((f"  {path}",) for path in result.examples[:MOST_LINES])
-    if result.young:
-        yield (f"  {format_count(result.young, 'file')} too young to be sure",)
-    if result.passed:
-        yield (f"  {result.passed:,} were written by icesize for batches that are in the table",)
+    if result.too_recent:
+        yield (f"  {format_count(result.too_recent, 'file')} too young to be sure",)
+    if result.from_committed_batches:
+        yield (f"  {result.from_committed_batches:,} were written by icesize for batches that are in the table",)
     if result.incomplete_uploads:
         yield (f"  {format_count(result.incomplete_uploads, 'incomplete upload')}, left to the store's rules",)
     yield from notes((*_failed(result), *result.notes))

@@ -178,7 +178,7 @@ def test_cleanup_spares_a_batch_under_way(faulted: FaultedTable) -> None:
     assert cleanup.meets(rows).operations == ("append", "replace")
     assert cleanup.report is not None
     # new files of two partitions, and of each the merge with the older ones
-    assert (cleanup.report.files_deleted, cleanup.report.young) == (0, 4)
+    assert (cleanup.report.files_deleted, cleanup.report.too_recent) == (0, 4)
     faulted.expect(rows)
 
 

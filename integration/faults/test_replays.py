@@ -195,7 +195,7 @@ def test_nothing_goes_early(faulted: FaultedTable, days: int) -> None:
     wrong = faulted.sized_at(Environment(now_ms=lambda: int(time.time() * 1000) + days * DAY_MS + days * 60_000))
     assert wrong.expire_snapshots().snapshot_ids_expired == ()
     report = wrong.remove_orphan_files(timedelta(hours=24), dry_run=False)
-    assert (report.files_deleted, report.young) == (0, 1)
+    assert (report.files_deleted, report.too_recent) == (0, 1)
     [note] = report.notes
     assert "of the storage is" in note
     assert note.endswith("its time counts")

@@ -45,7 +45,7 @@ def test_the_help_has_each_command_once_in_a_section() -> None:
     told = CliRunner().invoke(main, ["--help"]).stdout
     lines = [line.split()[0] for line in told.splitlines() if line.startswith("  ") and line.split()]
     assert [lines.count(name) for name in main.commands] == [1] * len(main.commands)
-    assert "..." not in told.partition("Look:")[2]
+    assert "..." not in told.partition("Inspect:")[2]
 
 
 @pytest.mark.parametrize("name", sorted(main.commands))
@@ -236,7 +236,7 @@ def test_a_table_that_is_well_has_nothing_to_merge(table: Table, run: Run) -> No
     unwell = run("inspect", "--check")
     assert unwell.exit_code == 4
     assert unwell.stdout == "lake.db.t is not well: 1 partition with more than 6 mergeable small files\n"
-    assert run("inspect", "--check", "--policy", "max-small-files=8").stdout == "lake.db.t is well\n"
+    assert run("inspect", "--check", "--policy", "max-small-files=8").stdout == "lake.db.t is healthy\n"
     assert json.loads(run("inspect", "--check", "--json").stdout)["problems"] == [
         "1 partition with more than 6 mergeable small files"
     ]

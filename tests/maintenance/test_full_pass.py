@@ -1,4 +1,4 @@
-"""One bounded pass of all maintenance: which steps run, what a budget leaves, what fails."""
+"""Run all maintenance steps within a budget: which steps run, what a budget leaves, what fails."""
 
 from __future__ import annotations
 

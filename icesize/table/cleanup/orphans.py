@@ -61,12 +61,13 @@ LISTED_BETWEEN_TELLING = 1000
 
 @dataclass(frozen=True)
 class OrphanReport(Result):
-    """What a search for orphan files found and did.
+    """The result of a search for orphan files.
 
-    `files_found` and `bytes_found` are those that are due; `passed` of them were written by icesize for batches that
-    the stream has left behind, and are due after a day whatever `older_than_ms` says. `young` files are needed by
-    nobody yet, and not due. `incomplete_uploads`: multipart uploads that nobody finished, None where the storage does
-    not tell. `examples` are up to 20 locations of files that are due.
+    `files_found` and `bytes_found` count the orphan files that are old enough to be deleted. Of these,
+    `from_committed_batches` were written by icesize for a batch that its stream has since committed by other files; a
+    day is old enough for them, whatever `older_than_ms` is. `too_recent` counts unreferenced files that may belong to a
+    batch that is being written; they stay. `incomplete_uploads` counts unfinished multipart uploads; it is None if the
+    storage cannot list them. `examples` are up to 20 locations of the files found.
     """
 
     table: str = ""
@@ -77,8 +78,8 @@ class OrphanReport(Result):
     files_deleted: int = 0
     bytes_deleted: int = 0
     files_failed: int = 0
-    young: int = 0
-    passed: int = 0
+    too_recent: int = 0
+    from_committed_batches: int = 0
     incomplete_uploads: int | None = None
     examples: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -151,8 +152,8 @@ class OrphanSearch:
             older_than_ms=older_than_ms,
             files_found=len(due),
             bytes_found=sum(file.size_bytes for file in due),
-            young=found.young,
-            passed=sum(file.location in found.passed for file in due),
+            too_recent=found.too_recent,
+            from_committed_batches=sum(file.location in found.from_committed_batches for file in due),
             incomplete_uploads=uploads,
             examples=tuple(file.location for file in due[:EXAMPLES]),
             notes=(*notes, *spared, *_left_alone(table.metadata, found)),
@@ -283,17 +284,19 @@ def _left_alone(metadata: TableMetadata, found: Found) -> Iterator[str]:
 
 @dataclass
 class Found:
-    """Files that no state of the table needs: `due` are old enough, `passed` of them ours and left behind. The owner
-    of the `metadata_files` among them is to be checked; of the young ones those without a whole text are
-    `being_written`.
+    """Files that no state of the table needs.
+
+    `due` are old enough to be deleted; `from_committed_batches` of them were written by icesize for batches that are
+    committed. The owner of the `metadata_files` among them has to be checked. The recent metadata files that are not
+    whole are `being_written`.
     """
 
     due: list[Listed] = field(default_factory=list)
     metadata_files: list[str] = field(default_factory=list)
     young_metadata_files: set[str] = field(default_factory=set)
     being_written: set[str] = field(default_factory=set)
-    passed: set[str] = field(default_factory=set)
-    young: int = 0
+    from_committed_batches: set[str] = field(default_factory=set)
+    too_recent: int = 0
     unaddressable: int = 0
 
     def check_owner(self, table: Table) -> None:
@@ -339,9 +342,9 @@ def find_orphans(
         elif age_ms >= older_than_ms or (ours and age_ms >= DAY_MS):
             found.due.append(file)
             if ours:
-                found.passed.add(file.location)
+                found.from_committed_batches.add(file.location)
         else:
-            found.young += 1
+            found.too_recent += 1
     found.due.sort(key=lambda each: each.location)
     return found
 

@@ -132,7 +132,7 @@ def test_files_of_the_release_before_are_told_apart(spark: SparkSession, earlier
     assert {path.name.split("-")[1] for path in batches} == {str(earlier.KILLED_BEFORE), "6"}
     aged(leftovers, 25)
     found = table.remove_orphan_files(dry_run=False)
-    assert (found.files_deleted, found.passed) == (len(batches), len(batches))
+    assert (found.files_deleted, found.from_committed_batches) == (len(batches), len(batches))
     aged(leftovers - batches, 73)
     assert table.remove_orphan_files(dry_run=False).files_deleted == len(leftovers - batches)
     assert unneeded(earlier_lake) == set()

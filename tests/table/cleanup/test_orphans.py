@@ -60,7 +60,7 @@ def test_what_nobody_needs_is_deleted_and_all_else_stays(lake: SqlCatalog, searc
     all_aged(table)
     size = sum(local(each).stat().st_size for each in leftovers)
     report = search()
-    assert (report.files_found, report.files_deleted, report.files_failed, report.young) == (3, 3, 0, 0)
+    assert (report.files_found, report.files_deleted, report.files_failed, report.too_recent) == (3, 3, 0, 0)
     assert (report.bytes_found, report.bytes_deleted) == (size, size)
     assert set(report.examples) == leftovers
     assert not any(exists(each) for each in leftovers)
@@ -97,13 +97,13 @@ def test_the_report_as_data_and_text(lake: SqlCatalog, search: Search) -> None:
         "files_deleted": 0,
         "bytes_deleted": 0,
         "files_failed": 0,
-        "young": 1,
-        "passed": 0,
+        "too_recent": 1,
+        "from_committed_batches": 0,
         "incomplete_uploads": None,
         "examples": [left],
         "notes": [],
     }
-    found = OrphanReport("lake.db.t", files_found=1, bytes_found=4, young=2)
+    found = OrphanReport("lake.db.t", files_found=1, bytes_found=4, too_recent=2)
     assert str(found).splitlines() == [
         "lake.db.t: 1 orphan file, 4 B: delete with `icesize remove-orphan-files TABLE --delete`",
         "  2 files too young to be sure",
@@ -127,9 +127,9 @@ def test_age_decides(lake: SqlCatalog, search: Search) -> None:
     table = two_files(lake)
     ages = {hours: leftover(table, f"data/{hours}.parquet", hours * HOUR_MS) for hours in (1, 23, 25, 71, 73)}
     report = search()
-    assert (report.files_deleted, report.young) == (1, 4)
+    assert (report.files_deleted, report.too_recent) == (1, 4)
     report = search(older_than_ms=DAY_MS)
-    assert (report.files_deleted, report.young) == (2, 2)
+    assert (report.files_deleted, report.too_recent) == (2, 2)
     assert [hours for hours, each in ages.items() if exists(each)] == [1, 23]
 
 
@@ -179,7 +179,7 @@ def test_leftovers_of_batches_that_are_past(lake: SqlCatalog, search: Search) ->
         leftover(table, f"data/{stream_hash('s')}-5-0-0-x.parquet", 25 * HOUR_MS),
     ]
     report = search()
-    assert (report.files_deleted, report.passed, report.young) == (2, 2, 4)
+    assert (report.files_deleted, report.from_committed_batches, report.too_recent) == (2, 2, 4)
     assert ([exists(each) for each in past], all(exists(each) for each in stay)) == ([False, False], True)
 
 

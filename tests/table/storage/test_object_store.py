@@ -165,14 +165,14 @@ def test_orphans_in_a_store(client: Any, bucket: str, lake_in_store: SqlCatalog)
     key = left.removeprefix(f"s3://{bucket}/")
     client.create_multipart_upload(Bucket=bucket, Key=key + ".2")
     report = search(lake_in_store, dry_run=False)
-    assert (report.files_found, report.young, report.incomplete_uploads, report.notes) == (0, 1, 1, ())
+    assert (report.files_found, report.too_recent, report.incomplete_uploads, report.notes) == (0, 1, 1, ())
     for stored in s3_backends[DEFAULT_ACCOUNT_ID]["aws"].buckets[bucket].keys.values():
         stored.last_modified -= timedelta(days=4)
     report = search(lake_in_store, dry_run=True)
     assert (report.files_found, report.files_deleted, report.examples) == (1, 0, (left,))
     before = set(keys(client, bucket))
     report = search(lake_in_store, dry_run=False)
-    assert (report.files_found, report.files_deleted, report.files_failed, report.young) == (1, 1, 0, 0)
+    assert (report.files_found, report.files_deleted, report.files_failed, report.too_recent) == (1, 1, 0, 0)
     assert before - set(keys(client, bucket)) == {key}
     assert ids_of(lake_in_store) == [1, 2]
 
@@ -195,7 +195,7 @@ def test_orphans_of_odd_partitions_go_and_nothing_else(client: Any, bucket: str,
         stored.last_modified -= timedelta(days=4 * (key not in young))
     before = set(keys(client, bucket))
     report = search(lake_in_store, dry_run=False)
-    assert (report.files_deleted, report.files_failed, report.young) == (len(odd), 0, len(young))
+    assert (report.files_deleted, report.files_failed, report.too_recent) == (len(odd), 0, len(young))
     assert before - set(keys(client, bucket)) == odd
     assert any("2 files left alone: by a name with ? or # in it" in note for note in report.notes)
 
@@ -210,4 +210,4 @@ def test_spark_and_pyiceberg_spell_one_store(lake_in_store: SqlCatalog) -> None:
     far = Environment(now_ms=lambda: 10_000 * DAY_MS)
     report = OrphanSearch("lake.db.t", lambda: spelt, far).run()
     assert len(list(list_files(table.io, location))) == 5
-    assert (report.files_found, report.young) == (0, 0)
+    assert (report.files_found, report.too_recent) == (0, 0)
