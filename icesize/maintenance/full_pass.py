@@ -15,6 +15,7 @@ from functools import partial
 from itertools import chain
 from typing import Any, ClassVar
 
+from icesize.environment import Stopwatch, rounded
 from icesize.errors import ClusteringOff, CommitStateUnknown, RewriteFailed, UnsupportedTable
 from icesize.events import Progress
 from icesize.maintenance.clustering import STEP as CLUSTERING
@@ -52,6 +53,7 @@ class MaintenanceReport(Result):
     `failed` and `unsupported` are step -> reason. A step is unsupported if the table forbids it (`gc.enabled`), or if
     a clustering column was dropped. `not_started` are steps for which no budget was left. `merges` has one report per
     round, and `clusterings` has one if the table is clustered. `bytes_merged` are the bytes that the merges wrote.
+    `seconds` has the time of each step by its name, and `total`.
     """
 
     table: str = ""
@@ -65,7 +67,7 @@ class MaintenanceReport(Result):
     failed: dict[str, str] = field(default_factory=dict)
     unsupported: dict[str, str] = field(default_factory=dict)
     not_started: tuple[str, ...] = ()
-    seconds: float = 0.0
+    seconds: dict[str, float] = field(default_factory=dict)
 
     KEYS: ClassVar[Keys] = keys("bytes_merged")
 
@@ -126,6 +128,7 @@ class Pass:
         self.context, self.bytes_left = context, budget.size_bytes
         self._seconds = budget.seconds
         self._now, self._began = context.environment.monotonic, context.environment.monotonic()
+        self._watch = Stopwatch(context.environment)
         self._step = ""
         self._done: dict[str, list[Any]] = {}
         self._failed: dict[str, str] = {}
@@ -141,6 +144,7 @@ class Pass:
         try:
             for step in steps:
                 self._run(step)
+                self._watch.lap(step.name)
         except CommitStateUnknown as error:
             if any(map(_is_committed, chain.from_iterable(self._done.values()))):
                 error.facts["report"] = self._report(steps)
@@ -200,7 +204,7 @@ class Pass:
         return MaintenanceReport(
             self.context.handle.name, failed=self._failed, unsupported=self._unsupported,
             not_started=tuple(dict.fromkeys(self._left)),
-            seconds=round(self._now() - self._began, 4), **done,
+            seconds=rounded(self._watch.seconds), **done,
         )  # fmt: skip
 
     def _note_failure(self, error: Exception) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from icesize.planning.partition_labels import label_of
@@ -516,7 +517,7 @@ def manifests(result: ManifestReport) -> Iterator[Block]:
     yield ("  ".join((line, *result.notes)),)
 
 
-def upkeep(result: MaintenanceReport) -> Iterator[Block]:
+def maintenance(result: MaintenanceReport) -> Iterator[Block]:
     """Each step of a pass under its heading, what failed, and what is left for the next one."""
     due: Look = [("no merge of small files is due",)]
     if result.merges or "merges" in (*result.failed, *result.not_started):
@@ -524,32 +525,41 @@ def upkeep(result: MaintenanceReport) -> Iterator[Block]:
     yield from _section("small files", due)
     yield from _section("clustering", (line for clustering in result.clusterings for line in committed(clustering)))
     rewritten = result.rewritten_deletes
-    yield from _metadata(result, bool(rewritten and (rewritten.snapshot_ids or rewritten.conflicts)))
+    yield from _metadata(result, shows_rewritten=bool(rewritten and (rewritten.snapshot_ids or rewritten.conflicts)))
     failed = [f"{step} failed: {message}" for step, message in result.failed.items()]
     left = [f"no budget left for: {', '.join(result.not_started)}; the next pass resumes"] if result.not_started else []
     refused = [f"{step} left out: {message}" for step, message in result.unsupported.items()]
     yield from notes([*failed, *refused, *left])
 
 
-def upkeep_plan(result: MaintenancePlan) -> Iterator[Block]:
+def maintenance_plan(result: MaintenancePlan) -> Iterator[Block]:
     """What each step of a pass would do, under its heading."""
     yield from _section("small files", _shown(result.merges))
     yield from _section("clustering", _shown(result.clustering))
-    yield from _metadata(result, bool(result.rewritten_deletes and result.rewritten_deletes.data_files))
+    rewritten = result.rewritten_deletes
+    yield from _metadata(result, shows_rewritten=bool(rewritten and rewritten.data_files))
     yield from notes(f"{step} cannot be planned: {message}" for step, message in result.failed.items())
 
 
-def _metadata(result: MaintenanceReport | MaintenancePlan, has_rewritten: bool) -> Iterator[Block]:
-    """The steps that rewrite no data file."""
-    rewritten = result.rewritten_deletes if has_rewritten else None
-    yield from _section("delete files", _shown(rewritten, result.deletes))
-    yield from _section("manifests", _shown(result.manifests))
-    yield from _section("snapshots", _shown(result.expiry))
-    yield from _section("orphan files", _shown(result.orphans))
+_HEADINGS = {
+    "rewritten_deletes": "delete files",
+    "deletes": "delete files",
+    "manifests": "manifests",
+    "expiry": "snapshots",
+    "orphans": "orphan files",
+}
+"""Step that rewrites no data file -> the heading of its result."""
 
 
-def _shown(*steps: Result | None) -> Iterator[Block]:
-    return (line for step in steps if step for line in view(step))
+def _metadata(result: MaintenanceReport | MaintenancePlan, *, shows_rewritten: bool) -> Iterator[Block]:
+    """Show the steps that rewrite no data file."""
+    hidden = () if shows_rewritten else ("rewritten_deletes",)
+    for heading, steps in groupby(_HEADINGS, _HEADINGS.__getitem__):
+        yield from _section(heading, _shown(*(getattr(result, step) for step in steps if step not in hidden)))
+
+
+def _shown(*results: Result | None) -> Iterator[Block]:
+    return (line for result in results if result for line in view(result))
 
 
 def _section(title: str, blocks: Look) -> Iterator[Block]:
@@ -576,8 +586,8 @@ VIEWS: Mapping[str, Callable[[Any], Look]] = {
     "DeletesReport": deletes,
     "DanglingReport": dangling,
     "ManifestReport": manifests,
-    "MaintenanceReport": upkeep,
-    "MaintenancePlan": upkeep_plan,
+    "MaintenanceReport": maintenance,
+    "MaintenancePlan": maintenance_plan,
     "Overview": overview,
 }
 LINES: Mapping[str, Callable[[Any], str]] = {
