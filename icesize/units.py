@@ -10,7 +10,9 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def format_bytes(size_bytes: float) -> str:
-    """Return a size such as `512 MiB`, `9.6 GiB` or `830 B`: powers of 1024, one decimal below 100 unless it is zero.
+    """Return a size such as `512 MiB`, `9.6 GiB` or `830 B`, in powers of 1024.
+
+    Sizes below 100 have one decimal unless it is zero.
     """
     value, unit = float(size_bytes), 0
     # from 1023.95 on, the rounded value would be printed as 1024.0
