@@ -261,8 +261,7 @@ def _refused(key: str, value: object, why: str) -> PolicyError:
 
 
 def _value(name: str, key: str, value: object) -> Any:
-    """Return the value that `value` states for the field `name`: a number, or a size or duration in human-readable
-    form.
+    """Return the value of the field `name`: a number, or a size or duration in human-readable form.
 
     `key` is the name by which the caller set the field. '512MB' is rejected because its meaning is ambiguous.
     """
