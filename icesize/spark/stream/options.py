@@ -47,8 +47,8 @@ class SinkOptions:
         listener: Called with the report of each batch. It is also called with the report of each background run, from
             another thread and with `batch_id` None.
         cluster: When rows are ordered by the table's `icesize.cluster.by`, in separate commits. "inline": after the
-            batch, with at most the bytes that its merges may rewrite. "async": beside the batches. "off": never in the
-            sink.
+            batch, limited to the bytes that its merges may rewrite. Unless `merge-budget-bytes` is set, that limit is
+            at least four files of the target size. "async": beside the batches. "off": never in the sink.
         environment: Clocks and limits of this process, for tests.
     """
 

@@ -217,8 +217,7 @@ class Sink(SinkOptions):
             yield note
 
     def _tell(self, report: Report) -> None:
-        """Call the listener; log its error. The batch is committed, so an error must not make Spark deliver it again.
-        """
+        """Call the listener, and log its error: the batch is committed, so Spark must not deliver it again."""
         if self.listener is not None:
             try:
                 self.listener(report)
