@@ -33,9 +33,10 @@ class DanglingReport(Result):
     Attributes:
         table: The full name of the table.
         snapshot_id: The snapshot of the commit; None if there were no such files, or after a dry run.
-        delete_files: Delete files removed. They stay in storage until the older snapshots have expired.
+        delete_files: Delete files removed, or found by a dry run. Removed files stay in storage until the older
+            snapshots have expired.
         bytes: Bytes of these files.
-        dry_run: True if the call only counted the files.
+        dry_run: True after a dry run that found such files.
         notes: Sentences about files that could not be checked, and warnings about the table's settings.
         seconds: Seconds of each phase, and `total`.
     """

@@ -23,7 +23,7 @@ class ManifestReport(Result):
         manifests_before: Manifests of the snapshot before, those of delete files included.
         manifests_after: Manifests of the snapshot after.
         entries: Entries copied.
-        dry_run: True if the call only planned the rewrite.
+        dry_run: True after a dry run that found manifests to merge.
         notes: Warnings about the table's settings.
         seconds: Seconds of each phase, and `total`.
     """
