@@ -45,8 +45,9 @@ files of 8 budgets cost about one budget of reading.
 """
 
 _GROWING_MS = 3_600_000
-"""Time after its newest rows during which a partition is expected to receive more: an hour, between two passes of most
-schedules.
+"""Time after its newest rows during which a partition is expected to grow, in milliseconds.
+
+An hour is the time between two passes of most schedules.
 """
 
 
@@ -108,10 +109,11 @@ def compact(
 
 
 def merge_changed(context: TableContext) -> Report:
-    """Merge the files that are due in partitions changed since icesize last merged, and the backlog of earlier calls.
+    """Merge the files that are due after commits of other writers.
 
-    Files with due deletes are rewritten in every partition. If only the number of delete files is too large, icesize
-    rewrites the delete files instead, as long as the bytes to read are in proportion to the budget.
+    These are files in partitions that changed since icesize last merged, and the backlog of earlier calls. Files with
+    due deletes are rewritten in every partition. If only the number of delete files is too large, icesize rewrites the
+    delete files instead, as long as the bytes to read are in proportion to the budget.
     """
     selection, plan, rewrites = _changed(context)
     report = _merge(context, selection, plan)
