@@ -113,7 +113,7 @@ def merge_changed(context: TableContext) -> Report:
 
     These are files in partitions that changed since icesize last merged, and the backlog of earlier calls. Files with
     due deletes are rewritten in every partition. If only the number of delete files is too large, icesize rewrites the
-    delete files instead, as long as the bytes to read are in proportion to the budget.
+    delete files instead. It does so only if the bytes to read are in proportion to the budget.
     """
     selection, plan, rewrites = _changed(context)
     report = _merge(context, selection, plan)
