@@ -80,7 +80,7 @@ class Target:
 
         Raises the errors of `icesize.open`, and click.UsageError for an unknown scheme.
         """
-        if spark is None:  # a session needs pandas
+        if spark is None:  # PySpark needs pandas
             load_arrow_alone()
         from icesize.sized_table import open as open_table
 

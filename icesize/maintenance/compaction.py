@@ -60,7 +60,7 @@ def _forecast(selection: Selection, plan: Plan) -> Plan:
     plan = selection.noted(plan)
     if not plan.groups:
         return plan
-    from icesize.parquet.rewriting.forecast import forecast  # with all ways to merge
+    from icesize.parquet.rewriting.forecast import forecast  # slow: imports all ways to merge
 
     try:
         return replace(plan, forecast=forecast(plan.groups, selection.current.settings()))
@@ -145,7 +145,7 @@ def _with_few_deletes(
     context: TableContext, report: Report, rewrites: Sequence[DeleteRewrite], most_deletes: int
 ) -> Report:
     """Rewrite delete files after the commit of the merges; add their outcome or their error to the report."""
-    from icesize.maintenance.rewrite_deletes import rewrite_deletes  # with what writes files
+    from icesize.maintenance.rewrite_deletes import rewrite_deletes  # slow: imports the writers
 
     try:
         deletes = rewrite_deletes(context, only={rewrite.partition for rewrite in rewrites})

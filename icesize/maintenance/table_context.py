@@ -80,7 +80,7 @@ class InThisProcess:
     def merge(
         self, groups: Mapping[int, MergeTask], settings: WriteSettings, owner: Uncommitted, progress: Progress
     ) -> Results:
-        from icesize.parquet.rewriting.threads import merge_in_threads  # with all ways to merge
+        from icesize.parquet.rewriting.threads import merge_in_threads  # slow: imports all ways to merge
 
         return merge_in_threads(groups, settings, owner, progress=progress)
 
