@@ -581,23 +581,23 @@ class SizedTable:
 
         Args:
             stream_id: The name of the stream in this table. It identifies batches that Spark delivers again.
-            placement: Where new rows go. "append": into few new files, and older small files are merged. "absorb": into
-                the partition's small file.
+            placement: The files for new rows. "append": few new files, and older small files are merged. "absorb": the
+                partition's small file.
             stream_safe: False, with "absorb" only: rows are written once, in snapshots that stop stream readers.
-            merge: When files are merged. "inline": in the commit of the batch. "async": beside the batches, in separate
+            merge: The time of merges. "inline": in the commit of the batch. "async": beside the batches, in separate
                 commits. "off": never in the sink.
-            statistics: How the rows per partition are determined before the write. "exact": counted. "recent":
-                predicted from recent batches. "auto": counted only if the batch is cheap to read again.
+            statistics: The method to determine the number of rows per partition before the write. "exact": counted.
+                "recent": predicted from recent batches. "auto": counted only if the batch is cheap to read again.
             write_tasks: The number of Spark tasks that write a batch; None derives it from the bytes of the batch and
                 the cores.
-            schema_evolution: What happens to columns that the table lacks. "refuse": the batch fails. "add": they are
+            schema_evolution: The treatment of columns that the table lacks. "refuse": the batch fails. "add": they are
                 added to the table.
             accept_new_checkpoint: True accepts batches of another query under the same `stream_id`.
             expire_every: The number of batch ids after which snapshots expire by the table's own rules; None for never.
-            query_id: The id of the query, for engines in which Spark does not provide it, such as Spark Connect. None
-                uses Spark's id, or else the `stream_id`.
+            query_id: The id of the query, if Spark does not provide it, as on Spark Connect. None uses Spark's id, or
+                else the `stream_id`.
             listener: Called with the report of each batch, and of each commit in the background.
-            cluster: When rows are ordered by the table's `icesize.cluster.by`. "inline": after the batch. "async":
+            cluster: The time of clustering by the table's `icesize.cluster.by`. "inline": after the batch. "async":
                 beside the batches. "off": never in the sink.
 
         Returns:

@@ -27,26 +27,28 @@ class SinkOptions:
     """Options that set how the batches of a stream are written and merged.
 
     Attributes:
-        placement: Where new rows go. "append": into few new files, and older small files are merged. "absorb": into the
+        placement: The files for new rows. "append": few new files, and older small files are merged. "absorb": the
             partition's small file.
         stream_safe: False, with "absorb" only: rows are written once, in `overwrite` snapshots that stop stream
             readers.
-        merge: When files are merged. "inline": in the commit of the batch. "async": beside the batches, in separate
+        merge: The time of merges. "inline": in the commit of the batch. "async": beside the batches, in separate
             commits. "off": never in the sink.
-        statistics: How the rows per partition are determined before the write. "exact": counted, in one more pass over
-            the columns of the partition values. "recent": predicted from recent batches, at first from those of the
-            table. "auto": counted only if the batch is cheap to read again, and only until predictions are as good.
+        statistics: The method to determine the number of rows per partition before the write. "exact": counted, in one
+            more pass over the columns of the partition values. "recent": predicted from recent batches, at first from
+            those of the table. "auto": counted only if the batch is cheap to read again, and only until predictions are
+            as good.
         write_tasks: The number of Spark tasks that write a batch; None derives it from the bytes of the batch and the
             cores.
-        schema_evolution: What happens to columns that the table lacks. "refuse": the batch fails. "add": they are added
-            to the table.
+        schema_evolution: The treatment of columns that the table lacks. "refuse": the batch fails. "add": they are
+            added to the table.
         accept_new_checkpoint: True accepts batches of another query under the same stream id.
         expire_every: The number of batch ids after which snapshots expire by the table's own rules; None for never. It
             counts ids, not calls, so that a query that restarts for each batch expires snapshots, too.
-        query_id: The id of the query, if Spark does not provide it. None uses Spark's id, or else the stream id.
+        query_id: The id of the query, if Spark does not provide it, as on Spark Connect. None uses Spark's id, or else
+            the stream id.
         listener: Called with the report of each batch. It is also called with the report of each background run, from
             another thread and with `batch_id` None.
-        cluster: When rows are ordered by the table's `icesize.cluster.by`, in separate commits. "inline": after the
+        cluster: The time of clustering by the table's `icesize.cluster.by`, in separate commits. "inline": after the
             batch, limited to the bytes that its merges may rewrite. Unless `merge-budget-bytes` is set, that limit is
             at least four files of the target size. "async": beside the batches. "off": never in the sink.
         environment: Clocks and limits of this process, for tests.
