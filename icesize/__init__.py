@@ -8,10 +8,12 @@
     print(table.inspect())
     table.compact()
 
-`open` gives a SizedTable, which has everything that can be done to a table. What was done is a Report, how large files
-are to be a SizePolicy, and what went wrong an IcesizeError. An Environment replaces clocks and bounds of one process.
+`open` returns a SizedTable, whose methods are the operations on a table. Calls that change a table return a Report or a
+more specific result. A SizePolicy sets the sizes of files. Every error is an IcesizeError. An Environment replaces
+clocks and limits of one process.
 
-Importing this package imports neither pyspark nor pyarrow nor pyiceberg; they load with the first `open`.
+Importing this package imports neither pyspark nor pyarrow nor pyiceberg. The first use of a name that needs them, such
+as `open`, imports them.
 """
 
 from __future__ import annotations
@@ -124,7 +126,7 @@ _LAZY = {
     "Version": "icesize.table.past.versions",
     "open": "icesize.sized_table",
 }
-"""Names that are imported when they are used first."""
+"""Name -> module that `__getattr__` imports when the name is first used."""
 
 
 def __getattr__(name: str) -> object:
@@ -134,5 +136,5 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    """Also what is not loaded yet, for `help(icesize)` and for shells that complete names."""
+    """List also the names that are not loaded yet, for `help(icesize)` and for completion in shells."""
     return list(__all__)

@@ -1,6 +1,6 @@
 """Runs functions over items in threads, with results in the order of the items.
 
-All threads that wait for storage or a catalog are made here.
+All threads that wait for storage or for a catalog are created here.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ A = TypeVar("A")
 B = TypeVar("B")
 
 THREADS = "icesize"
-"""The names of all threads begin with this."""
+"""Prefix of the names of all threads."""
 IO_THREADS = 8
-"""Requests to storage or to a catalog that run at the same time. They hide the latency of object stores and stay far
-below the request limits of a prefix."""
+"""Requests to storage or to a catalog that run at the same time.
+
+They hide the latency of object stores and stay far below the request limits of a prefix.
+"""
 
 
 def workers() -> int:
@@ -33,18 +35,18 @@ def concurrently(
 ) -> Iterator[B]:
     """Yield the results of `function` in the order of the items, from several threads.
 
-    At most `threads` + `waiting` items are taken before their results are used; `waiting` is 3 x `threads` by default.
-    The first error is raised in place of its result; calls that run are finished, and no others begin. The same holds
-    if the caller stops early.
+    At most `threads` + `waiting` items are started before their results are used; `waiting` is 3 x `threads` by
+    default. The first error is raised in place of its result. Then running calls finish, and no further call begins.
+    The same happens if the caller stops early.
     """
     with closing(Ahead(max(1, threads))) as ahead:
         yield from ahead.map(function, items, 3 * threads if waiting is None else waiting)
 
 
 class Ahead:
-    """Maps functions over items as `map` does, results in the order of the items, and works on the next ones meanwhile.
+    """Maps functions over items as `map` does, in the order of the items, but computes the next results in advance.
 
-    Without `threads` nothing is ahead, which is `map`. Call `close` in the end: no thread works on then.
+    With 0 `threads`, nothing is computed in advance, as in `map`. `close` stops the threads.
     """
 
     def __init__(self, threads: int) -> None:
@@ -56,12 +58,14 @@ class Ahead:
             self._pool.shutdown(cancel_futures=True)
 
     def map(self, function: Callable[[A], B], items: Iterable[A], waiting: int = 1) -> Iterator[B]:
-        """The results; what `function` raises is raised in place of the result. So many results more than there are
-        threads are on their way or wait, which is all the memory it takes."""
+        """Return an iterator over the results. An error of `function` is raised in place of its result.
+
+        At most `threads` + `waiting` results are in progress or unused at the same time, which bounds the memory.
+        """
         if (pool := self._pool) is None:
             return map(function, items)
         running = (pool.submit(function, item) for item in items)
-        # begun at once, not when the first result is taken
+        # start now, not when the caller takes the first result
         return _results(running, deque(islice(running, self._threads + waiting - 1)))
 
 
@@ -74,4 +78,4 @@ def _results(running: Iterator[Future[B]], waiting: deque[Future[B]]) -> Iterato
 
 
 NOT_AHEAD = Ahead(0)
-"""Each result when it is asked for."""
+"""Computes each result only when it is requested."""

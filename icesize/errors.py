@@ -4,7 +4,7 @@
     ├── PolicyError            a size policy that contradicts itself, or an unknown key
     ├── TableError             icesize cannot work on the table
     │   ├── TableNotFound          no such catalog, namespace or table
-    │   ├── ArgumentError          a filter or partition that cannot be read, or names what the table does not have
+    │   ├── ArgumentError          a malformed filter or partition, or a name that the table does not have
     │   ├── ClusteringOff          its clustering columns are no longer valid
     │   └── UnsupportedTable       a format, type or feature outside what icesize handles
     ├── BatchError             this micro-batch must not be committed
@@ -17,11 +17,11 @@
     ├── RewriteFailed          files could not be written; icesize removed its own, the table is unchanged
     └── EngineUnavailable      Spark, Java, packages that its workers need, or those of an extra are missing
 
-The last words of each message say what to do. Facts are attributes (`table`, `snapshot_id`, ...), so that a
-scheduler need not parse text.
+Each message ends with the next step. The values in a message are attributes of the error (`table`, `snapshot_id`, ...),
+so that a scheduler need not parse text.
 
-Catalogs and storage may put credentials into the texts of their errors. Messages of icesize hold none, and
-neither do the errors that they are chained to, nor the lines of the logger `icesize`: see `icesize.redaction`.
+Catalogs and storage may include credentials in their error messages. icesize removes credentials from its own messages,
+from the errors that they are chained to, and from the lines of the logger `icesize`: see `icesize.redaction`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ from icesize.redaction import redacted, scrub
 class IcesizeError(Exception):
     """Base of all errors of icesize; `facts` holds the values in the message.
 
-    The error that is being handled when it is made becomes its cause, or its context, and is scrubbed with it.
+    Each value is also an attribute. An error that is being handled when this one is created becomes its cause or
+    context; icesize removes credentials from both.
     """
 
     def __init__(self, message: str, **facts: object) -> None:
@@ -55,7 +56,7 @@ class IcesizeError(Exception):
 
 
 class PolicyError(IcesizeError):
-    """A size policy contradicts itself or names an unknown key."""
+    """A size policy contradicts itself or has an unknown key."""
 
 
 class TableError(IcesizeError):
@@ -67,9 +68,10 @@ class TableNotFound(TableError):
 
 
 class ClusteringOff(TableError):
-    """The clustering columns of the table are invalid, for example because one was dropped. `why` is for reports.
+    """The clustering columns of the table are invalid, for example because one was dropped.
 
-    Other operations still work; retries fail until the table is changed.
+    Other operations still work. Retries fail until the table is changed. The attribute `why` has the reason, for
+    reports.
     """
 
 
@@ -82,7 +84,7 @@ class UnsupportedTable(TableError):
 
 
 class BatchError(IcesizeError):
-    """This micro-batch must not be committed; nothing of it is visible."""
+    """This micro-batch must not be committed; none of its rows is visible."""
 
 
 class BatchOutOfOrder(BatchError):
@@ -108,7 +110,7 @@ class CommitConflict(IcesizeError):
 class CommitStateUnknown(IcesizeError):
     """The catalog's response was lost, and the table does not show the outcome yet; nothing was deleted.
 
-    `report` exists only for a call that commits several times: it has the commits before this one.
+    In a call that commits several times, the attribute `report` has the commits before this one.
     """
 
 
@@ -117,7 +119,7 @@ class RewriteFailed(IcesizeError):
 
 
 class EngineUnavailable(IcesizeError):
-    """Spark, Java, a package that Spark's workers need, or one of an extra (`icesize[report]`) is missing."""
+    """Spark, Java, a package that Spark's workers need, or a package of an extra (`icesize[report]`) is missing."""
 
 
 _OUTSIDE = frozenset(
@@ -126,7 +128,7 @@ _OUTSIDE = frozenset(
         "requests", "s3fs", "sqlalchemy", "thrift", "urllib3",
     }
 )  # fmt: skip
-"""Packages by which catalogs, storage and Spark are reached; their exceptions have no common base."""
+"""Packages that reach catalogs, storage and Spark. Their exceptions have no common base class."""
 
 
 def is_from_outside(error: BaseException) -> bool:

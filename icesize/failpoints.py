@@ -1,19 +1,26 @@
-"""Named points where a test can make the program raise, wait or die; no-ops unless armed.
+"""Named points at which a test can make the program raise, wait or die; they do nothing unless armed.
 
-Points of the main job, in order: `batch-started` (nothing read yet), `statistics` (the batch was looked at),
-`planned` (nothing written yet), `writing` (rows were handed to a data file that is not closed; reached in whatever
-process writes, new rows as well as merged ones), `files-written` (data files closed, nothing visible), `before-swap`
-(manifests written, the catalog not asked yet), `after-swap` (committed, nothing reported). `cleanup`: ahead of each
-removal of a file of ours that must not stay. `background`: a turn of the merges beside a stream begins. Expiry:
-`expiry-decided` (nothing committed), then `before-delete` (ahead of each batch of deletions, also of orphan files).
+The points of a batch, in their order:
 
-A test in the same process arms a point with a callable (`with armed("before-swap", barrier.wait)`). A child process
-is armed by the environment: `ICESIZE_FAILPOINTS="before-swap@2=kill;planned=raise"` kills it with SIGKILL the second
-time it gets to `before-swap`. That needs `ICESIZE_TESTING=1` beside it. Without it the variable is ignored, with one
-warning: a variable that strayed into production must neither kill a driver nor stop its stream.
+batch-started   nothing is read yet
+statistics      the rows per partition are known
+planned         nothing is written yet
+writing         rows are in a data file that is still open; any process that writes new or merged rows passes it
+files-written   the data files are closed, nothing is visible
+before-swap     the manifests are written, the catalog has received no request yet
+after-swap      the commit is done, nothing is reported
+
+Other points: `cleanup` comes before each removal of an uncommitted file. `background` begins a cycle of the merges
+beside a stream. An expiry passes `expiry-decided` (nothing committed), then `before-delete`, before each batch of
+deletions. Orphan cleanup passes `before-delete`, too.
+
+A test in the same process arms a point with a callable (`with armed("before-swap", barrier.wait)`). The environment
+arms a child process: `ICESIZE_FAILPOINTS="before-swap@2=kill;planned=raise"` kills it with SIGKILL when it reaches
+`before-swap` for the second time. This also needs `ICESIZE_TESTING=1`. Otherwise, icesize ignores the variable and
+warns once, because a stray variable in production must neither kill a driver nor stop its stream.
 
 Actions are `raise`, `kill`, and `wait:PATH` (until that file exists). `raise-once:PATH` and `kill-once:PATH` act in the
-first process that gets there, and leave that file behind as a sign.
+first process that reaches the point. That process creates the file PATH, so that later ones do nothing.
 """
 
 from __future__ import annotations
@@ -43,13 +50,13 @@ _counting = threading.Lock()
 
 
 class FailpointReached(RuntimeError):
-    """Raised by a point that is armed with `raise`."""
+    """A point that is armed with `raise` was reached."""
 
 
 def reach(name: str) -> None:
-    """Do what this point is armed with; called by the code that passes it."""
+    """Perform the action of a point if it is armed; the program calls this when it passes the point."""
     with _counting:
-        # files are written in threads: each has to see its own number
+        # several threads write files: each must see its own number, or `@2` could match twice or never
         _reached[name] += 1
         nth = _reached[name]
     if action := _armed.get(name):
@@ -66,7 +73,7 @@ def reach(name: str) -> None:
 
 
 def for_child(points: str) -> dict[str, str]:
-    """Return the environment that arms points of a child process: `before-swap@2=kill`."""
+    """Return the environment variables that arm points of a child process, such as `before-swap@2=kill`."""
     return {VARIABLE: points, TESTING: "1"}
 
 

@@ -1,4 +1,4 @@
-"""The size policy: how large files should be and how much merging may cost, as one value that was validated once."""
+"""The size policy: target sizes of files and limits for the cost of merges, as one validated value."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ MIN_MERGE_BUDGET_BYTES = 256 * MIB
 MERGE_BUDGET_PER_BATCH = 4
 MIN_MERGE_DEADLINE_MS = 1_000
 CLOSE_FILE_COST_BYTES = 64 * 1024
-"""What opening and closing a file costs, in bytes of writing: 2 ms at 35 MB/s, measured."""
+"""Cost of opening and closing a file, in bytes of writing: 2 ms at 35 MB/s, measured."""
 
 
 _NOT_GIVEN: Any = ...
-"""Marks a field that the caller left out, so that a table property may still fill it."""
+"""Marks an omitted field, which a table property may still set."""
 
 
 class _Key:
-    """A policy field, as a descriptor: what was given for it, and `default` where it was left out.
+    """A policy field, as a descriptor: the value that the caller set, or else the `default`.
 
     The documentation prints `shown` and `source`. A default may be computed from the policy's other fields.
     """
@@ -45,7 +45,7 @@ class _Key:
         self._name = name
 
     def __get__(self, policy: SizePolicy | None, owner: type) -> Any:
-        # the class is asked for what its constructor takes a field as that is left out
+        # on the class, `dataclass` reads the default of the constructor's argument here
         if policy is None:
             return _NOT_GIVEN
         given = vars(policy)
@@ -59,7 +59,7 @@ class _Key:
 
 
 def _key(shown: object, source: str, default: Callable[[SizePolicy], object] | None = None) -> Any:
-    """A `_Key`, typed as the values that it has."""
+    """Return a `_Key`, typed as the type of its values."""
     return _Key(shown, source, default)
 
 
@@ -67,27 +67,29 @@ def _key(shown: object, source: str, default: Callable[[SizePolicy], object] | N
 class SizePolicy:
     """File sizes, the number of small files that may remain, and limits for the cost of merges.
 
-    Omitted fields get their default. `given` records the fields you set, so that `resolve` can rank arguments above the
-    table's properties. Contradictory values raise `PolicyError` here, never later. `DOCUMENTED` lists keys, defaults
-    and their sources.
+    Omitted fields have their defaults. `given` records the fields you set, so that `resolve` can rank arguments above
+    the table's properties. Contradictory values raise `PolicyError` here, never later. `DOCUMENTED` lists keys,
+    defaults and their sources.
 
+    ```text
     target_file_size_bytes   size of new and merged files
-    small_file_limit_bytes   smaller files are small and may be merged; 0 turns merging off
+    small_file_limit_bytes   size below which a file is small and may be merged; 0 turns merging off
     max_small_files          mergeable small files that a partition may hold after a batch
     merge_budget_bytes       bytes that merges of one batch may rewrite; unset: grows with the batch
     merge_deadline_ms        time that merges may run after the batch is written; unset: as long as the write
-    commit_deadline_ms       time that a commit is retried against other writers
-    cold_after_commits       commits without rows after which a partition is merged to the fewest files
+    commit_deadline_ms       time during which a commit is retried after conflicts with other writers
+    cold_after_commits       commits without new rows after which a partition is merged to the fewest files
     bytes_per_row            size of one written row; unset: learned from the table's files
-    merge_by_copying         merges may copy compressed bytes; false: they decode and encode every row
-    apply_deletes            files with pending deletes are merged, without the deleted rows
-    delete_ratio_threshold   share of certainly deleted rows from which a file of any size is rewritten
-    delete_file_threshold    delete files of one data file from which it is rewritten; unset: never
+    merge_by_copying         true: merges may copy compressed bytes; false: they decode and encode every row
+    apply_deletes            true: files with pending deletes are merged, without the deleted rows
+    delete_ratio_threshold   share of rows known to be deleted, from which a file of any size is rewritten
+    delete_file_threshold    number of delete files of a data file, from which it is rewritten; unset: never
     max_delete_files         delete files that may apply to one data file after a batch
     close_file_cost_bytes    cost of opening and closing a file, in bytes of writing
     keep_versions            newest versions of each partition that expiry keeps; unset: Iceberg's rules alone
-    version_max_age_ms       versions of partitions unchanged for longer are not kept
+    version_max_age_ms       age of a partition's last change, above which its versions are not kept
     max_snapshots            number of snapshots above which the oldest versions are dropped
+    ```
     """
 
     target_file_size_bytes: int = _key("512 MiB", f"Iceberg, `{ICEBERG_TARGET}`", lambda policy: DEFAULT_TARGET_BYTES)
@@ -114,7 +116,7 @@ class SizePolicy:
     def __post_init__(self) -> None:
         check_at_least(self, AT_LEAST)
         limit, target = self.small_file_limit_bytes, self.target_file_size_bytes
-        # a limit alone is judged in `resolve`, where the table may bring a larger target
+        # a limit without a target is checked in `resolve`, because the table may set a larger target
         if limit > target and "target_file_size_bytes" in self.given:
             bound = f"must be <= 'target-file-size-bytes' ({target})"
             raise _refused("small-file-limit-bytes", limit, f"{bound}: every merged file would still be small")
@@ -130,34 +132,53 @@ class SizePolicy:
 
     @property
     def given(self) -> frozenset[str]:
-        """The fields that were not left out."""
+        """The names of the fields that the caller set."""
         return frozenset(vars(self))
 
     @property
     def merging(self) -> bool:
-        """Whether small files are merged at all; `small_file_limit_bytes` 0 turns it off, as in Hudi."""
+        """True if small files are merged; `small_file_limit_bytes` 0 turns merging off, as in Hudi."""
         return self.small_file_limit_bytes > 0
 
     def budget_for(self, batch_bytes: int) -> int:
-        """Bytes that the merges of a batch of `batch_bytes` may rewrite: the key, or max(4 x batch, 256 MiB)."""
+        """Return the bytes that the merges of a batch may rewrite.
+
+        They are `merge_budget_bytes` if it is set, or else max(4 x batch, 256 MiB).
+
+        Args:
+            batch_bytes: The bytes of the batch's new files.
+        """
         if self.merge_budget_bytes is not None:
             return self.merge_budget_bytes
         return max(MERGE_BUDGET_PER_BATCH * batch_bytes, MIN_MERGE_BUDGET_BYTES)
 
     def merge_deadline_for(self, write_ms: int) -> int:
-        """Milliseconds that merges may run on after a write job of `write_ms`: the key, or as long again, >= 1 s."""
+        """Return the milliseconds that merges may continue after the write job.
+
+        They are `merge_deadline_ms` if it is set, or else the duration of the write, but at least 1 s.
+
+        Args:
+            write_ms: The duration of the write job, in milliseconds.
+        """
         if self.merge_deadline_ms is not None:
             return self.merge_deadline_ms
         return max(write_ms, MIN_MERGE_DEADLINE_MS)
 
     def changed(self, keys: Mapping[str, object]) -> SizePolicy:
-        """The policy with other values of these keys, given as `open` takes them; raises PolicyError."""
+        """Return the policy with other values of some keys.
+
+        Args:
+            keys: A mapping of keys to values, in the form that `open` accepts.
+
+        Raises:
+            PolicyError: A key is unknown, or a value is invalid.
+        """
         return SizePolicy(**{name: getattr(self, name) for name in self.given} | _from_argument(keys))
 
     def to_dict(self) -> dict[str, int | float | bool | None]:
-        """Field name -> resolved value; None where the value depends on the batch or the table.
+        """Return the resolved value of each field; None if it depends on the batch or the table.
 
-        A policy is what a caller gives, no result: its document has no ids and nothing to leave out.
+        A policy is an argument, not a result of a call, so this dictionary has neither ids nor hidden fields.
         """
         return {name: getattr(self, name) for name in _FIELDS}
 
@@ -167,11 +188,18 @@ class SizePolicy:
         table_properties: Mapping[str, str],
         argument: SizePolicy | Mapping[str, object] | None = None,
     ) -> tuple[SizePolicy, list[str]]:
-        """The policy of one table, and sentences about what a person should know.
+        """Return the policy of one table, and warnings for its user.
 
-        Precedence by key: `argument` > table property `icesize.policy.<key>` > Iceberg's own
-        `write.target-file-size-bytes` > default. An unknown key of a mapping raises `PolicyError`; an unknown
-        property is a warning, because another version of icesize may know it.
+        For each key, the precedence is: `argument`, the table property `icesize.policy.<key>`, Iceberg's own
+        `write.target-file-size-bytes`, the default. An unknown property is only a warning, because another version of
+        icesize may support it.
+
+        Args:
+            table_properties: The properties of the table.
+            argument: A policy, or a mapping of its keys.
+
+        Raises:
+            PolicyError: A key of the mapping is unknown, or a value is invalid.
         """
         target = table_properties.get(ICEBERG_TARGET, DEFAULT_TARGET_BYTES)
         icebergs = {"target_file_size_bytes": _value("target_file_size_bytes", ICEBERG_TARGET, target)}
@@ -186,12 +214,12 @@ _FRACTIONS = {
     "bytes_per_row": "a number of bytes, such as 84.5",
     "delete_ratio_threshold": "a share of rows, such as 0.3",
 }
-"""Fields that need not be whole numbers, and what they are."""
+"""Fields that need not be whole numbers, each with the values it accepts."""
 _UNITS = {
     "bytes": (parse_bytes, f"a size {SIZE_EXAMPLES}", "bytes"),
     "ms": (parse_ms, f"a duration {DURATION_EXAMPLES}", "milliseconds"),
 }
-"""How a whole number may be written besides, by the last word of its field's name."""
+"""Other forms of a whole number, by the last word of its field's name."""
 _FIELDS = {name: key for name, key in vars(SizePolicy).items() if isinstance(key, _Key)}
 AT_LEAST: dict[str, tuple[int, str]] = {
     "target_file_size_bytes": (1, "no file could hold a row"),
@@ -220,7 +248,7 @@ def _dashed(name: str) -> str:
 
 
 def check_at_least(values: object, least: Mapping[str, tuple[int, str]]) -> None:
-    """Raise PolicyError for a field that is below its number in `least`, with the consequence; None is not."""
+    """Raise PolicyError, with the consequence, for a field below its minimum in `least`; None passes."""
     for name, (number, consequence) in least.items():
         value = getattr(values, name)
         if value is not None and value < number:
@@ -233,8 +261,10 @@ def _refused(key: str, value: object, why: str) -> PolicyError:
 
 
 def _value(name: str, key: str, value: object) -> Any:
-    """What `value` states for a field that was given by this key: a number, or a size or duration as people write it.
-    '512MB' means two things and is refused."""
+    """Return the value of the field `name`: a number, or a size or duration in human-readable form.
+
+    `key` is the name by which the caller set the field. '512MB' is rejected because its meaning is ambiguous.
+    """
     if value is None and _FIELDS[name].shown is None:
         return None
     text = str(value).strip()
@@ -251,7 +281,7 @@ def _value(name: str, key: str, value: object) -> Any:
         if is_number and re.fullmatch(r"[+-]?\d+", text, re.ASCII):
             return int(text)
         wanted = "a whole number without a unit"
-        # Iceberg's own properties are read by other engines, too, which know no units
+        # other engines read Iceberg's own properties, too, and accept no units there
         if key != ICEBERG_TARGET and (unit := _UNITS.get(name.rpartition("_")[2])):
             parse, examples, plain = unit
             if isinstance(value, str) and (number := parse(text)) is not None:
@@ -273,7 +303,7 @@ def _from_properties(properties: Mapping[str, str]) -> tuple[dict[str, Any], lis
 
 
 def ignored(name: str, known: Iterable[str]) -> str:
-    """The warning of a table property that is read as a misspelt one of `known`."""
+    """Return the warning for a table property that looks like a misspelled one of `known`."""
     return f"ignored table property '{name}': this version knows no such key; the nearest is '{_nearest(name, known)}'"
 
 

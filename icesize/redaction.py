@@ -1,6 +1,6 @@
-"""Keeps credentials out of texts: messages, the errors that they are chained to, and what the logger `icesize` writes.
+"""Removes credentials from messages, from the errors they are chained to, and from lines of the logger `icesize`.
 
-Catalogs and storage put what they were asked with into their errors, so every text that is passed on may hold some.
+Catalogs and storage include their request in their errors, so any text from them may contain credentials.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping
 from urllib.parse import quote, quote_plus, unquote
 
 HIDDEN = "***"
-"""What stands in texts in place of a credential."""
+"""The replacement of a credential in a text."""
 _MOST_SECRETS = 512
-"""Values remembered: those of the newest loads, since vended ones change with each."""
+"""Number of remembered values: those of the newest loads, because vended credentials change with each load."""
 _SHORTEST_SECRET = 6
-"""Characters; shorter values are parts of ordinary words."""
+"""Characters. Shorter values are parts of ordinary words, so they are not redacted."""
 _secrets: dict[str, None] = {}
 
 _SECRET_KEY = re.compile(
@@ -25,13 +25,13 @@ _NO_SECRET = re.compile(r"(?:access-delegation|expires|-at|-ms|uri|url|endpoint|
 _USER_INFO = re.compile(r"(://)[^/\s@'\"]*:[^/\s@]*@")
 _IN_TEXT = (
     (_USER_INFO, rf"\1{HIDDEN}@"),
-    # presigned requests of S3 and Google, shared access signatures of Azure
+    # presigned requests of S3 and Google; shared access signatures of Azure
     (
         re.compile(r"(?i)((?:x-(?:amz|goog)-(?:signature|credential|security-token)|[?&;]sig)=)[^&\s'\"<>]+"),
         rf"\1{HIDDEN}",
     ),
     (re.compile(r"(?i)\b(bearer\s+[\w.~+/=-]{6,}|basic\s+[\w.~+/=-]{16,})"), HIDDEN),
-    # a property, a form field or an entry of a dictionary; not a folder of a partition: `/token=5/`
+    # a property, a form field or an entry of a dictionary; not the directory of a partition, such as `/token=5/`
     (
         re.compile(
             r"(?i)(?<![/\w.-])([\w.-]*(?:token|secret|password|credential|authorization|signature|account-?key)[\w.-]*"
@@ -44,10 +44,10 @@ _IN_TEXT = (
 
 
 def remember_secrets(properties: Mapping[str, object], most_values: int = _MOST_SECRETS) -> None:
-    """Credentials among the properties of a catalog or a FileIO: from now on no text of ours holds their values."""
+    """Remember the credentials among the properties of a catalog or a FileIO: `redacted` removes their values."""
     for secret in _secrets_in(properties):
         for spelt in (secret, quote(secret, safe=""), quote_plus(secret)):
-            # moved to the end only when old ones are about to go: meanwhile another thread would not find it
+            # reinsert only when old values are about to be dropped: between pop and insert, another thread misses it
             if len(spelt) >= _SHORTEST_SECRET and (spelt not in _secrets or len(_secrets) > most_values // 2):
                 _secrets.pop(spelt, None)
                 _secrets[spelt] = None
@@ -56,12 +56,12 @@ def remember_secrets(properties: Mapping[str, object], most_values: int = _MOST_
 
 
 def is_secret(key: str) -> bool:
-    """Whether a property of this name holds a credential."""
+    """Return True if a property of this name holds a credential."""
     return _SECRET_KEY.search(key.lower()) is not None and _NO_SECRET.search(key.lower()) is None
 
 
 def keys_with_secrets(properties: Mapping[str, object]) -> list[str]:
-    """Names of the properties that hold a credential, by their name or as a password in an address."""
+    """Return the names of the properties that hold a credential, by their name or as a password in a URI."""
     return [key for key, value in properties.items() if any(_secrets_in({key: value}))]
 
 
@@ -80,12 +80,12 @@ def _secrets_in(properties: Mapping[str, object]) -> Iterator[str]:
 
 
 def redacted(text: str) -> str:
-    """The text without credentials: neither values that were remembered, nor what looks like one.
+    """Return the text without credentials: remembered values, and text that looks like one.
 
-    The latter are passwords in addresses, signatures of presigned requests, bearer tokens, and values of properties
-    that are called like credentials.
+    The latter are passwords in URIs, signatures of presigned requests, bearer tokens, and values of properties with the
+    name of a credential.
     """
-    # longest first: one may be part of another
+    # longest first: one secret may be part of another, and its rest would stay
     for secret in sorted(_secrets, key=len, reverse=True):
         text = text.replace(secret, HIDDEN)
     for pattern, instead in _IN_TEXT:
@@ -94,9 +94,9 @@ def redacted(text: str) -> str:
 
 
 def scrub(error: BaseException | None) -> BaseException | None:
-    """Redact the texts of an error and of all that it is chained to, in place: they are printed with ours.
+    """Redact the text of an error and of all errors it is chained to, in place, because they are printed together.
 
-    Returns the error; None for one whose text cannot be changed: nothing must be chained to it.
+    Returns the error. Returns None if its text cannot be changed; the caller must then chain nothing to it.
     """
     if error is None or not _scrubbed(error):
         return None
@@ -116,23 +116,23 @@ def scrub(error: BaseException | None) -> BaseException | None:
 
 
 def _scrubbed(error: BaseException) -> bool:
-    """Whether the text of this one could be redacted, or need not be."""
+    """Redact the text of one error; return True if it contains no credential afterwards."""
     try:
         error.args = tuple(redacted(arg) if isinstance(arg, str) else arg for arg in error.args)
         if notes := error.__dict__.get("__notes__"):
             notes[:] = [redacted(str(note)) for note in notes]
         if isinstance(error, OSError) and isinstance(error.strerror, str):
             error.strerror = redacted(error.strerror)
-        # some make their text from something else than their arguments
+        # some errors build their text from other attributes than `args`
         return redacted(str(error)) == str(error)
-    except Exception:  # its text cannot be had (Py4J asks a JVM that may be gone), or not be changed
+    except Exception:  # the text is unavailable (Py4J reads it from a JVM that may be gone) or immutable
         return False
 
 
 def _scrub_record(record: logging.LogRecord) -> bool:
     try:
         record.msg, record.args = redacted(record.getMessage()), ()
-    except Exception:  # an error here would end the program that only wanted to tell something
+    except Exception:  # an error here would end a program that only logs a line
         record.msg, record.args = redacted(str(record.msg)), ()
     if record.exc_info and scrub(record.exc_info[1]) is None:
         record.exc_info = None

@@ -1,4 +1,4 @@
-"""What happened in one call, as data: the same dictionary in Python, in JSON and behind the log line."""
+"""The outcome of one call, as data: the same dictionary in Python, in JSON and behind the log line."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from icesize.results import ADDED_UP, JOINED, JOINED_ONCE, SUMMED, Keys, Result,
 
 
 def _clustered(rounds: Sequence[Report], name: str) -> dict[str, Any] | None:
-    """Return what queries opened before the first round and open after the last one, and what all have written."""
+    """Combine the clustering of all rounds: `before` of the first, `after` of the last, and the total bytes."""
     done = [report.clustering for report in rounds if report.clustering]
     if not done:
         return None
@@ -21,27 +21,44 @@ def _clustered(rounds: Sequence[Report], name: str) -> dict[str, Any] | None:
 
 @dataclass(frozen=True)
 class Report(Result):
-    """Outcome of a micro-batch or a maintenance call.
+    """Outcome of a micro-batch or a maintenance call. All bytes are bytes of data files.
 
-    `operations` and `snapshot_ids` go together (empty: nothing was committed). `rows` were added. `rows_deleted` had
-    been deleted before and are in no file of the table's newest snapshot any more. Bytes are those of data files:
-    `bytes_written` all new ones, of which `bytes_decoded` were decoded and encoded again by merges and `bytes_copied`
-    moved as they were, `pages_copied` counting pages that were moved one by one into larger row groups;
-    `decode_reasons` counts merged files that were decoded, by the reason why their bytes were not copied
-    (`icesize.parquet.format.refusals.Refusal`). `bytes_ingested` hold the new rows, which were expected to take
-    `bytes_predicted` (None where nothing was known of them). `writer_skew` is the most of those bytes that one writer
-    had over their mean, idle writers counted; None where no rows were written, or names of files do not tell their
-    writers. `small_files_max` is the largest number of mergeable small files that a touched partition holds now,
-    `delete_files_max` the most delete files that are to be read with one file of these partitions. `seconds` per phase
-    and `total`. `skipped` counts files by reason, `ineligible` names partitions whose small files must not be merged,
-    `conflicts` are sentences about what was lost to other writers, `notes` about everything else worth knowing: merges
-    that failed come first. `already_committed`: the batch was in the table before this call.
-    `merge_lag_batches` counts batches committed by this process that no finished run of merges in the background has
-    looked at; None where merges are not made in the background. `clustering` is there after a pass of clustering:
-    `columns`, `strategy`, what queries by each column open `before` and `after` (`icesize.planning.plan.FilesScanned`),
-    `new_bytes` that were not clustered before, and `amplification`, bytes written per new byte. `rows_before` and
-    `rows_after` are there after a restore: the rows in the partition's data files, also those that are deleted from a
-    file that stays.
+    Attributes:
+        table: The full name of the table.
+        batch_id: Spark's number of the micro-batch; None for maintenance.
+        snapshot_ids: The snapshots that the call committed; empty if it committed nothing.
+        operations: The operation of each of these snapshots: `append`, `replace` or `overwrite`.
+        rows: Rows added.
+        rows_deleted: Rows that had been deleted before the call and are now in no file of the newest snapshot.
+        files_added: Data files that the commits added.
+        files_removed: Data files that the commits removed.
+        bytes_ingested: Bytes of the new rows.
+        bytes_predicted: Bytes predicted for the new rows; None if nothing was known about them.
+        writer_skew: The most new bytes of one writer, divided by the mean of all writers, idle ones included. None if
+            no rows were written, or if the names of files do not identify their writers.
+        bytes_written: Bytes of all new files.
+        bytes_copied: Bytes that merges copied without decoding.
+        bytes_decoded: Bytes that merges decoded and encoded again.
+        pages_copied: Pages that merges copied one by one into larger row groups.
+        small_files_max: The largest number of mergeable small files in a touched partition after the call.
+        delete_files_max: The most delete files that apply to one data file of these partitions.
+        partitions_touched: Partitions that received rows or merges.
+        seconds: Seconds of each phase, and `total`.
+        skipped: The number of unchanged files, by reason.
+        decode_reasons: The number of merged files that were decoded, by the reason why their bytes were not copied
+            (`icesize.parquet.format.refusals.Refusal`).
+        ineligible: Partitions with small files that must not be merged, and the number of these files.
+        conflicts: Sentences about changes that were dropped because of other writers.
+        notes: Sentences about everything else to know; failed merges first.
+        already_committed: True if the table contained the batch before this call.
+        merge_lag_batches: Batches committed by this process that no finished run of background merges has covered; None
+            if merges do not run in the background.
+        clustering: After a clustering: `columns`; `strategy`; the files that queries by each column open `before` and
+            `after` (`icesize.planning.plan.FilesScanned`); `new_bytes`, which were not clustered before; and
+            `amplification`, bytes written per new byte. None after other calls.
+        rows_before: After a restore: rows in the partition's data files before it. Rows that are deleted from a file
+            that stays are included.
+        rows_after: After a restore: the same after it.
     """
 
     table: str = ""
@@ -78,5 +95,5 @@ class Report(Result):
 
     @property
     def write_amplification(self) -> float | None:
-        """W: bytes written per byte ingested; None when nothing was ingested."""
+        """Bytes written per byte ingested; None if nothing was ingested."""
         return self.bytes_written / self.bytes_ingested if self.bytes_ingested else None

@@ -1,4 +1,4 @@
-"""Results of calls are values: one way to make a document of one, to show it, and to add up those of rounds."""
+"""Base of the results of calls: conversion to a dictionary, display, and the combination of rounds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,12 @@ R = TypeVar("R", bound="Result")
 
 @dataclass(frozen=True)
 class Advice:
-    """A sentence, and the command to copy that does what it says (None: there is none)."""
+    """A sentence of advice, with a command that follows it.
+
+    Attributes:
+        sentence: The advice. It is also the text of the object.
+        command: The command to copy; None if there is none.
+    """
 
     sentence: str
     command: str | None = None
@@ -28,9 +33,9 @@ class Advice:
 
 
 class Result:
-    """Base of what calls return: frozen dataclasses of plain values.
+    """Base of the results of calls: frozen dataclasses of plain values.
 
-    `KEYS` names what the document has besides the fields, or in place of one (`keys` makes it).
+    `KEYS` names keys of the dictionary that are not fields, or that replace a field; `keys` creates it.
     """
 
     __slots__ = ()
@@ -51,28 +56,32 @@ class Result:
     def together(cls: type[R], rounds: Sequence[R]) -> R:
         """Return the result of one call that committed in rounds.
 
-        Fields that are not marked (`SUMMED`, `JOINED`, `ADDED_UP`, `together_by`) are those of the last round.
+        A mark on a field (`SUMMED`, `JOINED`, `ADDED_UP`, `together_by`) sets how its values are combined. Fields
+        without a mark have the value of the last round.
         """
         marked = {f.name: f.metadata["together"] for f in fields(cls) if "together" in f.metadata}  # type: ignore[arg-type]
         return replace(rounds[-1], **{name: add_up(rounds, name) for name, add_up in marked.items()})  # type: ignore[type-var]
 
 
 def _views() -> ModuleType:
-    """What shows results stands above what makes them, so it is imported when one is shown, and by its name: nothing
-    else here knows of it, and no result has to be wrapped by whoever returns it."""
+    """Import the module that displays results.
+
+    It is imported by name and on first display, because it belongs to a higher layer. So no other code here depends on
+    that layer, and no caller has to wrap its result.
+    """
     return import_module("icesize.presentation.views")
 
 
 def keys(*names: str, **changed: Value) -> dict[str, Value]:
-    """Keys of a document: properties under their own names, and key -> attribute or function; None hides a field."""
+    """Return the `KEYS` of a result: `names` of properties, and key -> attribute or function; None hides a field."""
     return dict(zip(names, names, strict=True)) | changed
 
 
 def document(value: Any) -> Any:
-    """Return a value as JSON has it: mappings, lists and what they hold.
+    """Return a value in its JSON form: mappings, lists and their items.
 
-    Ids of snapshots (keys that begin with `snapshot_id`) become texts: they have 63 bits, of which jq and JavaScript
-    keep 53 in a number, and a rounded id names no snapshot.
+    Snapshot ids (keys that begin with `snapshot_id`) become strings. They have 63 bits, of which jq and JavaScript keep
+    53 in a number, and a rounded id names no snapshot.
     """
     if is_dataclass(value):
         return _fields_of(value)
@@ -98,7 +107,7 @@ def _texts(ids: Any) -> Any:
 
 
 def together_by(add_up: Callable[[Sequence[Any], str], Any]) -> dict[str, Any]:
-    """Return the mark (metadata) of a field of which `add_up(rounds, name)` makes one value."""
+    """Return the mark (metadata) of a field whose rounds `add_up(rounds, name)` combines into one value."""
     return {"together": add_up}
 
 
@@ -114,10 +123,10 @@ def _added_up(rounds: Sequence[Any], name: str) -> dict[str, float]:
 
 
 SUMMED = together_by(lambda rounds, name: sum(getattr(one, name) for one in rounds))
-"""Marks a number that is the sum of those of the rounds."""
+"""Marks a number: the sum over the rounds."""
 JOINED = together_by(_joined)
-"""Marks a tuple that has what those of the rounds have."""
+"""Marks a tuple: the items of all rounds."""
 JOINED_ONCE = together_by(lambda rounds, name: tuple(dict.fromkeys(_joined(rounds, name))))
-"""Marks a tuple in which what several rounds have is there once."""
+"""Marks a tuple: the items of all rounds, without duplicates."""
 ADDED_UP = together_by(_added_up)
-"""Marks numbers by name, each the sum of those of the rounds."""
+"""Marks a mapping of names to numbers: the sum over the rounds for each name."""

@@ -1,4 +1,4 @@
-"""The facade: one table, and everything that can be done to its files. Wires the rooms, decides nothing."""
+"""The facade: one table, and every operation on its files. It connects the packages and decides nothing."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from icesize.table.state.partition_changes import (
     recent_appends,
 )
 
-# what one call needs is imported by it: importing everything takes as long as compacting a small table
+# each call imports its own dependencies: importing all of them takes as long as compacting a small table
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.table.snapshots import Snapshot
@@ -67,13 +67,13 @@ if TYPE_CHECKING:
 Partition = Mapping[str, Any] | str
 """Partition field -> value: `{"hour": "h191"}`, `{}` for an unpartitioned table; or a label as `inspect` prints it.
 
-A value is typed (None is NULL), or text: in a field of texts the value itself, in others as `inspect` prints it. In a
-label `p=null` is NULL, `p="null"` the text.
+A value has its type (None is NULL) or is a string. In a string field the string is the value itself; in other fields it
+is the value as `inspect` prints it. In a label, `p=null` is NULL and `p="null"` is the string.
 """
 Size = int | str | None
-"""A number of bytes, or text such as "20GiB"; None is no bound."""
+"""A number of bytes, or a string such as "20GiB"; None is no limit."""
 Duration = float | str | None
-"""Seconds, or text such as "25m"; None is no bound."""
+"""A number of seconds, or a string such as "25m"; None is no limit."""
 Outcome = TypeVar("Outcome")
 
 
@@ -85,22 +85,33 @@ def open(
     policy: PolicyArgument = None,
     environment: Environment | None = None,
 ) -> SizedTable:
-    """A table whose files are to be kept well sized.
+    """Open a table whose files icesize keeps well sized.
 
-    `name` is `catalog.namespace.table`; the catalog comes from the session's `spark.sql.catalog.<catalog>.*`, from
-    PyIceberg's configuration, or is the PyIceberg `catalog` object given (then `namespace.table` will do). Without
-    Spark (`None`) nothing can be appended or read, and files are rewritten in this process. `policy` is a
-    SizePolicy or a mapping of its keys; it wins over the table's own properties, key by key.
+    Args:
+        spark: The session to work with. With None, icesize works without Spark: it rewrites files in this process, and
+            cannot append rows or read versions.
+        name: The name of the table, `catalog.namespace.table`. With `catalog`, `namespace.table` is enough.
+        catalog: A PyIceberg catalog. None opens the catalog from the session's `spark.sql.catalog.<catalog>.*`, or from
+            PyIceberg's configuration.
+        policy: A SizePolicy or a mapping of its keys. Each key has precedence over the table's own properties.
+        environment: Clocks and limits of this process, for tests.
 
-    Raises TableNotFound, UnsupportedTable or PolicyError.
+    Returns:
+        The table. Each of its calls loads the newest state.
+
+    Raises:
+        TableNotFound: The catalog, namespace or table does not exist.
+        UnsupportedTable: The table uses a format, type or feature that icesize does not handle.
+        PolicyError: The policy is invalid.
     """
     return SizedTable(spark, name, catalog, policy, environment or Environment())
 
 
 class SizedTable:
-    """One Iceberg table. Every call loads it anew, so schema, properties and credentials are those of the moment.
+    """One Iceberg table and the operations on its files.
 
-    Any thread may call it. Calls that change files wait for each other, those that only look do not.
+    Each call loads the table again, so that schema, properties and credentials are current. Any thread may call it.
+    Calls that change files wait for each other; calls that only read do not wait.
     """
 
     def __init__(
@@ -114,14 +125,14 @@ class SizedTable:
         if spark is None:
             self._source: TableSource | None = None
             self._handle = _handle_without_spark(name, catalog, policy)
-            # wrong names and settings are told here, not by the first call
+            # load now, so that wrong names and settings fail here and not in the first call
             self._handle.load()
         else:
             from icesize.spark.stream import process_state
 
             token = process_state.remember_catalog(catalog) if catalog is not None else None
             source = process_state.identified(spark, process_state.TableSource(name, policy, token))
-            # kept, as states that nothing refers to may be forgotten
+            # this reference keeps the state: the process drops states without references
             self._state = process_state.state_of(source, None)
             self._handle = self._state.open(spark, source)
             self._source = source
@@ -136,12 +147,12 @@ class SizedTable:
 
     @property
     def name(self) -> str:
-        """`catalog.namespace.table`."""
+        """The full name of the table: `catalog.namespace.table`."""
         return self._handle.name
 
     @property
     def policy(self) -> SizePolicy:
-        """The policy that holds now: argument over table properties over Iceberg's properties over defaults."""
+        """The current policy: arguments before table properties before Iceberg's own properties before defaults."""
         return self._handle.load(self._environment).policy
 
     def inspect(
@@ -151,13 +162,23 @@ class SizedTable:
         filters: Sequence[str] = (),
         price_per_1000_requests: float | None = None,
     ) -> Inspection:
-        """How well sized the files are, and what they cost each scan; `where` limits it to partitions that match as a
-        whole.
+        """Return the sizes of the table's files, and what they cost each scan.
 
-        `filters` are those of queries, each as often as it is asked: how many files each opens, which needs the bounds
-        of all of them, and by which columns to cluster; without them what bounds alone tell of that, of up to 10,000
-        files. `price_per_1000_requests` is what the object store charges for 1,000 GET requests, in USD. The default is
-        the price of Amazon S3; a table on local disks or HDFS has none.
+        Args:
+            where: A filter over columns or partition fields, such as `hour >= 'h06'`. It selects the partitions whose
+                rows all match; None selects all.
+            filters: Filters of your queries, such as "user_id = 7". Repeat a filter as often as it is used. The result
+                shows how many files each filter opens, which reads the bounds of all files, and the columns to cluster
+                by. Without filters, the advice on columns comes from bounds alone, and only for tables of up to 10,000
+                files.
+            price_per_1000_requests: The price of 1,000 GET requests in the object store, in USD. The default is the
+                price of Amazon S3; a table on local disks or HDFS has no price.
+
+        Returns:
+            The state of the files, and advice.
+
+        Raises:
+            ArgumentError: A filter is malformed, or names a column that the table does not have.
         """
         selection = self._context.select(where)
         if not filters:
@@ -168,7 +189,7 @@ class SizedTable:
     def _filters_asked(
         self, selection: Selection, filters: Sequence[str], where: Where
     ) -> tuple[tuple[FilterUse, ...], tuple[Advice, ...]]:
-        """The files that each filter opens, and by which columns to cluster for them."""
+        """Return the files that each filter opens, and advice on the columns to cluster by."""
         from icesize.maintenance.clustering import ClusterRequest, plan_clustering
         from icesize.planning.cluster_by import HILBERT, SORT
         from icesize.planning.filters import columns_to_cluster, recommend
@@ -191,7 +212,7 @@ class SizedTable:
         price_per_1000_requests: float | None = None,
         recommended: tuple[Advice, ...] | None = None,
     ) -> Inspection:
-        """The inspection; by which columns to cluster is worked out where it is not `recommended`."""
+        """Return the inspection; without `recommended`, derive the columns to cluster by from file bounds."""
         from icesize.planning.inspection import inspect as inspect_layout
         from icesize.table.state.column_advice import columns_advised
 
@@ -214,16 +235,38 @@ class SizedTable:
         )
 
     def plan(self, where: Where = None, budget_bytes: Size = None) -> Plan:
-        """`compact` as a dry run: what it would do now, with a forecast of what it would copy and decode."""
+        """Preview `compact`: return its plan, with a forecast of the bytes that it would copy and decode.
+
+        Args:
+            where: A filter over columns or partition fields, such as `hour >= 'h06'`. It selects the partitions whose
+                rows all match; None selects all.
+            budget_bytes: The most bytes to rewrite, as a number or a string such as "20GiB"; None for no limit.
+
+        Returns:
+            The files to merge and the files to keep, each with a reason.
+
+        Raises:
+            ArgumentError: The filter is malformed, or names a column that the table does not have.
+            ValueError: The budget is negative or malformed.
+        """
         return self.compact(where, budget_bytes, dry_run=True)
 
     def compare_policies(self, *policies: Mapping[str, object]) -> PolicyComparison:
-        """What the rows that came would have cost under other policies: the newest 500 batches that the table still
-        keeps are replayed through the planner, from an empty table, under the present policy and under each of
-        `policies`, which change some of its keys: `{"max-small-files": 4}`.
+        """Compare the cost of recent batches under other policies.
 
-        Batches are whatever added rows to `main`, with as many bytes in each partition as its manifests say. Raises
-        PolicyError.
+        The planner replays the newest 500 batches that the table still keeps. It starts with an empty table, once for
+        the current policy and once for each of `policies`. A batch is any commit that added rows to `main`, with the
+        bytes that its manifests record for each partition.
+
+        Args:
+            *policies: Mappings of policy keys to other values, such as `{"max-small-files": 4}`. All other keys keep
+                their current values.
+
+        Returns:
+            The files and the bytes written under each policy.
+
+        Raises:
+            PolicyError: A key or a value is invalid.
         """
         current = self._handle.load(self._environment)
         present = current.policy
@@ -253,12 +296,30 @@ class SizedTable:
         *,
         dry_run: bool = False,
     ) -> Report | Plan:
-        """Merge the small files of every partition to as few as possible, in one REPLACE commit; without Spark in
-        rounds of about 1 GiB, each with a commit, so an interrupt keeps what was done before.
+        """Merge the small files of every partition into as few files as possible.
 
-        `budget_bytes` bounds what is rewritten, what pays most first; with `budget_seconds` merges are committed in
-        rounds of about 2 GiB, of which none begins later. With `dry_run` nothing is changed, and the result is the
-        plan. Merges that failed are the first of the report's notes. Raises RewriteFailed when every one did.
+        With Spark, all merges are one REPLACE commit. Without Spark, they are committed in rounds of about 1 GiB, so
+        that an interrupt keeps the finished rounds.
+
+        Args:
+            where: A filter over columns or partition fields, such as `hour >= 'h06'`. It selects the partitions whose
+                rows all match; None selects all.
+            budget_bytes: The most bytes to rewrite, as a number or a string such as "20GiB"; None for no limit. Merges
+                that save a scan the most per byte come first.
+            budget_seconds: The seconds after which no further round begins, as a number or a string such as "25m"; None
+                for no limit. With this limit, merges are committed in rounds of at most about 2 GiB.
+            dry_run: Return the plan and change nothing.
+
+        Returns:
+            The report, or the plan of a dry run. Merges that failed are the first notes of the report.
+
+        Raises:
+            RewriteFailed: Every merge failed.
+            CommitConflict: Other writers committed first until the deadline.
+            CommitStateUnknown: The outcome of a commit is unknown; the attribute `report` has the rounds committed
+                before.
+            ArgumentError: The filter is malformed, or names a column that the table does not have.
+            ValueError: A budget is negative or malformed.
         """
         budget = Budget.of(budget_bytes, budget_seconds)
         if dry_run:
@@ -266,10 +327,13 @@ class SizedTable:
         return self._context.alone(compaction.compact, where, budget)
 
     def check_up(self) -> tuple[Check, ...]:
-        """Whether icesize can work on the table: its catalog, reading, writing, deleting.
+        """Check whether icesize can work on the table: load it, read, write and delete.
 
-        A small file is written beside the metadata and one beside the data, and both are deleted again; the table stays
-        as it is.
+        The checks write a small file beside the metadata and one beside the data, and delete both. The table does not
+        change.
+
+        Returns:
+            One Check per subject. If the table cannot be loaded, it is the only one.
         """
         from icesize.maintenance.checkup import check_up
 
@@ -282,9 +346,20 @@ class SizedTable:
     @overload
     def after_batch(self, *, dry_run: Literal[True]) -> Plan: ...
     def after_batch(self, *, dry_run: bool = False) -> Report | Plan:
-        """Another writer has appended: merge what is due in the partitions changed since icesize last merged.
+        """Merge the files that are due after another writer's batch.
 
-        With `dry_run` nothing is changed, and the result is the plan. Raises what `compact` raises.
+        The merges cover the partitions that changed since icesize last merged.
+
+        Args:
+            dry_run: Return the plan and change nothing.
+
+        Returns:
+            The report, or the plan of a dry run.
+
+        Raises:
+            RewriteFailed: Every merge failed.
+            CommitConflict: Other writers committed first until the deadline.
+            CommitStateUnknown: The outcome of a commit is unknown.
         """
         return compaction.plan_changed(self._context) if dry_run else self._context.alone(compaction.merge_changed)
 
@@ -303,13 +378,27 @@ class SizedTable:
         *,
         dry_run: bool = False,
     ) -> MaintenanceReport | MaintenancePlan:
-        """One bounded pass of all maintenance: cold partitions, compaction, many delete files into few, those that hit
-        nothing, manifests, expiry by the table's own rules, and a dry run of orphan cleanup.
+        """Run one bounded pass of all maintenance.
 
-        `budget_bytes` (a number, or text such as "20GiB") bounds what merges rewrite, `budget_seconds` (a number, or
-        "25m") when a step may begin. What one pass leaves the next goes on with. With `dry_run` nothing is changed, and
-        the result is what each step would do with the table as it is now. A step that fails is named in the report and
-        the others run; raises CommitStateUnknown.
+        The steps are, in this order: merge small files, cold partitions first; cluster, if the table is clustered;
+        merge delete files; remove dangling delete files; merge manifests; expire snapshots by the table's own rules;
+        count orphan files. The next pass continues where this one stopped. A step that fails is in the report, and the
+        other steps still run.
+
+        Args:
+            budget_bytes: The most bytes that merges and clustering rewrite, as a number or a string such as "20GiB";
+                None for no limit.
+            budget_seconds: The seconds after which no step begins, as a number or a string such as "25m"; None for no
+                limit. No round of merges or clustering begins after 70 % of them.
+            dry_run: Change nothing. Return the effect of each step on the table in its current state.
+
+        Returns:
+            The report of each step, or the plan of a dry run.
+
+        Raises:
+            CommitStateUnknown: The outcome of a commit is unknown; the attribute `report`, if set, has the steps
+                before.
+            ValueError: A budget is negative or malformed.
         """
         from icesize.maintenance.full_pass import STEPS, Pass, plan_pass
 
@@ -319,11 +408,19 @@ class SizedTable:
         return Pass(self._context, budget).run(STEPS)
 
     def plan_maintenance(self, budget_bytes: Size = None) -> MaintenancePlan:
-        """`maintain` as a dry run: what each step would do with the table as it is now."""
+        """Preview `maintain`: return the effect of each step on the table in its current state.
+
+        Args:
+            budget_bytes: The most bytes that merges and clustering may rewrite; None for no limit.
+        """
         return self.maintain(budget_bytes, dry_run=True)
 
     def plan_merge_rounds(self, budget_bytes: Size = None) -> Plan:
-        """What the merges of `maintain` would do now; changes nothing."""
+        """Preview only the merges of `maintain`; change nothing.
+
+        Args:
+            budget_bytes: The most bytes that the merges may rewrite; None for no limit.
+        """
         return compaction.plan_rounds(self._context, Budget.of(budget_bytes).size_bytes)
 
     @overload
@@ -345,17 +442,35 @@ class SizedTable:
         *,
         dry_run: bool = False,
     ) -> Report | Plan:
-        """Lay rows out by the columns `by`, partition by partition, in one REPLACE commit; without Spark in rounds of
-        about 1 GiB, each with a commit, so an interrupt keeps what was done before.
+        """Order the rows of each partition by columns, so that queries open few files.
 
-        `strategy`: "sort" (the first column's queries profit most), "zorder" or "hilbert" (those of up to four columns
-        alike). Both are remembered in the table's properties, a sort also as Iceberg's sort order, and are needed only
-        the first time. Partitions that are in order are left alone, and new files until they have a fifth of the bytes
-        of those that they are to join; with `budget_bytes` what pays most comes first. With `dry_run` nothing is
-        changed or remembered, and the result is the plan.
+        With Spark, the result is one REPLACE commit. Without Spark, it is committed in rounds of about 1 GiB, so that
+        an interrupt keeps the finished rounds. Partitions in order stay unchanged. New files wait until they have a
+        fifth of the bytes of the set that they join.
 
-        Raises TableError for columns that cannot be clustered by, PolicyError for a property that says nonsense,
-        and RewriteFailed when every partition failed.
+        Args:
+            by: The columns. The table's properties store them, so that they are necessary only the first time; None
+                uses the stored columns.
+            strategy: "sort": queries that filter by the first column gain most. "zorder" or "hilbert": queries that
+                filter by any of up to four columns gain equally. The table's properties store it; "sort" is also stored
+                as Iceberg's sort order. None uses the stored strategy, or "sort".
+            where: A filter over columns or partition fields, such as `hour >= 'h06'`. It selects the partitions whose
+                rows all match; None selects all.
+            budget_bytes: The most bytes to rewrite, as a number or a string such as "20GiB"; None for no limit. Files
+                that lower the number of files per query the most per byte come first.
+            dry_run: Return the plan; change and store nothing.
+
+        Returns:
+            The report, or the plan of a dry run.
+
+        Raises:
+            TableError: A column cannot be used for clustering, or neither `by` nor the table names columns.
+            PolicyError: A strategy or a property has an invalid value.
+            RewriteFailed: The rewrite of every partition failed.
+            CommitConflict: Other writers committed first until the deadline.
+            CommitStateUnknown: The outcome of a commit is unknown; the attribute `report` has the rounds committed
+                before.
+            ValueError: The budget is negative or malformed.
         """
         from icesize.maintenance import clustering
 
@@ -367,7 +482,18 @@ class SizedTable:
     def plan_clustering(
         self, by: Columns = None, strategy: str | None = None, where: Where = None, budget_bytes: Size = None
     ) -> Plan | None:
-        """`cluster` as a dry run; None when neither `by` nor the table says by which columns."""
+        """Preview `cluster`: return its plan, or None if neither `by` nor the table names columns.
+
+        Args:
+            by: The columns; None for those that the table stores.
+            strategy: "sort", "zorder" or "hilbert"; None for the stored strategy, or "sort".
+            where: A filter that selects partitions, as in `cluster`.
+            budget_bytes: The most bytes to rewrite; None for no limit.
+
+        Raises:
+            TableError: A column cannot be used for clustering.
+            PolicyError: A strategy or a property has an invalid value.
+        """
         from icesize.maintenance import clustering
 
         return clustering.plan_clustering(
@@ -375,20 +501,44 @@ class SizedTable:
         )
 
     def forget_clustering(self, *, dry_run: bool = False) -> ForgottenClusterBy:
-        """Take back what `cluster` has stored in the table: columns and strategy in its properties, and the sort order
-        where a sort has set it. Files stay as they are, and nobody clusters them any more. With `dry_run` nothing is
-        changed.
+        """Remove the clustering settings that `cluster` stored in the table.
 
-        Raises TableError for a table that does not say by what it is clustered.
+        These settings are the columns and the strategy in its properties, and the sort order if a sort set it. Files do
+        not change, and icesize clusters the table no more.
+
+        Args:
+            dry_run: Change nothing; return the settings that the call would remove.
+
+        Returns:
+            The removed settings.
+
+        Raises:
+            TableError: The table stores no clustering columns.
+            CommitConflict: Other writers committed first until the deadline; nothing changed.
+            CommitStateUnknown: The outcome of the commit is unknown.
         """
         from icesize.table.commit.cluster_settings import forget_cluster_by
 
         return self._change(forget_cluster_by(self._environment.new_id()), dry_run)
 
     def append(self, df: DataFrame, stream_id: str | None = None, batch_id: int | None = None) -> Report:
-        """Append a DataFrame in few, well-sized files, and merge what that makes due, in one commit.
+        """Append a DataFrame in few, well-sized files, and merge the files that become due, in one commit.
 
-        With `stream_id` and `batch_id` it is done once however often it is called; without, each call appends.
+        Args:
+            df: The rows. Columns match by name.
+            stream_id: The name of a stream in the ledger. With `stream_id` and `batch_id`, repeated calls append the
+                rows once. Without both, each call appends them.
+            batch_id: The number of the batch in the stream, from 0 on.
+
+        Returns:
+            The report of the commit.
+
+        Raises:
+            ValueError: Only one of `stream_id` and `batch_id` is given.
+            EngineUnavailable: The table was opened without a session.
+            BatchError: The batch must not be committed, for example because its columns do not fit the table.
+            CommitConflict: Other writers committed first until the deadline.
+            CommitStateUnknown: The outcome of the commit is unknown.
         """
         if (stream_id is None) != (batch_id is None):
             raise ValueError("Cannot append: 'stream_id' and 'batch_id' are given together or not at all")
@@ -418,29 +568,36 @@ class SizedTable:
         listener: Callable[[Report], object] | None = None,
         cluster: str = "off",
     ) -> Sink:
-        """Make the function for `foreachBatch`.
+        """Return the function for `foreachBatch` that commits each micro-batch exactly once.
 
         Args:
-            stream_id: Name of the stream in this table, by which replayed batches are known.
-            placement: "append": new rows become few files, older small files are merged; "absorb": new rows end up in
-                the partition's small file.
-            stream_safe: False, with "absorb" only: rows are written once, in snapshots that end stream readers.
-            merge: "inline": in the commit of the batch; "async": beside the batches, with commits of its own; "off".
-            statistics: How rows per partition are known before they are written. "exact": counted; "recent": expected
-                from the last batches; "auto": counted only where reading the batch again is cheap.
-            write_tasks: Spark tasks that write a batch; None: by its bytes and the cores.
-            schema_evolution: Columns that the table lacks: "refuse" the batch, or "add" them.
-            accept_new_checkpoint: True takes batches of another query under the same `stream_id`.
-            expire_every: Number of batch ids after which snapshots expire by the table's own rules; None: never.
-            query_id: Id of the query, where Spark does not say it; None: by Spark, or else the `stream_id`.
+            stream_id: The name of the stream in this table. It identifies batches that Spark delivers again.
+            placement: The files for new rows. "append": few new files, and older small files are merged. "absorb": the
+                partition's small file.
+            stream_safe: False, with "absorb" only: rows are written once, in snapshots that stop stream readers.
+            merge: The time of merges. "inline": in the commit of the batch. "async": beside the batches, in separate
+                commits. "off": never in the sink.
+            statistics: The method to determine the number of rows per partition before the write. "exact": counted.
+                "recent": predicted from recent batches. "auto": counted only if the batch is cheap to read again.
+            write_tasks: The number of Spark tasks that write a batch; None derives it from the bytes of the batch and
+                the cores.
+            schema_evolution: The treatment of columns that the table lacks. "refuse": the batch fails. "add": they are
+                added to the table.
+            accept_new_checkpoint: True accepts batches of another query under the same `stream_id`.
+            expire_every: The number of batch ids after which snapshots expire by the table's own rules; None for never.
+            query_id: The id of the query, if Spark does not provide it, as on Spark Connect. None uses Spark's id, or
+                else the `stream_id`.
             listener: Called with the report of each batch, and of each commit in the background.
-            cluster: Lay rows out by the table's `icesize.cluster.by`. "inline": after the batch; "async": beside the
-                batches; "off".
+            cluster: The time of clustering by the table's `icesize.cluster.by`. "inline": after the batch. "async":
+                beside the batches. "off": never in the sink.
+
+        Returns:
+            The sink. Pass it to Spark's `foreachBatch`, or call it with a DataFrame and a batch id.
 
         Raises:
-            EngineUnavailable: There is no session; or, on Spark Connect, the table was opened with a catalog object
-                that holds credentials: the sink is sent to the server, they must not be.
-            ValueError: An argument is not one of the above, or does not go with another.
+            EngineUnavailable: The table was opened without a session. Or, on Spark Connect, it was opened with a
+                catalog object that holds credentials: the sink is sent to the server, and credentials must not be.
+            ValueError: An argument has none of the values above, or cannot be combined with another.
         """
         spark, source = self._in_spark("sink")
         from icesize.spark.stream.process_state import for_its_server
@@ -454,24 +611,39 @@ class SizedTable:
         )  # fmt: skip
 
     def streams(self) -> list[ledger.LedgerEntry]:
-        """The streams that have committed to the table, each with its newest batch."""
+        """Return the streams that have committed to the table, each with its newest batch."""
         return ledger.entries(self._handle.load().table.metadata.properties)
 
     def forget_stream(self, stream_id: str, *, dry_run: bool = False) -> ledger.LedgerEntry:
-        """Remove a stream from the ledger: its next batch is taken whatever its query and id. Gives the entry that
-        went, or would go with `dry_run`.
+        """Remove a stream from the ledger, so that its next batch is accepted from any query, with any id.
 
-        Raises TableError for an unknown stream, CommitConflict (nothing landed) or CommitStateUnknown.
+        Args:
+            stream_id: The name of the stream.
+            dry_run: Change nothing; return the entry that the call would remove.
+
+        Returns:
+            The removed entry.
+
+        Raises:
+            TableError: The ledger has no such stream.
+            CommitConflict: Other writers committed first until the deadline; nothing changed.
+            CommitStateUnknown: The outcome of the commit is unknown.
         """
         from icesize.table.commit.metadata_change import forget_stream
 
         return self._change(forget_stream(self.name, stream_id, self._environment.new_id()), dry_run)
 
     def versions(self, partition: Partition | None = None) -> list[Version]:
-        """Versions of a partition, newest first; of every partition when none is given.
+        """Return the versions of a partition that the table still keeps, newest first.
 
-        What one icesize commit did is one version, named by its last snapshot. Only what the table still keeps is
-        here. Raises TableError for a partition that never had files.
+        One icesize commit is one version, with the id of its last snapshot.
+
+        Args:
+            partition: A mapping of partition fields to values, or a label as `inspect` prints it; None for every
+                partition.
+
+        Raises:
+            TableError: The partition never had files.
         """
         current = self._handle.load(self._environment)
         found = self._versions(current)
@@ -481,10 +653,16 @@ class SizedTable:
         return [v for v in found if v.key == key]
 
     def history(self, limit: int | None = None) -> History:
-        """What was committed to `main`, newest first, as the summaries of its snapshots tell: batches of streams with
-        their files, bytes, W and seconds, merges, and what others did; the newest `limit` commits, or all.
+        """Return the commits of `main` that the table still keeps, newest first.
 
-        Only what the table still keeps is here. Raises ValueError for a limit below 1.
+        Snapshot summaries provide the facts: batches of streams with their files, bytes, write amplification and
+        seconds; merges; and commits of other writers.
+
+        Args:
+            limit: The number of newest commits to list; None for all.
+
+        Raises:
+            ValueError: The limit is below 1.
         """
         from icesize.table.past.commits import history_of
 
@@ -492,12 +670,23 @@ class SizedTable:
         return history_of(current.table.metadata, current.name, limit)
 
     def overview(self, since: int | str | None = None) -> Overview:
-        """The whole table on one page, to be looked at: `.write("report.html")`, `.write("report.png")`, `.to_html()`.
+        """Return a page about the whole table, with charts.
 
-        Its files by size now and as `compact` would leave them, or at the snapshot `since` and now; small files and
-        delete files of its partitions at up to 48 of its commits; W and seconds of its batches; the plan; advice with
-        commands to copy. Drawing needs matplotlib (`pip install 'icesize[report]'`); this call does not. Raises
-        TableError for a snapshot that the table does not have.
+        The page shows:
+
+        - files by size, now and after `compact`; with `since`, at that snapshot and now
+        - small files and delete files of the partitions, at up to 48 commits
+        - write amplification and seconds of the batches
+        - the plan, and advice with commands to copy
+
+        Save it with `.write("report.html")` or `.write("report.png")`, or call `.to_html()`. Drawing needs matplotlib
+        (`pip install 'icesize[report]'`); this call does not.
+
+        Args:
+            since: The id of the snapshot to compare with; None compares with the result of `compact`.
+
+        Raises:
+            TableError: The table does not have the snapshot.
         """
         from icesize.presentation.gather import gather
 
@@ -510,10 +699,21 @@ class SizedTable:
     def read_version(
         self, partition: Partition, snapshot_id: int | str | None = None, *, as_of: datetime | int | None = None
     ) -> DataFrame:
-        """The rows of a partition at a snapshot, or as of a time (naive: UTC; or milliseconds since 1970).
+        """Read the rows of a partition at a snapshot or a time, with the table's current columns.
 
-        The columns are those of the table now. Raises TableError for a snapshot that the table does not have and for a
-        partition that never had files, UnsupportedTable when deletes are pending there.
+        Args:
+            partition: A mapping of partition fields to values, or a label as `inspect` prints it.
+            snapshot_id: The snapshot. Give either `snapshot_id` or `as_of`.
+            as_of: A datetime (without a zone: UTC), or milliseconds since 1970.
+
+        Returns:
+            A Spark DataFrame.
+
+        Raises:
+            EngineUnavailable: The table was opened without a session.
+            TableError: The table does not have the snapshot, or the partition never had files.
+            UnsupportedTable: Deletes are pending in that version.
+            ValueError: Both or neither of `snapshot_id` and `as_of` are given.
         """
         spark, _ = self._in_spark("read a version")
         from icesize.spark.engine.read_version import read_version
@@ -530,14 +730,29 @@ class SizedTable:
         as_of: datetime | int | None = None,
         dry_run: bool = False,
     ) -> Report:
-        """Make a partition what it was at a snapshot, or as of a time (naive: UTC; or milliseconds since 1970), in one
-        `overwrite` commit.
+        """Restore a partition to a snapshot or a time, in one `overwrite` commit.
 
-        Files that it has no more are copied byte for byte, in threads of this process, to new names; the report says
-        how many rows the partition has before and after. With `dry_run` nothing is changed, and the report says what
-        would be. Streaming readers of the table stop at an overwrite. The ledger of batches is not rolled back: the
-        report names the streams whose later rows are gone from the partition. Raises TableError when the version cannot
-        be had any more, CommitConflict when the partition changes meanwhile.
+        Files that the partition no longer has are copied byte for byte to new names, in threads of this process. Stream
+        readers of the table stop at an overwrite. The ledger is not rolled back: the report names the streams whose
+        later rows are gone from the partition.
+
+        Args:
+            partition: A mapping of partition fields to values, or a label as `inspect` prints it.
+            snapshot_id: The snapshot. Give either `snapshot_id` or `as_of`.
+            as_of: A datetime (without a zone: UTC), or milliseconds since 1970.
+            dry_run: Change nothing; return the report that the call would produce.
+
+        Returns:
+            The report, with the rows of the partition before and after.
+
+        Raises:
+            TableError: The version is no longer available: its snapshot or one of its files is gone, or its deletes
+                cannot be applied.
+            UnsupportedTable: The partition spec has changed since.
+            RewriteFailed: A file could not be copied or rewritten.
+            CommitConflict: Another writer changed the partition during the restore; nothing changed.
+            CommitStateUnknown: The outcome of the commit is unknown.
+            ValueError: Both or neither of `snapshot_id` and `as_of` are given.
         """
         from icesize.maintenance.restore import restore
 
@@ -557,13 +772,34 @@ class SizedTable:
         force: bool = False,
         max_concurrent_deletes: int = MAX_CONCURRENT_DELETES,
     ) -> ExpiryReport:
-        """Remove snapshots that no rule keeps, and the files that only they needed.
+        """Remove the snapshots that no rule keeps, and the files that only they need.
 
-        Without arguments the table's own rules hold: `history.expire.*`, and `keep-versions` of the policy. Branches,
-        tags, the newest append (streaming readers stand there) and what `readers` (checkpoint folders) have not read
-        always stay. `keep_versions` keeps the newest versions of each partition besides what is young: only an explicit
-        `older_than`, a point in time or an age, goes below the table's own age. Raises what
-        `icesize.table.cleanup.expiry.expire` does.
+        Without arguments, the table's own rules apply: `history.expire.*` and the policy key `keep-versions`. A
+        snapshot stays if any rule keeps it. Branches, tags and the newest append (the position of stream readers)
+        always stay.
+
+        Args:
+            keep_versions: The number of newest versions of each partition to keep, in addition to young snapshots. None
+                uses the table's number, unless `older_than` or `retain_last` is given.
+            older_than: A point in time (without a zone: UTC) or an age. Only older snapshots expire. None uses the
+                table's `history.expire.max-snapshot-age-ms`; only this argument can go below that age.
+            retain_last: The number of newest snapshots of each branch to keep. None uses the table's
+                `history.expire.min-snapshots-to-keep`.
+            dry_run: Change nothing; return the report that the call would produce.
+            readers: Checkpoint directories of streaming queries that read this table. Snapshots that they have not read
+                stay.
+            force: Expire even if the position of a reader cannot be kept.
+            max_concurrent_deletes: The number of delete requests to storage that run at the same time.
+
+        Returns:
+            The expired snapshots, the rules that keep the others, and the deleted files.
+
+        Raises:
+            UnsupportedTable: `gc.enabled` is false.
+            PolicyError: A rule has an invalid value.
+            TableError: A reader's position cannot be kept, or another table has files in the same location.
+            CommitConflict: Other writers committed first until the deadline; nothing expired.
+            CommitStateUnknown: The outcome of the commit is unknown; no file was deleted.
         """
         from icesize.table.cleanup.expiry import expire
         from icesize.table.cleanup.retention_inputs import ExpireOptions
@@ -584,12 +820,25 @@ class SizedTable:
         trust_location: bool = False,
         max_concurrent_deletes: int = MAX_CONCURRENT_DELETES,
     ) -> OrphanReport:
-        """Find files below the table's location that nothing refers to, and with `dry_run=False` delete them.
+        """Find the files below the table's location that no metadata refers to, and delete them if `dry_run` is False.
 
-        Files younger than `older_than` (at least 24 hours) may be of a batch under way and stay, and so does what other
-        tables of the catalog refer to. If one of these cannot be read, only files with icesize's own names are orphans,
-        unless `trust_location`: then no other table is loaded, because no other has files here. Raises TableError when
-        metadata of another table lies in the location, or when it cannot be listed whole.
+        Younger files stay, because a running batch may need them. Files that other tables of the catalog refer to stay,
+        too. If one of these tables cannot be read, only files with icesize's own names count as orphans.
+
+        Args:
+            older_than: The minimum age of an orphan file, at least 24 hours. Files that icesize wrote for batches that
+                are committed by now are orphans after 24 hours in any case.
+            dry_run: Find the files and delete none.
+            trust_location: No other table has files in this location: load no other table.
+            max_concurrent_deletes: The number of delete requests to storage that run at the same time.
+
+        Returns:
+            The files found and deleted.
+
+        Raises:
+            TableError: The location contains metadata of another table, or cannot be listed completely.
+            UnsupportedTable: `gc.enabled` is false.
+            PolicyError: `older_than` is below 24 hours.
         """
         from icesize.table.cleanup.orphans import OrphanSearch
 
@@ -601,25 +850,51 @@ class SizedTable:
             return search.run(older_than // timedelta(milliseconds=1), dry_run, trust_location=trust_location)
 
     def rewrite_deletes(self, *, dry_run: bool = False) -> DeletesReport:
-        """Name the deleted rows of data files anew by position, in one delete file for each, where more than
-        `max-delete-files` are to be read with one and that is cheaper than to write it again.
+        """Rewrite the deletes of a data file into one position delete file.
 
-        Takes the place of position and equality deletes, of which key columns are read. Raises CommitConflict (nothing
-        landed) or CommitStateUnknown; a partition whose delete files cannot be read is in the report.
+        This happens if more than `max-delete-files` apply to the data file, and rewriting the data file would cost
+        more. The new file replaces position deletes and equality deletes; for equality deletes, their key columns are
+        read.
+
+        Args:
+            dry_run: Change nothing; return a report that only counts the data files.
+
+        Returns:
+            The report. A partition whose delete files cannot be read is in its notes.
+
+        Raises:
+            CommitConflict: Other writers committed first until the deadline; nothing changed.
+            CommitStateUnknown: The outcome of a commit is unknown; the attribute `report` has the rounds committed
+                before.
         """
         from icesize.maintenance.rewrite_deletes import rewrite_deletes
 
         return self._context.alone(rewrite_deletes, dry_run=dry_run)
 
     def remove_dangling_deletes(self, *, dry_run: bool = False) -> DanglingReport:
-        """Remove delete files that hit no live data file any more, in one REPLACE commit that leaves every data file as
-        it is."""
+        """Remove delete files that apply to no live data file, in one REPLACE commit; data files do not change.
+
+        Args:
+            dry_run: Change nothing; return the report that the call would produce.
+
+        Raises:
+            CommitConflict: Other writers committed first until the deadline; nothing changed.
+            CommitStateUnknown: The outcome of the commit is unknown.
+        """
         from icesize.maintenance.dangling_deletes import remove_dangling_deletes
 
         return self._context.alone(remove_dangling_deletes, dry_run=dry_run)
 
     def rewrite_manifests(self, *, dry_run: bool = False) -> ManifestReport:
-        """Write many small manifests together, in one REPLACE commit that leaves every file as it is."""
+        """Merge small manifests, in one REPLACE commit; data files and delete files do not change.
+
+        Args:
+            dry_run: Change nothing; return the report that the call would produce.
+
+        Raises:
+            CommitConflict: Other writers committed first until the deadline; nothing changed.
+            CommitStateUnknown: The outcome of the commit is unknown.
+        """
         from icesize.maintenance.rewrite_manifests import rewrite_manifests
 
         return self._context.alone(rewrite_manifests, dry_run=dry_run)
@@ -647,7 +922,7 @@ class SizedTable:
 
 @dataclass(frozen=True)
 class _InSpark:
-    """The engine of a table that was opened with a session."""
+    """The engine of a table that was opened with a session: Spark jobs."""
 
     spark: SparkSession
     limits: WorkLimits
@@ -679,7 +954,7 @@ def _handle_without_spark(name: str, catalog: Catalog | None, policy: PolicyArgu
 
 
 def _version(what: str, current: Current, snapshot_id: int | str | None, as_of: datetime | int | None) -> Snapshot:
-    """The snapshot that a version is named by, itself or by a time."""
+    """Return the snapshot that `snapshot_id` or `as_of` names."""
     if (snapshot_id is None) == (as_of is None):
         raise ValueError(f"Cannot {what} a version: give either 'snapshot_id' or 'as_of'")
     metadata = current.table.metadata

@@ -1,4 +1,4 @@
-"""Numbers as people read and write them: sizes in MiB and GiB, durations, counts with separators, times in UTC."""
+"""Numbers in human-readable form: sizes in MiB and GiB, durations, counts with separators, times in UTC."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def format_bytes(size_bytes: float) -> str:
-    """`512 MiB`, `9.6 GiB`, `830 B`: powers of 1024, one decimal below 100 unless it is zero."""
+    """Return a size such as `512 MiB`, `9.6 GiB` or `830 B`, in powers of 1024.
+
+    Sizes below 100 have one decimal unless it is zero.
+    """
     value, unit = float(size_bytes), 0
-    # 1023.95 would be printed as 1024.0
+    # from 1023.95 on, the rounded value would be printed as 1024.0
     while value >= 1023.95 and unit < len(_UNITS) - 1:
         value /= 1024
         unit += 1
@@ -21,13 +24,13 @@ def format_bytes(size_bytes: float) -> str:
 
 
 def format_count(number: int, noun: str) -> str:
-    """`1 file`, `1,212 files`, `2 batches`."""
+    """Return a count with its noun: `1 file`, `1,212 files`, `2 batches`."""
     plural = "es" if noun.endswith(("s", "x", "ch", "sh")) else "s"
     return f"{number:,} {noun}{'' if number == 1 else plural}"
 
 
 def format_time(timestamp_ms: int) -> str:
-    """`2026-11-20 14:05:01` of milliseconds since 1970, in UTC."""
+    """Return milliseconds since 1970 as a time in UTC: `2026-11-20 14:05:01`."""
     return datetime.fromtimestamp(timestamp_ms / 1000, timezone.utc).strftime("%Y-%m-%d %H:%M:%S")
 
 
@@ -39,21 +42,24 @@ DURATION_EXAMPLES = "such as 90s, 30m or 1h30m"
 
 
 def parse_bytes(text: str) -> int | None:
-    """Bytes of a size with a unit, `64MiB` or `1.5 GiB`; None for anything else: `512MB` means two things."""
+    """Return the bytes of a size with a unit, `64MiB` or `1.5 GiB`; None for other text.
+
+    Units are powers of 1024. `512MB` is rejected because its meaning is ambiguous.
+    """
     if match := _SIZE.fullmatch(text.strip()):
         return round(float(match[1]) * (1 << 10 * _UNITS.index(match[2])))
     return None
 
 
 def bytes_of(value: int | str) -> int | None:
-    """Return a number of bytes, given as such or as text, with a unit or without; None for other text."""
+    """Return a number of bytes, passed as a number or as text with or without a unit; None for other text."""
     if not isinstance(value, str):
         return value
     return int(value) if value.isdecimal() else parse_bytes(value)
 
 
 def seconds_of(value: float | str) -> float | None:
-    """Return a number of seconds, given as such or as text, with units or without; None for other text."""
+    """Return a number of seconds, passed as a number or as text with or without units; None for other text."""
     if not isinstance(value, str):
         return value
     with suppress(ValueError):
@@ -64,7 +70,7 @@ def seconds_of(value: float | str) -> float | None:
 
 
 def parse_ms(text: str) -> int | None:
-    """Milliseconds of a duration with units, `500ms`, `2h` or `1h30m`; None for anything else."""
+    """Return the milliseconds of a duration with units, `500ms`, `2h` or `1h30m`; None for other text."""
     text = text.strip()
     if not re.fullmatch(rf"({_DURATION.pattern}\s*)+", text):
         return None

@@ -1,14 +1,14 @@
-"""The command line: parse, call the facade, print.
+"""The command line: parses arguments, calls the facade, prints results.
 
-- `doctor`: `icesize doctor`: what commands need, what of it is here, and which commands will work
-- `interrupts`: Ctrl-C and SIGTERM while a command works: both stop it, and say whether its commit is in
-- `looking`: commands that look at a table and change nothing
+- `doctor`: `icesize doctor`: checks what the commands need, and lists the commands that will work
+- `interrupts`: Ctrl-C and SIGTERM during a command: both stop it, and print whether its commit succeeded
+- `looking`: commands that read a table and change nothing
 - `main`: the program: its commands in groups, errors as one line and an exit code
-- `options`: what several commands share: which table, in which catalog, which policy; questions and answers
-- `process`: what the process of the program leaves out to start and end sooner
-- `removing`: commands after which something is gone
-- `rewriting`: commands that write files or manifests anew and keep every row
-- `spark_choice`: whether a command works in Spark, and in which
+- `options`: options that commands share (table, catalog, policy), prompts and output
+- `process`: start-up and exit shortcuts of the `icesize` process
+- `removing`: commands that remove rows, snapshots or files
+- `rewriting`: commands that rewrite files or manifests and keep every row
+- `spark_choice`: options that select Spark: `--master`, `--remote`, `--conf`
 - `trying`: commands that need no table
-- `values`: values as people write them: pairs, sizes, durations, ages, points in time
+- `values`: parsers of values: pairs, sizes, durations, ages, points in time
 """

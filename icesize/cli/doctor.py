@@ -1,4 +1,4 @@
-"""`icesize doctor`: what commands need, what of it is here, and which commands will work."""
+"""`icesize doctor`: checks what the commands need, and lists the commands that will work."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def doctor(target: Target, *, spark: SparkChoice) -> None:
 
 
 def _examined(target: Target, spark: SparkChoice) -> Iterator[Check]:
-    """In the order in which one thing needs the other."""
+    """Yield the checks, each after the checks that it depends on."""
     from icesize.maintenance.checkup import Check, checked
     from icesize.spark.engine.launch import java_version
 
@@ -62,18 +62,18 @@ def _examined(target: Target, spark: SparkChoice) -> Iterator[Check]:
 
 
 def _table(target: Target) -> Sequence[Check]:
-    """What the table itself has seen; what keeps it from being opened where that is so."""
+    """Return the checks of the table, or the error that prevents opening it."""
     from icesize.maintenance.checkup import Check
     from icesize.table.catalog.access_errors import said
 
     try:
         return target.open().check_up()
-    except Exception as error:  # of whatever the catalog is reached by
+    except Exception as error:  # libraries of catalogs have no common error class
         return (Check("table", "failed", said(error)),)
 
 
 def _spark(choice: SparkChoice) -> str:
-    """A session, and one worker of it that has icesize."""
+    """Start a session and check that one of its workers has icesize."""
     with choice.session("doctor") as session:
         if session is None:
             return "not asked for"
@@ -88,7 +88,7 @@ def _spark(choice: SparkChoice) -> str:
 
 
 def _working(target: Target, checks: Sequence[Check]) -> list[str]:
-    """What the checks let expect."""
+    """Return the commands that will work, from the results of the checks."""
     state = {check.name: check.state for check in checks}
     working = ["demo --no-spark"]
     if target.table and state.get("reading") == "ok":

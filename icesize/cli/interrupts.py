@@ -1,6 +1,6 @@
-"""Ctrl-C and SIGTERM while a command works: both stop it, and say whether its commit is in.
+"""Ctrl-C and SIGTERM during a command: both stop it, and print whether its commit succeeded.
 
-What cleans up after them is the `with` blocks of whoever works: files that are not committed are removed there.
+The `with` blocks of the interrupted code clean up: they remove files that are not committed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from icesize.environment import PendingCommit
 from icesize.events import CommitStarted, Event
 
 SHELLS_COUNT_FROM = 128
-"""A process that a signal has ended has this and the signal's number as its exit code."""
+"""The exit code of a process that a signal ended is this plus the number of the signal."""
 
 
 class Observers:
@@ -41,14 +41,14 @@ class Observers:
 
 
 class _Terminated(KeyboardInterrupt):
-    """SIGTERM, which is to do what Ctrl-C does."""
+    """SIGTERM as an exception, with the effect of Ctrl-C."""
 
 
 @contextmanager
 def terminated_like_interrupted() -> Iterator[None]:
-    """SIGTERM raises `KeyboardInterrupt` in this block, too."""
+    """Make SIGTERM raise `KeyboardInterrupt` inside the block, as Ctrl-C does."""
     if threading.current_thread() is not threading.main_thread():
-        yield  # only that one may ask for signals
+        yield  # Python lets only the main thread set signal handlers
         return
 
     def terminate(number: int, frame: object) -> None:
@@ -62,7 +62,7 @@ def terminated_like_interrupted() -> Iterator[None]:
 
 
 def what_became_of(commitments: Sequence[PendingCommit]) -> str:
-    """What an interrupt has left in the table."""
+    """Return the outcome of the interrupted commits, for the message."""
     statuses = [commitment.status() for commitment in commitments]
     if unknown := [status.advice for status in statuses if status.is_committed is None]:
         return f"outcome unknown: {unknown[-1]}"
@@ -73,5 +73,5 @@ def what_became_of(commitments: Sequence[PendingCommit]) -> str:
 
 
 def exit_code_of(interrupt: KeyboardInterrupt) -> int:
-    """130 for Ctrl-C, 143 for SIGTERM."""
+    """Return the exit code: 130 for Ctrl-C, 143 for SIGTERM."""
     return SHELLS_COUNT_FROM + (signal.SIGTERM if isinstance(interrupt, _Terminated) else signal.SIGINT)

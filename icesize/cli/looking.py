@@ -1,5 +1,7 @@
-"""Commands that look at a table: `inspect`, `plan`, `streams`, `versions`, `history`, `report`. They change nothing,
-but for `streams --forget`."""
+"""Commands that read a table: `inspect`, `plan`, `streams`, `versions`, `history`, `report`.
+
+They change nothing, except `streams --forget`.
+"""
 
 from __future__ import annotations
 
@@ -25,18 +27,18 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 def _lines(file: TextIO | None) -> list[str]:
-    """Those that say something; `#` begins a comment line."""
+    """Return the lines that are neither empty nor comments; `#` begins a comment."""
     lines = [line.strip() for line in file or ()]
     return [line for line in lines if line and not line.startswith("#")]
 
 
 def _policies(ctx: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> list[dict[str, str]]:
-    """Each `a=1,b=2` as a mapping."""
+    """Return each `a=1,b=2` as a mapping."""
     return [pairs(ctx, parameter, tuple(value.split(","))) for value in values]
 
 
 def _limit_option(default: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """`--limit`, which arrives as None where it is not given."""
+    """Return the option `--limit`, whose value is None if it is omitted."""
     help_text = f"How many, newest first.  [default: {default}; all with --json]"
     return click.option("--limit", type=click.IntRange(1), metavar="N", help=help_text)
 
@@ -79,8 +81,8 @@ def inspect(
 ) -> None:
     """Show the file sizes of TABLE, and what they cost each scan.
 
-    A table is healthy if no partition has more mergeable small files than max-small-files, and no data file has more
-    delete files than max-delete-files. --policy sets other thresholds.
+    TABLE is healthy if no partition has more than max-small-files small files to merge, and no data file has more than
+    max-delete-files delete files. --policy sets other thresholds.
     """
     asked = [*filters, *_lines(filters_file)]
     sized = target.open(policy)
@@ -156,7 +158,7 @@ def plan(
 def streams(target: Target, *, forget: str | None, yes: bool, dry_run: bool) -> None:
     """List the streams that committed to TABLE, each with its newest batch.
 
-    With --forget --json those are listed that are left, or would be.
+    With --forget --json, list the streams that remain.
     """
     if forget is None and (yes or dry_run):
         raise click.UsageError("--yes and --dry-run go with --forget")

@@ -1,8 +1,9 @@
-"""The program: its commands in groups, errors as one line and an exit code. Heavy imports wait inside the commands, so
-that `--help` is quick.
+"""The program: its commands in groups, errors as one line and an exit code.
 
-Exit codes: 0 done, 1 failed, 2 wrong usage (also of a filter, a partition or a policy), 3 outcome of the commit
-unknown, 4 unwell (`inspect --check`), 130 interrupted (Ctrl-C), 143 terminated (SIGTERM).
+Each command imports its own heavy dependencies, so that `--help` is quick.
+
+Exit codes: 0 done; 1 failed; 2 wrong usage, also of a filter, a partition or a policy; 3 outcome of the commit unknown;
+4 unhealthy (`inspect --check`); 130 interrupted (Ctrl-C); 143 terminated (SIGTERM).
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ _SECTIONS: dict[str, tuple[click.Command, ...]] = {
     "Go back and clean up": (removing.restore, removing.expire_snapshots, removing.remove_orphan_files),
     "Start": (trying.demo, doctor.doctor, trying.completion),
 }  # fmt: skip
-"""The commands, as the help shows them."""
+"""The sections of the help, each with its commands."""
 
 
 class _Group(click.Group):
-    """Turns errors into one line on standard error and an exit code; its help shows commands by sections."""
+    """Turns errors into one line on standard error and an exit code, and lists commands by section in the help."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         names = max(map(len, self.commands))
@@ -62,7 +63,7 @@ class _Group(click.Group):
 
             if not is_from_outside(error):
                 raise
-            # bodies of catalog answers can be pages
+            # the body of a catalog's response can be a whole page: print its first line
             first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
             print_error(redacted(f"{type(error).__name__}: {shortened(first, 300)}"))
             ctx.exit(FAILED)
@@ -71,9 +72,9 @@ class _Group(click.Group):
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, message="%(prog)s %(version)s")
 def main() -> None:
-    """Keeps the files of Apache Iceberg tables well sized. TABLE is CATALOG.NAMESPACE.TABLE.
+    """Keep the files of Apache Iceberg tables well sized. TABLE is CATALOG.NAMESPACE.TABLE.
 
-    Its catalog is found in PyIceberg's configuration (.pyiceberg.yaml, PYICEBERG_CATALOG__NAME__URI), or given by
+    Its catalog comes from PyIceberg's configuration (.pyiceberg.yaml, PYICEBERG_CATALOG__NAME__URI), or from
     --catalog-uri.
     """
 

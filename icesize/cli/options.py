@@ -51,7 +51,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class Target:
-    """The table that a command line names, how its catalog is found, and how to answer; not opened yet.
+    """The table that a command line names, its catalog, and the format of the output; not opened yet.
 
     `properties` can hold credentials, so it is left out of the printed form.
     """
@@ -62,7 +62,10 @@ class Target:
     as_json: bool
 
     def answer(self, result: Any, shown: Iterable[Block] | None = None, *, exit_code: int = 0) -> None:
-        """Print what a command came to, the API's dictionary and nothing else or what people see; end with the code."""
+        """Print the result of a command, as JSON or as `shown` (None: its view); exit if the code is not 0.
+
+        JSON output is the API's dictionary alone.
+        """
         if self.as_json:
             click.echo(json.dumps(document(result), indent=2))
         else:
@@ -76,11 +79,11 @@ class Target:
         spark: Any = None,
         conf: Mapping[str, str] = MappingProxyType({}),
     ) -> SizedTable:
-        """Open the table; `spark` is a SparkSession or None, `conf` are settings of Spark where none is started.
+        """Open the table. `spark` is a SparkSession or None; `conf` are settings of Spark without a session.
 
-        Raises what `icesize.open` raises, and click.UsageError for an unknown scheme.
+        Raises the errors of `icesize.open`, and click.UsageError for an unknown scheme.
         """
-        if spark is None:  # which hands data to pandas
+        if spark is None:  # PySpark needs pandas
             load_arrow_alone()
         from icesize.sized_table import open as open_table
 
@@ -97,7 +100,7 @@ class Target:
             yield
 
     def _catalog(self, conf: Mapping[str, str]) -> Catalog | None:
-        """Return the catalog given by options, or else by settings of Spark; None if neither name it."""
+        """Return the catalog from options, or else from settings of Spark; None if neither names it."""
         from icesize.table.catalog.opening import open_catalog, pyiceberg_properties, split_name
 
         if not self.catalog_uri and not self.properties and not conf:
@@ -110,7 +113,7 @@ class Target:
         return _existing(name, pyiceberg_properties(name, conf)) if f"spark.sql.catalog.{name}" in conf else None
 
     def _with_type(self, given: dict[str, str]) -> dict[str, str]:
-        """Guess the catalog's type from its address unless a property names it."""
+        """Infer the catalog's type from the scheme of its URI, unless a property sets it."""
         scheme = _scheme(given["uri"])
         if "type" in given or "py-catalog-impl" in given:
             return given
@@ -133,7 +136,7 @@ def _scheme(uri: str) -> str:
 
 
 def _existing(name: str, given: Mapping[str, str]) -> Catalog:
-    """Open a catalog; looking at a database must not make a catalog of it."""
+    """Open an existing catalog; reading a database must not create catalog tables in it."""
     from icesize.table.catalog.opening import open_catalog
 
     uri = given.get("uri", "")
@@ -144,14 +147,16 @@ def _existing(name: str, given: Mapping[str, str]) -> Catalog:
 
 
 def command(name: str, short: str, *examples: str) -> Callable[[Callable[..., Any]], click.Command]:
-    """A command of the program: what it does in a few words for the list of all, and examples for its own help, each a
-    command line as it is typed."""
+    """Return the decorator of a command, with a short description for the list and examples for its own help.
+
+    Each example is a command line as you type it.
+    """
     lines = "\n".join(f"  {example}" for example in examples)
     return click.command(name, short_help=short, epilog=f"\b\nExamples:\n{lines}")
 
 
 def partition_option(*, required: bool) -> Callable[[_Command], _Command]:
-    """`--partition K=V`, once per partition field, that arrives as a label (None when it is not given)."""
+    """Return `--partition K=V`, once per partition field; its value is a label, or None if it is omitted."""
 
     def given(ctx: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> str | None:
         if not all(map(str.strip, values)):
@@ -166,7 +171,7 @@ def partition_option(*, required: bool) -> Callable[[_Command], _Command]:
 
 
 def by_options(help_text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """`--by`, which arrives as names or None, and `--strategy`."""
+    """Return `--by`, whose value is names or None, and `--strategy`."""
 
     def names(ctx: click.Context, parameter: click.Parameter, value: str | None) -> list[str] | None:
         return None if value is None else [name.strip() for name in value.split(",")]
@@ -179,7 +184,7 @@ def by_options(help_text: str) -> Callable[[Callable[..., Any]], Callable[..., A
 
 
 def choice_options(command: _Command) -> _Command:
-    """`--where` and `--policy`."""
+    """Add `--where` and `--policy`."""
     where = click.option(
         "--where", metavar="FILTER", help="Only partitions whose rows all match, such as \"hour = 'h191'\"."
     )
@@ -187,7 +192,7 @@ def choice_options(command: _Command) -> _Command:
 
 
 def policy_option(command: _Command) -> _Command:
-    """`--policy K=V`, which arrives as a mapping."""
+    """Add `--policy K=V`, whose values become a mapping."""
 
     def keys(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
         from click.shell_completion import CompletionItem
@@ -277,7 +282,7 @@ def _logging(verbose: int, as_json: bool) -> AbstractContextManager[None]:
 
 
 def table_options(command: Callable[..., Any], *, required: bool = True) -> Callable[..., Any]:
-    """TABLE, the catalog, `--json` and `-v`, which arrive as a Target, the command's first argument."""
+    """Add TABLE, the catalog options, `--json` and `-v`; they become a Target, the command's first argument."""
 
     @click.argument("table", metavar="TABLE" if required else "[TABLE]", required=required)
     @click.option("--catalog-uri", help="URI of the catalog; default: PyIceberg's configuration.")

@@ -1,6 +1,6 @@
-"""The process of the program `icesize`: it loads much, works once and ends, and leaves out what only others need.
+"""Start-up and exit shortcuts of the `icesize` process, which loads much, runs one command and exits.
 
-What is done here holds for the whole process, so the library never does it.
+They affect the whole process, so the library never uses them.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from importlib.abc import MetaPathFinder
 def collect_later() -> None:
     """Collect no garbage until `collect_from_now_on`, and none at the end of the process.
 
-    The thousand modules that a command loads hold none, but make the collector go through all of them again and again.
+    A command loads a thousand modules, which contain no garbage. The collector would still scan all of them repeatedly.
     """
     gc.disable()
     atexit.register(gc.freeze)
 
 
 def collect_from_now_on() -> None:
-    """Collect what becomes garbage after this; does nothing in a process that collects anyway.
+    """Collect the garbage that is created after this call; do nothing if collection is already on.
 
-    A command calls it when its work begins.
+    A command calls this when its work begins.
     """
     if not gc.isenabled():
         gc.freeze()
@@ -33,9 +33,9 @@ def collect_from_now_on() -> None:
 def load_arrow_alone() -> None:
     """Load Arrow without pandas.
 
-    Before it makes its first array, Arrow asks whether there is pandas, which loads that: a fifth of what a command
-    takes that finds nothing to do. Here it is told that there is none. It asks again when it is to make a DataFrame,
-    and everybody else finds pandas as ever.
+    Before Arrow creates its first array, it checks for pandas and imports it. That takes a fifth of the time of a
+    command that finds nothing to do. During this call, pandas cannot be imported. Arrow checks again before it creates
+    a DataFrame, and all other code can import pandas as usual.
     """
     if "pyarrow" in sys.modules or "pandas" in sys.modules:
         return
@@ -51,6 +51,6 @@ def load_arrow_alone() -> None:
 
 class _NoPandas(MetaPathFinder):
     def find_spec(self, name: str, path: object = None, target: object = None) -> None:
-        """Raises ModuleNotFoundError for pandas, and leaves all else to the other finders."""
+        """Raise ModuleNotFoundError for pandas; leave all other modules to the other finders."""
         if name == "pandas":
             raise ModuleNotFoundError("pandas is not needed here", name=name)

@@ -1,4 +1,4 @@
-"""Commands after which something is gone: `restore`, `expire-snapshots`, `remove-orphan-files`."""
+"""Commands that remove rows, snapshots or files: `restore`, `expire-snapshots`, `remove-orphan-files`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def restore(
 ) -> None:  # fmt: skip
     """Restore a partition of TABLE to a snapshot or a time; copy the files that it no longer has.
 
-    Streaming readers of the table stop at the commit, which is an overwrite.
+    Stream readers of TABLE stop at the commit, which is an overwrite.
     """
     if (snapshot_id is None) == (as_of is None):
         raise click.UsageError("give either --snapshot or --as-of")
@@ -83,8 +83,8 @@ def expire_snapshots(
 ) -> None:
     """Remove the snapshots of TABLE that no rule keeps, and the files that only they need.
 
-    Without options the table's own rules hold: history.expire.* and icesize.policy.keep-versions. A snapshot stays when
-    any rule keeps it; nothing younger than the table's history.expire.max-snapshot-age-ms goes without --older-than.
+    Without options, the table's own rules apply: history.expire.* and icesize.policy.keep-versions. A snapshot stays if
+    any rule keeps it. Without --older-than, snapshots younger than the table's history.expire.max-snapshot-age-ms stay.
     """
     sized = target.open()
     expire = partial(sized.expire_snapshots, keep_versions, older_than, retain_last, readers=readers, force=force)

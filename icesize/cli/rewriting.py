@@ -1,5 +1,7 @@
-"""Commands that write files or manifests anew and keep every row: `compact`, `cluster`, `maintain`, `rewrite-deletes`,
-`remove-dangling-deletes`, `rewrite-manifests`."""
+"""Commands that rewrite files or manifests and keep every row.
+
+They are `compact`, `cluster`, `maintain`, `rewrite-deletes`, `remove-dangling-deletes` and `rewrite-manifests`.
+"""
 
 from __future__ import annotations
 
@@ -42,8 +44,8 @@ def compact(
 ) -> None:  # fmt: skip
     """Merge the small files of TABLE into as few as possible.
 
-    It is done in this process, with a commit after each GiB. With --master, --remote or --conf Spark does it, in one
-    commit.
+    The merges run in this process, with a commit after each GiB. With --master, --remote or --conf, Spark runs them, in
+    one commit.
     """
     if dry_run:
         sized = target.open(policy, conf=spark.conf)
@@ -74,8 +76,8 @@ def cluster(
 ) -> None:  # fmt: skip
     """Order the rows of TABLE for queries by some columns; skip files already in order.
 
-    It is done in this process, with a commit after each GiB. With --master, --remote or --conf Spark does it, in one
-    commit.
+    The work runs in this process, with a commit after each GiB. With --master, --remote or --conf, Spark does it, in
+    one commit.
     """
     if forget:
         if by or strategy or where or budget_bytes is not None:
@@ -94,7 +96,7 @@ def cluster(
 
 
 def _forget_clustering(target: Target, sized: SizedTable, dry_run: bool) -> None:
-    """Nobody is asked: each setting is told with its value, and can be set again."""
+    """Remove the clustering without a prompt: the output has each setting with its value, so it can be set again."""
     forgotten = sized.forget_clustering(dry_run=dry_run)
     verb, removed = ("would forget", "would remove") if dry_run else ("forgot", "removed")
     line = f"{verb} the clustering of {sized.name}: {removed} {', '.join(forgotten.removed)}"
@@ -107,7 +109,7 @@ def _show_plan(target: Target, planned: Plan) -> None:
 
 
 def _carry_out(work: Callable[..., Report], target: Target) -> None:
-    """Print plan, progress and report; exit code 1 when nothing was committed although there was something to do."""
+    """Print plan, progress and report; exit with code 1 if there was work but no commit."""
     planned: list[Plan] = []
 
     def show_plan(event: Event) -> None:
@@ -158,12 +160,14 @@ def maintain(
 
 
 def _ask_for_expiry(sized: SizedTable) -> None:
-    """By what an expiry would remove now. The pass works that out again, as its merges come before: they make snapshots
-    that are to be kept, and take files out of the table."""
+    """Prompt with the snapshots that an expiry would remove now.
+
+    The pass plans its expiry again after its merges, which create snapshots to keep and remove files from the table.
+    """
     try:
         found = sized.expire_snapshots(dry_run=True)
     except UnsupportedTable:
-        return  # so is the expiry of the pass, which tells why
+        return  # the expiry of the pass fails in the same way, and its report has the reason
     options.confirm_expiry(sized.name, found)
 
 
@@ -179,8 +183,8 @@ def _ask_for_expiry(sized: SizedTable) -> None:
 def rewrite_deletes(target: Target, *, policy: Mapping[str, str], dry_run: bool) -> None:
     """Rewrite the delete files of TABLE: one per data file to which more than max-delete-files apply.
 
-    Data files stay as they are. Where it costs less to write the data files again, `compact` does that. Exit code 1
-    when other writers came first everywhere.
+    Data files do not change. If rewriting a data file costs less, `compact` does that instead. Exit code 1 if every
+    rewrite conflicted with other writers.
     """
     report = target.open(policy).rewrite_deletes(dry_run=dry_run)
     target.answer(report, exit_code=options.FAILED if report.conflicts and not report.snapshot_ids else 0)
@@ -196,7 +200,7 @@ def rewrite_deletes(target: Target, *, policy: Mapping[str, str], dry_run: bool)
 def remove_dangling_deletes(target: Target, *, dry_run: bool) -> None:
     """Remove dangling delete files from TABLE in one commit; data files do not change.
 
-    The files themselves go when the snapshots that list them have expired.
+    Expiry deletes the removed files when the snapshots that list them have expired.
     """
     target.answer(target.open().remove_dangling_deletes(dry_run=dry_run))
 

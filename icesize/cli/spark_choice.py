@@ -1,4 +1,4 @@
-"""Whether a command works in Spark, and in which: `--master`, `--remote` and `--conf`."""
+"""Options that select Spark: `--master`, `--remote` and `--conf`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def spark_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """`--master`, `--remote` and `--conf`, which arrive as one SparkChoice named `spark`."""
+    """Add `--master`, `--remote` and `--conf`, whose values become one SparkChoice named `spark`."""
 
     @click.option("--master", metavar="URL", help="Work with Spark at this master, such as 'local[*]'.")
     @click.option("--remote", metavar="URL", help="Work with Spark Connect at this address, such as sc://host.")
@@ -36,7 +36,10 @@ def spark_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @dataclass(frozen=True)
 class SparkChoice:
-    """Which Spark a command line wants, if any; `conf` can hold credentials. `silent`: its processes print nothing."""
+    """The Spark that a command line selects, if any.
+
+    `conf` can hold credentials. If `silent` is true, the processes of Spark print nothing.
+    """
 
     master: str | None
     remote: str | None
@@ -45,12 +48,12 @@ class SparkChoice:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether Spark was asked for at all."""
+        """True if the command line selects Spark."""
         return bool(self.master or self.remote or self.conf)
 
     @contextmanager
     def session(self, command: str) -> Iterator[SparkSession | None]:
-        """A session while the block runs, None when none is wanted. Raises EngineUnavailable."""
+        """Yield a session while the block runs, or None if no Spark is selected. Raises EngineUnavailable."""
         if not self.is_wanted:
             yield None
             return
@@ -75,7 +78,7 @@ class SparkChoice:
 
 @contextmanager
 def _without_stderr() -> Iterator[None]:
-    """Processes that are started in the block write no errors: what counts of theirs comes back as exceptions."""
+    """Silence the standard error of processes started in the block; their errors still arrive as exceptions."""
     sys.stderr.flush()
     kept, nothing = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, 2)

@@ -41,7 +41,7 @@ from icesize.presentation.console import console_on
 def demo(path: str | None, batches: int, rows: int, no_spark: bool, explore: bool, iceberg_jar: str | None) -> None:
     """Create small files, measure a query, compact the table and keep it compact while Spark streams into it.
 
-    The demo uses one local directory and takes less than a minute. Without Java: --no-spark.
+    The demo uses one local directory and takes less than a minute. Without Java, use --no-spark.
     """
     if iceberg_jar and no_spark:
         raise click.UsageError("--iceberg-jar needs Spark: leave out --no-spark")

@@ -1,4 +1,4 @@
-"""Values on the command line as people write them: pairs, sizes, durations, ages, points in time."""
+"""Parsers of values on the command line: pairs, sizes, durations, ages, points in time."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 def pair_option(name: str, help_text: str) -> Callable[[_Command], _Command]:
-    """A repeatable option `K=V` that arrives as a mapping."""
+    """Return a repeatable option `K=V` whose values become a mapping."""
     return click.option(name, metavar="K=V", multiple=True, callback=pairs, help=help_text + " Repeatable.")
 
 
 def pairs(ctx: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
-    """`("a=1", "b=2")` as a mapping."""
+    """Return `("a=1", "b=2")` as a mapping."""
     found = {}
     for value in values:
         key, equals, rest = value.partition("=")
         if not equals or not key:
-            # the value is not repeated: it may be a secret
+            # the message omits the value, because it may be a secret
             raise click.BadParameter("expected KEY=VALUE", ctx=ctx, param=parameter)
         found[key] = rest
     return found
 
 
 class Parsed(click.ParamType):  # type: ignore[type-arg,unused-ignore]
-    """A value that `parse` reads, which gives None for a text that is not what is `expected`."""
+    """A value that `parse` reads; `parse` returns None for text that is not `expected`."""
 
     def __init__(self, name: str, parse: Callable[[str], Any], expected: str) -> None:
         self.name, self._parse, self._expected = name, parse, expected
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return what the text says; a value that was read already stays."""
+        """Return the value of the text; return a value that is already parsed unchanged."""
         if not isinstance(value, str):
             return value
         if (parsed := self._parse(value)) is None:
@@ -68,6 +68,6 @@ _AN_AGE = "an age such as 3d, 12h or 30m"
 SIZE = Parsed("SIZE", bytes_of, f"a size {SIZE_EXAMPLES}, or a number of bytes")
 SECONDS = Parsed("DURATION", seconds_of, f"a duration {DURATION_EXAMPLES}, or a number of seconds")
 TIME = Parsed("TIME", _time, _A_TIME)
-"""In ISO 8601, which arrives with its zone; without one it is UTC."""
+"""A time in ISO 8601; without a zone it is UTC."""
 AGE = Parsed("AGE", _age, _AN_AGE)
 AGE_OR_TIME = Parsed("AGE|TIME", _age_or_time, f"{_AN_AGE}, or {_A_TIME}")

@@ -1,6 +1,6 @@
-"""Whether icesize can work on a table: what is seen of catalog and table, whether files can be read, written, deleted.
+"""Checks whether icesize can work on a table: load it, and read, write and delete files.
 
-Nothing of the table is changed. Only a commit could show whether the catalog lets one commit, and none is made.
+The table does not change. Only a commit could show whether the catalog accepts commits, and none is made.
 """
 
 from __future__ import annotations
@@ -25,7 +25,13 @@ from icesize.units import format_bytes, format_count
 
 @dataclass(frozen=True)
 class Check(Result):
-    """One thing that was checked, with its details: `ok`, `missing` (many commands work without it), or `failed`."""
+    """One checked subject.
+
+    Attributes:
+        name: The subject, such as `reading`.
+        state: `ok`, `missing` (many commands work without it), or `failed`.
+        detail: The details found, or the reason of the failure.
+    """
 
     name: str
     state: Literal["ok", "missing", "failed"]
@@ -33,7 +39,10 @@ class Check(Result):
 
 
 def check_up(handle: TableHandle, environment: Environment) -> Iterator[Check]:
-    """The table, then reading, writing and expiry; nothing after a table that cannot be loaded."""
+    """Yield the checks of the table: loading, reading, writing and deleting.
+
+    If the table cannot be loaded, that is the only check.
+    """
     loaded = list[Current]()
 
     def load() -> str:
@@ -48,10 +57,10 @@ def check_up(handle: TableHandle, environment: Environment) -> Iterator[Check]:
 
 
 def checked(name: str, look: Callable[[], str]) -> Check:
-    """Return the details that `look` finds, or the error that it raises."""
+    """Return a check with the details that `look` returns, or with the error that it raises."""
     try:
         return Check(name, "ok", look())
-    except Exception as error:  # of whatever catalog, storage or Spark are reached by
+    except Exception as error:  # libraries of catalogs, storage and Spark have no common error class
         return Check(name, "failed", said(error))
 
 
@@ -64,7 +73,7 @@ def _overview(current: Current) -> str:
 
 
 def _read(current: Current) -> str:
-    """The newest manifest list, a manifest, and the last bytes of a data file, as a merge reads them."""
+    """Read the newest manifest list, a manifest, and the last bytes of a data file, as a merge does."""
     table = current.table
     manifests = manifests_of(head_snapshot(table.metadata), table.io).data
     read = (read_facts(table.io, manifest) for manifest in manifests)
@@ -75,7 +84,7 @@ def _read(current: Current) -> str:
 
 
 def _written(current: Current, environment: Environment) -> str:
-    """A file beside the metadata, whose time tells the storage's clock, and one where data files go."""
+    """Write and delete a file beside the metadata, whose time shows the storage's clock, and one beside the data."""
     table, settings = current.table, current.settings()
     now_ms = storage_now_ms(table.io, table.metadata.location.rstrip("/"), environment.new_id)
     probe = settings.locations.new_data_location(f"icesize-probe-{environment.new_id()}")

@@ -1,6 +1,6 @@
-"""Clustering a table: what was asked for, what its properties say, or a round of a pass.
+"""Clusters a table: by arguments of a call, by its properties, or one round of a pass.
 
-Each scans the table, plans, runs and commits by `icesize.table.commit.batch_commit.rewrite`, and reports what changed
+Each way scans the table, plans, runs, commits with `icesize.table.commit.batch_commit.rewrite`, and reports the change
 for queries.
 """
 
@@ -40,7 +40,7 @@ from icesize.table.state.handle import Current, TableHandle
 from icesize.table.state.where import Where
 
 ClusterRunner = Callable[[ClusterWork], Results]
-"""Does the work of a pass; the result of each group, by its number."""
+"""Does the work of a pass; returns the result of each group, keyed by its number."""
 
 Files = Mapping[PartitionKey, Sequence[ClusterFile]]
 Columns = Sequence[str] | None
@@ -50,16 +50,16 @@ STEP = "clustering"
 
 
 def wanted_by(current: Current, columns: Sequence[str] | None = None, strategy: str | None = None) -> ClusterBy | None:
-    """The layout that is wanted of a table, by arguments or its properties; None when nothing says by which columns.
+    """Return the requested clustering of a table, from arguments or its properties; None if neither names columns.
 
-    Raises what `icesize.table.commit.cluster_settings.resolve` raises.
+    Raises the errors of `icesize.table.commit.cluster_settings.resolve`.
     """
     return resolve(current.table.metadata, current.policy, columns, strategy, table=current.name)
 
 
 @dataclass(frozen=True)
 class ClusterRequest:
-    """The arguments of one call: by which columns (None: those that the table remembers) and how, where, how much."""
+    """The arguments of one call: the columns (None: those that the table stores), strategy, filter and budget."""
 
     by: Columns = None
     strategy: str | None = None
@@ -68,13 +68,13 @@ class ClusterRequest:
 
     @classmethod
     def of(cls, by: Columns, strategy: str | None, where: Where, budget: Budget) -> ClusterRequest:
-        """Return the wish of a caller, whose names may be read only once."""
+        """Return the request of a caller; an iterator of names is read only once."""
         return cls(by if by is None or isinstance(by, str) else tuple(by), strategy, where, budget.size_bytes)
 
 
 @dataclass(frozen=True)
 class ClusterScan:
-    """What a pass plans on: the table now, and all data files of the partitions in `layout`."""
+    """The basis of a plan: the current table, and all data files of the partitions in `layout`."""
 
     current: Current
     layout: Layout
@@ -90,9 +90,9 @@ class ClusterScan:
         by: ClusterBy,
         keep: Callable[[ManifestFile], bool] = lambda manifest: True,
     ) -> ClusterScan:
-        """The files of the partitions of `layout`; manifests that `keep` refuses hold none of them.
+        """Read the files of the partitions in `layout`; manifests that `keep` rejects contain none of them.
 
-        Raises TableError when storage does not give the manifests.
+        Raises TableError if storage does not return a manifest.
         """
         found = handle.cluster_reader(by, current.policy).read(current.table.metadata, current.table.io, keep)
         return cls(current, layout, by, {key: found[key] for key in layout.partitions if key in found})
@@ -103,7 +103,7 @@ class ClusterScan:
         contested: Collection[PartitionKey] = (),
         leave_small: Collection[PartitionKey] = (),
     ) -> Plan:
-        """What to do now; arguments as those of `plan_clusters`."""
+        """Return the plan for the current state; arguments are those of `plan_clusters`."""
         return plan_clusters(
             self.layout, self.files, self.by, self.current.policy,
             budget_bytes=budget_bytes, contested=contested, leave_small=leave_small,
@@ -116,8 +116,10 @@ class ClusterScan:
         contested: Collection[PartitionKey] = (),
         leave_small: Collection[PartitionKey] = (),
     ) -> Plan:
-        """What to do in one of several rounds: what the budget pays for, or, where it pays for nothing that is due, the
-        least that more pays for, up to `most_bytes`. A set is written as a whole, and may be larger than a round.
+        """Return the plan of one of several rounds.
+
+        It contains the due work that fits into `budget_bytes`. If none fits, it contains the least work that fits into
+        a larger budget, up to `most_bytes`. A set is written as a whole, so it may be larger than a round.
         """
         plan = self.plan(budget_bytes, contested, leave_small)
         while plan.is_due and not plan.groups and budget_bytes < most_bytes:
@@ -126,7 +128,7 @@ class ClusterScan:
         return plan
 
     def part_of(self, whole: Plan, groups: Sequence[MergeTask]) -> tuple[Plan, tuple[str, ...]]:
-        """What to do now of a plan that was made before, as `as_they_are` says."""
+        """Return the part of an earlier plan with these groups, for the current state, as `as_they_are` does."""
         plan, lost = as_they_are(whole, groups, self.layout, (f.fact for files in self.files.values() for f in files))
         if plan.clustering is None:
             raise AssertionError("a plan of another kind")
@@ -135,7 +137,7 @@ class ClusterScan:
         return replace(plan, clustering=now), lost
 
     def after(self, committed: Sequence[Merged]) -> Files:
-        """The files once these groups have taken the place of their input files."""
+        """Return the files after these groups have replaced their input files."""
         gone = {input_file.path for group in committed for input_file in group.inputs}
         files = {key: [file for file in old if file.fact.path not in gone] for key, old in self.files.items()}
         schema = self.current.table.metadata.schema()
@@ -154,7 +156,7 @@ def cluster_and_commit(
     *,
     commit_lock: AbstractContextManager[object] | None = None,
 ) -> Outcome:
-    """A plan made on a scan, run by `runner`, committed as one REPLACE: what queries opened before and open now.
+    """Run the plan of a scan with `runner` and commit it as one REPLACE; return the files opened before and after.
 
     `commit_lock` is that of `rewrite`. Raises TableError, CommitConflict, CommitStateUnknown or RewriteFailed.
     """
@@ -163,7 +165,7 @@ def cluster_and_commit(
         details = plan.clustering
         if details is None:
             raise AssertionError("a plan of another kind")
-        # sets are told apart by it, those of one stream and batch too
+        # a new id for each run, so that sets of one stream and batch also have different names
         run_hash = stream_hash(environment.new_id())
         prefixes = {n: set_prefix(scan.by.key, run_hash, n, full) for n, full in enumerate(details.full)}
         _check_names(scan.current, settings, groups[0].partition, prefixes[0])
@@ -175,7 +177,10 @@ def cluster_and_commit(
 
 
 def _check_names(current: Current, settings: WriteSettings, partition: PartitionKey, prefix: str) -> None:
-    """What was clustered is known by names of files: where they are lost it would be clustered for ever."""
+    """Raise UnsupportedTable if the location provider changes file names.
+
+    File names identify clustered sets. Without them, icesize would cluster the same files in every pass.
+    """
     location = data_location(settings, partition, FileNames(prefix, 0, 0).next())
     if set_of(location) is None:
         raise UnsupportedTable(
@@ -202,23 +207,22 @@ def _summary(scan: ClusterScan, plan: Plan, outcome: Outcome) -> dict[str, Any]:
 
 
 def plan(context: TableContext, request: ClusterRequest) -> Plan:
-    """What `cluster` would do; raises what it refuses with."""
+    """Return the plan of `cluster`; raise the errors with which `cluster` rejects a request."""
     return _planned(context, request)[1]
 
 
 def plan_clustering(context: TableContext, request: ClusterRequest) -> Plan | None:
-    """What `cluster` would do; None when neither the wish nor the table says by which columns."""
+    """Return the plan of `cluster`; None if neither the request nor the table names columns."""
     found = _scan(context, request)
     return None if found is None else found[0].noted(found[1].plan(request.budget_bytes))
 
 
 def cluster(context: TableContext, request: ClusterRequest) -> Report:
-    """Remember the columns in the table and lay its rows out by them; what is refused is refused before anything is
-    remembered.
+    """Store the columns in the table and order its rows by them; reject an invalid request before storing anything.
 
-    More than the engine rewrites at once is written in rounds, each with a commit; a set is written as a whole. It ends
-    early where another writer has changed the partition spec, or by what the table is clustered, or a later round
-    fails; the report notes what is left. Raises as `compact` does.
+    If the work exceeds the bytes that the engine rewrites before one commit, it runs in rounds with a commit each; a
+    set is written as a whole. The rounds end early if another writer changed the partition spec or the clustering
+    columns, or if a later round fails. Then the report notes the remaining work. Raises the errors of `compact`.
     """
     most_bytes = context.engine.most_bytes
     scan, whole = _planned(context, request)
@@ -250,11 +254,11 @@ def cluster(context: TableContext, request: ClusterRequest) -> Report:
 
 
 def cluster_round(context: TableContext, budget_bytes: int, most_bytes: int | None) -> Report | None:
-    """Cluster what `budget_bytes` pay for, or, where they pay for nothing, the least that `most_bytes` (None: no
-    bound) pay for: a set is written as a whole. None when nothing is due, or the table is not to be clustered; a
-    report without snapshots when something is, and is too large.
+    """Cluster the work that fits into `budget_bytes`; return None if nothing is due, or the table is not clustered.
 
-    Partitions that other writers change all the time are left alone.
+    If none fits, cluster the least work that fits into `most_bytes` (None: no limit), because a set is written as a
+    whole. If work is due but too large, the report has no snapshots. Partitions that other writers change constantly
+    are skipped.
     """
     found = _scan(context, ClusterRequest())
     if found is None:
@@ -278,7 +282,7 @@ def _planned(context: TableContext, request: ClusterRequest) -> tuple[ClusterSca
 
 
 def _scan(context: TableContext, request: ClusterRequest) -> tuple[Selection, ClusterScan] | None:
-    """The partitions wanted and their files; None when nothing says by which columns."""
+    """Return the selected partitions and their files; None if neither request nor table names columns."""
     current = context.load()
     by = wanted_by(current, request.by, request.strategy)
     if by is None:

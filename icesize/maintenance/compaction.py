@@ -1,6 +1,7 @@
-"""Merging small files without new rows: beside a stream, all of them, what is due, or a round of a pass.
+"""Merges small files without new rows: all of them, those that are due, or one round of a pass.
 
-The flow is that of a batch with nothing to write. Knows no Spark; who runs merges is passed in.
+The steps are those of a batch that has nothing to write. This module does not use Spark; the caller passes the engine
+that runs merges.
 """
 
 from __future__ import annotations
@@ -41,15 +42,21 @@ STEP = "merges"
 """The name of this step in events and in a MaintenanceReport."""
 
 _KEYS_SHARE = 8
-"""Times the budget of a batch that files may have whose key columns are read to put their delete files together: these
-columns have about an eighth of the bytes."""
+"""Limit for reading key columns to rewrite delete files, in budgets of a batch.
+
+Equality deletes need the key columns of their data files. These columns have about an eighth of the bytes, so data
+files of 8 budgets cost about one budget of reading.
+"""
 
 _GROWING_MS = 3_600_000
-"""How long after its newest rows a partition is expected to get more: an hour, between two passes of most schedules."""
+"""Time after its newest rows during which a partition is expected to grow, in milliseconds.
+
+An hour is the time between two passes of most schedules.
+"""
 
 
 def plan_compaction(selection: Selection, budget_bytes: int | None) -> Plan:
-    """What `compact` would do, with a forecast of what it would copy and decode."""
+    """Return the plan of `compact`, with a forecast of the bytes that it would copy and decode."""
     return _forecast(selection, plan_merges(selection.layout, selection.current.policy, budget_bytes=budget_bytes))
 
 
@@ -57,7 +64,7 @@ def _forecast(selection: Selection, plan: Plan) -> Plan:
     plan = selection.noted(plan)
     if not plan.groups:
         return plan
-    from icesize.parquet.rewriting.forecast import forecast  # with all ways to merge
+    from icesize.parquet.rewriting.forecast import forecast  # slow: imports all ways to merge
 
     try:
         return replace(plan, forecast=forecast(plan.groups, selection.current.settings()))
@@ -66,12 +73,14 @@ def _forecast(selection: Selection, plan: Plan) -> Plan:
 
 
 def compact(context: TableContext, where: Where, budget: Budget) -> Report:
-    """Merge the small files of every partition that matches; the observer gets the plan with its forecast before.
+    """Merge the small files of every matching partition; the observer gets the plan with its forecast first.
 
-    More than the engine rewrites at once is merged in rounds, each with a commit, and so is what has to end in time;
-    no second round begins after that, nor after a change of the partition spec: the report notes what is left, also
-    after an error of a later round. A round of which every merge fails keeps no other from being merged; raises
-    RewriteFailed when there is no other, and CommitStateUnknown with the attribute `report` of the rounds before.
+    If the work exceeds the bytes that the engine rewrites before one commit, or has a time limit, it runs in rounds
+    with a commit each. No later round begins after the time limit or after a change of the partition spec. The report
+    notes the remaining work, also after an error of a later round.
+
+    A round in which every merge fails does not stop the others. Raises RewriteFailed if there is no other, and
+    CommitStateUnknown with the attribute `report` of the rounds before.
     """
     began, selection = context.environment.monotonic(), context.select(where)
     most_bytes = context.engine.most_bytes
@@ -102,10 +111,11 @@ def compact(context: TableContext, where: Where, budget: Budget) -> Report:
 
 
 def merge_changed(context: TableContext) -> Report:
-    """Merge what is due in partitions that got files since icesize last merged, and what earlier calls had to leave.
+    """Merge the files that are due after commits of other writers.
 
-    Deletes that are due go, wherever they are. Where only their number is too large, delete files are put together
-    instead, if what that reads is in proportion to the budget.
+    These are files in partitions that changed since icesize last merged, and the backlog of earlier calls. Files with
+    due deletes are rewritten in every partition. If only the number of delete files is too large, icesize rewrites the
+    delete files instead. It does so only if the bytes to read are in proportion to the budget.
     """
     selection, plan, rewrites = _changed(context)
     report = _merge(context, selection, plan)
@@ -114,7 +124,7 @@ def merge_changed(context: TableContext) -> Report:
 
 
 def plan_changed(context: TableContext) -> Plan:
-    """What `merge_changed` would merge, with a forecast."""
+    """Return the merges of `merge_changed`, with a forecast."""
     selection, plan, _ = _changed(context)
     return _forecast(selection, plan)
 
@@ -125,7 +135,7 @@ def _changed(context: TableContext) -> tuple[Selection, Plan, list[DeleteRewrite
     changed = partitions_changed(current.table.metadata, current.table.io, context.handle.store)
     touched = layout.partitions.keys() if changed is None else changed | _with_backlog(layout, policy)
     newest = head_snapshot(current.table.metadata)
-    # what the budget grows with
+    # the budget grows with the bytes of the newest commit
     new_bytes = int((newest and summary_of(newest, "added-files-size")) or 0)
     budget_bytes = context.affordable(policy.budget_for(new_bytes))
     rewrites = [r for r in plan_delete_rewrites(layout, policy) if r.size_by_equality <= _KEYS_SHARE * budget_bytes]
@@ -136,8 +146,8 @@ def _changed(context: TableContext) -> tuple[Selection, Plan, list[DeleteRewrite
 def _with_few_deletes(
     context: TableContext, report: Report, rewrites: Sequence[DeleteRewrite], most_deletes: int
 ) -> Report:
-    """Rewrite delete files once the merges are committed; the report names what hinders it."""
-    from icesize.maintenance.rewrite_deletes import rewrite_deletes  # with what writes files
+    """Rewrite delete files after the commit of the merges; add their outcome or their error to the report."""
+    from icesize.maintenance.rewrite_deletes import rewrite_deletes  # slow: imports the writers
 
     try:
         deletes = rewrite_deletes(context, only={rewrite.partition for rewrite in rewrites})
@@ -151,7 +161,7 @@ def _with_few_deletes(
 
 
 def _with_deletes(report: Report, deletes: DeletesReport, most_deletes: int) -> Report:
-    """Return both as one report; `most_deletes` are the delete files of a file that rewrites leave."""
+    """Combine both reports; `most_deletes` is the number of delete files per data file that rewrites leave."""
     notes, most = (str(deletes),) if deletes.snapshot_ids else deletes.notes, report.delete_files_max
     left = deletes.conflicts or not deletes.snapshot_ids
     return replace(
@@ -165,11 +175,11 @@ def _with_deletes(report: Report, deletes: DeletesReport, most_deletes: int) -> 
 
 
 def merge_round(context: TableContext, budget_bytes: int, *, cold_only: bool) -> Report | None:
-    """Merge what the budget pays for, of cold partitions or of all; None when nothing is due.
+    """Merge within the budget, in cold partitions or in all; return None if nothing is due.
 
-    Partitions that other writers change all the time are left alone, and named; files of which a later step puts the
-    delete files together stay. A partition that was merged before and goes on growing keeps `max-small-files` small
-    files: were these merged to one by each of many passes, the same rows would be written as often.
+    Partitions that other writers change constantly are skipped and reported. Files whose delete files a later step
+    rewrites are skipped, too. A partition that was merged before and still grows keeps up to `max-small-files` small
+    files. If each of many passes merged these to one file, the same rows would be written as often.
     """
     selection = context.select()
     plan = _plan_of_round(context, selection, context.affordable(budget_bytes), cold_only=cold_only)
@@ -180,7 +190,7 @@ def merge_round(context: TableContext, budget_bytes: int, *, cold_only: bool) ->
 
 
 def plan_rounds(context: TableContext, budget_bytes: int | None) -> Plan:
-    """What all such rounds together would do with the table as it is now, with a forecast."""
+    """Return the plan of all such rounds for the table in its current state, with a forecast."""
     selection = context.select()
     return _forecast(selection, _plan_of_round(context, selection, budget_bytes))
 
@@ -201,7 +211,7 @@ def _plan_of_round(
 
 
 def _growing(context: TableContext, selection: Selection) -> list[PartitionKey]:
-    """Partitions of which small files were merged and that will surely get more."""
+    """Return the partitions with merged small files that are expected to receive more rows."""
     since_ms = context.environment.now_ms() - _GROWING_MS
     snapshots = selection.current.table.metadata.snapshots
     recent = [s.sequence_number for s in snapshots if s.timestamp_ms >= since_ms and s.sequence_number is not None]
@@ -209,7 +219,7 @@ def _growing(context: TableContext, selection: Selection) -> list[PartitionKey]:
 
 
 def _due(rewrites: Iterable[DeleteRewrite]) -> set[str]:
-    """Files that are due for the number of their delete files alone, which can be had cheaper."""
+    """Return the files that are due only for the number of their delete files, which costs less to reduce directly."""
     return {file.path for rewrite in rewrites for file in rewrite.due}
 
 
@@ -221,7 +231,7 @@ def _merge(context: TableContext, selection: Selection, plan: Plan, advance: Adv
 
 
 def _with_backlog(layout: Layout, policy: SizePolicy) -> set[PartitionKey]:
-    """Partitions with more mergeable small files than they may hold, or with deletes that are due."""
+    """Return the partitions with more mergeable small files than allowed, or with deletes that are due."""
     return {
         key
         for key, facts in layout.partitions.items()

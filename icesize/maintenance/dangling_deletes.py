@@ -1,6 +1,6 @@
-"""Delete files that hit no live data file any more, whoever left them: one REPLACE that changes no row, no data file.
+"""Removes delete files that apply to no live data file, in one REPLACE that changes no row and no data file.
 
-Merges remove those that they make obsolete themselves; engines that rewrite or drop data files mostly leave them, and
+Merges remove the delete files that they make obsolete. Engines that rewrite or drop data files mostly leave theirs, and
 every scan that plans with them reads their entries.
 """
 
@@ -28,9 +28,17 @@ LOG = logging.getLogger("icesize")
 
 @dataclass(frozen=True)
 class DanglingReport(Result):
-    """Outcome of removing delete files that hit nothing; without `snapshot_id` there were none, or it was a dry run.
+    """Outcome of a removal of dangling delete files.
 
-    `delete_files` were removed, of so many `bytes`. They stay on storage until the snapshots before have expired.
+    Attributes:
+        table: The full name of the table.
+        snapshot_id: The snapshot of the commit; None if there were no such files, or after a dry run.
+        delete_files: Delete files removed, or found by a dry run. Removed files stay in storage until the older
+            snapshots have expired.
+        bytes: Bytes of these files.
+        dry_run: True after a dry run that found such files.
+        notes: Sentences about files that could not be checked, and warnings about the table's settings.
+        seconds: Seconds of each phase, and `total`.
     """
 
     table: str = ""
@@ -45,20 +53,20 @@ class DanglingReport(Result):
 
     @property
     def snapshot_ids(self) -> tuple[int, ...]:
-        """The snapshot, as every report of a commit names its own."""
+        """The snapshot as a tuple, as in every report of a commit."""
         return () if self.snapshot_id is None else (self.snapshot_id,)
 
 
 def remove_dangling_deletes(context: TableContext, *, dry_run: bool = False) -> DanglingReport:
-    """Remove every delete file that hits no live data file, in one commit of metadata only.
+    """Remove every delete file that applies to no live data file, in one commit of metadata only.
 
-    Position delete files that may name several data files are read for that; one that cannot be read stays, and the
-    report notes it. Raises UnsupportedTable, TableError, CommitConflict (nothing is visible) or CommitStateUnknown.
+    Position delete files that may name several data files are read to check this. A file that cannot be read stays, and
+    the report notes it. Raises UnsupportedTable, TableError, CommitConflict (nothing is visible) or CommitStateUnknown.
     """
     current, watch = context.load(), Stopwatch(context.environment)
     storage, unread = Storage(current.table.io), list[DeleteFile]()
 
-    @cache  # each is read once, however many attempts a commit takes
+    @cache  # read each file once, even if the commit takes several attempts
     def named(delete: DeleteFile) -> frozenset[str] | None:
         try:
             return paths_named(delete, storage)

@@ -1,8 +1,8 @@
-"""One bounded pass of all maintenance, in the order that pays: merge, cluster, many delete files into few, those that
-hit nothing, manifests, expiry, a look at orphans.
+"""One bounded pass of all maintenance, in the order that saves work.
 
-Each step commits by itself, merging and clustering in rounds, so a pass that is killed or runs out of its budget is
-continued by the next. A step that fails does not keep the others from running.
+The steps are: merge, cluster, rewrite delete files, remove dangling ones, merge manifests, expire snapshots, count
+orphan files. Each step commits by itself, merges and clustering in rounds. So the next pass continues one that was
+killed or used up its budget. A step that fails does not stop the others.
 """
 
 from __future__ import annotations
@@ -40,20 +40,30 @@ from icesize.table.cleanup.retention_inputs import ExpireOptions
 LOG = logging.getLogger("icesize")
 
 UNCHECKED = "files that other tables have here are counted, too: `icesize remove-orphan-files` spares them"
-"""Note on a count of orphan files."""
+"""Note on a count of orphan files, because no other table was loaded."""
 
 MERGE_SHARE = 0.7
-"""Share of the seconds after which no round of merges begins: the steps after it need some, however much is left."""
+"""Share of `budget_seconds` after which no round of merges begins, so that the later steps have time left."""
 
 
 @dataclass(frozen=True)
 class MaintenanceReport(Result):
-    """The result of one pass: the report of each step by its name, and the steps that did not run.
+    """The result of one pass: the report of each step, and the steps that did not run.
 
-    `failed` and `unsupported` are step -> reason. A step is unsupported if the table forbids it (`gc.enabled`), or if
-    a clustering column was dropped. `not_started` are steps for which no budget was left. `merges` has one report per
-    round, and `clusterings` has one if the table is clustered. `bytes_merged` are the bytes that the merges wrote.
-    `seconds` has the time of each step by its name, and `total`.
+    Attributes:
+        table: The full name of the table.
+        merges: The report of each round of merges.
+        clusterings: The report of each round of clustering; empty if the table is not clustered.
+        rewritten_deletes: The report of the rewrite of delete files.
+        deletes: The report of the removal of dangling delete files.
+        manifests: The report of the merge of manifests.
+        expiry: The report of the expiry.
+        orphans: The count of orphan files.
+        failed: Step -> reason, for steps that failed.
+        unsupported: Step -> reason, for steps that the table does not support: `gc.enabled` is false, or a clustering
+            column was dropped.
+        not_started: Steps that the budget left unstarted or unfinished. The next pass continues them.
+        seconds: Seconds of each step by its name, and `total`.
     """
 
     table: str = ""
@@ -73,7 +83,7 @@ class MaintenanceReport(Result):
 
     @property
     def succeeded(self) -> bool:
-        """Whether nothing failed, single files included that could not be deleted."""
+        """True if no step failed, and expiry could delete all of its files."""
         return not self.failed and not (self.expiry and self.expiry.files_failed)
 
     @property
@@ -84,10 +94,21 @@ class MaintenanceReport(Result):
 
 @dataclass(frozen=True)
 class MaintenancePlan(Result):
-    """What each step of a pass would do with the table as it is now, by its name; None for a step that could not tell.
+    """The effect of each step of a pass on the table in its current state; nothing was changed.
 
-    What a step changes, those after it would find: small files that are merged need no clustering, for one. `failed`
-    are step -> why. Nothing was changed.
+    Steps are planned independently, although each changes the table for the next ones. For example, small files that
+    are merged first need no clustering. A step that could not be planned is None.
+
+    Attributes:
+        table: The full name of the table.
+        merges: The plan of the merges.
+        clustering: The plan of the clustering; None also if the table is not clustered.
+        rewritten_deletes: A dry run of the rewrite of delete files.
+        deletes: A dry run of the removal of dangling delete files.
+        manifests: A dry run of the merge of manifests.
+        expiry: A dry run of the expiry.
+        orphans: The count of orphan files.
+        failed: Step -> reason, for steps that could not be planned.
     """
 
     table: str = ""
@@ -102,16 +123,16 @@ class MaintenancePlan(Result):
 
 
 Round = Callable[..., Report | None]
-"""One round of a step: what it did on a context within so many bytes; None when nothing is due."""
+"""Runs one round of a step on a context, within a number of bytes; returns None if nothing is due."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """One step of a pass, under the `name` that plans, errors and events have it by.
+    """One step of a pass.
 
-    `plan` says what it would do with the table as it is now, within so many bytes. `run` gives the report of each of
-    its commits: one, or several that the pass reports under the name `rounds`. It does not begin after its `share` of
-    the seconds.
+    `name` identifies it in plans, errors and events. `plan` returns its effect on the table in its current state,
+    within a number of bytes. `run` returns the report of each of its commits: one report, or several, which the pass
+    collects under the name `rounds`. The step does not begin after its `share` of the seconds.
     """
 
     name: str
@@ -122,7 +143,7 @@ class Step:
 
 
 class Pass:
-    """One pass over one table: what is left of its budget, and what became of its steps."""
+    """One pass over one table, with its remaining budget and the results of its steps."""
 
     def __init__(self, context: TableContext, budget: Budget) -> None:
         self.context, self.bytes_left = context, budget.size_bytes
@@ -136,10 +157,10 @@ class Pass:
         self._left: list[str] = []
 
     def run(self, steps: Sequence[Step]) -> MaintenanceReport:
-        """Run every step that there is budget for.
+        """Run every step that the budget allows.
 
-        Raises CommitStateUnknown with the report so far as its attribute `report`, if anything was committed before.
-        Every other error is in the report.
+        Raises CommitStateUnknown, with the attribute `report` of the steps before if any of them committed. The report
+        contains every other error.
         """
         try:
             for step in steps:
@@ -152,11 +173,11 @@ class Pass:
         return self._report(steps)
 
     def leave(self) -> None:
-        """Name the step under way as one that the next pass goes on with."""
+        """Record the current step as one that the next pass continues."""
         self._left.append(self._step)
 
     def rounds(self, one: Round) -> Generator[Report, None, bool]:
-        """Run rounds of so many bytes each until nothing is due; False if time or bytes are spent before that."""
+        """Run rounds of limited size until nothing is due; return False if time or bytes are used up before that."""
         round_bytes = self.context.environment.limits.round_bytes
         while self.bytes_left is None or self.bytes_left > 0:
             if self._is_late(MERGE_SHARE):
@@ -165,14 +186,14 @@ class Pass:
                 budget_bytes = round_bytes if self.bytes_left is None else min(round_bytes, self.bytes_left)
                 report = self.context.alone(one, budget_bytes)
             except RewriteFailed as error:
-                # partitions that cannot be merged must not keep the others from it: the round after this has those too
+                # partitions that cannot be merged must not block the others: rounds of all follow those of cold ones
                 self._note_failure(error)
                 return True
             if report is None:
                 return True
             yield report
             if not report.snapshot_ids:
-                # all groups were lost to others: the same plan again would end the same
+                # all groups conflicted with other writers: the same plan would conflict again
                 return True
             if self.bytes_left is not None:
                 self.bytes_left -= report.bytes_written
@@ -193,7 +214,7 @@ class Pass:
             raise
         except (ClusteringOff, UnsupportedTable) as error:
             self._unsupported[step.name] = str(error)
-        except Exception as error:  # one step must not keep the others from running
+        except Exception as error:  # an error of one step must not stop the others
             self._note_failure(error)
 
     def _report(self, steps: Sequence[Step]) -> MaintenanceReport:
@@ -221,24 +242,24 @@ def _is_committed(report: Any) -> bool:
 
 
 def merge(work: Pass, one: Round = merge_round) -> Iterator[Report]:
-    """Merge cold partitions first, once and for all; then the others, hottest first by the plan."""
+    """Merge cold partitions first, to the fewest files. Then merge the others, hottest first by the plan."""
     for cold_only in (True, False):
         if not (yield from work.rounds(partial(one, cold_only=cold_only))):
             return
 
 
 def cluster(work: Pass, one: Round = cluster_round) -> Iterator[Report]:
-    """Cluster, but do not begin too late either."""
+    """Cluster in rounds, none of which begins after the time of merges."""
     report = None
     for report in work.rounds(lambda context, size: one(context, size, most_bytes=work.bytes_left)):
         yield report
     if report and not report.snapshot_ids:
-        # due, and larger than the budget or lost to others: its report says which
+        # work is due but too large for the budget, or conflicted with other writers: the report has the reason
         work.leave()
 
 
 def _cluster(work: Pass) -> Iterable[Report]:
-    """Of a table that nobody wants clustered nothing is left for later."""
+    """Cluster if the table is clustered; otherwise, leave nothing for the next pass."""
     return cluster(work) if wanted_by(work.context.load()) else ()
 
 
@@ -248,14 +269,14 @@ def _expire(context: TableContext, *, dry_run: bool = False) -> ExpiryReport:
 
 
 def _orphans(context: TableContext) -> OrphanReport:
-    """Count orphan files and delete none: no other table has to be loaded, and a note warns of that."""
+    """Count orphan files and delete none. No other table has to be loaded for that, and a note warns of it."""
     search = OrphanSearch(context.handle.name, lambda: context.handle.load().table, context.environment)
     found = search.run(trust_location=True)
     return replace(found, notes=(*found.notes, UNCHECKED)) if found.files_found else found
 
 
 def _once(name: str, job: Callable[..., Any]) -> Step:
-    """A step that commits once."""
+    """Return a step that commits once."""
     return Step(name, lambda context, _: job(context, dry_run=True), lambda work: [work.context.alone(job)])
 
 
@@ -274,15 +295,15 @@ STEPS = (
     _once(EXPIRY, _expire),
     Step(ORPHANS, lambda context, _: _orphans(context), lambda work: [work.context.alone(_orphans)]),
 )
-"""The steps of a pass, in the order that pays."""
+"""The steps of a pass, in the order that saves work."""
 
 
 def plan_pass(context: TableContext, budget_bytes: int | None) -> MaintenancePlan:
-    """What every step would do; one that cannot tell does not keep the others from it."""
+    """Return the effect of every step. A step that cannot be planned does not stop the others."""
     planned, failed = dict[str, Any](), dict[str, str]()
     for step in STEPS:
         try:
             planned[step.name] = step.plan(context, budget_bytes)
-        except Exception as error:  # of a table that the step is refused for, too
+        except Exception as error:  # also if the table does not support the step
             failed[step.name] = said(error)
     return MaintenancePlan(context.handle.name, failed=failed, **planned)

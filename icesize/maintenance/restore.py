@@ -1,13 +1,15 @@
-"""A partition back to what it was at an older snapshot: the files that it had under new names, one OVERWRITE.
+"""Restores a partition to an older snapshot: its old files under new names, in one OVERWRITE.
 
-Files that are still there stay. The others come back under new names, because no path may be removed by one snapshot
-and live in a later one: engines that expire snapshots (Iceberg's Java library) delete what an expired one has removed
-without looking whether it is there again. A copy is made byte for byte, as a data file knows neither its name nor its
-table. It is a new file, so no delete since then reaches it, nor one of then: position deletes name a path, and equality
-deletes have a number. Files that had deletes are written again without the deleted rows.
+Files that are still live stay. The others return under new names, because a path that one snapshot removed must not be
+live in a later one. Engines that expire snapshots (Iceberg's Java library) delete the files that an expired snapshot
+removed, even if they are live again.
 
-The snapshot is tagged while this works, so that no expiry takes its files before they are copied. The commit asserts
-the tag as well as the head that everything was checked on.
+A copy is made byte for byte, because a data file contains neither its own name nor its table. The copy is a new file,
+so no delete applies to it, old or new: position deletes name a path, and equality deletes have a sequence number. Files
+that had deletes are rewritten without the deleted rows.
+
+A tag protects the snapshot during the restore, so that no expiry deletes its files before they are copied. The commit
+requires both the tag and the head on which everything was checked.
 """
 
 from __future__ import annotations
@@ -70,12 +72,12 @@ TAG_PREFIX = "icesize-restore-"
 _TAG_AGE_MS = 86_400_000
 PIECE_BYTES = 8 * 2**20
 END_BYTES = 64 * 2**10
-"""Compared of a file and of its copy, and more if a Parquet footer is longer."""
+"""Bytes at the end of a file that are compared with its copy; more if the Parquet footer is longer."""
 
 
 @dataclass(frozen=True)
 class _Planned:
-    """What a restore does, worked out on a state of the table; `undone` are batches by stream."""
+    """The plan of a restore for one state of the table; `undone` are the batches after the version, by stream."""
 
     work: Restoration
     difference: Difference
@@ -83,15 +85,15 @@ class _Planned:
 
     @classmethod
     def on(cls, current: Current, partition: PartitionKey, snapshot_id: int) -> _Planned:
-        """Work it out; raises what a restore refuses with."""
+        """Plan a restore; raise the error with which it is rejected."""
         work = Restoration(current.name, partition, snapshot_id)
         with readable(current.name):
             difference = work.difference(current.table)
-            # read before anything is committed: an expiry may take the older snapshots meanwhile
+            # read before anything is committed: a concurrent expiry may remove the older snapshots
             return cls(work, difference, _batches_undone(current.table, work.store, partition, difference.version))
 
     def report(self, current: Current, seconds: Mapping[str, float]) -> Report:
-        """What would be done; says so when that is nothing."""
+        """Return the report of a dry run, with a note if there is nothing to do."""
         table, planned = current.table, self.difference
         notes = [*current.warnings]
         if not planned.removed and not planned.brought_back:
@@ -111,15 +113,21 @@ class _Planned:
 def restore(
     context: TableContext, current: Current, partition: PartitionKey, snapshot_id: int, *, dry_run: bool = False
 ) -> Report:
-    """Restore a partition to an earlier version at a snapshot; other partitions stay as they are.
+    """Restore a partition to a snapshot; other partitions do not change.
 
-    A dry run changes nothing, and reports what would be done.
+    A dry run changes nothing, and returns the report that the restore would produce.
 
-    Raises TableError for an unknown snapshot, one without files of the partition, a file that is gone, and deletes that
-    were pending on its files and cannot be applied; UnsupportedTable when the partition spec has changed; RewriteFailed
-    when a copy is not what the original was, or deletes or files with deletes cannot be read; CommitConflict when the
-    partition is not what it was in `current` any more, or others keep committing. Nothing has changed then, the copies
-    are removed, and the tag as far as the catalog lets us. CommitStateUnknown: it may be visible.
+    Raises:
+        TableError: The snapshot is unknown or has no files of the partition, a file is gone, or deletes that were
+            pending on its files cannot be applied.
+        UnsupportedTable: The partition spec has changed.
+        RewriteFailed: A copy differs from its original, or deletes or files with deletes cannot be read.
+        CommitConflict: The partition differs from its state in `current`, or other writers committed first until the
+            deadline.
+        CommitStateUnknown: The restore may be visible.
+
+    After every other error than CommitStateUnknown, nothing has changed. The copies are removed, and so is the tag if
+    the catalog permits it.
     """
     handle, environment, watch = context.handle, context.environment, Stopwatch(context.environment)
     planned, run_id = _Planned.on(current, partition, snapshot_id), environment.new_id()
@@ -128,7 +136,7 @@ def restore(
     report = planned.report(current, watch.seconds)
     if dry_run or not report.partitions_touched:
         return report
-    # all that can fail before anything is written comes before the tag
+    # checks that can fail without writing come before the tag, so that they leave no tag behind
     prefix, tag = f"{stream_hash(run_id)}-0", TAG_PREFIX + run_id
     copies = _copies(current, partition, planned.difference.copied, prefix)
     storage = settings.storage if settings else Storage(current.table.io)
@@ -176,7 +184,7 @@ def _copies(current: Current, partition: PartitionKey, entries: Sequence[Entry],
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A data file as a manifest describes it, and where its copy goes."""
+    """A data file as a manifest describes it, and the path of its copy."""
 
     entry: Entry
     new_path: str
@@ -185,10 +193,10 @@ class Copy:
 def _without_deleted_rows(
     files: Sequence[FileFact], io: FileIO, settings: WriteSettings, owner: Uncommitted
 ) -> tuple[Merged, ...]:
-    """Write each file again without its deleted rows, in threads of this process; of one without any row nothing comes.
+    """Rewrite each file without its deleted rows, in threads of this process.
 
-    The prefix of `owner` begins the names of the new files, but for those of clustered sets. Raises RewriteFailed for a
-    file, or deletes of it, that cannot be read.
+    A file without remaining rows has no output. The names of the new files begin with the prefix of `owner`, except
+    those of clustered sets. Raises RewriteFailed if a file or its deletes cannot be read.
     """
 
     def rewrite(number: int, file: FileFact) -> Rewritten:
@@ -206,7 +214,7 @@ def _overwrite(planned: _Planned, copies: Sequence[Copy], rewrites: Sequence[Mer
 
 
 def _counted(report: Report, made: Overwrite, rewrites: Sequence[Merged]) -> Report:
-    """A forecast with what has become of it; which rows are deleted is known by now."""
+    """Return a forecast with its outcome; the number of deleted rows is exact only now."""
     copied_bytes, work = sum(entry.size_bytes for entry in made.copied), work_of(rewrites)
     known_before = sum(file.deleted_rows for result in rewrites for file in result.inputs)
     deleted = sum(result.rows_deleted for result in rewrites)
@@ -220,11 +228,11 @@ def _counted(report: Report, made: Overwrite, rewrites: Sequence[Merged]) -> Rep
 
 
 def copy_files(io: FileIO, owner: Uncommitted, copies: Sequence[Copy]) -> None:
-    """Make all copies, each checked against what its manifest says; `owner` knows of them from before they exist.
+    """Copy all files and check each copy against its manifest entry; `owner` records the copies before they exist.
 
-    It runs in threads of this process: an object store copies by itself, and elsewhere the bytes go through here piece
-    by piece. Raises TableError for a file that is gone, RewriteFailed for a copy of another size or number of rows, and
-    whatever storage raises.
+    Object stores copy by themselves. In other storage, threads of this process copy the bytes piece by piece. Raises
+    TableError if a file is gone, RewriteFailed for a copy with another size or number of rows, and any error of the
+    storage.
     """
     owner.note(copy.new_path for copy in copies)
     for _ in concurrently(lambda copy: _copy(io, owner, copy), copies):
@@ -237,7 +245,7 @@ def _copy(io: FileIO, owner: Uncommitted, copy: Copy) -> None:
     try:
         _write(io, owner, copy)
     except BaseException:
-        # an interrupt may have left this thread behind, and whoever gave up has looked for the file already
+        # after an interrupt, the caller may have removed the noted files before this thread wrote its own
         owner.delete([copy.new_path])
         raise
 
@@ -256,10 +264,10 @@ def _write(io: FileIO, owner: Uncommitted, copy: Copy) -> None:
 
 
 def _check_end(storage: Storage, entry: Entry, path: str) -> None:
-    """Raise `RewriteFailed` unless a copy ends as its file does, and has its rows: a footer counts all values."""
+    """Raise RewriteFailed unless a copy ends as its original does and has its rows: a footer counts all values."""
     size, is_parquet = entry.size_bytes, entry.file_format == "PARQUET"
     end = storage.tail(entry.path, size, min(size, END_BYTES))
-    # the length of the footer, then four letters
+    # a Parquet file ends with the length of the footer, in 4 bytes, and 4 letters
     footer_bytes = min(size, int.from_bytes(end[-8:-4], "little") + 8) if is_parquet else 0
     if len(end) < footer_bytes:
         end = storage.tail(entry.path, size, footer_bytes)
@@ -273,9 +281,10 @@ def _check_end(storage: Storage, entry: Entry, path: str) -> None:
 
 
 def _copied_by_store(io: FileIO, path: str, new_path: str) -> bool:
-    """Whether an object store that holds both has made the copy; False where there is none, or it cannot.
+    """Let an object store that holds both paths make the copy; return False if there is none, or it fails.
 
-    What hinders it (size, a missing right, no such request) does not matter: reading and writing is tried next.
+    The reason of the failure (size, a missing right, no such request) does not matter, because the caller then reads
+    and writes the file.
     """
     (scheme, bucket, _), (new_scheme, new_bucket, _) = split(path), split(new_path)
     if scheme == "file" or (scheme, bucket) != (new_scheme, new_bucket):
@@ -288,7 +297,7 @@ def _copied_by_store(io: FileIO, path: str, new_path: str) -> bool:
         if isinstance(io, FsspecFileIO):
             fsspec_filesystem(io, path).cp_file(path, new_path)
             return True
-    except Exception as error:  # of whatever the storage is reached by
+    except Exception as error:  # storage libraries have no common error class
         LOG.info("%s does not copy %s by itself (%s); it is read and written", scheme, path, brief(error))
     return False
 
@@ -298,7 +307,7 @@ def _make(current: Current, owner: Uncommitted, copies: Sequence[Copy]) -> None:
         copy_files(current.table.io, owner, copies)
     except IcesizeError:
         raise
-    except Exception as error:  # of whatever the storage is reached by
+    except Exception as error:  # storage libraries have no common error class
         raise TableError(
             f"Cannot restore a partition of '{current.name}': a file could not be copied ({brief(error)}); nothing was "
             "changed",
@@ -309,18 +318,18 @@ def _make(current: Current, owner: Uncommitted, copies: Sequence[Copy]) -> None:
 def _untag(handle: TableHandle, current: Current, tag: str, environment: Environment) -> None:
     try:
         submit.change(handle, current, _untagged(environment.new_id(), tag), environment)
-    except Exception as error:  # must not hide why the restore failed; the tag has an age after which expiry removes it
+    except Exception as error:  # must not hide the error of the restore; expiry removes the tag by its age
         LOG.warning(
             "could not remove tag %s of %s (%s); the next expiry after a day will", tag, current.name, brief(error)
         )
 
 
 def _tagged(run_id: str, tag: str, snapshot_id: int, now_ms: Callable[[], int]) -> MetadataChange[bool]:
-    """The change that holds the snapshot: a tag that any engine's expiry removes a day after a crash."""
+    """Return the change that protects the snapshot with a tag. Any engine's expiry removes it a day after a crash."""
 
     def build(loaded: Loaded) -> tuple[Staged, bool]:
         snapshot = known_snapshot(loaded.table.metadata, snapshot_id)
-        # a tag is as old as the snapshot that it names
+        # Iceberg measures the age of a tag from the time of its snapshot
         age_ms = max(0, now_ms() - snapshot.timestamp_ms)
         update = SetSnapshotRefUpdate(
             ref_name=tag, type=SnapshotRefType.TAG, snapshot_id=snapshot_id,
@@ -333,7 +342,7 @@ def _tagged(run_id: str, tag: str, snapshot_id: int, now_ms: Callable[[], int]) 
 
 
 def _untagged(run_id: str, tag: str) -> MetadataChange[bool]:
-    """The change that lets the snapshot go after a restore that failed."""
+    """Return the change that removes the tag after a failed restore."""
 
     def build(loaded: Loaded) -> tuple[Staged, bool]:
         held = loaded.table.metadata.refs[tag].snapshot_id
@@ -350,7 +359,7 @@ def _may_be_left(tag: str) -> str:
 
 @dataclass(frozen=True)
 class _Restore(Step):
-    """The step that brings the new files; what was planned is checked again on each state that it is tried on."""
+    """The step that commits the restored files. It checks the plan again on each state that it is tried on."""
 
     tag: str
     planned: _Planned
@@ -361,7 +370,7 @@ class _Restore(Step):
         return self.overwrite.paths
 
     def validate(self, state: Loaded, base: Base, earlier: Collection[str]) -> Kept:
-        """Raise what `difference` raises on the state that is committed to, and for what is new."""
+        """Raise the errors of `difference` on the state to commit to, and CommitConflict if its result has changed."""
         table, work = state.table, self.planned.work
         opening.check_supported(table)
         if not work.difference(table).same_as(self.planned.difference):
@@ -389,7 +398,7 @@ class _Restore(Step):
 
 
 def _consequences(table: Table, planned: _Planned, snapshot_ids: Sequence[int]) -> list[str]:
-    """What a person has to know: readers that stop, and rows of streams that nobody will write again."""
+    """Return notes for the user: readers that stop, and rows of streams that will not be delivered again."""
     notes = [
         f"stream readers of this table stop at snapshot {snapshot_id}, an overwrite (Spark continues with "
         "'streaming-skip-overwrite-snapshots')"
@@ -414,7 +423,7 @@ def _consequences(table: Table, planned: _Planned, snapshot_ids: Sequence[int]) 
 def _batches_undone(
     table: Table, store: ManifestStore, partition: PartitionKey, version: Snapshot
 ) -> dict[str, list[int]]:
-    """By stream the batches that brought rows into the partition after the version."""
+    """Return, by stream, the batches that added rows to the partition after the version."""
     ages = {s.snapshot_id: age_of(s) for s in table.metadata.snapshots}
     run_id = summary_of(version, RUN_ID)
     same_commit = (s for s in table.metadata.snapshots if run_id is not None and summary_of(s, RUN_ID) == run_id)
@@ -422,7 +431,7 @@ def _batches_undone(
     known = versions(table.metadata, table.io, store, partition)
     batches: dict[str, list[int]] = {}
     for newer, older in zip_longest(known, known[1:]):
-        # merges of a batch may touch partitions that it has no rows for
+        # the merges of a batch may touch partitions to which it added no rows
         brought_rows = older is None or newer.rows > older.rows
         if ages[newer.snapshot_id] > age and brought_rows and newer.stream_id is not None:
             batches.setdefault(newer.stream_id, []).append(newer.batch_id or 0)

@@ -1,4 +1,4 @@
-"""Whether a partition can be what it was at an older snapshot, and what has to change for it. Changes nothing."""
+"""Checks whether a partition can be restored to an older snapshot, and plans the changes. Changes nothing."""
 
 from __future__ import annotations
 
@@ -35,13 +35,15 @@ _WHY = {
 
 @dataclass(frozen=True)
 class Difference:
-    """What has to go from the head, of which files of the version copies have to come, and which are `rewritten`: their
-    deletes cannot apply to a new file, so they come back without the deleted rows. With the rows in all data files of
-    the partition before and after, as far as that is known before deletes are read. `deletes` may apply in the
-    partition now.
+    """The changes of a restore: files to remove from the head, to copy from the version, and to rewrite.
 
-    Where a path would go and stay as well, as one that is listed twice and was once, all its listings go and those that
-    stay are copied: engines that expire snapshots delete a file that any of them has removed.
+    `rewritten` files have deletes that cannot apply to a new file, so they return without the deleted rows.
+    `rows_before` and `rows_after` are the rows in all data files of the partition, as far as known before deletes are
+    read. `deletes` may apply in the partition now.
+
+    A table may list a path twice that it listed once before, so that the path would be removed and stay. Then all its
+    listings are removed, and those to keep are copied. Engines that expire snapshots delete a file that any listing
+    removed.
     """
 
     version: Snapshot
@@ -54,11 +56,11 @@ class Difference:
 
     @property
     def brought_back(self) -> int:
-        """Files of the version that come back, at most: one may have no row left."""
+        """The most files of the version that return; a rewritten one may have no row left."""
         return len(self.copied) + len(self.rewritten)
 
     def same_as(self, other: Difference) -> bool:
-        """Whether both make the same of the partition: it has not changed in between."""
+        """Return True if both have the same effect, so that the partition has not changed in between."""
         mine, theirs = (
             (*(Counter(map(_identity, files)) for files in (each.removed, each.copied, each.rewritten)), each.deletes)
             for each in (self, other)
@@ -67,12 +69,12 @@ class Difference:
 
 
 def _identity(file: Entry | DeleteFile | FileFact) -> _Identity:
-    """A file and its data sequence number, which decides on the deletes that apply to it."""
+    """Return the path of a file and its data sequence number, which decides which deletes apply to it."""
     return file.path, file.sequence_number
 
 
 def _parted(files: Iterable[FileFact], others: Iterable[FileFact]) -> tuple[list[FileFact], list[FileFact]]:
-    """Files that the others have too, and those that they do not have; a table may list one file twice."""
+    """Split files into those that are also in `others`, and the rest; a table may list one file twice."""
     left = Counter(map(_identity, others))
     common, surplus = [], []
     for file in files:
@@ -85,14 +87,14 @@ def _parted(files: Iterable[FileFact], others: Iterable[FileFact]) -> tuple[list
 
 
 def _hits(deletes: Iterable[DeleteFile], file: FileFact) -> frozenset[_Identity]:
-    """Those of the delete files that hit rows of a data file, or may."""
+    """Return the delete files that apply, or may apply, to a data file."""
     return frozenset(_identity(delete) for delete in deletes if may_hit(delete, file))
 
 
 class Restoration:
-    """What restoring one partition means on some state of the table, and whether it may be done.
+    """Plans the restore of one partition on states of the table, and checks that it is allowed.
 
-    The store reads each manifest once, however many states are looked at.
+    The store reads each manifest once, even if several states are planned.
     """
 
     def __init__(self, table_name: str, partition: PartitionKey, snapshot_id: int) -> None:
@@ -102,11 +104,11 @@ class Restoration:
         self.store: ManifestStore = ManifestStore()
 
     def label(self, table: Table) -> str:
-        """The partition as people write it."""
+        """Return the partition as messages print it."""
         return f"'{Labels(table.metadata).of(self.partition)}'" if self.partition.values else "the partition"
 
     def difference(self, table: Table) -> Difference:
-        """What has to change; raises TableError or UnsupportedTable when that must not be done."""
+        """Return the necessary changes; raise TableError or UnsupportedTable if they are not allowed."""
         metadata = table.metadata
         version, head = known_snapshot(metadata, self.snapshot_id), head_snapshot(metadata)
         if self.partition.spec_id != metadata.default_spec_id:
@@ -141,7 +143,7 @@ class Restoration:
         )
 
     def cannot(self, table: Table) -> str:
-        """How the message of a refusal begins."""
+        """Return the beginning of the message of a rejection."""
         return f"Cannot restore {self.label(table)} of '{self._name}' to snapshot {self.snapshot_id}"
 
     def _files(self, io: FileIO, snapshot: Snapshot | None) -> list[FileFact]:
@@ -150,7 +152,7 @@ class Restoration:
         return [file for facts in listed for file in facts.files(facts.in_partition(self.partition))]
 
     def _entries(self, io: FileIO, version: Snapshot, files: Sequence[FileFact]) -> tuple[Entry, ...]:
-        """What the version's manifests say of these files, whole: a copy is described by the same bytes."""
+        """Return the manifest entries of these files in the version, complete: a copy has the same bytes."""
         wanted, found = {file.path for file in files}, dict[str, Entry]()
         for manifest in manifests_of(version, io).data:
             spec_id = manifest.partition_spec_id
@@ -164,7 +166,7 @@ class Restoration:
         return DeleteIndex.of(self.store, table.io, manifests, table.metadata.specs())
 
     def _check_specs(self, table: Table, version: Snapshot, head: Snapshot | None) -> None:
-        """Files of other specs are the same: rows of the partition may have moved between them and it."""
+        """Check that files of other specs are the same: rows may have moved between them and the partition."""
         then, now = (self._of_other_specs(table.io, snapshot) for snapshot in (version, head))
         old, new = (
             {
@@ -182,12 +184,12 @@ class Restoration:
             )
 
     def _of_other_specs(self, io: FileIO, snapshot: Snapshot | None) -> dict[str, ManifestFile]:
-        """Data manifests of other partition specs, by path."""
+        """Return the data manifests of other partition specs, by path."""
         data = manifests_of(snapshot, io).data
         return {m.manifest_path: m for m in data if m.partition_spec_id != self.partition.spec_id}
 
     def _check_rewritten(self, table: Table, files: Sequence[FileFact]) -> None:
-        """The deletes that were pending on files that come back can be applied to them."""
+        """Check that the deletes pending on files that return can be applied to them."""
         if bad := [file for file in files if file.obstacle is not None]:
             why = " or ".join(sorted({_WHY[file.obstacle] for file in bad if file.obstacle}))
             raise TableError(
@@ -199,7 +201,7 @@ class Restoration:
     def _check_other_listings(
         self, table: Table, head: Snapshot | None, now: Sequence[FileFact], removed: Sequence[FileFact]
     ) -> None:
-        """No file that goes is listed in another partition, too: it would be removed and live."""
+        """Check that no file to remove is listed in another partition: it would be removed and live."""
         listed = (self.store.facts(table.io, manifest).paths() for manifest in manifests_of(head, table.io).data)
         every = Counter(path for paths in listed for path in paths)
         beside = {path for path, count in Counter(file.path for file in now).items() if every[path] > count}
@@ -210,11 +212,11 @@ class Restoration:
             )
 
     def _check_files(self, table: Table, files: Collection[str]) -> None:
-        """Every file to be read is on storage."""
+        """Check that every file to read exists in storage."""
         paths = sorted(files)
         try:
             gone = missing_files(table.io, paths)
-        except Exception as error:  # of whatever storage it is
+        except Exception as error:  # storage libraries have no common error class
             raise TableError(
                 f"{self.cannot(table)}: the storage does not report whether its files exist ({brief(error)})",
                 table=self._name,

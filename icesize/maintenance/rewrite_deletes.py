@@ -1,6 +1,6 @@
-"""Many delete files into few, where data files stay as they are: their deleted rows are named anew by position.
+"""Rewrites many delete files into few position delete files; data files do not change.
 
-One commit for each round of partitions, which changes no row and no data file.
+Each round of partitions is one commit, which changes no row and no data file.
 """
 
 from __future__ import annotations
@@ -30,18 +30,29 @@ from icesize.table.records.ledger import stream_hash
 from icesize.table.state.handle import Current
 
 _ROUND = 8
-"""Times `WorkLimits.round_bytes` of data files that one round is about: of their bytes few are read, if any."""
+"""Bytes of data files in one round, in units of `WorkLimits.round_bytes`: few of these bytes are read, if any."""
 
 
 @dataclass(frozen=True)
 class DeletesReport(Result):
-    """Outcome of putting delete files together; without `snapshot_ids` there was nothing to do, or nothing landed.
+    """Outcome of a rewrite of delete files.
 
-    A `dry_run` counts nothing but data files.
-
-    `files_removed` delete files went, `files_added` with `bytes_written` bytes and `rows` deleted rows took their
-    place. They are about `data_files`, which stay as they are. `conflicts` are sentences about partitions that were
-    lost to other writers, `notes` about those that cannot be done.
+    Attributes:
+        table: The full name of the table.
+        snapshot_ids: The snapshots that the call committed; empty if there was nothing to do, or if nothing was
+            committed.
+        operations: The operation of each of these snapshots.
+        data_files: Data files whose deletes were rewritten. These files do not change. It is the only count of a dry
+            run.
+        files_removed: Delete files removed.
+        files_added: Delete files that replaced them.
+        rows: Deleted rows in the new delete files.
+        bytes_written: Bytes of the new delete files.
+        dry_run: True if the call only planned the rewrite.
+        conflicts: Sentences about partitions that were dropped because of other writers.
+        notes: Sentences about partitions whose delete files cannot be rewritten, and warnings about the table's
+            settings.
+        seconds: Seconds of each phase, and `total`.
     """
 
     table: str = ""
@@ -61,12 +72,12 @@ class DeletesReport(Result):
 def rewrite_deletes(
     context: TableContext, *, dry_run: bool = False, only: Collection[PartitionKey] | None = None
 ) -> DeletesReport:
-    """Put delete files together in every partition, or `only` in some, where that is due and cheaper than rewriting
-    data files.
+    """Rewrite delete files in every partition, or in those of `only`.
 
-    A partition whose delete files cannot be read stays as it is, and the report notes it, and what an error of a later
-    round leaves. Raises UnsupportedTable, TableError, CommitConflict (nothing is visible), or CommitStateUnknown with
-    the attribute `report` of the rounds before.
+    A partition is rewritten if that is due, and costs less than a rewrite of its data files. A partition whose delete
+    files cannot be read does not change. The report notes it, and also the work that remains after an error of a later
+    round. Raises UnsupportedTable, TableError, CommitConflict (nothing is visible), or CommitStateUnknown with the
+    attribute `report` of the rounds before.
     """
     watch = Stopwatch(context.environment)
     selection = context.select()
@@ -130,7 +141,7 @@ def _counted(report: DeletesReport, outcome: CommitOutcome) -> DeletesReport:
 def _written(
     rewrites: Mapping[int, DeleteRewrite], settings: WriteSettings, owner: Uncommitted
 ) -> dict[int, RewrittenDeletes | MergeFailure]:
-    """What became of each; one that fails keeps no other from being done."""
+    """Return the result of each rewrite. A rewrite that fails does not stop the others."""
     found = dict[int, RewrittenDeletes | MergeFailure]()
     spare = workers() // len(rewrites)
 

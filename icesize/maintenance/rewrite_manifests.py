@@ -1,4 +1,4 @@
-"""Fewer manifests for the same files: one REPLACE that changes no row and no file."""
+"""Merges manifests, in one REPLACE that changes no row and no file."""
 
 from __future__ import annotations
 
@@ -15,9 +15,17 @@ from icesize.table.manifests.lists import manifests_in
 
 @dataclass(frozen=True)
 class ManifestReport(Result):
-    """Outcome of rewriting manifests; `snapshot_id` is None when nothing was worth it, and after a dry run.
+    """Outcome of a rewrite of manifests.
 
-    Manifests are all of the current snapshot, those of delete files included; `entries` were copied.
+    Attributes:
+        table: The full name of the table.
+        snapshot_id: The snapshot of the commit; None if no rewrite was worth it, or after a dry run.
+        manifests_before: Manifests of the snapshot before, those of delete files included.
+        manifests_after: Manifests of the snapshot after.
+        entries: Entries copied.
+        dry_run: True after a dry run that found manifests to merge.
+        notes: Warnings about the table's settings.
+        seconds: Seconds of each phase, and `total`.
     """
 
     table: str = ""
@@ -33,16 +41,15 @@ class ManifestReport(Result):
 
     @property
     def snapshot_ids(self) -> tuple[int, ...]:
-        """The snapshot, as every report of a commit names its own."""
+        """The snapshot as a tuple, as in every report of a commit."""
         return () if self.snapshot_id is None else (self.snapshot_id,)
 
 
 def rewrite_manifests(context: TableContext, *, dry_run: bool = False) -> ManifestReport:
-    """Put small data manifests together, sorted by partition, in one commit of metadata only.
+    """Merge small data manifests, sorted by partition, in one commit of metadata only.
 
-    A dry run encodes them, too, to count them, and writes nothing.
-
-    Raises UnsupportedTable, TableError, CommitConflict (nothing is visible) or CommitStateUnknown.
+    A dry run encodes the new manifests, too, to count them, and writes none. Raises UnsupportedTable, TableError,
+    CommitConflict (nothing is visible) or CommitStateUnknown.
     """
     current, watch = context.load(), Stopwatch(context.environment)
     outcome = context.commit(current, RewriteManifests(), "rewriting manifests again is safe", dry_run=dry_run)

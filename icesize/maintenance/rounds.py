@@ -1,4 +1,4 @@
-"""One plan carried out in several rounds, each with a commit: what one round has, and what all came to."""
+"""Runs one plan in several rounds, each with a commit, and combines their reports."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from icesize.units import DURATION_EXAMPLES, SIZE_EXAMPLES, bytes_of, format_byt
 
 @dataclass(frozen=True)
 class Budget:
-    """What a call may cost: bytes to rewrite, and seconds after which nothing more is begun; None is no bound.
+    """The limits of a call: bytes to rewrite, and seconds after which no new work begins; None for no limit.
 
-    Raises ValueError for less than nothing.
+    Raises ValueError for negative values.
     """
 
     size_bytes: int | None = None
@@ -27,7 +27,7 @@ class Budget:
 
     @classmethod
     def of(cls, size: int | str | None = None, duration: float | str | None = None) -> Budget:
-        """Return the budget of numbers or of text, such as `20GiB` and `25m`. Raises ValueError for other text."""
+        """Return the budget of numbers or strings, such as `20GiB` and `25m`. Raises ValueError for other strings."""
         size_bytes = None if size is None else bytes_of(size)
         seconds = None if duration is None else seconds_of(duration)
         if size_bytes is None and size is not None:
@@ -43,7 +43,7 @@ class Budget:
 
 
 def noting_rounds(plan: Plan, most_bytes: int | None) -> Plan:
-    """The plan with a note where it is more than is committed at once."""
+    """Return the plan, with a note if it needs more than one commit."""
     if most_bytes is None or plan.bytes_to_write <= most_bytes:
         return plan
     hint = (
@@ -57,8 +57,10 @@ S = TypeVar("S", bound=MergeTask | DeleteRewrite)
 
 
 def rounds_of(groups: Sequence[S], most_bytes: int | None) -> Iterator[tuple[S, ...]]:
-    """The groups of each round, in their order: as many as its bytes pay for (None: all), at least one if there are
-    any."""
+    """Yield the groups of each round, in their order, at least one round.
+
+    A round has as many groups as `most_bytes` allows (None: all), but at least one if there are any.
+    """
     taken: list[S] = []
     taken_bytes = 0
     for group in groups:
@@ -73,10 +75,10 @@ def rounds_of(groups: Sequence[S], most_bytes: int | None) -> Iterator[tuple[S, 
 def as_they_are(
     whole: Plan, groups: Iterable[MergeTask], layout: Layout, files: Iterable[FileFact]
 ) -> tuple[Plan, tuple[str, ...]]:
-    """The part of a plan that has these groups, on the table as it is now, and sentences about groups that are left
-    out of it: another writer has taken some of their input files, or deleted rows of them.
+    """Return the part of a plan with these groups, for the current table, and sentences about dropped groups.
 
-    `files` are those of now that may be among them. The commit looks only for what changed after `layout`.
+    A group is dropped if another writer has removed some of its input files, or deleted rows of them. `files` are the
+    current files that may be among the inputs. The commit only checks for changes after `layout`.
     """
     facts = {file.path: file for file in files if file.obstacle is None}
     kept, lost = list[MergeTask](), list[str]()
@@ -92,11 +94,11 @@ def as_they_are(
 
 
 class RoundsEnd(Exception):
-    """No further round can be made; the text is the reason."""
+    """No further round is possible; the text is the reason."""
 
 
 class Noting(Protocol):
-    """A report with sentences."""
+    """A report with conflicts and notes."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
@@ -112,14 +114,14 @@ R = TypeVar("R", bound=Noting)
 
 
 def can_end(error: Exception) -> bool:
-    """Return whether a report of what was committed before this error can name it: it is no mistake in icesize."""
+    """Return True if a report of the earlier commits can contain this error: it is no defect of icesize."""
     return isinstance(error, (IcesizeError, RoundsEnd)) or is_from_outside(error)
 
 
 def ended_by(end: Exception, report: R, left: str = "") -> R:
-    """Return the report of what was committed before an error, with a sentence about the error, which `left` begins.
+    """Return the report of the commits before an error, with a sentence about the error. `left` begins that sentence.
 
-    Raises an error of unknown outcome, with `report` as an attribute if anything was committed.
+    Raises CommitStateUnknown instead if that is the error, with `report` as an attribute if anything was committed.
     """
     why = end if isinstance(end, RoundsEnd) else said(end)
     if isinstance(end, CommitStateUnknown):
@@ -138,12 +140,15 @@ def carried_out(
     together: Callable[[Sequence[R]], R],
     what: str = "merge",
 ) -> R:
-    """Call `run` with the groups of each round, True for the first, and return what the rounds came to, `together`.
+    """Call `run` with the groups of each round, and return the reports combined by `together`.
 
-    The first round works on the state that was planned on, each further one on the table as it is then. A round of
-    which every rewrite fails keeps no other from being made, and is the first thing that the report notes; raises
-    RewriteFailed when there is no other. If `run` raises another error after the first report, of icesize or from
-    outside, or RoundsEnd, the rounds end by `ended_by`, and the report has how many rewrites (`what`) are left.
+    The second argument of `run` is True for the first round. The first round uses the state that was planned on; each
+    further round uses the table's state at that time.
+
+    A round in which every rewrite fails does not stop the others, and its error is the first note of the report. If no
+    other round has a report, that RewriteFailed is raised. `run` may also raise RoundsEnd, or, after the first report,
+    another error of icesize or from outside. Then the rounds end as in `ended_by`, and the report has the number of
+    remaining rewrites (`what`).
     """
     done, failed = list[R](), list[RewriteFailed]()
     ended: tuple[Exception, str] | None = None

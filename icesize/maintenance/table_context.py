@@ -1,4 +1,4 @@
-"""What every job of maintenance works with: a table, the environment, and who moves the bytes."""
+"""The context of every maintenance job: a table, the environment, and the engine that rewrites files."""
 
 from __future__ import annotations
 
@@ -30,15 +30,18 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 Advance = Callable[[int], None]
-"""Gets the number of bytes that are done in addition, from several threads: a whole group of files, or a part."""
+"""Called with the bytes of a plan that are done: of a whole group of files, or of a part of it. Threads may call it."""
 
 MAX_REASONS = 3
-"""Groups whose reasons an error tells: a storage that is full or away gives each of thousands the same."""
+"""Groups whose reasons an error message lists. If storage is full or unavailable, thousands have the same reason."""
 
 
 @dataclass(frozen=True)
 class ClusterWork:
-    """Groups whose rows are to be written in `order`, each under file names with its own prefix; both by number."""
+    """Groups of files whose rows are written in `order`; each group has its own prefix of file names.
+
+    `groups` and `prefixes` are keyed by the number of the group.
+    """
 
     groups: Mapping[int, MergeTask]
     prefixes: Mapping[int, str]
@@ -48,34 +51,34 @@ class ClusterWork:
 
 
 class Engine(Protocol):
-    """Who rewrites files: threads of this process, or Spark. The result of each group is known by its number."""
+    """Rewrites files, in threads of this process or in Spark. Results are keyed by the number of their group."""
 
     @property
     def most_bytes(self) -> int | None:
-        """Bytes that it rewrites before they are committed; None for no bound."""
+        """Bytes that the engine rewrites before they are committed; None for no limit."""
 
     def merge(
         self, groups: Mapping[int, MergeTask], settings: WriteSettings, owner: Uncommitted, advance: Advance
     ) -> Results:
-        """Merge each group's files, into files that `owner` knows of."""
+        """Merge the files of each group into files that `owner` records."""
 
     def cluster(self, work: ClusterWork, advance: Advance) -> Results:
-        """Write each group's rows in the order wanted."""
+        """Write the rows of each group in the requested order."""
 
     def refresh(self, handle: TableHandle) -> None:
-        """Make later queries of this engine see what was committed."""
+        """Make later queries of this engine see the commit."""
 
 
 @dataclass(frozen=True)
 class InThisProcess:
-    """The engine where there is no Spark: threads of this process."""
+    """The engine without Spark: threads of this process."""
 
     most_bytes: int
 
     def merge(
         self, groups: Mapping[int, MergeTask], settings: WriteSettings, owner: Uncommitted, advance: Advance
     ) -> Results:
-        from icesize.parquet.rewriting.threads import merge_in_threads  # with all ways to merge
+        from icesize.parquet.rewriting.threads import merge_in_threads  # slow: imports all ways to merge
 
         return merge_in_threads(groups, settings, owner, progress=advance)
 
@@ -85,12 +88,12 @@ class InThisProcess:
         return cluster_in_threads(work.groups, work.prefixes, work.order, work.settings, work.owner, progress=advance)
 
     def refresh(self, handle: TableHandle) -> None:
-        """Every query here loads the table by itself."""
+        """Do nothing: each query in this process loads the table itself."""
 
 
 @dataclass(frozen=True)
 class Selection:
-    """A loaded table and the partitions that a filter takes; `notes` are sentences about what it left out."""
+    """A loaded table and the partitions that a filter selects; `notes` are sentences about omitted ones."""
 
     current: Current
     layout: Layout
@@ -98,13 +101,13 @@ class Selection:
     notes: tuple[str, ...] = ()
 
     def noted(self, plan: Plan) -> Plan:
-        """The plan with what the table's settings and the filter make worth knowing, each sentence once."""
+        """Return the plan with the notes of the table's settings and of the filter, without duplicates."""
         return replace(plan, notes=tuple(dict.fromkeys((*self.current.warnings, *self.notes, *plan.notes))))
 
 
 @dataclass(frozen=True)
 class TableContext:
-    """One table to maintain, with the engine that does it; `lock` is held by what changes the table."""
+    """A table to maintain and the engine that does the work; calls that change the table hold `lock`."""
 
     handle: TableHandle
     environment: Environment
@@ -112,16 +115,16 @@ class TableContext:
     lock: RLock = field(default_factory=RLock, compare=False, repr=False)
 
     def alone(self, job: Callable[Concatenate[TableContext, P], T], *args: P.args, **options: P.kwargs) -> T:
-        """Run a job on this table while no other thread runs one; what looks at the table only does not wait."""
+        """Run a job on this table while no other thread runs one. Calls that only read the table do not wait."""
         with self.lock:
             return job(self, *args, **options)
 
     def load(self) -> Current:
-        """The table now; a catalog that does not answer is asked again for a while."""
+        """Return the current table; retry for a while if the catalog does not respond."""
         return self.handle.load(self.environment)
 
     def select(self, where: Where = None, current: Current | None = None) -> Selection:
-        """The partitions that match `where` as a whole, of the table as it is now or as `current` has it."""
+        """Return the partitions whose rows all match `where`, of the table in `current` or in its newest state."""
         current = current or self.load()
         metadata, io = current.table.metadata, current.table.io
         chosen = partition_filter(metadata, where)
@@ -132,7 +135,7 @@ class TableContext:
         return Selection(current, layout, chosen, notes)
 
     def commit(self, current: Current, step: Step, again: str, *, dry_run: bool) -> CommitOutcome:
-        """Commit one step that adds no files, as `submit.commit_step`; later queries see it."""
+        """Commit one step that adds no files, as `submit.commit_step` does; make later queries see it."""
         outcome = commit_step(self.handle, current, step, self.environment, again=again, dry_run=dry_run)
         return outcome if dry_run else self.refresh(outcome)
 
@@ -152,19 +155,19 @@ class TableContext:
         return advance
 
     def affordable(self, budget_bytes: int) -> int:
-        """What of a budget the engine rewrites at once."""
+        """Return the bytes of a budget that the engine rewrites before one commit."""
         return budget_bytes if self.engine.most_bytes is None else min(budget_bytes, self.engine.most_bytes)
 
     def refresh(self, report: T) -> T:
-        """Return a report, after the engine was made to see what was committed."""
+        """Make the engine see the commit; return the report."""
         self.engine.refresh(self.handle)
         return report
 
     def report(self, outcome: Outcome, what: str, changed: Sequence[str] = ()) -> Report:
-        """The report of `what` was asked for; later queries see what was committed.
+        """Return the report of the operation `what`, and make later queries see its commit.
 
-        Raises RewriteFailed when every merge failed: for who asked for this one thing a report of it would look as if
-        there had been nothing to do. `changed` are sentences about what was done to the table before that, and stays.
+        `changed` are sentences about earlier changes to the table, which stay. Raises RewriteFailed if every merge
+        failed, because its report would look as if there had been nothing to do.
         """
         if outcome.written and not outcome.written.merges.merged and (why := outcome.written.merges.failed):
             more = f"; and {len(why) - MAX_REASONS:,} more" if len(why) > MAX_REASONS else ""

@@ -1,9 +1,9 @@
 """Merges and clustering of one stream beside its batches: `merge="async"`, `cluster="async"`.
 
-Each committed batch *triggers* them. A thread lives while there is something to look at: it loads the newest state
-with a handle of its own, plans, merges and commits one REPLACE, then looks whether it was triggered meanwhile, however
-often. Partitions that lately got rows are kept at k small files, those gone cold are finished. Nothing here fails a
-batch: what went wrong is told in the report of the next one.
+Each committed batch *triggers* them. A thread runs while there is work. It loads the newest state with its own handle,
+plans, merges and commits one REPLACE. If any batch triggered it during that cycle, it runs one more cycle for all of
+them. Partitions with recent rows keep at most `max-small-files` small files; cold ones are merged to the fewest files.
+An error here never fails a batch: the report of the next batch contains it.
 """
 
 from __future__ import annotations
@@ -42,26 +42,28 @@ from icesize.table.state.handle import Current, TableHandle
 LOG = logging.getLogger("icesize")
 
 EXIT_SECONDS = 60.0
-"""Longest wait for a run when the interpreter ends: as long as a call to a catalog that does not answer takes."""
+"""Longest wait for a run when the interpreter exits: the time limit of a call to a catalog that does not respond."""
 
 
 class Stopped(Exception):
-    """The run was stopped, or Spark was: it ends without a commit and without its files."""
+    """The run or Spark was stopped: the run ends without a commit, and its files are removed."""
 
 
 MERGE, CLUSTER, EXPIRE = "merge", "clustering", "expiry"
 
 _BACKOFF_KEYS = {MERGE: PartitionKey(-1), CLUSTER: PartitionKey(-2)}
-"""Keys of the table as a whole where partitions back off; no partition spec has these numbers. Clustering that fails,
-as where the table does not say by what, must not keep merges waiting."""
+"""Keys under which a whole task backs off, beside those of partitions; no partition spec has these numbers.
+
+Each task has its own key, so that failed clustering does not delay merges, for example if the table stores no columns.
+"""
 
 
 @dataclass(frozen=True)
 class Trigger:
-    """The work that a batch hands to the thread of merges, with the table and the session that it belongs to.
+    """The work that a batch passes to the background thread, with its table and its session.
 
-    `handle` is that of the batch: only its names and settings are used. `refresh` makes Spark see a commit. `on_report`
-    is called with the report of each run that did something. The thread of the merges calls both. `tasks` are MERGE,
+    `handle` is that of the batch; only its names and settings are used. `refresh` makes Spark see a commit. `on_report`
+    is called with the report of each run that did something. The background thread calls both. `tasks` are MERGE,
     CLUSTER or both.
     """
 
@@ -78,9 +80,10 @@ class Trigger:
 
 @dataclass(frozen=True)
 class Cycle:
-    """One cycle of the thread: `batches` were committed when it began, `size_bytes` came with those not looked at yet.
+    """One cycle of the thread, with the number of `batches` committed at its start.
 
-    `tag` is that of its Spark jobs; `tasks` are run in this order, each with a commit of its own under `lock`.
+    `size_bytes` are the bytes of the batches that no cycle has covered yet. `tag` is that of its Spark jobs. `tasks`
+    run in this order, each with its own commit under `lock`.
     """
 
     trigger: Trigger
@@ -93,11 +96,11 @@ class Cycle:
     cancelled: threading.Event
 
     def stopped(self) -> bool:
-        """Whether nothing that this cycle makes may become visible any more."""
+        """Return True if no result of this cycle may become visible any more."""
         return self.cancelled.is_set() or is_gone(self.trigger.spark)
 
     def merge(self, handle: TableHandle) -> Outcome:
-        """What was done. Raises Stopped, or whatever kept it from being done."""
+        """Run merges and return their outcome. Raises Stopped, or the error that prevented them."""
         trigger, spark, environment = self.trigger, self.trigger.spark, self.trigger.environment
         current = self._begin(handle, "merges", "merge in")
         policy = current.policy
@@ -118,7 +121,7 @@ class Cycle:
         )  # fmt: skip
 
     def cluster(self, handle: TableHandle) -> Outcome | None:
-        """The same for clustering; None when nothing was due."""
+        """Run one pass of clustering and return its outcome; None if nothing was due."""
         spark, environment = self.trigger.spark, self.trigger.environment
         current = self._begin(handle, "clustering", "cluster")
         return cluster_beside_stream(
@@ -128,8 +131,9 @@ class Cycle:
         )  # fmt: skip
 
     def _begin(self, handle: TableHandle, what: str, verb: str) -> Current:
-        """The table as it is now; jobs of this thread get a tag and a description of their own and, where there are
-        pools, that of the query. They are not in its job group: a query that ends does not take them along.
+        """Return the current table; give the Spark jobs of this thread a tag, a description and the query's pool.
+
+        The jobs are not in the query's job group, so that they continue when the query ends.
         """
         failpoints.reach("background")
         trigger, context = self.trigger, self.trigger.spark.sparkContext
@@ -142,7 +146,7 @@ class Cycle:
         return current
 
     def _wait(self, seconds: float) -> None:
-        """For a catalog that does not answer; raises Stopped where somebody waits for this to end."""
+        """Wait for a catalog that does not respond; raise Stopped if this cycle must stop."""
         if not self.stopped():
             self.trigger.environment.sleep(seconds)
         if self.stopped():
@@ -150,14 +154,14 @@ class Cycle:
 
     @contextmanager
     def _committing(self) -> Iterator[None]:
-        """The commit of a run: not while a batch commits, and not once the run was stopped."""
+        """Hold the lock of the commit: not while a batch commits, and not after the cycle was stopped."""
         with self.lock:
             if self.stopped():
                 raise Stopped
             yield
 
     def _pause(self, seconds: float) -> None:
-        """Wait for another attempt, batches going first; not at all when somebody waits for the run to stop."""
+        """Wait before another attempt, and let batches commit first; do not wait if this cycle must stop."""
         self.lock.release()
         try:
             if not self.stopped():
@@ -167,22 +171,22 @@ class Cycle:
 
 
 def check_same_table(current: Current, table_uuid: str | None, verb: str) -> None:
-    """Raise TableError where a table has taken the name of the one with this UUID (None: any is right)."""
+    """Raise TableError if another table has taken the name of the one with this UUID (None: any table passes)."""
     if table_uuid not in (None, current.uuid):
         raise TableError(f"Cannot {verb} '{current.name}': the table was dropped and recreated")
 
 
 def is_gone(spark: SparkSession) -> bool:
-    """Whether the Spark application has ended."""
+    """Return True if the Spark application has ended."""
     try:
         context = spark.sparkContext._jsc
         return context is None or bool(context.sc().isStopped())
     except Exception:
-        return True  # nobody answers
+        return True  # the JVM does not respond
 
 
 class Background:
-    """The merges of one stream in this process: at most one run at a time. Safe to call from any thread but its own."""
+    """The background runs of one stream in this process, at most one at a time. Threads except its own may call it."""
 
     def __init__(self, commit_lock: threading.Lock) -> None:
         self._commit_lock = commit_lock
@@ -192,7 +196,7 @@ class Background:
         self._newest: Trigger | None = None
         self._due: set[str] = set()
         self._forced = False
-        # batches committed; those that the newest run has before it; those that a finished run has looked at
+        # batches committed, batches before the start of the newest run, batches that a finished run has covered
         self._committed = self._seen = self._looked_at = 0
         self._bytes = 0
         self._notes: list[str] = []
@@ -203,11 +207,10 @@ class Background:
         _all.add(self)
 
     def trigger(self, trigger: Trigger, batches: int = 0, size_bytes: int = 0, expire: bool = False) -> int:
-        """Look at the table, now or when the run in flight has ended; `expire`: and expire snapshots after that.
+        """Start a cycle, now or after the current one; with `expire`, also expire snapshots after it.
 
-        `batches`, none or one, of so many bytes have just been committed.
-
-        Returns how many batches committed here, this one included, no finished run has looked at.
+        `batches` (0 or 1) is the number of batches just committed, with `size_bytes` bytes. Returns the number of
+        batches committed in this process, this one included, that no finished run has covered.
         """
         with self._changed:
             self._newest = trigger
@@ -219,21 +222,21 @@ class Background:
 
     @property
     def lag(self) -> int:
-        """Batches committed here that no finished run has looked at."""
+        """Number of batches committed in this process that no finished run has covered."""
         with self._changed:
             return self._committed - self._looked_at
 
     def take_notes(self) -> tuple[str, ...]:
-        """What runs that ended since the last call had to say, each sentence once."""
+        """Return the notes of the runs that ended since the last call, without duplicates."""
         with self._changed:
             notes = tuple(dict.fromkeys(self._notes))
             self._notes.clear()
             return notes
 
     def drain(self, timeout_seconds: float | None = None) -> Report | None:
-        """Wait until a run has looked at everything committed before this call; returns the last run's report.
+        """Wait until a run has covered everything committed before this call; return the last run's report.
 
-        None when there was no run. Raises TimeoutError; the run then goes on.
+        Returns None if there was no run. Raises TimeoutError; the run then continues.
         """
         with self._changed:
             if self._newest is not None and self._committed > self._seen:
@@ -245,9 +248,9 @@ class Background:
             return self._report
 
     def stop(self, timeout_seconds: float = float("inf")) -> bool:
-        """Stop what runs, remove its files, forget what triggered it; whether it has ended in time.
+        """Stop the current run, remove its files, and forget its triggers; return True if it ended in time.
 
-        A commit under way is finished. The next trigger starts anew.
+        A commit that is already running is finished. The next trigger starts a new run.
         """
         waited = 0.0
         while waited < timeout_seconds:
@@ -274,7 +277,7 @@ class Background:
         except RuntimeError as error:  # no more threads, or the interpreter is ending
             self._notes.append(f"background merge failed: {brief(error)}")
         else:
-            # it waits for the lock that is held here
+            # the new thread waits for the lock that is held here
             self._thread = thread
 
     def _work(self) -> None:
@@ -293,7 +296,7 @@ class Background:
                     self._changed.notify_all()
 
     def _next(self) -> Cycle | None:
-        """What to do now; None, and the thread is nobody's any more, when there is nothing."""
+        """Return the next cycle; if there is none, return None and give up the thread."""
         with self._changed:
             if self._due and self._newest is not None:
                 contested, trigger = self._backoff.next_batch(), self._newest
@@ -314,7 +317,7 @@ class Background:
             return None
 
     def _run(self, cycle: Cycle, task: str) -> bool:
-        """Run one task; whether another may follow it."""
+        """Run one task; return True if another task may follow."""
         try:
             handle = self._own_handle(cycle.trigger)
             outcome = cycle.merge(handle) if task == MERGE else cycle.cluster(handle)
@@ -329,7 +332,7 @@ class Background:
                 self._looked_at = cycle.batches
                 self._bytes -= cycle.size_bytes
             if task == CLUSTER and outcome and outcome.commit.snapshot_ids and not cycle.cancelled.is_set():
-                # what one pass of clustering could not pay for is due in the next
+                # the budget of one pass may leave files, which are due in the next
                 self._due.add(CLUSTER)
         if outcome is not None:
             self._done(cycle, task, outcome)
@@ -376,7 +379,7 @@ class Background:
             cycle.trigger.on_report(report)
 
     def _own_handle(self, trigger: Trigger) -> TableHandle:
-        """A handle for this thread alone; what is known of manifests is shared."""
+        """Return a handle for this thread alone; the cache of manifests is shared."""
         if self._handles is None or self._handles[0] is not trigger.handle:
             theirs = trigger.handle
             catalog = _for_another_thread(theirs.catalog)
@@ -390,7 +393,7 @@ _all: WeakSet[Background] = WeakSet()
 
 @atexit.register
 def _stop_all() -> None:
-    """A run does not outlive the interpreter half done: stopped here, its files are still removed."""
+    """Stop all runs before the interpreter exits, while their files can still be removed."""
     for background in list(_all):
         if not background.stop(EXIT_SECONDS):
             LOG.warning("merges in the background did not end in time; orphan cleanup will find their files")
@@ -399,7 +402,10 @@ def _stop_all() -> None:
 def expiry_note(
     table: str, handle: Callable[[], TableHandle], environment: Environment, commit_lock: threading.Lock
 ) -> str:
-    """Expire snapshots by the table's own rules; what came of it in one line. The batch before it stays committed."""
+    """Expire snapshots by the table's own rules, and return the outcome in one line.
+
+    An error does not affect the batch, which is committed.
+    """
     try:
         return str(expire(handle(), ExpireOptions(), environment, commit_lock=commit_lock))
     except Exception as error:
@@ -408,9 +414,9 @@ def expiry_note(
 
 
 def _for_another_thread(catalog: Catalog) -> Catalog:
-    """A catalog that this thread may use while another uses the one given.
+    """Return a catalog that this thread may use while another thread uses the given one.
 
-    SQLAlchemy's engine, boto3's clients and the connections of an HTTP session serve several threads. A Hive catalog
+    SQLAlchemy's engine, boto3's clients and the connections of an HTTP session support several threads. A Hive catalog
     has one Thrift connection, which each call opens and closes.
     """
     if any(kind.__name__ == "HiveCatalog" for kind in type(catalog).__mro__):

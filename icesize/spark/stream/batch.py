@@ -1,9 +1,9 @@
-"""Takes one batch in, exactly once: plan, run, commit; none of these goes back to one before it.
+"""Commits one batch exactly once: plan, run, commit; no step returns to an earlier one.
 
-Merging is optional at every point: when it fails, is late or loses to another writer it is left out and the rows are
-committed all the same. A commit that lost to others is tried again with the same files. Only where they are of no use
-any more is the batch begun anew: they hold rows of older files that others have changed, or the table has changed so
-that it could not read them.
+Merges are optional in every step. A merge that fails, is late or conflicts with another writer is dropped, and the rows
+are committed without it. A commit that conflicts is retried with the same files. The batch starts again only if its
+files have become useless. Either they contain rows of older files that another writer has changed, or the table has
+changed so that it could not read them.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ from icesize.table.state.concurrent_writers import rolled_back
 from icesize.table.state.handle import Current
 
 OVERWRITES = 3
-"""Times that rows are written for nothing, as others came first; then they are written once more, and only appended."""
+"""Conflicts with other writers after which the rows are written once more, and only appended."""
 
 
 def commit_batch(
     df: DataFrame, source: TableSource, options: SinkOptions, ledger: LedgerEntry | None, state: StreamState
 ) -> Outcome:
-    """Write and commit one batch, exactly once; `ledger` is None for rows that belong to no stream.
+    """Write and commit one batch, exactly once; `ledger` is None for rows without a stream.
 
-    Raises what `docs/promises.md` lists. Nothing is visible then, or after CommitStateUnknown perhaps all of it.
+    Raises the errors in `docs/promises.md`. No row is visible then; after CommitStateUnknown, all may be visible.
     """
     with state.lock:
         failpoints.reach("batch-started")
@@ -68,7 +68,7 @@ def commit_batch(
 
 @contextmanager
 def _kept(df: DataFrame, *, if_dear: bool) -> Iterator[bool]:
-    """A batch that has to be counted is read twice: where that costs, it is kept in the meantime."""
+    """Persist a batch that must be counted, and so is read twice, if it is expensive to read again."""
     if not if_dear or session.is_cheap_to_read_again(df):
         yield False
         return
@@ -80,7 +80,7 @@ def _kept(df: DataFrame, *, if_dear: bool) -> Iterator[bool]:
 
 
 def _until_it_lands(batch: Batch) -> Outcome:
-    """Begin anew when the files that were written are of no use any more, in the end without older files in them."""
+    """Attempt the batch until it is committed; restart it if its files become useless, at last without older files."""
     for _ in range(OVERWRITES):
         try:
             return _once(batch)
@@ -90,7 +90,7 @@ def _until_it_lands(batch: Batch) -> Outcome:
         except RewriteFailed as error:
             if not batch.overwrites or "column" not in error.facts:
                 raise
-            # values of older rows would change, which shows when new ones are written, too
+            # a value of older rows would change, which is detected only when they are written with the new ones
             batch = replace(batch, absorbs=False).after(f"nothing was absorbed: {error}")
     if batch.absorbs:
         batch = replace(batch, absorbs=False).after(f"nothing was absorbed: others came first {OVERWRITES} times")
@@ -129,13 +129,13 @@ def _once(batch: Batch) -> Outcome:
 
 
 def run(planned: BatchPlan, owner: Uncommitted) -> WrittenBatch | None:
-    """Write the rows and merge; None when there turn out to be no rows. Nothing runs any more when it is over.
+    """Write the rows and merge; return None if the batch has no rows. No work continues after the return.
 
-    Merging is optional: what fails or is late is left out. Raises SchemaMismatch or RewriteFailed for the rows.
+    Merges are optional: one that fails or is late is dropped. Raises SchemaMismatch or RewriteFailed for the rows.
     """
     batch, settings, write_plan = planned.fitted.batch, planned.fitted.settings, planned.write_plan
     with MergeRun(batch.spark, settings, owner, batch.options.environment) as merging:
-        # what begins together with the write
+        # these merges start together with the write
         begun = dict(enumerate(planned.begun.merges if planned.begun else ()))
         before_job = session.wait_for_a_job if write_plan.fetched is None else None
         merging.start(begun, before_job, Cores(tasks=write_plan.merge_tasks))
@@ -174,7 +174,7 @@ def _nothing(batch: Batch, current: Current) -> Outcome:
 
 
 def _learned(planned: BatchPlan, written: WrittenBatch, commit: CommitOutcome, undone: tuple[str, ...]) -> Outcome:
-    """What came of a batch that was committed; the next ones are planned by what it was like."""
+    """Return the outcome of a committed batch; remember its statistics, from which the next batches are planned."""
     batch = planned.fitted.batch
     seen = batch.state.learned.compare(planned.write_plan, written.rows, written.bytes_ingested)
     failed = (f"small files stay beside the new rows: {error}" for error in written.rows.failed)

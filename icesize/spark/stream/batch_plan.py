@@ -1,12 +1,11 @@
-"""What is done with one batch: looked at once, on one state of the table, before anything is written.
+"""The plan of one batch, made once on one state of the table, before anything is written.
 
-What it merges is decided before its rows are written, or once their files are known:
+Merges are selected before the rows are written, or after their files are known:
 
-append           the number of new files is enough: before the batch is written, where it is known or expected; what
-                 was not expected is merged when it is written
-absorb           new files are merged themselves, so they have to be there first
-absorb, written  the writers of new rows take older small files along: before, always
-once
+- "append": before the write, if the number of new files is known or predicted. Unpredicted merges follow the write.
+- "absorb": after the write, because the new files themselves are merged.
+- "absorb" with `stream_safe=False`: always before the write, because the writers of new rows also write the rows of
+  older small files.
 """
 
 from __future__ import annotations
@@ -43,12 +42,11 @@ from icesize.table.state.handle import Current, TableHandle
 
 @dataclass(frozen=True)
 class Batch:
-    """A batch to take in: rows, options, where they go, and what earlier tries at it have left.
+    """A batch to commit: its rows, its options, its table, and the conflicts of earlier attempts.
 
-    `ledger` is its entry among the batches of its stream, None for rows that belong to no stream.
-    `pausing` are partitions whose merges lately lost to other writers. `is_kept`: the rows are in Spark's cache until
-    the batch is done. `absorbs`: new rows are to end up in the small file of their partition. `conflicts` are sentences
-    about tries that were lost.
+    `ledger` is its entry in the ledger, None for rows without a stream. `pausing` are partitions whose merges recently
+    conflicted with other writers. `is_kept`: the rows stay in Spark's cache until the batch is done. `absorbs`: new
+    rows go into the small file of their partition. `conflicts` are sentences about attempts that conflicted.
     """
 
     df: DataFrame
@@ -66,33 +64,33 @@ class Batch:
 
     @property
     def spark(self) -> SparkSession:
-        """The session that the batch came in."""
+        """The session of the batch's DataFrame."""
         return self.df.sparkSession
 
     @property
     def overwrites(self) -> bool:
-        """Whether new rows are written into the same files as the older ones of their partition's small files."""
+        """True if new rows are written into the same files as the older rows of their partition's small files."""
         return self.absorbs and not self.options.stream_safe
 
     def after(self, conflict: str) -> Batch:
-        """The same batch once this has happened to it."""
+        """Return the batch with one more conflict."""
         return replace(self, conflicts=(*self.conflicts, conflict))
 
     @property
     def batch_id(self) -> int | None:
-        """The batch's number in its stream, None for rows that belong to none."""
+        """The number of the batch in its stream; None for rows without a stream."""
         return self.ledger.batch_id if self.ledger else None
 
     @property
     def prefix(self) -> str:
-        """Names of files tell the stream and the batch; rows outside of a stream are told by the run."""
+        """Prefix of file names, which identifies the stream and the batch, or the run of rows without a stream."""
         entry = self.ledger
         return f"{stream_hash(entry.stream_id)}-{entry.batch_id}" if entry else f"{stream_hash(self.run_id)}-0"
 
 
 @dataclass(frozen=True)
 class ResolvedBatch:
-    """A batch beside the table as it is now: `df` has its columns. No merge begins in `contested` partitions."""
+    """A batch with the columns of the current table. No merge begins in `contested` partitions."""
 
     batch: Batch
     df: DataFrame
@@ -104,7 +102,7 @@ class ResolvedBatch:
 
 @dataclass(frozen=True)
 class Decision:
-    """What is merged with a batch: `merges` by themselves, files of `absorption` by the writers of the new rows."""
+    """The merges of a batch: separate `merges`, and `absorption`, whose files the writers of new rows rewrite."""
 
     plan: Plan
     merges: Sequence[MergeTask]
@@ -113,10 +111,10 @@ class Decision:
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """How one batch is written, and what is merged beside it.
+    """The plan for the writers of one batch and for the merges beside it.
 
-    `rows` are those of the batch as `write_plan` divides them over its writers. `begun` is what was decided before they
-    are written, None where their files have to be known first.
+    `rows` are those of the batch as `write_plan` assigns them to its writers. `begun` is the decision made before the
+    write; None if the new files must be known first.
     """
 
     fitted: ResolvedBatch
@@ -125,12 +123,12 @@ class BatchPlan:
     begun: Decision | None
 
     def decide(self, written: Sequence[NewDataFile]) -> Decision:
-        """What is merged, now that these files are about to be added.
+        """Return the merges for the new files.
 
-        Merges of `begun`, which may have been decided on a prediction, are among its merges as they were, or given up.
+        Merges of `begun`, which may come from a prediction, are kept unchanged or dropped.
         """
         fitted, begun = self.fitted, self.begun
-        # where new rows take older files along these are in the new files by now
+        # if writers of new rows also rewrite older files, the written files already contain the older rows
         if begun and (self.write_plan.is_complete or fitted.batch.overwrites):
             return begun
         if fitted.batch.absorbs:
@@ -143,10 +141,10 @@ class BatchPlan:
         return _beside_rows(fitted, incoming, sum(file.size_bytes for file in written), begun)
 
     def merge_deadline_seconds(self, write_seconds: float) -> float | None:
-        """How long merges may keep a batch waiting whose rows took so long to write; None: without end.
+        """Return the seconds for which merges may delay a batch after its write; None for no limit.
 
-        Absorbing cannot begin before the rows are written and is what was asked for: the budget bounds it, and time
-        only where a deadline is set.
+        With "absorb", merges begin only after the write, and the user requested them. So the budget limits them, and
+        time does only if a deadline is set.
         """
         policy = self.fitted.current.policy
         if self.fitted.batch.absorbs and policy.merge_deadline_ms is None:
@@ -155,9 +153,9 @@ class BatchPlan:
 
 
 def plan(batch: Batch, current: Current) -> BatchPlan | None:
-    """Decide how the batch is written and what is merged, on the `current` state of the table; None when it is empty.
+    """Plan the writers and the merges of a batch on the `current` state of the table; return None for an empty batch.
 
-    Columns that the table lacks are added to it before, where the options say so. Raises SchemaMismatch, TableError or
+    Columns that the table lacks are added first if the options allow it. Raises SchemaMismatch, TableError or
     UnsupportedTable.
     """
     fitted, watch = _fit(batch, current), batch.watch
@@ -170,11 +168,11 @@ def plan(batch: Batch, current: Current) -> BatchPlan | None:
     begun = _decide_before(fitted, write_plan)
     most_along = batch.options.environment.limits.driver_bytes_along
     if begun and write_plan.fetched is not None and begun.absorption.most_bytes > most_along:
-        # a Spark job decodes them sooner
+        # a Spark job decodes this many bytes faster than the driver
         write_plan = _by_spark(fitted)
         begun = _decide_before(fitted, write_plan)
     write_plan = _beside_merges(fitted, write_plan, begun)
-    # looks at values of the batch for tables with a sort order: before the merges take the cores
+    # for tables with a sort order, this reads values of the batch: do it before the merges use the cores
     rows = write_plan.to_tasks(fitted.df)
     watch.lap("plan")
     failpoints.reach("planned")
@@ -182,7 +180,7 @@ def plan(batch: Batch, current: Current) -> BatchPlan | None:
 
 
 def _fit(batch: Batch, current: Current) -> ResolvedBatch:
-    """The batch gets the table's columns; with schema_evolution="add" the table first gets the batch's."""
+    """Give the batch the table's columns; with schema_evolution="add", first add the batch's columns to the table."""
     handle, df, options = batch.handle, batch.df, batch.options
     case_sensitive = session.is_case_sensitive(batch.spark)
     fold = str if case_sensitive else str.lower
@@ -204,7 +202,7 @@ def _fit(batch: Batch, current: Current) -> ResolvedBatch:
 
 
 def _by_driver(fitted: ResolvedBatch) -> WritePlan | None:
-    """For a small batch, whose rows are here then; None for any other."""
+    """Return the plan of a small batch, whose rows are then in the driver; None for other batches."""
     batch, metadata, limits = fitted.batch, fitted.current.table.metadata, fitted.batch.options.environment.limits
 
     def expected_rows() -> float | None:
@@ -233,7 +231,7 @@ def _by_spark(fitted: ResolvedBatch) -> WritePlan:
 
 
 def _decide_before(fitted: ResolvedBatch, write_plan: WritePlan) -> Decision | None:
-    """What can be said before the rows are written; None: it is asked again once their files are known."""
+    """Return the decision that is possible before the write; None if it needs the new files."""
     if fitted.batch.overwrites:
         return _written_once(fitted, write_plan)
     if fitted.batch.absorbs or write_plan.incoming is None:
@@ -244,7 +242,7 @@ def _decide_before(fitted: ResolvedBatch, write_plan: WritePlan) -> Decision | N
 def _beside_rows(
     fitted: ResolvedBatch, incoming: Mapping[PartitionKey, int], batch_bytes: float, begun: Decision | None
 ) -> Decision:
-    """New files stay as they are, older small ones make place for them; none but with merge="inline"."""
+    """Select merges of older small files; new files stay unchanged. Only merge="inline" selects any."""
     layout, policy, contested = fitted.layout, fitted.current.policy, fitted.contested
     budget_bytes = policy.budget_for(int(batch_bytes))
     if fitted.batch.options.merge != "inline":
@@ -257,13 +255,13 @@ def _beside_rows(
 
 
 def _absorbing(fitted: ResolvedBatch, new: Sequence[FileFact]) -> Plan:
-    """New files are merged with the older small ones of their partition, in the commit that adds them."""
+    """Plan merges of new files with the older small ones of their partition, in the commit that adds them."""
     policy, budget_bytes = fitted.current.policy, fitted.current.policy.budget_for(sum(file.size_bytes for file in new))
     return plan_absorbing(fitted.layout, policy, new, budget_bytes=budget_bytes, contested=fitted.contested)
 
 
 def _written_once(fitted: ResolvedBatch, write_plan: WritePlan) -> Decision:
-    """New rows and the rows of the small files that they are to be merged with are written into the same files."""
+    """Plan to write new rows and the rows of small files that they absorb into the same files."""
     number = fitted.layout.head.sequence_number + 1
     new = [FileFact("", math.ceil(weight), 0, key, number) for key, weight in write_plan.weights.items()]
     plan = _absorbing(fitted, new)
@@ -276,7 +274,7 @@ def _written_once(fitted: ResolvedBatch, write_plan: WritePlan) -> Decision:
 
 
 def _beside_merges(fitted: ResolvedBatch, write_plan: WritePlan, begun: Decision | None) -> WritePlan:
-    """The cores divided between rows and merges; who takes files along was decided by task and stays."""
+    """Divide the cores between rows and merges; writers that also rewrite older files keep their tasks."""
     options = fitted.batch.options
     if begun is None or begun.absorption.by_writer or options.write_tasks is not None:
         return write_plan
@@ -285,9 +283,9 @@ def _beside_merges(fitted: ResolvedBatch, write_plan: WritePlan, begun: Decision
 
 
 def add_columns(extras: Sequence[Extra], case_sensitive: bool, run_id: str) -> MetadataChange[list[str]]:
-    """The change that adds optional columns, nested ones too; it gives the names of those that it has added.
+    """Return the change that adds optional columns, nested ones too; its result is the names of the added columns.
 
-    A column that somebody else has added meanwhile is left as it is.
+    A column that another writer has added by then stays unchanged.
     """
 
     def missing(loaded: Loaded) -> list[Extra]:

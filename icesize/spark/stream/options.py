@@ -1,4 +1,4 @@
-"""Options of a sink, as plain values, checked when they are given."""
+"""Options of a sink, as plain values, validated on creation."""
 
 from __future__ import annotations
 
@@ -24,22 +24,34 @@ _COUNTS = {
 
 @dataclass(frozen=True, kw_only=True)
 class SinkOptions:
-    """How the batches of a stream are written and merged.
+    """Options that set how the batches of a stream are written and merged.
 
-    placement         "append": new rows become few files, older small ones are merged; "absorb": new rows end up in the
-                      partition's small file
-    stream_safe       False, with "absorb" only: rows are written once, in `overwrite` snapshots that end stream readers
-    merge             "inline": in the commit of the batch; "async": beside the batches, with commits of its own, also
-                      heard by the listener (`batch_id` None, from another thread); "off"
-    cluster           lay rows out by the table's `icesize.cluster.by`, with commits of their own: "inline": after the
-                      batch, as much as its merges may rewrite; "async": beside the batches; "off"
-    statistics        how rows per partition are known before they are written: "exact": counted, by one more pass over
-                      the columns of the partition values; "recent": expected from the last batches, those of the table
-                      at first; "auto": counted only where reading again is cheap, and only until expecting is as good
-    write_tasks       Spark tasks that write a batch; None: by its bytes and the cores
-    schema_evolution  columns that the table lacks: "refuse" the batch, or "add" them
-    expire_every      batch ids after which snapshots are expired by the table's own rules; None: never. Ids are
-                      counted, not calls, so that a query that is started anew for each batch expires too
+    Attributes:
+        placement: The files for new rows. "append": few new files, and older small files are merged. "absorb": the
+            partition's small file.
+        stream_safe: False, with "absorb" only: rows are written once, in `overwrite` snapshots that stop stream
+            readers.
+        merge: The time of merges. "inline": in the commit of the batch. "async": beside the batches, in separate
+            commits. "off": never in the sink.
+        statistics: The method to determine the number of rows per partition before the write. "exact": counted, in one
+            more pass over the columns of the partition values. "recent": predicted from recent batches, at first from
+            those of the table. "auto": counted only if the batch is cheap to read again, and only until predictions are
+            as good.
+        write_tasks: The number of Spark tasks that write a batch; None derives it from the bytes of the batch and the
+            cores.
+        schema_evolution: The treatment of columns that the table lacks. "refuse": the batch fails. "add": they are
+            added to the table.
+        accept_new_checkpoint: True accepts batches of another query under the same stream id.
+        expire_every: The number of batch ids after which snapshots expire by the table's own rules; None for never. It
+            counts ids, not calls, so that a query that restarts for each batch expires snapshots, too.
+        query_id: The id of the query, if Spark does not provide it, as on Spark Connect. None uses Spark's id, or else
+            the stream id.
+        listener: Called with the report of each batch. It is also called with the report of each background run, from
+            another thread and with `batch_id` None.
+        cluster: The time of clustering by the table's `icesize.cluster.by`, in separate commits. "inline": after the
+            batch, limited to the bytes that its merges may rewrite. Unless `merge-budget-bytes` is set, that limit is
+            at least four files of the target size. "async": beside the batches. "off": never in the sink.
+        environment: Clocks and limits of this process, for tests.
     """
 
     placement: str = "append"

@@ -1,8 +1,8 @@
-"""What a process remembers between batches: catalogs, manifests read, back-off, the last report. Losing it costs time.
+"""The state that a process keeps between batches: catalogs, manifests, back-off, the last report. Losing it costs time.
 
-A sink is a plain value that may be pickled to another process; everything live hangs here, keyed by catalog, table UUID
-and stream id. It is bounded, except that nothing goes which a sink or a table in use refers to. No lock that streams of
-several catalogs share is held while a catalog is opened.
+A sink is a plain value that may be pickled to another process. All live objects are here, keyed by catalog, table UUID
+and stream id. Their number is limited, except that a state in use by a sink or a table is never dropped. No lock that
+streams of several catalogs share is held while a catalog is opened.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from icesize.table.state.handle import PolicyArgument, TableHandle
 
 _MOST_CATALOGS = 64
 MOST_STATES = 256
-"""A table takes one, and each stream into it: some hundred streams of one driver find all that they have learned."""
+"""A table takes one state, and each stream into it another: some hundred streams of one driver keep their state."""
 
 
 class CatalogToken(str):
-    """Stands for a catalog object that the user passed in, and keeps it alive; a pickle has the text only."""
+    """Represents a catalog object that the user passed in, and keeps it alive; a pickle contains only the text."""
 
     catalog: Catalog | None = None
 
@@ -48,11 +48,11 @@ def _token(text: str) -> CatalogToken:
 
 @dataclass(frozen=True)
 class TableSource:
-    """Names a table without holding anything live: its name, its policy argument, and which catalog it comes from.
+    """A table without live objects: its name, its policy argument, and its catalog.
 
-    `catalog_token` stands for a catalog object that the user passed in; None means the session's own settings. In
-    another process it is opened from `catalog_properties`. `table_uuid` is the table that was opened: one that has
-    taken its name since is another.
+    `catalog_token` represents a catalog object that the user passed in; None means the session's own settings. Another
+    process opens that catalog from `catalog_properties`. `table_uuid` identifies the table that was opened, because
+    another table may have its name by now.
     """
 
     name: str
@@ -64,12 +64,12 @@ class TableSource:
 
 @dataclass
 class StreamState:
-    """One stream into one table, as this process knows it.
+    """One stream into one table, with the state that this process keeps of it.
 
-    `lock` lets one batch or maintenance call in at a time, `commit_lock` one commit: merges in the background write
-    their files beside a batch, but do not race it for the table's head. `last_batch_id` is the newest that came, rows
-    or none; `warned_of_snapshots`, whether the log has the warning about too many of them. `table` is the state of the
-    table itself, None for that one, whose `opener` is the session that the table was first worked on with.
+    `lock` admits one batch or maintenance call at a time, `commit_lock` one commit. Background merges write their files
+    beside a batch, but do not compete with it for the table's head. `last_batch_id` is the newest batch that arrived,
+    even if it had no rows. `warned_of_snapshots` is True if the log has the warning about too many snapshots. `table`
+    is the state of the table itself, and None in that state. There, `opener` is the session that first used the table.
     """
 
     table: StreamState | None = None
@@ -88,9 +88,9 @@ class StreamState:
         self.background = Background(self.commit_lock)
 
     def open(self, spark: SparkSession, source: TableSource) -> TableHandle:
-        """The table's handle, opened under the settings of the session.
+        """Return the table's handle, opened with the settings of the session.
 
-        Raises EngineUnavailable in a process that was not given the catalog object, TableNotFound for an unknown
+        Raises EngineUnavailable in a process that was not given the catalog object, and TableNotFound for an unknown
         catalog.
         """
         settings = session.settings_of(spark)
@@ -101,17 +101,16 @@ class StreamState:
         return handle
 
     def refresh(self, spark: SparkSession) -> None:
-        """Make this session see the commit, and the one that opened the table.
+        """Make this session see the commit, and also the session that first used the table.
 
-        A streaming query hands its batches over in a copy of the user's session, and each has a catalog cache of its
-        own.
+        A streaming query runs its batches in a copy of the user's session, and each session has its own catalog cache.
         """
         if self.handle is not None:
             for each in dict.fromkeys((spark, self._opener(spark))):
                 session.refresh(each, self.handle.name, self.handle.spark_conf)
 
     def _opener(self, spark: SparkSession) -> SparkSession:
-        """The session of this Spark application that the table was first worked on with."""
+        """Return the session of this Spark application that first used the table."""
         state = self.table or self
         with _lock:
             known = state.opener() if state.opener else None
@@ -124,12 +123,15 @@ _lock = threading.Lock()
 _opened: Remembered[Catalog] = Remembered(_MOST_CATALOGS)
 _states: Remembered[StreamState] = Remembered(MOST_STATES)
 _given: WeakValueDictionary[str, Catalog] = WeakValueDictionary()
-"""Catalog objects by the text of their tokens. Sources and the handles in states keep them."""
+"""Catalog objects by the text of their tokens. Sources, and the handles in states, keep them alive."""
 
 
 def state_of(source: TableSource, stream_id: str | None) -> StreamState:
-    """The state of a stream into a table, made on first use; a table that takes the name of another has its own."""
-    # of a token only the text: a key must not keep the catalog
+    """Return the state of a stream into a table, created on first use.
+
+    A table that has taken the name of another has its own state.
+    """
+    # only the text of a token: a key must not keep the catalog alive
     catalog = str(source.catalog_token or opening.split_name(source.name)[0])
     name = source.table_uuid or source.name
     table = _states.get((catalog, name, None), StreamState)
@@ -137,7 +139,7 @@ def state_of(source: TableSource, stream_id: str | None) -> StreamState:
 
 
 def remember_catalog(catalog: Catalog) -> CatalogToken:
-    """Return the token that a sink carries instead of a catalog object, which cannot be pickled."""
+    """Return the token that a sink contains instead of a catalog object, which cannot be pickled."""
     with _lock:
         known = next((text for text, each in _given.items() if each is catalog), None)
         text = known or f"{catalog.name}-{uuid.uuid4().hex}"
@@ -146,7 +148,7 @@ def remember_catalog(catalog: Catalog) -> CatalogToken:
 
 
 def for_its_server(spark: SparkSession, source: TableSource) -> TableSource:
-    """The source as a sink of this session takes it along: on Spark Connect batches are handled by the server.
+    """Return the source for a sink of this session. On Spark Connect, the server runs the batches.
 
     Raises EngineUnavailable for a catalog object that holds credentials.
     """
@@ -156,14 +158,14 @@ def for_its_server(spark: SparkSession, source: TableSource) -> TableSource:
 
 
 def identified(spark: SparkSession, source: TableSource) -> TableSource:
-    """Return the source with the UUID of the table that has its name now. Raises what `open` and `load` raise."""
+    """Return the source with the UUID of the table that now has its name. Raises the errors of `open` and `load`."""
     settings = session.settings_of(spark)
     table = TableHandle(*_open(source, settings), source.policy, settings).load()
     return replace(source, table_uuid=table.uuid)
 
 
 def same_policy(one: PolicyArgument, other: PolicyArgument) -> bool:
-    """Whether two policy arguments mean the same, whatever the table's properties say."""
+    """Return True if two policy arguments have the same effect for all properties of a table."""
     return one == other and getattr(one, "given", None) == getattr(other, "given", None)
 
 
@@ -181,7 +183,7 @@ def _open(source: TableSource, settings: Mapping[str, str]) -> tuple[Catalog, tu
 def _catalog_given(source: TableSource, token: CatalogToken) -> Catalog:
     catalog = _given.get(token)
     if catalog is None and source.catalog_properties is not None:
-        # a catalog that does not answer must not keep other tables from being opened
+        # open outside the lock: a catalog that does not respond must not block other tables
         opened = source.catalog_properties.open()
         with _lock:
             catalog = token.catalog = _given.setdefault(str(token), opened)

@@ -1,6 +1,6 @@
-"""Values by key that threads share: each is made once, and the least recently used go when there are too many.
+"""A cache that threads share: each value is created once, and the least recently used are dropped.
 
-A value that something still refers to is never made a second time.
+A value that is still in use elsewhere is never created a second time.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class _Slot(Generic[V]):
 
 
 class Remembered(Generic[V]):
-    """Up to `most` values, and those in use elsewhere, which are found as long as they live.
+    """Up to `most` values. Values that are in use elsewhere are also found as long as they exist.
 
-    Each key has a lock of its own, so a value that takes long to make delays no other key.
+    Each key has its own lock, so a value that takes long to create delays no other key.
     """
 
     def __init__(self, most: int) -> None:
@@ -34,7 +34,7 @@ class Remembered(Generic[V]):
         self._alive: WeakValueDictionary[Hashable, V] = WeakValueDictionary()
 
     def get(self, key: Hashable, make: Callable[[], V]) -> V:
-        """Return the value of a key; `make` makes it where there is none, and its errors are raised."""
+        """Return the value of a key. `make` creates it if there is none; its errors are raised."""
         with self._lock:
             slot = self._slots.setdefault(key, _Slot())
             self._slots.move_to_end(key)

@@ -29,15 +29,15 @@ from icesize.table.state.handle import TableHandle
 LOG = logging.getLogger("icesize")
 
 MANY_SNAPSHOTS = 2_000
-"""Snapshots from which on a sink that expires none warns: each commit rewrites the metadata of all of them."""
+"""Number of snapshots from which a sink without expiry warns: each commit rewrites the metadata of all of them."""
 
 
 @dataclass(frozen=True)
 class Sink(SinkOptions):
-    """Takes micro-batches of one stream into one table, each exactly once: `sink(df, batch_id)`.
+    """Commits the micro-batches of one stream to one table, each exactly once: `sink(df, batch_id)`.
 
-    It holds names and options only. What makes it fast (manifests read, catalog sessions) stays in the process that
-    runs it; on Spark Connect that is the server's, so `last_report` is None on the client there.
+    It contains only names and options. Caches (manifests, catalog sessions) stay in the process that runs it. On Spark
+    Connect, that is a process of the server, so `last_report` is None on the client.
     """
 
     source: TableSource
@@ -49,14 +49,26 @@ class Sink(SinkOptions):
         super().__post_init__()
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
-        """Commit the batch, or find it committed.
+        """Commit the batch; do nothing if it is committed already.
 
-        Raises what `docs/promises.md` lists. Nothing is visible then, or after CommitStateUnknown perhaps all of it.
+        Args:
+            df: The rows of the batch.
+            batch_id: Spark's number of the batch, from 0 on.
+
+        Raises:
+            BatchError: The batch must not be committed.
+            TableError: icesize cannot work on the table.
+            RewriteFailed: The rows could not be written.
+            CommitConflict: Other writers committed first until the deadline.
+            CommitStateUnknown: The outcome of the commit is unknown: all rows may be visible, or none. After every
+                other error, none is visible.
+            EngineUnavailable: Spark or a package that its workers need is missing; or `merge` or `cluster` is "async"
+                on Spark Connect.
         """
         self.run(df, batch_id)
 
     def run(self, df: DataFrame, batch_id: int) -> Report:
-        """The same, returning the report."""
+        """Commit the batch as a call of the sink does, and return the report."""
         if not isinstance(batch_id, int) or batch_id < 0:
             raise BatchError(f"Cannot commit batch {batch_id!r}: a batch id is a number from 0 on")
         spark, state = df.sparkSession, self._state
@@ -76,30 +88,36 @@ class Sink(SinkOptions):
         return report
 
     def drain(self, timeout_seconds: float | None = None) -> Report | None:
-        """Wait until merges in the background have looked at every batch committed so far.
+        """Wait until background merges have covered every batch that is committed so far.
 
-        Returns the report of the last run in this process; None when there was none. Raises TimeoutError; the run then
-        goes on.
+        Args:
+            timeout_seconds: The longest wait in seconds; None for no limit.
+
+        Returns:
+            The report of the last background run in this process; None if there was none.
+
+        Raises:
+            TimeoutError: The wait took too long. The run continues.
         """
         return self._state.background.drain(timeout_seconds)
 
     def stop(self) -> None:
-        """Stop merges in the background and wait for that; files they have not committed are removed.
+        """Stop background merges, wait for their end, and remove the files that they have not committed.
 
-        The next batch starts them again. A query that ends leaves them running, and the end of the interpreter or of
-        Spark stops them like this.
+        The next batch starts them again. They continue when a query ends. When the interpreter or Spark ends, they stop
+        in the same way.
         """
         self._state.background.stop()
 
     @property
     def last_report(self) -> Report | None:
-        """What the newest batch in this process came to; None before the first."""
+        """The report of the newest batch in this process; None before the first."""
         return self._state.last_report
 
     @property
     def _state(self) -> StreamState:
         state = state_of(self.source, self.stream_id)
-        # it lives as long as the sink, however many other tables the process works on
+        # this reference keeps the state as long as the sink, even if the process works on many other tables
         object.__setattr__(self, "_kept", state)
         return state
 
@@ -107,8 +125,10 @@ class Sink(SinkOptions):
         return {name: value for name, value in self.__dict__.items() if name != "_kept"}
 
     def _follow_up(self, outcome: Outcome, batch_id: int, spark: SparkSession, state: StreamState) -> Report:
-        """The report with what comes after the commit, none of which can fail the batch: merges beside the next ones,
-        expiry."""
+        """Start or run the work after the commit (merges, clustering, expiry), and return the report with its notes.
+
+        None of this work can fail the batch, because the batch is committed.
+        """
         handle, committed, report = state.handle, outcome.commit, outcome.report
         if handle is None:
             return report
@@ -137,7 +157,7 @@ class Sink(SinkOptions):
     def _cluster(
         self, spark: SparkSession, handle: TableHandle, bytes_ingested: int, state: StreamState
     ) -> tuple[dict[str, Any] | None, list[str]]:
-        """What clustering after this batch came to, and sentences for its report."""
+        """Cluster after this batch; return the outcome, and sentences for the report of the batch."""
         try:
             current = handle.load(self.environment)
             check_same_table(current, self.source.table_uuid, "cluster")
@@ -153,7 +173,7 @@ class Sink(SinkOptions):
         report = outcome.report
         if report.snapshot_ids:
             state.refresh(spark)
-        # the batch has said what its own table's settings make worth knowing
+        # the report of the batch already has the warnings about the table's settings
         said = replace(report, notes=tuple(note for note in report.notes if note not in outcome.current.warnings))
         if not report.seconds.get("merge"):
             return None, [f"clustering waits: {sentence}" for sentence in said.notes]
@@ -166,7 +186,7 @@ class Sink(SinkOptions):
             spark,
             handle,
             self.source.table_uuid,
-            # files that a killed run leaves are told by stream and batch, as those of batches are
+            # names with stream and batch identify the files that a killed run leaves, as for batches
             f"{stream_hash(self.stream_id)}-{batch_id}",
             self.environment,
             partial(state.refresh, spark),
@@ -176,7 +196,7 @@ class Sink(SinkOptions):
         )
 
     def _expiry_is_due(self, batch_id: int, state: StreamState) -> bool:
-        """Whether a multiple of `expire_every` lies between the last batch id and this one."""
+        """Return True if a multiple of `expire_every` lies between the last batch id and this one."""
         last, state.last_batch_id = state.last_batch_id, batch_id
         if self.expire_every is None:
             return False
@@ -184,7 +204,7 @@ class Sink(SinkOptions):
         return (batch_id + 1) // self.expire_every > (last + 1) // self.expire_every
 
     def _many_snapshots(self, outcome: Outcome, state: StreamState) -> Iterator[str]:
-        """The sink expires nothing unasked; it says when somebody should."""
+        """Yield a note if the table has many snapshots: without `expire_every`, the sink never expires any."""
         current = outcome.current
         snapshots, table = len(current.table.metadata.snapshots) + len(outcome.commit.snapshot_ids), current.name
         if self.expire_every is None and snapshots >= MANY_SNAPSHOTS:
@@ -212,7 +232,7 @@ class Sink(SinkOptions):
 
 
 def _why_not_clustered(table: str, error: Exception) -> str:
-    """A sentence for the report of the batch, which is committed."""
+    """Return a sentence for the report of the batch, which is committed."""
     if was_interrupted(error):
         LOG.info("%s: clustering was stopped with its query, the batch is committed", table)
         return "clustering was stopped with its query"

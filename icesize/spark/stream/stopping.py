@@ -1,8 +1,8 @@
-"""Tells a query that was stopped from one that failed.
+"""Distinguishes a query that was stopped from one that failed.
 
-Spark stops a query by interrupting the call that its batch is in. It knows the error that comes of that by its text,
-which it searches with a regular expression that recurses once for each character: over the text of two Java stack
-traces, as a chain of errors has them, the query's thread dies of a StackOverflowError instead of ending quietly.
+Spark stops a query by interrupting the call that runs its batch. It recognizes the resulting error by its text, with a
+regular expression that recurses once per character. A chain of errors contains the text of two Java stack traces. On
+that text, the query's thread dies of a StackOverflowError instead of ending quietly.
 """
 
 from __future__ import annotations
@@ -20,14 +20,16 @@ _INTERRUPTED = re.compile(
     r"|cancelled part of cancelled job group"
     r"|cancelled Query \[id = [^\]\n]*\] was stopped"
 )
-"""What came out of a call that was interrupted, or of a job that was cancelled with its query. An interruption
-somewhere below another error is that error's affair."""
+"""Matches the error of an interrupted call, or of a job that was cancelled with its query.
+
+An interruption deeper inside the text of another error does not count: it belongs to that error.
+"""
 
 _KNOWN_TO_SPARK = "py4j.protocol.Py4JJavaError: An error occurred while calling Spark: java.lang.InterruptedException"
 
 
 def was_interrupted(error: BaseException) -> bool:
-    """Whether an error, or one that it is chained to, is the interruption of a call or a job."""
+    """Return True if an error, or one it is chained to, is the interruption of a call or a job."""
     each: BaseException | None = error
     while each is not None:
         if _INTERRUPTED.search(_text(each)):
@@ -38,7 +40,7 @@ def was_interrupted(error: BaseException) -> bool:
 
 @contextmanager
 def interruptions_reported(stream_id: str, batch_id: int) -> Iterator[None]:
-    """Raises BatchInterrupted, whose text Spark takes for what it is, in place of whatever an interruption led to."""
+    """Raise BatchInterrupted in place of any error that an interruption caused; Spark recognizes its text."""
     try:
         yield
     except Exception as error:
@@ -54,7 +56,7 @@ def interruptions_reported(stream_id: str, batch_id: int) -> Iterator[None]:
 def _text(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception:  # Py4J asks a JVM that may be gone
+    except Exception:  # Py4J reads the text from a JVM that may be gone
         return ""
 
 
@@ -62,5 +64,5 @@ def _is_a_failure(record: logging.LogRecord) -> bool:
     return not (record.exc_info and isinstance(record.exc_info[1], BatchInterrupted))
 
 
-# Py4J logs every error that goes through it to the JVM, this one too
+# Py4J logs every error that it passes to the JVM, also this one, which is no failure
 logging.getLogger("py4j.clientserver").addFilter(_is_a_failure)

@@ -1,6 +1,6 @@
-"""What was committed to `main`: batches, merges and the commits of others, as snapshot summaries tell of them.
+"""The commits of `main`, from snapshot summaries: batches, merges, and commits of other writers.
 
-The snapshots of one icesize commit (an APPEND and the REPLACE on top of it) share its run id and are one commit here.
+The snapshots of one icesize commit (an APPEND and the REPLACE on top of it) share its run id and count as one commit.
 Only the table's metadata is read, no manifest.
 """
 
@@ -39,22 +39,22 @@ class Commit:
 
     @property
     def last(self) -> Snapshot:
-        """The one that shows all of it."""
+        """The newest snapshot, which shows the whole commit."""
         return self.snapshots[0]
 
     @property
     def is_ours(self) -> bool:
-        """Whether icesize made it."""
+        """True if icesize made the commit."""
         return is_ours(self.last)
 
     @property
     def operation(self) -> str:
-        """What its snapshots did, oldest first: `append+replace`."""
+        """The operations of its snapshots, oldest first: `append+replace`."""
         return "+".join(s.summary.operation.value for s in reversed(self.snapshots) if s.summary)
 
     @property
     def batch(self) -> tuple[str | None, int | None]:
-        """Stream and batch id; None where there are none, or where a newer release wrote them differently."""
+        """Stream id and batch id; None for both if there are none, or if another release wrote them in another form."""
         value = summary_of(self.last, LEDGER)
         try:
             entry = ledger.parse(value) if value else None
@@ -64,7 +64,7 @@ class Commit:
 
 
 def runs_of(history: Iterable[Snapshot]) -> list[list[Commit]]:
-    """A history, newest first, as commits, cut where snapshots have expired."""
+    """Split a history, newest first, into commits, and into runs where snapshots have expired."""
     runs: list[list[Commit]] = []
     child: SnapshotFact | None = None
     for snapshot in history:
@@ -80,43 +80,59 @@ def runs_of(history: Iterable[Snapshot]) -> list[list[Commit]]:
 
 
 class CommitKind(str, Enum):
-    """What a commit was made for."""
+    """The purpose of a commit."""
 
     BATCH = "batch"
-    """New rows of a stream, through icesize, with the merges that they made due."""
+    """New rows of a stream through icesize, with the merges that became due."""
     APPEND = "append"
     """New rows through icesize without a stream."""
     MERGE = "merge"
-    """Files merged by icesize without new rows."""
+    """A merge of files by icesize without new rows."""
     CLUSTER = "cluster"
-    """Rows laid out by icesize for queries."""
+    """A clustering by icesize: rows ordered for queries."""
     DELETES = "deletes"
-    """Delete files removed by icesize that hit nothing any more."""
+    """A removal of dangling delete files by icesize."""
     MANIFESTS = "manifests"
-    """Manifests written anew by icesize."""
+    """A rewrite of manifests by icesize."""
     RESTORE = "restore"
-    """A partition made by icesize what it was before."""
+    """A restore of a partition by icesize."""
     OTHER = "other"
-    """Whatever another writer did."""
+    """A commit of another writer."""
 
     @property
     def brings_rows(self) -> bool:
-        """Whether icesize took new rows in."""
+        """True if icesize added new rows."""
         return self in (CommitKind.BATCH, CommitKind.APPEND)
 
 
 @dataclass(frozen=True)
 class PastCommit(Result):
-    """One commit of `main`, as the summaries of its snapshots tell of it; what they do not tell is None.
+    """One commit of `main`, from the summaries of its snapshots. A value that they do not record is None.
 
-    `kind` is a value of CommitKind, `operation` what the snapshots did, oldest first (`append+replace`), `stream_id`
-    and `batch_id` name a micro-batch, `writer` is the engine of another writer, where it says so. `rows` were added,
-    `rows_deleted` left the data files; rows that were only written again count in neither. Files are data files, those
-    that were only there between the commit's own snapshots included. Bytes are those of data files: `bytes_ingested`
-    hold the new rows, `bytes_written` all new files. `write_amplification` is W of this commit, None where it ingested
-    nothing; `amplification_so_far` that of all commits from the oldest one that the table keeps to this one, as far as
-    they tell what they ingested. `small_files_max` is the most mergeable small files that a partition held after it,
-    of those that it touched. Totals are those of the table after it, `seconds` what icesize spent before the commit.
+    Attributes:
+        snapshot_ids: Its snapshots, oldest first.
+        timestamp_ms: The time of its newest snapshot, in milliseconds since 1970.
+        kind: A value of CommitKind.
+        operation: The operations of its snapshots, oldest first: `append+replace`.
+        stream_id: The stream of its micro-batch.
+        batch_id: The number of its micro-batch.
+        writer: The engine of another writer.
+        rows: Rows added. Rows that were only rewritten do not count.
+        rows_deleted: Rows that left the data files. Rows that were only rewritten do not count.
+        files_added: Data files added. Files that exist only between the commit's own snapshots are included.
+        files_removed: Data files removed, counted in the same way.
+        delete_files_added: Delete files added.
+        delete_files_removed: Delete files removed.
+        bytes_ingested: Bytes of the new rows.
+        bytes_written: Bytes of all new data files.
+        amplification_so_far: Write amplification of all commits from the oldest one that the table keeps to this one.
+            Commits that do not record the bytes they ingested are left out.
+        small_files_max: The most mergeable small files in one touched partition after the commit.
+        total_files: Data files of the table after the commit.
+        total_delete_files: Delete files of the table after the commit.
+        total_bytes: Bytes of the table's files after the commit.
+        total_rows: Rows in the table's data files after the commit.
+        seconds: Seconds that icesize spent before the commit.
     """
 
     snapshot_ids: tuple[int, ...]
@@ -146,12 +162,12 @@ class PastCommit(Result):
 
     @property
     def write_amplification(self) -> float | None:
-        """W: bytes written per byte ingested; None when nothing was ingested, or nobody knows how much."""
+        """Bytes written per byte ingested; None if nothing was ingested, or if the bytes are not recorded."""
         return self.bytes_written / self.bytes_ingested if self.bytes_ingested and self.bytes_written else None
 
     @property
     def author(self) -> str:
-        """Who made it: `clicks batch 17`, `icesize`, `spark 4.1.4`; `` where another writer does not say."""
+        """The writer of the commit: `clicks batch 17`, `icesize`, `spark 4.1.4`; empty if it is not recorded."""
         if self.stream_id is not None:
             return f"{self.stream_id} batch {self.batch_id}"
         return (self.writer or "") if self.kind == CommitKind.OTHER.value else "icesize"
@@ -161,10 +177,11 @@ class PastCommit(Result):
 class History(Result):
     """The newest commits of `main`, newest first.
 
-    `commits_kept` are all that the table still keeps, `since_ms` is the time of the oldest of them (None: there is
-    none). `write_amplification` is W of all of them: bytes written per byte ingested, by whomever, as far as commits
-    tell what they ingested. `seconds_per_batch` is the median of what icesize spent on those with new rows that are
-    listed, before each commit; None where none of them tells.
+    Attributes:
+        table: The full name of the table.
+        commits: The listed commits.
+        commits_kept: The number of all commits that the table still keeps.
+        since_ms: The time of the oldest of them, in milliseconds since 1970; None if there is none.
     """
 
     table: str
@@ -176,23 +193,29 @@ class History(Result):
 
     @property
     def write_amplification(self) -> float | None:
-        """W of all commits that the table keeps."""
+        """Bytes written per byte ingested, by all writers, over all commits that the table keeps.
+
+        Commits that do not record the bytes they ingested are left out.
+        """
         return self.commits[0].amplification_so_far if self.commits else None
 
     @property
     def batches(self) -> list[PastCommit]:
-        """Those that brought new rows through icesize, newest first."""
+        """The listed commits with new rows through icesize, newest first."""
         return [commit for commit in self.commits if CommitKind(commit.kind).brings_rows]
 
     @property
     def seconds_per_batch(self) -> float | None:
-        """Median of the listed batches."""
+        """Median of the seconds that icesize spent on a listed batch before its commit; None if none is recorded."""
         known = [batch.seconds for batch in self.batches if batch.seconds is not None]
         return median(known) if known else None
 
 
 def history_of(metadata: TableMetadata, table: str, limit: int | None = None) -> History:
-    """The newest `limit` commits of `main`, or all that the table keeps. Raises ValueError for a limit below 1."""
+    """Return the newest `limit` commits of `main`; None returns all that the table keeps.
+
+    Raises ValueError for a limit below 1.
+    """
     if limit is not None and limit < 1:
         raise ValueError(f"'limit' ({limit}) must be >= 1: leave it out for all commits")
     commits = [commit for run in runs_of(main_history(metadata)) for commit in run]
@@ -223,7 +246,7 @@ def _past_commit(commit: Commit) -> PastCommit:
 
 
 def _kind(commit: Commit) -> CommitKind:
-    """By what only commits of that kind have in their summaries."""
+    """Return the kind of a commit, from summary keys that only this kind has."""
     last = commit.last
     if not commit.is_ours:
         return CommitKind.OTHER
@@ -240,8 +263,8 @@ def _kind(commit: Commit) -> CommitKind:
 
 
 def _changes(commit: Commit, kind: CommitKind) -> dict[str, Any]:
-    """What the snapshots of a commit did, in sum."""
-    # rows of a REPLACE are those of its input files, but for deleted ones
+    """Return the changes of a commit: the sums over its snapshots."""
+    # a REPLACE adds the rows of its input files, without the deleted ones: its net change is <= 0
     net = [(operation_of(s), count_of(s, "added-records"), count_of(s, "deleted-records")) for s in commit.snapshots]
     rows = sum(added if op == Operation.APPEND else max(0, added - gone) for op, added, gone in net)
     return {
@@ -258,14 +281,17 @@ def _changes(commit: Commit, kind: CommitKind) -> dict[str, Any]:
 
 
 def _ingested(commit: Commit, kind: CommitKind) -> int | None:
-    """Bytes of new rows; an overwrite holds older ones, too, and does not tell how many unless ours does."""
+    """Return the bytes of new rows.
+
+    An overwrite contains older rows, too. Only icesize records how many of its bytes are new.
+    """
     if any(operation_of(s) == Operation.OVERWRITE for s in commit.snapshots):
         return number_of(commit.last, BYTES_INGESTED)
     return sum(count_of(s, "added-files-size") for s in commit.snapshots if operation_of(s) == Operation.APPEND)
 
 
 def _afterwards(last: Snapshot) -> dict[str, Any]:
-    """What is known of the table after a commit, and of the work before it."""
+    """Return the totals of the table after a commit, and the seconds before it."""
     counts = {
         "small_files_max": SMALL_FILES_MAX,
         "total_files": "total-data-files",
@@ -278,7 +304,7 @@ def _afterwards(last: Snapshot) -> dict[str, Any]:
 
 
 def _engine(snapshot: Snapshot) -> str | None:
-    """Iceberg's Java library writes the engine that it runs in."""
+    """Return the name and version of the engine, which Iceberg's Java library records."""
     words = (summary_of(snapshot, "engine-name"), summary_of(snapshot, "engine-version"))
     return " ".join(word for word in words if word) or None
 

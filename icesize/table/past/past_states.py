@@ -1,6 +1,6 @@
-"""What a table held at some of its commits: files, small files and delete files of each partition.
+"""States of a table at some of its commits: files, small files and delete files of each partition.
 
-Manifests that several snapshots list are read once, and of a large table fewer snapshots are looked at.
+Manifests that several snapshots list are read once. A large table shows fewer snapshots.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from icesize.table.past.commits import History, runs_of
 from icesize.table.state.naming import Labels
 
 MOST_SNAPSHOTS = 48
-"""States that are looked at: as many columns as a picture on a phone shows."""
+"""The most states to read: as many columns as a chart on a phone shows."""
 MOST_ENTRIES = 2_000_000
-"""Manifest entries that are read for them, about: 40 seconds of work."""
+"""The most manifest entries to read for them, about: 40 seconds of work."""
 _COUNTS_BYTES = 350
 """Memory of the counts of one partition of a manifest, about."""
 
@@ -37,9 +37,10 @@ _COUNTS_BYTES = 350
 def chosen_snapshots(
     metadata: TableMetadata, history: History, most_snapshots: int = MOST_SNAPSHOTS, most_entries: int = MOST_ENTRIES
 ) -> list[Snapshot]:
-    """Snapshots of `main` as its readers saw them after its commits, oldest first, evenly chosen with both ends.
+    """Return snapshots of `main` as its readers saw them after its commits, oldest first.
 
-    There are fewer of a table that has held many files: each of their manifests may be its own.
+    They are evenly spaced and include the first and the last. A table that held many files gets fewer of them, because
+    each may have its own manifests.
     """
     shown = [commit.last for run in runs_of(main_history(metadata)) for commit in run][::-1]
     most_files = max(((c.total_files or 0) + (c.total_delete_files or 0) for c in history.commits), default=0)
@@ -49,9 +50,9 @@ def chosen_snapshots(
 def past_states(
     metadata: TableMetadata, io: FileIO, snapshots: Sequence[Snapshot], limit_bytes: int
 ) -> tuple[list[PastState], int]:
-    """The table at these snapshots, and how many of them storage does not give any more.
+    """Return the states of the table at these snapshots, and the number of snapshots that storage no longer has.
 
-    Small files are those below `limit_bytes`, whatever the limit was then.
+    Small files are files below `limit_bytes`, even if the limit was different then.
     """
     store, bounds, label = store_of(str(metadata.table_uuid)), size_bounds(limit_bytes), cache(Labels(metadata).of)
 
@@ -71,7 +72,7 @@ def past_states(
 
 
 class _Tally(NamedTuple):
-    """The files of one manifest: counts of its partitions, and numbers of data files by class of size."""
+    """The files of one manifest: counts of its partitions, and numbers of data files by size class."""
 
     partitions: dict[PartitionKey, Counts]
     sizes: Counter[int]

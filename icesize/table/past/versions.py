@@ -1,7 +1,8 @@
-"""Versions of partitions: what readers of `main` saw of each after every commit that touched it.
+"""Versions of partitions: the state that readers of `main` saw of each partition after each commit that changed it.
 
-Read from the manifests that snapshots added, never from all of every snapshot: the newest state is counted once, older
-ones follow by taking changes back. Only behind a gap, where snapshots have expired, a state is counted anew.
+Only the manifests that snapshots added are read, never all manifests of each snapshot. The newest state is counted
+once; older states follow from it by subtracting changes. A state is counted again only at a gap, where snapshots have
+expired.
 """
 
 from __future__ import annotations
@@ -26,15 +27,24 @@ from icesize.table.state.partition_changes import NOTHING, Contents, differing, 
 
 @dataclass(frozen=True)
 class Version(Result):
-    """What a partition was after one commit, readable at `snapshot_id`, the commit's last snapshot.
+    """The state of a partition after one commit, readable at `snapshot_id`.
 
-    `partition` are names and values as `inspect` prints them (None: NULL), `label` the same in one word, `key` the
-    stored values. `timestamp_ms` is the commit's time, `operation` what its snapshots did, oldest first
-    (`append+replace`), `stream_id` and `batch_id` name its micro-batch. `files`, `size_bytes` and `rows` are totals of
-    the partition's data files. `current`: readers of the table see it now.
+    The commit that made it may have expired. Then the version has the oldest snapshot that still shows it, with the
+    time and operation of that snapshot, and without a batch.
 
-    The commit that made it may have expired. Then the oldest snapshot stands for it that still shows it, with its own
-    time and operation, and without a batch.
+    Attributes:
+        partition: Field names and values, as `inspect` prints them; None is NULL.
+        label: The same as one string.
+        key: The stored values.
+        snapshot_id: The last snapshot of the commit.
+        timestamp_ms: The time of the commit, in milliseconds since 1970.
+        operation: The operations of its snapshots, oldest first: `append+replace`.
+        files: Data files of the partition.
+        size_bytes: Bytes of these files.
+        rows: Rows in these files.
+        stream_id: The stream of the commit's micro-batch; None if it has none.
+        batch_id: The number of this micro-batch.
+        current: True if readers of the table see this version now.
     """
 
     partition: dict[str, str | None]
@@ -56,10 +66,11 @@ class Version(Result):
 def versions(
     metadata: TableMetadata, io: FileIO, store: ManifestStore, partition: PartitionKey | None = None
 ) -> list[Version]:
-    """The versions that the table still keeps of one partition, or of all of them, newest first, then by label.
+    """Return the versions that the table still keeps, newest first, then by label.
 
-    Snapshots of one icesize commit are one version. Every partition that readers see has at least one; one that is
-    empty now has a version without files where that became so.
+    With `partition`, only its versions are returned. Snapshots of one icesize commit are one version. Each partition
+    that readers see has at least one version. A partition that is empty now has a version without files at the commit
+    that emptied it.
     """
     listing = _Listing(Labels(metadata))
     history = main_history(metadata)
@@ -71,9 +82,9 @@ def versions(
             listing.add(commit, {key: contents.get(key, NOTHING) for key in net}, *commit.batch)
             if commit is not run[-1]:
                 contents.update((key, contents.get(key, NOTHING).plus(change, -1)) for key, change in net.items())
-        # having no parent does not make it the first: some catalogs drop the id of a parent that expires
+        # a snapshot without a parent need not be the first: some catalogs drop the id of an expired parent
         below = state_at(store, io, older[0].last, partition) if older else {}
-        # behind a gap an expired commit made what differs, unless the one after it touched that
+        # across a gap, an expired commit made the differences, unless the commit after the gap touched them
         listing.add(run[-1], {key: contents.get(key, NOTHING) for key in differing(contents, below) - net.keys()})
         contents = below
     places = {snapshot.snapshot_id: place for place, snapshot in enumerate(history)}
@@ -83,7 +94,7 @@ def versions(
 def _net(
     commit: Commit, io: FileIO, store: ManifestStore, partition: PartitionKey | None
 ) -> dict[PartitionKey, Contents]:
-    """The partitions that a commit touched, with what each has more than before."""
+    """Return the net change of each partition that a commit touched."""
     total: dict[PartitionKey, Contents] = defaultdict(Contents)
     for snapshot in commit.snapshots:
         for key, change in touched(store, io, snapshot).items():
@@ -94,7 +105,7 @@ def _net(
 
 @dataclass
 class _Listing:
-    """Versions as they are found, newest first."""
+    """The versions found so far, newest first."""
 
     labels: Labels
     versions: list[Version] = field(default_factory=list)
@@ -107,8 +118,11 @@ class _Listing:
         stream_id: str | None = None,
         batch_id: int | None = None,
     ) -> None:
-        """The partitions' versions that a commit made, or only showed, which has no batch then."""
-        # the first one found of a partition is what its readers see: everything later left it alone
+        """Add the versions of partitions at a commit that made them.
+
+        Without a batch, the commit may only show versions that an expired commit made.
+        """
+        # commits come newest first, so the first version of a partition is the one that readers see now
         new = contents.keys() - self._names.keys()
         for key in new:
             self._names[key] = self.labels.of(key), self.labels.values(key)
