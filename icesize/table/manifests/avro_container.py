@@ -1,11 +1,12 @@
 """Avro container files: a header, then blocks of encoded records.
 
-Bytes are read by PyIceberg's decoder, which is compiled where PyIceberg has a build and has the same calls otherwise.
+PyIceberg's decoder reads the bytes. It is compiled if PyIceberg has a build for the platform; its Python version has
+the same calls.
 
-Written by hand because no library keeps an entry as the bytes that it is. Measured on a manifest of 20,000 entries with
-statistics of 7 columns: icesize reads an entry in 4.5 us and writes it into another manifest in 1.6 us, as a copy;
-fastavro 1.13 takes 21 us to decode and 67 us to encode it, and 20 us to read only the fields that planning needs;
-PyIceberg takes 37 us to read it.
+icesize has its own code for this because no library keeps an entry as its bytes. Measured on a manifest of 20,000
+entries with statistics of 7 columns: icesize reads an entry in 4.5 us and copies it into another manifest in 1.6 us.
+fastavro 1.13 takes 21 us to decode an entry, 67 us to encode it, and 20 us to read only the fields that planning needs.
+PyIceberg takes 37 us to read one.
 """
 
 from __future__ import annotations
@@ -42,11 +43,12 @@ Record = TypeVar("Record")
 def read_records(
     io: FileIO, location: str, reader: Callable[[str], Callable[[BinaryDecoder, bytes], Record]]
 ) -> Iterator[Record]:
-    """The records of an Avro file, read by the function that `reader` gives for the schema in its header.
+    """Yield the records of an Avro file, read by the function that `reader` returns for the schema in its header.
 
-    That function is given a decoder that stands at a record, and the bytes that it decodes. Python's garbage collector
-    stays as it is, because it is the caller's: without it, keeping more than 100,000 entries takes a sixth less time,
-    and fewer take the same. Raises `TableError` for a damaged file and whatever `io` raises for a missing one.
+    That function receives a decoder at the position of a record, and the bytes that it decodes. The setting of Python's
+    garbage collector stays unchanged, because it belongs to the caller. Without it, keeping more than 100,000
+    entries would take a sixth less time; fewer entries take the same time. Raises `TableError` for a damaged file, and
+    what `io` raises for a missing one.
     """
     with io.new_input(location).open() as stream:
         container = ContainerReader(stream.read(), location)
@@ -64,7 +66,7 @@ def read_records(
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """`count` records that `decoder` is about to read out of `buffer`; the last one ends at `end` in it."""
+    """A block of `count` records that `decoder` reads from `buffer`; the last record ends at position `end`."""
 
     count: int
     decoder: BinaryDecoder
@@ -75,8 +77,8 @@ class Block:
 class ContainerReader:
     """An Avro container file held in memory.
 
-    `metadata` is its header as text (`avro.schema` among it). `source` names it in messages. Raises `TableError` when
-    it is not such a file.
+    `metadata` is its header as strings, including `avro.schema`. `source` names the file in messages. Raises
+    `TableError` for bytes that are no Avro container file.
     """
 
     def __init__(self, data: bytes, source: str) -> None:
@@ -93,11 +95,14 @@ class ContainerReader:
         self._codec = KNOWN_CODECS[codec]
 
     def broken(self, why: str) -> TableError:
-        """The error to raise for this file."""
+        """Return the error to raise for this file."""
         return TableError(f"Cannot read {self._source}: {why}", path=self._source)
 
     def blocks(self) -> Iterator[Block]:
-        """The blocks in order; a block must be consumed before the next is asked for. Raises `TableError`."""
+        """Yield the blocks in order; the caller reads all records of a block before it requests the next block.
+
+        Raises `TableError` for a damaged file.
+        """
         decoder, size = self._decoder, len(self._data)
         while decoder.tell() < size:
             count, length = self._read_long(), self._read_long()
@@ -109,7 +114,7 @@ class ContainerReader:
                 raw = self._decompress(self._read(length))
                 block = Block(count, new_decoder(raw), raw, len(raw))
             yield block
-            # The compiled decoder does not check that it stays inside its bytes: this finds records that did not fit.
+            # The compiled decoder may read past the end of its bytes without an error; this check finds it.
             if block.decoder.tell() != block.end or self._read(_SYNC_BYTES) != self._sync:
                 raise self.broken("it is cut off or damaged")
 
@@ -145,9 +150,9 @@ class ContainerReader:
 
 
 class ContainerWriter:
-    """Builds an Avro container file in memory, compressed by deflate as Java compresses manifests.
+    """Builds an Avro container file in memory, compressed with deflate, like Java's manifests.
 
-    `metadata` is its header as text; `schema` the schema of its records.
+    `metadata` is its header as strings; `schema` is the schema of its records.
     """
 
     def __init__(self, schema: AvroSchema, metadata: Mapping[str, str]) -> None:
@@ -164,11 +169,11 @@ class ContainerWriter:
         self._header_bytes = len(self._out)
 
     def is_full(self, max_bytes: int) -> bool:
-        """Whether one more block could exceed `max_bytes`, however badly it compresses; not before one is there."""
+        """Return True if another block without compression could exceed `max_bytes`; False before the first block."""
         return len(self._out) + BLOCK_BYTES > max_bytes and len(self._out) > self._header_bytes
 
     def add(self, *pieces: bytes) -> None:
-        """Append one record, given as the parts of its encoding."""
+        """Append one record, passed as the parts of its encoding."""
         for piece in pieces:
             self._pieces.append(piece)
             self._pending_bytes += len(piece)
@@ -177,13 +182,13 @@ class ContainerWriter:
             self._end_block()
 
     def finish(self) -> bytes:
-        """The whole file; nothing can be added after it."""
+        """Return the bytes of the file; no record can be added afterwards."""
         if self._pending:
             self._end_block()
         return bytes(self._out)
 
     def _end_block(self) -> None:
-        # Raw deflate, as the Avro specification wants it: no zlib header, no checksum.
+        # The Avro specification requires raw deflate: no zlib header, no checksum.
         deflate = zlib.compressobj(_DEFLATE_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
         block = deflate.compress(b"".join(self._pieces)) + deflate.flush()
         write_long(self._out, self._pending)

@@ -1,11 +1,12 @@
-"""Avro values out of bytes and into bytes: one function per schema, made once.
+"""Functions that decode and encode Avro values: one per schema, built once.
 
-A schema is parsed JSON: the name of a primitive, a list (a union) or a dict. Values become what PyIceberg's reader
-makes of them: decimals and UUIDs are objects, dates and timestamps stay numbers, Iceberg's "logical maps" (arrays of
-key and value) are dicts.
+A schema is parsed JSON: the name of a primitive, a list (a union) or a dict. Values have the types of PyIceberg's
+reader: decimals and UUIDs are objects, dates and timestamps stay numbers, Iceberg's "logical maps" (arrays of key and
+value) are dicts.
 
-Why not fastavro is told in `avro_container`. Besides its time it gives dates, timestamps and logical maps as other
-values than PyIceberg compares partitions by, and not the bytes of a record, by which unknown fields survive a copy.
+`avro_container` compares the speed with fastavro. fastavro also returns other types for dates, timestamps and logical
+maps than those by which PyIceberg compares partitions. It does not return the bytes of a record, which keep unknown
+fields in a copy.
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ left, and takes memory for all items: a damaged count would make it read far beh
 
 
 def inlined(schema: AvroSchema) -> AvroSchema:
-    """The same schema with each named type spelt out where it is used, under a name of its own.
+    """Return the same schema with each use of a named type spelled out, under a unique name.
 
-    Java names a type once and then refers to it, which PyIceberg cannot read; PyIceberg defines it twice, which Java
-    refuses. This form is read by both, and any part of it stands alone. Raises KeyError for an undefined name.
+    Java defines a type once and then refers to it, which PyIceberg cannot read. PyIceberg defines it twice, which Java
+    rejects. Both can read this form, and each part of it is complete. Raises KeyError for an undefined name.
     """
     defined: dict[str, dict[str, Any]] = {}
     taken: set[str] = set()
@@ -76,10 +77,10 @@ def _unused(name: str, taken: set[str]) -> str:
 
 
 def structure(schema: AvroSchema) -> str:
-    """A key that two inlined schemas share exactly when bytes of one mean the same under the other.
+    """Return a key that two inlined schemas share exactly if bytes of one mean the same under the other.
 
-    Names, docs, defaults and logical types do not count; field ids, their order, physical types, the order of union
-    branches, sizes and decimal scales do.
+    The key contains field ids, their order, physical types, the order of union branches, sizes and decimal scales. It
+    ignores names, docs, defaults and logical types.
     """
     return json.dumps(_structure(schema))
 
@@ -102,7 +103,7 @@ def _structure(node: AvroSchema) -> object:
 
 
 def is_pairs(node: Mapping[str, Any]) -> bool:
-    """Whether an array is Iceberg's way to write a map whose keys are not strings."""
+    """Return True if an array is Iceberg's form of a map whose keys are not strings."""
     return node.get("logicalType") == "map"
 
 
@@ -128,7 +129,7 @@ _READ: dict[str, Read] = {
 
 
 def reader(schema: AvroSchema) -> Read:
-    """A function that reads one value of an inlined schema; records become tuples in the order of their fields."""
+    """Return a function that reads one value of an inlined schema; records become tuples in field order."""
     if isinstance(schema, str):
         return _READ[schema]
     if isinstance(schema, list):
@@ -164,8 +165,9 @@ def _logical_reader(schema: Mapping[str, Any]) -> Read:
 def fields_reader(
     fields: Sequence[Mapping[str, Any]], places: Mapping[int, Any]
 ) -> Callable[[BinaryDecoder, Any], None]:
-    """A function that reads some fields of an inlined record, by Iceberg field id, into their `places` of a list or
-    dict, and passes over the others.
+    """Return a function that reads fields of an inlined record into a list or dict, and skips all other fields.
+
+    `places` maps the Iceberg field id of each field to its index in the list or its key in the dict.
     """
     steps: list[tuple[Any, Read]] = []
     for place, run in itertools.groupby(fields, lambda field: places.get(field["field-id"])):
@@ -183,9 +185,9 @@ def fields_reader(
 
 
 def skipper(schema: AvroSchema) -> Read:
-    """A function that passes over one value of an inlined schema, cheaply for the maps that carry statistics.
+    """Return a function that skips one value of an inlined schema, fast for maps of statistics.
 
-    Decoding them into values that are dropped is the fastest way: one call into compiled code for all columns.
+    The fastest way to skip such a map is to decode it and drop the values: one call into compiled code for all columns.
     """
     if isinstance(schema, list):
         return _union([skipper(branch) for branch in schema], nothing_first=schema[0] == "null")
@@ -206,7 +208,7 @@ def _is_number(schema: AvroSchema) -> bool:
 
 
 def _fields_skipper(types: Iterable[AvroSchema]) -> Read:
-    """Passes over the fields of a record; a run of numbers by one call."""
+    """Return a function that skips the fields of a record; one call skips a run of numbers."""
     steps: list[Read] = []
     for numbers, run in itertools.groupby(types, _is_number):
         some = list(run)
@@ -220,14 +222,14 @@ def _fields_skipper(types: Iterable[AvroSchema]) -> Read:
 
 
 def _types_of(items: AvroSchema) -> list[AvroSchema]:
-    """The types of the fields of an array's items, or the one type that they are of."""
+    """Return the types of the fields of an array's items, or the single type of items without fields."""
     return [field["type"] for field in items["fields"]] if isinstance(items, dict) and "fields" in items else [items]
 
 
 def _union(branches: list[Read], *, nothing_first: bool) -> Read:
     if nothing_first and len(branches) == 2:
         inner = branches[1]
-        # comparisons are faster than a call, and an entry has many such fields
+        # An entry has many such fields, and comparisons are faster than a call.
         return lambda decoder: (
             inner(decoder) if (number := decoder.read_int()) == 1 else None if number == 0 else _chosen((), number)
         )
@@ -235,7 +237,7 @@ def _union(branches: list[Read], *, nothing_first: bool) -> Read:
 
 
 def _chosen(choices: Sequence[T], number: int) -> T:
-    """Return the choice that a number in a file makes. Raises ValueError where there is none: the file is damaged."""
+    """Return the choice with a number from a file. Raises ValueError if there is none, because the file is damaged."""
     if not 0 <= number < len(choices):
         raise ValueError(f"no type or symbol has the number {number}")
     return choices[number]
@@ -246,7 +248,7 @@ def _array_reader(read_block: _ReadBlock, make: Callable[[], Any]) -> Read:
         values = make()
         while count := decoder.read_int():
             if count < 0:
-                # A negative count is followed by the size of the block, for those who skip it.
+                # The size of the block follows a negative count, for readers that skip the block.
                 count = -count
                 decoder.skip_int()
             while count > _AT_ONCE:
@@ -259,7 +261,10 @@ def _array_reader(read_block: _ReadBlock, make: Callable[[], Any]) -> Read:
 
 
 def _pairs_reader(items: Mapping[str, Any]) -> _ReadBlock:
-    """Reads a block of a map; one of counts or bounds by field id, of which a file has six, by one call."""
+    """Return a function that reads a block of a map.
+
+    One call reads a map of counts or bounds by field id. A file has six such maps.
+    """
     types = _types_of(items)
     if types == ["int", "long"]:
         return _read_counts
@@ -272,7 +277,7 @@ def _pairs_reader(items: Mapping[str, Any]) -> _ReadBlock:
 def _read_counts(decoder: BinaryDecoder, count: int, values: dict[int, int]) -> None:
     numbers = decoder.read_ints(2 * count)
     if max(numbers) > _LARGEST:
-        # The compiled decoder takes negative numbers for large ones.
+        # The compiled decoder returns negative numbers as large unsigned ones.
         numbers = tuple(n - 2**64 if n > _LARGEST else n for n in numbers)
     pairs = iter(numbers)
     values.update(zip(pairs, pairs, strict=True))
@@ -334,10 +339,11 @@ _WRITE: dict[str, Write] = {
 
 
 def writer(schema: AvroSchema) -> Write:
-    """A function that appends one value of an inlined schema; records are given as sequences, logical maps as dicts.
+    """Return a function that appends one value of an inlined schema.
 
-    Raises ValueError for a type that no manifest has (unions of more than null and one type, enums, string maps). So
-    does the function for a number that has no place in its type: it is never shortened.
+    Records are passed as sequences, logical maps as dicts. Raises ValueError for a type that no manifest has (unions of
+    more than null and one type, enums, string maps). The returned function raises ValueError for a number that does not
+    fit its type, and never shortens one.
     """
     if isinstance(schema, str):
         return _WRITE[schema]
@@ -369,7 +375,10 @@ def _logical_writer(schema: Mapping[str, Any]) -> Write:
 
 
 def _check_decimal(value: Decimal, schema: Mapping[str, Any]) -> None:
-    """Bytes hold the digits alone, so a value of another scale would become another number."""
+    """Raise ValueError for a value of another scale or too many digits.
+
+    The bytes contain only the digits, so a value of another scale would become another number.
+    """
     _, digits, exponent = value.as_tuple()
     scale, precision = schema.get("scale", 0), schema["precision"]
     if exponent != -scale or len(digits) > precision:

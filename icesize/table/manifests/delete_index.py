@@ -1,4 +1,4 @@
-"""The delete files of a snapshot, by the partitions whose data files they may hit."""
+"""The delete files of a snapshot, by the partitions whose data files they may apply to."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def read_deletes(store: ManifestStore, io: FileIO, manifest: ManifestFile) -> tu
 def delete_index(
     store: ManifestStore, io: FileIO, manifests: Sequence[ManifestFile], specs: Mapping[int, PartitionSpec]
 ) -> DeleteIndex:
-    """Return that of all delete manifests of a snapshot, made once as long as they are the same."""
+    """Return the index of all delete manifests of a snapshot; the store keeps it until the manifests change."""
     paths = (manifest.manifest_path for manifest in manifests)
     return store.together(paths, "delete index", lambda: (DeleteIndex.of(store, io, manifests, specs), 0))
 
@@ -54,7 +54,10 @@ class DeleteIndex:
         specs: Mapping[int, PartitionSpec],
         above: int = -1,
     ) -> DeleteIndex:
-        """The live delete files whose sequence number is greater than `above`; `specs` are those of the table."""
+        """Return the index of live delete files whose sequence number is greater than `above`.
+
+        `specs` are the partition specs of the table by id.
+        """
         by_partition: defaultdict[PartitionKey, list[DeleteFile]] = defaultdict(list)
         everywhere: list[DeleteFile] = []
         for manifest in manifests:
@@ -68,23 +71,23 @@ class DeleteIndex:
         return cls(dict(by_partition), everywhere)
 
     def __bool__(self) -> bool:
-        """Whether there is any delete file."""
+        """Return True if there is a delete file."""
         return bool(self.by_partition or self.everywhere)
 
     def concerns(self, partition: PartitionKey) -> bool:
-        """Whether any delete of this index could apply to files of the partition."""
+        """Return True if a delete of this index could apply to files of the partition."""
         return bool(self.everywhere) or partition in self.by_partition
 
     def of_partition(self, partition: PartitionKey) -> PartitionDeletes:
-        """The delete files that could apply to files of the partition."""
+        """Return the delete files that could apply to files of the partition."""
         if partition not in self._ready:
             self._ready[partition] = PartitionDeletes([*self.by_partition.get(partition, ()), *self.everywhere])
         return self._ready[partition]
 
     def noted(self, file: FileFact) -> FileFact:
-        """Return the file with its deletes, the given object if it has none.
+        """Return the file with its deletes, or the given object if no delete file applies to it.
 
-        Deletes of a format that icesize does not read are an obstacle.
+        A delete file in a format that icesize cannot read is an obstacle.
         """
         if not self.concerns(file.partition):
             return file
@@ -98,5 +101,5 @@ class DeleteIndex:
 
 
 def is_unpartitioned(spec: PartitionSpec) -> bool:
-    """Whether all its files are in one partition: format v1 keeps dropped fields, as void ones."""
+    """Return True if all files of the spec are in one partition; format v1 keeps dropped fields as void ones."""
     return all(isinstance(each.transform, VoidTransform) for each in spec.fields)

@@ -1,7 +1,6 @@
-"""Manifest entries as bytes that another manifest can take over, with what decides where they go.
+"""Manifest entries as bytes that can be copied into another manifest, with the fields that planning needs.
 
-The writer's own schema decides how an entry is read, so that statistics are passed over, not decoded. Readers that copy
-no entry use `facts`.
+Each entry is read by the schema of its writer, and its statistics are skipped. Readers that copy no entry use `facts`.
 """
 
 from __future__ import annotations
@@ -27,23 +26,23 @@ DATA, POSITION_DELETES, EQUALITY_DELETES = 0, 1, 2
 
 @dataclass(frozen=True, slots=True)
 class DataFileSchema:
-    """The Avro record that data files are encoded as in some manifests; equal when bytes can be copied between them."""
+    """The Avro record of data files in a manifest; two are equal if bytes can be copied between their manifests."""
 
     key: str = field(repr=False)
     avro: AvroSchema = field(compare=False, repr=False)
 
     def place(self, field_id: int) -> int:
-        """Which of its fields has this Iceberg field id."""
+        """Return the index of the field with this Iceberg field id."""
         return next(i for i, each in enumerate(self.avro["fields"]) if each["field-id"] == field_id)
 
 
 @dataclass(slots=True)
 class Entry:
-    """One file of a manifest, sequence numbers and snapshot id inherited as Iceberg's specification says.
+    """One file of a manifest, with sequence numbers and snapshot id inherited by Iceberg's specification.
 
-    `sequence_number` is the *data* sequence number, 0 in format v1. `values` are the partition values as stored, in
-    spec-field order. `encrypted`: it carries key metadata. `data` is its encoded `data_file` record, to be read by
-    `schema`.
+    `sequence_number` is the *data* sequence number, 0 in format v1. `values` are the stored partition values, in
+    spec-field order. `encrypted` is True if the file has key metadata. `data` is the encoded `data_file` record, which
+    `schema` describes.
     """
 
     status: int
@@ -61,9 +60,9 @@ class Entry:
 
 
 def read_entries(io: FileIO, manifest: ManifestFile, *, live_only: bool = True) -> Iterator[Entry]:
-    """The entries of one manifest in their order; `live_only` leaves out those of status DELETED.
+    """Yield the entries of one manifest in their order; `live_only` leaves out entries of status DELETED.
 
-    Raises `TableError` for a damaged manifest and whatever `io` raises for a missing one.
+    Raises `TableError` for a damaged manifest, and what `io` raises for a missing one.
     """
     for entry in read_records(io, manifest.manifest_path, _compiled):
         if entry.status != DELETED or not live_only:
@@ -71,8 +70,11 @@ def read_entries(io: FileIO, manifest: ManifestFile, *, live_only: bool = True) 
 
 
 def under_new_path(entry: Entry, path: str) -> Entry:
-    """What a manifest says of a byte for byte copy of a file: all that it says of the file, but nothing of when it came
-    into the table."""
+    """Return the entry for a byte-for-byte copy of a file at `path`.
+
+    The new entry has all facts of the file. It has no snapshot id and no sequence numbers, so that it inherits those of
+    the commit that adds the copy.
+    """
     kind = entry.schema.avro["fields"][entry.schema.place(_FILE_PATH)]["type"]
     data = with_other_value(entry.schema, _FILE_PATH, kind)(entry.data, path)
     return replace(
@@ -81,7 +83,10 @@ def under_new_path(entry: Entry, path: str) -> Entry:
 
 
 def with_other_value(schema: DataFileSchema, field_id: int, kind: AvroSchema) -> Callable[[bytes, Any], bytes]:
-    """A function that writes another value into a field of an encoded data file, as `kind`; all else is copied."""
+    """Return a function that replaces one field of an encoded data file by a value of type `kind`.
+
+    All other bytes are copied.
+    """
     at, fields = schema.place(field_id), schema.avro["fields"]
     skip_before = skipper({"type": "record", "fields": fields[:at]})
     skip, write = skipper(fields[at]["type"]), writer(kind)
@@ -108,8 +113,8 @@ def _carry_over(entry: Entry, sequence_number: int, snapshot_id: int | None) -> 
     return entry
 
 
-# Where a field of the manifest goes in a row of facts and among the first arguments of Entry, by Iceberg field id. Key
-# metadata is read into the place of `encrypted`.
+# Index of each manifest field in a row of facts and among the first arguments of Entry, by Iceberg field id. Key
+# metadata is read into the index of `encrypted`.
 PLACES = {0: 0, 1: 1, 3: 2, 4: 3, 100: 4, 101: 5, 102: 6, 103: 7, 104: 8, 131: 9}
 _DATA_FILE = 2
 _FILE_PATH = 100
@@ -117,7 +122,10 @@ _FILE_PATH = 100
 
 @lru_cache(maxsize=64)
 def _compiled(schema_json: str) -> Callable[[BinaryDecoder, bytes], Entry]:
-    """The function that reads entries written with this schema; kept, as the manifests of a table share few of them."""
+    """Return the function that reads entries with this schema.
+
+    The function is cached, because the manifests of a table share few schemas.
+    """
     record, read_row = row_reader(schema_json, PLACES)
     schema = DataFileSchema(structure(record), record)
 
@@ -135,13 +143,13 @@ def _compiled(schema_json: str) -> Callable[[BinaryDecoder, bytes], Entry]:
 def row_reader(
     schema_json: str, places: Mapping[int, int]
 ) -> tuple[AvroSchema, Callable[[BinaryDecoder, list[Any]], tuple[int, int]]]:
-    """The record of data files in a manifest's schema, and a function that reads one entry's fields into a row.
+    """Return the data file record of a manifest's schema, and a function that reads an entry's fields into a row.
 
-    The function returns where the encoded data file begins and ends.
+    The function returns the start and end position of the encoded data file.
 
     Args:
         schema_json: The schema of a manifest's header.
-        places: The fields to read, of the entry and of its data file, by Iceberg field id, and their place in the row.
+        places: The index in the row of each field to read, by Iceberg field id: fields of the entry and its data file.
     """
     fields = inlined(json.loads(schema_json))["fields"]
     at = next(i for i, field in enumerate(fields) if field["field-id"] == _DATA_FILE)

@@ -1,7 +1,7 @@
-"""Facts of the files that one manifest lists, as columns: what planning, conflict checks and cleanup need of them.
+"""Facts of the files that one manifest lists, as columns for planning, conflict checks and cleanup.
 
-Here is the only place that reads entries for facts. Who copies entries as bytes into another manifest reads them by
-`entries`. Measured on 100,000 entries: columns take some 100 bytes an entry, most of them for its path.
+Only this module reads entries for facts. `entries` reads those that are copied as bytes into another manifest. Measured
+on 100,000 entries: columns take about 100 bytes per entry, most of them for its path.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _Target = tuple[str, tuple[int, ...], str | None, str | None, str | None]
 """File format, equality ids, referenced path and bounds of the paths of a delete file."""
 T = TypeVar("T")
 
-# Places in a row behind `PLACES`: of delete files, what they are about, and of data files the column metrics, in the
-# order in which FileMetrics has them after the number of records.
+# Indexes in a row after `PLACES`: the targets of delete files, and the column metrics of data files in the order of the
+# fields of FileMetrics after the number of records.
 _DELETE_PLACES = ((135, 10), (143, 11), (125, 12), (128, 13))
 _METRIC_PLACES = ((110, 10), (137, 11), (125, 12), (128, 13), (109, 14))
 
 _OBSTACLES = (None, SkipReason.NOT_PARQUET, SkipReason.ENCRYPTED)
-_DELETED_PATH = 2147483546  # field id of `file_path` in position delete files
+_DELETED_PATH = 2147483546  # Iceberg's field id of `file_path` in position delete files
 _UNKNOWN = -1
 """Stands for a sequence number or a snapshot id that an entry leaves to its manifest."""
 _KEY_BYTES = 250
@@ -47,7 +47,7 @@ _INT32 = np.iinfo(np.int32)
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Texts:
-    """Texts in one piece: what all of them `start` with stands there once."""
+    """Strings in one piece: their common prefix `start` is stored once."""
 
     start: str
     rest: str
@@ -55,13 +55,13 @@ class Texts:
 
     @classmethod
     def of(cls, texts: Sequence[str]) -> Texts:
-        """Return these texts."""
+        """Return these strings in one piece."""
         start = os.path.commonprefix(texts)  # noqa: RUF071 - characters are meant, not folders
         rest = [text[len(start) :] for text in texts]
         return cls(start, "".join(rest), _narrow(np.cumsum([0, *map(len, rest)])))
 
     def at(self, rows: NDArray[np.intp]) -> list[str]:
-        """Return the texts of some rows."""
+        """Return the strings of these rows."""
         start, rest = self.start, self.rest
         pairs = zip(self.ends[rows].tolist(), self.ends[rows + 1].tolist(), strict=True)
         return [start + rest[begin:end] for begin, end in pairs]
@@ -69,11 +69,11 @@ class Texts:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Columns:
-    """The entries of one manifest in their order, as the manifest itself has them: nothing is inherited.
+    """The entries of one manifest in their order, with stored values only: nothing is inherited.
 
-    `partition` are places in `keys`, the partitions that the manifest has files of. `obstacles` are places of reasons
-    for which a file can never be rewritten. `targets` are there of delete files only: the last fields of DeleteFile.
-    Unknown numbers and ids are -1.
+    `keys` are the partitions of the manifest's files, and `partition` has the index of each file's partition in `keys`.
+    `obstacles` are indexes of reasons why a file can never be rewritten, 0 for none. `targets` are the last fields of
+    DeleteFile; only delete manifests have them. Unknown numbers and ids are -1.
     """
 
     keys: tuple[PartitionKey, ...]
@@ -90,10 +90,10 @@ class Columns:
 
     @classmethod
     def of(cls, spec_id: int, rows: Iterable[_Row], deletes: bool) -> Columns:
-        """Return the columns of rows that are read."""
+        """Return the columns of decoded rows; `deletes` is True for a delete manifest."""
         column: list[list[Any]] = [[] for _ in range(len(PLACES) + len(_DELETE_PLACES) * deletes)]
         rows = iter(rows)
-        # few rows at a time: Python's garbage collector would walk over all of them again and again
+        # Few rows at a time, because Python's garbage collector would scan all rows in memory again and again.
         while some := list(islice(rows, _ROWS_AT_ONCE)):
             for values, more in zip(column, zip(*some, strict=True), strict=True):
                 values.extend(more)
@@ -111,17 +111,17 @@ class Columns:
 
     @property
     def held_bytes(self) -> int:
-        """About the memory that they take."""
+        """Approximate memory in bytes."""
         arrays = [a for each in fields(self) if isinstance(a := getattr(self, each.name), np.ndarray)]
         texts = sys.getsizeof(self.paths.rest) + _array_bytes(self.paths.ends)
         return sum(map(_array_bytes, arrays)) + texts + len(self.keys) * _KEY_BYTES + len(self.targets) * 4 * _KEY_BYTES
 
 
 def _dictionary(spec_id: int, values: Sequence[tuple[object, ...]]) -> tuple[tuple[PartitionKey, ...], Integers]:
-    """Return the different partitions in the order in which they come, and the place of each value among them."""
+    """Return the distinct partitions in order of their first file, and the index of each value's partition."""
     places = {each: place for place, each in enumerate(dict.fromkeys(values))}
     if any(value == 0 and isinstance(value, float) for each in places for value in each):
-        # 0.0 and -0.0 are one key to Python until they are made keys of partitions
+        # Python compares 0.0 and -0.0 as equal; `PartitionKey.of` makes them different.
         values = [PartitionKey.of(spec_id, each).values for each in values]
         places = {each: place for place, each in enumerate(dict.fromkeys(values))}
     return tuple(PartitionKey(spec_id, each) for each in places), _integers([places[each] for each in values])
@@ -129,7 +129,7 @@ def _dictionary(spec_id: int, values: Sequence[tuple[object, ...]]) -> tuple[tup
 
 def _target(file_format: str, equality_ids: Sequence[int] | None, path: str | None, *bounds: Any) -> _Target:
     lowest, highest = ((each or {}).get(_DELETED_PATH) for each in bounds)
-    # Half a character at the end of a shortened bound is left out: a shorter prefix only rules out less.
+    # A shortened bound may end within a character. Dropping that part is safe: a shorter prefix only rules out less.
     lower, upper = (None if bound is None else bound.decode(errors="ignore") for bound in (lowest, highest))
     return file_format, tuple(equality_ids or ()), path, lower, upper
 
@@ -139,7 +139,7 @@ def _integers(values: Sequence[int]) -> Integers:
 
 
 def _narrow(values: NDArray[np.int64]) -> Integers:
-    """Return the numbers in half the bytes where they fit, and one number only where all are equal."""
+    """Return the numbers as 32-bit integers if they fit, and as a single stored number if all are equal."""
     if not values.size:
         return values
     least, most = int(values.min()), int(values.max())
@@ -154,9 +154,9 @@ def _array_bytes(array: NDArray[Any]) -> int:
 
 @dataclass(frozen=True, eq=False)
 class ManifestFacts:
-    """The files that a manifest lists, with numbers and snapshots inherited from the list that names it.
+    """The files that a manifest lists, with sequence numbers and snapshot ids inherited from the manifest list.
 
-    Rows are the places of entries in the manifest. A number that is not known is 0, a snapshot id -1.
+    Rows are the indexes of entries in the manifest. An unknown number is 0, an unknown snapshot id -1.
     """
 
     manifest: ManifestFile
@@ -164,21 +164,21 @@ class ManifestFacts:
 
     @property
     def path(self) -> str:
-        """Where the manifest is."""
+        """Location of the manifest."""
         return self.manifest.manifest_path
 
     @property
     def keys(self) -> tuple[PartitionKey, ...]:
-        """Partitions that `partition` gives places of."""
+        """Partitions of the files; `columns.partition` has the index of each file's partition."""
         return self.columns.keys
 
     @cached_property
     def live(self) -> NDArray[np.intp]:
-        """Rows of the files that are there: those that the manifest does not list as deleted."""
+        """Rows of the live files: all that the manifest does not list as deleted."""
         return np.flatnonzero(self.columns.status != DELETED)
 
     def changed_by(self, snapshot_id: int | None, status: int) -> NDArray[np.intp]:
-        """Return the rows of files that this snapshot ADDED, or those that it DELETED."""
+        """Return the rows of files that this snapshot ADDED or DELETED, as `status` selects."""
         return np.flatnonzero((self.columns.status == status) & (self.snapshot_ids == snapshot_id))
 
     def in_partition(self, key: PartitionKey) -> NDArray[np.intp]:
@@ -194,12 +194,12 @@ class ManifestFacts:
 
     @cached_property
     def sequence_numbers(self) -> Integers:
-        """Data sequence numbers: deletes apply by them."""
+        """Data sequence numbers, which decide the deletes that apply to a file."""
         return self._inherited(self.columns.sequence_numbers)
 
     @cached_property
     def file_sequence_numbers(self) -> Integers:
-        """Numbers of the commits that brought the paths into the table."""
+        """Sequence numbers of the commits that added the paths to the table."""
         return self._inherited(self.columns.file_sequence_numbers)
 
     def _inherited(self, own: Integers) -> Integers:
@@ -208,7 +208,10 @@ class ManifestFacts:
         return np.where(own != _UNKNOWN, own, np.where(self.columns.status == ADDED, number, 0))
 
     def totals(self, rows: NDArray[np.intp]) -> dict[int, tuple[int, int, int]]:
-        """Return files, bytes and records of some files by the place of their partition, in the order they come."""
+        """Return the number of files, bytes and records of these rows, by the index of their partition.
+
+        Partitions are in the order of their first row.
+        """
         places = self.columns.partition[rows]
         size_bytes, records = (np.zeros(len(self.keys), np.int64) for _ in range(2))
         np.add.at(size_bytes, places, self.columns.size_bytes[rows])
@@ -218,11 +221,11 @@ class ManifestFacts:
         return {place: sums[place] for place in dict.fromkeys(places.tolist())}
 
     def paths(self, rows: NDArray[np.intp] | None = None) -> list[str]:
-        """Return the paths of some files, of all live ones if no rows are given."""
+        """Return the paths of these rows, or of all live files without `rows`."""
         return self.columns.paths.at(self.live if rows is None else rows)
 
     def files(self, rows: NDArray[np.intp]) -> list[FileFact]:
-        """Return data files as planning knows them; `obstacle` is why one can never be rewritten, whatever happens."""
+        """Return data files for planning; `obstacle` is the reason why a file can never be rewritten."""
         columns, location = self.columns, self.path
         picked = zip(
             self.paths(rows),
@@ -235,7 +238,7 @@ class ManifestFacts:
             strict=True,
         )
         return [
-            # both numbers are mostly equal: kept once
+            # Both numbers are equal for most files; one shared object saves memory.
             FileFact(path, size, count, columns.keys[place], number, _OBSTACLES[obstacle], location,
                      file_sequence_number=number if number == added_by else added_by)
             for path, size, count, place, number, added_by, obstacle in picked
@@ -252,12 +255,12 @@ class ManifestFacts:
 
 
 def read_facts(io: FileIO, manifest: ManifestFile, *, changes_only: bool = False) -> ManifestFacts:
-    """Return the entries of a manifest, or only those that are ADDED or DELETED.
+    """Return the facts of all entries of a manifest, or with `changes_only` of ADDED and DELETED entries.
 
-    If only changes are wanted, reading ends with the last of them, provided that the manifest's counts are known.
-    icesize writes them first, so a small change costs little however much the manifest keeps.
+    With `changes_only`, reading ends after the last change if the manifest list has the counts. icesize writes changes
+    first, so reading a small change is cheap in a large manifest too.
 
-    Raises TableError for a damaged manifest, as far as it is read, and what `io` raises for a missing one.
+    Raises TableError for damage in the part that is read, and what `io` raises for a missing manifest.
     """
     more = _DELETE_PLACES if manifest.content == ManifestContent.DELETES else ()
     rows = read_records(io, manifest.manifest_path, lambda schema: _compiled(schema, more))
@@ -278,9 +281,10 @@ def _facts(manifest: ManifestFile, rows: Iterable[_Row]) -> ManifestFacts:
 def read_described(
     io: FileIO, manifest: ManifestFile, describe: Callable[[FileMetrics], T]
 ) -> tuple[ManifestFacts, list[T]]:
-    """Return the facts of a data manifest, and by row what is made of each file's column metrics.
+    """Return the facts of a data manifest, and by row the result of `describe` for each file's column metrics.
 
-    Metrics are not kept: they are several times as large as all other facts. Raises what `read_facts` raises.
+    The metrics themselves are not kept, because they are several times as large as all other facts. Raises what
+    `read_facts` raises.
     """
     described: list[T] = []
 
@@ -293,7 +297,7 @@ def read_described(
 
 
 def read_metrics(io: FileIO, location: str) -> Iterator[tuple[str, FileMetrics]]:
-    """Yield path and column metrics of the live files of a data manifest, in their order.
+    """Return an iterator over path and column metrics of a data manifest's live files, in their order.
 
     Raises what `read_facts` raises.
     """
@@ -307,7 +311,10 @@ def _with_metrics(io: FileIO, location: str) -> Iterator[tuple[_Row, FileMetrics
 
 @lru_cache(maxsize=64)
 def _compiled(schema_json: str, more: tuple[tuple[int, int], ...]) -> Callable[[BinaryDecoder, bytes], _Row]:
-    """The function that reads rows of entries written with this schema, with `more` places than those of all rows."""
+    """Return the function that reads rows of entries with this schema.
+
+    `more` are further fields to read: field ids with their indexes after `PLACES`.
+    """
     _, read = row_reader(schema_json, {**PLACES, **dict(more)})
     blank = [None] * (len(PLACES) + len(more))
 

@@ -1,4 +1,4 @@
-"""Many small manifests into few: which ones are worth it, and their entries in the order of their partitions.
+"""Selection of small manifests that are worth merging, and their entries in the order of their partitions.
 
 Readers skip a manifest by the bounds of its partition values, so entries of one partition belong next to each other.
 """
@@ -21,9 +21,9 @@ SORTED_AT_ONCE = 100_000
 
 
 def worth_packing(manifests: Iterable[ManifestFile], target_bytes: int) -> dict[int, list[ManifestFile]]:
-    """By partition spec the data manifests that live entries fill to less than half of `target_bytes`.
+    """Return the data manifests whose live entries take less than half of `target_bytes`, by partition spec.
 
-    One alone stays as it is: there is nothing to put it together with.
+    A spec with a single such manifest is left out, because there is no second one to merge it with.
     """
     small: dict[int, list[ManifestFile]] = defaultdict(list)
     for manifest in manifests:
@@ -33,7 +33,7 @@ def worth_packing(manifests: Iterable[ManifestFile], target_bytes: int) -> dict[
 
 
 def _live_bytes(manifest: ManifestFile) -> float:
-    """About what would be left without the entries of deleted files; format v1 may not know how many those are."""
+    """Return the approximate bytes of a manifest's live entries; in format v1 the counts may be missing."""
     live = (manifest.added_files_count or 0) + (manifest.existing_files_count or 0)
     deleted = manifest.deleted_files_count or 0
     return manifest.manifest_length * (live / (live + deleted) if deleted else 1.0)
@@ -42,7 +42,7 @@ def _live_bytes(manifest: ManifestFile) -> float:
 def entries_by_partition(
     io: FileIO, manifests: Iterable[ManifestFile], at_once: int = SORTED_AT_ONCE
 ) -> Iterator[Entry]:
-    """Live entries of these manifests, sorted within runs of about `at_once`."""
+    """Yield the live entries of these manifests, sorted within runs of about `at_once` entries."""
     run: list[Entry] = []
     for manifest in manifests:
         run += read_entries(io, manifest)
@@ -53,14 +53,14 @@ def entries_by_partition(
 
 
 def sorted_by_partition(entries: Sequence[Entry]) -> list[Entry]:
-    """Entries by their partition values, field by field; those of one partition in the order they came."""
+    """Return the entries sorted by partition values, field by field; entries of one partition keep their order."""
     ranked = sorted({entry.values for entry in entries}, key=partition_order)
     ranks = {values: rank for rank, values in enumerate(ranked)}
     return sorted(entries, key=lambda entry: ranks[entry.values])
 
 
 def partition_order(values: tuple[Any, ...]) -> tuple[tuple[str, Any], ...]:
-    """A key that orders partition values of any types: nothing first, then numbers, NaN, and the others by type."""
+    """Return a key that orders partition values of any types: NULL first, then numbers, NaN, and the rest by type."""
     return tuple(_place(value) for value in values)
 
 

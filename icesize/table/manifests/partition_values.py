@@ -1,4 +1,4 @@
-"""Values of partition fields: as manifests store them, as Iceberg prints them, and as callers name them."""
+"""Values of partition fields in three forms: stored in manifests, printed by Iceberg, and passed by callers."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _HOUR_MICROS = 3_600_000_000
 
 
 def text_of(value: object) -> str:
-    """Return a value of Python as Iceberg prints it."""
+    """Return a Python value as Iceberg prints it."""
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     return str(value).lower() if isinstance(value, bool) else str(value)
@@ -55,7 +55,7 @@ def text_of(value: object) -> str:
 
 @dataclass(frozen=True)
 class NamedField:
-    """A field of a partition spec; `source` is the type of its column, None if no schema has that column."""
+    """A field of a partition spec; `source` is the type of its column, None if no schema has the column."""
 
     name: str
     transform: Transform[Any, Any]
@@ -67,25 +67,26 @@ class NamedField:
             return None if stored is None else str(stored)
         try:
             return self.transform.to_human_string(self.source, stored)
-        except OverflowError:  # a time before year 1 or after 9999, which Python does not have
+        except OverflowError:  # a time before year 1 or after year 9999, which Python cannot represent
             return f"{stored} since 1970"
 
     def test(self, wanted: object) -> Test:
-        """Return a test of stored values: is it the one that a caller names, by a typed value or by text?
+        """Return a function that is True for stored values equal to `wanted`, a typed value or a string.
 
-        None is NULL. Text is the value itself in a field of texts; in others it is read as Iceberg prints it.
+        None means NULL. In a field of strings, a string is the value itself. In other fields, it is parsed in the form
+        in which Iceberg prints a value.
         """
         if wanted is None or (wanted == "null" and not self._may_print_null):
             return lambda stored: stored is None
         try:
             (value,) = distinct_zeros((self._stored(wanted),))
-        except (ArithmeticError, LookupError, TypeError, ValueError):  # not of this type: the text decides
+        except (ArithmeticError, LookupError, TypeError, ValueError):  # of another type: compare the printed value
             return lambda stored: self.printed(stored) == wanted
         return lambda stored: stored == value or (stored != stored and value != value)
 
     @property
     def _may_print_null(self) -> bool:
-        """Return True if a value that is not NULL may be printed as `null`; Iceberg prints bytes in base 64."""
+        """Return True if a value other than NULL may be printed as `null`; Iceberg prints bytes in base 64."""
         kind = self.source and self.transform.result_type(self.source)
         return isinstance(kind, StringType | BinaryType | FixedType) and self.transform != VoidTransform()
 
@@ -100,9 +101,9 @@ class NamedField:
 
 
 def _stored(kind: IcebergType, wanted: object) -> object:
-    """Return a typed value, or a text that is parsed, as manifests store it.
+    """Return a typed value, or a parsed string, in the form that manifests store.
 
-    Raises one of four errors for others: ArithmeticError, LookupError, TypeError, ValueError.
+    Raises ArithmeticError, LookupError, TypeError or ValueError for a value of another type.
     """
     if isinstance(kind, StringType):
         return text_of(wanted)
@@ -126,7 +127,7 @@ def _days(value: date) -> int:
 
 
 def _micros(value: date) -> int:
-    """Return microseconds since 1970; a time without a zone is UTC, a date its midnight."""
+    """Return microseconds since 1970; a time without a zone is UTC, and a date is its midnight."""
     return datetime_to_micros(value if isinstance(value, datetime) else datetime(value.year, value.month, value.day))
 
 

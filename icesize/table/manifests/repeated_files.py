@@ -1,7 +1,8 @@
-"""Files that a table lists more than once: none of them may go while another listing of it stays.
+"""Files that a table lists more than once: icesize removes none of them while another listing stays.
 
-`add_files` of Iceberg's Spark lists a file again when told not to look, also under a newer partition spec. Once a
-snapshot that removed one of the listings expires, Iceberg's Java library deletes the file without another look.
+Iceberg's Spark procedure `add_files` lists a file again if its duplicate check is off, also under a newer partition
+spec. After the expiry of a snapshot that removed one of the listings, Iceberg's Java library deletes the file without
+checking for another listing.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from icesize.table.manifests.store import ManifestStore
 
 @dataclass(frozen=True, slots=True)
 class PathNumbers:
-    """Files with a number for each path, by which equal paths are found without comparing all of them as texts.
+    """Files with a number for each path, which finds equal paths without comparing all strings.
 
-    Spellings of one path have one number. Numbers hold in this process only.
+    All spellings of one path have the same number. Numbers are valid in this process only.
     """
 
     files: Sequence[FileFact]
@@ -40,21 +41,21 @@ class PathNumbers:
 
 
 def listed_twice(parts: Sequence[PathNumbers]) -> frozenset[str]:
-    """Return the `normalised` paths of files that are there more than once."""
+    """Return the `normalised` paths of files that occur more than once."""
     numbers = np.sort(np.concatenate([np.empty(0, np.int64), *(part.numbers for part in parts)]))
     again = numbers[1:][numbers[1:] == numbers[:-1]]
     if not again.size:
         return frozenset()
-    # different paths may have one number
+    # Different paths may have the same number, so the paths themselves are compared.
     rows = ((part, row) for part in parts for row in np.flatnonzero(np.isin(part.numbers, again)).tolist())
     times = Counter(normalised(part.files[row].path) for part, row in rows)
     return frozenset(path for path, count in times.items() if count > 1)
 
 
 def check_listed_once(store: ManifestStore, io: FileIO, head: Snapshot | None, paths: Collection[str]) -> None:
-    """Refuse to replace files that some manifest lists again, also one that a filter has ruled out.
+    """Raise UnsupportedTable if the table lists one of `paths` more than once, also outside a filter.
 
-    Needs all data manifests. Raises UnsupportedTable.
+    Reads all data manifests of `head`.
     """
     wanted = set(map(normalised, paths))
     listed = (path for manifest in manifests_of(head, io).data for path in store.facts(io, manifest).paths())

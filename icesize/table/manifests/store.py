@@ -1,7 +1,7 @@
-"""One store of what manifests say for all readers of a table, in a memory that all tables of the process share.
+"""Cache of manifest facts for all readers of a table, in memory that all tables of the process share.
 
-A manifest never changes, so what was read of it, or made of that, holds as long as a reader needs it. Losing it costs
-time, never correctness.
+A manifest never changes, so its facts, and values computed from them, stay valid. Dropping a cached value costs time,
+never correctness.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ class _Value(NamedTuple):
 
 @dataclass(slots=True)
 class _Held:
-    """What is known of one file of metadata, and the pass that used it last."""
+    """The cached values of one metadata file, and the pass that used them last."""
 
     used: object
     values: dict[Hashable, _Value] = field(default_factory=dict)
 
     @property
     def held_bytes(self) -> int:
-        """About the memory that it takes."""
+        """Approximate memory in bytes."""
         return sum(value.held_bytes for value in self.values.values())
 
 
 class Memory:
-    """Values of one or many tables by table and path, what was used least recently first; `lock` guards them."""
+    """Cached values by table and path, the least recently used first; `lock` guards them."""
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
         self.max_bytes: int = max_bytes
@@ -54,7 +54,7 @@ class Memory:
         self.held_bytes: int = 0
 
     def drop(self, name: tuple[str, str]) -> None:
-        """Forget what is known of a file, if anything."""
+        """Drop the cached values of a file, if there are any."""
         if held := self.held.pop(name, None):
             self.held_bytes -= held.held_bytes
 
@@ -64,16 +64,16 @@ _SHARED = Memory()
 
 @lru_cache(maxsize=1_000)
 def store_of(table_uuid: str) -> ManifestStore:
-    """Return the store of a table for this process: all handles of the table share it."""
+    """Return the store of a table, which all handles of the table in this process share."""
     return ManifestStore(_SHARED, table_uuid)
 
 
 class ManifestStore:
-    """Facts of manifests by path, and values that are made of them. Threads may share it.
+    """Facts of manifests by path, and values computed from them. Threads may share a store.
 
-    No thread holds the lock of the memory while it reads storage. Threads that want the same value wait for the first
-    of them. What is used least goes first when the memory is full, except what the newest state of the table uses: a
-    table that is larger than the memory keeps what fits, and the rest is read each time.
+    No thread holds the memory's lock while it reads storage. Threads that need the same value wait for the first of
+    them. When the memory is full, the least recently used values are dropped first, except those that the newest state
+    of the table uses. A table that is larger than the memory keeps the values that fit, and reads the rest each time.
     """
 
     def __init__(self, memory: Memory | None = None, table_uuid: str = "") -> None:
@@ -94,27 +94,26 @@ class ManifestStore:
         return ManifestFacts(manifest, self.get(manifest.manifest_path, "columns", read))
 
     def remember(self, facts: ManifestFacts) -> None:
-        """Keep facts that were read with others."""
+        """Keep facts that the caller has read together with other data."""
         self.get(facts.path, "columns", lambda: (facts.columns, facts.columns.held_bytes))
 
     def changes(self, io: FileIO, manifest: ManifestFile) -> ManifestFacts:
-        """Return facts of a manifest with its ADDED and DELETED entries at least: no more is read where none is known.
+        """Return the facts of at least the ADDED and DELETED entries of a manifest.
 
-        Raises what `read_facts` raises.
+        Returns all cached facts, or reads only the changes if there are none. Raises what `read_facts` raises.
         """
         with self._lock:
             known = self._use(manifest.manifest_path, "columns", None)
         return ManifestFacts(manifest, known.value) if known else read_facts(io, manifest, changes_only=True)
 
     def get(self, path: str, kind: Hashable, make: Callable[[], tuple[T, int]], version: Hashable = None) -> T:
-        """Return what is known of a file of metadata, made if it is not known.
+        """Return a cached value of a metadata file, computed if it is not cached.
 
         Args:
             path: Location of the file.
-            kind: Name of the value: the same for all that is made in the same way.
-            make: Makes the value, and says about how many bytes it takes; called without a lock. What it raises is
-                raised.
-            version: What the value depends on besides; one version of a kind is kept.
+            kind: Name of the value, the same for all values that are computed in the same way.
+            make: Returns the value and its approximate bytes; called without a lock. Its errors are raised.
+            version: Anything else that the value depends on; one version of a kind is kept.
         """
         with self._lock:
             known = self._use(path, kind, version)
@@ -122,7 +121,7 @@ class ManifestStore:
         return value
 
     def together(self, paths: Iterable[str], kind: Hashable, make: Callable[[], tuple[T, int]]) -> T:
-        """Return what is made of several files, made again when they are not those of the last call of its `kind`."""
+        """Return a value of several files, computed again if the last call with this `kind` had other files."""
         return self.get("", kind, make, frozenset(paths))
 
     def _use(self, path: str, kind: Hashable, version: Hashable) -> _Value | None:
@@ -148,7 +147,7 @@ class ManifestStore:
                     first = self._making.setdefault(name, mine)
                 if first is mine:
                     break
-                # a thread that fails, maybe because its credentials are older, leaves the next one to try by itself
+                # If a thread fails, perhaps because its credentials are older, the next thread tries with its own.
                 if first.exception() is None:
                     theirs: T = first.result()
                     return theirs
@@ -179,15 +178,15 @@ class ManifestStore:
         while memory.held_bytes > memory.max_bytes:
             oldest = next(iter(memory.held))
             if memory.held[oldest].used is self._pass:
-                # all the rest is needed in this pass, too: what came last is not kept
+                # This pass needs all other values too, so the newest value is not kept.
                 memory.held_bytes -= held.values.pop(kind).held_bytes
                 return
             memory.drop(oldest)
 
     def follow(self, paths: Collection[str]) -> None:
-        """Begin a pass over the newest state of the table, which needs these files of metadata.
+        """Begin a pass over the newest state of the table, which needs these metadata files.
 
-        What an earlier state needed and this one does not is forgotten.
+        Drops the values of files that only an earlier state needed.
         """
         needed = frozenset(paths)
         with self._lock:

@@ -1,10 +1,10 @@
-"""Manifests and manifest lists, written without decoding what is only kept.
+"""Writes manifests and manifest lists, and copies kept entries without decoding them.
 
-Surviving entries are copied as bytes under the Avro schema that they were written with: fast, and lossless for
-statistics that nobody here understands. Only partition values are encoded anew, where a column has been promoted since:
-a manifest's header says of which types its partition values are, and Iceberg's promotions (int to long, float to
-double, a decimal of more digits) change these types for new manifests alone, so values of today may not fit an older
-manifest. The files of one call go into as few manifests as their schemas allow.
+Kept entries are copied as bytes under the Avro schema that they were written with. This is fast, and keeps statistics
+that icesize cannot read. Only partition values are encoded again, if a column has been promoted since. A manifest's
+header records the types of its partition values. Iceberg's promotions (int to long, float to double, a decimal of more
+digits) change these types for new manifests only. Current values may therefore not fit an older manifest. The files of
+one call go into as few manifests as their schemas allow.
 """
 
 from __future__ import annotations
@@ -73,20 +73,21 @@ def write_manifests(
     deleted: Sequence[Entry] = (),
     content: ManifestContent = ManifestContent.DATA,
 ) -> list[ManifestFile]:
-    """Write the manifests of one partition spec in snapshot `snapshot_id` and say what is in them: data files, or
-    delete files (`content`).
+    """Write and return the manifests of one partition spec in snapshot `snapshot_id`.
 
-    `added` become ADDED, with their sequence number where they have one; so do `copied`, which are described as the
-    files that they are copies of (`under_new_path`); `existing` keep their snapshot and sequence numbers; `deleted`
-    become DELETED by this snapshot. Each is of partition spec `spec_id`. `existing` may be an iterator where none are
-    added. One manifest results, more when the encodings of the entries differ in more than the types that their
-    partition values had before columns were promoted, or when it would exceed `commit.manifest.target-size-bytes`
-    (Iceberg's default: 8 MiB). In each of them changes come before what stays, so that reading only changes ends early.
-    `new_path` names each new file. The sequence numbers of the results are assigned by `write_list`.
+    The manifests list data files or delete files, as `content` sets. All files are of partition spec `spec_id`. `added`
+    files become ADDED and keep a sequence number that they have. `copied` entries become ADDED too, described as the
+    files that they are copies of (`under_new_path`). `existing` entries keep their snapshot and sequence numbers;
+    `existing` may be an iterator if no files are added. `deleted` entries become DELETED by this snapshot. `new_path`
+    names each new file. `write_list` assigns the sequence numbers of the returned manifests.
+
+    One manifest results in most cases. More result in two cases: the encodings of the entries differ in more than
+    partition types from before a promotion, or one manifest would exceed `commit.manifest.target-size-bytes` (Iceberg's
+    default: 8 MiB). In each manifest, changes precede kept entries, so that a reader of changes only can stop early.
 
     Raises `UnsupportedTable` for a format version above 2, for delete files in format v1, and for entries that Iceberg
-    could not read back, ValueError for a file of another spec or with values that do not fit; files written before an
-    error stay.
+    could not read back. Raises ValueError for a file of another spec or with values that do not fit. Files written
+    before an error stay in storage.
     """
     version, deletes = metadata.format_version, content == ManifestContent.DELETES
     if version > 2 or (deletes and version < 2):
@@ -119,10 +120,9 @@ def write_manifests(
 def _fullest(
     beside: Counter[DataFileSchema], fitted: Callable[[DataFileSchema], Fitted], needed: set[int]
 ) -> DataFileSchema | None:
-    """The encoding that most entries will have, of those that have a place for new partition values and the `needed`
-    fields.
+    """Return the most frequent encoding that fits new partition values and has the `needed` fields.
 
-    New files are encoded like them: one manifest less results.
+    New files are encoded in the same way, which saves one manifest.
     """
     there: Counter[DataFileSchema] = Counter()
     for schema, entries in beside.items():
@@ -141,10 +141,10 @@ def write_list(
     parent_id: int | None,
     sequence_number: int,
 ) -> list[ManifestFile]:
-    """Write the manifest list of a snapshot to `location`; `sequence_number` is ignored by format v1.
+    """Write the manifest list of a snapshot to `location`; format v1 ignores `sequence_number`.
 
-    Returns the manifests as the list has them: those that this snapshot wrote now carry its sequence number, which a
-    second snapshot of the same commit needs to list and to read them. The given ones are left as they were.
+    Returns the manifests with the values of the list; the given objects stay unchanged. Manifests that this snapshot
+    wrote now carry its sequence number. A second snapshot of the same commit needs the number to list and read them.
     """
     listed = [_assigned(manifest, sequence_number if metadata.format_version > 1 else 0) for manifest in manifests]
     output = io.new_output(location)
@@ -156,7 +156,10 @@ def write_list(
 
 
 def _assigned(manifest: ManifestFile, sequence_number: int) -> ManifestFile:
-    """A copy with sequence numbers; PyIceberg's own writer sets them on a shallow copy, which changes the original."""
+    """Return a copy with sequence numbers.
+
+    PyIceberg's own writer sets them on a shallow copy, which changes the original.
+    """
     copy = ManifestFile(*[manifest[i] for i in range(len(manifest))])
     if copy.sequence_number == UNASSIGNED_SEQ:
         copy.sequence_number = sequence_number
@@ -166,7 +169,7 @@ def _assigned(manifest: ManifestFile, sequence_number: int) -> ManifestFile:
 
 
 class Target:
-    """Where manifests go and what they share: the table, the snapshot that writes them, the partition spec."""
+    """The destination of manifests and the values that they share: table, writing snapshot and partition spec."""
 
     def __init__(
         self,
@@ -204,10 +207,11 @@ def _header(metadata: TableMetadata, spec: PartitionSpec, content: ManifestConte
 
 
 def _own_schema(version: FormatVersion, partition_type: StructType, content: ManifestContent) -> DataFileSchema:
-    """How Java encodes files of this spec: partition values optional, and room for a referenced file.
+    """Return Java's encoding for files of this spec: optional partition values and a field for a referenced file.
 
-    PyIceberg's own differs in both; entries of manifests by Java, the most common ones, can then be copied next to new
-    files. Java reads no delete manifests in which field ids of equality deletes are long, as PyIceberg has them.
+    PyIceberg's own encoding differs in both. Most manifests come from Java, and with its encoding their entries can be
+    copied next to new files. PyIceberg encodes the field ids of equality deletes as long; Java cannot read such delete
+    manifests.
     """
     optional = [NestedField(f.field_id, f.name, f.field_type, required=False) for f in partition_type.fields]
     fields = list(data_file_with_partition(StructType(*optional), version).fields)
@@ -228,7 +232,10 @@ def _with_ints(ids: NestedField) -> NestedField:
 
 
 def _with_plain_nulls(record: Any) -> Any:
-    """PyIceberg makes a union of null and null, which is not Avro, of a partition field whose column was dropped."""
+    """Replace unions of null and null, which are not valid Avro, by null.
+
+    PyIceberg creates such a union for a partition field whose column was dropped.
+    """
     for field in record["fields"]:
         if field["field-id"] == _PARTITION:
             for value in field["type"]["fields"]:
@@ -256,7 +263,7 @@ _Header = tuple[int, int | None, int | None, int | None]
 
 @lru_cache(maxsize=1024)
 def _encoded(version: FormatVersion, header: _Header) -> bytes:
-    """What comes before the data file; few distinct ones are needed, as there is one for each snapshot."""
+    """Return the encoded fields before the data file; a snapshot needs few distinct headers, so they are cached."""
     out = bytearray()
     for field, value in zip(_ENTRY_FIELDS[version], header, strict=False):
         writer(field["type"])(out, value)
@@ -264,7 +271,7 @@ def _encoded(version: FormatVersion, header: _Header) -> bytes:
 
 
 class ManifestStream:
-    """Data manifests for entries whose data files are encoded by `schema`; a full one is followed by the next."""
+    """Writes manifests for entries whose data files are encoded by `schema`; starts a new manifest if one is full."""
 
     def __init__(self, target: Target, schema: DataFileSchema) -> None:
         self._target, self._schema = target, schema
@@ -280,8 +287,11 @@ class ManifestStream:
         self._values: set[tuple[Any, ...]] = set()
 
     def copy(self, entry: Entry, status: int, data: bytes) -> None:
-        """Append a file that was described before: EXISTING as it was, DELETED by this snapshot, or a copy of one that
-        is ADDED by it, whose sequence number it inherits. `data` is its data file, encoded by this stream's schema.
+        """Append an entry that another manifest described before.
+
+        An EXISTING entry stays unchanged, and a DELETED one is deleted by this snapshot. An ADDED one is a copy of a
+        file, and inherits the sequence number of this snapshot. `data` is the data file, encoded by this stream's
+        schema. Raises UnsupportedTable for an EXISTING or DELETED entry of format v2 without a sequence number.
         """
         if entry.sequence_number is None and status != ADDED and self._target.version > 1:
             raise UnsupportedTable(
@@ -293,7 +303,10 @@ class ManifestStream:
         self._add(header, entry.rows, entry.values, data)
 
     def add(self, files: Iterable[NewDataFile | NewDeleteFile]) -> None:
-        """Append files that are new to the table. Raises ValueError for values that the schema has no place for."""
+        """Append files that are new to the table.
+
+        Raises ValueError for a file of another partition spec and for values that the schema cannot encode.
+        """
         encode = _encoder(self._schema.avro, _FIELDS[self._target.content])
         for file in files:
             if file.partition.spec_id != self._target.spec.spec_id:
@@ -319,7 +332,7 @@ class ManifestStream:
             self._end()
 
     def finish(self) -> list[ManifestFile]:
-        """Everything that was appended, on storage."""
+        """Write what is left and return all manifests of this stream."""
         if any(self._files):
             self._end()
         return self._done
@@ -352,9 +365,9 @@ class ManifestStream:
 
 
 def _summaries(partition_type: StructType, values: set[tuple[Any, ...]]) -> list[PartitionFieldSummary]:
-    """Bounds of each partition field from distinct values.
+    """Return the bounds of each partition field from distinct values.
 
-    A field whose column was dropped has no type to write bounds by, and nobody can filter by it: it gets none.
+    A field whose column was dropped has no bounds: its type is unknown, and no query can filter by it.
     """
     return [
         PartitionFieldSummary(True, False, None, None)
@@ -365,7 +378,10 @@ def _summaries(partition_type: StructType, values: set[tuple[Any, ...]]) -> list
 
 
 def _summary(kind: IcebergType, values: set[Any]) -> PartitionFieldSummary:
-    """Both zeros lie within bounds that are zero: a set holds one of them for both."""
+    """Return the summary of one partition field.
+
+    A bound of zero is widened to -0.0 or 0.0, because a set holds one of the two zeros for both.
+    """
     present = [value for value in values if value is not None]
     ordered = [value for value in present if value == value]  # without NaN
     has_null, has_nan = len(present) < len(values), len(ordered) < len(present)
@@ -376,7 +392,7 @@ def _summary(kind: IcebergType, values: set[Any]) -> PartitionFieldSummary:
 
 
 _Get = Callable[[Any], Any]
-# Format v1 wants a number here that nobody reads; this is the one that Java and PyIceberg write.
+# Format v1 requires this field, and no reader uses it. Java and PyIceberg write the same number.
 _BLOCK_SIZE_IN_BYTES = 64 * 1024 * 1024
 
 _DATA_FIELDS: Mapping[int, _Get] = {
@@ -410,7 +426,7 @@ _FIELDS: Mapping[ManifestContent, Mapping[int, _Get]] = {
 def _encoder(
     record: AvroSchema, fields: Mapping[int, _Get]
 ) -> Callable[[bytearray, NewDataFile | NewDeleteFile], None]:
-    """A function that encodes a new file by any manifest's data file schema; what it does not have is null."""
+    """Return a function that encodes a new file by any manifest's data file schema; missing values become null."""
     steps = [(fields.get(field["field-id"]), writer(field["type"])) for field in record["fields"]]
 
     def encode(out: bytearray, file: NewDataFile | NewDeleteFile) -> None:
@@ -422,8 +438,9 @@ def _encoder(
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """How entries of some encoding are written: under `schema`, whose partition record takes new values too where it
-    `is_current`. `data` gives the encoded data file of an entry.
+    """The way to write entries of one encoding: under `schema`, with the encoded data file that `data` returns.
+
+    If `is_current`, the partition record of `schema` fits new values too.
     """
 
     schema: DataFileSchema
@@ -432,10 +449,10 @@ class Fitted:
 
 
 def fit(schema: DataFileSchema, own: DataFileSchema) -> Fitted:
-    """How entries encoded by `schema` are written in a table that encodes new files by `own`.
+    """Return the way to write entries encoded by `schema` in a table that encodes new files by `own`.
 
-    Each partition field takes its type of today where every older value has a place in it; all else is copied as bytes.
-    A field keeps its type where it has none today, as when its column was dropped: its values stay what they are.
+    Each partition field takes its current type if that type fits every older value; all other bytes are copied. A field
+    without a current type, for example of a dropped column, keeps its type and values.
     """
     old, new = (each.avro["fields"][each.place(_PARTITION)]["type"] for each in (schema, own))
     record = _promoted(old, new)
@@ -457,7 +474,7 @@ def _promoted(old: AvroSchema, new: AvroSchema) -> AvroSchema:
 
 
 def _takes(new: AvroSchema, old: AvroSchema) -> bool:
-    """Whether every value of one type is the same value of the other."""
+    """Return True if every value of the old type is the same value in the new type."""
     (old_type, old_null), (new_type, new_null) = _without_null(old), _without_null(new)
     if old_null and not new_null:
         return False
@@ -468,7 +485,7 @@ def _takes(new: AvroSchema, old: AvroSchema) -> bool:
 
 
 def _without_null(schema: AvroSchema) -> tuple[AvroSchema | None, bool]:
-    """The type of values that are there, None when there are none, and whether null is allowed."""
+    """Return the type of values other than null, None if there is no such type, and True if null is allowed."""
     branches = schema if isinstance(schema, list) else [schema]
     there = [branch for branch in branches if branch != "null"]
     return (there[0] if there else None), len(there) < len(branches)

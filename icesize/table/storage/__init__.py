@@ -1,9 +1,8 @@
-"""Files as such: listed, deleted, and whether something refers to them.
+"""Files in storage: listing, deletion, and the tables that refer to them.
 
-- `bulk_delete`: deletes many files at once: a few at a time, each failure counted, the others going on
-- `identity`: local files that are one and the same under several names, by links or mounts
-- `listing`: what lies in storage below a table's location, as the table's own FileIO reaches it, unfinished uploads
-  too
-- `ownership`: whether a location belongs to one table alone, as far as storage can tell
-- `reachable`: which files a state of the table refers to: through every snapshot, not only the newest
+- `bulk_delete`: deletes many files, a few at a time; counts each failure and continues
+- `identity`: detects local files that are the same under several names, by links or mounts
+- `listing`: lists the files and unfinished uploads below a table's location, through the table's own FileIO
+- `ownership`: checks in storage that a location belongs to one table only
+- `reachable`: collects the files that a state of the table refers to, through every snapshot
 """

@@ -1,4 +1,4 @@
-"""Deletes many files at once: a few at a time, each failure counted, the others going on."""
+"""Deletes many files, a few at a time; counts each failure and continues."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ store could take."""
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """How many files are gone, and which could not be deleted, with the first of those failures as a sentence."""
+    """The number of deleted files, the files that could not be deleted, and the first failure as a sentence."""
 
     count: int = 0
     failed: tuple[str, ...] = ()
@@ -32,12 +32,12 @@ class Deleted:
 
 
 def deleter(io: FileIO) -> Callable[[str], None]:
-    """A function that deletes one file of the table's storage and raises when it cannot.
+    """Return a function that deletes one file of the table's storage, and raises if it cannot.
 
-    It refuses names by which PyIceberg would delete another file (see `is_addressable`) with TableError. Partition
-    values with `*` are part of a name as Java writes it, and fsspec deletes all that match one: there it is told to
-    delete exactly this file. In S3 PyArrow leaves an empty object for the folder of what it deleted; listings pass such
-    objects over.
+    The function raises TableError for names by which PyIceberg would delete another file (see `is_addressable`). Java
+    writes `*` of a partition value into file names, and fsspec deletes all files that match it. The function therefore
+    calls fsspec's method for exactly one file. In S3, PyArrow leaves an empty object for the directory of a deleted
+    file; listings skip such objects.
     """
 
     def delete(location: str) -> None:
@@ -60,10 +60,11 @@ def delete_all(
     max_concurrent: int = MAX_CONCURRENT_DELETES,
     progress: Callable[[int], object] = lambda tried: None,
 ) -> Deleted:
-    """Delete files; one that is gone already counts as deleted.
+    """Delete files; a file that is already gone counts as deleted.
 
-    `progress` gets how many were tried so far. `locations` is consumed as deleting goes on: only a few are held. What
-    it raises, and Ctrl-C, stop it after the requests that are under way, and are raised.
+    `progress` is called with the number of files tried so far. `locations` is consumed during the deletion, so memory
+    holds only a few of them. An error of `locations`, or Ctrl-C, stops the deletion after the running requests, and is
+    raised.
     """
     done = 0
     failures: dict[str, str] = {}
@@ -76,10 +77,10 @@ def delete_all(
 
 
 def _try(delete: Callable[[str], None], location: str) -> str | None:
-    """None when the file is gone, otherwise why it is not."""
+    """Delete one file; return None if it is gone, otherwise the reason."""
     try:
         delete(location)
-    except Exception as error:  # of whatever the storage is reached by
+    except Exception as error:  # each storage library raises its own errors
         if not isinstance(error, FileNotFoundError) and getattr(error, "errno", None) != errno.ENOENT:
             return f"{location}: {brief(error)}"
     return None

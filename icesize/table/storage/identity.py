@@ -1,4 +1,4 @@
-"""Local files that are one and the same under several names: by links, mounts, or folders that are links."""
+"""Detects local files that are the same under several names: by links, mounts, or linked directories."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from icesize.table.storage.reachable import Reachable
 
 @dataclass
 class LocalFiles:
-    """Device and inode of needed files that no listing has shown under the name by which they are needed.
+    """Device and inode of needed files that no listing contains under the name that the table uses.
 
-    Object stores have neither: there this is empty.
+    Object stores have neither, so this is empty for them.
     """
 
     io: FileIO
@@ -25,11 +25,11 @@ class LocalFiles:
     _seen: set[str] = field(default_factory=set)
 
     def listed(self, names: Iterable[str]) -> None:
-        """Take in the `normalised` names of a listing, which need no look."""
+        """Record the `normalised` names of a listing, which need no lookup."""
         self._seen.update(names)
 
     def add(self, needed: Reachable) -> None:
-        """Look up what is needed and was not listed; files that are gone are passed over.
+        """Look up needed files that were not listed; files that are gone are skipped.
 
         Raises TableError for a file that cannot be looked up.
         """
@@ -43,7 +43,7 @@ class LocalFiles:
                     self._known.add(found)
 
     def __contains__(self, location: str) -> bool:
-        """Return True if the file is one of them."""
+        """Return True if the file is one of these needed files under another name."""
         path = local_path(self.io, location) if self._known else None
         return path is not None and _identity(path) in self._known
 

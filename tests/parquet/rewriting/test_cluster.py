@@ -40,7 +40,7 @@ from icesize.planning.plan import MergeTask
 from icesize.planning.sizing import merged_files
 from tests.support.copying import content, spelt_rows
 from tests.support.examples import examples
-from tests.support.merge_cases import COLUMNS, Case, Made, Seen, check_metrics, rows_of
+from tests.support.merge_cases import COLUMNS, Case, Coverage, Made, check_metrics, rows_of
 from tests.support.parquet_files import (
     NAMES,
     REMOTE,
@@ -126,7 +126,7 @@ def test_all_rows_of_every_type_come_out(tmp_path: Path, strategy: str, passes: 
     done = clustered(options, tables, order_by(options, "number", "money", "raw", strategy=strategy), 3, passes)
     assert len(done.files) == 3
     assert content([file.path for file in done.files]) == Counter(s for t in tables for s in spelt_rows(t))
-    seen = Seen()
+    seen = Coverage()
     for file in done.files:
         check_metrics(options, file, seen)
     assert min(seen.count["bounds"], seen.count["nan counts"]) > 0
