@@ -1,14 +1,14 @@
 """Facts about tables and plans for their files, as plain values: pure, from the standard library alone.
 
-- `cluster_by`: by what a table is clustered, and what planning knows of the files of such a table
-- `delete_plan`: which data files stay as they are and get their delete files put together instead
-- `delete_reach`: which delete file hits which data file, and what that means for a file that takes the place of others
-- `files`: what is in a table, as plain values that cross every floor
-- `filters`: by which columns a table should be clustered, from the filters that its queries ask
-- `inspection`: how well sized a table is: counts, a histogram, the worst partitions and advice
+- `cluster_by`: the columns that a table is clustered by, and the facts about its files that clustering needs
+- `delete_plan`: the data files that stay and get fewer delete files instead
+- `delete_reach`: the data files that each delete file applies to, and the sequence number of a merged file
+- `files`: the content of a table, as plain values that every layer uses
+- `filters`: the columns that a table should be clustered by, from the filters of its queries
+- `inspection`: the state of a table's file sizes: counts, a histogram, the worst partitions and advice
 - `partition_labels`: partitions in one word, as people and the command line write them
-- `plan`: what will be merged and what stays, as plain values: the outcome of `icesize.planning.merging.planner`
-- `scan_cost`: what a scan of a whole table costs because of its files, before and after a plan
-- `sizing`: from bytes to numbers of files
-- `trends`: how small files and delete files of partitions came about, and file sizes before and after a plan
+- `plan`: the files to merge and the files to keep, as plain values: the outcome of `icesize.planning.merging.planner`
+- `scan_cost`: the cost that files add to a scan of a whole table, before and after a plan
+- `sizing`: numbers of files, computed from bytes
+- `trends`: small files and delete files of partitions over time, and file sizes before and after a plan
 """

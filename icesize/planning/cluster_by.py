@@ -1,4 +1,4 @@
-"""By what a table is clustered, and what planning knows of the files of such a table."""
+"""The columns that a table is clustered by, and the facts about its files that clustering needs."""
 
 from __future__ import annotations
 
@@ -14,23 +14,25 @@ SORT, ZORDER, HILBERT = "sort", "zorder", "hilbert"
 STRATEGIES = (SORT, ZORDER, HILBERT)
 
 NEW_SHARE = 0.2
-"""New bytes, per byte of the set they are to join, from which on both are written anew. Bytes are then written at most
-1 + 1 / 0.2 = 6 times, on average over a set, until it is sealed, and never again."""
+"""New bytes, per byte of the set that they join, from which on icesize rewrites both together. On average over a set,
+bytes are then written at most 1 + 1 / 0.2 = 6 times until the set is full, and never again.
+"""
 
 FULL_SET_TARGETS = 64
-"""Files of the target size after which a set is sealed: 32 GiB at 512 MiB. Delta closes its Z-cubes at 100 GB."""
+"""Files of the target size from which on a set is full: 32 GiB at 512 MiB. Delta closes its Z-cubes at 100 GB."""
 
 Bounds: TypeAlias = "tuple[Any, Any] | tuple[()] | None"
-"""Lowest and highest value of a column in one file, both inclusive, as plain comparable values of one type; empty where
-the file has no value that a comparison can find (nulls only); None where they are not known."""
+"""Lowest and highest value of a column in one file, both inclusive, as plain comparable values of one type. Empty if the
+file has no value that a comparison can find (nulls only); None if the bounds are unknown.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterBy:
-    """The layout that is wanted: `columns` by their names, `field_ids` theirs, the first one weighing most in a sort.
+    """The requested clustering: `columns` by their names and, in the same order, their `field_ids`.
 
-    Files that were clustered together are a *set*. A set takes new files in when these have `new_share` of its bytes,
-    until it has `sealed_set_bytes`.
+    The first column weighs most in a sort. Files that were clustered together are a *set*. A set accepts new files when
+    they have `new_share` of its bytes, until it has `sealed_set_bytes`.
     """
 
     columns: tuple[str, ...]
@@ -41,7 +43,7 @@ class ClusterBy:
 
     @property
     def key(self) -> str:
-        """Eight hexadecimal digits that tell layouts apart; file names have them."""
+        """Eight hexadecimal digits that identify the strategy and its columns. They are part of file names."""
         text = f"{self.strategy} {self.field_ids}"
         return hashlib.sha256(text.encode()).hexdigest()[:8]
 
@@ -53,8 +55,8 @@ class ClusterBy:
 class ClusterFile:
     """One live data file of any size, with the `bounds` of each column that the table is clustered by.
 
-    `set_id` names the set that the file was written in, None for a file that was not clustered, or by other columns;
-    `full` says that this set was sealed when it was written.
+    `set_id` identifies the set that the file was written in. It is None for a file that was not clustered, or was
+    clustered by other columns. `full` is True if this set was full when it was written.
     """
 
     fact: FileFact
@@ -66,8 +68,10 @@ class ClusterFile:
 BY_PROPERTY = "icesize.cluster.by"
 STRATEGY_PROPERTY = "icesize.cluster.strategy"
 FIELD_IDS_PROPERTY = "icesize.cluster.field-ids"
-"""`1:user_id,3:event_time`: which columns the names of `icesize.cluster.by` meant when they were stored. They stand
-here too, as ids hold for the names beside them only: somebody may still set others by hand."""
+"""`1:user_id,3:event_time`: the field ids that the names of `icesize.cluster.by` had when they were stored.
+
+The names are repeated here because the ids are valid for these names only: a user may edit `icesize.cluster.by`.
+"""
 NEW_SHARE_PROPERTY = "icesize.cluster.new-share"
 SEALED_SET_PROPERTY = "icesize.cluster.full-set-bytes"
 KNOWN = (BY_PROPERTY, STRATEGY_PROPERTY, FIELD_IDS_PROPERTY, NEW_SHARE_PROPERTY, SEALED_SET_PROPERTY)
@@ -75,6 +79,6 @@ PROPERTY_PREFIX = "icesize.cluster."
 
 
 def unknown_properties(properties: Mapping[str, str]) -> list[str]:
-    """Sentences about properties that look like settings of clustering and are none that this version knows."""
+    """Return sentences about properties with the prefix `icesize.cluster.` that this version does not support."""
     mine = (name for name in properties if name.startswith(PROPERTY_PREFIX) and name not in KNOWN)
     return [ignored(name, KNOWN) for name in sorted(mine)]

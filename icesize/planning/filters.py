@@ -1,4 +1,4 @@
-"""By which columns a table should be clustered, from the filters that its queries ask. Pure."""
+"""The columns that a table should be clustered by, from the filters of its queries. Pure."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from icesize.results import Advice
 from icesize.units import format_count
 
 MOST_COLUMNS = 4
-"""Columns that a curve is laid through."""
+"""Most columns that a recommendation names: a curve orders rows by this many."""
 WORTH_IT = 0.5
-"""Share of the files that queries open now, that they may still open for clustering to be advised."""
+"""Share of the files that queries open today. icesize advises clustering if queries then open at most this share."""
 
 
 @dataclass(frozen=True)
 class FilterUse:
-    """A filter of queries, asked so many `times`, and the data files that it opens by partitions and bounds.
+    """A filter that queries use `times` times, and the number of data `files` that partitions and bounds leave it to open.
 
-    It asks for single values of the columns `points`, and for ranges or other properties of `ranges`.
+    The filter selects single values of the columns `points`, and ranges or other properties of the columns `ranges`.
     """
 
     text: str
@@ -31,8 +31,11 @@ class FilterUse:
 
 
 def columns_to_cluster(uses: Sequence[FilterUse], partitioned: Collection[str] = ()) -> tuple[str, ...]:
-    """Columns of which filters ask single values, the most asked first; a further one only where at least half as many
-    filters ask for it, and not for those before. Columns of `partitioned` tell files apart already."""
+    """Return the columns of which filters select single values, the most frequent first.
+
+    A further column is added only if at least half as many filters as for the most frequent column select it and none of
+    the columns before it. Columns of `partitioned` are left out because partitions already separate their values.
+    """
     chosen: list[str] = []
     left = [use for use in uses if use.files > 1]
     most = 0
@@ -54,8 +57,11 @@ def columns_to_cluster(uses: Sequence[FilterUse], partitioned: Collection[str] =
 def recommend(
     table: str, files: int, uses: Sequence[FilterUse], columns: Sequence[str], plan: Plan
 ) -> tuple[Advice, ...]:
-    """What clustering the table's `files` by `columns`, as `plan` does it, would spare these filters: one sentence,
-    with the command where it is worth it."""
+    """Return one sentence about the files that these filters would save if the table is clustered by `columns`.
+
+    `files` is the number of files of the table, and `plan` clusters them. The sentence has the command if clustering is
+    worth it. Returns nothing if no filter selects single values of `columns`, or if `plan` is not one of clustering.
+    """
     asking = [use for use in uses if set(use.points) & set(columns)]
     times, all_times = sum(use.times for use in asking), sum(use.times for use in uses)
     if plan.clustering is None or not times:
@@ -73,7 +79,10 @@ def recommend(
 
 
 def _then(use: FilterUse, clustering: Clustering) -> float:
-    """Files that a filter opens after the plan: as many fewer as queries on its best column do; at least one."""
+    """Return the files that a filter opens after the plan, at least 1.
+
+    The number shrinks by the same factor as that of queries on the filter's best column.
+    """
     before, expected = clustering.before, clustering.expected_point_files
     ratios = [expected[c] / before[c].point_files for c in use.points if c in expected and before[c].point_files > 0]
     return min(use.files, max(1.0, use.files * min(ratios, default=1.0)))
