@@ -68,8 +68,7 @@ def set_of(path: str) -> tuple[str, str, bool] | None:
 
 
 def copy_prefix(path: str, run_prefix: str) -> str:
-    """Return the prefix of `FileNames` for a copy of a file: the run's prefix, or the prefix of a clustered file's set.
-    """
+    """Return the prefix of `FileNames` for a copy of a file: the run's, or that of a clustered file's set."""
     found = _SET.search(path)
     return f"k{found[1]}{found[2]}-{found[3]}" if found else run_prefix
 

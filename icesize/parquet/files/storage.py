@@ -83,8 +83,7 @@ class Storage:
             return pa.BufferReader(file.read())
 
     def _input(self, location: str) -> InputFile:
-        """Return a file of the FileIO; raises `OSError`, like storage, for a location that the FileIO does not support.
-        """
+        """Return a file of the FileIO; raises `OSError`, like storage, for a location that it does not support."""
         try:
             with _as_os_error():
                 return self._io.new_input(location)

@@ -28,7 +28,9 @@ class Uncommitted:
         self._abandoned = False
 
     def create(self, location: str) -> Any:
-        """Return a binary stream that becomes the file when closed; raises `RewriteFailed` once the run is abandoned.
+        """Return a binary stream that becomes the file when closed.
+
+        Raises `RewriteFailed` once the run is abandoned.
         """
         self.note([location])
         self._check_wanted(location)
