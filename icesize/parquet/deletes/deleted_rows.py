@@ -33,8 +33,8 @@ class DeletedRows(Protocol):
         """Add the deleted rows to the bitmap of each input.
 
         Each delete file is read once, and the next ones are read `ahead`. Returns the data files that a delete file
-        names, by the path of the delete file, for delete files that name several and were read as a whole. Raises
-        `RewriteFailed` for a delete file that is missing, damaged or does not fit the inputs.
+        names, by the path of the delete file. The result has only delete files that name several data files and were
+        read as a whole. Raises `RewriteFailed` for a delete file that is missing, damaged or does not fit the inputs.
         """
 
 
@@ -78,13 +78,13 @@ def deleted_rows(
 ) -> DeletedPositions:
     """Return the rows of each input that the inputs' delete files delete; all inputs are of one partition.
 
-    A delete applies to an input according to the sequence numbers of both. Memory is a bitmap for each input (two bytes
-    per deleted row, or one bit per row, if that is less), and at most some hundred MB for equality deletes
+    A delete applies to an input according to the sequence numbers of both. Each input takes a bitmap in memory: two
+    bytes per deleted row, or one bit per row, if that is less. Equality deletes take at most some hundred MB
     (`Limits.delete_keys_bytes`). For equality deletes, only key columns are read, and only of inputs that the deletes
     may apply to. `fetched` keeps files that were fetched for that.
 
     Raises `RewriteFailed` with the attribute `path` of a delete file that is missing, damaged, of another format or
-    does not fit the table or the inputs; or with the `path` of an input.
+    does not fit the table or the inputs. The `path` can also be that of an input.
     """
     inputs = [file for file in inputs if file.deletes]  # new files of a batch have none
     deletes = _all_deletes(inputs)
