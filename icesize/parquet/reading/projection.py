@@ -256,8 +256,8 @@ def _mapped_field(field: pa.Field, entry: MappedField | None) -> pa.Field:
 class ColumnAligner:
     """Casts batches to `settings.arrow_schema`, matching columns and nested fields by their exact names.
 
-    A missing optional column is NULL. Raises `SchemaMismatch`, naming the column, for an extra column, a missing
-    required column, null in a required column, a type of another kind or a value out of range.
+    A missing optional column is NULL. Raises `SchemaMismatch`, naming the column, for an extra column and a missing
+    required column. The same applies to null in a required column, a type of another kind and a value out of range.
     """
 
     def __init__(self, settings: WriteSettings) -> None:
