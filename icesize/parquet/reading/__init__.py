@@ -1,8 +1,8 @@
 """Rows of data files in the table's current schema.
 
 - `casting`: arrays of one Arrow type -> arrays of another, level by level, without losing a NULL
-- `conservation`: counts of values and NULLs, and the least and greatest value, of each column: the rows read and the
-  files that replace them must have the same
+- `conservation`: counts of values and NULLs, and the least and greatest value, of each column: equal in the rows read
+  and in the files that replace them
 - `extremes`: the least and the greatest value of each column, from the footers of the files that are read, and of the
   files that replace their rows
 - `inputs`: the rows of data files in the table's current schema, in tables of bounded size: of one file, of all input

@@ -62,8 +62,8 @@ def cluster(
     continue across parts. Each file carries the largest data sequence number of the input files. `moved` is called with
     the number of rows that are spilled to disk, and of rows that are written.
 
-    Memory measured above that of the process before: 430 MiB for 185 MiB of Arrow rows, 600 MiB for 252 MiB, 580 MiB
-    for 800 MiB in 5 parts, 640 MiB for 3.1 GiB in 17.
+    Memory measured above that of the process before: 430 MiB for 185 MiB of Arrow rows; 600 MiB for 252 MiB; 580 MiB
+    for 800 MiB in 5 parts; 640 MiB for 3.1 GiB in 17 parts.
 
     Raises `TooLarge` for more than `most_parts` parts (None: any number), and the `RewriteFailed` errors of
     `icesize.parquet.rewriting.merge.merge`, after everything written is removed.
