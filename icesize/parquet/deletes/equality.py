@@ -221,7 +221,7 @@ class _Inputs:
         equal.
         """
         rows = rows + self.passed
-        # a last file with more rows than its entry records gets past this line, and is refused at its end
+        # a last file with more rows than its entry records passes this line, and is refused at its end
         files = np.searchsorted(self._starts, rows, "right") - 1
         older = numbers > self._own[files]
         rows, files = rows[older], files[older]

@@ -50,7 +50,7 @@ def writer_of(path: str) -> int | None:
 def set_prefix(key: str, run: str, group: int, full: bool) -> str:
     """Return the prefix of `FileNames` for a set, the files of one clustering.
 
-    `key` stands for the clustering columns (`ClusterBy.key`). The prefix also records whether the set is full, so that
+    `key` identifies the clustering columns (`ClusterBy.key`). The prefix also records whether the set is full, so that
     manifests show both facts for each file. The set's id is the run's id, hexadecimal, and the number of the `group` in
     the run.
     """

@@ -263,7 +263,7 @@ def storage_properties(
         kept |= {k: source[k] for k, source in (("uri", properties), ("token", vended)) if k in source}
         kept |= {k: v for k, v in properties.items() if k.startswith("header.") and not is_secret(k)}
     if not kept.get("py-io-impl", _PYICEBERGS).startswith(_PYICEBERGS):
-        # any property may be one that a FileIO of another make reads, so only those that open the catalog are removed
+        # a FileIO of another make may read any property, so all stay except secrets and those that open the catalog
         others = (*_CATALOG_PREFIXES, "icesize.")
         own = (k for k, v in properties.items() if isinstance(v, str) and not k.startswith(others))
         kept |= {k: properties[k] for k in own if not is_secret(k)}

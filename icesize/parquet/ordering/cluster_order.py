@@ -91,7 +91,7 @@ class Ranking:
     def begins(self, compared: pa.Table, levels: npt.NDArray[np.int64]) -> pa.Table:
         """Return the least key of each part, from the key of its first row and the level of the cut before it.
 
-        Columns behind the one that changes at the cut are null, which precedes every value.
+        Columns after the one that changes at the cut are null, which precedes every value.
         """
         kept, rows = compared.num_columns + 1 - np.maximum(levels, 1), np.arange(len(levels))
         columns = [c.take(pa.array(rows, mask=kept <= number)) for number, c in enumerate(compared.columns)]

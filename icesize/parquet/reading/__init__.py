@@ -3,10 +3,10 @@
 - `casting`: arrays of one Arrow type -> arrays of another, level by level, without losing a NULL
 - `conservation`: counts of values and NULLs, and the least and greatest value, of each column: equal in the rows read
   and in the files that replace them
-- `extremes`: the least and the greatest value of each column, from the footers of the files that are read, and of the
-  files that replace their rows
-- `inputs`: the rows of data files in the table's current schema, of one file or of all input files of a merge, in
-  tables of bounded size
+- `extremes`: the least and the greatest value of each column, from footers of the files read and of the files that
+  replace their rows
+- `inputs`: the rows of data files in the table's current schema, of one file or all inputs of a merge, in tables of
+  bounded size
 - `prefetch`: random access to the input files of a merge: local files, and remote files that are fetched whole
 - `projection`: rows -> the table's current schema: rows of older files by field id, new rows by name; an error names
   the column that does not fit

@@ -249,7 +249,7 @@ class _Divided:
         return max(held.arrow_bytes / limits.sorted_bytes, held.rows / limits.sorted_rows) > 1
 
     def _divide(self, place: Place, rows: int) -> None:
-        """Divide a part into the rows before its middle row, the rows equal to it, and the rows behind it."""
+        """Divide a part into the rows before its middle row, the rows equal to it, and the rows after it."""
         keys = _sample(map(self._order.keys, self._spill.read(place)), rows)
         middle = self._ranking.arrange(keys).order[keys.num_rows // 2]
         bound = self._ranking.compared(keys.take([middle]))
@@ -271,7 +271,7 @@ class _Divided:
 
 
 def _around(bound: pa.Table, keys: pa.Table) -> Rows:
-    """Return 0 for keys before the only key in `bound`, 1 for keys equal to it, 2 for keys behind it."""
+    """Return 0 for keys before the only key in `bound`, 1 for keys equal to it, 2 for keys after it."""
     both = pa.concat_tables([bound, keys])
     words = [word for column in both.columns for word in words_of(whole(column))]
     places = np.arange(1, both.num_rows)

@@ -259,7 +259,7 @@ def _strategy_of(group: RowGroup, limits: Limits) -> CopyStrategy:
 
 
 def _keeps_filters(footer: Footer, strategies: Sequence[CopyStrategy], bloom_filters: frozenset[int]) -> bool:
-    """Return whether the copy has the bloom filters that the table requires; pages that move get no new ones."""
+    """Return whether the copy has the bloom filters that the table requires; pages that move have no new ones."""
     asked = [i for i, column in enumerate(footer.columns) if column.element.field_id in bloom_filters]
     if not asked:
         return True

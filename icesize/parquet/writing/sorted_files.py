@@ -95,7 +95,7 @@ class _Part:
 class SortedFiles:
     """Writes ordered rows, a bounded part of them at a time; a file may have rows of several parts.
 
-    Files end where an equal share of the encoded bytes, as measured from samples, is reached. A better position up to
+    A file ends when it has an equal share of the encoded bytes, as measured from samples. A better position up to
     `CUT_SLACK` of a file away takes precedence (`Arranged.cut`). The share is computed again for each part, from the
     bytes that are not in a finished file yet. No file ends with a part, because the next part provides more
     information.

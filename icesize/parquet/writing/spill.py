@@ -36,7 +36,7 @@ class Spill(Generic[Key]):
     for temporary files. It has no name, so that nothing stays when the process is killed. On a system without nameless
     files, it loses its name when it is closed.
 
-    The file holds record batches as Arrow IPC messages, uncompressed; only this object knows their offsets. Its space
+    The file holds record batches as Arrow IPC messages, uncompressed; only this object has their offsets. Its space
     is reused when nothing waits. All methods raise `RewriteFailed` if the disk fails or is full.
     """
 
