@@ -125,7 +125,7 @@ class _Target:
 
 def add_positions(deleted: BitMap, positions: Positions) -> None:
     """Add row numbers to a bitmap."""
-    deleted.update(array("I", positions.astype(np.uint32).tobytes()))  # 3 ns per row, 30 without
+    deleted.update(array("I", positions.astype(np.uint32).tobytes()))  # 3 ns per row as an array, otherwise 30
 
 
 _Named = tuple[pa.DictionaryArray, Positions]

@@ -30,7 +30,7 @@ class NewFile:
 
     Maps are keyed by Iceberg field id. Bounds are Iceberg's single-value serialization. `sequence_number` is the data
     sequence number to record. It is None for new rows, which inherit it from their snapshot. For a merged file, it is
-    the largest number of its inputs, so that a merge never makes old rows look new.
+    the largest number of its inputs and of the applied equality deletes, so that a merge never makes old rows look new.
     """
 
     path: str

@@ -59,8 +59,8 @@ def cluster(
 
     Rows that fit into `Limits.sorted_bytes` are held in memory. Otherwise the keys are read first, to cut the order
     into parts that fit. Then all rows wait on the local disk (`Spill`), and one part at a time is ordered. Files may
-    continue across parts. Each file carries the largest data sequence number of the input files. `moved` is called with
-    the number of rows that are spilled to disk, and of rows that are written.
+    continue across parts. Each file carries the largest data sequence number of the input files and of the applied
+    equality deletes. `moved` is called with the number of rows that are spilled to disk, and of rows that are written.
 
     Memory measured above that of the process before: 430 MiB for 185 MiB of Arrow rows; 600 MiB for 252 MiB; 580 MiB
     for 800 MiB in 5 parts; 640 MiB for 3.1 GiB in 17 parts.
