@@ -1,1 +1,1 @@
-"""Parquet files: their format, the data files of a table, and how they are read, written, copied and verified."""
+"""Parquet files: the format, the data files of a table, and how icesize reads, writes, copies and verifies them."""

@@ -1,6 +1,6 @@
 """Row groups copied as whole bytes.
 
-- `assembly`: A Parquet file that is put together from row groups made elsewhere
-- `compatibility`: which files and column chunks may be copied, and which files may lie in one
-- `row_groups`: row groups copied whole: their bytes as they are, and every offset moved to where the bytes lie now
+- `assembly`: a Parquet file assembled from row groups made elsewhere
+- `compatibility`: conditions for copying files and column chunks, and for joining files into one
+- `row_groups`: row groups copied whole: unchanged bytes, with every offset moved to the new position
 """

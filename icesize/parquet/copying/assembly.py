@@ -1,4 +1,4 @@
-"""A Parquet file that is put together from row groups made elsewhere."""
+"""A Parquet file assembled from row groups made elsewhere."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ that they do not know."""
 class Output(Protocol):
     """A binary stream, written from its beginning to its end.
 
-    The memory of `data` is used again after `write` returns; streams of files, and of pyarrow from 17 on, have copied
-    or written it by then.
+    The memory of `data` is reused after `write` returns. Streams of files, and of pyarrow from version 17 on, have
+    copied or written it by then.
     """
 
     def write(self, data: Bytes, /) -> object: ...
@@ -42,8 +42,9 @@ class Output(Protocol):
 
 @dataclass(slots=True)
 class ColumnPart:
-    """One column chunk that was written: its ColumnChunk without offsets of indexes, its ColumnMetaData, and what is
-    written behind all row groups. `offset_index` has the new offsets already.
+    """One column chunk that was written: its ColumnChunk without offsets of indexes, and its ColumnMetaData.
+
+    The other fields are written after all row groups. `offset_index` has the new offsets already.
     """
 
     fields: Fields
@@ -55,7 +56,7 @@ class ColumnPart:
 
 @dataclass(slots=True)
 class GroupPart:
-    """One row group that was written from `start` on: its RowGroup fields without columns, and these."""
+    """One row group that was written, beginning at `start`: its RowGroup fields without columns, and its columns."""
 
     fields: Fields
     columns: list[ColumnPart]
@@ -66,7 +67,7 @@ class GroupPart:
 
 @dataclass(frozen=True, slots=True)
 class Assembled:
-    """A finished file: `split_offsets` are where its row groups begin, `footer` the raw FileMetaData."""
+    """A finished file: `split_offsets` are the offsets of its row groups, `footer` is the raw FileMetaData."""
 
     size_bytes: int
     rows: int
@@ -75,16 +76,18 @@ class Assembled:
 
     @property
     def end(self) -> bytes:
-        """The last bytes of the file: the footer and what tells readers where it begins."""
+        """The last bytes of the file: the footer, and the bytes by which readers find its beginning."""
         return self.footer + struct.pack("<I", len(self.footer)) + MAGIC
 
 
 class Assembly:
-    """Writes to a stream at its beginning. Callers write the bytes of row groups through `write` and describe each by
-    `add`; `finish` writes indexes and the footer.
+    """Writes a Parquet file to a stream at its beginning.
 
-    `footers` are those of all files of which parts are taken, the first one gives the schema. Raises `CopyRefused`
-    when they must not lie in one file, before anything is written.
+    Callers write the bytes of row groups with `write` and describe each row group with `add`; `finish` writes indexes
+    and the footer.
+
+    `footers` are those of all files that parts are taken from; the first one provides the schema. Raises `CopyRefused`
+    before anything is written if these files must not be joined into one.
     """
 
     def __init__(self, out: Output, footers: Sequence[Footer]) -> None:
@@ -104,9 +107,9 @@ class Assembly:
         return self._footers[0].columns
 
     def room(self, size_bytes: int) -> memoryview:
-        """Memory for bytes on their way, valid until the next call: touching fresh memory costs more than copying."""
+        """Return a buffer, valid until the next call: touching new memory costs more than copying."""
         if len(self._room) < size_bytes:
-            self._room = bytearray()  # so that the old one is not kept while there is a new one
+            self._room = bytearray()  # frees the old buffer before the new one is allocated
             self._room = bytearray(size_bytes + size_bytes // 8)
         return memoryview(self._room)[:size_bytes]
 
@@ -117,10 +120,10 @@ class Assembly:
         self.position += len(data)
 
     def add(self, group: GroupPart, *, reencoded: bool = False) -> None:
-        """Describe the row group whose bytes were just written; its bloom filters follow it.
+        """Describe the row group whose bytes were just written, and write its bloom filters after it.
 
-        They may be a MiB each, so they are not kept until all row groups are there. Raises `CopyRefused` when there are
-        too many row groups.
+        Bloom filters may be a MiB each, so they are not kept until the last row group. Raises `CopyRefused` if there
+        are too many row groups.
         """
         if len(self._groups) == MOST_ROW_GROUPS:
             raise CopyRefused(Refusal.ROW_GROUPS, f"more than {MOST_ROW_GROUPS}")
@@ -132,10 +135,10 @@ class Assembly:
         self._reencoded = self._reencoded or reencoded
 
     def finish(self) -> Assembled:
-        """Complete the file. Raises `CopyRefused` when its footer contradicts itself, which is a bug."""
+        """Complete the file; raises `CopyRefused` if its footer contradicts itself, which is a bug."""
         self._write_indexes()
         raw = write_struct(self._file_metadata())
-        # the footer is read once more: ranges, counts, no overlap
+        # parsing the footer again checks ranges, counts and overlaps
         parse_footer(raw, self.position + len(raw) + 8)
         splits = tuple(group.start for group in self._groups)
         done = Assembled(self.position + len(raw) + 8, self._rows, splits, raw)
@@ -150,7 +153,7 @@ class Assembly:
         return (column for group in self._groups for column in group.columns)
 
     def _write_indexes(self) -> None:
-        """Column indexes, then offset indexes, as parquet-mr lays them out."""
+        """Write column indexes, then offset indexes, in the layout of parquet-mr."""
         ids = ColumnChunk.COLUMN_INDEX_OFFSET, ColumnChunk.COLUMN_INDEX_LENGTH
         for column in self._columns():
             self._write_behind(column.column_index, column.fields, *ids)
@@ -159,7 +162,7 @@ class Assembly:
             self._write_behind(column.offset_index, column.fields, *ids)
 
     def _write_behind(self, data: bytes | None, fields: Fields, offset_id: int, length_id: int) -> None:
-        """Write what a column chunk has outside of it, and keep in `fields` where that is."""
+        """Write the part of a column chunk that is stored outside of it, and record its position in `fields`."""
         if data is not None:
             fields |= {offset_id: i64(self.position), length_id: i32(len(data))}
             self.write(data)
@@ -169,7 +172,7 @@ class Assembly:
         fields = dict(first.fields)
         version = FileMetaData.VERSION
         if any(footer.fields[version] != first.fields[version] for footer in self._footers):
-            fields[version] = i32(1)  # what the format recommends
+            fields[version] = i32(1)  # the format recommends 1
         fields[FileMetaData.NUM_ROWS] = i64(self._rows)
         fields[FileMetaData.ROW_GROUPS] = structs_field(map(_row_group, range(MOST_ROW_GROUPS), self._groups))
         fields.pop(FileMetaData.KEY_VALUE_METADATA, None)
@@ -180,7 +183,7 @@ class Assembly:
         return fields
 
     def _common_keys(self) -> dict[bytes, bytes | None]:
-        """Metadata that are true of all parts; readers need none of them."""
+        """Return the metadata that all parts share; readers need none of them."""
         first = self._footers[0].keys.items()
         return {k: v for k, v in first if all(k in f.keys and f.keys[k] == v for f in self._footers)}
 

@@ -1,7 +1,7 @@
-"""Which files and column chunks may be copied, and which files may lie in one.
+"""Conditions for copying files and column chunks, and for joining files into one.
 
-What a footer says of a column chunk is checked before: readers stumble over some of it, pyarrow even ends the process,
-and the copy has the rows of other files, too.
+The footer's facts about a column chunk are checked before the copy. Readers fail on some wrong facts, and pyarrow even
+ends the process. A copy would expose the rows of other files to this, too.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _SPARK_3 = re.compile(rb"([3-9]|[1-9]\d+)\.")
 
 
 def check_file(footer: Footer) -> None:
-    """Raise `CopyRefused` where values of this file may mean something else in a file that others began."""
+    """Raise `CopyRefused` if values of this file may change their meaning in a file with another writer's metadata."""
     if any(element.type == INT96 for element in footer.schema):
         raise CopyRefused(Refusal.INT96)
     if any(element.field_id in _LINEAGE_IDS for element in footer.schema):
@@ -75,7 +75,7 @@ def check_file(footer: Footer) -> None:
 
 
 def check_together(footers: Sequence[Footer]) -> None:
-    """Raise `CopyRefused` unless row groups of all these files may lie in one."""
+    """Raise `CopyRefused` unless row groups of all these files may be in one file."""
     first = footers[0]
     for footer in footers:
         if footer.meaning != first.meaning:
@@ -85,12 +85,12 @@ def check_together(footers: Sequence[Footer]) -> None:
 
 
 def common_encodings(column: Column) -> frozenset[int]:
-    """Return the encodings of data pages that all readers know."""
+    """Return the encodings of data pages that all readers support."""
     return _COMMON_BOOLEANS if column.element.type == BOOLEAN else _COMMON_ENCODINGS
 
 
 def check_encoding(column: Column, encoding: int) -> None:
-    """Raise `CopyRefused` for a page that some readers could not read."""
+    """Raise `CopyRefused` for a page that some readers cannot read."""
     if encoding not in common_encodings(column):
         raise CopyRefused(Refusal.ENCODING, f"{'.'.join(column.path)} has pages of encoding {encoding}")
 
@@ -112,7 +112,7 @@ def _chunks(footer: Footer, groups: Iterable[RowGroup]) -> Iterator[tuple[Column
 
 
 def _is_old(value: bytes | None) -> bool:
-    """Spark before 3.0, which wrote dates of the Julian calendar without saying so."""
+    """Return whether Spark is older than 3.0, which wrote dates of the Julian calendar without marking them."""
     return _SPARK_3.match(value or b"") is None
 
 
@@ -131,7 +131,7 @@ _VALUE_BYTES = {BOOLEAN: 1, INT32: 4, INT64: 8, INT96: 12, FLOAT: 4, DOUBLE: 8}
 
 @damaged_as(Refusal.CORRUPT_FOOTER, "statistics")
 def check_row_group(group: RowGroup, columns: Sequence[Column]) -> None:
-    """Raise `CopyRefused` for a column chunk that readers of its copy would stumble over."""
+    """Raise `CopyRefused` for a column chunk whose copy readers could not read."""
     for chunk, column in zip(group.chunks, columns, strict=True):
         _check_lists(chunk)
         problem = _statistics_problem(chunk, column) or _sizes_problem(chunk, column)
@@ -140,7 +140,7 @@ def check_row_group(group: RowGroup, columns: Sequence[Column]) -> None:
 
 
 def _check_lists(chunk: Chunk) -> None:
-    """Raise `DamagedFile` where structs lack a required field: other readers could not read the whole footer."""
+    """Raise `DamagedFile` if structs lack a required field: other readers could not read the whole footer."""
     for encoding in structs_of(chunk.metadata, ColumnMetaData.ENCODING_STATS):
         for field_id in (PageEncodingStats.PAGE_TYPE, PageEncodingStats.ENCODING, PageEncodingStats.COUNT):
             raw_of(encoding, field_id, I32)
@@ -176,7 +176,7 @@ def _sizes_problem(chunk: Chunk, column: Column) -> str | None:
 
 
 def index_fits(column_index: bytes, pages: int, column: Column) -> bool:
-    """Whether a ColumnIndex is one of this many pages, with bounds that are values of the type."""
+    """Return whether a ColumnIndex has this number of pages, and bounds that are values of the type."""
     if concatenate([column_index], [pages]) is None:
         return False
     fields, _ = read_struct(column_index)
@@ -185,5 +185,5 @@ def index_fits(column_index: bytes, pages: int, column: Column) -> bool:
         return False
     order = order_of(column.element)
     bounds = [*binaries_of(fields, ColumnIndex.MIN_VALUES), *binaries_of(fields, ColumnIndex.MAX_VALUES)]
-    # pages of nulls have empty ones
+    # pages of nulls have empty bounds
     return order is None or all(not raw or order(raw) is not None for raw in bounds)

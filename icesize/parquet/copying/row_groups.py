@@ -1,4 +1,4 @@
-"""Row groups copied whole: their bytes as they are, and every offset moved to where the bytes lie now."""
+"""Row groups copied whole: unchanged bytes, with every offset moved to the new position."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def copy_row_group(
 ) -> None:
     """Append a row group of `source` with its page indexes and bloom filters.
 
-    `verify_pages` has page headers read while they are copied: they must tile their chunks, add up to the values and
-    rows of the footer and lie where the OffsetIndex says, and checksums must be right. Raises `CopyRefused`.
+    With `verify_pages`, page headers are checked during the copy. They must tile their chunks, add up to the values and
+    rows of the footer and have the positions in the OffsetIndex. Checksums must be right. Raises `CopyRefused`.
     """
     check_row_group(group, assembly.columns)
     stored = read_ranges(source, _places(group))
@@ -66,7 +66,7 @@ def copy_row_group(
 
 
 def _places(group: RowGroup) -> set[_Place]:
-    """Where the page indexes and bloom filters are that go along; a ColumnIndex is of no use alone."""
+    """Return the positions of the page indexes and bloom filters to copy; a ColumnIndex is useless alone."""
     found = {chunk.bloom_filter for chunk in group.chunks}
     for chunk in group.chunks:
         if (index := chunk.offset_index) is not None:
@@ -75,20 +75,20 @@ def _places(group: RowGroup) -> set[_Place]:
 
 
 def _runs(group: RowGroup) -> Iterator[list[int]]:
-    """Numbers of chunks that lie in the file without a gap, in file order."""
+    """Yield the numbers of chunks that are adjacent in the file, in file order."""
     chunks = group.chunks
     ordered = sorted(range(len(chunks)), key=lambda number: chunks[number].start)
     return _split(ordered, lambda run, number: chunks[number].start != chunks[run[-1]].end)
 
 
 def _batches(group: RowGroup, run: Sequence[int], piece_bytes: int) -> Iterator[list[int]]:
-    """Parts of a run that are read at once: whole chunks, no more than a piece unless one is larger."""
+    """Yield parts of a run that are read together: whole chunks, no more than a piece unless one chunk is larger."""
     chunks = group.chunks
     return _split(run, lambda batch, number: chunks[number].end - chunks[batch[0]].start > piece_bytes)
 
 
 def _split(numbers: Sequence[int], apart: Callable[[list[int], int], bool]) -> Iterator[list[int]]:
-    """Numbers in a row, cut before each that is `apart` from those at hand."""
+    """Yield numbers in runs; a run ends before each number that is `apart` from it."""
     part: list[int] = []
     for number in numbers:
         if part and apart(part, number):
@@ -137,9 +137,9 @@ def _check_pages(pages: Pages, chunk: Chunk, rows: int, index: bytes | None) -> 
 
 
 def _column(chunk: Chunk, start: int, stored: Mapping[_Place, bytes], column: Column) -> ColumnPart:
-    """A chunk that lies at `start` now."""
+    """Return a chunk that now begins at `start`."""
     delta = start - chunk.start
-    # all other fields that are known are offsets of what is moved, too
+    # all other known fields are also offsets of moved data
     fields = {ColumnChunk.FILE_OFFSET: i64(start if integer(chunk.fields, ColumnChunk.FILE_OFFSET) else 0)}
     metadata = {number: value for number, value in chunk.metadata.items() if number not in _MOVED_IN_METADATA}
     metadata[ColumnMetaData.DATA_PAGE_OFFSET] = i64(chunk.data_offset + delta)

@@ -1,10 +1,10 @@
-"""The deleted rows of data files, by the delete files beside them.
+"""The deleted rows of data files, from their delete files.
 
-- `delete_files`: opens a delete file, or says why its deletes cannot be applied
-- `deleted_rows`: the deleted rows of the input files of a merge, of all kinds of deletes, as one bitmap of positions
-  for each
-- `equality`: rows that equal those of equality delete files
-- `key_lookup`: rows -> the keys that they equal, by Iceberg's idea of equality
-- `positions`: rows that position delete files name, and which data files such a delete file is about
-- `rewrite`: names the deleted rows of data files anew, in one position delete file for each data file
+- `delete_files`: opens a delete file, or reports why its deletes cannot be applied
+- `deleted_rows`: the deleted rows of the input files of a merge, from all kinds of deletes, as one bitmap of positions
+  per file
+- `equality`: rows that equal a row of an equality delete file
+- `key_lookup`: rows -> the keys that they equal, with Iceberg's rules of equality
+- `positions`: rows that position delete files name, and the data files that such a delete file names
+- `rewrite`: rewrites the deleted rows of data files as position deletes, in one delete file per data file
 """

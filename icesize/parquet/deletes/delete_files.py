@@ -1,4 +1,4 @@
-"""Opens delete files, or says why their deletes cannot be applied."""
+"""Opens delete files, or reports why their deletes cannot be applied."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ T = TypeVar("T")
 
 
 class UnreadableDeletesError(ValueError):
-    """A delete file can be read, but its deletes cannot be applied; the message reads after "...: "."""
+    """A delete file can be read, but its deletes cannot be applied; the message follows "...: "."""
 
 
 @contextmanager
 def blaming(delete: DeleteFile) -> Iterator[None]:
-    """Raises `RewriteFailed` with the attribute `path` of the delete file for what is wrong with its columns and
-    values: whatever the reading and applying of them raises inside of the context."""
+    """Turn any error in the block into a `RewriteFailed` with the `path` of the delete file.
+
+    The block reads and applies the delete file, so an error means that its columns or values are wrong.
+    """
     try:
         yield
     except Exception as error:
@@ -34,7 +36,10 @@ def blaming(delete: DeleteFile) -> Iterator[None]:
 
 @contextmanager
 def opened(delete: DeleteFile, storage: Storage) -> Iterator[tuple[pq.ParquetFile, Any]]:
-    """A delete file that has the rows its manifest entry says, and the stream that it is read from; `blaming` it."""
+    """Yield an open delete file and its stream, after a check of its row count; errors are `blaming` it.
+
+    The file must have as many rows as its manifest entry records.
+    """
     with blaming(delete):
         if delete.file_format != "PARQUET":
             raise UnreadableDeletesError(f"its format is {delete.file_format}, only PARQUET is read")
@@ -47,6 +52,6 @@ def opened(delete: DeleteFile, storage: Storage) -> Iterator[tuple[pq.ParquetFil
 
 
 def begun(rows: Iterator[T]) -> Iterator[T]:
-    """The same, the first of them read now, whoever takes them later."""
+    """Return the same rows, but read the first item now, before a caller takes it."""
     first = [*islice(rows, 1)]
     return chain(first, rows)

@@ -1,4 +1,4 @@
-"""The deleted rows of the input files of a merge, of all kinds of deletes, as one bitmap of positions for each."""
+"""The deleted rows of the input files of a merge, from all kinds of deletes, as one bitmap of positions per file."""
 
 from __future__ import annotations
 
@@ -22,16 +22,19 @@ class DeletedRows(Protocol):
 
     @property
     def least_number(self) -> int:
-        """Return the sequence number that files without the deleted rows must have at least, or the deletes hit them
-        again; 0 if they never do."""
+        """Return the least sequence number that files without the deleted rows may have; 0 if any number will do.
+
+        With a smaller number, the deletes would apply to these files again.
+        """
 
     def mark(
         self, inputs: Sequence[FileFact], positions: Mapping[str, BitMap], ahead: Ahead
     ) -> Mapping[str, frozenset[str]]:
-        """Add the deleted rows to the bitmap of each input, each delete file read once, the next ones `ahead`.
+        """Add the deleted rows to the bitmap of each input.
 
-        Returns the data files that delete files name, by path, of those that name several and were read as a whole.
-        Raises `RewriteFailed` for a delete file that is missing, damaged or does not fit the inputs.
+        Each delete file is read once, and the next ones are read `ahead`. Returns the data files that a delete file
+        names, by the path of the delete file. The result has only delete files that name several data files and were
+        read as a whole. Raises `RewriteFailed` for a delete file that is missing, damaged or does not fit the inputs.
         """
 
 
@@ -39,10 +42,11 @@ class DeletedRows(Protocol):
 class DeletedPositions:
     """Rows of data files that readers must not see.
 
-    `positions` are row numbers before any delete, by `FileFact.path`, of those files that have deleted rows.
-    `equality_number` is the greatest sequence number of the equality delete files that were applied, 0 for none: what
-    is written without these rows must carry at least this number (`DeletedRows.least_number`). `named` are the data
-    files that position delete files name, by their paths, of those that name several and were read as a whole.
+    `positions` has the deleted row numbers, counted before any delete, by `FileFact.path`. It has only files with
+    deleted rows. `equality_number` is the greatest sequence number of the applied equality delete files, 0 for none.
+    Files written without these rows must carry at least this number (`DeletedRows.least_number`). `named` has the data
+    files that a position delete file names, by its path, for position delete files that name several and were read as a
+    whole.
     """
 
     positions: Mapping[str, BitMap]
@@ -55,11 +59,14 @@ class DeletedPositions:
         return sum(map(len, self.positions.values()))
 
     def live_rows(self, file: FileFact) -> int:
-        """Rows of an input that are not deleted."""
+        """Return the number of rows of an input that are not deleted."""
         return file.rows - len(self.positions.get(file.path, ()))
 
     def number_of(self, inputs: Iterable[FileFact]) -> int:
-        """The data sequence number of files with the live rows of these inputs (`icesize.planning.delete_reach`)."""
+        """Return the data sequence number of files with the live rows of these inputs.
+
+        `icesize.planning.delete_reach` explains the rule.
+        """
         return max(self.equality_number, *(file.sequence_number for file in inputs))
 
 
@@ -69,14 +76,17 @@ NONE_DELETED = DeletedPositions({})
 def deleted_rows(
     inputs: Sequence[FileFact], settings: WriteSettings, partition: PartitionKey, fetched: Fetched | None = None
 ) -> DeletedPositions:
-    """What the delete files of the inputs, all of one partition, delete from each of them, by its own number.
+    """Return the rows of each input that the inputs' delete files delete; all inputs are of one partition.
 
-    Takes a bitmap for each input (two bytes a deleted row, or one bit a row, if that is less) and some hundred MB at
-    most for equality deletes (`Limits.delete_keys_bytes`), for which only key columns are read, and only of inputs that
-    they may hit; `fetched` keeps what had to be fetched for that. Raises `RewriteFailed` with the attribute `path` of a
-    delete file that is missing, damaged, of another format or does not fit the table or the inputs; or of an input.
+    A delete applies to an input according to the sequence numbers of both. Each input takes a bitmap in memory: two
+    bytes per deleted row, or one bit per row, if that is less. Equality deletes take at most some hundred MB
+    (`Limits.delete_keys_bytes`). For equality deletes, only key columns are read, and only of inputs that the deletes
+    may apply to. `fetched` keeps files that were fetched for that.
+
+    Raises `RewriteFailed` with the attribute `path` of a delete file that is missing, damaged, of another format or
+    does not fit the table or the inputs. The `path` can also be that of an input.
     """
-    inputs = [file for file in inputs if file.deletes]  # nothing can have hit rows that were not visible
+    inputs = [file for file in inputs if file.deletes]  # new files of a batch have none
     deletes = _all_deletes(inputs)
     if not deletes:
         return NONE_DELETED
@@ -98,7 +108,10 @@ def deleted_rows(
 
 @contextmanager
 def _ahead(deletes: Sequence[DeleteFile], settings: WriteSettings, fetched: Fetched | None) -> Iterator[Ahead]:
-    """Who reads delete files ahead: the threads of the merge, or more where most of the time is waiting for storage."""
+    """Yield the threads that read delete files ahead: the merge's own, or more of them for remote files.
+
+    Most of the time of a remote read is waiting for storage.
+    """
     remote = sum(settings.storage.local_path(delete.path) is None for delete in deletes)
     if remote < 2:
         yield NOT_AHEAD if fetched is None else fetched.ahead
@@ -108,6 +121,6 @@ def _ahead(deletes: Sequence[DeleteFile], settings: WriteSettings, fetched: Fetc
 
 
 def _all_deletes(inputs: Iterable[FileFact]) -> list[DeleteFile]:
-    """Each once; files of one partition mostly share them as one value."""
+    """Return each delete file once; files of one partition usually share their delete files as one value."""
     different = {id(file.deletes): file.deletes for file in inputs}
     return list({delete.path: delete for deletes in different.values() for delete in deletes}.values())

@@ -1,4 +1,4 @@
-"""Rows that equal those of equality delete files."""
+"""Rows that equal a row of an equality delete file."""
 
 from __future__ import annotations
 
@@ -37,9 +37,10 @@ _NUMBER = "number"
 
 @dataclass(frozen=True)
 class EqualRows:
-    """`DeletedRows` of equality delete files: rows that equal one of theirs in data files of smaller numbers.
+    """`DeletedRows` of equality delete files.
 
-    Keys that exceed `Limits.delete_keys_bytes` are applied part by part, the greatest numbers first.
+    The deleted rows equal a row of a delete file, and are in data files of smaller sequence numbers. Keys that exceed
+    `Limits.delete_keys_bytes` are applied in parts, the greatest sequence numbers first.
     """
 
     deletes: Sequence[DeleteFile]
@@ -54,9 +55,12 @@ class EqualRows:
     def mark(
         self, inputs: Sequence[FileFact], positions: Mapping[str, BitMap], ahead: Ahead
     ) -> dict[str, frozenset[str]]:
-        """Add the rows that equal one of the delete files'; none of these names a data file."""
+        """Add the rows that equal a row of a delete file.
+
+        Returns no names, because equality deletes name no data file.
+        """
         if self.deletes and self.fetched is not None:
-            # once for the keys, in all parts, and the rows
+            # fetched once, although each part of the keys reads the inputs, and the merge reads their rows
             self.fetched.fetch_remote([file for file in inputs if file.sequence_number < self.least_number])
         for part in self._parts(ahead):
             greatest = max(keys.greatest for keys in part.values())
@@ -66,8 +70,10 @@ class EqualRows:
         return {}
 
     def _parts(self, ahead: Ahead) -> Iterator[Mapping[FieldIds, _Keys]]:
-        """The keys of all delete files, by their columns, a bounded number at a time: those of the greatest numbers
-        first, so that the first of equal keys counts."""
+        """Yield the keys of all delete files, by their columns, a bounded number of bytes at a time.
+
+        Keys with the greatest sequence numbers come first, so that the first of equal keys is the one that counts.
+        """
         columns = {ids: self._columns(ids) for ids in map(_ids, self.deletes)}
         ordered = sorted(self.deletes, key=lambda delete: -delete.sequence_number)
         all_read = ahead.map(lambda delete: begun(columns[_ids(delete)].read(delete)), ordered)
@@ -83,7 +89,7 @@ class EqualRows:
                 waiting.clear()
                 distinct = sum(len(keys.lookup.firsts()) for keys in part.values())
                 if 2 * distinct < sum(keys.rows.num_rows for keys in part.values()):
-                    # the same keys come again and again
+                    # most keys are repeated, so the distinct keys leave space for more
                     waiting.update((ids, [keys.distinct()]) for ids, keys in part.items())
                 else:
                     yield part
@@ -108,7 +114,7 @@ class EqualRows:
 
 @dataclass(frozen=True)
 class _KeyColumns:
-    """Key columns in rows of the table that have only these; threads may share it."""
+    """Key columns, read from rows with only these columns; threads may share it."""
 
     settings: WriteSettings
     partition: PartitionKey
@@ -116,7 +122,7 @@ class _KeyColumns:
 
     @cached_property
     def narrowed(self) -> WriteSettings:
-        """Settings for rows of these columns, each as deep in structs as it is in the table."""
+        """Settings for rows of these columns, each as deep in structs as in the table."""
         schema = prune_columns(self.settings.schema, set(self.ids), select_full_types=False)
         return self.settings.with_schema(Schema(*schema.fields, schema_id=schema.schema_id))
 
@@ -125,7 +131,7 @@ class _KeyColumns:
         return Projection(self.narrowed, self.partition)
 
     def of(self, rows: pa.Table, ids: FieldIds) -> list[pa.ChunkedArray]:
-        """These of the columns, ready to be compared."""
+        """Return the columns with these ids, in comparable form."""
         found = []
         for top, *below in (source_path(self.narrowed.schema, some) for some in ids):
             column = rows.column(top)
@@ -133,8 +139,10 @@ class _KeyColumns:
         return found
 
     def read(self, delete: DeleteFile) -> Iterator[pa.Table]:
-        """The keys of a delete file by these columns: one column for each id, as the table's schema has it, and the
-        delete's number; batch by batch."""
+        """Yield the keys of a delete file, batch by batch.
+
+        Each batch has one column per id, in the order of `ids`, and the delete's sequence number.
+        """
         with opened(delete, self.settings.storage) as (parquet, _):
             _check_in_table(self.settings, self.ids)
             _check_has(parquet.schema_arrow, self.ids, self.settings)
@@ -146,7 +154,7 @@ class _KeyColumns:
 
 
 class _Keys:
-    """Keys by some columns, and the number of the delete of each."""
+    """Keys by some columns, and the sequence number of the delete of each key."""
 
     def __init__(self, tables: Sequence[pa.Table]) -> None:
         self.rows = pa.concat_tables(tables)
@@ -162,7 +170,7 @@ class _Keys:
         return int(self.numbers.max(initial=0))
 
     def distinct(self) -> pa.Table:
-        """The first of equal keys, which has the greatest number."""
+        """Return the first of equal keys, which has the greatest sequence number."""
         return self.rows.take(pa.array(self.lookup.firsts()))
 
 
@@ -181,7 +189,7 @@ def _check_in_table(settings: WriteSettings, ids: FieldIds) -> None:
 
 
 def _check_has(stored: pa.Schema, ids: FieldIds, settings: WriteSettings) -> None:
-    """A column that a delete file lacks is not NULL."""
+    """Raise `UnreadableDeletesError` if a delete file lacks a key column; a missing column does not mean NULL."""
     found = set(_ids_in(with_ids(stored, settings.properties.get(NAME_MAPPING))))
     for some in ids:
         if some not in found:
@@ -189,7 +197,7 @@ def _check_has(stored: pa.Schema, ids: FieldIds, settings: WriteSettings) -> Non
 
 
 def _ids_in(fields: Iterable[pa.Field]) -> Iterator[int | None]:
-    """The field ids of columns, at the top and in structs."""
+    """Yield the field ids of columns, at the top and in structs."""
     for field in fields:
         if types.is_struct(field.type):
             yield from _ids_in([field.type.field(i) for i in range(field.type.num_fields)])
@@ -198,7 +206,7 @@ def _ids_in(fields: Iterable[pa.Field]) -> Iterator[int | None]:
 
 
 class _Inputs:
-    """The inputs as one row of rows, of which so many have `passed`."""
+    """The inputs as one sequence of rows; `passed` counts the rows that were compared already."""
 
     def __init__(self, group: FileGroup, positions: Mapping[str, BitMap]) -> None:
         self._deleted = [positions[file.path] for file in group.inputs]
@@ -207,9 +215,13 @@ class _Inputs:
         self.passed = 0
 
     def delete(self, rows: Numbers, numbers: Numbers) -> None:
-        """Rows of those that come now equal keys whose deletes have these numbers."""
+        """Mark rows of the current table as deleted if their file is older than the delete.
+
+        `rows` are positions in the current table, and `numbers` are the sequence numbers of the deletes whose keys they
+        equal.
+        """
         rows = rows + self.passed
-        # a last file with more rows than its entry says is refused at its end
+        # a last file with more rows than its entry records passes this line, and is refused at its end
         files = np.searchsorted(self._starts, rows, "right") - 1
         older = numbers > self._own[files]
         rows, files = rows[older], files[older]

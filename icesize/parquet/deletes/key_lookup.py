@@ -1,4 +1,4 @@
-"""Rows -> the keys that they equal, by Iceberg's idea of equality."""
+"""Rows -> the keys that they equal, with Iceberg's rules of equality."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ Numbers: TypeAlias = NDArray[np.int64]
 
 
 def comparable(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Values that are equal as 64 bits, or else as bytes, where these are equal to Iceberg: NaN equals NaN, and 0.0
-    differs from -0.0 (Java's comparators)."""
+    """Return values that are equal as 64 bits, or otherwise as bytes, if Iceberg considers them equal.
+
+    NaN equals NaN, and 0.0 differs from -0.0, as in Java's comparators.
+    """
     kind = values.type
     if isinstance(kind, pa.BaseExtensionType):
         return pa.chunked_array([chunk.storage for chunk in values.chunks], kind.storage_type)
@@ -30,10 +32,10 @@ def comparable(values: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 class KeyLookup:
-    """Finds the first of some keys that a row equals; keys and rows have `comparable` columns.
+    """Finds the first key that a row equals; keys and rows have `comparable` columns.
 
-    NULL equals NULL. Columns are looked up one by one: a row goes on to the next column with the number of the first
-    key that equals it so far.
+    NULL equals NULL. Columns are looked up one by one. A row enters the next column's lookup with the number of the
+    first key that equals it so far.
     """
 
     def __init__(self, keys: Sequence[pa.ChunkedArray]) -> None:
@@ -47,22 +49,25 @@ class KeyLookup:
             self._pairs.append(self._last)
 
     def firsts(self) -> Numbers:
-        """The keys that equal none before them, in order."""
+        """Return the keys that equal no earlier key, in order."""
         return self._last.firsts()
 
     @property
     def rows_at_once(self) -> int:
-        """Rows to be looked up together, or more: a column that is hashed is hashed anew each time."""
+        """The least number of rows to look up together; 0 without hashed columns.
+
+        pyarrow builds the hash table of a column again for each lookup.
+        """
         return 0 if all(isinstance(places, _Sorted) for places in self._columns) else self._size
 
     def find(self, rows: Sequence[pa.ChunkedArray]) -> tuple[Numbers, Numbers]:
-        """The rows that equal a key, in order, and the first such key of each."""
+        """Return the rows that equal a key, in order, and the first such key of each row."""
         found = self._columns[0].find(rows[0])
         hits = np.flatnonzero(found >= 0)
         found = found[hits]
         for column, places, pairs in zip(rows[1:], self._columns[1:], self._pairs, strict=True):
             step = places.find(column.take(pa.array(hits)))
-            equal = np.flatnonzero(step >= 0)  # -1 would be the last pair of the key before
+            equal = np.flatnonzero(step >= 0)  # -1 would be read as the last pair of the previous key
             hits = hits[equal]
             found = pairs.find(pa.array(found[equal] * self._size + step[equal]))
             equal = np.flatnonzero(found >= 0)
@@ -72,10 +77,11 @@ class KeyLookup:
 
 @dataclass(frozen=True, eq=False)
 class _Sorted:
-    """Values of 64 bits in order, and where each was first; -1 for NULL when it was not there.
+    """Distinct values of 64 bits in order, and the first position of each.
 
-    Looking up sorted rows takes 30-65 ns for each, however many values there are, where pyarrow's hash table takes
-    10 ns while it fits the processor's cache and 450 ns when it does not, besides 60 bytes a value.
+    `null_place` is the first position of NULL, -1 without NULLs. A lookup of sorted rows takes 30-65 ns per row, for
+    any number of values. A lookup in pyarrow's hash table takes 10 ns if the table fits the processor's cache and 450
+    ns otherwise. It also needs 60 bytes per value.
     """
 
     values: Numbers
@@ -84,7 +90,7 @@ class _Sorted:
 
     @classmethod
     def of(cls, among: pa.Array) -> _Sorted:
-        """Ready to find these values."""
+        """Return a lookup of these values."""
         numbers, nulls = _unpacked(among)
         order = np.argsort(numbers)
         null_place = -1
@@ -97,11 +103,11 @@ class _Sorted:
         return cls(ordered[starts], places, null_place)
 
     def firsts(self) -> Numbers:
-        """All places, in order."""
+        """Return all positions, in order."""
         return np.sort(self.places if self.null_place < 0 else np.append(self.places, self.null_place))
 
     def find(self, values: pa.Array | pa.ChunkedArray) -> Numbers:
-        """The place of each value, -1 where it has none."""
+        """Return the first position of each value, -1 for a value that is not there."""
         numbers, nulls = _unpacked(values)
         found = np.full(len(numbers), -1, np.int64)
         if len(self.values):
@@ -116,7 +122,7 @@ class _Sorted:
 
 
 def _unpacked(values: pa.Array | pa.ChunkedArray) -> tuple[Numbers, NDArray[np.bool_] | None]:
-    """Values, some number for each NULL, and where NULLs are if anywhere."""
+    """Return values, with any number in place of each NULL, and a mask of the NULLs if there are any."""
     if not values.null_count:
         return values.to_numpy(), None
     nulls = values.is_null()
@@ -130,11 +136,11 @@ class _Hashed:
     among: pa.Array
 
     def firsts(self) -> Numbers:
-        """The places that have another value than all before them, in order."""
+        """Return the positions whose value differs from all values before them, in order."""
         return np.flatnonzero(self.find(self.among) == np.arange(len(self.among)))
 
     def find(self, values: pa.Array | pa.ChunkedArray) -> Numbers:
-        """The first place of each value, -1 where it has none."""
+        """Return the first position of each value, -1 for a value that is not there."""
         places: Numbers = pc.fill_null(pc.index_in(values, value_set=self.among), -1).to_numpy().astype(np.int64)
         return places
 

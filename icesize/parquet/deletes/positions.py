@@ -1,4 +1,4 @@
-"""Rows that position delete files name by the path of their file and their position there."""
+"""Rows that position delete files name, by the path of a data file and the position in it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from icesize.planning.files import DeleteFile, FileFact
 
 
 class _Column(NamedTuple):
-    """A column of position delete files with the field id that Iceberg reserves; its name is for files without ids."""
+    """A column of position delete files with its reserved Iceberg field id; files without ids have it by name."""
 
     field: NestedField
     type_name: str
@@ -49,19 +49,22 @@ Positions: TypeAlias = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class NamedRows:
-    """`DeletedRows` of position delete files: rows that they name in data files up to their own number."""
+    """`DeletedRows` of position delete files.
+
+    The deleted rows are those that they name in data files of sequence numbers up to their own.
+    """
 
     deletes: Sequence[DeleteFile]
     storage: Storage
 
     @property
     def least_number(self) -> int:
-        return 0  # a file that is written now has another path than those that are named
+        return 0  # a file that is written now has a path that no delete file names
 
     def mark(
         self, inputs: Sequence[FileFact], positions: Mapping[str, BitMap], ahead: Ahead
     ) -> dict[str, frozenset[str]]:
-        """Add what the delete files name; raises `RewriteFailed` for rows that an input does not have, too."""
+        """Add the rows that the delete files name; raises `RewriteFailed` also for rows that an input does not have."""
         targets = {plain_path(file.path): _Target(file, positions[file.path]) for file in inputs}
         hits = list[tuple[DeleteFile, dict[str, _Target]]]()
         for delete in self.deletes:
@@ -83,10 +86,10 @@ class NamedRows:
 
 
 def paths_named(delete: DeleteFile, storage: Storage, among: Collection[str] | None = None) -> frozenset[str]:
-    """The data files that a position delete file names, of all or `among` some, as `plain_path` writes them; reads its
-    paths only, and only where these may be.
+    """Return the data files that a position delete file names, as `plain_path` writes them.
 
-    Raises `RewriteFailed` when it cannot be read.
+    With `among`, only those paths are considered. Reads only the column of paths, and only row groups that may have
+    such paths. Raises `RewriteFailed` if the file cannot be read.
     """
     wanted = None if among is None else frozenset(map(plain_path, among))
     found: set[str] = set()
@@ -99,7 +102,7 @@ def paths_named(delete: DeleteFile, storage: Storage, among: Collection[str] | N
 
 @contextmanager
 def _by_codes(delete: DeleteFile, storage: Storage) -> Iterator[pq.ParquetFile]:
-    """A delete file whose paths are read as codes: as texts they would take 100 bytes a row."""
+    """Yield a delete file whose paths are read as codes; as strings they would take 100 bytes per row."""
     with opened(delete, storage) as (parquet, stream):
         names = [_column(parquet, PATH)]
         yield pq.ParquetFile(stream, metadata=parquet.metadata, read_dictionary=names, page_checksum_verification=True)
@@ -107,7 +110,7 @@ def _by_codes(delete: DeleteFile, storage: Storage) -> Iterator[pq.ParquetFile]:
 
 @dataclass(frozen=True)
 class _Target:
-    """A data file, and its rows that are deleted."""
+    """A data file, and its deleted rows."""
 
     file: FileFact
     deleted: BitMap
@@ -122,7 +125,7 @@ class _Target:
 
 def add_positions(deleted: BitMap, positions: Positions) -> None:
     """Add row numbers to a bitmap."""
-    deleted.update(array("I", positions.astype(np.uint32).tobytes()))  # 3 ns each, else 30
+    deleted.update(array("I", positions.astype(np.uint32).tobytes()))  # 3 ns per row as an array, otherwise 30
 
 
 _Named = tuple[pa.DictionaryArray, Positions]
@@ -130,7 +133,7 @@ _Named = tuple[pa.DictionaryArray, Positions]
 
 
 def _named_rows(delete: DeleteFile, wanted: Collection[str], storage: Storage) -> Iterator[_Named]:
-    """Of row groups that may name wanted paths."""
+    """Yield the rows of row groups that may name wanted paths."""
     with _by_codes(delete, storage) as parquet:
         path, position = _column(parquet, PATH), _column(parquet, POSITION)
         for batch in _batches(parquet, [path, position], wanted):
@@ -139,7 +142,10 @@ def _named_rows(delete: DeleteFile, wanted: Collection[str], storage: Storage) -
 
 
 def _mark(delete: DeleteFile, targets: Mapping[str, _Target], rows: Iterator[_Named]) -> frozenset[str] | None:
-    """Returns all data files that the delete file names; None where parts of it were passed over."""
+    """Mark the named rows of the targets; return all data files that the delete file names.
+
+    Returns None if row groups of it were skipped.
+    """
     read = 0
     known: dict[str, _Target | None] = {}
     for paths, numbers in rows:
@@ -154,7 +160,7 @@ def _mark(delete: DeleteFile, targets: Mapping[str, _Target], rows: Iterator[_Na
 
 
 def by_code(codes: NDArray[np.signedinteger[Any]], positions: Positions) -> Iterator[tuple[int, Positions]]:
-    """The positions of each path or file by its number; most writers leave those of one path together."""
+    """Yield the positions of each path or file, by its number; most writers keep the positions of a path together."""
     if not len(codes):
         return
     starts = _run_starts(codes)
@@ -172,7 +178,7 @@ def _run_starts(codes: NDArray[np.signedinteger[Any]]) -> NDArray[np.int64]:
 
 
 def _column(parquet: pq.ParquetFile, wanted: _Column) -> str:
-    """The name of a column of the file, found by field id or else by name."""
+    """Return the name of a column of the file, found by field id or, without one, by name."""
     fields = list(parquet.schema_arrow)
     own, name = wanted.field.field_id, wanted.field.name
     found = [f for f in fields if field_id(f) == own] or [f for f in fields if f.name == name]
@@ -182,7 +188,7 @@ def _column(parquet: pq.ParquetFile, wanted: _Column) -> str:
 
 
 def _batches(parquet: pq.ParquetFile, names: Sequence[str], wanted: Collection[str] | None) -> Iterator[pa.RecordBatch]:
-    """Columns of all row groups that may name wanted paths; the first column has the paths."""
+    """Yield columns of all row groups that may name wanted paths; the first column has the paths."""
     footer = parquet.metadata
     leaf = [footer.schema.column(i).path for i in range(footer.num_columns)].index(names[0])
     groups = [
@@ -199,7 +205,7 @@ def _may_name_one(statistics: pq.Statistics | None, wanted: Collection[str]) -> 
         return True
     try:
         lowest, highest = statistics.min, statistics.max
-    except UnicodeDecodeError:  # cut within a character
+    except UnicodeDecodeError:  # the bound was truncated within a character
         return True
     if not (isinstance(lowest, str) and isinstance(highest, str)):
         return True

@@ -1,4 +1,4 @@
-"""Names the deleted rows of data files anew, in one position delete file for each data file."""
+"""Rewrites the deleted rows of data files as position deletes, in one delete file per data file."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _OF_ROWS = ("write.metadata.metrics.", "write.parquet.bloom-filter-", "write.par
 def rewrite_deletes(
     rewrite: DeleteRewrite, settings: WriteSettings, names: FileNames, threads: int = 1
 ) -> RewrittenDeletes:
-    """Write what the delete files of some data files delete from them, each data file's rows in a file of its own.
+    """Write the deleted rows of some data files as position deletes, one new delete file per data file.
 
-    The new files carry the greatest data sequence number of the delete files that were read, so that they hit what
-    those did, and nobody takes them for new deletes. Of data files only key columns are read, and these only where
-    there are deletes by equality. Raises `RewriteFailed` as `deleted_rows` and `rewrite_failed` do, everything written
+    The new files carry the greatest data sequence number of the delete files that they replace. They therefore apply to
+    the same data files, and no reader takes them for new deletes. Data files are read only for equality deletes, and
+    then only their key columns. Raises the errors of `deleted_rows` and `rewrite_failed`, after everything written is
     removed.
     """
     new_files = NewFiles(settings, names)
@@ -51,13 +51,13 @@ def rewrite_deletes(
 
 
 def _replaced(rewrite: DeleteRewrite) -> tuple[DeleteFile, ...]:
-    """The delete files of the partition that may hit one of the data files."""
+    """Return the delete files of the partition that may apply to one of the data files."""
     own = (delete for delete in rewrite.files[0].deletes if delete.partition == rewrite.partition)
     return tuple(delete for delete in own if any(may_hit(delete, file) for file in rewrite.files))
 
 
 def _settings(settings: WriteSettings) -> WriteSettings:
-    """Settings for position delete files of a table."""
+    """Return the settings for position delete files of a table."""
     properties = {key: value for key, value in settings.properties.items() if not key.startswith(_OF_ROWS)}
     properties[METRICS_DEFAULT] = "full"
     return replace(settings, schema_json=_COLUMNS.model_dump_json(), properties=properties)
@@ -66,9 +66,12 @@ def _settings(settings: WriteSettings) -> WriteSettings:
 def _written(
     new_files: NewFiles, settings: WriteSettings, file: FileFact, deleted: BitMap, number: int
 ) -> NewDeleteFile:
-    """Bounds are whole paths: readers take a delete file for one of a single data file by them."""
+    """Write the deleted rows of one data file.
+
+    Bounds are whole paths: from equal bounds, readers recognize a delete file for a single data file.
+    """
     positions, step = deleted.to_array(), settings.parquet.row_group_rows
-    # one path, however many rows
+    # a dictionary stores the path once, for any number of rows
     text = pa.dictionary(pa.int32(), pa.large_string())
     schema = settings.arrow_schema.set(0, settings.arrow_schema.field(0).with_type(text))
     encoder = FileEncoder(

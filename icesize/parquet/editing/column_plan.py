@@ -1,4 +1,4 @@
-"""Which columns of a row group can be made of the pages of older ones, by what that costs; others are encoded again."""
+"""A cost-based choice for each column of a row group: made of pages of older ones, or encoded again."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _VALUE_NS, _RAW_BYTE_NS = 12, 8
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
-    """One row group that goes into a larger one, without the rows at the places that are `deleted`."""
+    """One row group that becomes part of a larger one, without the rows at the `deleted` positions."""
 
     source: Source
     footer: Footer
@@ -58,20 +58,20 @@ class Part:
 
     @property
     def rows(self) -> int:
-        """Rows that it brings."""
+        """Rows that are not deleted."""
         return self.group.rows - len(self.deleted or ())
 
     @property
     def deleted_rows(self) -> Indices:
-        """Places of the rows that are deleted."""
-        import numpy as np  # which copying needs for nothing else
+        """Positions of the deleted rows."""
+        import numpy as np  # imported here because a plain copy needs no numpy
 
         return np.frombuffer((self.deleted or BitMap()).to_array(), np.uint32).astype(np.int64)
 
 
 @dataclass(slots=True)
 class Piece:
-    """One chunk whose pages are copied: all its bytes, the rows of its row group, its page indexes if it has any."""
+    """One chunk whose pages are copied: its bytes, the rows of its row group, and its page indexes, if any."""
 
     chunk: Chunk
     data: memoryview
@@ -83,9 +83,10 @@ class Piece:
 
 @dataclass(slots=True)
 class ColumnPlan:
-    """How each column of one new row group is made.
+    """The way in which each column of one new row group is made.
 
-    `reencode` maps top-level columns to why they are (a value of `Refusal`); all others are copied, by `leaves`.
+    `reencode` maps the top-level columns that are encoded again to the reason (a value of `Refusal`). All other columns
+    are copied, as `leaves` describes.
     """
 
     reencode: dict[str, str]
@@ -94,20 +95,25 @@ class ColumnPlan:
     reencoded_bytes: int
 
     def is_copied(self, index: int, parts: Sequence[Part]) -> bool:
-        """Whether the pages of a leaf column stay as they are."""
+        """Return whether the pages of a leaf column stay unchanged."""
         is_changed = self.leaves[index].numbers or any(part.deleted for part in parts)
         return not is_changed and parts[0].footer.columns[index].top not in self.reencode
 
 
 def plan_columns(parts: Sequence[Part], renumber_page_ns: int, cut_cost: float = 1.0) -> ColumnPlan:
-    """Plan one row group of all parts, in their order. Reads the dictionaries of all parts, keeps one per column.
+    """Plan one row group of all parts, in their order. Reads the dictionaries of all parts, and keeps one per column.
 
-    Pages are copied only where all parts have one codec, dictionaries of which each is the beginning of the longest or
-    which one dictionary can unite, encodings that all readers know, and where no page with a dictionary would follow
-    one without: Spark's vectorised reader gives wrong values for such. A nested column is encoded again as a whole.
-    Where rows are deleted, pages of flat columns are cut if that takes less than encoding the column again.
-    `renumber_page_ns` is what it takes to change the indices of a page, besides its values, `cut_cost` what cutting a
-    page takes where encoding its values again takes 1. Raises `CopyRefused`.
+    Pages of a column are copied only under these conditions:
+
+    - All parts have one codec.
+    - Each dictionary is the beginning of the longest one, or one dictionary can unite them.
+    - All readers support the encodings.
+    - No page with a dictionary follows a page without one, because Spark's vectorized reader returns wrong values for
+      such a column.
+
+    A nested column is encoded again as a whole. Pages of flat columns lose their deleted rows by a cut if that takes
+    less time than encoding the column again. `renumber_page_ns` is the time to change the indices of a page, besides
+    its values. `cut_cost` is the time to cut a page, relative to encoding its values again. Raises `CopyRefused`.
     """
     columns = parts[0].footer.columns
     leaves = [_plan_leaf(parts, index, column, renumber_page_ns, cut_cost) for index, column in enumerate(columns)]
@@ -124,8 +130,10 @@ def plan_columns(parts: Sequence[Part], renumber_page_ns: int, cut_cost: float =
 
 
 def costs_less_than_decoding(plan: ColumnPlan, parts: Sequence[Part], open_ns: int, page_ns: int) -> bool:
-    """Whether the row group is better made by its plan than out of rows, where opening a file for those takes `open_ns`
-    and changing the indices of a page `page_ns`."""
+    """Return whether making the row group by its plan costs less than making it out of decoded rows.
+
+    Decoding takes `open_ns` to open a file; changing the indices of a page takes `page_ns`.
+    """
     moved = decoded = 0
     for index, column in enumerate(parts[0].footer.columns):
         chunks = [part.group.chunks[index] for part in parts]
@@ -140,10 +148,11 @@ def costs_less_than_decoding(plan: ColumnPlan, parts: Sequence[Part], open_ns: i
 
 @dataclass(slots=True)
 class LeafPlan:
-    """How a leaf column is copied, or `why` not, by its chunks in turn.
+    """The way in which a leaf column is copied, or the reason (`why`) against it; chunks are added one by one.
 
-    `dictionary` is the one to write, and `numbers` are what becomes of the indices of each part in it: none if all
-    pages agree with it unchanged. `entries` is how many distinct values there can be, None if a part has no dictionary.
+    `dictionary` is the dictionary to write. `numbers` map the indices of each part to indices into that dictionary;
+    they are empty if all pages fit it unchanged. `entries` is the most distinct values that there can be, None if a
+    part has no dictionary.
     """
 
     codec: int
@@ -156,12 +165,12 @@ class LeafPlan:
     raw: bytes | None = field(default=None, repr=False)
 
     def refuse(self, why: Refusal) -> None:
-        """The first reason counts; dictionaries are not needed any more."""
+        """Refuse to copy the column; the first reason counts, and dictionaries are dropped."""
         self.why = self.why or why
         self.dictionary = self.raw = None
 
     def add(self, page: DictionaryPage | None, encodings: set[int]) -> None:
-        """The next chunk: its dictionary and the encodings of its pages, which may be more than it has."""
+        """Add the next chunk: its dictionary, and the encodings of its pages or a superset of them."""
         if page is None:
             self.plain, self.entries = True, None
             return
@@ -174,16 +183,19 @@ class LeafPlan:
         self.differ = self.differ or (self.why is None and not self._agree(page))
 
     def share(self, united: tuple[DictionaryPage, Sequence[Numbers]] | None) -> None:
-        """Take one dictionary in place of those that differ, if there is one."""
+        """Replace different dictionaries with one, if there is one."""
         if united is None:
             self.refuse(Refusal.DICTIONARIES)
         else:
             self.dictionary, self.numbers = united
 
     def _agree(self, page: DictionaryPage) -> bool:
-        """Keep the longest of dictionaries that begin alike: indices into a shorter one are true in it, too."""
+        """Return whether the dictionaries begin alike, and keep the longest one.
+
+        Indices into a shorter one are valid in it, too.
+        """
         kept = self.dictionary
-        if kept is None or not kept.values:  # the empty one of a chunk of nulls agrees with any
+        if kept is None or not kept.values:  # the empty dictionary of a chunk of nulls agrees with any
             self.dictionary, self.raw = page, None
             return True
         if not page.values or kept.body == page.body:
@@ -235,25 +247,30 @@ def _plan_leaf(parts: Sequence[Part], index: int, column: Column, page_ns: int, 
 def _united(
     pages: Sequence[DictionaryPage | None], column: Column, codec: int
 ) -> tuple[DictionaryPage, Sequence[Numbers]] | None:
-    from icesize.parquet.editing.dictionaries import unite  # copying alone needs no pyarrow, which takes 100 MB
+    from icesize.parquet.editing.dictionaries import unite  # a plain copy saves pyarrow's 100 MB
 
     return unite(pages, column, codec)
 
 
 def _entries(page: DictionaryPage, codec: int) -> bytes | None:
-    """The entries, one after the other; None when they cannot be had."""
+    """Return the entries, one after the other; None if they cannot be read."""
     return page.entries(codec) if page.may_be_opened(codec) else None
 
 
 def renumbering_ns(chunks: Sequence[Chunk], page_ns: int) -> int:
-    """Return the cost of changing the indices of a column, besides moving its chunks: `page_ns` for each page, and its
-    values."""
+    """Return the cost of changing the indices of a column, besides moving its chunks.
+
+    The cost is `page_ns` for each page, and a constant for each of its values.
+    """
     return sum(page_ns * data_pages(chunk) + _INDEX_NS * chunk.values for chunk in chunks)
 
 
 def cutting_ns(chunks: Sequence[Chunk], deleted: Sequence[BitMap | None], cost: float) -> int:
-    """Of chunks of one column of which some rows go: the pages that have such rows, if all have equally many, where
-    that takes `cost` times what decoding takes."""
+    """Return the cost of cutting chunks of one column with deleted rows.
+
+    Only pages with deleted rows are cut, and all pages are assumed to have the same number of rows. Cutting a page
+    costs `cost` times its decoding.
+    """
     pairs = zip(chunks, deleted, strict=True)
     return round(cost * sum(_decoding_chunk_ns(chunk) * _share_cut(chunk, places) for chunk, places in pairs))
 
@@ -268,7 +285,7 @@ def _share_cut(chunk: Chunk, places: BitMap | None) -> float:
 
 
 def decoding_ns(chunks: Sequence[Chunk]) -> int:
-    """With encoding the values again, but for what each chunk or file takes."""
+    """Return the cost of decoding values and encoding them again, besides the cost of each chunk or file."""
     return sum(map(_decoding_chunk_ns, chunks))
 
 

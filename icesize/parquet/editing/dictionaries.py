@@ -29,11 +29,13 @@ MOST_DICTIONARY_BYTES = 2**20
 def unite(
     pages: Sequence[DictionaryPage | None], column: Column, codec: int
 ) -> tuple[DictionaryPage, list[Numbers]] | None:
-    """Return one dictionary for chunks that have these, None for a chunk without, and the numbers of each chunk in it.
+    """Return one dictionary for chunks with these dictionaries, and the new index of each old one, by chunk.
 
-    None is returned if it would be too large, or if entries are not stored one after the other (PLAIN).
-    Entries stand in the order in which they are met, so the indices of the first chunk stay. They are compared by their
-    bytes: every zero and every NaN is kept. Raises `CopyRefused` for a dictionary that is not what its header says.
+    A page is None for a chunk without a dictionary. Returns None if the dictionary would be too large, or if entries
+    are not stored one after the other (PLAIN).
+
+    Entries keep the order of their first occurrence, so the indices of the first chunk stay. They are compared by their
+    bytes, so every zero and every NaN is kept. Raises `CopyRefused` for a dictionary that does not match its header.
     """
     import numpy as np
     import pyarrow as pa
@@ -58,7 +60,7 @@ def unite(
 
 
 def _entries(page: DictionaryPage, element: Element, codec: int) -> Any:
-    """The entries as an Arrow array that compares them by their bytes."""
+    """Return the entries as an Arrow array that compares them by their bytes."""
     import pyarrow as pa
 
     raw = page.entries(codec)
@@ -78,7 +80,7 @@ def _fixed_type(element: Element) -> Any:
 
 
 def _plain(entries: Any, element: Element) -> bytes:
-    """The inverse of `_entries`, uncompressed."""
+    """Return the inverse of `_entries`, uncompressed."""
     if element.type == BYTE_ARRAY:
         return b"".join(struct.pack("<I", len(entry)) + entry for entry in entries.to_pylist())
     size_bytes = entries.type.bit_width // 8

@@ -1,9 +1,9 @@
-"""The columns of a row group that change: pages get indices under another dictionary or lose deleted rows, or the
-column is encoded again.
+"""The columns of a row group that change.
 
-Where indices change, levels, nulls and the values that are meant stay, so statistics and bounds in page indexes stay
-true. Where rows go, null counts and bounds of the chunk are those of the rows that stay; so are the null counts of its
-pages, whose bounds may be further apart than their values.
+Their pages get indices into another dictionary or lose deleted rows, or the column is encoded again. If indices change,
+levels, nulls and the values behind them stay, so statistics and bounds in page indexes stay true. If rows are removed,
+null counts and bounds of the chunk are those of the rows that stay. So are the null counts of its pages, but the bounds
+of a page may be wider than its values.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ Work: TypeAlias = "Callable[[int | None], list[Piece]]"
 
 
 def works(parts: Sequence[Part], plan: ColumnPlan) -> Iterator[Work]:
-    """What there is to do, in the order in which `merge_row_groups` takes it."""
+    """Yield the work to do, in the order in which `merge_row_groups` uses its results."""
     leaves = enumerate(parts[0].footer.columns)
     for top, indices in groupby((index for index, _ in leaves), key=lambda i: parts[0].footer.columns[i].top):
         if top in plan.reencode:
@@ -63,7 +63,7 @@ def works(parts: Sequence[Part], plan: ColumnPlan) -> Iterator[Work]:
 
 
 def _together(parts: Iterator[tuple[Part, Numbers]], index: int) -> Iterator[list[tuple[Part, Numbers]]]:
-    """The parts that are made at once."""
+    """Yield the parts that are processed together."""
     some, size_bytes = list[tuple[Part, Numbers]](), 0
     for part, numbers in parts:
         chunk_bytes = part.group.chunks[index].size_bytes
@@ -77,13 +77,13 @@ def _together(parts: Iterator[tuple[Part, Numbers]], index: int) -> Iterator[lis
 
 
 def _pieces(parts: Sequence[tuple[Part, Numbers]], index: int, level: int | None) -> list[Piece]:
-    # touching fresh memory costs as much as reading
+    # one buffer for all parts, because touching new memory costs as much as reading
     room = memoryview(bytearray(max(part.group.chunks[index].size_bytes for part, _ in parts)))
     return [_piece(part, index, numbers, level, room) for part, numbers in parts]
 
 
 def _piece(part: Part, index: int, numbers: Numbers, level: int | None, room: memoryview) -> Piece:
-    """A chunk as it is to be written; what changes is read into `room`, and does not stay there."""
+    """Return a chunk as it is written; a chunk that changes is read into `room` and does not stay there."""
     column, chunk = part.footer.columns[index], part.group.chunks[index]
     indexes = read_indexes(part.source, [chunk])
     is_changed = part.deleted or numbers is not None
@@ -94,11 +94,12 @@ def _piece(part: Part, index: int, numbers: Numbers, level: int | None, room: me
 
 @damaged_as(Refusal.PAGES)
 def changed(piece: Piece, deleted: Indices, column: Column, numbers: Numbers, level: int | None) -> Piece:
-    """Return the same chunk with the index `numbers[i]` for each index i, if there are `numbers`, and without the rows
-    at the places `deleted`, of which only flat columns may have some.
+    """Return the same chunk with other indices, without some rows, or both.
 
-    Pages that change are compressed at this `level`. The others are copied. Raises `CopyRefused` for pages that are not
-    what their headers say, and for rows to leave out of pages that are neither PLAIN nor encoded by a dictionary.
+    If there are `numbers`, index i becomes `numbers[i]`. The rows at the positions `deleted` are left out, which only
+    flat columns may have. Changed pages are compressed at this `level`; the others are copied. Raises `CopyRefused` for
+    pages that do not match their headers. Also raises it for deleted rows in pages that are neither PLAIN nor encoded
+    with a dictionary.
     """
     chunk, bounds = _Chunk(piece, column, numbers, level), _Bounds.of(piece, column)
     stored, pages, counts, nulls, at = list[Bytes](), list[Page](), list[PageCounts | None](), 0, 0
@@ -139,8 +140,10 @@ def changed(piece: Piece, deleted: Indices, column: Column, numbers: Numbers, le
 
 @dataclass(slots=True)
 class _Opened:
-    """A page of so many rows without compression: the definition level of each, None where no value is null, and its
-    values, so many."""
+    """A page of `rows` rows without compression.
+
+    `levels` are the definition level of each row, None if no value is null. `count` is the number of `values`.
+    """
 
     body: PageBody
     rows: int
@@ -149,7 +152,7 @@ class _Opened:
     count: int
 
     def of_values(self, rows: Indices) -> Indices:
-        """Which values are those of the rows."""
+        """Return the positions of the rows' values among all values."""
         if self.levels is None:
             return rows
         filled = self.levels == self.body.highest[1]
@@ -157,7 +160,7 @@ class _Opened:
         return values
 
     def leave(self, rows: Indices, values: Indices) -> PageCounts:
-        """Some rows go, with the values that they have."""
+        """Remove rows and their values, and return the counts that are left."""
         left, bits = self.rows - len(rows), self.body.highest[1].bit_length()
         if self.count:
             self.body.values = self.values.without(values)
@@ -170,7 +173,7 @@ class _Opened:
         return counts
 
     def check(self, gone: Indices, left: PageCounts) -> None:
-        """Raise `CopyRefused` unless the page now has the levels of all rows but these, and they count as `left`."""
+        """Raise `CopyRefused` unless the page has the levels of all rows except the removed ones, counted as `left`."""
         runs, highest = self.body.levels[1], self.body.highest[1]
         nulls = np.zeros(self.rows, bool) if self.levels is None else self.levels != highest
         kept = self.rows - len(gone), int(np.count_nonzero(nulls)) - int(np.count_nonzero(nulls[gone]))
@@ -182,7 +185,7 @@ class _Opened:
 
 
 class _Chunk:
-    """The pages of a chunk, as they are stored and opened."""
+    """The pages of a chunk, stored or opened."""
 
     def __init__(self, piece: Piece, column: Column, numbers: Numbers, level: int | None) -> None:
         self._piece = piece
@@ -192,7 +195,7 @@ class _Chunk:
         self._level = level
 
     def pages(self, deleted: Indices) -> Iterator[tuple[Page, Indices]]:
-        """Each page with which of its rows go."""
+        """Yield each page with the positions of its rows that are deleted."""
         first = start = 0
         for page in self._piece.pages.data:
             end = int(np.searchsorted(deleted, first + page.values))
@@ -200,18 +203,18 @@ class _Chunk:
             first, start = first + page.values, end
 
     def kept(self, page: Page) -> tuple[list[Bytes], Page]:
-        """A page of which all rows stay, header and body as they are stored now, and what it is now."""
+        """Return the new header and body of a page that keeps all rows, and its new description."""
         data, numbers = self._piece.data, self._numbers
         if numbers is None or page.encoding not in DICTIONARY_ENCODINGS or not page.values:
             return [data[page.at : page.at + page.size_bytes]], page
         body = page_body(data, page, self._column.levels, self._codec)
         bits, [raw] = bits_of(numbers), body.values
-        if raw:  # the bits of an index, then the runs; a page of nulls may have neither
+        if raw:  # the width of an index, then the runs; a page of nulls may have neither
             body.values = [bytes([bits]), renumber(raw[1:], raw[0], page.values, numbers, bits)]
         return body.stored(page, self._codec, self._level)
 
     def moved(self, pages: Sequence[Page]) -> bytes | None:
-        """The offset index of all pages where they are now; None where it did not tell where they were."""
+        """Return the offset index of all pages at their new positions; None if the old one was wrong or missing."""
         if self._piece.offset_index is None:
             return None
         locations, variable_bytes = read_offset_index(self._piece.offset_index)
@@ -225,7 +228,7 @@ class _Chunk:
         return offset_index(new, variable_bytes)
 
     def opened(self, page: Page) -> _Opened:
-        """Raises `DamagedFile` or `CopyRefused`."""
+        """Open a page; raises `DamagedFile` or `CopyRefused`."""
         body = page_body(self._piece.data, page, self._column.levels, self._codec)
         levels, count = self._levels(body, page), page.values
         if levels is not None:
@@ -234,7 +237,7 @@ class _Chunk:
         return _Opened(body, page.values, levels, self._values(values, page, count), count)
 
     def ends(self, page: Page, gone: Indices) -> list[bytes]:
-        """The least and the greatest value of all but some rows."""
+        """Return the least and the greatest value of a page, without the removed rows."""
         opened = self.opened(page)
         return opened.values.ends(_others(opened.of_values(gone), opened.count))
 
@@ -265,8 +268,10 @@ class _Chunk:
 
 @dataclass(slots=True)
 class _Bounds:
-    """The bounds of a chunk while values go: they stay as they are unless a value that goes may have been the outermost
-    and none like it is met that stays."""
+    """The bounds of a chunk while values are removed.
+
+    A bound stays, unless a removed value may have been the outermost one and no value that stays is equal to it.
+    """
 
     fields: Fields
     nulls: int | None
@@ -277,7 +282,7 @@ class _Bounds:
 
     @staticmethod
     def of(piece: Piece, column: Column) -> _Bounds:
-        """Those in its statistics; none where they have no known order."""
+        """Return the bounds in a chunk's statistics; none if their order is unknown."""
         fields, order = piece.chunk.statistics, order_of(column.element)
         _, nulls = count_of(piece.chunk, column)
         lower, upper = binary(fields, Statistics.MIN_VALUE), binary(fields, Statistics.MAX_VALUE)
@@ -287,11 +292,11 @@ class _Bounds:
 
     @property
     def in_doubt(self) -> bool:
-        """Whether they may be those of values that are gone."""
+        """True if a bound may be that of a removed value."""
         return any(lost and not found for lost, found in zip(self.lost, self.found, strict=True))
 
     def leave(self, values: Values, gone: Indices, count: int) -> None:
-        """Some of so many values of a page go."""
+        """Record that some of the `count` values of a page are removed."""
         if self.order is None or not any(reached := self._reached(values.ends(gone))):
             return
         self.lost = (self.lost[0] or reached[0], self.lost[1] or reached[1])
@@ -299,7 +304,7 @@ class _Bounds:
         self.found = (self.found[0] or reached[0], self.found[1] or reached[1])
 
     def _reached(self, ends: list[bytes]) -> tuple[bool, bool]:
-        """Whether values with these ends reach the lower bound, and the upper one."""
+        """Return whether values with these ends reach the lower bound, and the upper bound."""
         if self.order is None or not ends:
             return False, False
         lower, upper = self.ends
@@ -307,7 +312,7 @@ class _Bounds:
         return least <= lower, greatest >= upper
 
     def be(self, ends: Iterable[bytes]) -> None:
-        """Be those of all values that stay, of which these are the outermost of each page."""
+        """Set the bounds to those of all values that stay; `ends` are the outermost values of each page."""
         found = sorted(ends, key=self.order)
         self.fields = {k: v for k, v in self.fields.items() if k == Statistics.NULL_COUNT}
         if found:
@@ -319,7 +324,7 @@ class _Bounds:
             }
 
     def statistics(self, nulls_gone: int) -> Fields:
-        """The statistics of what stays."""
+        """Return the statistics of the values that stay."""
         if self.nulls is None:
             return self.fields
         return {**self.fields, Statistics.NULL_COUNT: i64(self.nulls - nulls_gone)}

@@ -1,6 +1,6 @@
-"""Large row groups made of the pages of small ones, as they are stored.
+"""Large row groups made of the stored pages of small ones.
 
-Nothing is decoded but columns whose dictionaries differ and cannot be united.
+Only columns whose dictionaries differ and cannot be united are decoded.
 """
 
 from __future__ import annotations
@@ -51,11 +51,12 @@ def merge_row_groups(
     assembly: Assembly,
     changed: Iterator[list[Piece]],
 ) -> int:
-    """Write one row group of all parts, rows in their order, and add it to `assembly`; how many data pages were copied.
+    """Write one row group of all parts, rows in their order, and return the number of data pages copied.
 
-    Holds one column chunk of one part at a time and the page indexes of all. `changed` yields the chunks of columns
-    that change, in the order of columns and parts: one for all parts of a column that is encoded again. Bloom filters
-    are dropped, since they are of the parts. Raises `CopyRefused`, also after some bytes were written.
+    The row group is added to `assembly`. Memory holds one column chunk of one part at a time, and the page indexes of
+    all parts. `changed` yields the chunks of columns that change, in the order of columns and parts. A column that is
+    encoded again has one chunk for all parts. Bloom filters are dropped, because each covers one part only. Raises
+    `CopyRefused`, possibly after some bytes were written.
     """
     start = assembly.position
     group = _Group(parts, plan, assembly, changed)
@@ -70,11 +71,12 @@ def merge_row_groups(
 
 
 def runs_of(parts: Sequence[Part], rows_per_group: int, bytes_per_group: int) -> Iterator[list[Part]]:
-    """The parts of each new row group, in their order: about equal ones, near the number of bytes and never above that
-    of rows unless a single part is.
+    """Yield the parts of each new row group, in their order.
+
+    Row groups are about equal, near `bytes_per_group`, and never above `rows_per_group` unless a single part is.
     """
     weights = [max(part.rows / rows_per_group, part.group.size_bytes / bytes_per_group) for part in parts]
-    # a tenth more bytes than wanted are no reason for another row group
+    # a tenth more bytes than wanted do not justify another row group
     share = sum(weights) / max(1, math.ceil(sum(weights) - 0.1))
     group: list[Part] = []
     filled, rows = 0.0, 0
@@ -105,7 +107,7 @@ class _Group:
         self._indexes = [read_indexes(part.source, [part.group.chunks[i] for i in copied]) for part in parts]
 
     def add(self, index: int, column: Column) -> None:
-        """Write a leaf column out of the pages of all parts."""
+        """Write a leaf column from the pages of all parts."""
         dictionary, pieces = self._plan.leaves[index].dictionary, self._pieces(index, column)
         if column.top in self._plan.reencode:
             pieces = iter([piece := self._next()])
@@ -129,20 +131,20 @@ class _Group:
                 yield self._next()
 
     def _next(self) -> Piece:
-        """Return the next chunk that was changed, and do not keep it."""
+        """Return the next changed chunk, and drop it from memory."""
         if not self._made:
             self._made.extend(next(self._changed))
         return self._made.popleft()
 
 
 def read_indexes(source: Source, chunks: Sequence[Chunk]) -> Indexes:
-    """The page indexes of some chunks of one file."""
+    """Return the page indexes of some chunks of one file."""
     ranges = {place for chunk in chunks for place in (chunk.offset_index, chunk.column_index) if place is not None}
     return read_ranges(source, ranges)
 
 
 def read_piece(source: Source, chunk: Chunk, rows: int, column: Column, indexes: Indexes, room: memoryview) -> Piece:
-    """A chunk, read into `room`."""
+    """Return a chunk, read into `room`."""
     source.read_into(chunk.start, room)
     offsets = None if chunk.offset_index is None else indexes[chunk.offset_index]
     columns = None if chunk.column_index is None else indexes[chunk.column_index]
@@ -157,7 +159,7 @@ class CopiedColumn:
     """Writes the pages of one column, piece by piece, and then describes them; holds indexes, never pages.
 
     `dictionary` is written first, whichever piece it is from. Raises `CopyRefused` for pages that must not follow each
-    other or that would read otherwise in the new place.
+    other, or that would have other values at the new position.
     """
 
     def __init__(self, column: Column, dictionary: DictionaryPage | None, assembly: Assembly) -> None:
@@ -190,7 +192,7 @@ class CopiedColumn:
         pages = piece.pages
         self._check(pages, piece)
         self._index(pages.data, piece)
-        # pyarrow writes a page without values now and then; not all readers have met one
+        # pyarrow sometimes writes a page without values, and not all readers accept it
         filled = [page for page in pages.data if page.values]
         self._count(filled)
         if len(filled) == len(pages.data):
@@ -229,7 +231,7 @@ class CopiedColumn:
             self._after_plain = True
         elif not has_dictionary:
             raise CopyRefused(Refusal.PAGES, "a page needs a dictionary that its chunk does not have")
-        elif self._after_plain:  # whatever the footer says
+        elif self._after_plain:  # checked here, because the footer may be wrong
             raise CopyRefused(Refusal.DICTIONARY_ORDER, ".".join(self._column.path))
 
     def _count(self, pages: Sequence[Page]) -> None:
@@ -239,7 +241,7 @@ class CopiedColumn:
         self._page_counts.append(len(pages))
 
     def _index(self, pages: Sequence[Page], piece: Piece) -> None:
-        """Keep what the new page indexes need; from one piece without it on, there is none."""
+        """Keep the data for the new page indexes; after one piece without an index, there is no new index."""
         places: list[PageLocation] | None = None
         sizes: list[int] | None = None
         if piece.offset_index is not None and (self._variable_bytes is not None or not self._column.flat):
@@ -297,7 +299,7 @@ class CopiedColumn:
 
 
 def _first_rows(pages: Sequence[Page], piece: Piece, stored: list[PageLocation] | None) -> list[int] | None:
-    """The first row of each page in its row group; None when only the pages' levels tell."""
+    """Return the first row of each page in its row group; None if only the pages' levels show it."""
     rows = [page.rows for page in pages if page.rows is not None]
     if len(rows) == len(pages):
         return [*accumulate(rows[:-1], initial=0)]

@@ -38,9 +38,9 @@ _OPENED: WeakKeyDictionary[Footer, pq.FileMetaData] = WeakKeyDictionary()
 def reencode(parts: Sequence[Part], top: str, plan: ColumnPlan, level: int | None) -> list[Piece]:
     """Decode a top-level column of all parts, in their order, and encode it: a chunk for each of its leaves.
 
-    The compression is that of the first part, at `level` where it has levels (None: its default). Chunks with NaN have
-    no bounds. Raises `CopyRefused` when pyarrow cannot read the pages, would write the column in another form, or with
-    other values than footers say.
+    The codec is that of the first part, at `level` if the codec has levels (None is its default). Chunks with NaN have
+    no bounds. Raises `CopyRefused` if pyarrow cannot read the pages, would write the column in another form, or writes
+    values that contradict the footers.
     """
     try:
         return _reencode(parts, top, plan, level)
@@ -49,7 +49,7 @@ def reencode(parts: Sequence[Part], top: str, plan: ColumnPlan, level: int | Non
 
 
 def most_decoded_bytes(parts: Sequence[Part], plan: ColumnPlan) -> int:
-    """Return an upper limit of the Arrow memory of a column that `plan` encodes again: all of it is held at once."""
+    """Return an upper limit of the Arrow memory of a column that `plan` encodes again, all of it in memory."""
     taken = Counter[str]()
     for index, column in enumerate(parts[0].footer.columns):
         is_read_as_dictionary = _is_text([column]) and _few_by_dictionaries(parts, plan, index)
@@ -76,10 +76,10 @@ def _reencode(parts: Sequence[Part], top: str, plan: ColumnPlan, level: int | No
     level = level if codec in LEVELLED_CODECS else None
     names = [".".join(leaf.path) for leaf in leaves]
     low = [name for name, array, known in zip(names, arrays, few, strict=True) if _has_few_values(array, known=known)]
-    # readers take bounds for a promise that no value is NaN
+    # readers take bounds as a promise that no value is NaN
     bounded = [name for name, holds_nan in zip(names, nan, strict=True) if not holds_nan]
     options = ParquetOptions(codec, level, dictionary_bytes=_DICTIONARY_BYTES)
-    # limits of pages are looked at once per batch; indices into a dictionary are small
+    # page limits are checked only once per batch; indices into a dictionary are small
     batch = {"write_batch_size": options.page_rows} if pa.types.is_dictionary(table.schema.types[0]) else {}
     as_integer = any(_is_decimal(leaf) and leaf.element.type in (INT32, INT64) for leaf in leaves)
     source = BytesSource(options.in_memory(table, low, bounded, store_decimal_as_integer=as_integer, **batch))
@@ -97,7 +97,7 @@ def _reencode(parts: Sequence[Part], top: str, plan: ColumnPlan, level: int | No
 
 
 def _checked(piece: Piece, leaf: Column, array: pa.ChunkedArray, known: Fields, holds_nan: bool) -> Piece:
-    """Return a chunk of the values of `array`; with NaN, only the number of NULLs is `known`."""
+    """Return a chunk with the values of `array`; with NaN, it keeps only the number of NULLs of `known`."""
     chunk = piece.chunk
     entries, nulls = count_of(chunk, leaf)
     is_short = nulls is not None and entries - nulls != len(array) - array.null_count
@@ -126,16 +126,16 @@ def _read(parts: Sequence[Part], top: str, *, as_dictionary: bool) -> pa.Table:
     ]
     optional = any(top in part.footer.strict for part in parts) or any(t.schema.field(0).nullable for t in tables)
     first = tables[0].schema.remove_metadata().field(0).with_nullable(optional)
-    if not (as_dictionary and first.type.index_type == pa.int32()):  # else a file's Arrow schema asks for dictionaries
+    if not (as_dictionary and first.type.index_type == pa.int32()):  # otherwise the file requests dictionaries
         first = first.with_type(plain_type(first.type))
     schema = pa.schema([first])
-    # Arrow schemas that writers leave in files differ, for example in the kind of strings
+    # the Arrow schemas that writers leave in files differ, for example in the kind of strings
     alike = [table if table.schema.equals(schema) else table.cast(schema) for table in tables]
     return with_used_values(_live(pa.concat_tables(alike), parts).unify_dictionaries())
 
 
 def _live(rows: pa.Table, parts: Sequence[Part]) -> pa.Table:
-    """The rows of all parts but for the deleted ones."""
+    """Return the rows of all parts except the deleted ones."""
     if not any(part.deleted for part in parts):
         return rows
     firsts = accumulate((part.group.rows for part in parts), initial=0)
@@ -147,13 +147,13 @@ def _live(rows: pa.Table, parts: Sequence[Part]) -> pa.Table:
     kept = np.ones(rows.num_rows, bool)
     kept[gone] = False
     bits = pa.py_buffer(np.packbits(kept, bitorder="little"))
-    # a table would be filtered row by row, a column run by run: in half the time where few rows are deleted
+    # Arrow filters a table row by row, and a column run by run: half the time if few rows are deleted
     live = rows.column(0).filter(pa.BooleanArray.from_buffers(pa.bool_(), len(kept), [None, bits]))
     return pa.Table.from_arrays([live], schema=rows.schema)
 
 
 def _read_file(parts: Sequence[Part], top: str, *, as_dictionary: bool) -> pa.Table:
-    """Rows of row groups of one file."""
+    """Read the rows of row groups of one file."""
     footer = parts[0].footer
     ordinals = {group: ordinal for ordinal, group in enumerate(footer.row_groups)}
     with parts[0].source.stream() as stream:
@@ -177,7 +177,7 @@ def _read_file(parts: Sequence[Part], top: str, *, as_dictionary: bool) -> pa.Ta
 
 
 def _is_text(leaves: Sequence[Column]) -> bool:
-    """Whether pyarrow can read a column as indices into a dictionary, which saves most of the time."""
+    """Return whether pyarrow can read a column as indices into a dictionary, which saves most of the time."""
     first = leaves[0]
     return len(leaves) == 1 and len(first.path) == 1 and first.element.type == BYTE_ARRAY and not _is_decimal(first)
 
@@ -187,7 +187,7 @@ def _is_decimal(leaf: Column) -> bool:
 
 
 def _few_by_dictionaries(parts: Sequence[Part], plan: ColumnPlan, index: int) -> bool:
-    """Whether a dictionary pays, as far as those that the column has now tell."""
+    """Return whether a dictionary is worth it, judged from the column's present dictionaries."""
     at_most, values = plan.leaves[index].entries, sum(part.group.chunks[index].values for part in parts)
     return at_most is not None and at_most <= DICTIONARY_RATIO * values
 
@@ -199,7 +199,7 @@ def _has_few_values(array: pa.ChunkedArray, *, known: bool) -> bool:
         return True
     try:
         return repeats(array, _DICTIONARY_BYTES)
-    except pa.ArrowNotImplementedError:  # of a type that an Arrow schema in a file asks for
+    except pa.ArrowNotImplementedError:  # an Arrow schema in a file can request such a type
         return False
 
 
@@ -207,12 +207,12 @@ def _holds_nan(array: pa.ChunkedArray) -> bool:
     if pa.types.is_dictionary(array.type):
         return bool(pa.types.is_floating(array.type.value_type))
     if pa.types.is_float16(array.type):
-        return True  # some readers do not know the order of its bounds
+        return True  # some readers do not support the order of its bounds
     return bool(pa.types.is_floating(array.type)) and bool(pc.any(pc.is_nan(array)).as_py())
 
 
 def _check_same(footer: Footer, original: Footer, top: str) -> None:
-    """Definition and repetition levels mean the same only in equal trees."""
+    """Raise `CopyRefused` if the trees differ: definition and repetition levels mean the same only in equal trees."""
     written = top_level_trees(footer.schema).get(top)
     if written != top_level_trees(original.schema)[top] or len(footer.row_groups) != 1:
         raise CopyRefused(Refusal.SCHEMA_DIFFERS, f"{top} would be written in another form")

@@ -1,5 +1,6 @@
-"""Files that were written and are not yet visible: what an Iceberg manifest entry needs to know of each, and which
-older files they take the place of.
+"""Facts of files that are written but not yet visible.
+
+They are the values of an Iceberg manifest entry, and the older files that a merge replaces.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ N = TypeVar("N", bound="NewFile")
 
 @dataclass(frozen=True, slots=True)
 class CopiedFrom:
-    """An older data file whose bytes are in a new one; not `whole` when only some of its row groups are."""
+    """An older data file whose bytes are in a new one; `whole` is False if only some of its row groups are."""
 
     path: str
     whole: bool = True
@@ -27,9 +28,9 @@ class CopiedFrom:
 class NewFile:
     """Facts of a finished Parquet file that a manifest entry needs.
 
-    Maps are keyed by Iceberg field id; bounds are Iceberg's single-value serialisation. `sequence_number` is the data
-    sequence number to record: None for new rows (inherited from their snapshot), the largest of its inputs for a
-    merged file, so that a merge never makes old rows look new.
+    Maps are keyed by Iceberg field id. Bounds are Iceberg's single-value serialization. `sequence_number` is the data
+    sequence number to record. It is None for new rows, which inherit it from their snapshot. For a merged file, it is
+    the largest number of its inputs and of the applied equality deletes, so that a merge never makes old rows look new.
     """
 
     path: str
@@ -47,7 +48,7 @@ class NewFile:
     sequence_number: int | None = None
 
     def become(self, kind: type[N], **changes: object) -> N:
-        """Return a file of another kind with the same facts but for the changes."""
+        """Return a file of another kind with the same facts, except for the changes."""
         facts = {each.name: getattr(self, each.name) for each in fields(NewFile)}
         return kind(**facts | changes)
 
@@ -56,8 +57,8 @@ class NewFile:
 class NewDataFile(NewFile):
     """A data file that can be committed.
 
-    `counts` has for each leaf column, by field id, its entries and how many of them have no value, None for what is
-    not known; it is empty once they are compared with those of the rows that were read (`reading.conservation`).
+    `counts` has two numbers for each leaf column, by field id: its entries, and its entries without a value. None means
+    unknown. `counts` is empty after the comparison with the counts of the rows that were read (`reading.conservation`).
     """
 
     counts: dict[int, tuple[int | None, int | None]] = field(default_factory=dict)
@@ -65,8 +66,11 @@ class NewDataFile(NewFile):
 
 @dataclass(frozen=True, slots=True)
 class NewDeleteFile(NewFile):
-    """A file of deleted rows: by position, of the data file at `deletes_of` if that is only one; by equality if there
-    are `equality_ids`, the field ids of the columns that rows are compared by."""
+    """A file of deleted rows, by position or by equality.
+
+    `deletes_of` is the path of the data file, if the position deletes are for one data file only. `equality_ids` are
+    the field ids of the compared columns, if the file deletes by equality.
+    """
 
     deletes_of: str | None = None
     equality_ids: tuple[int, ...] = ()
@@ -74,10 +78,10 @@ class NewDeleteFile(NewFile):
 
 @dataclass(frozen=True, slots=True)
 class FileMetrics:
-    """What is known of the columns of one file, or of some of its rows: maps by field id, as in a manifest.
+    """Known metrics of the columns of one file, or of some of its rows, by field id as in a manifest.
 
-    Only columns without a list or map above them count here. They have a value in each of the `rows`, but Iceberg's
-    Java leaves out of the counts of some columns the rows in which a struct above them is null.
+    They cover only columns without a list or map above them. Such a column has a value in each of the `rows`. For some
+    columns, however, the counts of Iceberg's Java library omit the rows in which a struct above is null.
     """
 
     rows: int
@@ -97,31 +101,33 @@ class FileMetrics:
 
     @property
     def record_count(self) -> int:
-        """The name of `rows` in PyIceberg's data files, which its evaluators of filters read."""
+        """Rows, under the name that PyIceberg's filter evaluators read from its data files."""
         return self.rows
 
     def nulls(self, field_id: int) -> int | None:
-        """In how many rows a column is null, the struct above it or itself; None where that is not known."""
+        """Return the number of rows in which a column or a struct above it is null; None if unknown."""
         counted = self.null_value_counts.get(field_id)
         return None if counted is None else self.outside(field_id) + counted
 
     def nans(self, field_id: int) -> int | None:
-        """In how many rows a column is NaN; None where that is not known."""
+        """Return the number of rows in which a column is NaN; None if unknown."""
         return self.nan_value_counts.get(field_id)
 
     def outside(self, field_id: int) -> int:
-        """Return the number of rows that the counts of a column leave out."""
+        """Return the number of rows that the counts of a column omit."""
         return max(0, self.rows - self.value_counts.get(field_id, self.rows))
 
 
 @dataclass(frozen=True, slots=True)
 class CopiedFile(NewFile):
-    """A data file with rows that were copied without decoding: it cannot be committed before `carry_over` of
-    `icesize.parquet.files.metrics` has made a `NewDataFile` of it.
+    """A data file with rows that were copied without decoding.
 
-    `copied_from` names the files that those rows came from, each once, by the paths that manifests have; what these say
-    of them is still to be merged with the metrics of the other rows, which were `decoded`. The value and null counts
-    are the whole file's, and so are the bounds if it `has_bounds`; there are no others, and no NaN counts.
+    It can be committed only after `carry_over` of `icesize.parquet.files.metrics` turns it into a `NewDataFile`.
+
+    `copied_from` names the source files of the copied rows, each once, by the paths in manifests. Their manifest
+    metrics are still to be merged with `decoded`, the metrics of the decoded rows. The value counts and null counts
+    cover the whole file, and so do the bounds if `has_bounds` is True. Otherwise there are no bounds. There are never
+    NaN counts.
     """
 
     copied_from: tuple[CopiedFrom, ...] = ()
@@ -137,9 +143,11 @@ G = TypeVar("G", bound=FinishedFile)
 
 @dataclass(frozen=True, slots=True)
 class RewrittenDeletes:
-    """Position delete files that take the place of others: `files`, one for each of the data files `covered` that has
-    deleted rows, name all rows of it that the delete files `replaced` hit, those of the partition that may hit one of
-    `covered`. `named` are the data files that position delete files name, of those that name several.
+    """Position delete files that replace other delete files.
+
+    Each of the data files `covered` with deleted rows has one file in `files`. It names all rows that the delete files
+    `replaced` mark as deleted. `replaced` are the delete files of the partition that may apply to one of `covered`.
+    `named` has the data files that a position delete file names, for position delete files that name several.
     """
 
     partition: PartitionKey
@@ -151,13 +159,15 @@ class RewrittenDeletes:
 
 @dataclass(frozen=True, slots=True)
 class MergeResult(Generic[F_co]):
-    """Files that take the place of others: `files` hold exactly the live rows of `inputs`, of which `rows_deleted` were
-    left out, since deletes hit them. `named` are the data files that position delete files name, of those that were
-    read and name several.
+    """Files that replace other files.
 
-    Of the bytes of `inputs`, `bytes_copied` were moved as they were, `pages_copied` counts pages that were moved one by
-    one, and `bytes_decoded` were decoded and encoded again: whole input files, counted in `decode_reasons` by
-    `icesize.parquet.format.refusals.Refusal`, and columns whose dictionaries differ.
+    `files` hold exactly the live rows of `inputs`, without the `rows_deleted` rows that deletes apply to. `named` has
+    the data files that a position delete file names, for each position delete file that was read and names several.
+
+    `bytes_copied` and `bytes_decoded` divide the bytes of `inputs`: `bytes_copied` were moved unchanged, and
+    `bytes_decoded` were decoded and encoded again. The latter are whole input files, which `decode_reasons` counts by
+    `icesize.parquet.format.refusals.Refusal`, and columns whose dictionaries differ. `pages_copied` counts the pages
+    that were moved one by one.
     """
 
     inputs: tuple[FileFact, ...]
@@ -170,12 +180,12 @@ class MergeResult(Generic[F_co]):
     named: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
     def with_files(self, files: Iterable[G]) -> MergeResult[G]:
-        """Return the same result with other files in the place of its own."""
+        """Return the same result with these files instead of its own."""
         return cast("MergeResult[G]", replace(self, files=tuple(files)))  # type: ignore[arg-type]
 
     @property
     def rows_in(self) -> int:
-        """Rows of the input files, as their manifest entries say."""
+        """Rows of the input files, according to their manifest entries."""
         return sum(file.rows for file in self.inputs)
 
     @property
@@ -190,7 +200,10 @@ Merged = MergeResult[NewDataFile]
 
 
 def decode_reasons(results: Iterable[Rewritten]) -> dict[str, int]:
-    """Count the decoded input files of all results by reason; log internal errors, which workers log elsewhere."""
+    """Count the decoded input files of all results by reason.
+
+    Log internal errors here as well, because workers write them to other logs.
+    """
     counts = sum((Counter(result.decode_reasons) for result in results), Counter[str]())
     if files := counts[Refusal.INTERNAL_ERROR.value]:
         LOG.error("Internal error of icesize: %d files were decoded", files, extra={"internal_error": True})
@@ -199,7 +212,7 @@ def decode_reasons(results: Iterable[Rewritten]) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class MergeFailure:
-    """A group was not merged: its inputs stay, no file of it is left, and `why` is a sentence for people."""
+    """A group that was not merged: its inputs stay, its new files are removed, and `why` is a sentence for people."""
 
     why: str
 
@@ -210,8 +223,12 @@ Results = dict[int, Rewritten | MergeFailure]
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """Finished files, the older files whose live rows are in them too, in sentences why others were not taken along,
-    and by partition how many rows of the older files were deleted."""
+    """The result of writing a batch.
+
+    `files` are the finished files. `absorbed` are the older files whose live rows are in them too. `failed` has one
+    sentence for each reason why older files were not absorbed. `deleted` is the number of deleted rows of the older
+    files, by partition.
+    """
 
     files: tuple[NewDataFile, ...] = ()
     absorbed: tuple[FileFact, ...] = ()
@@ -230,7 +247,7 @@ class Written:
 
     @classmethod
     def together(cls, parts: Iterable[Written]) -> Written:
-        """What several writers of one batch did."""
+        """Return the combined results of several writers of one batch."""
         all_of = list(parts)
         return cls(
             tuple(f for part in all_of for f in part.files),

@@ -1,5 +1,7 @@
-"""Iceberg column metrics of a finished Parquet file: from its footer and the rows written (`describe`), or, where bytes
-were copied, from what is known of the older files, which holds for it as well (`carry_over`).
+"""Iceberg column metrics of a finished Parquet file.
+
+`describe` reads them from the footer and the rows written. `carry_over` derives them for copied bytes, from the metrics
+of the older files, which hold for the new file as well.
 """
 
 from __future__ import annotations
@@ -31,12 +33,13 @@ Serialise = Callable[[Any], "bytes | None"]
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """One Parquet column: `position` in the footer, `path` in the file, `name` as Iceberg writes it; it is the `nth`
-    leaf of the table's column number `column`.
+    """One Parquet column: `position` in the footer, `path` in the file, `name` as Iceberg writes it.
 
-    `flat`: no list or map is above it, so it has one value per row, null where a struct above it is. `counts` and
-    bounds (`lower`, `upper`) say what its metrics mode keeps. Only flat columns have bounds and NaN counts: what they
-    mean below a list or map is not defined.
+    It is the `nth` leaf of the table's column number `column`.
+
+    A `flat` column has no list or map above it, so it has one value per row, null if a struct above it is null.
+    `counts` and the serializers of bounds (`lower`, `upper`) follow the column's metrics mode. Only flat columns have
+    bounds and NaN counts: their meaning below a list or map is not defined.
     """
 
     position: int
@@ -53,17 +56,17 @@ class Leaf:
 
     @property
     def order(self) -> Callable[[Any], Any] | None:
-        """Key by which physical values are ordered, None for their own order."""
+        """The key that orders physical values, None for their own order."""
         return _unscaled if isinstance(self.type, types.DecimalType) else None
 
     @property
     def is_float(self) -> bool:
-        """Whether values can be NaN."""
+        """True if values can be NaN."""
         return isinstance(self.type, (types.FloatType, types.DoubleType))
 
 
 def leaves(settings: WriteSettings) -> tuple[Leaf, ...]:
-    """The Parquet columns of the table's files, in file order."""
+    """Return the Parquet columns of the table's files, in file order."""
     return settings.derived(_leaves)
 
 
@@ -74,10 +77,10 @@ def describe(
     nulls: Mapping[int, int],
     nans: Mapping[int, int],
 ) -> NewDataFile:
-    """A finished file with what a manifest entry needs to know of its contents; the others of its facts stay.
+    """Return a finished file with the facts of its contents that a manifest entry needs; its other facts stay.
 
-    `nans` and `nulls` are counted from the rows, by field id: `nans` for flat float columns, `nulls` for flat columns
-    whose Parquet statistics were left out because they hold NaN. Such columns have no bounds.
+    `nans` and `nulls` are counts of the rows, by field id. `nans` has flat float columns. `nulls` has flat columns
+    without Parquet statistics: a writer omits them for columns that hold NaN. Such columns have no bounds.
     """
     groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
     columns = [(leaf, [group.column(leaf.position) for group in groups]) for leaf in leaves(settings)]
@@ -110,7 +113,7 @@ def _null_count(statistics: list[Any]) -> int | None:
 def _bounds_of(leaf: Leaf, statistics: list[Any]) -> tuple[bytes | None, bytes | None]:
     if leaf.lower is None or leaf.upper is None:
         return None, None
-    # a chunk of only nulls has no bounds and needs none; any other without them makes the file's unknown
+    # a chunk of only nulls needs no bounds; any other chunk without bounds makes the file's bounds unknown
     if any(s is None or not (s.has_min_max or s.num_values == 0) for s in statistics):
         return None, None
     bounded = [s for s in statistics if s.has_min_max]
@@ -148,7 +151,7 @@ def _leaves(settings: WriteSettings) -> tuple[Leaf, ...]:
 def _walk(
     path: str, field: types.NestedField, flat: bool = True
 ) -> Iterator[tuple[str, int, types.PrimitiveType, bool]]:
-    """Path, field id and type of each Parquet column of a field, and whether it is flat, in file order."""
+    """Yield path, field id and type of each Parquet column of a field, and whether it is flat, in file order."""
     if isinstance(field.field_type, types.PrimitiveType):
         yield path, field.field_id, field.field_type, flat
     for name, below in fields_below(field.field_type):
@@ -156,7 +159,7 @@ def _walk(
 
 
 def fields_below(kind: types.IcebergType) -> list[tuple[str, types.NestedField]]:
-    """The fields of a nested type under their names in Parquet."""
+    """Return the fields of a nested type under their names in Parquet."""
     if isinstance(kind, types.StructType):
         return [(field.name, field) for field in kind.fields]
     if isinstance(kind, types.ListType):
@@ -167,7 +170,10 @@ def fields_below(kind: types.IcebergType) -> list[tuple[str, types.NestedField]]
 
 
 def _modes(schema: Schema, properties: Mapping[str, str]) -> Callable[[str], MetricsMode]:
-    """Metrics mode by column name; without a default of its own a wide table has metrics for its first 100 columns."""
+    """Return a function from column name to metrics mode.
+
+    Without a default of its own, a wide table has metrics for its first 100 columns.
+    """
     prefix = METRICS_OF_COLUMN
     own = {k.removeprefix(prefix): match_metrics_mode(v) for k, v in properties.items() if k.startswith(prefix)}
     default = match_metrics_mode(properties.get(METRICS_DEFAULT, "truncate(16)"))
@@ -180,24 +186,24 @@ def _modes(schema: Schema, properties: Mapping[str, str]) -> Callable[[str], Met
 
 
 def _by_level(fields: Sequence[types.NestedField]) -> Iterator[int]:
-    """Columns in the order in which Iceberg counts them for that limit: those of a struct before those further down."""
+    """Yield columns in Iceberg's order for that limit: columns of a struct precede columns of structs in it."""
     yield from (each.field_id for each in fields if isinstance(each.field_type, types.PrimitiveType))
     for each in fields:
         yield from _by_level([below for _, below in fields_below(each.field_type)])
 
 
 def _bounds(kind: types.PrimitiveType, mode: MetricsMode) -> tuple[Serialise | None, Serialise | None]:
-    """Serialisers of a column's physical minimum and maximum."""
+    """Return serializers of a column's physical minimum and maximum."""
     if mode.type not in (MetricModeTypes.TRUNCATE, MetricModeTypes.FULL):
         return None, None
     serialise, length = to_bytes.dispatch(type(kind)), mode.length
     if isinstance(kind, types.DecimalType):
         scale = kind.scale
-        # pages without checksums may hold more digits than their type has
+        # pages without checksums may hold more digits than their type allows
         unscaled = _or_none(lambda value: bytes(serialise(kind, unscaled_to_decimal(_unscaled(value), scale))))
         return unscaled, unscaled
     if isinstance(kind, types.StringType):
-        # Spark stores any bytes as text, and what follows, after U+D7FF, is no character by itself
+        # Spark stores any bytes as text, and the code point after U+D7FF is a surrogate, which has no UTF-8 encoding
         lower = _or_none(lambda value: value.decode()[:length].encode())
         return lower, _or_none(lambda value: _encoded(truncate_upper_bound_text_string(value.decode(), length)))
     if isinstance(kind, types.BinaryType):
@@ -210,7 +216,7 @@ def _bounds(kind: types.PrimitiveType, mode: MetricsMode) -> tuple[Serialise | N
 
 
 def _or_none(serialise: Serialise) -> Serialise:
-    """The same, with None for a value that has no such bytes."""
+    """Return a serializer that returns None for a value without a serialized form."""
 
     def bound(value: Any) -> bytes | None:
         try:
@@ -226,15 +232,15 @@ def _encoded(text: str | None) -> bytes | None:
 
 
 def widened(bound: Any, zero: float) -> Any:
-    """The bound, or `zero`, the one beyond which the other zero is not, where it is any zero of floating point.
+    """Return the bound, or `zero` for any floating-point zero; `zero` is the outermost of the two zeros.
 
-    Iceberg orders -0.0 before 0.0. To Python they are equal, so the least of some values may be either.
+    Iceberg orders -0.0 before 0.0. Python considers them equal, so the minimum of some values may be either.
     """
     return zero if isinstance(bound, float) and not bound else bound
 
 
 def _unscaled(value: int | bytes) -> int:
-    """A stored decimal as an integer: more than 18 digits are stored as big-endian bytes."""
+    """Return a stored decimal as an integer; decimals of more than 18 digits are stored as big-endian bytes."""
     return int.from_bytes(value, "big", signed=True) if isinstance(value, bytes) else value
 
 
@@ -257,7 +263,10 @@ _UUID_BYTES = 16
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Rows of the new file: those of an older one, all of them or (not `whole`) nobody knows which, or decoded ones."""
+    """Rows of the new file: rows of an older file, or decoded rows.
+
+    If `whole` is False, it is unknown which rows of the older file they are.
+    """
 
     metrics: FileMetrics
     whole: bool
@@ -266,16 +275,17 @@ class _Part:
 def carry_over(file: CopiedFile, settings: WriteSettings, inputs: Mapping[str, FileMetrics]) -> NewDataFile:
     """Complete the metrics of a file under the table's current schema and metrics modes.
 
-    `inputs` are the metrics of copied files by path. Bounds enclose those of all inputs and of the decoded rows; where
-    one has none and may hold values, or is not in `inputs`, they are left out: each bound of each column for itself.
-    Of a file that `has_bounds` they stay.
-    Value and null counts of the file's footer stay; null counts that it lacks are the sum of the inputs'.
+    `inputs` are the metrics of copied files by path. If the file `has_bounds`, its bounds stay. Otherwise, bounds
+    enclose the bounds of all inputs and of the decoded rows. A bound is left out if an input lacks it and may hold
+    values, or is not in `inputs`. This applies to each bound of each column separately.
+
+    Value and null counts of the file's footer stay. Missing null counts are the sums of the inputs' null counts.
     """
     counted = {leaf.field_id: leaf for leaf in leaves(settings) if leaf.counts}
     parts = _parts(file, inputs)
     known = [leaf for leaf in counted.values() if leaf.flat] if parts else []
     nulls = {i: count for i, count in file.null_value_counts.items() if i in counted}
-    # our files have no statistics in the footer, and so no null count, where a column holds NaN
+    # icesize's files omit the footer statistics of columns that hold NaN, and so their null counts
     uncounted = [leaf for leaf in known if leaf.field_id not in nulls]
     bounds = [(leaf.field_id, *_enclosing_bounds(leaf, parts)) for leaf in known]
     if file.has_bounds:
@@ -291,7 +301,7 @@ def carry_over(file: CopiedFile, settings: WriteSettings, inputs: Mapping[str, F
 
 
 def _parts(file: CopiedFile, inputs: Mapping[str, FileMetrics]) -> list[_Part]:
-    """All rows of the file; none when of some nothing is known."""
+    """Return all rows of the file as parts; return no parts if the metrics of one are unknown."""
     if any(copied.path not in inputs for copied in file.copied_from):
         return []
     parts = [_Part(inputs[copied.path], copied.whole) for copied in file.copied_from]
@@ -301,7 +311,7 @@ def _parts(file: CopiedFile, inputs: Mapping[str, FileMetrics]) -> list[_Part]:
 def _totals(
     columns: Sequence[Leaf], parts: Sequence[_Part], count: Callable[[FileMetrics, int], int | None]
 ) -> dict[int, int]:
-    """The counts of the columns of which every part has one; of a file that is not whole only zero is known."""
+    """Return the sums of the counts that every part has; a part that is not whole counts only if its count is zero."""
     totals = {}
     for leaf in columns:
         found = [(count(part.metrics, leaf.field_id), part.whole) for part in parts]
@@ -318,8 +328,10 @@ def _enclosing_bounds(leaf: Leaf, parts: Sequence[_Part]) -> tuple[bytes | None,
 
 
 def _may_hold(metrics: FileMetrics, leaf: Leaf) -> bool:
-    """Whether there may be a value that is neither null nor NaN: there is one where there are bounds, whatever the
-    counts are."""
+    """Return whether there may be a value that is neither null nor NaN.
+
+    Bounds prove that there is one, even if the counts contradict them.
+    """
     bounds = (each.get(leaf.field_id) for each in (metrics.lower_bounds, metrics.upper_bounds))
     if any(bound_value(leaf.type, bound) is not None for bound in bounds):
         return True
@@ -332,15 +344,15 @@ def _may_hold(metrics: FileMetrics, leaf: Leaf) -> bool:
 def _outermost(
     leaf: Leaf, bounds: Sequence[Mapping[int, bytes]], outermost: Callable[[Any], Any], serialise: Serialise | None
 ) -> bytes | None:
-    """The bound that encloses all."""
+    """Return the bound that encloses all bounds; None if one is missing."""
     values = [bound_value(leaf.type, each.get(leaf.field_id)) for each in bounds]
     return None if serialise is None or not values or None in values else serialise(outermost(values))
 
 
 def bound_value(kind: types.PrimitiveType, bound: bytes | None) -> Any | None:
-    """A bound as the physical value that columns of this type are ordered by, None for one that says nothing.
+    """Return a bound as a physical value in the order of its column type; None for a bound without information.
 
-    Text is ordered by its bytes, as Parquet does. Java truncates bounds of fixed columns.
+    Parquet orders text by its bytes. Java truncates bounds of fixed columns.
     """
     if bound is None or isinstance(kind, types.BinaryType):
         return bound

@@ -1,4 +1,4 @@
-"""The files of one writer, in whatever process: they are closed and removed when the work on them fails."""
+"""The files of one writer, in any process: they are closed and removed when their work fails."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ from icesize.planning.files import PartitionKey
 
 
 class NewFiles:
-    """The files that one thread writes for one piece of work, such as a group to merge or the rows of a Spark task: by
-    which settings, and under which names."""
+    """The files that one thread writes for one piece of work, and their settings and names.
+
+    A piece of work is, for example, a group to merge or the rows of a Spark task.
+    """
 
     def __init__(self, settings: WriteSettings, names: FileNames) -> None:
         self.settings = settings
@@ -28,32 +30,32 @@ class NewFiles:
         self._begun: dict[str, Callable[[], object]] = {}
 
     def location(self, partition: PartitionKey) -> str:
-        """Where the next file of a partition goes."""
+        """Return the location of the next file of a partition."""
         return data_location(self.settings, partition, self._names.next())
 
     def create(self, location: str) -> Any:
-        """A binary stream that becomes the file when closed, as `Uncommitted.create` gives it."""
+        """Return a binary stream that becomes the file when closed, from `Uncommitted.create`."""
         self._begun[location] = _nothing
         self._begun[location] = (stream := self._owner.create(location)).close
         return stream
 
     def close_by(self, location: str, close: Callable[[], object]) -> None:
-        """Say how a file is closed that must go before it is finished, if closing its stream is not all.
+        """Set the function that closes a file if it must be removed before it is finished.
 
-        Where another thread finishes the file, `close` waits for that.
+        The default closes the file's stream. If another thread finishes the file, `close` waits for that thread.
         """
         self._begun[location] = close
 
     def finished(self, location: str, written_bytes: int) -> None:
-        """Take a closed file for finished, once storage holds all of it; raises as `Uncommitted.finished` does."""
+        """Mark a closed file as finished, once storage holds all of it; raises the errors of `Uncommitted.finished`."""
         self._owner.finished(location, written_bytes)
         self._begun[location] = _nothing
 
     @contextmanager
     def all_or_none(self) -> Iterator[None]:
-        """Files that are begun in the block are removed, best effort, when an error or Ctrl-C leaves it.
+        """Remove the files that are begun in the block, best effort, if an error or Ctrl-C leaves it.
 
-        Blocks may lie in one another: one attempt in the work that may try again.
+        Blocks can be nested: one attempt in work that may be retried.
         """
         before = set(self._begun)
         try:
@@ -69,9 +71,10 @@ class NewFiles:
 
 @contextmanager
 def rewrite_failed(cannot: str, *passing: type[Exception]) -> Iterator[None]:
-    """Raise `RewriteFailed` for an error of Arrow or of storage, and for a bug of icesize, which is logged and named.
+    """Raise `RewriteFailed` for an error of Arrow or of storage, and for a bug of icesize.
 
-    Those of `passing` pass, and what `log_internal_error` raises again. What the block wrote has to be removed by then.
+    A bug is logged, and the message names it. Errors of the classes `passing` are raised unchanged, and so is any error
+    that `log_internal_error` raises again. The files that the block wrote must be removed by then.
     """
     try:
         yield
@@ -84,4 +87,4 @@ def rewrite_failed(cannot: str, *passing: type[Exception]) -> Iterator[None]:
 
 
 def _nothing() -> None:
-    """A file that is closed already."""
+    """Do nothing: the file is closed already."""

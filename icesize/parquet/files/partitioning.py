@@ -1,11 +1,12 @@
-"""Rows -> partitions, with every transform computed as Iceberg computes it.
+"""Rows -> partitions, with the results of Iceberg's transforms.
 
-The steps on arrays are icesize's own although PyIceberg's transforms take Arrow arrays, too: those need pyiceberg-core,
-39 MB of native code that every Spark worker would have to have. Measured with PyIceberg 0.12 and pyiceberg-core 0.11,
-the values are the same for all source types, nulls, values below zero and years outside 1-9999, but `truncate` refuses
-the large_binary of PyIceberg's own Arrow schema. Here a value is transformed once however often it occurs: buckets of a
-million strings, 20,000 of them distinct, take 0.09 s (0.16 s there), those of a million distinct longs 0.9 s (0.08 s
-there).
+icesize has its own functions on arrays. PyIceberg's transforms take Arrow arrays, too, but need pyiceberg-core. That is
+39 MB of native code, which every Spark worker would have to install. Measured with PyIceberg 0.12 and pyiceberg-core
+0.11, the values are the same for all source types, nulls, values below zero and years outside 1-9999. However,
+`truncate` of pyiceberg-core refuses the large_binary of PyIceberg's own Arrow schema.
+
+icesize transforms each distinct value once. Buckets of a million strings, 20,000 of them distinct, take 0.09 s (0.16 s
+with pyiceberg-core). Buckets of a million distinct longs take 0.9 s (0.08 s with pyiceberg-core).
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ _HOUR_US = 3_600_000_000
 
 
 def split_by_partition(table: pa.Table, settings: WriteSettings) -> list[tuple[PartitionKey, pa.Table]]:
-    """The rows of each partition, partitions in order of first appearance and rows in their order.
+    """Return the rows of each partition: partitions in order of first appearance, rows in their order.
 
-    `table` has the table's columns (`ColumnAligner`). Values are those that PyIceberg stores in a data file's
-    partition: days, hours, months, years and timestamps as integers, `Decimal`, `UUID`, `bytes`, None for null. Raises
-    `SchemaMismatch` for NaN under an identity transform.
+    `table` has the table's columns (`ColumnAligner`). Partition values have the types that PyIceberg stores in a data
+    file's partition: integers for days, hours, months, years and timestamps, `Decimal`, `UUID`, `bytes`, and None for
+    null. Raises `SchemaMismatch` for NaN under an identity transform.
     """
     table, ranges = arrange_by_partition(table, settings)
     groups, start = [], 0
@@ -49,7 +50,7 @@ def split_by_partition(table: pa.Table, settings: WriteSettings) -> list[tuple[P
 
 
 def arrange_by_partition(table: pa.Table, settings: WriteSettings) -> tuple[pa.Table, list[tuple[PartitionKey, int]]]:
-    """The rows of `split_by_partition` as one table, and how many of them in a row are of which partition."""
+    """Return the rows of `split_by_partition` as one table, and each run's partition and number of rows."""
     fields = settings.derived(_fields)
     codes, keys = _codes(table, fields, settings.spec_id)
     if len(keys) == 1:
@@ -62,14 +63,14 @@ def arrange_by_partition(table: pa.Table, settings: WriteSettings) -> tuple[pa.T
 
 @dataclass(frozen=True)
 class _Field:
-    """One partition field: where its source is, a vectorised step, and a step on distinct values."""
+    """One partition field: the path of its source, a vectorized step, and a step on distinct values."""
 
     path: tuple[int, ...] | None
     reduce: Reduce
     value: Value
 
     def encode(self, table: pa.Table) -> tuple[pa.Array, list[object]]:
-        """A code per row, and the partition value of each code."""
+        """Return a code per row, and the partition value of each code."""
         if self.path is None:
             return pa.nulls(table.num_rows, pa.int64()).fill_null(0), [None]
         encoded = self.reduce(source_array(table, self.path)).dictionary_encode()
@@ -78,14 +79,14 @@ class _Field:
         if encoded.null_count:
             indices = indices.fill_null(len(distinct))
             distinct.append(None)
-        # several sources can share a value; 0.0 and -0.0 are two values although equal to Python
+        # several source values can share a partition value; 0.0 and -0.0 are two values, although equal in Python
         positions: dict[tuple[str, object], int] = {}
         codes = [positions.setdefault((str(v), v), len(positions)) for v in distinct]
         return pa.array(codes, pa.int64()).take(indices), [value for _, value in positions]
 
 
 def source_array(table: pa.Table, path: tuple[int, ...]) -> pa.Array:
-    """The values at a `source_path`; null where a struct above is null."""
+    """Return the values at a `source_path`; null if a struct above is null."""
     column = table.column(path[0])
     if len(path) > 1:
         column = pc.struct_field(column, list(path[1:]))
@@ -94,7 +95,7 @@ def source_array(table: pa.Table, path: tuple[int, ...]) -> pa.Array:
 
 
 def _codes(table: pa.Table, fields: list[_Field], spec_id: int) -> tuple[pa.Array, list[PartitionKey]]:
-    """A code per row, dense and in order of first appearance, and the partition of each code."""
+    """Return a code per row, dense and in order of first appearance, and the partition of each code."""
     codes = pa.nulls(table.num_rows, pa.int64()).fill_null(0)
     keys: list[tuple[object, ...]] = [()]
     for field in fields:
@@ -119,7 +120,10 @@ def _fields(settings: WriteSettings) -> list[_Field]:
 
 
 def source_path(schema: Schema, field_id: int) -> tuple[int, ...]:
-    """Positions from the table's columns down to the field; Iceberg allows sources in structs, not in lists or maps."""
+    """Return the positions from the table's columns down to the field.
+
+    Iceberg allows sources in structs, but not in lists or maps.
+    """
     positions: list[int] = []
     accessor: Accessor | None = schema.accessor_for_field(field_id)
     while accessor is not None:
@@ -129,8 +133,9 @@ def source_path(schema: Schema, field_id: int) -> tuple[int, ...]:
 
 
 def transform_steps(name: str, transform: Any, source: types.IcebergType) -> tuple[Reduce, Value]:
-    """A transform as a step on arrays and a step on their distinct values (`same` when nothing is left to do), for the
-    partition field `name`.
+    """Return the transform of partition field `name` as a step on arrays and a step on their distinct values.
+
+    The second step is `same` if the first one does everything.
     """
     if isinstance(transform, transforms.HourTransform):
         return lambda array: _floor(integers(array), _HOUR_US), same
@@ -147,24 +152,24 @@ def transform_steps(name: str, transform: Any, source: types.IcebergType) -> tup
 
 
 def same(value: Any) -> Any:
-    """The value itself."""
+    """Return the value itself."""
     return value
 
 
 def plain(array: pa.Array) -> pa.Array:
-    """Dates, times and timestamps as integers, uuids as bytes; the rest as it is."""
+    """Return dates, times and timestamps as integers and uuids as bytes; return other arrays unchanged."""
     if isinstance(array, pa.ExtensionArray):
         return array.storage
     return integers(array) if pa.types.is_temporal(array.type) else array
 
 
 def integers(array: pa.Array) -> pa.Array:
-    """The same bits as integers."""
+    """Return the same bits as integers."""
     return array.view(pa.int32() if array.type.bit_width == 32 else pa.int64())
 
 
 def ranked_floats(array: pa.Array) -> pa.Array:
-    """Integers in the order of the floats: the bits of negative ones run backwards."""
+    """Return integers in the order of the floats: the bits of negative floats are in reverse order."""
     bits = integers(array)
     top = pa.scalar(2 ** (bits.type.bit_width - 1) - 1, bits.type)
     forwards = pc.if_else(pc.less(bits, pa.scalar(0, bits.type)), pc.bit_wise_xor(bits, top), bits)
@@ -172,7 +177,7 @@ def ranked_floats(array: pa.Array) -> pa.Array:
 
 
 def _floor(array: pa.Array, unit: int) -> pa.Array:
-    """Division rounding down, also before 1970; Arrow's own rounds towards zero."""
+    """Divide and round down, also before 1970; Arrow's own division rounds towards zero."""
     divisor = pa.scalar(unit, array.type)
     quotient = pc.divide(array, divisor)
     below = pc.less(array, pc.multiply(quotient, divisor))
@@ -180,7 +185,10 @@ def _floor(array: pa.Array, unit: int) -> pa.Array:
 
 
 def _calendar(transform: transforms.TimeTransform[Any]) -> Value:
-    """Months or years since 1970 of a day; PyIceberg's fail outside of Python's years 1-9999, numpy's do not."""
+    """Return a function from a day to months or years since 1970.
+
+    PyIceberg's function fails outside of Python's years 1-9999; numpy's does not.
+    """
     if isinstance(transform, transforms.DayTransform):
         return same
     unit = "M8[M]" if isinstance(transform, transforms.MonthTransform) else "M8[Y]"
@@ -188,7 +196,10 @@ def _calendar(transform: transforms.TimeTransform[Any]) -> Value:
 
 
 def _bucket(source: types.IcebergType, transform: transforms.BucketTransform[Any]) -> Value:
-    """PyIceberg's hash alone: with its own modulo a value takes 3 us, else 0.3."""
+    """Return the bucket of a value with PyIceberg's hash and a modulo of icesize's own.
+
+    With PyIceberg's modulo a value takes 3 us, otherwise 0.3 us.
+    """
     hashed: Value = transform.transform(source, bucket=False)
     buckets = transform.num_buckets
     return lambda value: (hashed(value) & 0x7FFF_FFFF) % buckets
@@ -202,7 +213,7 @@ def _truncate(source: types.IcebergType, transform: transforms.TruncateTransform
         return lambda array: pc.binary_slice(array, 0, width), same
     if isinstance(source, types.DecimalType):
         return same, transform.transform(source)
-    # Java's integers wrap below their smallest value, as Arrow's do
+    # Java's integers overflow below their smallest value, and Arrow's do as well
     return lambda array: pc.multiply(_floor(array, width), pa.scalar(width, array.type)), same
 
 

@@ -1,6 +1,6 @@
-"""What a table asks of its files: `write.parquet.*`, parsed once into what pyarrow's writer takes.
+"""Table properties for Parquet files, `write.parquet.*`, parsed once into the arguments of pyarrow's writer.
 
-Tables that our Parquet files cannot serve are refused by name before anything is written.
+Tables that icesize's Parquet files cannot serve are refused by name before anything is written.
 """
 
 from __future__ import annotations
@@ -45,10 +45,11 @@ _WRITER_ARGUMENTS = frozenset(inspect.signature(pq.ParquetWriter.__init__).param
 
 @dataclass(frozen=True, slots=True)
 class ParquetOptions:
-    """How files are encoded; sizes in bytes, limits in rows. Defaults are Iceberg's documented ones.
+    """Encoding options of files; sizes in bytes, limits in rows. Defaults are Iceberg's documented ones.
 
-    `codec` is zstd when the table does not say (Iceberg's default since 1.4); `level` None is the codec's own default.
-    `bloom_fpp` maps a column's Iceberg name to the false positive rate of its filter (Iceberg's default 0.01).
+    `codec` is zstd if the table does not set one (Iceberg's default since 1.4). `level` None is the codec's own
+    default. `bloom_fpp` maps a column's Iceberg name to the false positive rate of its filter (Iceberg's default is
+    0.01).
     """
 
     codec: str = "zstd"
@@ -63,7 +64,7 @@ class ParquetOptions:
 
     @staticmethod
     def of(properties: Mapping[str, str]) -> ParquetOptions:
-        """Parse table properties; raises `UnsupportedTable` naming the property that cannot be honoured."""
+        """Parse table properties; raises `UnsupportedTable` naming the property that cannot be honored."""
         codec = _codec(properties)
         numbers = {name: _positive(properties, key) for name, key in _NUMBERS.items() if key in properties}
         return ParquetOptions(codec, _level(properties, codec), bloom_fpp=_bloom_columns(properties), **numbers)
@@ -76,13 +77,15 @@ class ParquetOptions:
         statistics: Sequence[str] | bool = True,
         **others: Any,
     ) -> pq.ParquetWriter:
-        """Begin a file on a stream: the columns at the paths of `dictionary` have one, those of `statistics` have
+        """Begin a file on a stream.
+
+        The columns at the paths of `dictionary` have a dictionary; the columns at the paths of `statistics` have
         bounds.
 
-        v1 data pages, because Iceberg's vectorised reader refuses booleans in v2 pages; a page index, integers for
-        decimals up to 18 digits, no Arrow schema (its time zones and 256-bit decimals confuse other readers). Pages
-        carry a checksum: without one more than half of flipped bits decode to other values, and a merge would keep
-        them for good; it costs 0.01 % of the bytes.
+        Data pages are v1, because Iceberg's vectorized reader refuses booleans in v2 pages. The file has a page index,
+        and stores decimals of up to 18 digits as integers. It has no Arrow schema, whose time zones and 256-bit
+        decimals confuse other readers. Pages carry a checksum: without one, more than half of flipped bits decode to
+        other values, which a merge would make permanent. The checksum costs 0.01 % of the bytes.
         """
         arguments: dict[str, Any] = {
             "compression": self.codec,
@@ -109,13 +112,14 @@ class ParquetOptions:
         return sink.getvalue()
 
     def row_groups(self, size_bytes: float, rows: int) -> int:
-        """How many row groups of about equal size these rows become, at least one."""
+        """Return the number of row groups of about equal size that these rows become, at least 1."""
         return max(1, math.ceil(size_bytes / self.row_group_bytes), math.ceil(rows / self.row_group_rows))
 
     def bloom_arguments(self, rows: int, paths: Mapping[str, str]) -> dict[str, Any]:
-        """The argument for bloom filters of a file of `rows` rows; `paths` maps Iceberg names to Parquet paths.
+        """Return pyarrow's argument for the bloom filters of a file of `rows` rows.
 
-        Each filter is sized for as many distinct values as rows, but at most `write.parquet.bloom-filter-max-bytes`.
+        `paths` maps Iceberg names to Parquet paths. Each filter is sized for as many distinct values as rows, but is at
+        most `write.parquet.bloom-filter-max-bytes` large.
         """
         filters = {}
         for name, fpp in self.bloom_fpp.items():
@@ -141,7 +145,7 @@ def _codec(properties: Mapping[str, str]) -> str:
 
 def _level(properties: Mapping[str, str], codec: str) -> int | None:
     text = properties.get(_LEVEL)
-    # Iceberg, too, applies the level only to codecs that have one
+    # Iceberg applies the level only to codecs that have levels, too
     if text is None or codec not in ("zstd", "gzip"):
         return None
     if (level := _parsed(int, text)) is None:
@@ -175,7 +179,7 @@ def _bloom_columns(properties: Mapping[str, str]) -> dict[str, float]:
 
 
 def _parsed(kind: Callable[[str], T], text: str) -> T | None:
-    """A number, None for another text."""
+    """Return the number, or None for any other text."""
     try:
         return kind(text)
     except ValueError:
@@ -183,7 +187,7 @@ def _parsed(kind: Callable[[str], T], text: str) -> T | None:
 
 
 def check_supported(schema: Schema, spec: PartitionSpec, properties: Mapping[str, str]) -> None:
-    """Raise `UnsupportedTable`, one sentence, for a type, partition field or property that cannot be honoured."""
+    """Raise `UnsupportedTable`, one sentence, for a type, partition field or property that cannot be honored."""
     for field_id, column in schema._lazy_id_to_field.items():
         if column.field_type.minimum_format_version() > _MOST_VERSION:
             name = schema.find_column_name(field_id)
@@ -206,7 +210,7 @@ def _why_unfit(field: PartitionField, schema: Schema) -> str | None:
         return None if is_void else "its source column was dropped, replace the field"
     keeps_type = isinstance(field.transform, (IdentityTransform, TruncateTransform, VoidTransform))
     if keeps_type and isinstance(source.field_type, FixedType):
-        # PyIceberg writes fixed partition values so that Spark can no longer read the table, and the reverse
+        # Spark cannot read a table with fixed partition values from PyIceberg, nor PyIceberg one with Spark's
         return (
             f"values of type {source.field_type} in manifests are read differently by Iceberg's libraries, "
             "partition by bucket instead"

@@ -37,9 +37,9 @@ _CLIENT_KEYS = ("client.access-key-id", "client.secret-access-key", "client.sess
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Sizes from which on files are handled in another way; each costs speed or memory where it is wrong, never rows.
+    """Sizes at which the handling of files changes.
 
-    The defaults were measured.
+    A wrong limit costs speed or memory, never rows. The defaults were measured.
     """
 
     good_group_bytes: int = 8 * 2**20
@@ -113,14 +113,17 @@ class Limits:
 
 @dataclass(frozen=True)
 class WriteSettings:
-    """How files of one table are written under its current schema and partition spec.
+    """Settings for the files of one table, under its current schema and partition spec.
 
-    Strings, numbers and dictionaries only: a plan or schema object pickled to another process does not work there.
-    What is built from them (schema, FileIO, ...) is built on first use in each process and never pickled.
-    `properties` are the table's `write.*` and its name mapping. `io_properties` are those of storage alone: they hold
-    the table's credentials, which are not printed, and never those of the catalog.
-    `bytes_per_row` is what a row has needed in this table's files so far, None when unknown. No partition is cut into
-    files below `small_file_limit_bytes`. `sort_order_json` is the table's sort order, empty when it has none.
+    The fields are only strings, numbers and dictionaries, because a plan or schema object pickled to another process
+    does not work there. Objects built from them (schema, FileIO, ...) are built on first use in each process and never
+    pickled.
+
+    `properties` are the table's `write.*` properties and its name mapping. `io_properties` are the properties of
+    storage only. They hold the table's credentials, which are never printed, and never the catalog's credentials.
+
+    `bytes_per_row` is the mean number of bytes per row in this table's files so far, None if unknown. No partition is
+    cut into files below `small_file_limit_bytes`. `sort_order_json` is the table's sort order, empty without one.
     `merge_by_copying` is the policy's.
     """
 
@@ -149,12 +152,13 @@ class WriteSettings:
         merge_by_copying: bool = True,
         vended: Mapping[str, str] = MappingProxyType({}),
     ) -> WriteSettings:
-        """Settings for the table's current schema, spec and sort order.
+        """Return the settings for the table's current schema, spec and sort order.
 
-        Of `io_properties` only those of storage are taken. `vended` is what the catalog gave out for this table alone.
+        Only the storage properties of `io_properties` are kept. `vended` has the properties that the catalog vended for
+        this table alone.
 
-        Raises `UnsupportedTable` for a format version, column type, partition field or property that our files
-        cannot honour.
+        Raises `UnsupportedTable` for a format version, column type, partition field or property that icesize's files
+        cannot honor.
         """
         if metadata.format_version > 2:
             raise UnsupportedTable(f"Cannot write format version {metadata.format_version}: only 1 and 2 are supported")
@@ -178,13 +182,13 @@ class WriteSettings:
         )
 
     def with_schema(self, schema: Schema) -> WriteSettings:
-        """The same with another schema, and the same connections to storage."""
+        """Return the same settings with another schema, and the same connections to storage."""
         other = replace(self, schema_json=schema.model_dump_json())
         other.__dict__["storage"] = self.storage
         return other
 
     def derived(self, build: Callable[[WriteSettings], T]) -> T:
-        """`build(self)`, remembered in this process."""
+        """Return `build(self)`, cached in this process."""
         if build not in self._derived:
             self._derived[build] = build(self)
         built: T = self._derived[build]
@@ -213,17 +217,17 @@ class WriteSettings:
 
     @cached_property
     def storage(self) -> Storage:
-        """Where the table's files are."""
+        """The storage of the table's files."""
         return Storage(load_file_io(dict(self.io_properties), self.table_location))
 
     @cached_property
     def locations(self) -> LocationProvider:
-        """Where new files go."""
+        """The provider of locations of new files."""
         return load_location_provider(self.table_location, dict(self.properties))
 
     @cached_property
     def parquet(self) -> ParquetOptions:
-        """How files are encoded."""
+        """The encoding options of files."""
         return ParquetOptions.of(self.properties)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -234,7 +238,7 @@ class WriteSettings:
 
 
 def pruned(settings: WriteSettings, columns: Sequence[str]) -> WriteSettings:
-    """The same settings for rows that have only some top-level columns."""
+    """Return the same settings for rows with only some of the top-level columns."""
     schema = settings.schema
     kept = Schema(*(field for field in schema.fields if field.name in columns), schema_id=schema.schema_id)
     return settings.with_schema(kept)
@@ -243,12 +247,14 @@ def pruned(settings: WriteSettings, columns: Sequence[str]) -> WriteSettings:
 def storage_properties(
     properties: Mapping[str, Any], vended: Mapping[str, str] = MappingProxyType({})
 ) -> dict[str, str]:
-    """What a process needs to reach a table's files, of the properties that its FileIO has here.
+    """Return the properties that a process needs to reach a table's files, from the properties of its FileIO here.
 
-    Keys for S3 take the place of `client.*` ones, which may be those that sign requests to the catalog. A FileIO that
-    has the catalog sign its requests (`s3.signer`) needs the catalog's address, and a token that was vended for the
-    table; the catalog's own token stays here. A FileIO of another make gets what was vended besides, and all else that
-    neither opens the catalog nor is a secret.
+    Keys for S3 replace `client.*` keys, which may be the keys that sign requests to the catalog. A FileIO whose
+    requests the catalog signs (`s3.signer`) needs the catalog's URI and a token that was vended for the table. The
+    catalog's own token is removed.
+
+    A FileIO that is not PyIceberg's receives the vended properties as well, and all other properties that neither open
+    the catalog nor are secret.
     """
     kept = {k: v for k, v in properties.items() if k.startswith(_FILE_IO_PREFIXES) or k in _FILE_IO_KEYS}
     if "s3.access-key-id" in kept and ("s3.session-token" in kept or "client.session-token" not in kept):
@@ -257,7 +263,7 @@ def storage_properties(
         kept |= {k: source[k] for k, source in (("uri", properties), ("token", vended)) if k in source}
         kept |= {k: v for k, v in properties.items() if k.startswith("header.") and not is_secret(k)}
     if not kept.get("py-io-impl", _PYICEBERGS).startswith(_PYICEBERGS):
-        # what a FileIO of another make reads nobody knows; what opens the catalog stays here
+        # a FileIO of another make may read any property, so all stay except secrets and those that open the catalog
         others = (*_CATALOG_PREFIXES, "icesize.")
         own = (k for k, v in properties.items() if isinstance(v, str) and not k.startswith(others))
         kept |= {k: properties[k] for k in own if not is_secret(k)}

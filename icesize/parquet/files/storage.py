@@ -1,4 +1,4 @@
-"""Files as the table's FileIO sees them, with a short cut for local paths."""
+"""File access through the table's FileIO, with a shortcut for local paths."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LOCAL_READ_BYTES = 256 * 2**10
 
 @contextlib.contextmanager
 def _as_os_error() -> Iterator[None]:
-    """Make an `OSError` of what the packages raise that reach storage: few of their exceptions are one."""
+    """Turn exceptions of the packages that reach storage into `OSError`, because few of these exceptions are one."""
     try:
         yield
     except Exception as error:
@@ -39,25 +39,28 @@ def _as_os_error() -> Iterator[None]:
 class Storage:
     """Opens, measures and deletes data files.
 
-    `file:/x`, `file:///x` and `/x` go straight to the operating system when the table's FileIO is PyArrow's (the
-    default): creating a file through it costs an extra look-up and a directory creation each.
+    `file:/x`, `file:///x` and `/x` go straight to the operating system if the table's FileIO is PyArrow's (the
+    default). Each file created through that FileIO costs an extra look-up and a directory creation.
     """
 
     def __init__(self, io: FileIO) -> None:
-        # in a worker nobody else has seen them
+        # a worker process has not registered these secrets yet
         remember_secrets(io.properties)
         self._io = io
         self._folders: set[str] = set()
 
     def local_path(self, location: str) -> str | None:
-        """The path in the local file system, or None when `location` is elsewhere."""
+        """Return the path in the local file system, or None if `location` is elsewhere."""
         if not isinstance(self._io, PyArrowFileIO):
             return None
         scheme, _, path = PyArrowFileIO.parse_location(location, self._io.properties)
         return path if scheme == "file" else None
 
     def create(self, location: str) -> Any:
-        """A binary stream that becomes the file `location` when closed. Names are unique: nothing is overwritten."""
+        """Return a binary stream that becomes the file `location` when closed.
+
+        Names are unique, so nothing is overwritten.
+        """
         path = self.local_path(location)
         if path is None:
             with _as_os_error():
@@ -69,7 +72,7 @@ class Storage:
         return pa.OSFile(path, "wb")
 
     def open(self, location: str, size_bytes: int) -> Any:
-        """A seekable stream on an existing file of `size_bytes`."""
+        """Return a seekable stream on an existing file of `size_bytes`."""
         path = self.local_path(location)
         if path is None:
             small = size_bytes <= WHOLE_READ_BYTES
@@ -80,7 +83,7 @@ class Storage:
             return pa.BufferReader(file.read())
 
     def _input(self, location: str) -> InputFile:
-        """A file of the FileIO; an `OSError`, as storage raises it, for a location that it does not know."""
+        """Return a file of the FileIO; raises `OSError`, like storage, for a location that it does not support."""
         try:
             with _as_os_error():
                 return self._io.new_input(location)
@@ -88,36 +91,36 @@ class Storage:
             raise OSError(str(error)) from error
 
     def fetch(self, location: str) -> bytes:
-        """All bytes of a file, by one request."""
+        """Return all bytes of a file, with one request."""
         with _as_os_error(), self._input(location).open() as stream:
             return bytes(stream.read())
 
     def pieces(self, location: str, piece_bytes: int) -> Iterator[bytes]:
-        """All bytes of a file, so many by each request."""
+        """Yield all bytes of a file, `piece_bytes` per request."""
         with _as_os_error(), self._input(location).open() as stream:
             while piece := stream.read(piece_bytes):
                 yield bytes(piece)
 
     def stream(self, location: str) -> Any:
-        """A seekable stream that asks storage for no more than is read."""
+        """Return a seekable stream that requests only the bytes that are read."""
         path = self.local_path(location)
         with _as_os_error():
             return pa.OSFile(path, "rb") if path is not None else self._input(location).open()
 
     def tail(self, location: str, size_bytes: int, wanted_bytes: int) -> bytes:
-        """The last bytes of a file of `size_bytes`."""
+        """Return the last `wanted_bytes` bytes of a file of `size_bytes`."""
         with _as_os_error(), self.stream(location) as stream:
             stream.seek(size_bytes - wanted_bytes)
             return bytes(stream.read(wanted_bytes))
 
     def size(self, location: str) -> int:
-        """Bytes of the file as storage reports them."""
+        """Return the bytes of the file as storage reports them."""
         path = self.local_path(location)
         with _as_os_error():
             return len(self._input(location)) if path is None else os.path.getsize(path)
 
     def check_whole(self, location: str, written_bytes: int) -> None:
-        """Raise `RewriteFailed` unless storage holds all that was written to a new file."""
+        """Raise `RewriteFailed` unless storage holds all bytes that were written to a new file."""
         stored = self.size(location)
         if stored != written_bytes:
             raise RewriteFailed(
@@ -125,8 +128,10 @@ class Storage:
             )
 
     def delete(self, location: str) -> bool:
-        """Remove a file that must not stay, best effort: a failure is logged, orphan cleanup finds the rest. Returns
-        whether it is gone."""
+        """Remove a file that must not stay, best effort, and return whether it is gone.
+
+        A failure is logged; the cleanup of orphan files finds the file.
+        """
         try:
             failpoints.reach("cleanup")
             path = self.local_path(location)
@@ -146,6 +151,9 @@ FOLDERS = "SPARK_LOCAL_DIRS"
 
 
 def local_folder() -> str:
-    """Where temporary files go; another folder for each process, as tasks on one machine share its disks."""
+    """Return a directory for temporary files.
+
+    The process id selects one of Spark's directories, so that tasks on one machine share its disks.
+    """
     folders = [folder for folder in os.environ.get(FOLDERS, "").split(",") if os.path.isdir(folder)]
     return folders[os.getpid() % len(folders)] if folders else tempfile.gettempdir()

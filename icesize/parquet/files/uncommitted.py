@@ -1,4 +1,7 @@
-"""The owner of a run's files that no snapshot lists yet: when the run is over, those that are not in the table go."""
+"""The owner of a run's files that no snapshot lists yet.
+
+At the end of the run, it removes the files that are not in the table.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,10 @@ from icesize.parquet.files.storage import Storage
 
 
 class Uncommitted:
-    """Creates files of one run, whose names begin with `prefix`, and removes those that are given up.
+    """Creates the files of one run, whose names begin with `prefix`, and removes abandoned ones.
 
-    Every file is known here from before it exists until it is deleted: whoever gives up a run may be interrupted
-    between any two steps, and what only a thread knew of would stay.
+    Every file is recorded here from before it exists until it is deleted. The process that abandons a run may be
+    interrupted between any two steps, and a file that only a thread had recorded would stay.
     """
 
     def __init__(self, storage: Storage, prefix: str) -> None:
@@ -26,28 +29,31 @@ class Uncommitted:
         self._abandoned = False
 
     def create(self, location: str) -> Any:
-        """A binary stream that becomes the file when closed; raises `RewriteFailed` once the run was abandoned."""
+        """Return a binary stream that becomes the file when closed.
+
+        Raises `RewriteFailed` once the run is abandoned.
+        """
         self.note([location])
         self._check_wanted(location)
         return self.storage.create(location)
 
     def finished(self, location: str, written_bytes: int) -> None:
-        """Raise `RewriteFailed` unless storage holds all that was written to a new file, and somebody wants it."""
+        """Raise `RewriteFailed` unless storage holds all bytes of a new file and the run is not abandoned."""
         self._check_wanted(location)
         self.storage.check_whole(location, written_bytes)
 
     def note(self, locations: Iterable[str]) -> None:
-        """Know of files that are about to be created, or that other processes have written for the same run."""
+        """Record files that are about to be created, or that other processes have written for the same run."""
         self._begun.update(locations)
 
     def delete(self, locations: Iterable[str]) -> None:
-        """Remove files that must not stay, as `Storage.delete` does."""
+        """Remove files that must not stay, with `Storage.delete`."""
         for location in locations:
             if self.storage.delete(location):
                 self._begun.discard(location)
 
     def abandon(self, keep: Collection[str] = ()) -> None:
-        """Remove every file that was begun and is not to be kept; threads still at work remove theirs when they end."""
+        """Remove every recorded file except `keep`; threads that are still at work remove their files when they end."""
         self._abandoned = True
         self.delete(sorted(self._begun.difference(keep)))
 
@@ -58,9 +64,11 @@ class Uncommitted:
 
 @contextmanager
 def uncommitted(storage: Storage, prefix: str, environment: Environment) -> Iterator[tuple[Uncommitted, Environment]]:
-    """Files that were begun by the owner that the block gets, in any thread, or noted for other processes, go when the
-    block is left, but for those that a commit made visible, or may have. Commits in the block are made with the
-    environment that it gets.
+    """Yield an owner of files and an environment for commits; remove uncommitted files at the end of the block.
+
+    The removal covers files that any thread began with the owner, and files that were noted for other processes. It
+    keeps files that a commit made visible, or may have made visible. Commits in the block must use the yielded
+    environment.
     """
     owner, begun = Uncommitted(storage, prefix), list[PendingCommit]()
 

@@ -1,4 +1,4 @@
-"""The order in which clustering puts rows, and where it is cut into files."""
+"""The row order of a clustering, and its cuts into files."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ file and not in two. Outputs are planned 6% above the small file limit, and stay
 
 @dataclass(frozen=True)
 class RowOrder:
-    """By which columns rows are ordered, and how; a small value that pickles.
+    """The columns that order rows, and the strategy; a small value that pickles.
 
     A sort compares the columns one after the other: ascending, nulls first, NaN last, -0.0 before 0.0, text and binary
-    as unsigned bytes. A curve needs more than one column; by a single one it is a sort. `sort_order_id` is the table's,
-    when its sort order is exactly this sort, else None.
+    as unsigned bytes. A curve needs more than one column; with a single column it is a sort. `sort_order_id` is the
+    table's if its sort order is exactly this sort, otherwise None.
     """
 
     strategy: str
@@ -40,7 +40,7 @@ class RowOrder:
 
     @staticmethod
     def of(by: ClusterBy, settings: WriteSettings) -> RowOrder:
-        """The order of `by` over the table's current schema."""
+        """Return the order of `by` over the table's current schema."""
         schema = settings.schema
         paths = [source_path(schema, field_id) for field_id in by.field_ids]
         sources = tuple((schema.fields[path[0]].name, path[1:]) for path in paths)
@@ -53,13 +53,15 @@ class RowOrder:
         return tuple(dict.fromkeys(name for name, _ in self.sources))
 
     def keys(self, rows: pa.Table) -> pa.Table:
-        """The keys of rows of the table's Arrow schema, or of its `columns` alone: `key 0`, `key 1`, ..., of types
-        whose natural order, nulls first, is the order wanted."""
+        """Return the keys of rows of the table's Arrow schema, or of its `columns` alone.
+
+        The columns are `key 0`, `key 1`, ..., of types whose natural order, nulls first, is the wanted order.
+        """
         arrays = [as_key(source_array(rows.select([name]), (0, *below))) for name, below in self.sources]
         return pa.table({f"key {number}": array for number, array in enumerate(arrays)})
 
     def fit(self, keys: pa.Table) -> Ranking:
-        """How rows like these are ordered; `keys` are those of all rows or of a sample of them."""
+        """Return the ranking of rows like these; `keys` are those of all rows or of a sample of them."""
         if self.strategy == SORT:
             return Ranking()
         scales = tuple(_scale(whole(column)) for column in keys.columns)
@@ -68,10 +70,10 @@ class RowOrder:
 
 @dataclass(frozen=True, eq=False)
 class Ranking:
-    """A total order of keys, equal ones aside: column by column. Pickles, and is the same in every process."""
+    """A total order of keys, apart from equal ones: column by column. Pickles, and is the same in every process."""
 
     def arrange(self, keys: pa.Table) -> Arranged:
-        """The rows in order, equal ones as they were, with all that is needed to cut them well."""
+        """Return the rows in order, with the function that finds good cuts; equal rows keep their order."""
         words = [words_of(whole(column)) for column in keys.columns]
 
         def levels(before: Rows, after: Rows) -> npt.NDArray[np.int64]:
@@ -83,20 +85,23 @@ class Ranking:
         return Arranged(order_of([word for column in words for word in column]), levels)
 
     def compared(self, keys: pa.Table) -> pa.Table:
-        """What of the keys is compared, column by column."""
+        """Return the part of the keys that is compared, column by column."""
         return keys
 
     def begins(self, compared: pa.Table, levels: npt.NDArray[np.int64]) -> pa.Table:
-        """The least that rows before which so much changes can be compared as, from what they are: null, which is
-        before every value, in the columns that a cut does not look at."""
+        """Return the least key of each part, from the key of its first row and the level of the cut before it.
+
+        Columns after the one that changes at the cut are null, which precedes every value.
+        """
         kept, rows = compared.num_columns + 1 - np.maximum(levels, 1), np.arange(len(levels))
         columns = [c.take(pa.array(rows, mask=kept <= number)) for number, c in enumerate(compared.columns)]
         return pa.table(columns, names=compared.column_names)
 
     def cuts(self, sample: pa.Table, shares: Sequence[float]) -> Cuts:
-        """Where rows like the sample's are cut into parts that have about these shares of them.
+        """Return the cuts that divide rows like the sample's into parts with about these shares.
 
-        Cuts move by `CUT_SLACK` to where an early column changes. Parts are empty where equal keys are more than one.
+        A cut moves by up to `CUT_SLACK` to a position at which an early column changes. If equal keys exceed a part,
+        other parts are empty.
         """
         if not sample.num_rows:
             return Cuts(self, self.compared(sample))
@@ -108,22 +113,22 @@ class Ranking:
 
 @dataclass(frozen=True, eq=False)
 class Cuts:
-    """Which part of the order a row is in; equal keys are in one. Pickles.
+    """The cuts between parts of the order; equal keys are in one part. Pickles.
 
-    Parts begin at `bounds`, ascending, which are such as `ranking` compares.
+    Parts begin at `bounds`, ascending, which have the form that `ranking` compares.
     """
 
     ranking: Ranking
     bounds: pa.Table
 
     def part_of(self, keys: pa.Table) -> Rows:
-        """The part of each row: all rows of part i come before those of part i + 1."""
+        """Return the part of each row: all rows of part i precede those of part i + 1."""
         return slots(self.bounds, self.ranking.compared(keys))
 
 
 def by_part(rows: pa.Table, parts: Rows) -> Iterator[tuple[int, pa.Table]]:
-    """The rows of each part that has some, part by part; those of one stay as they were."""
-    # of few bits are sorted by these alone
+    """Yield the rows of each part that has any, part by part; the rows of a part keep their order."""
+    # the sort of small integers is faster
     order = np.argsort(parts.astype(np.min_scalar_type(parts.max(initial=0))), kind="stable")
     ordered, parts = rows.take(pa.array(order)), parts[order]
     starts = np.flatnonzero(np.append(True, parts[1:] != parts[:-1])) if len(parts) else parts
@@ -133,14 +138,20 @@ def by_part(rows: pa.Table, parts: Rows) -> Iterator[tuple[int, pa.Table]]:
 
 @dataclass(frozen=True, eq=False)
 class Arranged:
-    """Rows in order: `order` are their places before. `levels(before, after)` says of pairs of such places how much
-    changes between them: more for an earlier column, or a larger square of a curve; 0 when they are equal."""
+    """Rows in order: `order` has their original positions.
+
+    `levels(before, after)` returns the amount of change between pairs of such positions. The level is higher for an
+    earlier column, or for a larger square of a curve, and 0 for equal rows.
+    """
 
     order: Rows
     levels: Callable[[Rows, Rows], npt.NDArray[np.int64]]
 
     def cut(self, wanted: int, slack: int) -> int:
-        """The best place to cut, at most `slack` rows away: between rows that differ most, the nearest of them."""
+        """Return the best position of a cut, at most `slack` rows away from `wanted`.
+
+        It is between rows with the highest level, at the nearest such position.
+        """
         low, high = max(1, wanted - slack), min(len(self.order) - 1, wanted + slack)
         if low > high:
             return wanted
@@ -150,11 +161,11 @@ class Arranged:
         return best if levels[best - low] else wanted
 
     def level(self, place: int) -> int:
-        """How much changes before this row."""
+        """Return the level of change before this row."""
         return int(self.levels(self.order[place - 1 : place], self.order[place : place + 1])[0]) if place else 0
 
     def best_cuts(self, shares: Sequence[float]) -> list[int]:
-        """Where parts with these shares of the rows begin, without the first one."""
+        """Return the first positions of parts with these shares of the rows, without that of the first part."""
         total, rows = sum(shares), len(self.order)
         wanted = [(done / total * rows, share / total * rows) for done, share in _ends(shares)]
         places = [self.cut(round(place), int(CUT_SLACK * part_rows)) for place, part_rows in wanted]
@@ -162,7 +173,7 @@ class Arranged:
 
 
 def _ends(shares: Sequence[float]) -> list[tuple[float, float]]:
-    """Where each share but the last ends, and the smaller one of those that meet there."""
+    """Return the end of each share except the last, and the smaller one of the two adjacent shares."""
     neighbours = [min(pair) for pair in pairwise(shares)]
     return list(zip(accumulate(shares[:-1]), neighbours, strict=True))
 
@@ -180,10 +191,10 @@ class Scale:
 
 
 def _scale(values: pa.Array) -> Scale:
-    """Ranks by the share of rows below the middle of the rows with one rank; nulls have rank 0 to themselves.
+    """Return ranks from the share of rows below the middle of the rows with one rank; nulls alone have rank 0.
 
-    A value with many rows has one rank in the middle of all it could have, so that the first bits of a rank divide the
-    rows, and few distinct values, as evenly as can be.
+    A value with many rows has one rank, in the middle of all ranks that it could have. The first bits of a rank
+    therefore divide the rows as evenly as possible, even with few distinct values.
     """
     words = words_of(values)
     order, rows, nulls = order_of(words), len(values), values.null_count
@@ -199,13 +210,13 @@ def _scale(values: pa.Array) -> Scale:
 
 @dataclass(frozen=True, eq=False)
 class CurveRanking(Ranking):
-    """Along a curve through the ranks of the columns."""
+    """An order of keys along a curve through the ranks of the columns."""
 
     strategy: str
     scales: tuple[Scale, ...]
 
     def places(self, keys: pa.Table) -> Words:
-        """Each row's place on the curve."""
+        """Return the position of each row on the curve."""
         ranks = [scale(whole(column)) for scale, column in zip(self.scales, keys.columns, strict=True)]
         return hilbert(ranks, RANK_BITS) if self.strategy == HILBERT else zorder(ranks, RANK_BITS)
 

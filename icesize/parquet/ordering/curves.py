@@ -1,4 +1,4 @@
-"""Space-filling curves: ranks in several columns -> one number whose order keeps neighbours together."""
+"""Space-filling curves: ranks in several columns -> one number whose order keeps neighbors together."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ Ranks = npt.NDArray[np.unsignedinteger]
 
 
 def zorder(ranks: Sequence[Ranks], bits: int) -> Words:
-    """The bits of the ranks in turn, the most significant ones first and those of the first column before the others'.
+    """Interleave the bits of the ranks, most significant bits first, and the first column before the others.
 
-    `ranks` are one array for each of 1-4 columns, all of one unsigned type and below 2 ** `bits`; `bits` times columns
+    `ranks` are one array for each of 1-4 columns, all of one unsigned type and below 2 ** `bits`. `bits` times columns
     must be at most 64.
     """
     found = np.zeros(len(ranks[0]), np.uint64)
@@ -25,10 +25,10 @@ def zorder(ranks: Sequence[Ranks], bits: int) -> Words:
 
 
 def hilbert(ranks: Sequence[Ranks], bits: int) -> Words:
-    """The place on Hilbert's curve through the grid, on which neighbours differ by one in one column.
+    """Return the position on Hilbert's curve through the grid; neighbors on it differ by one in one column.
 
-    `ranks` and `bits` as for `zorder`. Algorithm: John Skilling, "Programming the Hilbert curve" (2004): the place's
-    bits, transposed to one number per column, are made from the ranks by exchanges and inversions.
+    `ranks` and `bits` are those of `zorder`. Algorithm: John Skilling, "Programming the Hilbert curve" (2004). The bits
+    of the position, transposed to one number per column, follow from the ranks by exchanges and inversions.
     """
     axes = [rank.copy() for rank in ranks]
     number = axes[0].dtype.type
@@ -50,7 +50,7 @@ def hilbert(ranks: Sequence[Ranks], bits: int) -> Words:
 
 
 def _spread(rank: Ranks, bits: int, distance: int) -> Words:
-    """The bits of a rank so many places apart, looked up eight at a time."""
+    """Return the bits of a rank, `distance` positions apart, looked up eight at a time."""
     table = np.array([_apart(value, distance) for value in range(256)], np.uint64)
     found = np.zeros(len(rank), np.uint64)
     for low in range(0, bits, 8):

@@ -1,4 +1,4 @@
-"""Rows in the table's sort order, by Iceberg's rules of what comes first."""
+"""Rows in the table's sort order, by Iceberg's rules of comparison."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Rank = Callable[[pa.Array], pa.Array]
 
 @dataclass(frozen=True)
 class _Key:
-    """One sort field: where its source is, and a step to values whose natural order is Iceberg's."""
+    """One sort field: the path of its source, and a function to values whose natural order is Iceberg's."""
 
     path: tuple[int, ...]
     rank: Rank
@@ -31,7 +31,7 @@ class _Key:
     nulls_last: bool
 
     def words(self, rows: pa.Table) -> list[Words]:
-        """Numbers that compare as the rows do by this field."""
+        """Return numbers that compare like the rows by this field."""
         values = self.rank(source_array(rows, self.path))
         return words_of(values, descending=self.descending, nulls_last=self.nulls_last)
 
@@ -39,9 +39,9 @@ class _Key:
 class Sorter:
     """Sorts rows by the table's sort order number `order_id`.
 
-    Equal rows keep their order. NaN is greater than all numbers, -0.0 less than 0.0; text and bytes are compared as
-    unsigned bytes, values of other transforms than identity as what the transform makes of them. A void field orders
-    nothing.
+    Equal rows keep their order. NaN is greater than all numbers, and -0.0 is less than 0.0. Text and bytes are compared
+    as unsigned bytes. Values under a transform other than identity are compared by its results. A void field has no
+    effect on the order.
     """
 
     def __init__(self, order_id: int, keys: list[_Key]) -> None:
@@ -49,7 +49,7 @@ class Sorter:
         self._keys = keys
 
     def __call__(self, rows: pa.Table) -> pa.Table:
-        """The same rows, sorted; the table itself when it is."""
+        """Return the same rows, sorted; return the table itself if it is sorted already."""
         words = [word for key in self._keys for word in key.words(rows)]
         if not words:
             return rows
@@ -58,8 +58,9 @@ class Sorter:
 
 
 def sorter_of(settings: WriteSettings) -> Sorter | None:
-    """What sorts rows of the table, None when it has no sort order or one with a field that cannot be honoured: a
-    transform that is unknown, or a source that was dropped or is no single value of a row.
+    """Return the sorter of the table's rows; None without a sort order, or if a field of it cannot be honored.
+
+    Such a field has an unknown transform, or a source that was dropped or is not a single value of a row.
     """
     return settings.derived(_sorter)
 

@@ -1,16 +1,15 @@
 """Rows of data files in the table's current schema.
 
 - `casting`: arrays of one Arrow type -> arrays of another, level by level, without losing a NULL
-- `conservation`: counts of the values and NULLs of each column, and its least and greatest value, of the rows that were
-  read: files that take their place have the same
-- `extremes`: the least and the greatest value of each column, by the footers of the files that are read, and of the
-  files that take the place of their rows
-- `inputs`: the rows of data files in the table's current schema, a bounded number at a time: of one file, of the input
-  files of a merge one after the other, and cut anew
-- `prefetch`: the input files of a merge where their bytes can be read at any place: local files, and remote ones
-  fetched whole
-- `projection`: rows -> the table's current schema: those of older files by field id, new ones by name, or a sentence
-  saying which column does not fit
-- `texts`: texts of few values as Arrow dictionaries: which, what they would take as plain values, and those of
-  several files together
+- `conservation`: counts of values and NULLs, and the least and greatest value, of each column: equal in the rows read
+  and in the files that replace them
+- `extremes`: the least and the greatest value of each column, from footers of the files read and of the files that
+  replace their rows
+- `inputs`: the rows of data files in the table's current schema, of one file or all inputs of a merge, in tables of
+  bounded size
+- `prefetch`: random access to the input files of a merge: local files, and remote files that are fetched whole
+- `projection`: rows -> the table's current schema: rows of older files by field id, new rows by name; an error names
+  the column that does not fit
+- `texts`: text columns of few distinct values as Arrow dictionaries: which columns, their size as plain values, and the
+  joined dictionaries of several files
 """

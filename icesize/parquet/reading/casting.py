@@ -1,8 +1,8 @@
 """Arrays of one Arrow type -> arrays of another, level by level, without losing a NULL.
 
-Both ways into a file use it (`projection`): new rows are matched to the table's columns by name, old files by field id.
-Lists and maps are rebuilt from their offsets together with their null mask: built from offsets alone, a NULL list
-becomes an empty one.
+Both paths into a file use it (`projection`): new rows match the table's columns by name, old files by field id. Lists
+and maps are rebuilt from their offsets together with their null mask: built from offsets alone, a NULL list becomes an
+empty one.
 """
 
 from __future__ import annotations
@@ -25,8 +25,10 @@ Doubt = Callable[[pa.Field, list[pa.Field]], "str | None"]
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """How fields are matched, and whether a timestamp without a zone differs from one with: between a session's rows
-    and a table it does, between two files of a table both are the same microseconds.
+    """Rules that match fields, and that compare timestamps with and without a zone.
+
+    With `zones_matter`, the two kinds of timestamps differ, as between a session's rows and a table. Between two files
+    of a table, both are the same microseconds.
     """
 
     match: Match
@@ -35,11 +37,14 @@ class Rules:
 
 
 class CastingError(ValueError):
-    """These values cannot become those; the message reads after "column 'x'"."""
+    """These values cannot become those; the message follows "column 'x'"."""
 
 
 def compile_convert(source: pa.DataType, target: pa.DataType, rules: Rules) -> Convert:
-    """A function from arrays of `source` to arrays of `target`; raises `CastingError` now or, for values, when run."""
+    """Return a function from arrays of `source` to arrays of `target`.
+
+    Raises `CastingError` now for types, and when the function runs for values.
+    """
     if types.is_struct(target) and types.is_struct(source):
         return _struct(source, target, rules)
     if is_list(target) and is_list(source):
@@ -97,7 +102,7 @@ def _struct(source: pa.StructType, target: pa.StructType, rules: Rules) -> Conve
 
 
 def _required(field: pa.Field, child: pa.Array, parent_is_null: pa.Array | None) -> pa.Array:
-    """NULLs below a NULL parent do not count."""
+    """Return a required field without a null mask; raises `CastingError` for NULLs, unless their parent is NULL."""
     missing = child.is_null()
     if parent_is_null is not None:
         missing = pc.and_not(missing, parent_is_null)
@@ -107,8 +112,9 @@ def _required(field: pa.Field, child: pa.Array, parent_is_null: pa.Array | None)
 
 
 def _without_mask(array: pa.Array) -> pa.Array:
-    """The same array with some value wherever it was NULL: pyarrow refuses NULL in a required field even where it
-    lies below a NULL parent.
+    """Return the same array with some value in place of each NULL.
+
+    pyarrow refuses NULL in a required field, even below a NULL parent.
     """
     kind = array.type
     if isinstance(array, pa.ExtensionArray):
@@ -124,7 +130,7 @@ def _without_mask(array: pa.Array) -> pa.Array:
 
 
 def nulls(rows: int, kind: pa.DataType) -> pa.Array:
-    """`rows` NULLs, whose structs hide values and not NULLs in their required fields."""
+    """Return `rows` NULLs; below a NULL struct, required fields have values instead of NULLs."""
     if not types.is_nested(kind):
         return pa.nulls(rows, kind)
     return pa.array([None], kind).take(pa.repeat(0, rows))
@@ -168,18 +174,20 @@ def _map(source: pa.MapType, target: pa.MapType, rules: Rules) -> Convert:
 
 
 def _unsliced(array: pa.Array, values: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """Offsets as a fresh array from 0 (a mask needs that), and only the values they cover."""
+    """Return offsets as a new array from 0, which a mask requires, and only the values they cover."""
     offsets = array.offsets
     if len(array) == 0:
-        # the one offset of an empty array may not be there: the JVM sends an empty buffer
+        # the one offset of an empty array may be missing: the JVM sends an empty buffer
         return pa.array([0], offsets.type), values.slice(0, 0)
     first, last = offsets[0].as_py(), offsets[-1].as_py()
     return pc.subtract(offsets, pa.scalar(first, offsets.type)), values.slice(first, last - first)
 
 
 def _in_a_row(array: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """Return the same of lists of a fixed size and of views, for which pyarrow's cast to lists drops what follows a
-    NULL."""
+    """Return the same as `_unsliced` for lists of a fixed size and views.
+
+    pyarrow's cast to lists drops the values that follow a NULL.
+    """
     lengths = pc.fill_null(pc.list_value_length(array), 0).cast(pa.int64())
     return pa.concat_arrays([pa.array([0], pa.int64()), pc.cumulative_sum(lengths)]), array.flatten()
 
@@ -192,7 +200,7 @@ def _named(name: str, source: pa.DataType, target: pa.DataType, rules: Rules) ->
 
 @contextmanager
 def casting_of(what: str) -> Iterator[None]:
-    """Let a `CastingError` of the block say what cannot be cast; a decorator, too."""
+    """Prefix a `CastingError` of the block with `what` cannot be cast; also a decorator."""
     try:
         yield
     except CastingError as error:
@@ -216,7 +224,7 @@ def _primitive(source: pa.DataType, target: pa.DataType, rules: Rules) -> Conver
         return _to_uuid(source, target, rules)
     if types.is_timestamp(target) and types.is_timestamp(source) and (source.tz is None) != (target.tz is None):
         if rules.zones_matter:
-            # a time without a zone is not an instant: which one depends on the session that wrote it
+            # a time without a zone is an instant only in the time zone of the session that wrote it
             raise CastingError(f"is {source}, the table has {target}")
         same_zone = pa.timestamp(source.unit, target.tz)
         return lambda array: _cast(array.view(same_zone), target)
@@ -226,11 +234,11 @@ def _primitive(source: pa.DataType, target: pa.DataType, rules: Rules) -> Conver
 
 
 def _fits(source: pa.DataType, target: pa.DataType) -> bool:
-    """Whether values of these types mean the same thing; single values may still be out of range."""
+    """Return whether values of these types mean the same; single values may still be out of range."""
     if types.is_null(source):
         return True
     if types.is_fixed_size_binary(source) and types.is_fixed_size_binary(target):
-        return bool(source.byte_width == target.byte_width)  # pyarrow takes room for each value before it reads any
+        return bool(source.byte_width == target.byte_width)  # pyarrow allocates all values before it reads any
     families = (_is_number, _is_text, types.is_boolean, types.is_date, types.is_time, types.is_timestamp)
     return any(family(source) and family(target) for family in families)
 
@@ -262,7 +270,7 @@ def _cast(array: pa.Array, target: pa.DataType) -> pa.Array:
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise CastingError(f"does not fit {target}: {error}") from error
     if types.is_floating(target) and types.is_floating(array.type) and target.bit_width < array.type.bit_width:
-        lost = pc.and_(pc.is_inf(result), pc.is_finite(array))  # Arrow's safe cast lets these pass
+        lost = pc.and_(pc.is_inf(result), pc.is_finite(array))  # Arrow's safe cast accepts these
         if pc.any(lost).as_py():
             raise CastingError(f"does not fit {target}: a value is out of range")
     return result

@@ -1,8 +1,8 @@
-"""Counts of the values and NULLs of each column, and its least and greatest value, of the rows that were read: files
-that take their place have the same.
+"""Counts of values and NULLs, and the least and greatest value, of each column of the rows that were read.
 
-Rows are counted as Arrow gives them, before anything is projected, cast, sorted or encoded, and by a walk of its own:
-it shares nothing with what it checks. The least and the greatest value are those of the footers of files.
+Files that replace these rows must have the same. Rows are counted as Arrow returns them, before anything is projected,
+cast, sorted or encoded. The count has code of its own, which shares nothing with the code that it checks. The least and
+the greatest value are those of the footers of files.
 """
 
 from __future__ import annotations
@@ -30,8 +30,10 @@ FIELD_ID = b"PARQUET:field_id"
 
 
 class Count(NamedTuple):
-    """Entries of a column as Parquet counts them, NULLs and empty lists above it included, and how many of them have
-    no value; None for what is not known. `ends` are its least and greatest value."""
+    """Entries of a column as Parquet counts them, and the number of entries without a value; None if unknown.
+
+    Entries include NULL and empty lists above the column. `ends` are the column's least and greatest value.
+    """
 
     entries: int | None = 0
     nulls: int | None = 0
@@ -55,7 +57,7 @@ class Count(NamedTuple):
         return self.counts_agree(other) and self.ends.agrees(other.ends)
 
     def counts_agree(self, other: Count) -> bool:
-        """Return the same of the counts alone."""
+        """Return whether both may be the count of one column, without a comparison of ends."""
         return all(a is None or b is None or a == b for a, b in zip(self[:2], other[:2], strict=True))
 
 
@@ -66,9 +68,10 @@ Counts = Mapping[int, Count]
 
 @dataclass
 class Conservation:
-    """Adds up what was read of the files of one partition, or of new rows; `check` compares it with what was written.
+    """Adds up the rows read from the files of one partition, or new rows; `check` compares the sums with written files.
 
-    `constants` are the columns that have a value in all rows of files that lack them, `paths` the files that were read.
+    `constants` are the columns that have a value in all rows of files that lack them. `paths` are the files that were
+    read.
     """
 
     settings: WriteSettings
@@ -80,14 +83,16 @@ class Conservation:
     _last_new: tuple[pa.Schema, _Source] | None = None
 
     def clear(self) -> None:
-        """Forget all rows: they are read again."""
+        """Reset all sums, before the rows are read again."""
         self.paths.clear()
         self.sums.clear()
         self._is_open = False
 
     def add_file(self, path: str, footer: Footer | None) -> None:
-        """Add the ends of a file's columns, once; `footer` is None where they are not known, or not those of the rows
-        that stay."""
+        """Add the ends of a file's columns, once.
+
+        `footer` is None if the ends are unknown, or are not those of the rows that stay.
+        """
         if path in self.paths:
             return
         self.paths.add(path)
@@ -97,9 +102,9 @@ class Conservation:
             self.add({leaf: Count(ends=ends) for leaf, ends in found.items()})
 
     def add_rows(self, rows: pa.Table, stored: pa.Schema, names: Sequence[str] | None) -> None:
-        """Add rows of a file whose schema is `stored`, of which the columns `names` were read, None for all.
+        """Add rows of a file with the schema `stored`, of which the columns `names` were read; None means all.
 
-        Raises `ValueError` when a column of the table was not read although the file has it.
+        Raises `ValueError` if the file has a column of the table that was not read.
         """
         last = self._last
         if last is None or last[0] is not stored or last[1] is not names:
@@ -107,7 +112,7 @@ class Conservation:
         self._add_rows(rows, last[2], self.constants)
 
     def add_new(self, rows: pa.Table | pa.RecordBatch) -> None:
-        """Add rows whose columns are called as those of the table."""
+        """Add rows whose columns have the names of the table's columns."""
         last = self._last_new
         if last is None or not last[0].equals(rows.schema):
             by_name = self.settings.derived(_by_name)
@@ -116,16 +121,16 @@ class Conservation:
         self._open()
 
     def add(self, counts: Counts) -> None:
-        """Add what was counted elsewhere."""
+        """Add counts from elsewhere."""
         for leaf, count in counts.items():
             self.sums[leaf] = self.sums.get(leaf, Count()).plus(count)
 
     def check(self, files: Iterable[NewDataFile]) -> list[NewDataFile]:
         """Return the files, without their counts, if they have the values and NULLs that were read.
 
-        Raises `RewriteFailed` with the attribute `column`, the name of the first column of which they do not, or whose
-        least or greatest value is another. The attribute `path` is a file that was read whose footer has other ones
-        than its pages, None if there is none.
+        Otherwise raises `RewriteFailed`. Its attribute `column` is the name of the first column with other counts, or
+        with another least or greatest value. Its attribute `path` is an input file whose footer and pages have
+        different least or greatest values, None without one.
         """
         files = list(files)
         if (leaf := self.difference(files)) is not None:
@@ -133,7 +138,7 @@ class Conservation:
         return [replace(file, counts={}) if file.counts else file for file in files]
 
     def difference(self, files: Sequence[NewDataFile]) -> Leaf | None:
-        """Return the first column that was not written as it was read."""
+        """Return the first column whose written counts or ends differ from those read."""
         return next((leaf for leaf in leaves(self.settings) if not self._agree(leaf, self._written(leaf, files))), None)
 
     def _agree(self, leaf: Leaf, written: Count) -> bool:
@@ -158,7 +163,7 @@ class Conservation:
         return RewriteFailed(f"Cannot rewrite rows: {why}; they are removed. Report this", path=None, column=leaf.name)
 
     def _open(self) -> None:
-        """Count rows whose least and greatest values are not known."""
+        """Record that some rows have unknown least and greatest values."""
         if not self._is_open:
             self._is_open = True
             self.add(dict.fromkeys(self._target.leaves, Count(ends=OPEN)))
@@ -193,7 +198,7 @@ def _contradicted(path: str, leaf: Leaf) -> RewriteFailed:
 
 @dataclass(frozen=True)
 class _Target:
-    """The table's leaf columns, the fields around each field, and those within lists and maps, which need no name."""
+    """The table's leaf columns, the parent of each field, and the fields within lists and maps, which need no name."""
 
     leaves: tuple[int, ...]
     parents: Mapping[int, int | None]
@@ -222,13 +227,16 @@ class _Target:
 
 @dataclass(frozen=True)
 class _Node:
-    """A field of rows that are read, the table's field id that it has, and the fields within."""
+    """A field of the rows read, its field id in the table, and the fields within."""
 
     id: int | None
     below: tuple[_Node, ...]
 
     def ids(self, parent: int | None = None) -> Iterator[tuple[int, int | None]]:
-        """Return the ids of the field, which is in `parent`, and of all within it, each with that of the one around."""
+        """Yield the ids of the field and of all fields within it, each with the id of the field around it.
+
+        The field itself is in `parent`.
+        """
         if self.id is not None:
             yield self.id, parent
         for node in self.below:
@@ -237,8 +245,10 @@ class _Node:
 
 @dataclass(frozen=True)
 class _Source:
-    """The columns that are read, which leaves of the table they have, and for each other leaf the innermost field
-    around it that they have."""
+    """The columns that are read, and the table's leaves among them.
+
+    For each other leaf, `added` has the innermost of these fields around it.
+    """
 
     nodes: tuple[_Node, ...]
     stored: tuple[int, ...]
@@ -246,8 +256,10 @@ class _Source:
 
     @staticmethod
     def of(schema: pa.Schema, names: Sequence[str] | None, mapping: Names | None, target: _Target) -> _Source:
-        """Return those of `schema` that are among `names`, all if None; by the ids of fields if there is no mapping
-        of names."""
+        """Return the columns of `schema` that are among `names`, or all if None.
+
+        Fields are identified by their ids if there is no mapping of names.
+        """
         entries = [None if mapping is None else mapping.get(name) for name in schema.names]
         nodes = [_node(f, None, entry, target, mapping is None) for f, entry in zip(schema, entries, strict=True)]
         for own, parent in (pair for node in nodes for pair in node.ids()):
@@ -264,7 +276,10 @@ class _Source:
 
 
 def _node(field: pa.Field, within: int | None, entry: MappedField | None, target: _Target, has_ids: bool) -> _Node:
-    """Return the field with its id: that of its position `within` a list or map, else its own or the name mapping's."""
+    """Return the field with its id.
+
+    The id follows from the position `within` a list or map; otherwise it is the field's own, or the name mapping's.
+    """
     text = (field.metadata or {}).get(FIELD_ID) if has_ids else None
     named = None if entry is None else entry.field_id
     own = within if within is not None else named if text is None else int(text)
@@ -304,7 +319,10 @@ def _by_name(settings: WriteSettings) -> Names:
 
 
 def _count(array: pa.Array, node: _Node, ended: int, found: dict[int, Count]) -> None:
-    """Count a field and all within; `ended` entries have none of it, as a list around it is NULL or empty."""
+    """Count a field and all fields within.
+
+    `ended` entries have no such field, because a list around it is NULL or empty.
+    """
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
     if node.id is not None:
@@ -322,23 +340,23 @@ def _count(array: pa.Array, node: _Node, ended: int, found: dict[int, Count]) ->
 
 
 def _nulls(array: pa.Array) -> int:
-    """Return how many are NULL, also by an entry of a dictionary."""
+    """Return the number of NULLs, including values whose dictionary entry is NULL."""
     if types.is_dictionary(array.type) and array.dictionary.null_count:
         array = array.dictionary_decode()
     return int(array.null_count)
 
 
 def _values(array: pa.Array) -> tuple[pa.Array, int]:
-    """Return the values in all lists, or entries in all maps, and how many of those have none."""
+    """Return the values in all lists, or entries in all maps, and the number of lists or maps without any."""
     kind = array.type
     if not (types.is_list(kind) or types.is_large_list(kind) or types.is_map(kind)):
         lengths = np.asarray(array.value_lengths().fill_null(0))
         return array.flatten(), int(np.count_nonzero(lengths == 0))
-    if array.null_count == len(array):  # offsets of no list can be anything
+    if array.null_count == len(array):  # if every list is NULL, offsets can be any number
         return array.values.slice(0, 0), len(array)
     offsets = np.asarray(array.offsets)
     filled = offsets[1:] != offsets[:-1]
-    if array.null_count and (filled > _is_there(array)).any():  # values that do not count
+    if array.null_count and (filled > _is_there(array)).any():  # values below NULL lists do not count
         values, without = _values(array.drop_null())
         return values, without + array.null_count
     first, last = int(offsets[0]), int(offsets[-1])
@@ -346,6 +364,6 @@ def _values(array: pa.Array) -> tuple[pa.Array, int]:
 
 
 def _is_there(array: pa.Array) -> npt.NDArray[np.uint8]:
-    """Return 1 for each list that is not NULL, ten times as fast as `is_null` becomes an array of NumPy."""
+    """Return 1 for each list that is not NULL, in a tenth of the time of `is_null` and a conversion to NumPy."""
     bits = np.unpackbits(np.frombuffer(array.buffers()[0], np.uint8), bitorder="little")
     return bits[array.offset : array.offset + len(array)]

@@ -1,7 +1,7 @@
-"""The least and the greatest value of each column: by the footers of the files that are read, and of the files that
-take the place of their rows.
+"""The least and the greatest value of each column, from footers.
 
-Footers of writers that readers do not trust say nothing here, nor do bounds that may be shortened values.
+They are those of the files that are read, and of the files that replace their rows. The footer of a writer that readers
+do not trust counts as unknown, and so do bounds that may be truncated values.
 """
 
 from __future__ import annotations
@@ -32,10 +32,9 @@ _LARGEST_FLOATS = frozenset({float(np.finfo(kind).max) for kind in (np.float32, 
 
 
 class Ends(NamedTuple):
-    """The least and the greatest value of a column, or their beginnings, as `bound_value` has them; None for one that
-    is not known.
+    """The least and the greatest value of a column, or their prefixes, as `bound_value` returns them; None if unknown.
 
-    `is_open`: other rows may have values beyond them.
+    `is_open` means that other rows may have values beyond them.
     """
 
     lower: Any = None
@@ -65,8 +64,11 @@ OPEN = Ends(is_open=True)
 
 
 def stored_ends(footer: Footer | None, settings: WriteSettings) -> Mapping[int, Ends] | None:
-    """Return the ends of flat columns by the footer of a file, by field id; None where it says nothing of any column,
-    or was not read."""
+    """Return the ends of flat columns from the footer of a file, by field id.
+
+    Returns None if the footer was not read or is not to be trusted, or if its chunks are too small to be worth the
+    comparison.
+    """
     if footer is None or not _is_worth_it(footer, settings.limits) or not are_trusted(footer):
         return None
     places = _places(footer)
@@ -89,13 +91,16 @@ def written_ends(leaf: Leaf, file: NewDataFile) -> Ends:
 
 
 def _places(footer: Footer) -> dict[int | None, int]:
-    """Return the place of each flat column by its field id; fields within lists and maps go by position, not by id."""
-    # the first of two columns with one id is the one that is read
+    """Return the position of each flat column by its field id.
+
+    Fields within lists and maps match by position, not by id.
+    """
+    # reversed, because the reader takes the first of two columns with one id
     return {column.element.field_id: at for at, column in [*enumerate(footer.columns)][::-1] if column.flat}
 
 
 def file_at_fault(paths: Iterable[str], settings: WriteSettings, leaf: Leaf) -> str | None:
-    """Return the first file whose footer has another least or greatest value of a column than its pages have."""
+    """Return the first file whose footer has another least or greatest value of a column than its pages."""
     for path in paths:
         try:
             with settings.storage.stream(path) as stream:
@@ -104,7 +109,7 @@ def file_at_fault(paths: Iterable[str], settings: WriteSettings, leaf: Leaf) -> 
                 if ends[:2] != (None, None) and _contradicts(footer, stream, leaf.field_id):
                     return path
         except Exception as error:
-            # it must not hide the error that led here; a mistake of ours is none of storage
+            # a storage error must not hide the error that caused this search; a bug of icesize is raised
             if not isinstance(error, CopyRefused) and not is_from_outside(error):
                 raise
     return None
@@ -138,7 +143,7 @@ def _elements(settings: WriteSettings) -> dict[int | None, tuple[object, ...]]:
 
 
 def own_footer(settings: WriteSettings) -> Footer:
-    """Return the footer that our own writer gives to a file without rows."""
+    """Return the footer that icesize's own writer gives to a file without rows."""
     return read_footer(BytesSource(settings.parquet.in_memory(settings.arrow_schema.empty_table())))
 
 
@@ -162,7 +167,7 @@ def _known(lower: Any, upper: Any) -> Ends:
 
 
 def _value(bound: Any) -> Any:
-    """Return a bound, None for one that may be no value."""
+    """Return a bound; None for a bound that may be no value."""
     return None if isinstance(bound, float) and abs(bound) in _LARGEST_FLOATS else bound
 
 
@@ -171,7 +176,7 @@ def _serialised(serialise: Serialise | None, value: Any) -> bytes | None:
 
 
 def _exact(element: Element, statistics: Fields, field_id: int) -> Any:
-    """Return a bound if it is that of a value."""
+    """Return a bound if it is exactly a value; None if it may be truncated."""
     order, raw, exact = order_of(element), binary(statistics, field_id), boolean(statistics, _EXACT[field_id])
     sure = exact or (exact is None and element.type in _NEVER_SHORTENED)
     return _value(order(raw)) if sure and order is not None and raw is not None else None

@@ -1,4 +1,4 @@
-"""The rows of data files in the table's current schema, a bounded number at a time."""
+"""The rows of data files in the table's current schema, in tables of bounded size."""
 
 from __future__ import annotations
 
@@ -58,12 +58,14 @@ def read_inputs(
     deleted: Mapping[str, BitMap] = MappingProxyType({}),
     counted: Conservation | None = None,
 ) -> Iterator[pa.Table]:
-    """The rows of all input files, in their order, as tables of `settings.arrow_schema`, those of small files together.
+    """Yield the rows of all input files, in their order, as tables of `settings.arrow_schema`.
 
-    With `dictionaries`, columns of text that have few values in a file are dictionaries.
-    Rows that are `deleted`, by file and by their place in it, are left out. The threads of `fetched` read ahead. Raises
-    `RewriteFailed` with the attribute `path` of a file that is missing, damaged or does not have the rows that its
-    manifest entry says, after some of its rows. What `counted` adds up is counted before anything is made of the rows.
+    Small files share tables. With `dictionaries`, text columns with few distinct values in a file are dictionaries.
+    Rows that are `deleted`, by file and position in it, are left out. The threads of `fetched` read ahead. `counted`
+    counts the rows before they are projected.
+
+    Raises `RewriteFailed`, possibly after some of the rows. Its attribute `path` is a file that is missing, damaged or
+    does not have as many rows as its manifest entry records.
     """
     projection = Projection(settings, group.partition)
 
@@ -75,8 +77,8 @@ def read_inputs(
         begun, left_bytes = list[Iterator[_Stored]](), settings.limits.whole_file_bytes
         for file in files:
             rows = _live(_counted(file, stored(file)), deleted.get(file.path))
-            if left_bytes > 0:  # small files can hold many rows
-                first = [*islice(rows, 1)]  # all of a small file
+            if left_bytes > 0:  # a small file can hold many rows
+                first = [*islice(rows, 1)]  # all rows of a small file
                 left_bytes -= sum(some.rows.get_total_buffer_size() for some in first)
                 rows = chain(first, rows)
             begun.append(rows)
@@ -94,7 +96,7 @@ def read_inputs(
 
 
 class _Stored(NamedTuple):
-    """Rows as they are in the file at `path`, and what makes them rows of the table."""
+    """Rows as stored in the file at `path`, and the projection that turns them into rows of the table."""
 
     path: str
     rows: pa.Table
@@ -110,7 +112,7 @@ def _stored(
     dictionaries: bool,
     source: Source | None = None,
 ) -> Iterator[_Stored]:
-    """The rows of one file; `source` has its bytes where they were fetched already."""
+    """Yield the rows of one file; `source` has its bytes if they were fetched already."""
     try:
         opened = settings.storage.open(path, size_bytes) if source is None else source.stream()
         with opened as stream, open_parquet(stream) as parquet:
@@ -131,7 +133,7 @@ def _unreadable(path: str, error: Exception) -> RewriteFailed:
 
 
 def why_unreadable(error: Exception) -> str:
-    """Return what is wrong with a file, and what to do; an internal error is logged."""
+    """Return the fault of a file, and the remedy; an internal error is logged."""
     if not isinstance(error, UNREADABLE_ROWS):
         return log_internal_error("reading rows", error)
     why = str(error)
@@ -141,7 +143,7 @@ def why_unreadable(error: Exception) -> str:
 
 
 def _counted(file: FileFact, stored: Iterator[_Stored]) -> Iterator[_Stored]:
-    """The same; in the end there must have been as many rows as its manifest entry says."""
+    """Yield the same rows; raises `RewriteFailed` at the end if their number is not that of the manifest entry."""
     rows = 0
     for some in stored:
         rows += some.rows.num_rows
@@ -155,14 +157,14 @@ def _counted(file: FileFact, stored: Iterator[_Stored]) -> Iterator[_Stored]:
 
 
 def _live(stored: Iterator[_Stored], deleted: BitMap | None) -> Iterator[_Stored]:
-    """The rows of one file but for those at these places in it."""
+    """Yield the rows of one file, except the rows at the deleted positions."""
     if deleted is None:
         yield from stored
         return
     places, first = np.frombuffer(deleted.to_array(), np.uint32), 0
     for some in stored:
         end = first + some.rows.num_rows
-        # whole numbers of another type would have all places copied to it each time
+        # bounds of the same type: with another integer type, numpy would copy all positions for each table
         here = places[slice(*np.searchsorted(places, np.array([first, end], np.uint32)))]
         if len(here):
             kept = np.ones(end - first, bool)
@@ -185,7 +187,7 @@ def _batches(files: Sequence[FileFact]) -> Iterator[list[FileFact]]:
 
 
 def _runs(stored: Iterable[_Stored], most_bytes: float) -> Iterator[list[_Stored]]:
-    """Those that follow each other, are of one schema and small."""
+    """Yield runs of consecutive rows that have one schema and together at most `most_bytes`."""
     run: list[_Stored] = []
     run_bytes = 0
     for some in stored:
@@ -200,12 +202,15 @@ def _runs(stored: Iterable[_Stored], most_bytes: float) -> Iterator[list[_Stored
 
 
 def _alike(one: pa.Schema, other: pa.Schema) -> bool:
-    """Whether their rows can become one table: of tables without columns pyarrow forgets how many rows they have."""
+    """Return whether their rows can become one table.
+
+    Tables without columns cannot, because pyarrow drops their number of rows.
+    """
     return len(one) > 0 and bool(one.equals(other, check_metadata=True))
 
 
 def _projected(run: Sequence[_Stored], counted: Conservation | None = None) -> pa.Table:
-    """One table; what cannot be projected is told of the file it is in."""
+    """Return the rows of a run as one table; an error names the file of the rows that cannot be projected."""
     fitted = run[0].fitted
     try:
         rows = run[0].rows if len(run) == 1 else pa.concat_tables(some.rows for some in run).combine_chunks()
@@ -221,22 +226,24 @@ def _projected(run: Sequence[_Stored], counted: Conservation | None = None) -> p
 
 
 def open_parquet(stream: Any, footer: pq.FileMetaData | None = None, texts: Sequence[str] = ()) -> pq.ParquetFile:
-    """A Parquet file, whose columns of these `texts` are read as dictionaries; raises one of `UNREADABLE_ROWS`, as
-    reading it does."""
+    """Open a Parquet file whose columns of these `texts` are read as dictionaries.
+
+    Opening and reading raise one of `UNREADABLE_ROWS`.
+    """
     parquet = _open(stream, footer, texts)
     categories = {field.name for field in parquet.schema_arrow if types.is_dictionary(field.type)}
     if categories and (found := _footer(stream)) is not None and asks_in_vain(found, categories):
-        # the Arrow schema in the file requests dictionaries of pages of which pyarrow makes none
+        # the Arrow schema in the file requests dictionaries of pages that pyarrow cannot turn into dictionaries
         parquet = _open(stream, without_arrow_schema(parquet.metadata), texts)
     groups = [parquet.metadata.row_group(i).num_rows for i in range(parquet.metadata.num_row_groups)]
     if groups and (min(groups) < 0 or sum(groups) != parquet.metadata.num_rows):
-        # pyarrow takes room for as many rows as a row group claims
+        # pyarrow allocates as many rows as a row group claims
         raise DamagedFile(f"row groups of {sum(groups)} rows in a file of {parquet.metadata.num_rows}")
     return parquet
 
 
 def _open(stream: Any, footer: pq.FileMetaData | None, texts: Sequence[str]) -> pq.ParquetFile:
-    # INT96 would become nanoseconds, which do not reach the year 2263
+    # INT96 would become nanoseconds, which end before the year 2263
     return pq.ParquetFile(
         stream,
         metadata=footer,
@@ -281,8 +288,10 @@ def _tables(
 
 
 def _batch_rows(metadata: pq.FileMetaData, limits: Limits, decoded_bytes: int) -> int:
-    """Return the rows of a batch, with at most `Limits.whole_file_bytes` if each has the longest text: one long text
-    makes `decoded_bytes` far more than the rows take."""
+    """Return the rows of a batch, with at most `Limits.whole_file_bytes` if each row had the longest text.
+
+    One long text makes `decoded_bytes` far more than the rows take.
+    """
     rows = int(metadata.num_rows)
     likely = rows * limits.batch_bytes // max(1, _raw_size_bytes(metadata))
     many = min(_MANY_ROWS, likely, rows * limits.whole_file_bytes // decoded_bytes)
@@ -290,14 +299,16 @@ def _batch_rows(metadata: pq.FileMetaData, limits: Limits, decoded_bytes: int) -
 
 
 def _without_categories(rows: pa.Table, stored: pa.Schema, texts: Collection[str]) -> pa.Table:
-    """Return the rows with dictionaries in columns of `texts` only; a file's Arrow schema can ask for others."""
+    """Return the rows with dictionaries in columns of `texts` only; a file's Arrow schema can request more of them."""
     fields = [own if own.name in texts else wanted for own, wanted in zip(rows.schema, stored, strict=True)]
     return of_schema(rows, pa.schema(fields, rows.schema.metadata))
 
 
 def _footer(stream: Any) -> Footer | None:
-    """What a footer says of columns: pyarrow ends the process for some that are damaged, when it is asked for that.
-    None for one that icesize does not read, which pyarrow may."""
+    """Return the footer in icesize's form; None for a footer that icesize does not read, although pyarrow may.
+
+    For some damaged footers, pyarrow ends the process when it returns facts about columns.
+    """
     try:
         return read_footer(StreamSource(stream))
     except (CopyRefused, OSError):
@@ -305,7 +316,7 @@ def _footer(stream: Any) -> Footer | None:
 
 
 def _decoded_bytes(stream: Any, footer: Footer, names: Sequence[str] | None, texts: Collection[str]) -> int:
-    """Return about the most Arrow memory that these columns take; those of `texts` are read as dictionaries."""
+    """Return about the most Arrow memory that these columns take; columns of `texts` are read as dictionaries."""
     source = StreamSource(stream)
 
     def value_bytes(column: Column, chunk: Chunk) -> int:
@@ -317,7 +328,7 @@ def _decoded_bytes(stream: Any, footer: Footer, names: Sequence[str] | None, tex
 
 
 def of_size(tables: Iterable[pa.Table], most_bytes: int, most_rows: int) -> Iterator[pa.Table]:
-    """The rows of all tables, at most so many at once, of at most so many Arrow bytes, and one table more."""
+    """Yield the rows of all tables in tables of `most_bytes` or `most_rows`, and at most one input table more."""
     waiting: list[pa.Table] = []
     size = rows = 0
     for table in tables:
@@ -331,8 +342,10 @@ def of_size(tables: Iterable[pa.Table], most_bytes: int, most_rows: int) -> Iter
 
 
 class Stream:
-    """Takes rows off a stream of tables with one schema but for dictionaries, whatever their sizes; holds `max_bytes`
-    and one table, as if there were no dictionaries."""
+    """Takes rows off a stream of tables of any size with one schema, apart from dictionaries.
+
+    It holds at most `max_bytes` and one table, counted as if there were no dictionaries.
+    """
 
     def __init__(self, tables: Iterable[pa.Table], max_bytes: int) -> None:
         self._tables = iter(tables)
@@ -347,14 +360,16 @@ class Stream:
         return True
 
     def peek(self) -> pa.Table:
-        """The table that comes next. Raises `RewriteFailed` at the end."""
+        """Return the next table; raises `RewriteFailed` at the end."""
         if not self._has_more():
             raise RewriteFailed("Cannot write: there are fewer rows than were counted, report this", path=None)
         return self._next
 
     def take(self, rows: int) -> pa.Table:
-        """The next `rows` rows; fewer when they would exceed `max_bytes`, or the stream ends early. Raises
-        `RewriteFailed` when it has ended."""
+        """Return the next `rows` rows; fewer if they exceed `max_bytes` or the stream ends early.
+
+        Raises `RewriteFailed` if the stream has ended.
+        """
         parts: list[pa.Table] = []
         taken = size = 0
         while not parts or (taken < rows and size < self._max_bytes and self._has_more()):

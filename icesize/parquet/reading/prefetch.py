@@ -1,4 +1,4 @@
-"""The input files of a merge where their bytes can be read at any place: local files, and remote ones fetched whole."""
+"""Random access to the input files of a merge: local files, and remote files that are fetched whole."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from icesize.planning.files import FileFact
 
 
 class Fetched:
-    """What one merge reads its input files from; the sources can be read until its context ends.
+    """Sources of the input files of one merge, readable until its context ends.
 
-    Each remote file is fetched once, whether it is copied or decoded then, by one request unless it is larger than
-    `Limits.fetched_whole_bytes`, while the one before it is put away: at most two are in memory besides those that stay
-    there. What does not stay there waits in one temporary file without a name. `threads` of the merge's own work
-    `ahead` on what is read.
+    Each remote file is fetched once, for copying and for decoding. One request fetches a file of up to
+    `Limits.fetched_whole_bytes`. During the request, the previous file is stored, so memory holds at most two files
+    besides those that stay there. Files that do not stay in memory go to one temporary file without a name. `threads`
+    of the merge's own work `ahead` on the input.
     """
 
     def __init__(self, settings: WriteSettings, threads: int = 1) -> None:
@@ -43,11 +43,11 @@ class Fetched:
         self._stack.close()
 
     def get(self, path: str) -> Source | None:
-        """An input file that was fetched."""
+        """Return an input file that was fetched."""
         return self._sources.get(path)
 
     def fetch(self, inputs: Sequence[FileFact]) -> list[Source | Refusal]:
-        """One source for each input file, or why there is none; what was fetched before is not fetched again."""
+        """Return one source for each input file, or the reason why there is none; no file is fetched twice."""
         paths = [path for file in inputs if (path := self._storage.local_path(file.path)) is not None]
         if len(paths) == len(inputs):
             return [_local(path) for path in paths]
@@ -58,7 +58,7 @@ class Fetched:
         return found
 
     def fetch_remote(self, inputs: Sequence[FileFact]) -> None:
-        """Fetch the inputs that are not local before they are read more than once."""
+        """Fetch the inputs that are not local, before they are read more than once."""
         remote = [file for file in inputs if self._storage.local_path(file.path) is None]
         if remote:
             self.fetch(remote)
@@ -80,10 +80,10 @@ class Fetched:
 
 
 class ReadInPlace(Fetched):
-    """The same for work that reads few columns of its inputs: nothing is fetched whole."""
+    """Sources for work that reads few columns of its inputs: nothing is fetched whole."""
 
     def fetch_remote(self, inputs: Sequence[FileFact]) -> None:
-        """They stay where they are: each reading asks for the ranges that it needs."""
+        """Do nothing: each read requests only the ranges that it needs."""
 
 
 def _local(path: str) -> Source | Refusal:
@@ -94,7 +94,7 @@ def _local(path: str) -> Source | Refusal:
 
 
 class _Room:
-    """Keeps files in memory while there is room, then one behind the other on the disk."""
+    """Keeps files in memory up to a limit, and appends all others to one file on disk."""
 
     def __init__(self, stack: ExitStack, memory_bytes: int) -> None:
         self._stack = stack
@@ -103,7 +103,7 @@ class _Room:
         self._lock = threading.Lock()
 
     def keep(self, data: bytes) -> Source | Refusal:
-        """In memory or on the disk."""
+        """Keep a file in memory, or on disk if it does not fit."""
         if len(data) <= self._left_bytes:
             self._left_bytes -= len(data)
             return BytesSource(data)
@@ -113,7 +113,7 @@ class _Room:
             return Refusal.SHORT_READ
 
     def put(self, pieces: Iterable[bytes], size_bytes: int) -> Source | Refusal:
-        """On the disk; raises what `pieces` raises."""
+        """Keep a file on disk; raises the errors of `pieces`."""
         with self._lock:
             if self._file is None:
                 temporary = tempfile.TemporaryFile(prefix="icesize-", dir=local_folder())  # noqa: SIM115 (the stack)

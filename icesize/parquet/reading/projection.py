@@ -1,5 +1,6 @@
-"""Rows -> the table's current schema: those of older files by field id, new ones by name, or a sentence saying which
-column does not fit.
+"""Rows -> the table's current schema: rows of older files by field id, new rows by name.
+
+An error names the column that does not fit.
 """
 
 from __future__ import annotations
@@ -32,9 +33,10 @@ from icesize.planning.files import PartitionKey
 class Projection:
     """Turns tables read from files into `settings.arrow_schema`.
 
-    Columns are found by field id: renamed, moved, widened and nested ones keep their values, added ones are NULL (or
-    the partition's value, for the source of an identity partition field that files imported from Hive do not store),
-    dropped ones are not read. Files without any field id are read through the table's name mapping.
+    Columns are found by field id, so renamed, moved, widened and nested columns keep their values. Dropped columns are
+    not read. Added columns are NULL. The exception is the source of an identity partition field, which files imported
+    from Hive do not store: it has the partition's value. Files without any field id are read through the table's name
+    mapping.
     """
 
     def __init__(self, settings: WriteSettings, partition: PartitionKey) -> None:
@@ -44,11 +46,11 @@ class Projection:
         self._last: tuple[pa.Schema, BoundProjection] | None = None
 
     def fit(self, source: pa.Schema) -> BoundProjection:
-        """What makes rows of the table out of those of files with this Arrow schema; may be called in any thread.
+        """Return the function that turns rows of files with this Arrow schema into rows of the table.
 
-        Raises `CastingError` when the files cannot be read as the table's schema.
+        May be called in any thread. Raises `CastingError` if the files cannot be read as the table's schema.
         """
-        last = self._last  # files mostly are alike
+        last = self._last  # most files have the same schema
         if last is not None and source.equals(last[0], check_metadata=True):
             return last[1]
         fields = with_ids(source, self._mapping)
@@ -59,7 +61,7 @@ class Projection:
             missing = position is None and field_id(field) not in self._constants
             if missing and (problem := rules.doubt(field, fields)):
                 raise CastingError(f"column {problem}")
-        # read in file order, so that a column's place is its rank; "a.b" is field b of column a to pyarrow, too
+        # read in file order, so that a column's position is its rank; pyarrow also reads "a.b" as field b of column a
         wanted = sorted(position for position in positions if position is not None)
         ambiguous = len(set(source.names)) < len(source) or any("." in name for name in source.names)
         if ambiguous:
@@ -86,10 +88,10 @@ class Projection:
 
 @dataclass(frozen=True)
 class BoundProjection:
-    """A projection of files that are alike, which have the schema `source`.
+    """A projection of files with the schema `source`.
 
-    `stored` is what is read of them: the columns `names`, None for all. Those of `texts` may be read as dictionaries,
-    and stay so.
+    `stored` is the schema of the columns `names`, which are read; None means all. Columns of `texts` may be read as
+    dictionaries, and stay dictionaries.
     """
 
     source: pa.Schema
@@ -107,8 +109,10 @@ class BoundProjection:
 
 @dataclass(frozen=True)
 class _FromFile:
-    """The values of the column at `place` of those that are read, which have the type `stored` unless they are read as
-    dictionaries."""
+    """The values of the column at position `place` of the columns read.
+
+    They have the type `stored`, unless they are read as dictionaries.
+    """
 
     field: pa.Field
     stored: pa.DataType
@@ -150,7 +154,7 @@ class _Constant:
 
 
 def field_id(field: pa.Field) -> int | None:
-    """Iceberg's id of a field that was read from a file."""
+    """Return Iceberg's id of a field that was read from a file."""
     text = (field.metadata or {}).get(FIELD_ID)
     return None if text is None else int(text)
 
@@ -161,12 +165,15 @@ def _by_id(wanted: pa.Field, at_hand: list[pa.Field]) -> int | None:
 
 
 def _same_name_without_id(wanted: pa.Field, at_hand: list[pa.Field]) -> str | None:
-    """Return why a field that the name mapping does not find may be one that the mapping lacks."""
+    """Return a reason if a field that the name mapping does not find may be a field that the mapping lacks."""
     return _any_without_id(wanted, [field for field in at_hand if field.name == wanted.name])
 
 
 def _any_without_id(wanted: pa.Field, at_hand: list[pa.Field]) -> str | None:
-    """Return why a field that a file with ids lacks may be one without an id: of any name, as fields are renamed."""
+    """Return a reason if a field that a file with ids lacks may be a field without an id.
+
+    That field may have any name, because fields can be renamed.
+    """
     possible = (f.name for f in at_hand if field_id(f) is None and may_become(f.type, wanted.type))
     name = next(possible, None)
     if name is None:
@@ -182,7 +189,10 @@ _BY_MAPPING = Rules(_by_id, zones_matter=False, doubt=_same_name_without_id)
 
 
 def _identity_values(settings: WriteSettings, partition: PartitionKey) -> Mapping[int | None, pa.Scalar]:
-    """The partition's value for each source column of an identity field, by field id (Iceberg's column projection)."""
+    """Return the partition's value for each source column of an identity field, by field id.
+
+    This is Iceberg's column projection.
+    """
     types_by_id = {field_id(column): column.type for column in settings.arrow_schema}
     return {
         field.source_id: _scalar(value, types_by_id[field.source_id])
@@ -200,9 +210,9 @@ def _scalar(value: object, kind: pa.DataType) -> pa.Scalar:
 
 
 def with_ids(source: pa.Schema, mapping: str | None) -> list[pa.Field]:
-    """The file's fields; where none has an id, with those of the table's name mapping.
+    """Return the file's fields; if no field has an id, with the ids of the table's name mapping.
 
-    Raises `CastingError` when there is none.
+    Raises `CastingError` if there is no name mapping either.
     """
     fields = list(source)
     if _has_ids(fields):
@@ -217,7 +227,7 @@ def _has_ids(fields: Iterable[pa.Field]) -> bool:
 
 
 def _children(kind: pa.DataType) -> list[pa.Field]:
-    """Return the fields of a nested type, those of entries for a map."""
+    """Return the fields of a nested type; for a map, the field of its entries."""
     return [kind.field(i) for i in range(kind.num_fields)]
 
 
@@ -237,7 +247,7 @@ def _mapped_field(field: pa.Field, entry: MappedField | None) -> pa.Field:
         key = _mapped_field(kind.key_field, named.get("key"))
         kind = pa.map_(key, _mapped_field(kind.item_field, named.get("value")))
     elif is_list(kind):
-        # whichever kind of list: rows have that of the file, the table's columns have one
+        # for every kind of list: rows keep the kind of the file, while the table's columns have only one kind
         kind = pa.large_list(_mapped_field(kind.value_field, next(iter(below), None)))
     ids = {} if entry.field_id is None else {FIELD_ID: str(entry.field_id)}
     return field.with_type(kind).with_metadata(ids)
@@ -246,14 +256,14 @@ def _mapped_field(field: pa.Field, entry: MappedField | None) -> pa.Field:
 class ColumnAligner:
     """Casts batches to `settings.arrow_schema`, matching columns and nested fields by their exact names.
 
-    A missing optional column is NULL. Raises `SchemaMismatch`, naming the column, for an extra column, a missing
-    required one, null in a required one, a type of another kind or a value out of range.
+    A missing optional column is NULL. Raises `SchemaMismatch`, naming the column, for an extra column and a missing
+    required column. The same applies to null in a required column, a type of another kind and a value out of range.
     """
 
     def __init__(self, settings: WriteSettings) -> None:
         self._target = settings.arrow_schema
         self._source: pa.Schema | None = None
-        self._steps: list[tuple[int, Convert] | None] = []  # None for a column that is missing
+        self._steps: list[tuple[int, Convert] | None] = []  # None for a missing column
 
     def __call__(self, rows: pa.Table | pa.RecordBatch) -> pa.Table:
         if self._source is None or not rows.schema.equals(self._source):

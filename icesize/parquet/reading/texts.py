@@ -1,8 +1,8 @@
-"""Texts of few values as Arrow dictionaries: the rows are numbers then, and no value is moved more than once.
+"""Text columns of few distinct values as Arrow dictionaries: rows are numbers, and each value moves at most once.
 
-Measured on TPC-H's lineitem as Spark writes it: pyarrow reads its four short texts as dictionaries in a fourth of the
-time, in 0.6 of it when they are plain values afterwards; decoding all columns of 200 such files into one takes about
-0.9 of the CPU time, and 0.88 of the memory. Texts within structs and lists are read as they are.
+Measured on TPC-H's lineitem as Spark writes it: pyarrow reads its four short text columns as dictionaries in 0.25 of
+the time, or in 0.6 of it if they become plain values afterwards. Decoding all columns of 200 such files into one takes
+about 0.9 of the CPU time, and 0.88 of the memory. Texts within structs and lists are read as plain values.
 """
 
 from __future__ import annotations
@@ -36,8 +36,10 @@ _SHORT_BYTES = 2**20
 
 
 def texts_of_few(footer: Footer, among: Collection[str]) -> list[str]:
-    """Those of these columns whose values are all in dictionaries, as far as sizes tell: where many are behind one,
-    pyarrow would look each of them up."""
+    """Return the columns of `among` whose values are all in dictionaries, judged from sizes.
+
+    If many values follow a dictionary page as plain values, pyarrow would look up each of them.
+    """
     chunks = (
         (c.top, chunk) for group in footer.row_groups for c, chunk in zip(footer.columns, group.chunks, strict=True)
     )
@@ -58,10 +60,10 @@ def _all_in_dictionary(chunk: Chunk) -> bool:
 
 
 def most_value_bytes(source: Readable, chunk: Chunk, column: Column) -> int:
-    """Return an upper limit of the bytes of a chunk's values as plain Arrow values, without their places.
+    """Return an upper limit of the bytes of a chunk's values as plain Arrow values, without their offsets.
 
-    Pages of few or similar values hold far fewer bytes than these values. The footer states the size, or every value
-    counts as the longest of the dictionary.
+    Pages of few or similar values hold far fewer bytes than these values. The footer states the size; otherwise, every
+    value counts as the longest of the dictionary.
     """
     if column.element.type != BYTE_ARRAY:
         return max(chunk.raw_size_bytes, (column.element.length or 0) * chunk.values)
@@ -87,18 +89,21 @@ def _longest_entry(source: Readable, chunk: Chunk) -> int:
     try:
         page = dictionary_page(source, chunk)
         return 0 if page is None else longest_entry(page, chunk.codec)
-    except CopyRefused:  # reading the values meets the damage again
+    except CopyRefused:  # reading the values finds the damage again
         return _UNKNOWN_BYTES
 
 
 def are_text(*kinds: pa.DataType) -> bool:
-    """Whether these types hold the same texts, or the same bytes, without being looked at."""
+    """Return whether these types all hold texts, or all hold bytes, so that values need no conversion."""
     text, data = (types.is_string, types.is_large_string), (types.is_binary, types.is_large_binary)
     return any(all(any(is_one(kind) for is_one in alike) for kind in kinds) for alike in (text, data))
 
 
 def check_indices(column: pa.ChunkedArray) -> None:
-    """pyarrow gives indices of damaged pages as they are, and reads beyond the dictionary when it uses them."""
+    """Raise `ArrowInvalid` for an index beyond its dictionary.
+
+    pyarrow returns indices of damaged pages unchanged, and reads beyond the dictionary when it uses them.
+    """
     for array in column.chunks:
         found = pc.min_max(array.indices).as_py()
         if found["min"] is not None and not 0 <= found["min"] <= found["max"] < len(array.dictionary):
@@ -106,12 +111,15 @@ def check_indices(column: pa.ChunkedArray) -> None:
 
 
 def plain_bytes(rows: pa.Table) -> int:
-    """Arrow memory of the rows when no column is a dictionary; short columns count as if all texts were the longest."""
+    """Return the Arrow memory of the rows if no column were a dictionary.
+
+    In a short column, every text counts as the longest one.
+    """
     return sum(_plain_bytes(column) if _holds_text(column.type) else column.nbytes for column in rows.columns)
 
 
 def _holds_text(kind: pa.DataType) -> bool:
-    # files can ask for dictionaries of other types, too
+    # a file's Arrow schema can request dictionaries of other types, too
     return types.is_dictionary(kind) and are_text(kind.value_type)
 
 
@@ -126,7 +134,7 @@ def _text_bytes(array: pa.DictionaryArray) -> int:
 
 
 def bounded(rows: pa.Table, most_bytes: int) -> Iterator[pa.Table]:
-    """The rows in pieces that need no more when no column is a dictionary, or are of one row."""
+    """Yield the rows in pieces of at most `most_bytes` as plain values, or of one row."""
     if rows.num_rows <= 1 or plain_bytes(rows) <= most_bytes:
         yield rows
         return
@@ -136,15 +144,17 @@ def bounded(rows: pa.Table, most_bytes: int) -> Iterator[pa.Table]:
 
 
 def as_read(schema: pa.Schema, columns: Sequence[pa.ChunkedArray]) -> pa.Schema:
-    """The schema, with dictionaries for those of its columns that are."""
-    # types of arrays lack the field ids within them
+    """Return the schema, with dictionary types for the columns that are dictionaries."""
+    # taken from the schema, because types of arrays lack the field ids within them
     read = [f.with_type(c.type) if types.is_dictionary(c.type) else f for f, c in zip(schema, columns, strict=True)]
     return pa.schema(read, schema.metadata)
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type without dictionaries at any level; those of pandas' categories have room for 128 values, so
-    those of two files do not fit into one."""
+    """Return the type without dictionaries at any level.
+
+    Dictionaries of pandas' categories have indices for 128 values only, so two files' dictionaries do not fit into one.
+    """
     if types.is_dictionary(kind):
         return plain_type(kind.value_type)
     if types.is_struct(kind):
@@ -163,7 +173,7 @@ def _plain_field(field: pa.Field) -> pa.Field:
 
 
 def asks_in_vain(footer: Footer, dictionaries: Collection[str]) -> bool:
-    """Return whether pyarrow makes no dictionaries of some pages of these columns."""
+    """Return whether pyarrow cannot make dictionaries of some pages of these columns."""
     return any(
         column.top in dictionaries and not _encodings(chunk) <= _READ_AS_DICTIONARIES
         for group in footer.row_groups
@@ -172,7 +182,7 @@ def asks_in_vain(footer: Footer, dictionaries: Collection[str]) -> bool:
 
 
 def without_arrow_schema(footer: pq.FileMetaData) -> pq.FileMetaData:
-    """Return the footer without its keys, of which one holds the Arrow schema: columns have the types of Parquet."""
+    """Return the footer without its keys, one of which holds the Arrow schema: columns have the types of Parquet."""
     alone = pa.BufferOutputStream()
     footer.write_metadata_file(alone)
     data = alone.getvalue().to_pybytes()
@@ -189,7 +199,7 @@ def plain_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def of_schema(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The same rows, with dictionaries where the schema has them."""
+    """Return the same rows, with dictionaries for the columns that have them in the schema."""
     if rows.schema.equals(schema):
         return rows
     columns = [_as(column, kind) for column, kind in zip(rows.columns, schema.types, strict=True)]
@@ -203,22 +213,27 @@ def _as(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
 
 
 def with_short_dictionaries(rows: pa.Table, most_bytes: int) -> pa.Table:
-    """The same rows; longer dictionaries are plain values: pyarrow writes a dictionary whatever limit it is given."""
+    """Return the same rows, with longer dictionaries as plain values.
+
+    pyarrow writes a dictionary of any size, whatever limit it is given.
+    """
     short = [longest_dictionary(rows.select([i])) <= most_bytes for i in range(rows.num_columns)]
     fields = [f if kept else f.with_type(f.type.value_type) for f, kept in zip(rows.schema, short, strict=True)]
     return of_schema(rows, pa.schema(fields, rows.schema.metadata))
 
 
 def with_used_values(rows: pa.Table) -> pa.Table:
-    """The same rows; dictionaries have no value that no row has: pyarrow may take it into the bounds where there are
-    nulls, and calls them exact."""
+    """Return the same rows, with dictionaries that hold only values of rows.
+
+    If there are nulls, pyarrow may include unused values in the bounds, and marks these bounds as exact.
+    """
     columns = [_used(column) if types.is_dictionary(column.type) else column for column in rows.columns]
     return pa.Table.from_arrays(columns, schema=rows.schema)
 
 
 def _used(column: pa.ChunkedArray) -> pa.ChunkedArray:
     longest = {len(array.dictionary) for array in column.chunks}
-    # those of few values have mostly all of them in the first rows
+    # a column of few values usually has all of them in its first rows
     for indices in (column.chunks[:1], column.chunks):
         found = pa.chunked_array([array.indices for array in indices], column.type.index_type).unique()
         if longest <= {len(found.drop_null())}:
@@ -227,13 +242,13 @@ def _used(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def longest_dictionary(rows: pa.Table) -> int:
-    """Arrow memory of the largest dictionary, 0 when there is none."""
+    """Return the Arrow memory of the largest dictionary, 0 without any."""
     columns = (column for column in rows.columns if types.is_dictionary(column.type))
     return max((array.dictionary.nbytes for column in columns for array in column.chunks), default=0)
 
 
 def joined(tables: Sequence[pa.Table]) -> pa.Table:
-    """One table; what is a dictionary in any of them is one in it, the same for all rows."""
+    """Return one table; a column that is a dictionary in any table has one dictionary for all rows."""
     schema = tables[0].schema
     for table in tables[1:]:
         if not table.schema.equals(schema):

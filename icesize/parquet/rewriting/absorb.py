@@ -1,4 +1,4 @@
-"""New rows and the rows of older small files, written together: each once, into the same files."""
+"""New rows and the rows of older small files, written once, into the same files."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from icesize.planning.plan import FileGroup
 class Absorption:
     """Older files whose rows are written together with new ones.
 
-    `by_writer` says which Spark task or thread takes which files along: the one that writes their partition, whatever
-    rows it sees.
+    `by_writer` maps a Spark task or thread to the files that it absorbs: files of the partitions that it writes,
+    whatever new rows it receives.
     """
 
     by_writer: Mapping[int, tuple[FileGroup, ...]] = field(default_factory=dict)
 
     @property
     def most_bytes(self) -> int:
-        """Bytes of the older files of the writer that takes most along."""
+        """Bytes of the older files of the writer that absorbs the most."""
         return max((sum(group.size_bytes for group in groups) for groups in self.by_writer.values()), default=0)
 
 
@@ -47,12 +47,13 @@ def write_with(
     settings: WriteSettings,
     names: FileNames,
 ) -> Written:
-    """Write all batches, after the rows of the files that this writer takes along.
+    """Write all batches, after the rows of the files that this writer absorbs.
 
-    Where one file of a partition cannot be read, those of that partition stay as they are, and `failed` tells why.
-    Raises `SchemaMismatch` when new rows do not fit the table, `RewriteFailed` or `OSError` when storage fails, and
-    `RewriteFailed` with the attribute `column` when older rows would come out changed; on any error what was written is
-    removed, best effort.
+    If one file of a partition cannot be read, the files of that partition stay unchanged, and `failed` has the reason.
+
+    Raises `SchemaMismatch` if new rows do not fit the table, and `RewriteFailed` or `OSError` if storage fails. Raises
+    `RewriteFailed` with the attribute `column` if older rows would change. On any error, what was written is removed,
+    best effort.
     """
     taken, failed = list(absorption.by_writer.get(writer, ())), list[str]()
     while True:
@@ -61,7 +62,7 @@ def write_with(
             deleted = [_deleted(group, settings) for group in taken]
             files = write_rows(batches, settings, names, _rows_of(taken, deleted, counted), counted)
         except _DamagedError as damaged:
-            # begun anew without that partition: some of its rows may be in a file by then
+            # all rows are written again without that partition, because files may already hold some of its rows
             taken.remove(damaged.group)
             failed.append(str(damaged))
         else:

@@ -41,7 +41,7 @@ Place = tuple[int, ...]
 
 
 class TooLarge(Exception):
-    """Rows need more parts than they may have; nothing was left."""
+    """Rows need more parts than allowed; everything written was removed."""
 
 
 def cluster(
@@ -55,17 +55,18 @@ def cluster(
 ) -> Merged:
     """Write the live rows of all input files, in `order`, into at most `group.outputs` files of about equal size.
 
-    They are fewer where ordered rows need so little that more would be below the small file limit. Rows that fit into
-    `Limits.sorted_bytes` are held in memory. Else the keys are read first, to cut the order into parts that fit; then
-    all rows wait on the local disk (`Spill`), a part at a time is ordered, and files do not end where parts do. Each
-    file carries the largest data sequence number of the input files. `moved` hears of rows that are on the disk, and
-    of rows that are written.
+    There are fewer files if ordered rows need so few bytes that more files would be below the small file limit.
 
-    Memory measured above that of the process before: 430 MiB for 185 MiB of Arrow rows, 600 MiB for 252 MiB, 580 MiB
-    for 800 MiB in 5 parts, 640 MiB for 3.1 GiB in 17.
+    Rows that fit into `Limits.sorted_bytes` are held in memory. Otherwise the keys are read first, to cut the order
+    into parts that fit. Then all rows wait on the local disk (`Spill`), and one part at a time is ordered. Files may
+    continue across parts. Each file carries the largest data sequence number of the input files and of the applied
+    equality deletes. `moved` is called with the number of rows that are spilled to disk, and of rows that are written.
 
-    Raises `TooLarge` for more than `most_parts` (None: any number), and `RewriteFailed` as
-    `icesize.parquet.rewriting.merge.merge` does, everything written removed.
+    Memory measured above that of the process before: 430 MiB for 185 MiB of Arrow rows; 600 MiB for 252 MiB; 580 MiB
+    for 800 MiB in 5 parts; 640 MiB for 3.1 GiB in 17 parts.
+
+    Raises `TooLarge` for more than `most_parts` parts (None: any number), and the `RewriteFailed` errors of
+    `icesize.parquet.rewriting.merge.merge`, after everything written is removed.
     """
     with begun("cluster", group, settings, names, TooLarge) as job:
         deleted = job.deleted
@@ -94,11 +95,12 @@ def cluster_in_threads(
     *,
     progress: Callable[[int], None] = lambda size_bytes: None,
 ) -> Results:
-    """`cluster` each group, in threads of this process and under file names with its own prefix: the result of each, by
-    its number. A damaged input fails its own group only. `progress` hears of bytes that are done, those of a large
-    group bit by bit, from several threads.
+    """Run `cluster` for each group in threads of this process, and return the results by group number.
 
-    Up to `MOST_SHARES` threads have together the memory that one alone would have.
+    Each group's file names have its own prefix. A damaged input fails its own group only. `progress` is called with
+    finished bytes, for a large group several times, from several threads.
+
+    Up to `MOST_SHARES` threads share the memory that one alone would have.
     """
     limits, shares = settings.limits, max(1, min(workers(), len(groups), MOST_SHARES))
     names = ("sorted_bytes", "sorted_rows", "scattered_bytes")
@@ -129,7 +131,7 @@ def _keys(order: RowOrder, rows: list[pa.Table]) -> pa.Table:
 
 @dataclass(frozen=True, eq=False)
 class _Part:
-    """Rows in hand, in no order themselves, and what there is to know of those that `later` parts have."""
+    """Unordered rows in memory, and facts about the rows of `later` parts."""
 
     ranking: Ranking
     rows: list[pa.Table]
@@ -138,7 +140,7 @@ class _Part:
 
 @dataclass(frozen=True, eq=False)
 class _Reading:
-    """Reads the input files of one group; what it gives is `counted`."""
+    """Reads the input files of one group; the rows that it yields are `counted`."""
 
     job: Job
     order: RowOrder
@@ -159,7 +161,7 @@ class _Reading:
         return read_inputs(self.job.group, settings, fetched, deleted=self.job.deleted.positions, counted=counted)
 
     def parts(self, most_parts: int | None) -> Iterator[_Part]:
-        """All rows: those of a part come before those of the next one. Raises `TooLarge`."""
+        """Yield all rows in parts; the rows of a part precede those of the next one. Raises `TooLarge`."""
         if not self._rows:
             return
         rows, fillings = self._at_once()
@@ -170,7 +172,7 @@ class _Reading:
         parts = math.ceil(fillings / PART_SHARE)
         if most_parts is not None and parts > most_parts:
             raise TooLarge(f"their rows are ordered in {parts} parts")
-        self.job.fetched.fetch_remote(self.job.group.inputs)  # once, not for the keys and for the rows
+        self.job.fetched.fetch_remote(self.job.group.inputs)  # fetched once, for both the keys and the rows
         ranking, cuts = self._cuts(parts)
         with closing(_Divided(self.order, self._settings, ranking)) as divided:
             divided.put((), self._telling(self._read(self._settings, self.job.fetched, self.counted)), cuts.part_of)
@@ -182,7 +184,10 @@ class _Reading:
             self.moved(table.num_rows)
 
     def _at_once(self) -> tuple[list[pa.Table], float]:
-        """All rows if they fit, and how often they fill the memory, judged as soon as an eighth of it is filled."""
+        """Return all rows if they fit, and their size in multiples of the memory.
+
+        The size is estimated as soon as an eighth of the memory is filled.
+        """
         total, held_bytes, held_rows = self._rows, 0, 0
         limits = self._settings.limits
         fillings = total / limits.sorted_rows
@@ -204,7 +209,7 @@ class _Reading:
 
 
 class _Divided:
-    """Rows by their part, on the local disk until their part's turn."""
+    """Rows by their part, on the local disk until their part is processed."""
 
     def __init__(self, order: RowOrder, settings: WriteSettings, ranking: Ranking) -> None:
         self._order, self._settings, self._ranking = order, settings, ranking
@@ -216,14 +221,14 @@ class _Divided:
         self._spill.close()
 
     def put(self, place: Place, tables: Iterable[pa.Table], part_of: Callable[[pa.Table], Rows]) -> None:
-        """Keep rows below a place, each in the part that `part_of` has for its keys."""
+        """Store rows under a place, each in the part that `part_of` returns for its keys."""
         for rows in of_size(tables, self._limits.scattered_bytes, self._limits.sorted_rows):
             nan = nan_columns(self._settings, rows)
             for part, some in by_part(rows, part_of(self._order.keys(rows))):
                 self._spill.put((*place, part), [some], nan and nan_columns(self._settings, some))
 
     def parts(self) -> Iterator[_Part]:
-        """All rows, which do not wait any longer."""
+        """Yield all rows in parts, and remove them from the disk."""
         while self._spill:
             place = min(self._spill)
             held, alike = self._spill.held(place), place in self._alike
@@ -244,7 +249,7 @@ class _Divided:
         return max(held.arrow_bytes / limits.sorted_bytes, held.rows / limits.sorted_rows) > 1
 
     def _divide(self, place: Place, rows: int) -> None:
-        """Into the rows before some row from the middle, those that are its equals, and those behind it."""
+        """Divide a part into the rows before its middle row, the rows equal to it, and the rows after it."""
         keys = _sample(map(self._order.keys, self._spill.read(place)), rows)
         middle = self._ranking.arrange(keys).order[keys.num_rows // 2]
         bound = self._ranking.compared(keys.take([middle]))
@@ -252,18 +257,21 @@ class _Divided:
         self.put(place, self._spill.take(place), lambda keys: _around(bound, self._ranking.compared(keys)))
 
     def _copied(self, tables: Iterable[pa.Table]) -> list[pa.Table]:
-        """Rows whose columns have memory of their own, as others lie in one message: `SortedFiles` frees them so."""
+        """Return rows whose columns have memory of their own, which `SortedFiles` can free column by column.
+
+        The columns of spilled rows share the memory of one message.
+        """
         limits = self._limits
         return [rows.combine_chunks() for rows in of_size(tables, limits.blob_bytes, limits.sorted_rows)]
 
     def _pieces(self, tables: Iterable[pa.Table]) -> Iterator[list[pa.Table]]:
-        """Rows that have no order among them, half as many at a time: they exist twice while they are put together."""
+        """Yield rows that are all equal, at most half the memory at a time, because concatenation holds them twice."""
         for rows in of_size(tables, self._limits.sorted_bytes // 2, self._limits.sorted_rows):
             yield [rows]
 
 
 def _around(bound: pa.Table, keys: pa.Table) -> Rows:
-    """0 for keys before the only one in `bound`, 1 for its equals, 2 for those behind it."""
+    """Return 0 for keys before the only key in `bound`, 1 for keys equal to it, 2 for keys after it."""
     both = pa.concat_tables([bound, keys])
     words = [word for column in both.columns for word in words_of(whole(column))]
     places = np.arange(1, both.num_rows)
@@ -271,7 +279,7 @@ def _around(bound: pa.Table, keys: pa.Table) -> Rows:
 
 
 def _sample(keys: Iterable[pa.Table], rows: int) -> pa.Table:
-    """Some of so many keys, at equal distances."""
+    """Return a sample of the keys, at equal distances; `rows` is the number of all keys."""
     step = max(1, math.ceil(rows / SAMPLE_ROWS))
     sample, skip = [], 0
     for table in keys:

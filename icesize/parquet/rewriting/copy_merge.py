@@ -1,4 +1,4 @@
-"""Merging by moving compressed bytes, wherever that is possible and pays."""
+"""Merging by moving compressed bytes, if that is possible and faster."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Find = Callable[[Sequence[FileFact]], Sequence[Source | Refusal]]
 
 @dataclass(slots=True)
 class _Input:
-    """One input file: its row groups and which way each goes, or why it is decoded."""
+    """One input file: its row groups and the strategy for each, or the reason why it is decoded."""
 
     fact: FileFact
     copied: Sequence[tuple[Part, CopyStrategy]] | Refusal
@@ -47,7 +47,7 @@ class _Input:
 
 @dataclass(frozen=True, slots=True)
 class _Unit:
-    """What one output takes as a whole: a row group that is copied, or an input file that is decoded (`part` None)."""
+    """An indivisible part of an output: a row group that is copied, or an input file that is decoded (`part` None)."""
 
     input_file: _Input
     part: Part | None
@@ -58,12 +58,13 @@ class _Unit:
 def copy_merge(
     group: MergeTask, new_files: NewFiles, fetched: Fetched, deleted: Mapping[str, BitMap] = MappingProxyType({})
 ) -> MergeResult[CopiedFile]:
-    """Write the rows of all input files, but for the `deleted` ones, into `group.outputs` files of about equal size,
-    copying what can be copied.
+    """Write the rows of all input files, except the `deleted` ones, into `group.outputs` files of about equal size.
 
-    Rows keep their order within a row group; decoded ones come last in each output. Raises `CopyRefused` with the code
-    of what stands against it, nothing being left, when decoding everything is the better or only way; `RewriteFailed`
-    for an input file that cannot be decoded either.
+    Everything that can be copied is copied. Rows keep their order within a row group; decoded rows come last in each
+    output.
+
+    Raises `CopyRefused` with the code of the obstacle if decoding everything is the better or only way; everything
+    written is then removed. Raises `RewriteFailed` for an input file that cannot be decoded either.
     """
     plan = plan_copy(group.inputs, group.outputs, new_files.settings, fetched.fetch, deleted=deleted)
     files: list[CopiedFile] = []
@@ -90,12 +91,13 @@ def plan_copy(
     share: float = 1.0,
     deleted: Mapping[str, BitMap] = MappingProxyType({}),
 ) -> CopyPlan:
-    """What each output takes, from footers and from the dictionaries of the pages that would be joined: all that
-    decides how bytes move, but for damage that only shows when pages are read. A forecast asks it of some files of a
-    merge, which have this `share` of its bytes. Row groups of which rows are `deleted` are encoded again, column by
-    column.
+    """Plan the contents of each output, from footers and from the dictionaries of the pages that would be joined.
 
-    Raises `CopyRefused` with the code of what stands against it, when decoding everything is the better or only way.
+    These decide how bytes move, except for damage that shows only when pages are read. A forecast calls this function
+    with some files of a merge, which have this `share` of its bytes. Row groups with `deleted` rows are encoded again,
+    column by column.
+
+    Raises `CopyRefused` with the code of the obstacle if decoding everything is the better or only way.
     """
     least = round(share * settings.limits.least_copied_bytes)
     inputs = _decide(facts, settings, find, least, deleted)
@@ -106,7 +108,7 @@ def plan_copy(
 def _decide(
     facts: Sequence[FileFact], settings: WriteSettings, find: Find, least_bytes: int, deleted: Mapping[str, BitMap]
 ) -> list[_Input]:
-    """Read the footers of the input files that may be worth it, and decide what is copied of each."""
+    """Read the footers of the input files that may be worth copying, and decide what is copied of each."""
     likely = likely_copied(facts, settings)
     if sum(fact.size_bytes for fact in likely) < least_bytes:
         raise CopyRefused(Refusal.TINY)
@@ -135,7 +137,7 @@ def _copied(file: Candidate | Refusal) -> list[tuple[Part, CopyStrategy]] | Refu
 
 
 def _without(copied: Sequence[tuple[Part, CopyStrategy]], deleted: BitMap) -> list[tuple[Part, CopyStrategy]]:
-    """The row groups of one file without deleted rows; those of which none is left are left out."""
+    """Return the row groups of one file without deleted rows; row groups without live rows are omitted."""
     found, first = list[tuple[Part, CopyStrategy]](), 0
     for part, strategy in copied:
         end = first + part.group.rows
@@ -149,7 +151,7 @@ def _without(copied: Sequence[tuple[Part, CopyStrategy]], deleted: BitMap) -> li
 
 
 def _check_worth(inputs: Sequence[_Input], least_bytes: int) -> None:
-    """Raise the most frequent refusal, by bytes, when too little is left to copy."""
+    """Raise `CopyRefused` with the most frequent refusal, by bytes, if too little is left to copy."""
     bytes_left, codes = 0, Counter[Refusal]()
     for input_file in inputs:
         if isinstance(input_file.copied, Refusal):
@@ -162,7 +164,7 @@ def _check_worth(inputs: Sequence[_Input], least_bytes: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class CopyPlan:
-    """What is copied into each output, and the files that are decoded, with why."""
+    """The contents of each output, and the decoded files with the reasons."""
 
     outputs: list[Contents]
     refused: list[tuple[FileFact, Refusal]]
@@ -174,21 +176,23 @@ class CopyPlan:
 
     @property
     def bytes_decoded(self) -> int:
-        """Of files, and of columns that are encoded again in row groups whose other columns are copied."""
+        """Bytes of decoded files, and of columns encoded again in row groups whose other columns are copied."""
         reencoded = sum(run.plan.reencoded_bytes for run in self.runs)
         return sum(fact.size_bytes for fact, _ in self.refused) + reencoded
 
     @property
     def decode_reasons(self) -> Counter[str]:
-        """Files by why they are decoded; those of which rows are deleted are so in part."""
+        """Number of decoded files by reason, including files that are decoded in part because of deleted rows."""
         changed = {part.footer for run in self.runs for part in run.parts if part.deleted}
         codes = Counter(code.value for _, code in self.refused)
         return +(codes + Counter({Refusal.DELETED_ROWS.value: len(changed)}))
 
 
 def _planned(inputs: Sequence[_Input], outputs: int, settings: WriteSettings, least_bytes: int) -> list[Contents]:
-    """What each output takes. Input files whose pages do not fit those of others are decoded, and all is divided
-    anew."""
+    """Return the contents of each output.
+
+    An input file whose pages do not fit those of the other files is decoded. Then everything is divided again.
+    """
     while True:
         _check_worth(inputs, least_bytes)
         if not any(isinstance(each.copied, Refusal) or each.copied for each in inputs):
@@ -226,7 +230,7 @@ def _plan_output(units: Sequence[_Unit], settings: WriteSettings, refused: list[
 
 
 def _stays_whole(part: Part) -> bool:
-    """Return whether a row group of which nothing is joined is copied whole."""
+    """Return whether a row group that is joined with no other is copied whole."""
     return not part.footer.strict and not part.deleted and not rare_encodings(part.footer, [part.group])
 
 
@@ -240,7 +244,7 @@ def _decoded(
 
 
 def _schema_of(contents: Contents) -> tuple[Element, ...]:
-    """The schema of what is copied; empty when nothing is."""
+    """Return the schema of the copied row groups; empty without any."""
     return contents.footers[0].schema if contents.whole or contents.runs else ()
 
 
@@ -254,9 +258,9 @@ def _origins(units: Sequence[_Unit]) -> tuple[CopiedFrom, ...]:
 
 
 def _divide(inputs: Sequence[_Input], outputs: int, settings: WriteSettings) -> list[list[_Unit]]:
-    """What each output takes, in the order of input files, cut where the bytes come nearest to equal parts.
+    """Divide the inputs, in their order, into outputs with about equal numbers of bytes.
 
-    Raises `CopyRefused` where the units are so coarse that an output would be a small file again, or far too large.
+    Raises `CopyRefused` if the units are so coarse that an output would be a small file again, or far too large.
     """
     units = [unit for input_file in inputs for unit in _units(input_file)]
     total = sum(unit.size_bytes for unit in units)

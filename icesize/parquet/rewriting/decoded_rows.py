@@ -1,4 +1,4 @@
-"""Rows of input files that cannot be copied, encoded so that they can be copied into a file with the others."""
+"""Rows of input files that cannot be copied, encoded as row groups that can be copied into the output."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from icesize.planning.plan import FileGroup
 
 @dataclass(frozen=True, slots=True)
 class EncodedRows:
-    """Rows as a Parquet file in memory with one row group; `nulls` and `nans` of its flat float columns."""
+    """Rows as a Parquet file in memory with one row group; `nulls` and `nans` are counts of its flat float columns."""
 
     source: BytesSource
     footer: Footer
@@ -37,7 +37,7 @@ class EncodedRows:
 
 
 def empty_like(settings: WriteSettings, copied: Sequence[Element]) -> EncodedRows:
-    """What `encoded_rows` would yield for no rows: shows whether its schema is that of the copied files."""
+    """Return the result of `encoded_rows` for no rows, which shows whether its schema is that of the copied files."""
     settings, schema = _like(copied, settings)
     return _encode(settings.arrow_schema.empty_table(), schema, settings)
 
@@ -50,11 +50,10 @@ def encoded_rows(
     deleted: Mapping[str, BitMap],
     counted: Conservation,
 ) -> Iterator[EncodedRows]:
-    """The rows of all input files, but for the `deleted` ones, in runs of one row group each, which are not held
-    together.
+    """Yield the rows of all input files, except the `deleted` ones, in runs of one row group each.
 
-    `copied` is the schema of the files that they join; what is read is `counted`. Raises `RewriteFailed` for an input
-    file that cannot be read.
+    Memory holds one run at a time. `copied` is the schema of the files that the rows are joined with. The rows read are
+    `counted`. Raises `RewriteFailed` for an input file that cannot be read.
     """
     settings, schema = _like(copied, settings)
     inputs = read_inputs(group, settings, fetched, dictionaries=True, deleted=deleted, counted=counted)
@@ -66,16 +65,16 @@ def encoded_rows(
         left -= rows.num_rows
         rows = with_used_values(with_short_dictionaries(rows, settings.parquet.dictionary_bytes))
         yield _encode(rows, schema, settings)
-    for _ in tables.rest():  # a file with more rows than its manifest says is noticed at its end
+    for _ in tables.rest():  # reads to the end, where a file with more rows than its manifest records is noticed
         continue
 
 
 def _like(copied: Sequence[Element], settings: WriteSettings) -> tuple[WriteSettings, pa.Schema]:
-    """Return settings and an Arrow schema with the names of the copied columns, required where the copied ones are.
+    """Return settings and an Arrow schema with the names of the copied columns, required if the copied columns are.
 
-    Columns may have been renamed since the copied files were written. Readers go by field ids; bloom filters are
-    requested by name, so tables that have them keep theirs and nothing is copied. Spark writes columns required when
-    its rows cannot be null.
+    Columns may have been renamed since the copied files were written. Readers match columns by field ids. Bloom filters
+    are requested by name, however, so a table with bloom filters keeps its names, and nothing is copied. Spark writes a
+    column as required if its rows cannot be null.
     """
     columns, fields = [copied[at.start] for at in top_level(copied)], settings.schema.fields
     if len(columns) != len(fields):
@@ -93,7 +92,7 @@ def _like(copied: Sequence[Element], settings: WriteSettings) -> tuple[WriteSett
 def _encode(rows: pa.Table, schema: pa.Schema, settings: WriteSettings) -> EncodedRows:
     nan = nan_columns(settings, rows)
     floats = [leaf for leaf in leaves(settings) if leaf.is_float and leaf.flat and leaf.counts]
-    # a null where the others have none shows in the schema, which is compared before anything is copied
+    # a null in a required column makes it optional, which the schema check finds before anything is copied
     schema = pa.schema([f.with_nullable(f.nullable or c.null_count > 0) for f, c in zip(schema, rows, strict=True)])
     schema = as_read(schema, rows.columns)
     encoding = Encoding(dictionary_columns(settings, rows), nan)

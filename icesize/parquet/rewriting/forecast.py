@@ -1,4 +1,4 @@
-"""How the bytes of planned merges are expected to move, from a bounded number of footers."""
+"""A forecast of how planned merges move bytes, from a bounded number of footers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ COPY_COST = 1 / 8
 
 
 class _Stored:
-    """A data file of which the footer and some dictionaries are read, each of them once."""
+    """A data file whose footer and dictionaries are read, each of them once."""
 
     def __init__(self, stream: Any, size_bytes: int) -> None:
         self._stream = stream
@@ -53,7 +53,7 @@ class _Stored:
 
 @dataclass(frozen=True)
 class _Scan:
-    """What a scan of some files of a group has told: their bytes and how they move."""
+    """The result of a scan of some files of a group: their bytes, and how they move."""
 
     files: int
     bytes_seen: int
@@ -63,11 +63,12 @@ class _Scan:
 
 
 def forecast(groups: Sequence[MergeTask], settings: WriteSettings) -> Forecast:
-    """What merging `groups` would copy and decode; files that were not looked at are taken to be like those that were.
+    """Return the bytes that merging `groups` would copy and decode.
 
-    It is decided as the merge itself decides (`plan_copy`), by footers and dictionaries, so a merge of files that were
-    all looked at does what was said unless pages turn out to be damaged. Dictionaries are a small read for each column
-    of the files whose pages would be joined. A file that cannot be read counts as decoded.
+    Files that were not scanned are assumed to be like the scanned ones. The merge itself decides with the same function
+    (`plan_copy`), from footers and dictionaries. So a merge whose files were all scanned does as forecast, unless pages
+    turn out to be damaged. Dictionaries are a small read for each column of the files whose pages would be joined. A
+    file that cannot be read counts as decoded.
     """
     size = sum(group.size_bytes for group in groups)
     if (reason := forbidden(settings)) is not None:
@@ -80,7 +81,7 @@ def forecast(groups: Sequence[MergeTask], settings: WriteSettings) -> Forecast:
     share = sum(_bytes_of(likely[n]) for n in worth) / seen_bytes if seen_bytes else 0.0
     copied, pages = round(share * sum(s.bytes_copied for s in seen)), round(share * sum(s.pages for s in seen))
     codes = sum((Counter(scan.codes) for scan in seen), Counter[str]())
-    # all files of a group that was scanned are among its codes already
+    # the codes of a scanned group include all of its files already
     others = set(range(len(groups))).difference(chosen)
     codes[Refusal.TINY.value] += sum(len(groups[n].inputs) for n in others)
     codes[Refusal.TINY.value] -= sum(len(likely[n]) for n in others.intersection(worth))
@@ -92,9 +93,9 @@ def _bytes_of(files: Iterable[FileFact]) -> int:
 
 
 def work_bytes(inputs: Sequence[FileFact], settings: WriteSettings) -> int:
-    """How much work merging these files is likely to be, in bytes that are decoded and encoded again.
+    """Return the likely work of merging these files, in bytes that are decoded and encoded again.
 
-    Known from manifest entries alone: files that are not too small to be copied cost `COPY_COST` of their bytes.
+    It follows from manifest entries alone: files that are not too small to be copied cost `COPY_COST` of their bytes.
     """
     size = _bytes_of(inputs)
     if forbidden(settings) is not None:
@@ -104,14 +105,14 @@ def work_bytes(inputs: Sequence[FileFact], settings: WriteSettings) -> int:
 
 
 def _scan(group: MergeTask, likely: Sequence[FileFact], settings: WriteSettings) -> _Scan:
-    """Ask of a few files what a merge would do with the group; of all of them where they are few."""
+    """Plan a merge of a few files of the group; of all of them if the group has only a few."""
     files = [*_spread(likely, FILES_PER_GROUP)]
     whole = len(files) == len(likely)
     facts, outputs = (group.inputs, group.outputs) if whole else (tuple(files), 1)
     tiny = 0 if whole else len(group.inputs) - len(likely)
     bytes_seen = _bytes_of(files)
 
-    # which rows are deleted is not read: one of the first row group stands for them
+    # deletes are not read: a row of the first row group represents the deleted rows
     deleted = {file.path: BitMap([0]) for file in facts if file.delete_files}
     with ExitStack() as opened:
 
@@ -129,7 +130,10 @@ def _scan(group: MergeTask, likely: Sequence[FileFact], settings: WriteSettings)
 
 
 def _stored(file: FileFact, settings: WriteSettings, opened: ExitStack) -> Source | Refusal:
-    """Open the file, for `opened` to close, and read what a plan needs of it: files are far away, so threads do it."""
+    """Open the file, for `opened` to close, and read what a plan needs of it.
+
+    Runs in threads, because a remote read is mostly waiting.
+    """
     try:
         source = _Stored(opened.enter_context(settings.storage.stream(file.path)), file.size_bytes)
         if isinstance(found := candidate(file, source), Candidate):
@@ -145,7 +149,7 @@ def _stored(file: FileFact, settings: WriteSettings, opened: ExitStack) -> Sourc
 
 
 def _pages(plan: CopyPlan) -> int:
-    """Pages that are moved one by one, as footers count them."""
+    """Return the pages that are moved one by one, as footers count them."""
     return sum(
         data_pages(chunk)
         for run in plan.runs
@@ -156,5 +160,5 @@ def _pages(plan: CopyPlan) -> int:
 
 
 def _spread(items: Sequence[Any], most: int) -> Iterable[Any]:
-    """Up to `most` of them, at equal distances."""
+    """Return up to `most` of the items, at equal distances."""
     return (items[i * len(items) // min(most, len(items))] for i in range(min(most, len(items))))

@@ -1,4 +1,4 @@
-"""Small files of one partition -> few large ones, by the fastest way that is right."""
+"""Small files of one partition -> few large ones, in the fastest correct way."""
 
 from __future__ import annotations
 
@@ -31,13 +31,15 @@ from icesize.planning.sizing import merged_files
 def merge(group: MergeTask, settings: WriteSettings, names: FileNames, threads: int = 1) -> Rewritten:
     """Write the rows of all input files into `group.outputs` files of about equal size.
 
-    Compressed bytes are copied where that is possible and pays (`copy_merge`), everything is decoded otherwise. Deleted
-    rows are left out; where so many are that fewer files are enough, there are fewer. Each output carries the largest
-    data sequence number of the input files and of the equality deletes that were applied. Outputs with copied bytes
-    lack metrics that only manifests have (`CopiedFile`). With two `threads` or more they read ahead of the
-    one that writes; the files are the same bytes. Raises `RewriteFailed`, everything written removed: with the
-    attribute `path` of an input or delete file that is missing, damaged or does not have the rows its manifest entry
-    says; of the output when storage fails.
+    Compressed bytes are copied if that is possible and faster (`copy_merge`); otherwise everything is decoded. Deleted
+    rows are left out, and there are fewer outputs if the live rows need fewer. Each output carries the largest data
+    sequence number of the input files and of the applied equality deletes. Outputs with copied bytes lack metrics that
+    only manifests have (`CopiedFile`). With two `threads` or more, the others read ahead of the one that writes; the
+    files are byte for byte the same.
+
+    Raises `RewriteFailed`, after everything written is removed. Its attribute `path` is an input or delete file that is
+    missing, damaged or does not have as many rows as its manifest entry records. If storage fails, `path` is the
+    output.
     """
     with begun("merge", group, settings, names, threads=threads) as job:
         result, deleted = _copied(job), job.deleted
@@ -66,7 +68,7 @@ def begun(
 ) -> Iterator[Job]:
     """Begin a job, whose group has as many outputs as its live rows need, and remove its files if it fails.
 
-    Raises `RewriteFailed` for all errors of the block but those of `passing`.
+    Raises `RewriteFailed` for all errors of the block except those of `passing`.
     """
     if group.partition.spec_id != settings.spec_id:
         raise RewriteFailed(
@@ -81,7 +83,7 @@ def begun(
 
 
 def with_enough_outputs(group: MergeTask, settings: WriteSettings, deleted: DeletedPositions) -> MergeTask:
-    """The group with as many outputs as its live rows need, which may be fewer than were planned."""
+    """Return the group with as many outputs as its live rows need, which may be fewer than planned."""
     if not deleted.rows:
         return group
     live_bytes = round(group.size_bytes * (1 - deleted.rows / max(1, group.rows)))
@@ -98,13 +100,13 @@ def _copied(job: Job) -> Rewritten | Refusal:
         return refused.code
     except Exception as error:
         if isinstance(error, MemoryError) or is_from_outside(error):
-            return Refusal.SHORT_READ  # decoding meets it again, if it lasts, and names it
+            return Refusal.SHORT_READ  # a lasting fault recurs when the files are decoded, with a message that names it
         log_internal_error(f"copying {len(job.group.inputs)} files", error)
         return Refusal.INTERNAL_ERROR
 
 
 def _decoded(job: Job, refused: Refusal) -> Rewritten:
-    """Merge by decoding and encoding every row, which can always be done."""
+    """Merge by decoding and encoding every row, which is always possible."""
     nan, group = frozenset[int](), job.group
     dictionaries = sorter_of(job.new_files.settings) is None
     while True:
@@ -112,7 +114,7 @@ def _decoded(job: Job, refused: Refusal) -> Rewritten:
             with job.new_files.all_or_none():
                 files = _decoded_files(job, nan, dictionaries)
         except LateNanError as late:
-            nan |= late.nan  # once more: the statistics of these columns must be left out from the start
+            nan |= late.nan  # again: the statistics of these columns must be left out from the start
         except LateDictionaryError:
             dictionaries = False
         else:
@@ -121,10 +123,10 @@ def _decoded(job: Job, refused: Refusal) -> Rewritten:
 
 
 def _decoded_files(job: Job, nan: frozenset[int], dictionaries: bool) -> list[NewDataFile]:
-    """Write the live rows of all input files, in their order; columns of `nan` get no statistics.
+    """Write the live rows of all input files, in their order; columns of `nan` have no statistics.
 
-    At most about one row group is held decoded; where the table has a sort order `Limits.decoded_bytes` of rows, which
-    are sorted: an output of no more than that is in the table's order and says so.
+    At most about one row group is held decoded. If the table has a sort order, up to `Limits.decoded_bytes` of rows are
+    held and sorted. An output of no more rows than that is in the table's order, and records its id.
     """
     settings, group, deleted = job.new_files.settings, job.group, job.deleted
     counted = Conservation(settings)
@@ -132,7 +134,7 @@ def _decoded_files(job: Job, nan: frozenset[int], dictionaries: bool) -> list[Ne
     tables = Stream(live, settings.limits.decoded_bytes)
     outputs = output_rows(group.inputs, [*map(deleted.live_rows, group.inputs)], group.outputs)
     files = [_output(job, tables, rows, nan) for rows in outputs if rows]
-    for _ in tables.rest():  # a file with more rows than its manifest says is noticed at its end
+    for _ in tables.rest():  # reads to the end, where a file with more rows than its manifest records is noticed
         continue
     return counted.check(files)
 
@@ -162,8 +164,9 @@ def _output(job: Job, tables: Stream, rows: int, nan: frozenset[int]) -> NewData
 
 
 def output_rows(inputs: tuple[FileFact, ...], live_rows: Sequence[int], outputs: int) -> list[int]:
-    """Rows of each output so that outputs are of about equal size: cut where the bytes of the input files' live rows,
-    in order, reach each n-th part of their sum.
+    """Return the rows of each output, so that outputs are of about equal size.
+
+    The live rows of the input files, in order, are cut at each n-th part of the sum of their bytes.
     """
     shares = (live / file.rows if file.rows else 1.0 for file, live in zip(inputs, live_rows, strict=True))
     sizes = [file.size_bytes * share for file, share in zip(inputs, shares, strict=True)]

@@ -1,7 +1,7 @@
-"""One output of a merge that copies: row groups of older files, whole or of their pages, and rows that were decoded.
+"""One output of a merge that copies: row groups of older files, whole or made of their pages, and decoded rows.
 
-Its Iceberg counts and sizes are from its footer as icesize reads it: that holds statistics of other writers, and
-pyarrow ends the process for some that are damaged.
+Its Iceberg counts and sizes are from its footer as icesize parses it. The footer holds statistics of other writers, and
+pyarrow ends the process for some damaged ones.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _WAITING = 6
 
 @dataclass(slots=True)
 class PageRun:
-    """Row groups whose pages become one row group; `pages_copied` is set when that is done."""
+    """Row groups whose pages become one row group; `pages_copied` is set after the copy."""
 
     parts: list[Part]
     plan: ColumnPlan
@@ -55,8 +55,9 @@ class PageRun:
 
 @dataclass(slots=True)
 class Contents:
-    """What goes into one output: what is copied, and the input files that are `decoded`. `model` has the schema that
-    their rows will have.
+    """The contents of one output: what is copied, and the input files that are `decoded`.
+
+    `model` has the schema that the decoded rows will have.
     """
 
     whole: list[Part] = field(default_factory=list)
@@ -72,7 +73,7 @@ class Contents:
 
     @property
     def footers(self) -> list[Footer]:
-        """Of all files that parts are taken from, and of decoded rows."""
+        """Footers of all files that parts are taken from, and of decoded rows."""
         found = list(dict.fromkeys(part.footer for part in self.parts))
         return found if self.model is None else [*found, self.model.footer]
 
@@ -83,13 +84,13 @@ class Contents:
 
     @property
     def works(self) -> Iterator[Work]:
-        """What is made of columns that do not stay as they are, in the order of row groups and columns."""
+        """The work on columns that change, in the order of row groups and columns."""
         return (work for run in self.runs for work in works(run.parts, run.plan))
 
 
 @dataclass(slots=True)
 class _Decoded:
-    """What is known of the decoded rows of a file."""
+    """Metrics of the decoded rows of a file."""
 
     metadata: pq.FileMetaData | None = None
     nans: Counter[int] = field(default_factory=Counter)
@@ -97,7 +98,7 @@ class _Decoded:
 
     @property
     def nulls(self) -> dict[int, int]:
-        """Of columns that hold NaN anywhere: the statistics of all others tell."""
+        """Null counts of columns that hold NaN anywhere; all other columns have statistics with null counts."""
         return {field_id: count for field_id, count in self._nulls_in_floats.items() if field_id in self.nans}
 
     def add(self, rows: EncodedRows) -> None:
@@ -117,9 +118,10 @@ def write_copied(
     ahead: Ahead,
     counted: Conservation,
 ) -> CopiedFile:
-    """Write one of `new_files`; its metrics are to be completed by what manifests say of `copied_from`. Columns that
-    do not stay as they are are made `ahead` of being written. The rows that are `decoded` are `counted` while they are
-    read; what is copied is compared by footers, and by levels where these do not say or differ.
+    """Write one of `new_files`; its metrics are still to be completed from the manifest entries of `copied_from`.
+
+    Columns that change are made `ahead` of their writing. Decoded rows are `counted` while they are read. Copied rows
+    are compared by footers, and by levels if the footers have no counts or differ.
 
     Raises `CopyRefused`, `RewriteFailed` or `OSError`.
     """
@@ -173,16 +175,16 @@ def _assemble(
 
 @dataclass(frozen=True, slots=True)
 class _Copy:
-    """The `contents` of a file, of which decoded rows are `counted`, and its `footer`."""
+    """The `contents` of a file, with the counts of its decoded rows (`counted`), and its `footer`."""
 
     contents: Contents
     counted: Conservation
     footer: Footer
 
     def check(self, path: str) -> None:
-        """Raise `CopyRefused` unless each column has the values and NULLs of all that the file at `path` holds.
+        """Raise `CopyRefused` unless each column of the file at `path` has the values and NULLs of its contents.
 
-        Footers are compared first. Levels are counted where these do not say or differ.
+        Footers are compared first. Levels are counted if the footers have no counts or differ.
         """
         settings = self.counted.settings
         doubted = [leaf for leaf in leaves(settings) if not self._agree(leaf)]
@@ -199,7 +201,7 @@ class _Copy:
         stored = _sum(count_of(part.group.chunks[at], _column(part, at)) for part in parts)
         if written.nulls is None or stored.nulls is None:
             return False
-        if any(part.deleted for part in parts):  # NULLs are counted where pages are cut, or encoded again
+        if any(part.deleted for part in parts):  # the cut or encoding of pages counts NULLs
             stored = Count(sum(part.rows for part in parts) if leaf.flat else None, None)
         return self._decoded(leaf).plus(stored).agrees(written)
 
@@ -218,13 +220,13 @@ class _Copy:
 
 
 def _column(part: Part, at: int) -> Column:
-    """A leaf column as its pages are: those of files that require it have no definition levels."""
+    """Return a leaf column as its pages are: pages of files that require it have no definition levels."""
     column = part.footer.columns[at]
     return replace(column, levels=(0, 0)) if column.top in part.footer.strict else column
 
 
 def _check_opens(assembled: Assembled) -> None:
-    """Another reader opens the footer, too: what it holds of older ones was kept as it was."""
+    """Raise `CopyRefused` unless pyarrow can read the footer, too: parts of it come unchanged from older footers."""
     try:
         pq.read_metadata(io.BytesIO(MAGIC + assembled.end))
     except (pa.ArrowException, OSError) as error:
@@ -234,9 +236,9 @@ def _check_opens(assembled: Assembled) -> None:
 def describe_copied(
     settings: WriteSettings, path: str, partition: PartitionKey, assembled: Assembled, footer: Footer
 ) -> CopiedFile:
-    """Column sizes, value counts and null counts by the table's metrics modes; no bounds.
+    """Return a file with column sizes, value counts and null counts by the table's metrics modes, without bounds.
 
-    A column has a null count where all its chunks have one that can be true. Raises `CopyRefused` for statistics that
+    A column has a null count if all its chunks have one that can be true. Raises `CopyRefused` for statistics that
     cannot be read.
     """
     columns = _chunks(settings, footer)
@@ -259,14 +261,17 @@ def _chunks(settings: WriteSettings, footer: Footer) -> list[tuple[Leaf, list[Ch
 
 
 def _sum(counts: Iterable[tuple[int | None, int | None]]) -> Count:
-    """The sums of what is known of all."""
+    """Return the sums; None for a sum with an unknown number."""
     entries, nulls = zip((0, 0), *counts, strict=True)
     return Count(None if None in entries else sum(entries), None if None in nulls else sum(nulls))
 
 
 def _bounds(settings: WriteSettings, footer: Footer) -> tuple[dict[int, bytes], dict[int, bytes]]:
-    """The bounds that row groups of a file have: those of older files may be those of rows that are deleted, and Spark
-    takes the bounds of files without deletes for their least and greatest values."""
+    """Return the bounds that the row groups of a file have.
+
+    Bounds of older files may belong to deleted rows, and Spark takes the bounds of files without deletes for their
+    least and greatest values.
+    """
     lower, upper = dict[int, bytes](), dict[int, bytes]()
     for leaf, chunks in _chunks(settings, footer):
         element = footer.columns[leaf.position].element

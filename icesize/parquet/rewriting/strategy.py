@@ -1,6 +1,6 @@
-"""Which way the bytes of each input file go: whole row groups, single pages, or decoded.
+"""The way that the bytes of each input file take: whole row groups, single pages, or decoding.
 
-Decides on footers that were read before, by the thresholds of `Limits`.
+The decision uses footers that were read before, and the thresholds of `Limits`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from icesize.planning.files import FileFact
 
 
 class CopyStrategy(Enum):
-    """What is done with a row group."""
+    """The way that the bytes of a row group take."""
 
     ROW_GROUPS = "row-groups"
     PAGES = "pages"
@@ -40,8 +40,11 @@ class CopyStrategy(Enum):
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """What a table asks of its files: `schema` as our own writer writes it, `codec` (parquet.thrift) if the table names
-    one, and the field ids of columns with bloom filters."""
+    """A table's requirements for its files.
+
+    `schema` is the schema as icesize's own writer writes it. `codec` (parquet.thrift) is set if the table names one.
+    `bloom_filters` are the field ids of columns with bloom filters.
+    """
 
     schema: tuple[Element, ...]
     codec: int | None = None
@@ -54,7 +57,7 @@ Judgement = tuple[CopyStrategy, ...] | Refusal
 
 @dataclass(slots=True, eq=False)
 class Candidate:
-    """An input file that may be copied, and what becomes of it."""
+    """An input file that may be copied, and the decision about it."""
 
     source: Source
     footer: Footer
@@ -62,7 +65,7 @@ class Candidate:
 
     @property
     def has_pages(self) -> bool:
-        """Whether pages of the file are copied one by one."""
+        """True if pages of the file are copied one by one."""
         return not isinstance(self.judged, Refusal) and CopyStrategy.PAGES in self.judged
 
 
@@ -74,17 +77,18 @@ def candidate(fact: FileFact, source: Source) -> Candidate | Refusal:
         return refused.code
     except OSError:
         return Refusal.SHORT_READ
-    # a file that does not have the rows that its manifest entry says is a damaged one
+    # the number of rows must be that of the manifest entry; otherwise the file is damaged
     return Candidate(source, footer) if footer.rows == fact.rows else Refusal.CORRUPT_FOOTER
 
 
 def _loosen(files: Sequence[Candidate]) -> None:
-    """Give footers that differ only in which columns are required the schema of one that requires none of these.
+    """Give footers that differ only in required columns the schema of the footer that requires the fewest.
 
-    Spark writes columns required when its rows cannot be null. Theirs are `strict` then, and encoded again.
+    Spark writes a column as required if its rows cannot be null. Such columns are listed in `strict`, and encoded
+    again.
     """
     if len({file.footer.meaning for file in files}) < 2:
-        return  # as nearly always
+        return  # the usual case
     kinds: defaultdict[Hashable, list[Candidate]] = defaultdict(list)
     for file in files:
         kinds[column_orders(file.footer), tuple(map(_loose, file.footer.schema[1:]))].append(file)
@@ -95,12 +99,15 @@ def _loosen(files: Sequence[Candidate]) -> None:
 
 
 def _loose(element: Element) -> tuple[object, ...]:
-    """What it means but for whether it is required, where that shows in the levels of one column only."""
+    """Return the meaning of an element, with a required column as optional.
+
+    This applies only to an element whose repetition affects the levels of one column.
+    """
     return element._replace(repetition=OPTIONAL).meaning if element.repetition == REQUIRED else element.meaning
 
 
 def _loosest(alike: Sequence[Footer]) -> Footer | None:
-    """The one that requires only what all do; None when there is none, or when they do not differ."""
+    """Return the footer that requires only what all require; None without one, or if the footers do not differ."""
     required = {footer: frozenset(c.path for c in footer.columns if _is_strict(c)) for footer in alike}
     common = frozenset.intersection(*required.values())
     nested = {_nested(footer) for footer in alike}
@@ -114,7 +121,7 @@ def _is_strict(column: Column) -> bool:
 
 
 def _nested(footer: Footer) -> tuple[object, ...]:
-    """What structs, lists and maps mean, which have levels for all within them."""
+    """Return the meaning of structs, lists and maps; their levels are part of the levels of all columns within."""
     trees = top_level_trees(footer.schema)
     return tuple(tree for name, tree in trees.items() if any(len(c.path) > 1 and c.top == name for c in footer.columns))
 
@@ -129,11 +136,11 @@ def _like(footer: Footer, model: Footer) -> Footer:
 
 
 def judge(files: Sequence[Candidate], settings: WriteSettings, others: bool = False) -> None:
-    """Decide what becomes of each file, where `others` are decoded beside them.
+    """Decide what happens to each file; `others` means that more files are decoded beside them.
 
-    Files that are copied may lie in one file: of differing schemas the one of most bytes is chosen, and of differing
-    codecs among files whose pages are copied one by one. Codecs and encodings that some readers refuse are copied only
-    if all input files have them in the same columns.
+    All copied files must fit into one file. Among differing schemas, the one of most bytes is chosen. Among differing
+    codecs of files whose pages are copied one by one, the one of most bytes is chosen. Codecs and encodings that some
+    readers refuse are copied only if all input files have them in the same columns.
     """
     wanted = settings.derived(_wanted)
     for file in files:
@@ -150,16 +157,16 @@ def judge(files: Sequence[Candidate], settings: WriteSettings, others: bool = Fa
 
 
 def _by_pages(footer: Footer, wanted: _Wanted) -> Judgement:
-    """Copy the file by pages: columns that cannot be copied are encoded again, and the others stay as they are."""
+    """Copy the file by pages: columns that cannot be copied are encoded again, and the others stay unchanged."""
     paged = (CopyStrategy.PAGES,) * len(footer.row_groups)
     return paged if _keeps_filters(footer, paged, wanted.bloom_filters) else Refusal.BLOOM_FILTER
 
 
 def _keep_readable(files: Sequence[Candidate], wanted: _Wanted, others: bool) -> None:
-    """Do not copy what would hide rows of other files from a reader that can read these.
+    """Refuse copies that would hide rows of other files from a reader that can read those files.
 
-    Files with rare codecs are refused. Row groups with rare encodings go by pages. Both are copied if all files have
-    the same ones, also files that are decoded; of `others` nothing is known.
+    Files with rare codecs are refused. Row groups with rare encodings are copied by pages. Both are copied if all files
+    have the same ones, including files that are decoded. The codecs and encodings of `others` are unknown.
     """
     kinds = [
         (rare_codecs(file.footer, file.footer.row_groups, wanted.codec), rare_encodings(file.footer, _whole(file)))
@@ -175,9 +182,9 @@ def _keep_readable(files: Sequence[Candidate], wanted: _Wanted, others: bool) ->
 
 
 def _whole(file: Candidate) -> Sequence[RowGroup]:
-    """Return the row groups that are copied whole, all of a file that is decoded.
+    """Return the row groups that are copied whole, or all of a file that is decoded.
 
-    Columns of the others are encoded again if their encoding is rare.
+    In the other row groups, columns with a rare encoding are encoded again.
     """
     groups = file.footer.row_groups
     if isinstance(file.judged, Refusal):
@@ -186,7 +193,7 @@ def _whole(file: Candidate) -> Sequence[RowGroup]:
 
 
 def _keep_most(files: Sequence[Candidate], kind: Callable[[Footer], Hashable], code: Refusal) -> None:
-    """Refuse the files that are not of the kind that most bytes are of."""
+    """Refuse all files except those of the kind with the most bytes."""
     kinds = [kind(file.footer) for file in files]
     sizes: defaultdict[Hashable, int] = defaultdict(int)
     for found, file in zip(kinds, files, strict=True):
@@ -198,7 +205,7 @@ def _keep_most(files: Sequence[Candidate], kind: Callable[[Footer], Hashable], c
 
 
 def _alone(footer: Footer, wanted: _Wanted, limits: Limits) -> Judgement:
-    """What becomes of a file as far as it does not depend on others."""
+    """Decide what happens to a file as far as that does not depend on other files."""
     try:
         check_file(footer)
         if not same_columns(footer.schema, wanted.schema):
@@ -214,8 +221,10 @@ def _alone(footer: Footer, wanted: _Wanted, limits: Limits) -> Judgement:
 
 
 def same_columns(schema: Sequence[Element], wanted: Sequence[Element]) -> bool:
-    """Whether a file has exactly these columns, by field id, with these types; names, and which values may be null, do
-    not matter to Iceberg's readers."""
+    """Return whether a file has exactly these columns, by field id, with these types.
+
+    Names and nullability do not matter to Iceberg's readers.
+    """
     return list(map(_column, schema[1:])) == list(map(_column, wanted[1:]))
 
 
@@ -225,7 +234,7 @@ def _column(element: Element) -> tuple[object, ...]:
 
 
 def _by_worth(footer: Footer, wanted: _Wanted, limits: Limits) -> Judgement:
-    """A file whose bytes are mostly worth copying is copied as a whole, odd small row groups too."""
+    """Copy a file if most of its bytes are worth copying, including its few small row groups."""
     strategies = [_strategy_of(group, limits) for group in footer.row_groups]
     sizes = [group.size_bytes for group in footer.row_groups]
     tiny = sum(size for size, strategy in zip(sizes, strategies, strict=True) if strategy is CopyStrategy.DECODE)
@@ -250,7 +259,7 @@ def _strategy_of(group: RowGroup, limits: Limits) -> CopyStrategy:
 
 
 def _keeps_filters(footer: Footer, strategies: Sequence[CopyStrategy], bloom_filters: frozenset[int]) -> bool:
-    """Whether the copy has the bloom filters that the table asks for: pages that move get no new ones."""
+    """Return whether the copy has the bloom filters that the table requires; pages that move have no new ones."""
     asked = [i for i, column in enumerate(footer.columns) if column.element.field_id in bloom_filters]
     if not asked:
         return True
@@ -264,27 +273,27 @@ _CODEC_PROPERTY = "write.parquet.compression-codec"
 
 
 def forbidden(settings: WriteSettings) -> Refusal | None:
-    """Why no merge of this table may copy anything; None when they may."""
+    """Return the reason why no merge of this table may copy anything; None if merges may copy."""
     if not settings.merge_by_copying:
         return Refusal.COPYING_OFF
     return None if sorter_of(settings) is None else Refusal.SORTED
 
 
 def likely_copied(files: Iterable[FileFact], settings: WriteSettings) -> list[FileFact]:
-    """The files that are not too small to be worth a look at their footers, by their manifest entries."""
+    """Return the files that are large enough to read their footers, judged from their manifest entries."""
     limits, columns = settings.limits, max(1, len(leaves(settings)))
 
     def is_tiny(file: FileFact) -> bool:
         chunk_bytes = file.size_bytes / columns
         is_small = file.rows < limits.least_page_rows and chunk_bytes < limits.least_page_bytes
-        # decoding many rows takes longer than looking, however few bytes they have
+        # decoding many rows takes longer than reading the footer, even if they have few bytes
         return file.rows < limits.good_group_rows and (is_small or chunk_bytes < limits.least_chunk_bytes)
 
     return [file for file in files if not is_tiny(file)]
 
 
 def _wanted(settings: WriteSettings) -> _Wanted:
-    """What the table asks of files, by the footer of one of its own."""
+    """Return the table's requirements for its files, from the footer of an empty file of its own."""
     options, schema = settings.parquet, own_footer(settings).schema
     codec = _CODECS[options.codec] if _CODEC_PROPERTY in settings.properties else None
     filters = frozenset(leaf.field_id for leaf in leaves(settings) if leaf.name in options.bloom_fpp)

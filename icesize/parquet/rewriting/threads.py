@@ -1,4 +1,4 @@
-"""Rewrites groups of files and writes rows in threads of this process: for small ones, and where there is no Spark.
+"""Rewrites groups of files and writes rows in threads of this process: for small groups, and without Spark.
 
 Arrow decodes and encodes without holding Python's lock, so two threads keep two cores busy.
 """
@@ -34,9 +34,9 @@ def merge_in_threads(
     *,
     progress: Callable[[int], None] = lambda size_bytes: None,
 ) -> Results:
-    """The result of each group, by its number. A damaged input fails its own group only.
+    """Merge groups in threads, and return the result of each by its number; a damaged input fails its own group only.
 
-    `progress` hears the bytes of each finished group, from several threads.
+    `progress` is called with the bytes of each finished group, from several threads.
     """
     spare = (os.cpu_count() or 1) // max(1, len(groups))
 
@@ -51,8 +51,10 @@ def results_in_threads(
     rewrite: Callable[[int, MergeTask], Rewritten],
     progress: Callable[[int], None] = lambda size_bytes: None,
 ) -> Results:
-    """What `rewrite(number, group)` makes of each group, a failure where it raises `RewriteFailed`, by its number;
-    `progress` as that of `merge_in_threads`."""
+    """Return the result of `rewrite(number, group)` for each group, by its number.
+
+    The result is a failure if `rewrite` raises `RewriteFailed`. `progress` is that of `merge_in_threads`.
+    """
     found: Results = {}
 
     def keep(number: int, result: Rewritten | MergeFailure) -> None:
@@ -71,11 +73,13 @@ def rewrite_in_threads(
     cancelled: threading.Event | None = None,
     threads: int | None = None,
 ) -> None:
-    """Have `keep(number, result)` called with what `rewrite(number, group)` makes of each group, in the same thread: a
-    failure where it raises `RewriteFailed`.
+    """Call `rewrite(number, group)` for each group, and `keep(number, result)` in the same thread.
 
-    `cancelled` is looked at before each group: those under way are finished, the others are not begun. So it is when
-    `rewrite` raises something else, which is raised and leaves `cancelled` as it is: others may look at it too.
+    The result is a failure if `rewrite` raises `RewriteFailed`.
+
+    `cancelled` is checked before each group: groups in progress are finished, and no others begin. The same happens if
+    `rewrite` raises another error, which is raised. That error does not set `cancelled`, because other callers may
+    check it too.
     """
 
     def work(number: int) -> None:
@@ -87,7 +91,7 @@ def rewrite_in_threads(
             result = MergeFailure(str(error))
         keep(number, result)
 
-    # a group may take as long as a hundred others: none waits until it is done
+    # a group may take as long as a hundred others, so no group waits for its result to be used
     for _ in concurrently(work, groups, min(threads or workers(), len(groups)), waiting=len(groups)):
         pass
 
@@ -95,10 +99,10 @@ def rewrite_in_threads(
 def write_in_threads(
     parts: Sequence[pa.Table], settings: WriteSettings, owner: Uncommitted, absorption: Absorption = NOTHING
 ) -> Written:
-    """Write each part in a thread of its own; a partition that is in one part only gets no more files than it needs.
+    """Write each part in a thread of its own; a partition in only one part gets no more files than it needs.
 
-    The n-th thread takes along what `absorption` gives to writer n. Raises as `rewrite_failed` does, and what
-    `write_with` raises; the `owner` knows of the files that other parts have finished by then.
+    The n-th thread absorbs the files of `absorption` for writer n. Raises the errors of `rewrite_failed` and of
+    `write_with`. By then, the `owner` has recorded the files that other parts have finished.
     """
 
     def write(number: int) -> Written:

@@ -1,6 +1,6 @@
-"""Compares Parquet files with everything that they say about themselves; `python -m icesize.parquet.verify FILE...`.
+"""Compares the metadata of Parquet files with their contents; `python -m icesize.parquet.verify FILE...`.
 
-- `file`: reads a Parquet file completely and compares what it says about itself with what it has: its footer, and each
-  column chunk's metadata, statistics, page indexes and bloom filter
-- `values`: the values of a Parquet file as they are stored, read by pyarrow without what they mean
+- `file`: reads a Parquet file completely and compares its metadata with its contents: its footer, and each column
+  chunk's metadata, statistics, page indexes and bloom filter
+- `values`: the stored values of a Parquet file, read by pyarrow without their logical types
 """

@@ -1,4 +1,4 @@
-"""`python -m icesize.parquet.verify FILE...` compares Parquet files with what they say about themselves."""
+"""`python -m icesize.parquet.verify FILE...` compares the metadata of Parquet files with their contents."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from icesize.parquet.verify.file import verify
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False))
 @click.pass_context
 def main(context: click.Context, files: tuple[str, ...]) -> None:
-    """Compare what Parquet files say about themselves with what they have.
+    """Compare the metadata of Parquet files with their contents.
 
-    Exit codes: 0 all is true, 1 there are problems, 2 wrong usage.
+    Exit codes: 0 no problems, 1 problems found, 2 wrong usage.
     """
     failed = False
     for path in files:

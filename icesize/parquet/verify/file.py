@@ -1,11 +1,11 @@
-"""Reads a Parquet file completely and compares what it says about itself with what it has.
+"""Reads a Parquet file completely and compares its metadata with its contents.
 
-`python -m icesize.parquet.verify FILE...` prints a line per problem and ends with 1 if there is one. Any writer's file
-can be verified; the memory of one column of one row group is needed.
+`python -m icesize.parquet.verify FILE...` prints a line per problem and exits with 1 if there is one. It verifies files
+of any writer, and needs the memory of one column of one row group.
 
-Not compared: numbers of distinct values, sorting columns, statistics and null counts in page headers, histograms of
-levels but for their sums and ends, bounds of types without a known order. Of bloom filters those of split blocks with
-xxHash are known (parquet-format/BloomFilter.md), and there are no others.
+It does not compare numbers of distinct values, sorting columns, or statistics and null counts in page headers.
+Histograms of levels are compared only by their sums and ends. Bounds are compared only for types with a known order.
+The known bloom filters are those of split blocks with xxHash (parquet-format/BloomFilter.md); there are no others.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ DAMAGE = (CopyRefused, pa.ArrowException, OSError)
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What was found: `problems` begin with the file's name and the place; bounds of `unchecked` columns have no order
-    that is known.
+    """The result of a verification.
 
-    `row_groups` are those with rows, `pages` the data pages that could be found.
+    `problems` begin with the file's name and the place in it. Bounds of `unchecked` columns have no known order.
+    `row_groups` counts those with rows, `pages` the data pages that could be found.
     """
 
     problems: tuple[str, ...]
@@ -69,7 +69,7 @@ class Verification:
 
 @dataclass(slots=True)
 class _OpenFile:
-    """A file that is verified; `orders` has for each column the order of its bounds, None for one that is not known.
+    """A file in verification; `orders` has the order of each column's bounds, None if unknown.
 
     `pages` counts the data pages that were found.
     """
@@ -82,7 +82,7 @@ class _OpenFile:
 
 
 def verify(source: Source, name: str) -> Verification:
-    """Verify one file; `name` stands before each problem. Raises `OSError` when not even its end can be read."""
+    """Verify one file; `name` precedes each problem. Raises `OSError` if not even the file's end can be read."""
     try:
         footer = read_footer(source)
     except CopyRefused as error:
@@ -105,7 +105,7 @@ def verify(source: Source, name: str) -> Verification:
 
 
 def _placed(place: str, problems: Iterable[str]) -> Iterator[str]:
-    """The first problems of a place."""
+    """Yield the first problems of a place."""
     found = _readable(problems)
     yield from (f"{place}: {problem}" for problem in islice(found, MOST_PROBLEMS))
     if next(found, None) is not None:
@@ -113,7 +113,7 @@ def _placed(place: str, problems: Iterable[str]) -> Iterator[str]:
 
 
 def _readable(problems: Iterable[str]) -> Iterator[str]:
-    """The problems that a check finds, the last one that it could not read on."""
+    """Yield the problems that a check finds; the last one may be an error that ended the check."""
     try:
         yield from problems
     except DAMAGE as error:
@@ -126,13 +126,15 @@ def _unreadable(error: Exception) -> str:
 
 
 def _wrong(*claims: tuple[str, Any, Any]) -> Iterator[str]:
-    """The claims that do not hold: each has words for a problem, the value that is claimed if one is, and the true
-    value."""
+    """Yield the claims that do not hold.
+
+    Each claim has the text of a problem, the claimed value or None, and the true value.
+    """
     return (words.format(claimed, real) for words, claimed, real in claims if claimed is not None and claimed != real)
 
 
 def _check_footer(source: Source, footer: Footer) -> Iterator[str]:
-    """pyarrow must read the same from the footer, the schema included."""
+    """Check that pyarrow reads the same from the footer, including the schema."""
     columns = len(footer.columns)
     orders = structs_of(footer.fields, ids.FileMetaData.COLUMN_ORDERS)
     yield from _wrong(("column_orders has {} entries for {} columns", len(orders) or None, columns))
@@ -142,10 +144,10 @@ def _check_footer(source: Source, footer: Footer) -> Iterator[str]:
 
 
 def _orders(footer: Footer) -> list[Order | None]:
-    """How bounds of each column are ordered: files that do not say so are taken to mean as the type defines."""
+    """Return the order of each column's bounds; files that do not define it have the order of the type."""
     try:
         orders = structs_of(footer.fields, ids.FileMetaData.COLUMN_ORDERS)
-    except DamagedFile:  # which is reported of the footer
+    except DamagedFile:  # the check of the footer reports it
         return [None] * len(footer.columns)
     by_type = [ids.ColumnOrder.TYPE_ORDER in order for order in orders]
     if len(orders) != len(footer.columns):
@@ -154,7 +156,7 @@ def _orders(footer: Footer) -> list[Order | None]:
 
 
 def _check_sizes(group: RowGroup) -> Iterator[str]:
-    """Sums over the columns, and where readers split the file."""
+    """Check sums over the columns, and the offset at which readers split the file."""
     claims = {
         "total_byte_size": (ids.RowGroup.TOTAL_BYTE_SIZE, sum(c.raw_size_bytes for c in group.chunks)),
         "total_compressed_size": (ids.RowGroup.TOTAL_COMPRESSED_SIZE, group.size_bytes),
@@ -167,7 +169,7 @@ def _check_sizes(group: RowGroup) -> Iterator[str]:
 def _check_chunk(file: _OpenFile, group: int, at: int) -> Iterator[str]:
     """Compare a column chunk with its metadata, statistics, page indexes and bloom filter.
 
-    Raises what `_readable` turns into a problem when pages or values cannot be read.
+    Raises an error that `_readable` turns into a problem if pages or values cannot be read.
     """
     rows, chunk = file.footer.row_groups[group].rows, file.footer.row_groups[group].chunks[at]
     column, order = file.footer.columns[at], file.orders[at]
@@ -185,7 +187,7 @@ def _check_chunk(file: _OpenFile, group: int, at: int) -> Iterator[str]:
 
 
 def _check_metadata(chunk: Chunk, pages: Pages) -> Iterator[str]:
-    """Compare ColumnMetaData with what page headers say; raises `DamagedFile`."""
+    """Compare ColumnMetaData with the page headers; raises `DamagedFile`."""
     dictionary = [] if pages.dictionary is None else [pages.dictionary]
     all_pages = [*dictionary, *pages.data]
     raw_size_bytes = sum(page.raw_size_bytes for page in all_pages)
@@ -222,7 +224,7 @@ def _claimed_encodings(chunk: Chunk) -> Counter[tuple[int, int]]:
 
 
 def _kind(page_type: int) -> int:
-    """pyarrow counts data pages of both versions as those of the first."""
+    """Return the type of a page; pyarrow counts data pages of both versions as version 1."""
     return DATA_PAGE if page_type == DATA_PAGE_V2 else page_type
 
 
@@ -234,7 +236,7 @@ def _described(counts: Counter[tuple[int, int]]) -> str:
 def _check_statistics(column: Column, chunk: Chunk, leaves: Leaves, order: Order | None) -> Iterator[str]:
     """Compare Statistics of a chunk with its values; raises `DamagedFile`.
 
-    Bounds are compared when they have a known order. The number of distinct values is not.
+    Bounds are compared if they have a known order. The number of distinct values is not compared.
     """
     known, element = ids.Statistics, column.element
     null_count = integer(chunk.statistics, known.NULL_COUNT)
@@ -245,7 +247,7 @@ def _check_statistics(column: Column, chunk: Chunk, leaves: Leaves, order: Order
     exact = [boolean(chunk.statistics, field) for field in (known.IS_MIN_VALUE_EXACT, known.IS_MAX_VALUE_EXACT)]
     bounds = [binary(chunk.statistics, field) for field in (known.MIN_VALUE, known.MAX_VALUE)]
     yield from _check_bounds("{}_value", bounds, order, extremes, exact)
-    if (element.type or 0) <= DOUBLE and not is_unsigned(element, order):  # numbers, booleans among them
+    if (element.type or 0) <= DOUBLE and not is_unsigned(element, order):  # numbers, including booleans
         old_bounds = [binary(chunk.statistics, field) for field in (known.MIN, known.MAX)]
         yield from _check_bounds("{}", old_bounds, order, extremes)
 
@@ -257,8 +259,10 @@ def _check_bounds(
     extremes: Extremes | None,
     exact: Sequence[bool | None] = (None, None),
 ) -> Iterator[str]:
-    """Compare a lower and an upper bound as they are stored with the least and greatest of their values, None when
-    there are none but nulls and NaN. `exact` bounds claim to be values."""
+    """Compare a stored lower and upper bound with the least and greatest value.
+
+    `extremes` is None if there are only nulls and NaN. `exact` bounds claim to be values.
+    """
     for end, raw in enumerate(bounds):
         if raw is None:
             continue
@@ -276,14 +280,14 @@ def _check_bounds(
 
 
 def _rank(key: Any) -> tuple[Any, float]:
-    """-0.0 before 0.0."""
+    """Return a key that orders -0.0 before 0.0."""
     return key, math.copysign(1.0, key) if isinstance(key, float) else 0.0
 
 
 def _check_size_statistics(column: Column, chunk: Chunk, leaves: Leaves) -> Iterator[str]:
     """Compare SizeStatistics with the values; raises `DamagedFile`.
 
-    Of histograms of levels only sums, the number of rows and the number of values are compared.
+    Only the sums, the number of rows and the number of values are compared in histograms of levels.
     """
     fields, known, entries = chunk.size_statistics, ids.SizeStatistics, int(leaves.entries[-1])
     if column.element.type == BYTE_ARRAY:
@@ -302,18 +306,18 @@ def _check_size_statistics(column: Column, chunk: Chunk, leaves: Leaves) -> Iter
 
 
 def _byte_array_bytes(values: Any) -> int:
-    """Bytes of byte arrays as they would be without encoding, lengths left out."""
+    """Return the bytes of byte arrays without encoding and without lengths."""
     return pc.sum(pc.binary_length(values)).as_py() or 0
 
 
 def _check_indexes(file: _OpenFile, at: int, chunk: Chunk, pages: Pages, leaves: Leaves) -> Iterator[str]:
     offset_index, column_index = chunk.offset_index, chunk.column_index
     positions = np.cumsum([0, *(page.values for page in pages.data)])
-    # rows without entries do not exist: each position is found once
+    # every row has an entry, so each position is found once
     rows = np.searchsorted(leaves.entries, positions)
     within = np.flatnonzero(leaves.entries[rows] != positions).tolist()
     if within:
-        # only v1 pages without an index may
+        # only v1 pages without an index may begin within a row
         if offset_index or column_index or pages.data[within[0]].rows is not None:
             yield f"page {within[0]} begins within a row"
         return
@@ -331,7 +335,7 @@ def _check_indexes(file: _OpenFile, at: int, chunk: Chunk, pages: Pages, leaves:
 
 
 def _check_offset_index(raw: bytes, chunk: Chunk, pages: Pages, starts: Sequence[int], leaves: Leaves) -> Iterator[str]:
-    """Compare an OffsetIndex with the pages; raises `CopyRefused` when it cannot be read."""
+    """Compare an OffsetIndex with the pages; raises `CopyRefused` if it cannot be read."""
     locations, variable_bytes = read_offset_index(raw)
     if len(locations) != len(pages.data):
         yield f"the offset index has {len(locations)} pages of {len(pages.data)}"
@@ -351,7 +355,8 @@ def _check_column_index(
 ) -> Iterator[str]:
     """Compare a ColumnIndex with the values of each page; raises `DamagedFile`.
 
-    Histograms of levels are not compared. Bounds are when they have a known order, by which `find` finds extremes.
+    Histograms of levels are not compared. Bounds are compared if they have a known order, by which `find` finds
+    extremes.
     """
     index, pages = read_column_index(raw), len(starts) - 1
     lists = {name: found for name, found in index._asdict().items() if isinstance(found, list)}
@@ -377,7 +382,7 @@ def _check_column_index(
         return
     for bound, stored in (("min", index.min_values), ("max", index.max_values)):
         keys = [order(value) for value, is_null in zip(stored, index.null_pages, strict=True) if not is_null]
-        # what is no value, or NaN, is reported of its page
+        # a bound that is no value, or NaN, is reported with its page
         is_known = all(key is not None and key == key for key in keys)
         if is_known and keys != sorted(keys, reverse=name == "descending"):
             yield f"the column index's {bound} values are not {name}, as its boundary order requires"
@@ -411,7 +416,7 @@ def _check_bloom_filter(file: _OpenFile, chunk: Chunk, leaves: Leaves) -> Iterat
 
 
 def _is_known(header: Fields) -> bool:
-    """Blocks, xxHash, no compression: the only ones there are."""
+    """Return whether the filter has split blocks, xxHash and no compression, the only ones that exist."""
     known = ids.BloomFilterHeader
     unions = [struct_of(header, field) for field in (known.ALGORITHM, known.HASH, known.COMPRESSION)]
     if None in unions:

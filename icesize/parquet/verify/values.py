@@ -1,7 +1,7 @@
-"""The values of a Parquet file as they are stored, read by pyarrow without what they mean.
+"""The stored values of a Parquet file, read by pyarrow without their logical types.
 
-The footer is written again without logical types and names, so that bounds, which are stored values, can be compared
-with what comes out, and any column can be read by itself, however columns are called.
+The footer is written again without logical types and names. Bounds are stored values, so the values read can be
+compared with them. Any column can be read alone, whatever the names of columns are.
 """
 
 from __future__ import annotations
@@ -41,10 +41,11 @@ Extremes = tuple[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class Leaves:
-    """One column of a row group: its leaf `values`, nulls included.
+    """One column of a row group: its leaf `values`, including nulls.
 
-    Both arrays have an entry for each row and one for the end: `starts` is where the row's values begin in `values`,
-    `entries` how many entries the column's pages have before the row. An empty list has an entry but no value.
+    Both arrays have an entry for each row and one for the end. `starts` are the positions of the row's first value in
+    `values`. `entries` are the numbers of entries that the column's pages have before the row. An empty list has an
+    entry but no value.
     """
 
     values: Any
@@ -57,26 +58,26 @@ class Leaves:
 
     @property
     def nulls(self) -> int:
-        """Entries that are no value: nulls, empty lists, lists and structs that are null."""
+        """Entries without a value: nulls, empty lists, null lists and null structs."""
         return self.nulls_of(0, self.rows)
 
     def of_rows(self, first: int, end: int) -> Any:
-        """Leaf values of the rows from `first` up to `end`, which is not one of them."""
+        """Return the leaf values of the rows from `first` up to `end`, exclusive."""
         start = int(self.starts[first])
         return self.values.slice(start, int(self.starts[end]) - start)
 
     def nulls_of(self, first: int, end: int) -> int:
-        """The same count as `nulls` for some rows."""
+        """Return the number of entries without a value in some rows."""
         values = self.of_rows(first, end)
         entries = int(self.entries[end] - self.entries[first])
         return entries - len(values) + int(values.null_count)
 
 
 class ValueReader:
-    """Reads a file's columns one by one from a seekable `stream`; checksums of pages are verified. Close it after use,
-    which closes the stream.
+    """Reads a file's columns one by one from a seekable `stream`, and verifies checksums of pages.
 
-    Raises pyarrow's exceptions, `OSError`, and `CopyRefused` when pyarrow sees other columns in the schema.
+    Close it after use; this closes the stream. Raises pyarrow's exceptions, `OSError`, and `CopyRefused` if pyarrow
+    finds other columns in the schema.
     """
 
     def __init__(self, stream: Any, footer: Footer) -> None:
@@ -94,12 +95,12 @@ class ValueReader:
         self._stream.close()
 
     def read(self, group: int, column: int) -> Leaves:
-        """Decode one column chunk. Row groups are counted without those of no rows."""
+        """Decode one column chunk; the row group's number does not count row groups without rows."""
         table = self._file.read_row_group(group, columns=[self._paths[column]], use_threads=False)
         pieces = [_leaves(piece) for piece in table.column(0).chunks]
         values = pa.chunked_array([values for values, _, _ in pieces]) if pieces else pa.chunked_array([pa.nulls(0)])
         if len(pieces) > 1 and pa.types.is_binary(values.type):
-            # pyarrow begins a piece where offsets of 32 bits end
+            # pyarrow begins a new piece when offsets exceed 32 bits
             values = values.cast(pa.large_binary())
         lengths = [np.diff(starts) for _, starts, _ in pieces]
         counts = [counts for _, _, counts in pieces]
@@ -107,9 +108,9 @@ class ValueReader:
 
 
 def extremes_of(element: Element, order: Order) -> Callable[[Any], Extremes | None]:
-    """How to find the least and greatest of some leaf values of a column with this order, NaN and nulls left out.
+    """Return a function that finds the least and greatest leaf value of a column with this order.
 
-    The function gives None when no value is left.
+    The function ignores NaN and nulls, and returns None if no value is left.
     """
     if element.type in (FLOAT, DOUBLE):
         return _of_floats
@@ -122,31 +123,37 @@ def extremes_of(element: Element, order: Order) -> Callable[[Any], Extremes | No
 
 
 def is_unsigned(element: Element, order: Order) -> bool:
-    """Whether the column has integers that are never negative."""
+    """Return whether the column has integers that are never negative."""
     return element.type in (INT32, INT64) and bool(order(b"\xff" * (4 if element.type == INT32 else 8)) > 0)
 
 
 def _of_floats(values: Any) -> Extremes | None:
-    """-0.0 counts as less than 0.0, though they are equal: readers may compare bytes."""
+    """Return the ends of floats.
+
+    Although they are equal, -0.0 counts as less than 0.0, because readers may compare bytes.
+    """
     numbers = values.filter(pc.invert(pc.is_nan(values)))
     ranks = ranked_floats(numbers).to_numpy()
     return (numbers[ranks.argmin()].as_py(), numbers[ranks.argmax()].as_py()) if len(ranks) else None
 
 
 def _of_others(values: Any) -> Extremes | None:
-    """Integers and booleans, and bytes compared as such."""
+    """Return the ends of integers, booleans, or bytes compared as bytes."""
     found = pc.min_max(values).as_py()
     return None if found["min"] is None else (found["min"], found["max"])
 
 
 def _of_decimals(values: Any, order: Order) -> Extremes | None:
-    """Decimals in byte arrays; numbers of no bytes are left out."""
+    """Return the ends of decimals in byte arrays; decimals of no bytes are left out."""
     keys = [key for key in map(order, pc.unique(values.drop_null()).to_pylist()) if key is not None]
     return (min(keys), max(keys)) if keys else None
 
 
 def _leaves(array: Any) -> tuple[Any, Positions, Positions]:
-    """Leaf values of a nested array; where those of each element begin, and the end; entries of each element."""
+    """Return the leaf values of a nested array, the positions of its elements, and their numbers of entries.
+
+    The positions are that of each element's first value, and the end.
+    """
     if pa.types.is_struct(array.type):
         (child,) = array.flatten()
         return _leaves(child)
@@ -162,7 +169,7 @@ def _leaves(array: Any) -> tuple[Any, Positions, Positions]:
 
 
 def _positions(lengths: list[Positions]) -> Positions:
-    """Where parts of these lengths begin, and the end."""
+    """Return the first positions of parts with these lengths, and the end."""
     ends = np.cumsum(np.concatenate([np.zeros(1, dtype=np.int64), *lengths]))
     return np.asarray(ends, dtype=np.int64)
 

@@ -1,4 +1,4 @@
-"""How the columns of a file are encoded, and how many bytes rows take then, judged from rows in hand."""
+"""The encoding of a file's columns, and the bytes that rows need with it, judged from rows in memory."""
 
 from __future__ import annotations
 
@@ -25,9 +25,11 @@ SAMPLE_ROWS = 4_096
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """`dictionary`: paths of columns with a dictionary, all others are written plainly so that their pages can later
-    be copied. `nan`: field ids of float columns that hold NaN; they get no Parquet statistics, because some readers
-    take bounds without NaN for the absence of NaN.
+    """The columns of a file with a dictionary, and the columns without statistics.
+
+    `dictionary` has the paths of columns with a dictionary. All others are written as plain values, so that their pages
+    can be copied later. `nan` has the field ids of float columns that hold NaN. They have no Parquet statistics,
+    because some readers take bounds without NaN for the absence of NaN.
     """
 
     dictionary: tuple[str, ...] = ()
@@ -35,19 +37,22 @@ class Encoding:
 
 
 def dictionary_columns(settings: WriteSettings, rows: pa.Table) -> tuple[str, ...]:
-    """Paths of the columns for which a dictionary pays in files made of rows like these."""
+    """Return the paths of the columns that a dictionary makes smaller in files of rows like these."""
     limit = settings.parquet.dictionary_bytes
     return tuple(leaf.path for leaf, values in leaf_values(leaves(settings), rows) if repeats(values, limit))
 
 
 def nan_columns(settings: WriteSettings, rows: pa.Table) -> frozenset[int]:
-    """Field ids of the float columns, nested ones too, in which these rows hold NaN."""
+    """Return the field ids of the float columns, including nested ones, in which these rows hold NaN."""
     floats = [leaf for leaf in leaves(settings) if leaf.is_float]
     return frozenset(leaf.field_id for leaf, values in leaf_values(floats, rows) if pc.any(pc.is_nan(values)).as_py())
 
 
 def leaf_values(wanted: Iterable[Leaf], rows: pa.Table) -> Iterator[tuple[Leaf, pa.ChunkedArray]]:
-    """The values of each Parquet column, null where a struct above it is; below lists and maps all of them in a row."""
+    """Yield the values of each Parquet column.
+
+    A value is null if a struct above is null. Values below lists and maps are yielded in one sequence.
+    """
     flat: dict[int, list[pa.ChunkedArray]] = {}
     for leaf in wanted:
         if leaf.column not in flat:
@@ -70,8 +75,11 @@ def flatten(column: pa.ChunkedArray) -> list[pa.ChunkedArray]:
 
 
 def _values(lists: pa.Array) -> pa.Array:
-    """Return the elements of lists, or the entries of maps; Arrow may have more behind NULL and outside of slices."""
-    if lists.null_count == len(lists):  # Arrow cannot flatten lists of structs with an extension type then
+    """Return the elements of lists, or the entries of maps.
+
+    Arrow may store more of them below NULL and outside of slices.
+    """
+    if lists.null_count == len(lists):  # Arrow cannot flatten such lists of structs with an extension type
         return lists.values.slice(0, 0)
     if not types.is_map(lists.type):
         return lists.flatten()
@@ -81,9 +89,11 @@ def _values(lists: pa.Array) -> pa.Array:
 
 
 def repeats(values: pa.ChunkedArray, dictionary_bytes: int) -> bool:
-    """Whether distinct values / rows is at most `DICTIONARY_RATIO`, and they fit into a dictionary of so many bytes:
-    one that is given up half way costs time and leaves pages of two kinds. Exact only where a sample leaves doubt.
-    Chunks that are dictionaries have the same."""
+    """Return whether distinct values / rows is at most `DICTIONARY_RATIO`, and they fit into `dictionary_bytes`.
+
+    A dictionary that is abandoned midway costs time and leaves pages of two kinds. The result is exact only if a sample
+    leaves doubt. Chunks that are dictionaries share one.
+    """
     rows = len(values)
     if rows == 0 or types.is_boolean(values.type):
         return False
@@ -102,7 +112,10 @@ def repeats(values: pa.ChunkedArray, dictionary_bytes: int) -> bool:
 
 
 def sample(rows: T) -> T:
-    """Up to `SAMPLE_ROWS` rows, in runs spread over a table or column: neighbours look more alike than all do."""
+    """Return up to `SAMPLE_ROWS` rows of a table or column, in runs spread over it.
+
+    Rows of a single run would be more alike than all rows are.
+    """
     total, runs = len(rows), 16
     if total <= SAMPLE_ROWS:
         return rows
@@ -114,7 +127,10 @@ def sample(rows: T) -> T:
 
 
 def _estimate(seen: int, drawn: int) -> float:
-    """Distinct values of which `drawn` equally likely draws show `seen`; a lower bound when likelihoods differ."""
+    """Estimate the distinct values of which `drawn` equally likely draws show `seen`.
+
+    It is a lower bound if the values are not equally likely.
+    """
     if seen >= drawn:
         return math.inf
     low, high = float(seen), 1e12
@@ -125,7 +141,7 @@ def _estimate(seen: int, drawn: int) -> float:
 
 
 def measure(rows: pa.Table, settings: WriteSettings, dictionary: tuple[str, ...] | None = None) -> int:
-    """Bytes of one Parquet file of exactly these rows, encoded in memory as `write_rows` would encode them.
+    """Return the bytes of one Parquet file of exactly these rows, encoded in memory as `write_rows` would encode them.
 
     `rows` has the table's Arrow schema (`ColumnAligner`). `dictionary` are the columns with a dictionary, if decided.
     """
@@ -134,14 +150,15 @@ def measure(rows: pa.Table, settings: WriteSettings, dictionary: tuple[str, ...]
 
 
 def row_size(rows: pa.Table, settings: WriteSettings) -> RowSize:
-    """What a file of such rows holds besides them, and bytes per row: from all of them in one file, and one alone.
+    """Return the bytes per row, and the other bytes of a file with such rows.
 
-    `rows` has the table's Arrow schema and at least one row.
+    They are measured with all rows in one file, and with one row alone. `rows` has the table's Arrow schema and at
+    least one row.
     """
     alone = measure(rows.slice(0, 1), settings)
     if rows.num_rows == 1:
         return RowSize(alone / 2, alone / 2)
     per_row = (measure(rows, settings) - alone) / (rows.num_rows - 1)
-    # equal rows compress to almost nothing, which is not what later ones will do
+    # equal rows compress to almost nothing, but later rows will not
     per_row = max(per_row, 1.0)
     return RowSize(max(0.0, alone - per_row), per_row)

@@ -20,7 +20,7 @@ from icesize.planning.files import PartitionKey
 
 
 class LateNanError(Exception):
-    """Later rows of a file hold NaN in float columns (`nan`, field ids) whose statistics were already begun."""
+    """Later rows of a file hold NaN in float columns (`nan`, field ids) whose statistics have already begun."""
 
     def __init__(self, nan: frozenset[int]) -> None:
         super().__init__(f"NaN in columns {sorted(nan)}")
@@ -28,16 +28,18 @@ class LateNanError(Exception):
 
 
 class LateDictionaryError(Exception):
-    """Later rows of a file have more values in a column than its dictionary may have, which was begun as one."""
+    """Later rows of a file have more values in a column than the dictionary that was begun for it may have."""
 
 
 class FileEncoder:
     """Writes one file of one partition, row group by row group, straight to storage.
 
-    `expected_rows` sizes bloom filters. `schema` is the table's unless some columns come as dictionaries, and so are
-    `settings` unless the file has other columns than the table. `sort_order_id` may be set until `finish`;
-    `arrow_bytes` is the Arrow memory of the rows so far. The file exists for others only through the `NewDataFile` that
-    `finish` returns; until then it goes with the others of `new_files`.
+    `expected_rows` sizes bloom filters. `schema` is the table's unless some columns arrive as dictionaries. `settings`
+    are the table's unless the file has other columns than the table. `sort_order_id` may be set until `finish`.
+    `arrow_bytes` is the Arrow memory of the rows so far.
+
+    Callers see the file only as the `NewDataFile` that `finish` returns; until then, a failure removes it with the
+    other files of `new_files`.
     """
 
     def __init__(
@@ -75,9 +77,9 @@ class FileEncoder:
     def append(self, rows: pa.Table, nan: frozenset[int] | None = None) -> None:
         """Write rows as row groups of about equal size, none above the table's limit in rows.
 
-        `nan` are the columns in which these rows hold NaN, if known. With nothing written it raises `LateNanError` when
-        one of them was not announced in the encoding, `LateDictionaryError` when a dictionary is longer than the table
-        allows.
+        `nan` are the columns in which these rows hold NaN, if known. Before it writes anything, it raises
+        `LateNanError` if the encoding does not announce one of these columns. It raises `LateDictionaryError` if a
+        dictionary is longer than the table allows.
         """
         arrow_bytes, rows = rows.nbytes, with_used_values(of_schema(rows, self._schema))
         if longest_dictionary(rows) > self._settings.parquet.dictionary_bytes:
@@ -98,21 +100,21 @@ class FileEncoder:
         failpoints.reach("writing")
 
     def finish(self) -> NewDataFile:
-        """Close the file, see that storage holds all of it, and describe it."""
+        """Close the file, check that storage holds all of it, and describe it."""
         self._writer.close()
         written = self.size_bytes
         self._sink.close()
         self._new_files.finished(self.path, written)
         file = NewDataFile(self.path, written, 0, self.partition, sort_order_id=self.sort_order_id)
         file = describe(file, self._settings, self._writer.writer.metadata, self._nulls, self._nans)
-        # the footer has no statistics of columns that hold NaN
+        # counted here, because the footer has no statistics of columns that hold NaN
         for field_id, values in self._values.items():
             entries, _ = file.counts[field_id]
             file.counts[field_id] = entries, (entries or 0) - values
         return file
 
     def close(self) -> None:
-        """Close a file that is given up, best effort."""
+        """Close an abandoned file, best effort."""
         for stream in (self._writer, self._sink):
             with contextlib.suppress(Exception):
                 stream.close()
@@ -121,8 +123,10 @@ class FileEncoder:
 def parquet_writer(
     settings: WriteSettings, sink: Any, encoding: Encoding, expected_rows: int, schema: pa.Schema
 ) -> pq.ParquetWriter:
-    """pyarrow's writer as the table wants it; `schema` is the table's, but for which values may be null and which
-    columns come as dictionaries."""
+    """Return pyarrow's writer with the table's options.
+
+    `schema` is the table's, except for nullability and for columns that arrive as dictionaries.
+    """
     options = settings.parquet
     columns = leaves(settings)
     statistics = [leaf.path for leaf in columns if leaf.field_id not in encoding.nan] if encoding.nan else True

@@ -1,4 +1,4 @@
-"""Which rows of a partition go into which of its files, and which wait until it is known how many there are."""
+"""Assigns rows of a partition to its files, and holds rows until their number is known."""
 
 from __future__ import annotations
 
@@ -35,8 +35,10 @@ LEARN_BYTES = 8 * 2**10
 
 @dataclass(frozen=True)
 class _Rows:
-    """Rows of one partition that are written now. `waiting_bytes` (Arrow) more will come, `together` says that all of
-    them fit in memory."""
+    """Rows of one partition that are written now.
+
+    `waiting_bytes` (Arrow) more will follow. `together` means that all of the rows fit in memory.
+    """
 
     tables: Iterable[pa.Table]
     rows: int
@@ -47,11 +49,11 @@ class _Rows:
 
 
 class Filling:
-    """Fills files of the target size with rows that come in any order of partitions.
+    """Fills files of the target size with rows that arrive in any order of partitions.
 
-    At most `Limits.open_files` files are open, one for each partition; rows that have no open file, are few
-    (`OPEN_SHARE` of `max_buffer_bytes`), or would begin a file that may stay below `small_file_limit_bytes` wait in a
-    `Spill`. Call `close` in the end.
+    At most `Limits.open_files` files are open, one for each partition. Rows wait in a `Spill` in three cases: their
+    partition has no open file, they are few (`OPEN_SHARE` of `max_buffer_bytes`), or they would begin a file that may
+    stay below `small_file_limit_bytes`. Call `close` in the end.
     """
 
     def __init__(self, new_files: NewFiles, max_buffer_bytes: int) -> None:
@@ -65,11 +67,11 @@ class Filling:
 
     @property
     def some_wait(self) -> bool:
-        """Whether rows wait on disk."""
+        """True if rows wait on disk."""
         return bool(self._spill)
 
     def add(self, partition: PartitionKey, rows: pa.Table, encoding: Encoding) -> None:
-        """Write rows or let them wait: more may come."""
+        """Write rows or let them wait; more may follow."""
         encoding = self._of_rows(encoding, rows)
         has_file = partition in self._files.open or len(self._files.open) < self._settings.limits.open_files
         if not has_file or rows.nbytes < OPEN_SHARE * self._max_buffer_bytes:
@@ -86,10 +88,13 @@ class Filling:
             self._pour(partition, alone, last=False)
 
     def complete(self, left: Mapping[PartitionKey, Callable[[], pa.Table]], encoding: Encoding) -> list[NewDataFile]:
-        """Write these last rows, made when it is their partition's turn, and all that wait, and return all files."""
+        """Write all waiting rows and these last ones, and return all files.
+
+        The last rows of a partition are made when that partition is written.
+        """
         if self._spill:
             encoding = Encoding(self._dictionary_of_waiting(), encoding.nan)
-        # open ones first: none beyond the limit is opened
+        # partitions with open files come first, so that no file beyond the limit is opened
         for partition in dict.fromkeys([*self._files.open, *self._spill, *left]):
             rows_of = left.get(partition)
             self._pour(partition, self._all(partition, rows_of and rows_of(), encoding), last=True)
@@ -98,7 +103,7 @@ class Filling:
         return self._files.files()
 
     def close(self) -> None:
-        """Forget the rows that wait, and end the threads that finish files."""
+        """Drop the waiting rows, and end the threads that finish files."""
         self._spill.close()
         self._files.close()
 
@@ -106,13 +111,16 @@ class Filling:
         return Encoding(encoding.dictionary, nan_columns(self._settings, rows)) if encoding.nan else encoding
 
     def _dictionary_of_waiting(self) -> tuple[str, ...]:
-        """Judged from the partition of which most rows wait; in a method of its own, which holds no rows afterwards."""
+        """Return the dictionary columns, judged from the partition with the most waiting rows.
+
+        This is a method of its own, so that the rows are freed afterwards.
+        """
         largest = max(self._spill, key=lambda partition: self._spill.held(partition).rows)
         some = Stream(self._spill.read(largest), self._max_buffer_bytes // 2).take(self._spill.held(largest).rows)
         return dictionary_columns(self._settings, some)
 
     def _all(self, partition: PartitionKey, rows: pa.Table | None, encoding: Encoding) -> _Rows:
-        """The rows that wait, and these."""
+        """Return the waiting rows and these."""
         held = self._spill.held(partition)
         tables, count, arrow_bytes, nan = self._spill.take(partition), held.rows, held.arrow_bytes, held.nan
         if rows is not None:
@@ -123,8 +131,10 @@ class Filling:
         return _Rows(tables, count, arrow_bytes, Encoding(encoding.dictionary, nan), together)
 
     def _pour(self, partition: PartitionKey, rows: _Rows, *, last: bool) -> None:
-        """Into the open file of the partition and as many more as it takes; what is planned is looked at again after
-        each piece, as only then its encoded size is known."""
+        """Write rows to the open file of the partition and to as many more files as they need.
+
+        The plan is updated after each piece, because only then its encoded size is known.
+        """
         pieces, run = self._pieces(rows)
         left = rows.rows
         while left:
@@ -143,7 +153,10 @@ class Filling:
             left -= self._append(partition, pieces, run, wanted, rows.encoding)
 
     def _append(self, partition: PartitionKey, pieces: Stream, run: int | None, wanted: int, encoding: Encoding) -> int:
-        """Write the next `wanted` rows, or fewer, and return how many: none of them is held when more are taken."""
+        """Write the next `wanted` rows, or fewer, and return their number.
+
+        The rows are freed before more are taken.
+        """
         rows = pieces.take(wanted)
         if self._sorter is not None and run is None:
             rows, run = self._sorter(rows), next(self._runs)
@@ -151,8 +164,11 @@ class Filling:
         return int(rows.num_rows)
 
     def _pieces(self, rows: _Rows) -> tuple[Stream, int | None]:
-        """As a stream of bounded memory; sorted when all are together and the table has an order: the number of that
-        run of sorted rows then, None where each piece is a run of its own."""
+        """Return the rows as a stream of bounded memory, and the number of its run of sorted rows.
+
+        Rows are sorted here if all are in memory and the table has a sort order. Otherwise the number is None, and each
+        piece is a run of its own.
+        """
         tables, half = rows.tables, self._max_buffer_bytes // 2
         if self._sorter is None or not rows.together:
             return Stream(tables, half), None
@@ -162,10 +178,10 @@ class Filling:
 
 
 def bytes_for_file(open_bytes: float, more_bytes: float, settings: WriteSettings, *, last: bool) -> float:
-    """How much of `more_bytes` goes into a file that holds `open_bytes`: all, or less and the file is then complete.
+    """Return the part of `more_bytes` that goes into a file that holds `open_bytes`; less than all completes the file.
 
-    `last`: nothing comes after, so that files are of equal size and none is cut off that would be small
-    (`merged_files`). Otherwise the file is filled up to the target.
+    With `last`, nothing follows, so files are of equal size, and no small file is cut off (`merged_files`). Otherwise
+    the file is filled up to the target.
     """
     target, limit = settings.target_file_size_bytes, settings.small_file_limit_bytes
     total = open_bytes + more_bytes
@@ -179,10 +195,9 @@ def bytes_for_file(open_bytes: float, more_bytes: float, settings: WriteSettings
 class _OpenFiles:
     """Appends rows to the open file of their partition, in row groups of the table's size, and finishes files.
 
-    Local files are finished at once; remote ones in `IO_THREADS` threads, twice as many at most waiting. An error
-    of any file is raised by a later call, at the latest by `files`. `open` files are in the order in which they were
-    opened, `density` learns from the rows. Call `close` in
-    the end.
+    Local files are finished immediately. Remote files are finished in `IO_THREADS` threads, and at most twice as many
+    wait. A later call raises the error of any file, at the latest `files`. `open` files are in the order in which they
+    were opened. `density` learns from the rows. Call `close` in the end.
     """
 
     def __init__(self, new_files: NewFiles) -> None:
@@ -193,19 +208,18 @@ class _OpenFiles:
         self._sort_order_id = None if sorter is None else sorter.order_id
         self._runs: dict[PartitionKey, int | None] = {}
         self.open: dict[PartitionKey, FileEncoder] = {}
-        self._pool = ThreadPoolExecutor(IO_THREADS)  # without threads as long as all files are local
+        self._pool = ThreadPoolExecutor(IO_THREADS)  # starts no threads while all files are local
         self._waiting: deque[Future[NewDataFile]] = deque()
         self._done: list[NewDataFile] = []
 
     def size_bytes(self, partition: PartitionKey) -> int:
-        """Encoded bytes in the open file of a partition, 0 without one."""
+        """Return the encoded bytes in the open file of a partition, 0 without one."""
         return self.open[partition].size_bytes if partition in self.open else 0
 
     def append(self, partition: PartitionKey, rows: pa.Table, encoding: Encoding, run: int | None = None) -> None:
-        """Write rows to the partition's file, which is opened if need be; another one takes its place for NaN that
-        comes late.
+        """Write rows to the partition's file, and open it if needed; after late NaN, another file replaces it.
 
-        `run` numbers sequences of rows in the table's sort order: a file whose rows are of one of them is sorted.
+        `run` numbers sequences of rows in the table's sort order: a file with rows of only one sequence is sorted.
         """
         size_bytes = self.density.expected_bytes(partition, rows.nbytes, rows, encoding)
         groups = max(1, math.ceil(size_bytes / self._settings.parquet.row_group_bytes))
@@ -215,7 +229,7 @@ class _OpenFiles:
             try:
                 self._append(partition, part, encoding, rows.num_rows, run)
             except LateNanError:
-                # the file at hand began with statistics that would now be wrong: its rows end here
+                # the current file has statistics that the new rows would make wrong, so it ends here
                 self.finish(partition)
                 self._append(partition, part, encoding, rows.num_rows, run)
 
@@ -247,19 +261,19 @@ class _OpenFiles:
             self._done.append(self._waiting.popleft().result())
 
     def files(self) -> list[NewDataFile]:
-        """All finished files, in the order in which they were closed."""
+        """Return all finished files, in the order in which they were closed."""
         while self._waiting:
             self._done.append(self._waiting.popleft().result())
         self.close()
         return self._done
 
     def close(self) -> None:
-        """End the threads, after the files under way."""
+        """End the threads, after the files in progress."""
         self._pool.shutdown()
 
 
 def _give_up(encoder: FileEncoder, future: Future[NewDataFile]) -> None:
-    """Wait for a file under way, so that it does not appear later."""
+    """Wait for a file in progress, so that it does not appear later."""
     future.exception()
     encoder.close()
 
@@ -267,8 +281,8 @@ def _give_up(encoder: FileEncoder, future: Future[NewDataFile]) -> None:
 class _Density:
     """Encoded bytes per Arrow byte of the rows of one task.
 
-    First from `settings.bytes_per_row`, or from a sample encoded in memory; corrected by each row group written. Where
-    rows of the same partition were written those count, else the last ones of any.
+    The first value is from `settings.bytes_per_row`, or from a sample encoded in memory. Each row group written
+    corrects it. The value of the same partition counts if it has one, otherwise the last value of any partition.
     """
 
     def __init__(self, settings: WriteSettings) -> None:
@@ -277,8 +291,9 @@ class _Density:
         self._ratios: dict[PartitionKey, float] = {}
 
     def expected_bytes(self, partition: PartitionKey, arrow_bytes: int, like: pa.Table, encoding: Encoding) -> float:
-        """Encoded size of rows of `arrow_bytes` that look `like` these. Rows that fit a file even when nothing
-        compresses are not looked at closer.
+        """Return the expected encoded size of rows of `arrow_bytes` that are `like` these.
+
+        Rows that fit a file even without compression are not measured.
         """
         if partition in self._ratios:
             return self._ratios[partition] * arrow_bytes
@@ -293,6 +308,9 @@ class _Density:
         return self._ratio * arrow_bytes
 
     def learn(self, partition: PartitionKey, arrow_bytes: int, encoded_bytes: int) -> None:
-        """Rows of `arrow_bytes` took `encoded_bytes` in one file; tiny files, mostly footer, teach nothing."""
+        """Record that rows of `arrow_bytes` took `encoded_bytes` in one file.
+
+        Tiny files do not count, because they are mostly footer.
+        """
         if encoded_bytes >= LEARN_BYTES:
             self._ratio = self._ratios[partition] = encoded_bytes / max(1, arrow_bytes)

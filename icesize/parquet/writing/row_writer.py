@@ -31,7 +31,7 @@ MIN_CHUNK_ROWS = 1_024
 def use_system_memory() -> None:
     """Make Arrow allocate from the C library, once per worker process, before anything else.
 
-    Arrow's own pool takes huge pages whose first touch makes a fresh worker up to 1.5x slower.
+    Arrow's own pool uses huge pages, whose first touch makes a new worker up to 1.5x slower.
     """
     pa.set_memory_pool(pa.system_memory_pool())
 
@@ -43,10 +43,12 @@ def write_rows(
     older: Iterable[tuple[PartitionKey, pa.Table]] = (),
     counted: Conservation | None = None,
 ) -> list[NewDataFile]:
-    """Write all batches, after the rows of `older` files, which have the table's Arrow schema, stay in their
-    partitions and are `counted`; on any error the files already written are deleted, best effort, and it is raised.
+    """Write all batches, after the rows of `older` files.
 
-    Raises `SchemaMismatch` when rows do not fit the table, `RewriteFailed` or `OSError` when storage fails.
+    The older rows have the table's Arrow schema, stay in their partitions and are `counted`. On any error, the files
+    already written are deleted, best effort, and the error is raised.
+
+    Raises `SchemaMismatch` if rows do not fit the table, `RewriteFailed` or `OSError` if storage fails.
     """
     writer, counted = RowWriter(settings, names), counted or Conservation(settings)
     with writer.all_or_none():
@@ -61,13 +63,14 @@ def write_rows(
 class RowWriter:
     """Takes rows in any order of partitions and writes few, well-sized files.
 
-    Up to `max_buffer_bytes` of rows (Arrow memory) are held; usually that is all of them, each partition is then
-    written at once, in equal parts when it is larger than a file. More rows than that: partitions with many of them go
-    to files that stay open for their later rows, the rows of the others wait on local disk until all rows are there
-    (`Filling`). So the order of rows makes no more files, and no partition is cut into files below
-    `settings.small_file_limit_bytes`.
+    Up to `max_buffer_bytes` of rows (Arrow memory) are held. That is usually all of them, and each partition is then
+    written at one time, in equal parts if it is larger than a file.
 
-    Files of a table with a sort order are sorted by it, and say so, where their rows could be sorted together.
+    With more rows than that, partitions with many rows are written to files that stay open for their later rows. The
+    rows of the other partitions wait on local disk until all rows have arrived (`Filling`). The order of rows therefore
+    adds no files, and no partition is cut into files below `settings.small_file_limit_bytes`.
+
+    Files of a table with a sort order are sorted by it, and record its id, if their rows could be sorted together.
     """
 
     def __init__(self, settings: WriteSettings, names: FileNames, *, max_buffer_bytes: int = MAX_BUFFER_BYTES) -> None:
@@ -81,7 +84,10 @@ class RowWriter:
 
     @contextmanager
     def all_or_none(self) -> Iterator[None]:
-        """Files that are begun in the block, after which nothing is written, go when an error leaves it."""
+        """Remove the files that are begun in the block if an error leaves it.
+
+        Nothing may be written after the block.
+        """
         try:
             with self._new_files.all_or_none():
                 yield
@@ -89,12 +95,12 @@ class RowWriter:
             self._filling.close()
 
     def write(self, rows: pa.RecordBatch | pa.Table) -> None:
-        """Take a batch; raises `SchemaMismatch` when it does not fit the table."""
+        """Write a batch; raises `SchemaMismatch` if it does not fit the table."""
         if rows.num_rows:
             self._take(self._align_columns(rows))
 
     def take_along(self, partition: PartitionKey, rows: pa.Table) -> None:
-        """Take rows of a partition as they were read from its files, with the table's Arrow schema."""
+        """Write rows of a partition that were read from its files, with the table's Arrow schema."""
         if rows.num_rows:
             self._take(rows, partition)
 
@@ -105,9 +111,9 @@ class RowWriter:
             self._make_room()
 
     def close(self) -> list[NewDataFile]:
-        """Write what is left and return all files."""
+        """Write the remaining rows and return all files."""
         if self._filling.some_wait:
-            self._make_room()  # what is buffered joins what waits: memory is then free for one partition
+            self._make_room()  # buffered rows join the waiting ones, which leaves the memory to one partition
         groups, encoding = self._take_buffered()
         files = self._filling.complete({group.partition: group.table for group in groups}, encoding)
         rows_out = sum(file.rows for file in files)
@@ -118,7 +124,10 @@ class RowWriter:
         return files
 
     def _take_buffered(self) -> tuple[list[_Group], Encoding]:
-        """The buffered rows by partition, and how to encode them: judged once, from the partition with most rows."""
+        """Return the buffered rows by partition, and their encoding.
+
+        The encoding is judged once, from the partition with the most rows.
+        """
         groups = self._buffer.empty()
         if not groups:
             return [], Encoding()
@@ -128,7 +137,7 @@ class RowWriter:
         return groups, Encoding(dictionary_columns(self._settings, largest), nan)
 
     def _make_room(self) -> None:
-        """Hand over all buffered rows, the largest partitions first."""
+        """Pass on all buffered rows, the largest partitions first."""
         groups, encoding = self._take_buffered()
         for group in sorted(groups, key=lambda group: group.arrow_bytes, reverse=True):
             self._filling.add(group.partition, group.table(), encoding)
@@ -145,8 +154,10 @@ class _Buffer:
         self._groups: dict[PartitionKey, _Group] = {}
 
     def add(self, rows: pa.Table, partition: PartitionKey | None = None) -> None:
-        """Rows of one partition whatever their values are, else of any: raises `SchemaMismatch`, now or later, for NaN
-        under an identity transform then."""
+        """Add rows of one partition, whatever their values are, or of any partition if it is None.
+
+        Raises `SchemaMismatch`, now or later, for NaN under an identity transform if `partition` is None.
+        """
         self.arrow_bytes += rows.nbytes
         if partition is not None:
             self._group(partition).add(rows, 0, rows.num_rows, rows.nbytes)
@@ -157,7 +168,7 @@ class _Buffer:
             self._divide()
 
     def empty(self) -> list[_Group]:
-        """All rows by partition, partitions in order of first appearance; the buffer is empty then."""
+        """Return all rows by partition, partitions in order of first appearance, and empty the buffer."""
         if self._undivided:
             self._divide()
         groups, self._groups, self.arrow_bytes = self._groups, {}, 0
@@ -185,12 +196,15 @@ class _Group:
     parts: list[tuple[pa.Table, int, int]] = field(default_factory=list)
 
     def add(self, block: pa.Table, start: int, rows: int, arrow_bytes: float) -> None:
-        """Rows of a block."""
+        """Add rows of a block."""
         self.rows += rows
         self.arrow_bytes += arrow_bytes
         self.parts.append((block, start, rows))
 
     def table(self) -> pa.Table:
-        """The rows, in their order. Made when needed: a table for each of 10,000 partitions is large by itself."""
+        """Return the rows, in their order.
+
+        The table is made when needed, because a table for each of 10,000 partitions is large by itself.
+        """
         table = pa.concat_tables([block.slice(start, rows) for block, start, rows in self.parts])
         return table.combine_chunks() if self.rows < MIN_CHUNK_ROWS * len(self.parts) else table

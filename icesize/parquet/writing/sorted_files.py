@@ -1,4 +1,4 @@
-"""Rows that are in order already, cut into files of about equal size."""
+"""Ordered rows, cut into files of about equal size."""
 
 from __future__ import annotations
 
@@ -30,8 +30,10 @@ RUN_ROWS = 32_768
 
 @dataclass(frozen=True)
 class Target:
-    """What is to be written: `rows` in all, into at most `outputs` files, as many as have the table's target size when
-    None, of one partition. Files get `sort_order_id` and `sequence_number`.
+    """The target of a write: `rows` in all, of one partition, into at most `outputs` files.
+
+    If `outputs` is None, there are as many files as have the table's target size. Files get `sort_order_id` and
+    `sequence_number`.
     """
 
     partition: PartitionKey
@@ -42,8 +44,10 @@ class Target:
 
 
 class _Part:
-    """Rows in hand and their order, the columns in which they hold NaN, and their encoded bytes, from samples that were
-    encoded in memory."""
+    """Rows in memory and their order, the columns in which they hold NaN, and their encoded bytes.
+
+    The bytes follow from samples that were encoded in memory.
+    """
 
     def __init__(self, rows: pa.Table, arranged: Arranged, settings: WriteSettings) -> None:
         self.rows, self.arranged, self._settings = rows, arranged, settings
@@ -59,20 +63,20 @@ class _Part:
         self._bytes *= together / (self.bytes_before(end) - self.bytes_before(start))
 
     def bytes_before(self, place: float) -> float:
-        """Bytes of the rows before a place."""
+        """Return the bytes of the rows before a position."""
         return float(np.interp(place, self._places, self._bytes))
 
     def place(self, size_bytes: float) -> int:
-        """Where so many bytes are reached."""
+        """Return the position at which this number of bytes is reached."""
         return round(float(np.interp(size_bytes, self._bytes, self._places)))
 
     def groups(self, start: int, end: int, step: int) -> Iterator[pa.Table]:
-        """Ordered rows, so many at a time."""
+        """Yield ordered rows, `step` rows at a time."""
         for first in range(start, end, step):
             yield self.rows.take(self.arranged.order[first : min(end, first + step)])
 
     def nan_between(self, start: int, end: int, step: int) -> frozenset[int]:
-        """Columns in which some of these rows hold NaN."""
+        """Return the columns in which some of these rows hold NaN."""
         groups = self.groups(start, end, step) if self._nan else ()
         return frozenset().union(*(nan_columns(self._settings, group) for group in groups))
 
@@ -91,9 +95,10 @@ class _Part:
 class SortedFiles:
     """Writes ordered rows, a bounded part of them at a time; a file may have rows of several parts.
 
-    Files are cut where an equal share of the encoded bytes is reached, as measured from samples, or up to `CUT_SLACK`
-    of a file away at a better place (`Arranged.cut`). The share is found anew for each part, from what is not in a
-    finished file yet; no file ends with a part, as the next one tells more.
+    A file ends when it has an equal share of the encoded bytes, as measured from samples. A better position up to
+    `CUT_SLACK` of a file away takes precedence (`Arranged.cut`). The share is computed again for each part, from the
+    bytes that are not in a finished file yet. No file ends with a part, because the next part provides more
+    information.
     """
 
     def __init__(self, target: Target, new_files: NewFiles) -> None:
@@ -113,11 +118,11 @@ class SortedFiles:
         later_nan: frozenset[int] = frozenset(),
         later_arrow_bytes: float | None = None,
     ) -> None:
-        """Write rows that come after all written before; the list is emptied to free memory.
+        """Write rows that follow all rows written before; the list is emptied to free memory.
 
-        `arranged` is the order of these rows, behind each other. `later_nan` are the float columns in which rows of
-        later calls may hold NaN. `later_arrow_bytes` is the Arrow memory of those rows, expected to be encoded as well
-        as these; when None they are taken to be as large as these, row by row.
+        `arranged` is the order of these rows, in the sequence of the tables. `later_nan` are the float columns in which
+        rows of later calls may hold NaN. `later_arrow_bytes` is the Arrow memory of those rows, which are expected to
+        be encoded as well as these. If None, they are assumed to be as large as these, row by row.
         """
         rows = in_one_piece(tables)
         if not rows.num_rows:
@@ -134,13 +139,15 @@ class SortedFiles:
         self._append(part, start, rows.num_rows, later_nan)
 
     def close(self) -> list[NewDataFile]:
-        """All files."""
+        """Return all files."""
         self._finish()
         return self._done
 
     def _count(self, left_bytes: float) -> int:
-        """How many files these bytes become: rows in order often need fewer bytes than planning knows of, and no file
-        may be small for that."""
+        """Return the number of files for these bytes.
+
+        Ordered rows often need fewer bytes than planned, and no file may be small because of that.
+        """
         target, limit = self._settings.target_file_size_bytes, self._settings.small_file_limit_bytes
         files = merged_files(int(left_bytes), target, limit)
         if self._target.outputs is None:
@@ -148,8 +155,10 @@ class SortedFiles:
         return max(1, min(files, self._target.outputs - len(self._done)))
 
     def _share(self, left_bytes: float) -> tuple[int, float]:
-        """How many files are made of what is not in a finished file, the open one with it, and their bytes; that one is
-        finished first if it has its share, and what follows is no small file."""
+        """Return the number of files for the rows that are not in a finished file, and their bytes per file.
+
+        The open file is one of them. It is finished first if it has its share and the rest makes no small file.
+        """
         files = self._count(self._open_bytes + left_bytes)
         share = (self._open_bytes + left_bytes) / files
         enough = least_output_bytes(self._settings.small_file_limit_bytes)
@@ -160,7 +169,7 @@ class SortedFiles:
         return files, share
 
     def _ends(self, part: _Part, later_bytes: float) -> Iterator[int]:
-        """Where files end within a part."""
+        """Yield the positions of file ends within a part."""
         rows = part.rows.num_rows
         files, share = self._share(part.bytes_before(rows) + later_bytes)
         self._file_rows = math.ceil(self._target.rows / (len(self._done) + files))
@@ -199,7 +208,10 @@ class SortedFiles:
 
 
 def in_one_piece(tables: list[pa.Table]) -> pa.Table:
-    """The rows of all tables with each column in one array, the list emptied: one column exists twice at a time."""
+    """Return the rows of all tables with each column in one array, and empty the list.
+
+    Only one column at a time exists twice.
+    """
     schema = tables[0].schema
     columns = [[chunk for table in tables for chunk in table.column(i).chunks] for i in range(len(schema))]
     tables.clear()

@@ -1,4 +1,4 @@
-"""Rows that wait on local disk until all that belong together are there."""
+"""Rows that wait on local disk for the rest of their partition."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PIECE_BYTES = 8 * 2**20
 
 @dataclass(slots=True)
 class SpilledRows:
-    """The rows of one key that wait: how many, their Arrow bytes, and field ids of columns that hold NaN."""
+    """The waiting rows of one key: their number, their Arrow bytes, and field ids of columns that hold NaN."""
 
     rows: int = 0
     arrow_bytes: int = 0
@@ -30,13 +30,14 @@ class SpilledRows:
 
 
 class Spill(Generic[Key]):
-    """Keeps rows in a temporary file, each under a key, as its partition, and gives them back one key at a time.
+    """Keeps rows in a temporary file, each under a key such as its partition, and returns them one key at a time.
 
-    The file is made when it is first needed, in one of the folders of `SPARK_LOCAL_DIRS`, else where Python puts
-    temporary files. It has no name (or loses it when it is closed, where a system has no files without a name), so
-    that nothing stays when the process is killed. It holds record batches as Arrow IPC messages, uncompressed; where
-    each begins is only known here. Its space is free again when nothing waits. All methods raise `RewriteFailed` when
-    the disk fails or is full.
+    The file is created on first use, in one of the directories of `SPARK_LOCAL_DIRS`, otherwise in Python's directory
+    for temporary files. It has no name, so that nothing stays when the process is killed. On a system without nameless
+    files, it loses its name when it is closed.
+
+    The file holds record batches as Arrow IPC messages, uncompressed; only this object has their offsets. Its space
+    is reused when nothing waits. All methods raise `RewriteFailed` if the disk fails or is full.
     """
 
     def __init__(self, schema: pa.Schema) -> None:
@@ -50,15 +51,15 @@ class Spill(Generic[Key]):
         return bool(self._held)
 
     def __iter__(self) -> Iterator[Key]:
-        """Keys with rows that wait, in order of their first ones."""
+        """Yield keys with waiting rows, in order of their first rows."""
         return iter(list(self._held))
 
     def held(self, key: Key) -> SpilledRows:
-        """What waits of a key."""
+        """Return the facts about the waiting rows of a key."""
         return self._held.get(key, SpilledRows())
 
     def put(self, key: Key, tables: Iterable[pa.Table], nan: frozenset[int]) -> None:
-        """Keep rows; `nan` are field ids of the float columns in which they hold NaN."""
+        """Store rows; `nan` are field ids of the float columns in which they hold NaN."""
         for table in tables:
             step = max(1, table.num_rows * PIECE_BYTES // max(1, table.nbytes))
             for start in range(0, table.num_rows, step):
@@ -79,11 +80,11 @@ class Spill(Generic[Key]):
         self._end += message.size
 
     def read(self, key: Key) -> Iterator[pa.Table]:
-        """The rows of a key in their order, which keep waiting."""
+        """Return the rows of a key in their order, and keep them."""
         return self._read(self.held(key))
 
     def take(self, key: Key) -> Iterator[pa.Table]:
-        """The rows of a key in their order; they wait no longer."""
+        """Yield the rows of a key in their order, and remove them."""
         held = self._held.pop(key, SpilledRows())
         yield from self._read(held)
         if not self._held:
@@ -100,11 +101,11 @@ class Spill(Generic[Key]):
             yield pa.Table.from_batches([pa.ipc.read_record_batch(pa.py_buffer(message), self._schema)])
 
     def close(self) -> None:
-        """Remove the file; nothing waits any more."""
+        """Remove the file and all waiting rows."""
         self._held, self._end = {}, 0
         file, self._file = self._file, None
         if file is not None:
-            with contextlib.suppress(OSError):  # what could not be written is not wanted any more
+            with contextlib.suppress(OSError):  # unwritten rows are not needed any more
                 file.close()
 
     def _open(self) -> IO[bytes]:
