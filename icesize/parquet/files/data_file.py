@@ -29,8 +29,8 @@ class NewFile:
     """Facts of a finished Parquet file that a manifest entry needs.
 
     Maps are keyed by Iceberg field id. Bounds are Iceberg's single-value serialization. `sequence_number` is the data
-    sequence number to record. It is None for new rows, which inherit it from their snapshot. For a merged file, it is
-    the largest number of its inputs and of the applied equality deletes, so that a merge never makes old rows look new.
+    sequence number to record. It is None for new rows, which inherit it from their snapshot. A merged file has the
+    largest number of its inputs and of the applied equality deletes. A merge therefore never makes old rows look new.
     """
 
     path: str
