@@ -22,8 +22,9 @@ FULL_SET_TARGETS = 64
 """Files of the target size from which on a set is full: 32 GiB at 512 MiB. Delta closes its Z-cubes at 100 GB."""
 
 Bounds: TypeAlias = "tuple[Any, Any] | tuple[()] | None"
-"""Lowest and highest value of a column in one file, both inclusive, as plain comparable values of one type. Empty if the
-file has no value that a comparison can find (nulls only); None if the bounds are unknown.
+"""Lowest and highest value of a column in one file, both inclusive, as plain comparable values of one type.
+
+Empty if the file has no value that a comparison can find (nulls only); None if the bounds are unknown.
 """
 
 

@@ -18,7 +18,7 @@ WORTH_IT = 0.5
 
 @dataclass(frozen=True)
 class FilterUse:
-    """A filter that queries use `times` times, and the number of data `files` that partitions and bounds leave it to open.
+    """A filter that queries use `times` times, and the number of data `files` that it opens by partitions and bounds.
 
     The filter selects single values of the columns `points`, and ranges or other properties of the columns `ranges`.
     """
@@ -33,8 +33,8 @@ class FilterUse:
 def columns_to_cluster(uses: Sequence[FilterUse], partitioned: Collection[str] = ()) -> tuple[str, ...]:
     """Return the columns of which filters select single values, the most frequent first.
 
-    A further column is added only if at least half as many filters as for the most frequent column select it and none of
-    the columns before it. Columns of `partitioned` are left out because partitions already separate their values.
+    A further column is added only if at least half as many filters as for the most frequent column select it and none
+    of the columns before it. Columns of `partitioned` are left out because partitions already separate their values.
     """
     chosen: list[str] = []
     left = [use for use in uses if use.files > 1]
