@@ -169,7 +169,9 @@ def _cold_above_minimum(table: SizedTable) -> int:
     """Cold partitions that could still become fewer files."""
     current, files = layout(table)
     due = {group.partition for group in table.plan().groups}
-    cold = {k for k, p in files.partitions.items() if p.commits_since_append >= current.policy.cold_after_commits}
+    cold = {
+        k for k, p in files.partitions.items() if files.commits_since(p.newest) >= current.policy.cold_after_commits
+    }
     return len(due & cold)
 
 

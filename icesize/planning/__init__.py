@@ -6,6 +6,7 @@
 - `files`: the content of a table, as plain values that every layer uses
 - `filters`: the columns that a table should be clustered by, from the filters of its queries
 - `inspection`: the state of a table's file sizes: counts, a histogram, the worst partitions and advice
+- `overlay`: an immutable mapping that is made from another one with few changes, without a copy of it
 - `partition_labels`: partitions in one word, as people and the command line write them
 - `plan`: the files to merge and the files to keep, as plain values: the outcome of `icesize.planning.merging.planner`
 - `scan_cost`: the cost that files add to a scan of a whole table, before and after a plan

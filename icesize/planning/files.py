@@ -7,9 +7,12 @@ order of the fields of the partition spec.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from typing import Protocol
+
+from icesize.planning.overlay import Overlay
 
 
 class SkipReason(str, Enum):
@@ -139,8 +142,9 @@ class PartitionFacts:
     """The files of one partition: all of them counted, kept as values the small ones and, as `large`, those of the
     others that some delete may hit.
 
-    `label` is how people write the partition (`hour=h191`, `` when unpartitioned). `commits_since_append` counts the
-    commits that added rows to the table after this partition's newest rows.
+    `label` is how people write the partition (`hour=h191`, `` when unpartitioned). `newest` stamps the commit that
+    brought the partition's newest rows. `Layout.commits_since` returns the age of a stamp: each commit changes all
+    ages, and no stamp.
     """
 
     key: PartitionKey
@@ -149,7 +153,7 @@ class PartitionFacts:
     size_bytes: int
     rows: int
     small: tuple[FileFact, ...] = ()
-    commits_since_append: int = 0
+    newest: int = 0
     large: tuple[FileFact, ...] = ()
 
     @property
@@ -165,7 +169,7 @@ class PartitionFacts:
             size_bytes=self.size_bytes + file.size_bytes,
             rows=self.rows + file.rows,
             small=(*self.small, file) if file.size_bytes < small_file_limit_bytes else self.small,
-            commits_since_append=0,
+            newest=NEW_ROWS,
         )
 
     def without(self, files: Iterable[FileFact]) -> PartitionFacts:
@@ -178,6 +182,15 @@ class PartitionFacts:
             small=tuple(file for file in self.small if file.path not in gone),
             large=tuple(file for file in self.large if file.path not in gone),
         )
+
+
+NEW_ROWS = 1 << 62
+"""The stamp of rows that are not committed yet: no commit came after them."""
+
+
+def negative_age(stamp: int) -> int:
+    """Return the age of a stamp that is a negative number of commits."""
+    return max(0, -stamp)
 
 
 MAIN = "main"
@@ -193,6 +206,17 @@ class Head:
     ref: str = MAIN
 
 
+class PartitionSummary(Protocol):
+    """A summary of all partitions of a layout that is updated with the changed ones."""
+
+    @property
+    def files(self) -> int:
+        """Number of data files."""
+
+    def changed(self, before: Iterable[PartitionFacts], after: Iterable[PartitionFacts]) -> PartitionSummary:
+        """Return the summary with the partitions `after` in place of those in `before`."""
+
+
 @dataclass(frozen=True)
 class Layout:
     """The data files of the snapshot at `head`, the planning base of every conflict check.
@@ -200,6 +224,9 @@ class Layout:
     `spec_id` is the table's current partition spec; files of other specs are here too. `small_file_limit_bytes` is the
     limit that chose `small`. Not `complete`: manifests without partitions that matter were not read. `manifests` are
     those that were, of delete files as well.
+
+    `commits_since` returns the number of commits that added rows after the one with a stamp. `standing` sums up what a
+    plan says of partitions that it does not look at, if the reader keeps that from one state of the table to the next.
     """
 
     head: Head
@@ -208,10 +235,14 @@ class Layout:
     partitions: Mapping[PartitionKey, PartitionFacts] = field(default_factory=dict)
     complete: bool = True
     manifests: int = 0
+    commits_since: Callable[[int], int] = field(default=negative_age, compare=False)
+    standing: PartitionSummary | None = field(default=None, compare=False)
 
     @property
     def files(self) -> int:
         """Number of live data files."""
+        if self.standing:
+            return self.standing.files
         return sum(p.files for p in self.partitions.values())
 
     @property
@@ -224,9 +255,18 @@ class Layout:
         """Records in live data files, deleted ones included."""
         return sum(p.rows for p in self.partitions.values())
 
+    def with_partitions(self, changes: Mapping[PartitionKey, PartitionFacts | None]) -> Layout:
+        """Return the layout with these partitions in addition or instead; None removes a partition."""
+        before = [facts for key in changes if (facts := self.partitions.get(key))]
+        return replace(
+            self,
+            partitions=Overlay.of(self.partitions).changed(changes),
+            standing=self.standing and self.standing.changed(before, filter(None, changes.values())),
+        )
+
     def recent(self, cold_after_commits: int) -> list[PartitionKey]:
         """Partitions that got rows within the last so many commits that added some."""
-        return [key for key, facts in self.partitions.items() if facts.commits_since_append < cold_after_commits]
+        return [key for key, facts in self.partitions.items() if self.commits_since(facts.newest) < cold_after_commits]
 
     def growing(self, since_number: int, cold_after_commits: int) -> list[PartitionKey]:
         """Partitions with small files of a merge that are not cold and got rows by the commit of that sequence number

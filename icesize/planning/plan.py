@@ -103,6 +103,18 @@ class PartitionOutcome:
     delete_files: int = 0
 
 
+@dataclass(frozen=True)
+class Untouched:
+    """Files of partitions that a plan did not look at because nothing in them is due.
+
+    `files` counts them by the reason for which they stay. `small_files_max` is the largest number of mergeable small
+    files in one of these partitions.
+    """
+
+    files: Mapping[SkipReason, int] = field(default_factory=dict)
+    small_files_max: int = 0
+
+
 def ineligible_partitions(outcomes: Iterable[PartitionOutcome]) -> tuple[PartitionOutcome, ...]:
     """Those with ineligible files, as people tell them apart."""
 
@@ -149,7 +161,8 @@ class Forecast:
 
 @dataclass(frozen=True)
 class Plan(Result):
-    """What will be merged; every file of the layout is an input file of one group or counted in one `Skipped`.
+    """What will be merged; every file of the layout is an input file of one group or counted in one `Skipped`, or in
+    `untouched`.
 
     `head` is the planning base: a delete committed after it forbids a merge that it applies to. `groups` come in the
     order in which they are worth their bytes. `incoming` are the small files that a batch was expected to add to each
@@ -170,6 +183,7 @@ class Plan(Result):
     delete_files_freed: int = 0
     forecast: Forecast | None = None
     clustering: Clustering | None = None
+    untouched: Untouched = Untouched()
 
     # totals, each group with the paths of its input files, and what stays by reason or partition
     KEYS: ClassVar[Keys] = keys(
@@ -178,7 +192,7 @@ class Plan(Result):
         ineligible=lambda plan: {o.label: o.ineligible for o in plan.ineligible},
         partitions_over_limit=lambda plan: {o.label: o.small_files for o in plan.partitions_over_limit},
         partitions_over_delete_limit=lambda plan: {o.label: o.delete_files for o in plan.partitions_over_delete_limit},
-        head=None, outcomes=None, incoming=None,
+        head=None, outcomes=None, incoming=None, untouched=None,
     )  # fmt: skip
 
     @cached_property
@@ -234,12 +248,12 @@ class Plan(Result):
     @property
     def small_files_max(self) -> int:
         """Most mergeable small files that a partition will hold."""
-        return max((o.small_files for o in self.outcomes), default=0)
+        return max((self.untouched.small_files_max, *(o.small_files for o in self.outcomes)))
 
     @property
     def skipped_by_reason(self) -> dict[str, int]:
         """Number of files that stay, by `SkipReason` value."""
-        counts: Counter[str] = Counter()
+        counts = Counter({reason.value: files for reason, files in self.untouched.files.items()})
         for skip in self.skipped:
             counts[skip.reason.value] += skip.files
         return dict(counts)

@@ -23,14 +23,22 @@ Plain = list[tuple[Any, ...]]
 
 
 def plain(layout: Layout) -> Plain:
-    """A layout as values that compare, in its order, partitions of NaN and everything of each file included."""
-    return [
+    """Return a layout as values that compare, with partitions of NaN and all facts of each file, ordered by key."""
+    rows = [
         (
-            *(repr(facts.key), facts.label, facts.files, facts.size_bytes, facts.rows, facts.commits_since_append),
+            *(
+                repr(facts.key),
+                facts.label,
+                facts.files,
+                facts.size_bytes,
+                facts.rows,
+                layout.commits_since(facts.newest),
+            ),
             *([_plain_file(file) for file in files] for files in (facts.small, facts.large)),
         )
         for facts in layout.partitions.values()
     ]
+    return sorted(rows, key=lambda row: row[0])
 
 
 def _plain_file(file: FileFact) -> tuple[Any, ...]:
@@ -72,7 +80,7 @@ def layout_by_entries(table: Table, limit_bytes: int, apply_deletes: bool = True
                 [_plain_file(file) for file in hit if key.spec_id == metadata.default_spec_id],
             )
         )
-    return found
+    return sorted(found, key=lambda row: row[0])
 
 
 def _twice(files: Iterable[list[FileFact]]) -> frozenset[str]:

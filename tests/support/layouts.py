@@ -43,7 +43,7 @@ def partition(
         for n, (size, reason) in enumerate(zip(sizes, reasons, strict=True))
     ]
     rows = sum(file.rows for file in files)
-    facts = PartitionFacts(owner, f"hour={value}", len(sizes), sum(sizes), rows, (), quiet)
+    facts = PartitionFacts(owner, f"hour={value}", len(sizes), sum(sizes), rows, (), -quiet)
     return noted(facts, files, deletes, limit)
 
 

@@ -109,6 +109,11 @@ def layout_of(table: Table) -> Layout:
     return LayoutReader(LIMIT).read(table.metadata, table.io)
 
 
+def age_of(layout: Layout, key: PartitionKey) -> int:
+    """Return the number of commits that added rows after the newest rows of a partition."""
+    return layout.commits_since(layout.partitions[key].newest)
+
+
 def small_files(table: Table, kind: str | None = None) -> list[FileFact]:
     """Live files, oldest first; of one partition when `kind` is given."""
     facts = [f for p in layout_of(table).partitions.values() for f in p.small]

@@ -6,6 +6,7 @@
 - `groups`: small files of a partition -> merge groups, and which groups a budget pays for
 - `planner`: layout + SizePolicy -> Plan: which small files are merged now, and why the others are not
 - `schedule`: which small files of one partition to merge now, so that few remain and little is rewritten over time
+- `standing`: the state of partitions that a plan leaves as they are, of one or of all that a batch does not touch
 - `simulation`: the cost of merging the batches that a table got, replayed through the planner under several policies
 """
 

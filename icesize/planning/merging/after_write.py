@@ -42,12 +42,13 @@ def plan_absorbing(
 
 def with_files(layout: Layout, new: Iterable[FileFact]) -> Layout:
     """The layout once these files, of whatever size, are in the table too; its snapshot stays the planning base."""
-    partitions = dict(layout.partitions)
+    wider = dict[PartitionKey, PartitionFacts | None]()
     for file in new:
         key = file.partition
-        facts = partitions.get(key) or PartitionFacts(key, "/".join(map(str, key.values)), 0, 0, 0)
-        partitions[key] = facts.adding(file, layout.small_file_limit_bytes)
-    return replace(layout, partitions=partitions)
+        facts = wider.get(key) or layout.partitions.get(key)
+        facts = facts or PartitionFacts(key, "/".join(map(str, key.values)), 0, 0, 0)
+        wider[key] = facts.adding(file, layout.small_file_limit_bytes)
+    return layout.with_partitions(wider)
 
 
 def divided(groups: Iterable[MergeTask], new: Iterable[FileFact]) -> tuple[list[MergeTask], list[FileGroup]]:
@@ -89,7 +90,7 @@ def complete_plan(
     for group in groups:
         begun.setdefault(group.partition, []).append(group)
     settled = {key for key in begun if incoming.get(key, 0) <= first.incoming.get(key, 0)}
-    rest = {key: facts for key, facts in layout.partitions.items() if key not in settled}
+    rest: dict[PartitionKey, PartitionFacts | None] = dict.fromkeys(settled)
     small = {key: files for key, files in incoming.items() if key not in settled}
     for key in begun.keys() - settled:
         rest[key] = layout.partitions[key].without(file for group in begun[key] for file in group.inputs)
@@ -97,7 +98,7 @@ def complete_plan(
             group.outputs for group in begun[key] if group.output_size_bytes < policy.small_file_limit_bytes
         )
     second = plan_merges(
-        replace(layout, partitions=rest),
+        layout.with_partitions(rest),
         policy,
         incoming=small,
         budget_bytes=None if budget_bytes is None else max(0, budget_bytes - first.bytes_to_write),
@@ -118,4 +119,5 @@ def complete_plan(
         incoming=dict(incoming),
         delete_files_freed=delete_files_freed(layout, inputs),
         notes=tuple(dict.fromkeys((*(first.notes if groups else ()), *second.notes))),
+        untouched=second.untouched,
     )

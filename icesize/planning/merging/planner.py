@@ -13,15 +13,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
+from itertools import islice
 
 from icesize.planning.delete_reach import delete_files_freed
-from icesize.planning.files import FileFact, Layout, PartitionFacts, PartitionKey, SkipReason
+from icesize.planning.files import FileFact, Layout, PartitionKey, SkipReason
 from icesize.planning.merging.groups import Work, groups_of, outputs_per_group, within_budget
 from icesize.planning.merging.schedule import choose_prefix
-from icesize.planning.plan import MergeTask, PartitionOutcome, Plan, Skipped, ineligible_partitions
+from icesize.planning.merging.standing import Standing, by_size, outcome_of, skipped_of, work_of
+from icesize.planning.plan import MergeTask, PartitionOutcome, Plan, Untouched, ineligible_partitions
 from icesize.planning.sizing import least_output_bytes
 from icesize.policy import SizePolicy
 from icesize.units import format_bytes, format_count
+
+MOST_COLD = 1_000
+"""Cold partitions with files to merge that one batch looks at: 50 ms of planning.
+
+A table that was never maintained can have hundreds of thousands; the budget of a batch pays for few of them.
+"""
 
 
 def plan_merges(
@@ -46,9 +54,16 @@ def plan_merges(
     caller rewrites their delete files. Partitions in `contested` are left to the writers that keep rewriting them.
 
     `budget_bytes` (None: no bound) bounds the bytes to rewrite as `within_budget` describes.
+
+    If the layout has a `standing` summary for the policy, a plan with `incoming` looks only at partitions in which
+    something may be due. All others are in the plan as `untouched`.
     """
-    in_order = sorted(layout.partitions.values(), key=lambda facts: facts.key.rank)
-    works = [_work(facts, layout.spec_id, policy, contested, frozenset(excluded_paths)) for facts in in_order]
+    standing = _standing(layout, policy) if incoming is not None and not excluded_paths else None
+    asked = {*(incoming or ()), *(touched or ()), *contested}
+    candidates = _candidates(layout, standing, asked) if standing else layout.partitions.keys()
+    in_order = sorted((layout.partitions[key] for key in candidates), key=lambda facts: facts.key.rank)
+    works = [work_of(facts, layout.spec_id, policy, contested, frozenset(excluded_paths)) for facts in in_order]
+    untouched, others = standing.untouched(in_order) if standing else (Untouched(), ())
     of_all = incoming is None and touched is None
     hot = dict.fromkeys(growing if of_all else touched or (), 0) | dict(incoming or {})
     looked_at, most_outputs = set[PartitionKey](), outputs_per_group(policy, budget_bytes)
@@ -57,19 +72,19 @@ def plan_merges(
         if key in hot:
             work.slots = max(0, policy.max_small_files - hot[key])
         # the commit of this batch is one more without rows for this partition
-        elif incoming is not None and work.facts.commits_since_append + 1 >= policy.cold_after_commits:
+        elif incoming is not None and layout.commits_since(work.facts.newest) + 1 >= policy.cold_after_commits:
             work.cold = True
         elif not of_all:
             continue
         looked_at.add(key)
         _find_due(work, policy, most_outputs)
     groups = within_budget(works, policy, budget_bytes)
-    outcomes = tuple(_outcomes(works, policy, incoming or {}))
+    outcomes = (*_outcomes(works, policy, incoming or {}), *others)
     return Plan(
         head=layout.head,
         spec_id=layout.spec_id,
         groups=groups,
-        skipped=tuple(skip for work in works for skip in _skipped(work)),
+        skipped=tuple(skip for work in works for skip in skipped_of(work)),
         outcomes=outcomes,
         max_small_files=policy.max_small_files,
         files_before=layout.files,
@@ -77,40 +92,22 @@ def plan_merges(
         incoming=dict(incoming or {}),
         max_delete_files=policy.max_delete_files,
         delete_files_freed=delete_files_freed(layout, (file for group in groups for file in group.inputs)),
+        untouched=untouched,
     )
 
 
-def _work(
-    facts: PartitionFacts,
-    current_spec_id: int,
-    policy: SizePolicy,
-    contested: Collection[PartitionKey],
-    excluded_paths: frozenset[str],
-) -> Work:
-    """Sorts the small files of a partition into mergeable ones, smallest first, and ineligible ones; of the others
-    those with deletes that are due."""
-    blocked = SkipReason.OLD_SPEC if facts.key.spec_id != current_spec_id else None
-    if blocked is None and facts.key in contested:
-        blocked = SkipReason.CONTESTED
-    # a policy computes its default limit each time that it is asked
-    work, limit_bytes = Work(facts, blocked, excluded_paths), policy.small_file_limit_bytes
-    for file in facts.small + facts.large:
-        is_small = file.size_bytes < limit_bytes
-        reason = file.obstacle or blocked
-        if not is_small and not (limit_bytes and work.is_due(file, policy)):
-            continue
-        if reason is None:
-            (work.mergeable if is_small else work.large).append(file)
-        # with another obstacle than busy writers a large file stays one of the well-sized ones, which are not named
-        elif is_small or reason is SkipReason.CONTESTED:
-            work.ineligible.append((file, reason))
-    work.mergeable.sort(key=_by_size)
-    work.ineligible.sort(key=lambda pair: pair[0].path)
-    return work
+def _standing(layout: Layout, policy: SizePolicy) -> Standing | None:
+    """Return the summary of the layout if it was made by this policy."""
+    known = layout.standing
+    return known if isinstance(known, Standing) and known.policy == policy else None
 
 
-def _by_size(file: FileFact) -> tuple[int, int, str]:
-    return file.live_bytes if file.deleted_rows else file.size_bytes, file.sequence_number, file.path
+def _candidates(layout: Layout, standing: Standing, keys: Collection[PartitionKey]) -> set[PartitionKey]:
+    """Return the partitions in which something may be due: those of a batch, and cold ones with files to merge."""
+    cold_after = standing.policy.cold_after_commits
+    # the commit of this batch is one more without rows for a cold partition
+    cold = (key for key, newest in standing.unfinished.items() if layout.commits_since(newest) + 1 >= cold_after)
+    return {*(key for key in keys if key in layout.partitions), *islice(cold, MOST_COLD)}
 
 
 def _find_due(work: Work, policy: SizePolicy, most_outputs: int) -> None:
@@ -118,8 +115,8 @@ def _find_due(work: Work, policy: SizePolicy, most_outputs: int) -> None:
     least_bytes = least_output_bytes(policy.small_file_limit_bytes)
     shrunk = [file for file in work.large if file.live_bytes < least_bytes]
     # their sizes are right without their deleted rows
-    alone = sorted((file for file in work.large if file.live_bytes >= least_bytes), key=_by_size)
-    ranked = sorted([*work.mergeable, *shrunk], key=_by_size) if shrunk else work.mergeable
+    alone = sorted((file for file in work.large if file.live_bytes >= least_bytes), key=by_size)
+    ranked = sorted([*work.mergeable, *shrunk], key=by_size) if shrunk else work.mergeable
     prefix = _prefix(ranked, policy, work.slots)
     due = (file for file in ranked[prefix:] if work.is_due(file, policy))
     work.due = groups_of(work, [*ranked[:prefix], *due], policy, most_outputs)
@@ -137,54 +134,18 @@ def _prefix(ranked: list[FileFact], policy: SizePolicy, slots: int | None) -> in
     return choose_prefix(sizes, policy.small_file_limit_bytes, slots)
 
 
-def _skipped(work: Work) -> Iterator[Skipped]:
-    """Every file of the partition that no taken group contains, with its reason."""
-    key = work.facts.key
-    inputs = _paths(work.taken)
-    due = _paths(work.due)
-    large = [file for file in work.large if file.path in inputs or file.path in due]
-    named = [*work.mergeable, *(file for file, _ in work.ineligible), *large]
-    well_sized = work.facts.files - len(named)
-    if well_sized:
-        size_bytes = work.facts.size_bytes - sum(file.size_bytes for file in named)
-        yield Skipped(None, key, SkipReason.WELL_SIZED, well_sized, size_bytes)
-    for file, reason in work.ineligible:
-        yield Skipped(file, key, reason, 1, file.size_bytes)
-    for file in (*work.mergeable, *sorted(large, key=_by_size)):
-        if file.path not in inputs:
-            reason = SkipReason.OVER_BUDGET if file.path in due else SkipReason.TOO_FEW
-            yield Skipped(file, key, reason, 1, file.size_bytes)
-
-
-def _paths(groups: list[MergeTask]) -> set[str]:
-    return {file.path for group in groups for file in group.inputs}
-
-
 def _outcomes(
     works: list[Work], policy: SizePolicy, incoming: Mapping[PartitionKey, int]
 ) -> Iterator[PartitionOutcome]:
     """Small files of each partition after plan and batch, partitions that the batch creates last."""
-    limit_bytes = policy.small_file_limit_bytes
     for work in works:
-        small = work.small_files_after(limit_bytes) + incoming.get(work.facts.key, 0)
-        ineligible = dict(Counter(reason for file, reason in work.ineligible if file.size_bytes < limit_bytes))
-        delete_files = _most_deletes(work)
-        if small or ineligible or delete_files:
-            yield PartitionOutcome(work.facts.key, work.facts.label, small, ineligible, delete_files)
+        outcome = outcome_of(work, policy, incoming.get(work.facts.key, 0))
+        if outcome.small_files or outcome.ineligible or outcome.delete_files:
+            yield outcome
     known = {work.facts.key for work in works}
     for key, files in sorted(incoming.items(), key=lambda item: repr(item[0])):
         if key not in known:
             yield PartitionOutcome(key, "/".join(map(str, key.values)), files, {})
-
-
-def _most_deletes(work: Work) -> int:
-    """Of the files that stay and could be rewritten, the most delete files that one is read with."""
-    if work.blocked or not (with_deletes := work.facts.with_deletes):
-        return 0
-    inputs = _paths(work.taken)
-    inputs |= work.excluded_paths
-    left = (file for file in with_deletes if file.path not in inputs and file.obstacle is None)
-    return max((file.delete_files for file in left), default=0)
 
 
 def _beyond_help(policy: SizePolicy, outcomes: tuple[PartitionOutcome, ...]) -> Iterator[str]:

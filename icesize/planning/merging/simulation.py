@@ -143,7 +143,7 @@ class _Table:
     def _plan(self, batch: Batch, incoming: Mapping[PartitionKey, int]) -> Plan:
         cold = {key for key in self.cooling.pop(self.batch, ()) if self._age(key) >= self.policy.cold_after_commits}
         facts = {
-            key: replace(self._facts(key), commits_since_append=max(0, self._age(key) - 1))
+            key: replace(self._facts(key), newest=min(0, 1 - self._age(key)))
             for key in (*batch, *((cold | self.waiting) - batch.keys()))
         }
         layout = Layout(Head(None, self.batch), 0, self.policy.small_file_limit_bytes, facts)

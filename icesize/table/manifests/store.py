@@ -124,6 +124,20 @@ class ManifestStore:
         """Return a value of several files, computed again if the last call with this `kind` had other files."""
         return self.get("", kind, make, frozenset(paths))
 
+    def evolve(self, kind: Hashable, version: Hashable, make: Callable[[T | None], tuple[T, int]]) -> T:
+        """Return a value of a version of the table, made from the value that was made last.
+
+        Args:
+            kind: Name of the value, the same for all values that are computed in the same way.
+            version: Identifies the state of the table.
+            make: Returns the value and its approximate bytes. It gets the value of another version, or None if there is
+                none. Called without a lock; its errors are raised.
+        """
+        with self._lock:
+            held = self._memory.held.get((self._table, ""))
+            known = held.values.get(kind) if held else None
+        return self.get("", kind, lambda: make(known.value if known else None), version)
+
     def _use(self, path: str, kind: Hashable, version: Hashable) -> _Value | None:
         held = self._memory.held.get((self._table, path))
         known = held and held.values.get(kind)

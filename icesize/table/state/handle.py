@@ -137,7 +137,7 @@ class TableHandle:
 
     def reader(self, policy: SizePolicy) -> LayoutReader:
         """The reader of this table's layouts."""
-        return LayoutReader(policy.small_file_limit_bytes, policy.apply_deletes, self.store)
+        return LayoutReader(policy.small_file_limit_bytes, policy.apply_deletes, self.store, policy)
 
     def cluster_reader(self, by: ClusterBy, policy: SizePolicy) -> ClusterReader:
         """The reader of the files that are clustered by these columns."""

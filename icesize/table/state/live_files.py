@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeAlias, TypeVar
 
@@ -21,12 +21,15 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot
 
 from icesize.planning.files import FileFact, Layout, PartitionFacts, PartitionKey, SkipReason
+from icesize.planning.merging.standing import Standing
+from icesize.planning.overlay import Overlay
+from icesize.policy import SizePolicy
 from icesize.table.catalog.access_errors import readable
 from icesize.table.catalog.history import head_of, head_snapshot, known_ancestors, operation_of
 from icesize.table.catalog.locations import normalised
 from icesize.table.manifests.delete_index import DeleteIndex, delete_index
 from icesize.table.manifests.facts import ManifestFacts
-from icesize.table.manifests.lists import manifests_of
+from icesize.table.manifests.lists import Manifests, manifests_of
 from icesize.table.manifests.repeated_files import PathNumbers, listed_twice
 from icesize.table.manifests.store import ManifestStore, store_of
 from icesize.table.state.naming import Labels
@@ -40,6 +43,11 @@ Picked: TypeAlias = tuple[ManifestFacts, NDArray[np.intp], list[File]]
 FILE_BYTES = 450
 """Memory of a file as a value, about."""
 _PARTITION_BYTES = 150
+
+_FACTS_BYTES = 600
+"""Memory of a partition in a kept layout, with its label and its place in the mapping, about."""
+_FEW = 1_000
+"""Partitions that are always updated one by one: a layout of so few is made in 50 ms."""
 
 OLDEST = 1 << 60
 """Age, in commits, of a file whose snapshot the table no longer keeps and whose sequence number says nothing (v1)."""
@@ -67,14 +75,14 @@ class CommitAges:
     def newest(self, store: ManifestStore, io: FileIO, manifest: ManifestFile, inside: _Inside[Any]) -> list[int]:
         """Return age stamps of a manifest's partitions: numbers that order files by the commit of their newest rows."""
         if self._numbered:
-            return [some.newest for some in inside.partitions]
+            return [some.newest for some in inside.partitions.values()]
         facts = store.facts(io, manifest)
         ids, places = np.unique(facts.snapshot_ids[facts.live], return_inverse=True)
         times = np.array([self._time.get(snapshot_id, 0) for snapshot_id in ids.tolist()], np.int64)
         newest = np.zeros(len(facts.keys), np.int64)
         np.maximum.at(newest, facts.columns.partition[facts.live], times[places])
         stamps = dict(zip(facts.keys, newest.tolist(), strict=True))
-        return [stamps[some.key] for some in inside.partitions]
+        return [stamps[key] for key in inside.partitions]
 
     def since(self, stamp: int) -> int:
         """Commits that added rows after the one with this stamp."""
@@ -109,7 +117,7 @@ class _Inside(Generic[File]):
     """The live files of one manifest by partition, with the largest sequence number as `newest`, and the picked ones
     as numbers to find those that are listed twice."""
 
-    partitions: list[PartitionFiles[File]]
+    partitions: dict[PartitionKey, PartitionFiles[File]]
     numbers: PathNumbers
 
 
@@ -150,13 +158,14 @@ class LiveFiles(Generic[File]):
         """Return the files of the current snapshot; manifests that `keep` refuses are not read."""
         ages = CommitAges(metadata)
         manifests = manifests_of(head_snapshot(metadata), io)
-        listed = (manifest.manifest_path for manifest in (*manifests.data, *manifests.deletes))
-        self.store.follow({*listed, *(snapshot.manifest_list for snapshot in metadata.snapshots)})
+        follow(self.store, metadata, manifests)
         kept = [manifest for manifest in manifests.data if keep(manifest)]
-        read = [(manifest, self._of(io, manifest)) for manifest in kept]
+        read = [(manifest, self.of(io, manifest)) for manifest in kept]
         partitions: dict[PartitionKey, PartitionFiles[File]] = {}
         for manifest, inside in read:
-            for some, newest in zip(inside.partitions, ages.newest(self.store, io, manifest, inside), strict=True):
+            for some, newest in zip(
+                inside.partitions.values(), ages.newest(self.store, io, manifest, inside), strict=True
+            ):
                 if (total := partitions.get(some.key)) is None:
                     total = partitions[some.key] = PartitionFiles(some.key)
                 total.add(some, newest)
@@ -167,14 +176,16 @@ class LiveFiles(Generic[File]):
         deletes = delete_index(self.store, io, manifests.deletes, metadata.specs())
         return Live(
             partitions,
-            [(manifest, inside.partitions) for manifest, inside in read],
+            [(manifest, list(inside.partitions.values())) for manifest, inside in read],
             Obstacles(metadata.default_spec_id, deletes, twice, self.apply_deletes),
             ages,
             len(kept) == len(manifests.data),
             len(manifests.deletes),
         )
 
-    def _of(self, io: FileIO, manifest: ManifestFile) -> _Inside[File]:
+    def of(self, io: FileIO, manifest: ManifestFile) -> _Inside[File]:
+        """Return the live files of one manifest."""
+
         def make() -> tuple[_Inside[File], int]:
             facts, rows, files = self.pick(io, manifest)
             inside = _Inside(_by_partition(facts, rows, files), PathNumbers.of(map(self.fact_of, files)))
@@ -183,7 +194,15 @@ class LiveFiles(Generic[File]):
         return self.store.get(manifest.manifest_path, self.kind, make, manifest.sequence_number)
 
 
-def _by_partition(facts: ManifestFacts, rows: NDArray[np.intp], files: Sequence[File]) -> list[PartitionFiles[File]]:
+def follow(store: ManifestStore, metadata: TableMetadata, manifests: Manifests) -> None:
+    """Begin a pass of the store over the state of the table with these manifests."""
+    listed = (manifest.manifest_path for manifest in (*manifests.data, *manifests.deletes))
+    store.follow({*listed, *(snapshot.manifest_list for snapshot in metadata.snapshots)})
+
+
+def _by_partition(
+    facts: ManifestFacts, rows: NDArray[np.intp], files: Sequence[File]
+) -> dict[PartitionKey, PartitionFiles[File]]:
     columns, live = facts.columns, facts.live
     newest = np.zeros(len(facts.keys), np.int64)
     np.maximum.at(newest, columns.partition[live], facts.sequence_numbers[live])
@@ -194,7 +213,7 @@ def _by_partition(facts: ManifestFacts, rows: NDArray[np.intp], files: Sequence[
     }
     for place, file in zip(columns.partition[rows].tolist(), files, strict=True):
         found[place].picked.append(file)
-    return list(found.values())
+    return {some.key: some for some in found.values()}
 
 
 @dataclass(frozen=True)
@@ -238,6 +257,125 @@ def files_at(metadata: TableMetadata, io: FileIO, snapshot: Snapshot, partition:
     return [f if f.obstacle else deletes.noted(f) for f in files]
 
 
+def every_manifest(manifest: ManifestFile) -> bool:
+    """Return True: keep every manifest."""
+    return True
+
+
+@dataclass(frozen=True)
+class KeptLayout:
+    """The partitions of a table without deletes, kept from one state of the table to the next.
+
+    It depends on the manifests of the table alone, so it may be made from that of any other state: also of a later one,
+    after a rollback.
+
+    Attributes:
+        insides: Path of a manifest -> its live files.
+        numbers: Numbers of the paths of all small files, in ascending order.
+        partitions: The partitions.
+        standing: The summary for plans, if a policy is known.
+        is_exact: Whether each small file is listed once and each partition key equals itself. If not, the partitions
+            are made anew each time, because a file then also depends on manifests that did not change.
+    """
+
+    insides: Mapping[str, _Inside[FileFact]]
+    numbers: NDArray[np.int64]
+    partitions: Overlay[PartitionKey, PartitionFacts]
+    standing: Standing | None
+    is_exact: bool = True
+
+    @classmethod
+    def of(
+        cls,
+        insides: Mapping[str, _Inside[FileFact]],
+        partitions: Mapping[PartitionKey, PartitionFacts],
+        spec_id: int,
+        policy: SizePolicy | None,
+    ) -> KeptLayout:
+        """Return the layout with all of its partitions."""
+        numbers = np.sort(_numbers(insides.values()))
+        standing = Standing.of(partitions.values(), spec_id, policy) if policy else None
+        is_exact = not _has_equal(numbers) and not any(map(_is_nan, partitions))
+        return cls(insides, numbers, Overlay(partitions), standing, is_exact)
+
+    @property
+    def held_bytes(self) -> int:
+        """Approximate memory in bytes."""
+        return len(self.partitions) * _FACTS_BYTES + self.numbers.nbytes
+
+    def updated(self, insides: Mapping[str, _Inside[FileFact]], labels: Labels, spec_id: int) -> KeptLayout | None:
+        """Return the layout of these manifests; None if it is to be made anew."""
+        gone = [inside for path, inside in self.insides.items() if path not in insides]
+        new = [inside for path, inside in insides.items() if path not in self.insides]
+        numbers = self._numbers(gone, new) if self.is_exact else None
+        keys = _changed(gone, new)
+        if numbers is None or len(keys) > max(_FEW, len(self.partitions) // 4) or any(map(_is_nan, keys)):
+            return None
+        changes = {key: _facts(key, insides.values(), labels, spec_id) for key in keys}
+        before = [facts for key in keys if (facts := self.partitions.get(key))]
+        after = [facts for facts in changes.values() if facts]
+        standing = self.standing.changed(before, after) if self.standing else None
+        return KeptLayout(insides, numbers, self.partitions.changed(changes), standing)
+
+    def _numbers(self, gone: Sequence[_Inside[FileFact]], new: Sequence[_Inside[FileFact]]) -> NDArray[np.int64] | None:
+        """Return the numbers of all small files; None if a file is listed twice, or seems to be."""
+        kept = np.delete(self.numbers, np.searchsorted(self.numbers, _numbers(gone)))
+        added = np.sort(_numbers(new))
+        places = np.searchsorted(kept, added)
+        is_there = kept[np.minimum(places, kept.size - 1)] == added if kept.size else np.zeros(added.size, np.bool_)
+        return None if _has_equal(added) or is_there.any() else np.insert(kept, places, added)
+
+
+def _numbers(insides: Iterable[_Inside[FileFact]]) -> NDArray[np.int64]:
+    return np.concatenate([np.empty(0, np.int64), *(inside.numbers.numbers for inside in insides)])
+
+
+def _has_equal(ascending: NDArray[np.int64]) -> bool:
+    return bool((ascending[1:] == ascending[:-1]).any())
+
+
+def _is_nan(key: PartitionKey) -> bool:
+    return any(value != value for value in key.values)
+
+
+def _changed(gone: Sequence[_Inside[FileFact]], new: Sequence[_Inside[FileFact]]) -> list[PartitionKey]:
+    """Return the partitions with other files than before.
+
+    A manifest that is written again has most of its files as before. Partitions without small files in it are equal if
+    their sums and stamps are. A small file is a value with the path of its manifest, so that it changes with that.
+    """
+
+    def sums(insides: Sequence[_Inside[FileFact]], key: PartitionKey) -> tuple[int, int, int, int]:
+        total = _total(key, insides)
+        return total.files, total.size_bytes, total.rows, total.newest
+
+    def has_small(key: PartitionKey) -> bool:
+        return any(some.picked for inside in (*gone, *new) if (some := inside.partitions.get(key)))
+
+    keys = dict.fromkeys(key for inside in (*gone, *new) for key in inside.partitions)
+    return [key for key in keys if has_small(key) or sums(gone, key) != sums(new, key)]
+
+
+def _total(key: PartitionKey, insides: Iterable[_Inside[FileFact]]) -> PartitionFiles[FileFact]:
+    total = PartitionFiles[FileFact](key)
+    for inside in insides:
+        if some := inside.partitions.get(key):
+            total.add(some, some.newest)
+    return total
+
+
+def _facts(
+    key: PartitionKey, insides: Iterable[_Inside[FileFact]], labels: Labels, spec_id: int
+) -> PartitionFacts | None:
+    """Return the facts of a partition without deletes; None if it has no files."""
+    total = _total(key, insides)
+    if not total.files:
+        return None
+    obstacle = None if key.spec_id == spec_id else SkipReason.OLD_SPEC
+    small = (f if obstacle is None else replace(f, obstacle=f.obstacle or obstacle) for f in total.picked)
+    return PartitionFacts(key, labels.of(key), total.files, total.size_bytes, total.rows, tuple(small), total.newest)
+
+
 @dataclass(frozen=True)
 class LayoutReader:
     """Reads layouts of one table again and again; each manifest is read once as long as the store has room.
@@ -248,19 +386,55 @@ class LayoutReader:
     small_file_limit_bytes: int
     apply_deletes: bool = True
     store: ManifestStore = field(default_factory=ManifestStore, compare=False, repr=False)
+    policy: SizePolicy | None = None
 
-    def read(self, metadata: TableMetadata, io: FileIO, keep: Keep = lambda manifest: True) -> Layout:
-        """The layout of the current snapshot; manifests that `keep` refuses (pruning by bounds) are not read.
+    def read(self, metadata: TableMetadata, io: FileIO, keep: Keep = every_manifest) -> Layout:
+        """Return the layout of the current snapshot; manifests that `keep` refuses (pruning by bounds) are not read.
+
+        Without deletes and `keep`, the partitions of the last layout are used again, but for those that changed. In
+        format v1 all are made anew, because an expiry changes the ages of files there.
 
         Raises TableError when storage does not give them.
         """
-        small = LiveFiles[FileFact](
+        with readable(metadata.location):
+            manifests = manifests_of(head_snapshot(metadata), io)
+            if keep is every_manifest and not manifests.deletes and metadata.format_version > 1:
+                return self._updated(metadata, io, manifests)
+            live = self._live.read(metadata, io, keep)
+            large = self._large(io, live)
+        return self._layout(metadata, live, large)
+
+    @property
+    def _live(self) -> LiveFiles[FileFact]:
+        return LiveFiles[FileFact](
             self.store, ("small", self.small_file_limit_bytes), self._small, lambda file: file, FILE_BYTES,
             self.apply_deletes,
         )  # fmt: skip
-        with readable(metadata.location):
-            live = small.read(metadata, io, keep)
-            large = self._large(io, live)
+
+    def _updated(self, metadata: TableMetadata, io: FileIO, manifests: Manifests) -> Layout:
+        """Return the layout of a table without deletes, made from the last one."""
+        follow(self.store, metadata, manifests)
+        labels, live = Labels(metadata), self._live
+        spec_id, paths = metadata.default_spec_id, frozenset(manifest.manifest_path for manifest in manifests.data)
+
+        def make(before: KeptLayout | None) -> tuple[KeptLayout, int]:
+            insides = {manifest.manifest_path: live.of(io, manifest) for manifest in manifests.data}
+            after = before and before.updated(insides, labels, spec_id)
+            if after is None:
+                whole = self._layout(metadata, live.read(metadata, io, every_manifest), {})
+                after = KeptLayout.of(insides, whole.partitions, spec_id, self.policy)
+            return after, after.held_bytes
+
+        kind = ("layout", self.small_file_limit_bytes, spec_id, self.policy)
+        kept = self.store.evolve(kind, paths, make)
+        return Layout(
+            head_of(metadata), spec_id, self.small_file_limit_bytes, kept.partitions, manifests=len(manifests.data),
+            commits_since=CommitAges(metadata).since, standing=kept.standing,
+        )  # fmt: skip
+
+    def _layout(
+        self, metadata: TableMetadata, live: Live[FileFact], large: Mapping[PartitionKey, tuple[FileFact, ...]]
+    ) -> Layout:
         labels = Labels(metadata)
         return Layout(
             head=head_of(metadata),
@@ -270,13 +444,14 @@ class LayoutReader:
                 key: PartitionFacts(
                     key, labels.of(key), some.files, some.size_bytes, some.rows,
                     live.obstacles.noted(some.picked, key),
-                    live.ages.since(some.newest),
+                    some.newest,
                     large.get(key, ()),
                 )
                 for key, some in live.partitions.items()
             },
             complete=live.complete,
             manifests=len(live.manifests) + live.delete_manifests,
+            commits_since=live.ages.since,
         )  # fmt: skip
 
     def _small(self, io: FileIO, manifest: ManifestFile) -> Picked[FileFact]:

@@ -22,6 +22,7 @@ from tests.support.rest_server import MiniRest
 from tests.support.row_deletes import delete_ids, delete_rows
 from tests.support.tables import (
     NOW_MS,
+    age_of,
     append,
     check,
     data_files_on_disk,
@@ -115,7 +116,7 @@ def test_the_merged_file_is_as_young_as_its_newest_rows(catalog: Catalog) -> Non
     table = landed(catalog, [1, 2, 3, 10, 11, 12])
     (file,) = small_files(table, "a")
     assert file.sequence_number == table.metadata.snapshots[-2].sequence_number == 6
-    assert layout_of(table).partitions[file.partition].commits_since_append == 0
+    assert age_of(layout_of(table), file.partition) == 0
 
 
 def test_other_merges_of_the_commit_keep_their_numbers(catalog: Catalog) -> None:

@@ -48,13 +48,18 @@ def value(of: object, size: int = 1) -> Callable[[], tuple[object, int]]:
 
 def test_a_table_that_is_larger_than_the_store_keeps_what_fits(lake: SqlCatalog) -> None:
     """Layouts are right, memory stays within its limit, and what fits is not read again by the next passes."""
+
+    def keep(manifest: ManifestFile) -> bool:
+        """Take all manifests as a filter does: layouts without a filter are kept as a whole, beside the manifests."""
+        return True
+
     table, whole = with_manifests(lake, 8), Memory()
-    expected = LayoutReader(LIMIT, store=ManifestStore(whole)).read(table.metadata, table.io)
+    expected = LayoutReader(LIMIT, store=ManifestStore(whole)).read(table.metadata, table.io, keep)
     half, reads = Memory(whole.held_bytes // 2), list[int]()
     store = ManifestStore(half)
     for _ in range(4):
         io = CountingIO()
-        assert LayoutReader(LIMIT, store=store).read(table.metadata, io) == expected
+        assert LayoutReader(LIMIT, store=store).read(table.metadata, io, keep) == expected
         assert half.held_bytes <= half.max_bytes
         reads.append(len(io.manifests))
     assert reads[0] == 8

@@ -16,6 +16,7 @@ from tests.support.row_deletes import delete_ids, delete_rows
 from tests.support.tables import (
     LIMIT,
     CountingIO,
+    age_of,
     append,
     arrow,
     compact,
@@ -108,7 +109,7 @@ def test_partitions_age_by_commits_that_add_rows(lake: SqlCatalog, version: str)
     table = compact(lake, "hot")
 
     def age(table: Table, kind: str) -> int:
-        return layout_of(table).partitions[PartitionKey(0, (kind,))].commits_since_append
+        return age_of(layout_of(table), PartitionKey(0, (kind,)))
 
     assert age(table, "cold") == 3
     assert age(table, "hot") == 0
@@ -119,6 +120,27 @@ def test_partitions_age_by_commits_that_add_rows(lake: SqlCatalog, version: str)
     assert after == (OLDEST if version == "1" else 2), "with sequence numbers a lower bound, without the oldest"
 
 
+def test_only_partitions_that_changed_are_made_again(lake: SqlCatalog) -> None:
+    """After an append, a merge and a rollback, a reader has the partitions of its last layout, but for changed ones."""
+    make_table(lake)
+    for kind in "abcab":
+        table = append(lake, [1], kind)
+    reader = LayoutReader(LIMIT)
+    first = reader.read(table.metadata, table.io)
+    earlier = table.metadata.current_snapshot_id
+    for changed, change in (("a", lambda: append(lake, [2], "a")), ("b", lambda: compact(lake, "b"))):
+        table = change()
+        second = reader.read(table.metadata, table.io)
+        assert second == layout_of(table)
+        kept = {k.values[0] for k, facts in second.partitions.items() if facts is first.partitions[k]}
+        assert kept == set("abc") - {changed}
+        first = second
+    with table.manage_snapshots() as snapshots:
+        snapshots.set_current_snapshot(snapshot_id=earlier)
+    table = lake.load_table("db.t")
+    assert reader.read(table.metadata, table.io) == layout_of(table)
+
+
 def test_a_merge_does_not_make_a_partition_young(lake: SqlCatalog) -> None:
     """Merged files keep the number of their newest input."""
     make_table(lake)
@@ -126,7 +148,7 @@ def test_a_merge_does_not_make_a_partition_young(lake: SqlCatalog) -> None:
     append(lake, [2], "a")
     append(lake, [3], "b")
     table = compact(lake, "a")
-    assert layout_of(table).partitions[PartitionKey(0, ("a",))].commits_since_append == 1
+    assert age_of(layout_of(table), PartitionKey(0, ("a",))) == 1
 
 
 def test_a_long_lived_reader_agrees_with_a_new_one_when_snapshots_expire(lake: SqlCatalog) -> None:
@@ -143,9 +165,9 @@ def test_a_long_lived_reader_agrees_with_a_new_one_when_snapshots_expire(lake: S
     ids = [entry.snapshot_id for entry in table.metadata.snapshot_log]
     table.maintenance.expire_snapshots().by_ids(ids[:1]).commit()
     table = append(lake, [99], "hot")
-    remembered = reader.read(table.metadata, table.io).partitions
+    remembered = reader.read(table.metadata, table.io)
     key = PartitionKey(0, ("old",))
-    assert remembered[key].commits_since_append == layout_of(table).partitions[key].commits_since_append == 7
+    assert age_of(remembered, key) == age_of(layout_of(table), key) == 7
 
 
 @pytest.mark.parametrize(
@@ -213,7 +235,7 @@ def test_a_reader_outlives_an_upgrade_to_v2(lake: SqlCatalog) -> None:
     for number in range(3, 6):
         table = append(lake, [number])
     assert reader.read(table.metadata, table.io) == layout_of(table)
-    assert layout_of(table).partitions[PartitionKey(0, ("cold",))].commits_since_append == 3
+    assert age_of(layout_of(table), PartitionKey(0, ("cold",))) == 3
     table = delete_rows(lake, small_files(table, "cold")[0])
     found = reader.read(table.metadata, table.io)
     assert found == layout_of(table)

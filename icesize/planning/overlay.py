@@ -1,0 +1,76 @@
+"""An immutable mapping that is made from another one with few changes, without a copy of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Generic, TypeVar
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+_LEAST_CHANGES = 256
+_SHARE = 64
+"""Changes are copied into a new base when they exceed this fraction of it.
+
+A copy of 365,000 entries takes 6 ms. With 10 changed partitions in a batch, one batch of 570 pays for it.
+"""
+
+
+class Overlay(Mapping[K, V], Generic[K, V]):
+    """A mapping of a base and the changes to it; nobody changes either of them.
+
+    Args:
+        base: The entries. The caller does not change them afterwards.
+    """
+
+    __slots__ = ("_base", "_changes", "_size")
+
+    def __init__(self, base: Mapping[K, V] | None = None) -> None:
+        self._base: Mapping[K, V] = base or {}
+        self._changes: dict[K, V | None] = {}
+        self._size = len(self._base)
+
+    @classmethod
+    def of(cls, mapping: Mapping[K, V]) -> Overlay[K, V]:
+        """Return the mapping as an overlay."""
+        return mapping if isinstance(mapping, Overlay) else cls(mapping)
+
+    def changed(self, changes: Mapping[K, V | None]) -> Overlay[K, V]:
+        """Return a mapping with these entries in addition or instead; None removes an entry."""
+        if not changes:
+            return self
+        new: Overlay[K, V] = Overlay(self._base)
+        new._changes = {**self._changes, **changes}
+        new._size = self._size + sum((value is not None) - (key in self) for key, value in changes.items())
+        if len(new._changes) > max(_LEAST_CHANGES, len(self._base) // _SHARE):
+            merged = dict(self._base)
+            for key, value in new._changes.items():
+                if value is None:
+                    merged.pop(key, None)
+                else:
+                    merged[key] = value
+            return Overlay(merged)
+        return new
+
+    def __getitem__(self, key: K) -> V:
+        if key in self._changes:
+            value = self._changes[key]
+            if value is None:
+                raise KeyError(key)
+            return value
+        return self._base[key]
+
+    def __iter__(self) -> Iterator[K]:
+        if not self._changes:
+            return iter(self._base)
+        return self._all()
+
+    def _all(self) -> Iterator[K]:
+        yield from (key for key in self._base if key not in self._changes)
+        yield from (key for key, value in self._changes.items() if value is not None)
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __repr__(self) -> str:
+        return f"Overlay({dict(self)!r})"

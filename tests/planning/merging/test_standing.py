@@ -1,0 +1,163 @@
+"""The summary of partitions that a batch does not touch: the same plan, at a cost that does not grow with the table."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from icesize.planning.files import Layout, PartitionFacts, PartitionKey, SkipReason
+from icesize.planning.merging.after_write import complete_plan, plan_absorbing
+from icesize.planning.merging.planner import MOST_COLD, plan_merges
+from icesize.planning.merging.standing import Standing
+from icesize.planning.overlay import Overlay
+from icesize.planning.plan import Plan
+from icesize.policy import SizePolicy
+from tests.support.layouts import SMALL_TARGET, SPEC, key, layout_of, layouts, partition, policies, thorough
+
+COLD = SMALL_TARGET.cold_after_commits
+
+
+def summed_up(layout: Layout, policy: SizePolicy) -> Layout:
+    """The layout with its summary."""
+    return dataclasses.replace(layout, standing=Standing.of(layout.partitions.values(), layout.spec_id, policy))
+
+
+def facts_of(plan: Plan, policy: SizePolicy) -> dict[str, Any]:
+    """Everything that reports and commits take from a plan of a batch."""
+    return {
+        "groups": plan.groups,
+        "skipped": plan.skipped_by_reason,
+        "small_files_max": plan.small_files_max,
+        "over_limit": {outcome.partition: outcome for outcome in plan.partitions_over_limit},
+        "ineligible": {outcome.label: (outcome.small_files, outcome.ineligible) for outcome in plan.ineligible},
+        "files": (plan.files_before, plan.files_after),
+        "is_due": plan.is_due,
+        "notes": sorted(plan.notes),
+        "incoming": plan.incoming,
+    }
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> tuple[Layout, SizePolicy, dict[str, Any]]:
+    """A layout without deletes, a policy, and the arguments of a batch."""
+    policy = draw(policies())
+    layout = draw(layouts(policy, deletes=False))
+    owners = sorted(layout.partitions, key=repr)
+    chosen = draw(st.lists(st.sampled_from([*owners, key("new")]), unique=True))
+    return layout, policy, {
+        "incoming": {owner: draw(st.integers(0, policy.max_small_files + 1)) for owner in chosen},
+        "budget_bytes": draw(st.none() | st.integers(0, 8 * policy.target_file_size_bytes)),
+        "contested": draw(st.lists(st.sampled_from(owners), unique=True, max_size=1)) if owners else [],
+    }  # fmt: skip
+
+
+@thorough
+@given(batches())
+def test_a_batch_has_the_same_plan_with_and_without_the_summary(
+    case: tuple[Layout, SizePolicy, dict[str, Any]],
+) -> None:
+    """A plan that looks at few partitions has the merges, counts and notes of one that looks at all of them."""
+    layout, policy, arguments = case
+    few = plan_merges(summed_up(layout, policy), policy, **arguments)
+    assert facts_of(few, policy) == facts_of(plan_merges(layout, policy, **arguments), policy)
+    assert (
+        few.files_removed + sum(skip.files for skip in few.skipped) + sum(few.untouched.files.values()) == layout.files
+    )
+
+
+@thorough
+@given(batches(), st.data())
+def test_plans_that_are_completed_or_absorb_are_the_same_too(
+    case: tuple[Layout, SizePolicy, dict[str, Any]], data: st.DataObject
+) -> None:
+    """The summary follows the files of a batch: a completed plan and one that absorbs new files are the same."""
+    layout, policy, arguments = case
+    actual = {owner: data.draw(st.integers(0, 3)) for owner in arguments["incoming"]}
+    limits = {name: arguments[name] for name in ("budget_bytes", "contested")}
+    plans = []
+    for known in (layout, summed_up(layout, policy)):
+        first = plan_merges(known, policy, **arguments)
+        completed = complete_plan(first, known, policy, actual, **limits)
+        new = [dataclasses.replace(f, path=f"new/{f.path}") for p in layout.partitions.values() for f in p.small[:1]]
+        plans.append([facts_of(plan, policy) for plan in (completed, plan_absorbing(known, policy, new, **limits))])
+    assert plans[0] == plans[1]
+
+
+@thorough
+@given(policies().flatmap(lambda policy: st.tuples(st.just(policy), *[layouts(policy, deletes=False)] * 2)))
+def test_a_summary_that_is_updated_is_the_summary_of_the_new_layout(case: tuple[SizePolicy, Layout, Layout]) -> None:
+    """Partitions that change, appear and vanish leave the summary that would be made from nothing."""
+    policy, old, new = case
+    changes: dict[PartitionKey, PartitionFacts | None] = {owner: new.partitions.get(owner) for owner in old.partitions}
+    updated = summed_up(old, policy).with_partitions(changes | dict(new.partitions))
+    assert updated.partitions == new.partitions
+    assert updated.standing == Standing.of(new.partitions.values(), SPEC, policy)
+    assert updated.files == new.files
+
+
+class Counted(Mapping[PartitionKey, PartitionFacts]):
+    """Partitions that count how often one of them is taken."""
+
+    def __init__(self, partitions: Mapping[PartitionKey, PartitionFacts]) -> None:
+        self.partitions, self.taken = partitions, 0
+
+    def __getitem__(self, owner: PartitionKey) -> PartitionFacts:
+        self.taken += 1
+        return self.partitions[owner]
+
+    def __iter__(self) -> Iterator[PartitionKey]:
+        raise AssertionError("a plan of a batch walks over all partitions")
+
+    def __len__(self) -> int:
+        return len(self.partitions)
+
+
+def test_planning_a_batch_takes_few_partitions() -> None:
+    """A batch into three of 3,000 partitions takes these and the two that turn cold, and walks over no others."""
+    idle = [partition(f"idle{n}", [1_000], quiet=COLD) for n in range(2_995)]
+    hot = [partition(f"hot{n}", [1_000] * 7) for n in range(3)]
+    cold = [partition(f"cold{n}", [1_000] * 3, quiet=COLD - 1) for n in range(2)]
+    layout = summed_up(layout_of(*idle, *hot, *cold), SMALL_TARGET)
+    counted = Counted(layout.partitions)
+    plan = plan_merges(
+        dataclasses.replace(layout, partitions=counted), SMALL_TARGET, incoming={facts.key: 1 for facts in hot}
+    )
+    assert sorted({group.label for group in plan.groups}) == [f"hour={name}{n}" for name, n in NAMES]
+    assert plan.skipped_by_reason["TOO_FEW"] >= 2_995
+    assert counted.taken <= 20
+    assert plan.untouched.files == {SkipReason.TOO_FEW: 2_995}
+
+
+NAMES = [("cold", 0), ("cold", 1), ("hot", 0), ("hot", 1), ("hot", 2)]
+
+
+def test_a_batch_finishes_a_bounded_number_of_cold_partitions() -> None:
+    """Of a table that was never maintained a batch looks at 1,000 partitions, and the next batch at others."""
+    facts = [partition(n, [1_000] * 2, quiet=COLD) for n in range(MOST_COLD + 5)]
+    layout = summed_up(layout_of(*facts), SMALL_TARGET)
+    first = plan_merges(layout, SMALL_TARGET, incoming={})
+    assert len(first.groups) == MOST_COLD
+    gone = {group.partition: layout.partitions[group.partition].without(group.inputs) for group in first.groups}
+    second = plan_merges(layout.with_partitions(gone), SMALL_TARGET, incoming={})
+    assert len(second.groups) == 5
+
+
+@given(
+    st.dictionaries(st.integers(0, 9), st.integers()),
+    st.lists(st.dictionaries(st.integers(0, 400), st.none() | st.integers(), max_size=300), max_size=4),
+)
+def test_an_overlay_is_the_mapping_with_its_changes(base: dict[int, int], steps: list[dict[int, int | None]]) -> None:
+    """An overlay has the entries of its base and the changes, and those that it was made from stay as they are."""
+    expected, overlay = dict(base), Overlay(base)
+    for changes in steps:
+        before, copy = overlay, dict(overlay)
+        overlay = overlay.changed(changes)
+        expected = {k: v for k, v in {**expected, **changes}.items() if v is not None}
+        assert dict(overlay) == expected == dict(overlay.items())
+        assert (len(overlay), set(overlay)) == (len(expected), set(expected))
+        assert all((number in overlay) == (number in expected) for number in changes)
+        assert dict(before) == copy
