@@ -3,6 +3,9 @@
 An APPEND adds one manifest of new files. A REPLACE on top of it, or an OVERWRITE, writes the survivors of *all*
 manifests that it touches together with the files it adds, so that their number stays small whatever the number of
 commits; PyIceberg's producer keeps one manifest per touched manifest, and each commit then touches more of them.
+
+Survivors without new rows lie in manifests of their own, of few entries each and in the order of partitions. Most
+commits touch other partitions, and one that touches an old partition writes few entries again, not all of the table.
 """
 
 from __future__ import annotations
@@ -11,9 +14,9 @@ import logging
 import uuid
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from io import BytesIO
-from itertools import chain
+from itertools import chain, pairwise
 from typing import cast
 
 from pyiceberg.io import FileIO, InputFile, OutputFile, OutputStream
@@ -41,7 +44,7 @@ from icesize.table.commit.obsolete_deletes import ObsoleteCandidates
 from icesize.table.manifests.delete_index import DeleteIndex, delete_index, read_deletes
 from icesize.table.manifests.entries import Entry, read_entries
 from icesize.table.manifests.lists import manifests_in
-from icesize.table.manifests.packing import entries_by_partition
+from icesize.table.manifests.packing import entries_by_partition, sorted_by_partition
 from icesize.table.manifests.store import ManifestStore
 from icesize.table.manifests.writer import write_list, write_manifests
 from icesize.table.records.summary import counts, with_totals
@@ -52,6 +55,16 @@ _MERGE_ENABLED = ("commit.manifest-merge.enabled", "true")
 _MIN_TO_MERGE = ("commit.manifest.min-count-to-merge", "100")
 _TARGET_BYTES = ("commit.manifest.target-size-bytes", str(8 * 2**20))
 
+
+HOT_COMMITS = 40
+"""Sequence numbers after which the entries of a partition are cold: those of 20 batches, `cold-after-commits`."""
+COLD_ENTRIES = 1_000
+"""The least number of cold entries that are written to manifests of their own."""
+MOST_COLD_ENTRIES = 2_000
+"""The most entries in such a manifest: a commit reads and writes so many in 0.1 s.
+
+A manifest of Iceberg's default size, 8 MiB, has about 25,000 entries.
+"""
 
 _Kind = tuple[int, ManifestContent]
 """A manifest's partition spec and what it lists; entries of one kind can lie in one manifest."""
@@ -66,6 +79,26 @@ class Part:
     copied: list[Entry] = field(default_factory=list)
     existing: list[Entry] = field(default_factory=list)
     deleted: list[Entry] = field(default_factory=list)
+
+    def by_temperature(self, sequence_number: int) -> Iterator[Part]:
+        """Yield the changes with the entries that the next commits may touch, then the cold entries if they are many.
+
+        An entry is hot if this commit changes its partition, or if its rows are of the last commits.
+        """
+        changed = {file.partition.values for file in self.added}
+        changed |= {entry.values for entry in (*self.copied, *self.deleted)}
+        hot, cold = list[Entry](), list[Entry]()
+        for entry in self.existing:
+            is_new = sequence_number - (entry.sequence_number or 0) <= HOT_COMMITS
+            (hot if is_new or entry.values in changed else cold).append(entry)
+        if len(cold) < COLD_ENTRIES:
+            yield self
+            return
+        yield replace(self, existing=hot)
+        in_order = sorted_by_partition(cold)
+        manifests = -(-len(cold) // MOST_COLD_ENTRIES)
+        ends = [len(cold) * number // manifests for number in range(manifests + 1)]
+        yield from (Part(existing=in_order[start:end]) for start, end in pairwise(ends))
 
 
 @dataclass(frozen=True)
@@ -210,21 +243,28 @@ class SnapshotBuilder:
         """All manifests of the next snapshot: new ones, those that were split written again, the others as they are."""
         new: list[ManifestFile] = []
         for kind in sorted(split.parts, key=lambda kind: (kind[1].value, kind)):
-            new += write_manifests(
-                self._outputs, self.metadata, snapshot_id=self._snapshot_id, spec_id=kind[0], new_path=self._new_path,
-                content=kind[1], **vars(split.parts[kind]),
-            )  # fmt: skip
+            for part in split.parts[kind].by_temperature(self._sequence_number):
+                new += write_manifests(
+                    self._outputs, self.metadata, snapshot_id=self._snapshot_id, spec_id=kind[0],
+                    new_path=self._new_path, content=kind[1], **vars(part),
+                )  # fmt: skip
         return [*new, *(m for m in self.manifests if m.manifest_path not in split.touched)]
 
     def split(
-        self, wanted: Sequence[str], content: ManifestContent = ManifestContent.DATA, into: Split | None = None
+        self,
+        wanted: Sequence[str],
+        content: ManifestContent = ManifestContent.DATA,
+        into: Split | None = None,
+        *,
+        first: Collection[str] = (),
     ) -> Split:
         """Split manifests that hold a wanted path, beside those that `into` has: some of their entries go.
 
-        A table may list one file twice, and its rows then count twice: as many entries go as are wanted.
+        A table may list one file twice, and its rows then count twice: as many entries go as are wanted. Manifests with
+        the paths in `first` are read first; when all wanted paths are found, no more are read.
         """
         split, missing = into or Split(), Counter(wanted)
-        for manifest in self.manifests:
+        for manifest in sorted(self.manifests, key=lambda manifest: manifest.manifest_path not in first):
             if not missing or manifest.content != content:
                 continue
             entries = list(read_entries(self._io, manifest))
@@ -287,9 +327,15 @@ class SnapshotBuilder:
         return int(self._property(_TARGET_BYTES))
 
     def fold(self) -> None:
-        """Write small data manifests together if there are too many; Iceberg's merge-append does the same."""
+        """Merge small data manifests if there are too many, as Iceberg's merge-append does.
+
+        Manifests of cold entries are left as they are, so that an append does not write all entries of a table again.
+        """
         most = self.target_manifest_bytes // 2
-        small = [m for m in self.manifests if m.content == ManifestContent.DATA and m.manifest_length < most]
+        small = [
+            m for m in self.manifests
+            if m.content == ManifestContent.DATA and m.manifest_length < most and _live_entries(m) < COLD_ENTRIES
+        ]  # fmt: skip
         enabled = self._property(_MERGE_ENABLED).lower() == "true"
         if not enabled or len(small) < max(2, int(self._property(_MIN_TO_MERGE))):
             return
@@ -333,6 +379,11 @@ class SnapshotBuilder:
     def _property(self, key_and_default: tuple[str, str]) -> str:
         key, default = key_and_default
         return self.metadata.properties.get(key, default)
+
+
+def _live_entries(manifest: ManifestFile) -> int:
+    """Return the number of live entries; 0 if the manifest list does not have it, as in format v1."""
+    return (manifest.added_files_count or 0) + (manifest.existing_files_count or 0)
 
 
 def data_file_of(entry: Entry, spec_id: int) -> FileFact:

@@ -46,8 +46,6 @@ _PARTITION_BYTES = 150
 
 _FACTS_BYTES = 600
 """Memory of a partition in a kept layout, with its label and its place in the mapping, about."""
-_FEW = 1_000
-"""Partitions that are always updated one by one: a layout of so few is made in 50 ms."""
 
 OLDEST = 1 << 60
 """Age, in commits, of a file whose snapshot the table no longer keeps and whose sequence number says nothing (v1)."""
@@ -309,11 +307,17 @@ class KeptLayout:
         new = [inside for path, inside in insides.items() if path not in self.insides]
         numbers = self._numbers(gone, new) if self.is_exact else None
         keys = _changed(gone, new)
-        if numbers is None or len(keys) > max(_FEW, len(self.partitions) // 4) or any(map(_is_nan, keys)):
+        if numbers is None or any(map(_is_nan, keys)):
             return None
-        changes = {key: _facts(key, insides.values(), labels, spec_id) for key in keys}
-        before = [facts for key in keys if (facts := self.partitions.get(key))]
-        after = [facts for facts in changes.values() if facts]
+        changes = dict[PartitionKey, PartitionFacts | None]()
+        before, after = list[PartitionFacts](), list[PartitionFacts]()
+        for key in keys:
+            old = self.partitions.get(key)
+            facts = changes[key] = _facts(key, insides.values(), old.label if old else labels.of(key), spec_id)
+            # files that only lie in another manifest change no plan
+            if not (old and facts and _alike(old, facts)):
+                before += [old] if old else []
+                after += [facts] if facts else []
         standing = self.standing.changed(before, after) if self.standing else None
         return KeptLayout(insides, numbers, self.partitions.changed(changes), standing)
 
@@ -364,16 +368,23 @@ def _total(key: PartitionKey, insides: Iterable[_Inside[FileFact]]) -> Partition
     return total
 
 
-def _facts(
-    key: PartitionKey, insides: Iterable[_Inside[FileFact]], labels: Labels, spec_id: int
-) -> PartitionFacts | None:
+def _alike(one: PartitionFacts, other: PartitionFacts) -> bool:
+    """Return whether two states of a partition differ in the manifests of their files only."""
+
+    def facts(some: PartitionFacts) -> tuple[object, ...]:
+        return some.files, some.size_bytes, some.rows, some.newest, {file.path for file in some.small}
+
+    return facts(one) == facts(other)
+
+
+def _facts(key: PartitionKey, insides: Iterable[_Inside[FileFact]], label: str, spec_id: int) -> PartitionFacts | None:
     """Return the facts of a partition without deletes; None if it has no files."""
     total = _total(key, insides)
     if not total.files:
         return None
     obstacle = None if key.spec_id == spec_id else SkipReason.OLD_SPEC
     small = (f if obstacle is None else replace(f, obstacle=f.obstacle or obstacle) for f in total.picked)
-    return PartitionFacts(key, labels.of(key), total.files, total.size_bytes, total.rows, tuple(small), total.newest)
+    return PartitionFacts(key, label, total.files, total.size_bytes, total.rows, tuple(small), total.newest)
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,8 @@ class Replace(Step):
         for group in self.groups:
             for path, paths in group.named.items():
                 named[path] |= paths
-        split, added = builder.split([file.path for file in self.inputs]), self._renumbered(builder)
+        found_in = {file.manifest_path for file in self.inputs}
+        split, added = builder.split([f.path for f in self.inputs], first=found_in), self._renumbered(builder)
         builder.split_deletes(split, {file.partition for file in self.inputs}, added, named)
         return builder.exchange(Operation.REPLACE, split, added, summary)
 
