@@ -1,12 +1,100 @@
-"""Manifests that are split more than once keep every entry."""
+"""Manifests that a commit writes again: every entry is kept, and few entries are written."""
 
 from __future__ import annotations
 
-from pyiceberg.catalog.sql import SqlCatalog
+from collections import Counter
+from itertools import count, pairwise
 
-from icesize.table.commit.snapshot_builder import SnapshotBuilder
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.manifest import ManifestFile
+from pyiceberg.table import Table
+
+from icesize.parquet.files.data_file import MergeResult, NewDataFile
+from icesize.planning.files import FileFact, PartitionKey
+from icesize.table.commit.snapshot_builder import HOT_COMMITS, MOST_COLD_ENTRIES, SnapshotBuilder
+from icesize.table.commit.steps.append import Append
+from icesize.table.commit.steps.replace import Replace
 from icesize.table.manifests.entries import read_entries
-from tests.support.tables import NOW_MS, append, make_table
+from tests.support.tables import NOW_MS, append, make_table, make_visible
+
+_NUMBERS = count()
+OLD = 4_500
+"""Partitions that get no rows any more."""
+
+
+def new_file(kind: str) -> NewDataFile:
+    """A file that does not exist: its entry is all that these tests look at."""
+    path = f"file:///nowhere/kind={kind}/{next(_NUMBERS)}.parquet"
+    return NewDataFile(path=path, size_bytes=1_000, rows=1, partition=PartitionKey(0, (kind,)))
+
+
+def appended(lake: SqlCatalog, kinds: list[str]) -> list[NewDataFile]:
+    """Append a file to each of these partitions."""
+    table, files = lake.load_table("db.t"), [new_file(kind) for kind in kinds]
+    make_visible(lake, table, [Append(tuple(files)).stage(SnapshotBuilder(table, NOW_MS), {})])
+    return files
+
+
+def replaced(lake: SqlCatalog, files: list[NewDataFile]) -> NewDataFile:
+    """Replace these files of one partition by one."""
+    table, output = lake.load_table("db.t"), new_file(str(files[0].partition.values[0]))
+    inputs = tuple(FileFact(file.path, file.size_bytes, file.rows, file.partition) for file in files)
+    merge = Replace((MergeResult(inputs, (output,)),))
+    make_visible(lake, table, [merge.stage(SnapshotBuilder(table, NOW_MS), {})])
+    return output
+
+
+def data_manifests(table: Table) -> list[ManifestFile]:
+    head = table.metadata.current_snapshot()
+    assert head is not None
+    return head.manifests(table.io)
+
+
+def live_entries(table: Table) -> Counter[str]:
+    """How often each path is live, by the manifests alone."""
+    return Counter(entry.path for manifest in data_manifests(table) for entry in read_entries(table.io, manifest))
+
+
+def test_entries_of_old_partitions_are_written_once(lake: SqlCatalog) -> None:
+    """A commit that touches a manifest with thousands of old partitions puts these into small manifests of their own,
+    in the order of partitions, and the next commits leave them as they are; no entry is lost or doubled."""
+    make_table(lake)
+    old = appended(lake, [f"old{number:04}" for number in range(OLD)])
+    hot = [appended(lake, ["hot"])[0] for _ in range(HOT_COMMITS + 1)]
+    first = replaced(lake, [*hot[:-1], *appended(lake, ["hot"])])
+    expected = Counter(file.path for file in [*old, hot[-1], first])
+    assert live_entries(lake.load_table("db.t")) == expected
+
+    merged = replaced(lake, [old[0], *appended(lake, ["old0000"])])
+    expected = expected - Counter([old[0].path]) + Counter([merged.path])
+    table = lake.load_table("db.t")
+    assert live_entries(table) == expected
+    cold = [m for m in data_manifests(table) if m.existing_files_count and not m.added_files_count]
+    assert sorted(m.existing_files_count or 0 for m in cold) == [1_499, 1_500, 1_500]
+    assert all((m.existing_files_count or 0) <= MOST_COLD_ENTRIES for m in cold)
+    ranges = sorted((m.partitions[0].lower_bound, m.partitions[0].upper_bound) for m in cold if m.partitions)
+    assert all(one[1] < other[0] for one, other in pairwise(ranges))  # type: ignore[operator]
+
+    again = replaced(lake, [first, *appended(lake, ["hot"])])
+    table = lake.load_table("db.t")
+    assert live_entries(table) == expected - Counter([first.path]) + Counter([again.path])
+    assert {m.manifest_path for m in cold} <= {m.manifest_path for m in data_manifests(table)}
+
+
+def test_appends_leave_manifests_of_old_partitions_alone(lake: SqlCatalog) -> None:
+    """When an append merges small manifests, those with entries of old partitions stay as they are."""
+    make_table(lake, properties={"commit.manifest.min-count-to-merge": "5"})
+    old = appended(lake, [f"old{number:04}" for number in range(OLD)])
+    for _ in range(HOT_COMMITS + 1):
+        appended(lake, ["hot"])
+    replaced(lake, [old[0], *appended(lake, ["old0000"])])
+    cold = {m.manifest_path for m in data_manifests(lake.load_table("db.t")) if (m.existing_files_count or 0) > 1_000}
+    for _ in range(6):
+        appended(lake, ["hot"])
+    manifests = data_manifests(lake.load_table("db.t"))
+    assert len(cold) == 3
+    assert cold <= {m.manifest_path for m in manifests}
+    assert len(manifests) < len(cold) + 6
 
 
 def test_two_splits_of_one_kind_keep_all_entries(lake: SqlCatalog) -> None:
