@@ -44,7 +44,7 @@ from icesize.table.commit.obsolete_deletes import ObsoleteCandidates
 from icesize.table.manifests.delete_index import DeleteIndex, delete_index, read_deletes
 from icesize.table.manifests.entries import Entry, read_entries
 from icesize.table.manifests.lists import manifests_in
-from icesize.table.manifests.packing import entries_by_partition, sorted_by_partition
+from icesize.table.manifests.packing import ENOUGH_ENTRIES, entries_by_partition, live_entries, sorted_by_partition
 from icesize.table.manifests.store import ManifestStore
 from icesize.table.manifests.writer import write_list, write_manifests
 from icesize.table.records.summary import counts, with_totals
@@ -58,8 +58,6 @@ _TARGET_BYTES = ("commit.manifest.target-size-bytes", str(8 * 2**20))
 
 HOT_COMMITS = 40
 """Sequence numbers after which the entries of a partition are cold: those of 20 batches, `cold-after-commits`."""
-COLD_ENTRIES = 1_000
-"""The least number of cold entries that are written to manifests of their own."""
 MOST_COLD_ENTRIES = 2_000
 """The most entries in such a manifest: a commit reads and writes so many in 0.1 s.
 
@@ -91,7 +89,7 @@ class Part:
         for entry in self.existing:
             is_new = sequence_number - (entry.sequence_number or 0) <= HOT_COMMITS
             (hot if is_new or entry.values in changed else cold).append(entry)
-        if len(cold) < COLD_ENTRIES:
+        if len(cold) < ENOUGH_ENTRIES:
             yield self
             return
         yield replace(self, existing=hot)
@@ -334,7 +332,7 @@ class SnapshotBuilder:
         most = self.target_manifest_bytes // 2
         small = [
             m for m in self.manifests
-            if m.content == ManifestContent.DATA and m.manifest_length < most and _live_entries(m) < COLD_ENTRIES
+            if m.content == ManifestContent.DATA and m.manifest_length < most and live_entries(m) < ENOUGH_ENTRIES
         ]  # fmt: skip
         enabled = self._property(_MERGE_ENABLED).lower() == "true"
         if not enabled or len(small) < max(2, int(self._property(_MIN_TO_MERGE))):
@@ -379,11 +377,6 @@ class SnapshotBuilder:
     def _property(self, key_and_default: tuple[str, str]) -> str:
         key, default = key_and_default
         return self.metadata.properties.get(key, default)
-
-
-def _live_entries(manifest: ManifestFile) -> int:
-    """Return the number of live entries; 0 if the manifest list does not have it, as in format v1."""
-    return (manifest.added_files_count or 0) + (manifest.existing_files_count or 0)
 
 
 def data_file_of(entry: Entry, spec_id: int) -> FileFact:

