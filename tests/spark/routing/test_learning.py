@@ -13,7 +13,7 @@ def layout(*partitions: tuple[int, float, int]) -> Layout:
     """A table of files of a million rows: (spec id, bytes per row, commits since the newest rows) by partition."""
     facts = {
         (key := PartitionKey(spec, (number,))): PartitionFacts(
-            key, f"n={number}", 1, int(size * 10**6), 10**6, (), commits
+            key, f"n={number}", 1, int(size * 10**6), 10**6, (), -commits
         )
         for number, (spec, size, commits) in enumerate(partitions)
     }
