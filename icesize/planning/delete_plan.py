@@ -1,9 +1,9 @@
-"""Which data files stay as they are and get their delete files put together instead: pure.
+"""The data files that stay and get fewer delete files instead: pure.
 
-A file with more than `max-delete-files` delete files is due (`delete_reach.is_due`). Where nothing else
-makes it due, its deleted rows can be named anew by their positions, in one delete file of its own, for which key
-columns are read at most and few bytes written. A delete by equality can go only when all older files of its partition
-are covered so: they are taken along, whether they are due or not.
+A file with more than `max-delete-files` delete files is due (`delete_reach.is_due`). If only their number makes it due,
+its deleted rows can be written by position to one delete file of its own. That reads key columns at most, and writes
+few bytes. An equality delete can be removed only if all older files of its partition are covered in this way. These
+files are taken along, also if they are not due.
 """
 
 from __future__ import annotations
@@ -29,8 +29,10 @@ rows or more, measured."""
 
 @dataclass(frozen=True, slots=True)
 class DeleteRewrite:
-    """Data files of one partition whose deleted rows are to be named anew: those that are `due`, and those that other
-    delete files of these may hit. `label` is how people write the partition.
+    """Data files of one partition whose deleted rows are written by position to new delete files.
+
+    These are the files that are `due`, and those to which other delete files of the due ones may apply. `label` is the
+    partition as people write it.
     """
 
     partition: PartitionKey
@@ -40,18 +42,18 @@ class DeleteRewrite:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the data files, of which key columns are read at most."""
+        """Bytes of the data files. At most their key columns are read."""
         return sum(file.size_bytes for file in self.files)
 
     @property
     def size_by_equality(self) -> int:
-        """Bytes of those data files of which key columns are to be read."""
+        """Bytes of the data files whose key columns are read."""
         newest = max((delete.sequence_number for delete in self.files[0].deletes if delete.equality_ids), default=-1)
         return sum(file.size_bytes for file in self.files if file.sequence_number < newest)
 
 
 def plan_delete_rewrites(layout: Layout, policy: SizePolicy) -> tuple[DeleteRewrite, ...]:
-    """The partitions in which that takes fewer bytes than writing the files again that are due, in a fixed order."""
+    """Return the partitions where new delete files take fewer bytes than new data files, in a fixed order."""
     if not policy.merging or not policy.max_delete_files:  # with none allowed, one for each file is too many
         return ()
     in_order = sorted(layout.partitions.values(), key=lambda facts: facts.key.rank)
@@ -75,19 +77,21 @@ def _rewrite_of(facts: PartitionFacts, layout: Layout, policy: SizePolicy) -> De
 
 
 def _is_soon_due_at_any_cost(file: FileFact, facts: PartitionFacts, policy: SizePolicy) -> bool:
-    """Whether more than the number of its delete files makes it due, or would as soon as its deleted rows are known."""
+    """Return whether a file is due for more than the number of its delete files, or will be once its deleted rows are
+    known.
+    """
     is_full = _expected_rows(file, facts) >= policy.delete_ratio_threshold * max(1, file.rows)
     return is_full or is_due_at_any_cost(file, policy)
 
 
 def _expected_rows(file: FileFact, facts: PartitionFacts) -> float:
-    """The deleted rows of a file, if deletes that do not tell theirs hit rows of all files alike."""
+    """Return the deleted rows of a file, if deletes without a known target are spread evenly over all files."""
     unknown = sum(d.rows for d in file.deletes if (d.equality_ids or only_path(d) is None) and may_hit(d, file))
     return min(file.rows, file.deleted_rows + unknown * file.rows / max(1, facts.rows))
 
 
 def _reach_beyond(key: PartitionKey, deletes: Sequence[DeleteFile], layout: Layout) -> bool:
-    """Whether some of these delete files are about files of other partitions, too."""
+    """Return whether some of these delete files apply to files of other partitions, too."""
     if any(delete.partition != key for delete in deletes):
         return True
     of_all = any(delete.equality_ids for delete in deletes) and all(value is None for value in key.values)

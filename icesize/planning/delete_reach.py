@@ -33,20 +33,22 @@ from icesize.policy import SizePolicy
 
 
 def plain_path(path: str) -> str:
-    """Local paths without their scheme: Java writes `file:/x` where Python writes `file:///x`."""
+    """Return a local path without its scheme, because Java writes `file:/x` and Python writes `file:///x`."""
     return "/" + path.removeprefix("file:").lstrip("/") if path.startswith(("file:", "/")) else path
 
 
 def only_path(delete: DeleteFile) -> str | None:
-    """The data file that a position delete file is about when that is only one: writers say so, or both bounds are one
-    path, which no shortened ones are."""
+    """Return the data file of a position delete file if there is only one; None otherwise.
+
+    Writers record the path, or both bounds are the same path. Shortened bounds are never the same.
+    """
     if delete.referenced_path is not None:
         return delete.referenced_path
     return delete.lowest_path if delete.lowest_path == delete.highest_path else None
 
 
 def may_hit(delete: DeleteFile, file: FileFact) -> bool:
-    """Whether a delete of the file's partition hits rows of it, or may: bounds of paths can only rule it out."""
+    """Return whether a delete of the file's partition may apply to its rows; bounds of paths can only exclude it."""
     number = delete.sequence_number
     if delete.equality_ids:
         return number > file.sequence_number
@@ -62,7 +64,7 @@ def _may_name(delete: DeleteFile, path: str) -> bool:
 
 
 def may_lie_between(path: str, lowest_path: str, highest_path: str) -> bool:
-    """Whether a `plain_path` may be one of some paths, of which these are the bounds as they are written."""
+    """Return whether a `plain_path` may lie between two bounds of paths as they are written."""
     lowest, highest = plain_path(lowest_path), plain_path(highest_path)
     if len(lowest_path) - len(lowest) != len(highest_path) - len(highest):
         return True  # paths of two spellings do not lie between these two
@@ -71,7 +73,7 @@ def may_lie_between(path: str, lowest_path: str, highest_path: str) -> bool:
 
 
 class Hits(NamedTuple):
-    """What `FileFact` says of the deletes of one file, under the same names."""
+    """The deletes of one file, with the names of `FileFact`."""
 
     delete_files: int
     deleted_rows: int
@@ -79,7 +81,9 @@ class Hits(NamedTuple):
 
 
 class PartitionDeletes:
-    """The delete files that may hit files of one partition, in the order of their numbers, ready to be asked often."""
+    """The delete files that may apply to files of one partition, in the order of their numbers, indexed for many
+    queries.
+    """
 
     def __init__(self, files: Iterable[DeleteFile]) -> None:
         self.files: tuple[DeleteFile, ...] = tuple(
@@ -100,11 +104,11 @@ class PartitionDeletes:
                 self._anywhere.append(delete.sequence_number)
 
     def hitting(self, file: FileFact) -> Hits:
-        """What may hit a data file.
+        """Return the deletes that may apply to a data file.
 
-        A position delete cannot be about a path that came into the table after it. So a file that took the place of
-        others since then has nothing of it, though by its number it may be hit until the delete file goes: writing it
-        again would not help.
+        A position delete cannot name a path that came into the table after it. A file that replaced others since then
+        is therefore not affected, although the sequence numbers would allow it until the delete file is gone. Rewriting
+        that file would not help.
         """
         first = max(file.sequence_number, file.file_sequence_number)
         equality = len(self._equality) - bisect_right(self._equality, file.sequence_number)
@@ -123,16 +127,16 @@ def _tells_bounds(delete: DeleteFile) -> bool:
 
 
 def is_due(file: FileFact, policy: SizePolicy) -> bool:
-    """Whether so much of a file is deleted, or so many delete files are to be read with it, that something is done
-    about it whatever its size.
+    """Return whether the deletes of a file are due, whatever its size: many rows, or many delete files.
 
-    Counts delete files that a file in its place is free of: else it would be due again at once.
+    Only delete files that would not apply to a new file in its place count. Otherwise the new file would be due at
+    once.
     """
     return is_due_at_any_cost(file, policy) or file.avoidable_deletes > policy.max_delete_files
 
 
 def is_due_at_any_cost(file: FileFact, policy: SizePolicy) -> bool:
-    """Whether it is to be written again, and having fewer delete files would not do."""
+    """Return whether a file has to be rewritten, so that fewer delete files are not enough."""
     delete_files, threshold = file.avoidable_deletes, policy.delete_file_threshold
     return delete_files > 0 and (
         file.deleted_rows >= policy.delete_ratio_threshold * max(1, file.rows)
@@ -141,9 +145,9 @@ def is_due_at_any_cost(file: FileFact, policy: SizePolicy) -> bool:
 
 
 def delete_files_freed(layout: Layout, inputs: Iterable[FileFact]) -> int:
-    """How many delete files hit nothing any more once these data files of the layout are gone, as far as it tells.
+    """Return the number of delete files that apply to no file of the layout once these data files are gone.
 
-    Those that reach beyond their partition are not counted: files that they hit may have been left out of the layout.
+    Delete files that also apply to other partitions do not count, because the layout may lack files there.
     """
     gone: defaultdict[PartitionKey, dict[str, FileFact]] = defaultdict(dict)
     for file in inputs:
@@ -159,7 +163,7 @@ def delete_files_freed(layout: Layout, inputs: Iterable[FileFact]) -> int:
 
 
 class DataFiles:
-    """Data files of one partition, ready to be compared with many of its delete files."""
+    """Data files of one partition, indexed for comparison with many delete files."""
 
     def __init__(self, files: Collection[FileFact]) -> None:
         self._files = files
@@ -167,7 +171,7 @@ class DataFiles:
         self._oldest = min((file.sequence_number for file in files), default=math.inf)
 
     def may_be_hit(self, delete: DeleteFile) -> bool:
-        """Whether a delete may hit one of them; most kinds hit the oldest one if any."""
+        """Return whether a delete may apply to one of them; most kinds apply to the oldest one if to any."""
         number = delete.sequence_number
         if delete.equality_ids:
             return number > self._oldest

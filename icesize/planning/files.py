@@ -1,8 +1,8 @@
-"""What is in a table, as plain values that cross every floor.
+"""The content of a table, as plain values that every layer uses.
 
-Nothing here reads anything: `table/state/live_files.py` fills these from manifests and `planning/merging/planner.py`
-decides on them. Partition values are those that Iceberg stores (a `day` is the number of days since 1970-01-01), in the
-order of the fields of the partition spec.
+`table/state/live_files.py` makes these values from manifests, and `planning/merging/planner.py` plans with them.
+Partition values are those that Iceberg stores (a `day` is the number of days since 1970-01-01), in the order of the
+fields of the partition spec.
 """
 
 from __future__ import annotations
@@ -16,34 +16,34 @@ from icesize.planning.overlay import Overlay
 
 
 class SkipReason(str, Enum):
-    """Why a file stays as it is; each file of a layout is planned or has one of these, once."""
+    """The reason why a file is not rewritten. Each file of a layout is in a plan once: in a group, or with a reason."""
 
     WELL_SIZED = "WELL_SIZED"
-    """At or above the small file limit, and no deletes of it are due."""
+    """The file is not below the small file limit, and its deletes are not due."""
     TOO_FEW = "TOO_FEW"
-    """Small, and merging now would not lower the number of files, or the slots of the partition are not used up."""
+    """The file is small, but the partition may keep it, or a merge now would not lower the number of files."""
     OVER_BUDGET = "OVER_BUDGET"
-    """Due, but the bytes that may be rewritten now are spent."""
+    """The file is due, but the budget for rewritten bytes is used up."""
     HAS_DELETES = "HAS_DELETES"
-    """Deletes apply to it that must not be applied by merging (`apply-deletes`) or cannot be read."""
+    """Deletes apply to the file that a merge must not apply (`apply-deletes`) or cannot read."""
     OLD_SPEC = "OLD_SPEC"
-    """Written under a partition spec that is not the table's current one."""
+    """The file was written under a partition spec that is not the table's current one."""
     NOT_PARQUET = "NOT_PARQUET"
-    """ORC or Avro."""
+    """The file is an ORC or Avro file."""
     ENCRYPTED = "ENCRYPTED"
-    """Carries key metadata."""
+    """The file has key metadata."""
     LISTED_TWICE = "LISTED_TWICE"
-    """The table lists it more than once: engines that expire snapshots would delete it when one listing goes."""
+    """The table lists the file more than once. An expiry by another engine deletes it when one listing is removed."""
     NAN_PARTITION = "NAN_PARTITION"
-    """Has NaN among its partition values: NaN equals nothing, so each such file is a partition of its own."""
+    """A partition value of the file is NaN. NaN equals no value, so that each such file is a partition of its own."""
     CONTESTED = "CONTESTED"
-    """Other writers keep rewriting this partition; merging would starve them."""
+    """Other writers change rows of this partition all the time. Merges would make their commits fail."""
     CLUSTERED = "CLUSTERED"
-    """In a set that was clustered, or in order as it is."""
+    """The file is in a clustered set, or in order already."""
 
 
 class NegativeZero(float):
-    """-0.0 as a partition value: to Iceberg it is another partition than 0.0, to Python the same key."""
+    """-0.0 as a partition value. For Iceberg it is another partition than 0.0; for Python both are the same key."""
 
     __slots__ = ()
 
@@ -55,7 +55,7 @@ class NegativeZero(float):
 
 
 def distinct_zeros(values: tuple[object, ...]) -> tuple[object, ...]:
-    """Partition values whose floating-point zeros differ where their signs do."""
+    """Return partition values in which 0.0 and -0.0 are different."""
     if not any(value == 0 and isinstance(value, float) for value in values):
         return values
     return tuple(NegativeZero("-0.0") if isinstance(v, float) and v.hex() == "-0x0.0p+0" else v for v in values)
@@ -63,9 +63,9 @@ def distinct_zeros(values: tuple[object, ...]) -> tuple[object, ...]:
 
 @dataclass(frozen=True, slots=True)
 class PartitionKey:
-    """One partition: the spec it belongs to and its values in spec-field order (`()` when unpartitioned).
+    """One partition: its spec, and its values in the order of the spec's fields (`()` if unpartitioned).
 
-    Of floating-point values that were read or computed it is made by `of`.
+    Use `of` for floating-point values that were read or computed.
     """
 
     spec_id: int
@@ -73,23 +73,23 @@ class PartitionKey:
 
     @classmethod
     def of(cls, spec_id: int, values: tuple[object, ...]) -> PartitionKey:
-        """The key of these values, with -0.0 another one than 0.0."""
+        """Return the key of these values. The keys of -0.0 and 0.0 are different."""
         return cls(spec_id, distinct_zeros(values))
 
     @property
     def rank(self) -> tuple[int, str]:
-        """Where it stands among partitions in order; values may be None or of mixed types, which do not compare."""
+        """The key by which partitions are sorted. It is text, because None and values of mixed types do not compare."""
         return self.spec_id, repr(self.values)
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteFile:
-    """One live delete file: rows that are deleted beside the data files that hold them.
+    """One live delete file.
 
-    `sequence_number` is its data sequence number. One with `equality_ids` deletes the rows whose columns of these field
-    ids equal a row of it; one without names rows by the path of their file and their position there:
-    `referenced_path` is that path where there is only one, else the paths lie between `lowest_path` and `highest_path`
-    (cut off to a prefix when long, the upper one then raised), where these are known.
+    An equality delete file has `equality_ids`: it deletes the rows whose columns with these field ids equal one of its
+    rows. A position delete file has none: its rows name a data file and a position. `referenced_path` is the path of
+    the data file if there is only one. Otherwise the paths lie between `lowest_path` and `highest_path`, if these are
+    known. Long bounds are prefixes, and the upper one is then rounded up. `sequence_number` is that of the data.
     """
 
     path: str
@@ -106,14 +106,22 @@ class DeleteFile:
 
 @dataclass(frozen=True, slots=True)
 class FileFact:
-    """One live data file, mostly one below the small file limit.
+    """One live data file.
 
-    `sequence_number` is Iceberg's *data* sequence number (0 in format v1). `obstacle` says why the file must not be
-    merged, None when it may. `manifest_path` is where its entry was found. Where rows of it are deleted, or may be,
-    `deletes` are all delete files of its partition, the same value for all files of it, `delete_files` counts those
-    that may hit this one, `avoidable_deletes` those of them that would not hit a file in its place, and `deleted_rows`
-    are the rows of those that name no other file. `file_sequence_number` is that of the commit that brought this path
-    into the table, 0 where nobody knows.
+    Attributes:
+        path: Location of the file.
+        size_bytes: Size of the file.
+        rows: Number of rows, deleted ones included.
+        partition: Partition of the file.
+        sequence_number: Iceberg's *data* sequence number; 0 in format v1.
+        obstacle: The reason why the file must not be merged; None if it may be.
+        manifest_path: Location of the manifest with its entry.
+        deletes: All delete files of the partition, if one of them may apply to the file. All files of a partition share
+            this value.
+        delete_files: Number of delete files that may apply to the file.
+        deleted_rows: Rows in those delete files that name no other data file.
+        avoidable_deletes: Number of delete files that would not apply to a new file in the place of this one.
+        file_sequence_number: Sequence number of the commit that added the path to the table; 0 if it is unknown.
     """
 
     path: str
@@ -131,7 +139,7 @@ class FileFact:
 
     @property
     def live_bytes(self) -> int:
-        """About the size of the file without the rows that are known to be deleted; at least 1."""
+        """Approximate size of the file without the rows that are known to be deleted; at least 1."""
         if not self.deleted_rows:
             return self.size_bytes
         return max(1, self.size_bytes * max(0, self.rows - self.deleted_rows) // max(1, self.rows))
@@ -139,12 +147,12 @@ class FileFact:
 
 @dataclass(frozen=True, slots=True)
 class PartitionFacts:
-    """The files of one partition: all of them counted, kept as values the small ones and, as `large`, those of the
-    others that some delete may hit.
+    """The files of one partition.
 
-    `label` is how people write the partition (`hour=h191`, `` when unpartitioned). `newest` stamps the commit that
-    brought the partition's newest rows. `Layout.commits_since` returns the age of a stamp: each commit changes all
-    ages, and no stamp.
+    `files`, `size_bytes` and `rows` count all of them. `small` are the small files; `large` are those other files to
+    which some delete may apply. `label` is the partition as people write it (`hour=h191`, `` if unpartitioned).
+    `newest` stamps the commit of the newest rows. `Layout.commits_since` returns the age of a stamp: each commit
+    changes all ages, and no stamp.
     """
 
     key: PartitionKey
@@ -158,11 +166,11 @@ class PartitionFacts:
 
     @property
     def with_deletes(self) -> list[FileFact]:
-        """Files of any size that some delete may hit."""
+        """Files of any size to which some delete may apply."""
         return [file for file in self.small + self.large if file.delete_files]
 
     def adding(self, file: FileFact, small_file_limit_bytes: int) -> PartitionFacts:
-        """The partition once a new file is in it, too."""
+        """Return the partition with a new file in addition."""
         return replace(
             self,
             files=self.files + 1,
@@ -173,7 +181,7 @@ class PartitionFacts:
         )
 
     def without(self, files: Iterable[FileFact]) -> PartitionFacts:
-        """The partition once these of its files are gone."""
+        """Return the partition without these of its files."""
         gone = {file.path: file for file in files}
         return replace(
             self,
@@ -194,12 +202,12 @@ def negative_age(stamp: int) -> int:
 
 
 MAIN = "main"
-"""The branch of a table that is read and committed to where no other is named (Iceberg's `SnapshotRef.MAIN_BRANCH`)."""
+"""The branch of a table that is used if no other is named (Iceberg's `SnapshotRef.MAIN_BRANCH`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The snapshot that a branch `ref` points to, with its sequence number: None and 0 for a branch without one."""
+    """The snapshot that a branch `ref` points to, with its sequence number; None and 0 without a snapshot."""
 
     snapshot_id: int | None = None
     sequence_number: int = 0
@@ -219,14 +227,17 @@ class PartitionSummary(Protocol):
 
 @dataclass(frozen=True)
 class Layout:
-    """The data files of the snapshot at `head`, the planning base of every conflict check.
+    """The data files of one snapshot by partition. The snapshot is the planning base of every conflict check.
 
-    `spec_id` is the table's current partition spec; files of other specs are here too. `small_file_limit_bytes` is the
-    limit that chose `small`. Not `complete`: manifests without partitions that matter were not read. `manifests` are
-    those that were, of delete files as well.
-
-    `commits_since` returns the number of commits that added rows after the one with a stamp. `standing` sums up what a
-    plan says of partitions that it does not look at, if the reader keeps that from one state of the table to the next.
+    Attributes:
+        head: The snapshot.
+        spec_id: The table's current partition spec. Files of other specs are in the layout, too.
+        small_file_limit_bytes: Files below this size are small.
+        partitions: The partitions.
+        complete: False if a filter ruled out manifests, which were not read.
+        manifests: Number of manifests that were read, those of delete files included.
+        commits_since: Returns the number of commits that added rows after the commit with a stamp.
+        standing: A summary of the partitions for plans that look at few of them; None if the reader keeps none.
     """
 
     head: Head
@@ -265,12 +276,14 @@ class Layout:
         )
 
     def recent(self, cold_after_commits: int) -> list[PartitionKey]:
-        """Partitions that got rows within the last so many commits that added some."""
+        """Return the partitions that received rows in the last `cold_after_commits` commits that added rows."""
         return [key for key, facts in self.partitions.items() if self.commits_since(facts.newest) < cold_after_commits]
 
     def growing(self, since_number: int, cold_after_commits: int) -> list[PartitionKey]:
-        """Partitions with small files of a merge that are not cold and got rows by the commit of that sequence number
-        or a later one. A merged file keeps the number of its newest input; the commit that brought it comes after.
+        """Return the partitions that were merged before and received rows since the commit `since_number`.
+
+        A merged file has the sequence number of its newest input, and a larger file sequence number, because its commit
+        came later.
         """
         return [
             key

@@ -1,4 +1,4 @@
-"""How well sized a table is: counts, a histogram, the worst partitions and advice. Pure, from a Layout."""
+"""The state of a table's file sizes: counts, a histogram, the worst partitions and advice. Pure, from a Layout."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class PartitionSizes:
 
 @dataclass(frozen=True)
 class DeletesClass:
-    """Data files that are read with `at_least` delete files, and with less than twice as many."""
+    """Number of data files with `at_least` delete files and less than twice as many."""
 
     at_least: int
     files: int
@@ -70,12 +70,12 @@ class DeletesClass:
 
 @dataclass(frozen=True)
 class PendingDeletes:
-    """Rows that are deleted beside the data files that hold them, in files of the table's current partition spec.
+    """Pending deletes of files in the table's current partition spec.
 
-    `files` are those that some delete may hit, `files_due` those of them that are to be rewritten for it.
-    `deleted_rows` are known to be, `row_share` of all rows of the table; equality deletes and deletes of several files
-    do not tell theirs. A scan opens `delete_files_per_file` on average for each data file, `worst_per_file` in the
-    partition where that is most (`worst`; None without deletes), and `delete_files_max` for one file.
+    `files` is the number of data files to which some delete may apply; `files_due` is the number of those to rewrite
+    for it. `deleted_rows` are known deletes, a share `row_share` of all rows. The rows of equality deletes, and of
+    deletes for several files, are unknown. A scan opens `delete_files_per_file` on average for each data file,
+    `worst_per_file` in the worst partition (`worst`; None without deletes), and `delete_files_max` for one file.
     """
 
     files: int = 0
@@ -91,14 +91,14 @@ class PendingDeletes:
 
 @dataclass(frozen=True)
 class Inspection(Result):
-    """The state of a table's data files at one snapshot. Sizes in bytes.
+    """The state of a table's data files at one snapshot. Sizes are in bytes.
 
-    Small files are below `small_file_limit_bytes`. `small_files_max` is the most *mergeable* ones in one partition,
-    `worst` the partitions with the most of them. `ineligible` counts small files that must not be merged, by reason;
-    `ineligible_partitions` names the partitions with the most of those. `deletes` are pending on files of any size. A
-    compaction would merge `files_to_merge` into `files_merged`; `cost` is what a scan of all of it pays for its files,
-    before and after that. `problems` are what the table's policy does not want,
-    in sentences, none for a table that is well; `advice` are sentences for people.
+    Small files are below `small_file_limit_bytes`. `small_files_max` is the largest number of *mergeable* small files
+    in one partition; `worst` lists the partitions with the most. `ineligible` counts the small files that cannot be
+    merged, by reason; `ineligible_partitions` lists the partitions with the most. `deletes` are pending on files of any
+    size. A compaction would merge `files_to_merge` into `files_merged`; `cost` is the cost of a full scan before and
+    after it. `problems` are sentences about violations of the table's policy; a healthy table has none. `advice` are
+    sentences for people.
     """
 
     table: str
@@ -140,8 +140,12 @@ def inspect(
     price_per_1000_requests: float | None = PRICE_PER_1000_REQUESTS,
     recommended: tuple[Advice, ...] = (),
 ) -> Inspection:
-    """Count and advise. `labels` print the values of each partition key, `plan` is what a compaction would do; None:
-    nobody knows what a partition gets per day. `recommended` is what others advise, last but for the merges."""
+    """Count files and give advice.
+
+    `labels` are the printed values of each partition key, `plan` is the plan of a compaction.
+    `bytes_per_partition_and_day` is None if it is unknown. `recommended` is further advice; it precedes the advice to
+    merge.
+    """
     small = [f for p in layout.partitions.values() for f in p.small]
     in_order = sorted(layout.partitions.values(), key=lambda p: p.key.rank)
     sizes = [_sizes(p, labels[p.key], layout.spec_id) for p in in_order]
@@ -196,7 +200,7 @@ def _ineligible(sizes: Iterable[PartitionSizes]) -> dict[str, int]:
 
 
 def size_bounds(limit_bytes: int) -> list[int]:
-    """Sizes a factor of four apart that small files are counted between, the smallest first, up to their limit."""
+    """Return the upper bounds of the size classes of small files: a factor of four apart, up to the limit."""
     bounds = [limit_bytes]
     while bounds[-1] > 64 * 1024:
         bounds.append(bounds[-1] // 4)
@@ -204,7 +208,7 @@ def size_bounds(limit_bytes: int) -> list[int]:
 
 
 def _histogram(sizes: list[int], limit_bytes: int) -> tuple[SizeClass, ...]:
-    """Classes up to the limit; empty ones at the small end are left out."""
+    """Return the classes up to the limit, without empty ones at the small end."""
     bounds = size_bounds(limit_bytes)
     inside: list[list[int]] = [[] for _ in bounds]
     for size in sizes:

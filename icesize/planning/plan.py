@@ -1,4 +1,4 @@
-"""What will be merged and what stays, as plain values: the outcome of `icesize.planning.merging.planner`."""
+"""The files to merge and the files to keep, as plain values: the outcome of `icesize.planning.merging.planner`."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class FileGroup:
 
     @cached_property
     def with_deletes(self) -> list[FileFact]:
-        """The input files that some delete may hit."""
+        """The input files to which some delete may apply."""
         return [file for file in self.inputs if file.delete_files]
 
     @property
     def live_bytes(self) -> int:
-        """About what will be written: without the rows that are known to be deleted."""
+        """Approximate bytes to write: without the rows that are known to be deleted."""
         return self.size_bytes - sum(file.size_bytes - file.live_bytes for file in self.with_deletes)
 
     @property
@@ -43,7 +43,7 @@ class FileGroup:
 
     @property
     def avoidable_deletes(self) -> int:
-        """Delete files that a scan of the input files opens, once for each of them, and one of the outputs does not."""
+        """Delete files that a scan of the inputs opens, counted once per input, and a scan of the outputs does not."""
         return sum(file.avoidable_deletes for file in self.with_deletes)
 
     @property
@@ -54,12 +54,12 @@ class FileGroup:
 
 @dataclass(frozen=True)
 class MergeTask(FileGroup):
-    """Files of one partition that become `outputs` files. In a merge these are always fewer than `inputs`, but for a
-    file that is written again alone, without its deleted rows.
+    """Files of one partition that become `outputs` files.
 
-    Its writer must make exactly `outputs` files of about `output_size_bytes`: rolling at the target size instead
-    would leave a remainder file. `label` is how people write the partition. `cold` says that the partition gets no rows
-    any more and is being finished. The number of a group is its place in the plan, or among the groups of a run.
+    A merge has fewer outputs than inputs. One file alone is rewritten only to remove its deleted rows. The writer makes
+    exactly `outputs` files of about `output_size_bytes`, because rolling at the target size would leave a small
+    remainder. `label` is the partition as people write it. `cold` is True if the partition receives no rows any more.
+    The number of a group is its index in the plan, or among the groups of a run.
     """
 
     outputs: int = 1
@@ -79,7 +79,7 @@ class MergeTask(FileGroup):
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """Files that stay as they are: one `file`, or None and the count of a partition's well-sized files."""
+    """Files that are not rewritten: one `file`, or None and the number of a partition's well-sized files."""
 
     file: FileFact | None
     partition: PartitionKey
@@ -90,10 +90,10 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class PartitionOutcome:
-    """Small files that one partition will hold after the plan and the batch that it was made for.
+    """The small files of one partition after the plan and the batch for which it was made.
 
-    `small_files` are mergeable ones, new files of the batch included; `ineligible` counts the others by reason.
-    `delete_files` are the most that will have to be read with one file that stays, of any size, and could be rewritten.
+    `small_files` is the number of mergeable ones, new files of the batch included. `ineligible` counts the others by
+    reason. `delete_files` is the most delete files that apply to one remaining file that could be rewritten.
     """
 
     partition: PartitionKey
@@ -116,7 +116,7 @@ class Untouched:
 
 
 def ineligible_partitions(outcomes: Iterable[PartitionOutcome]) -> tuple[PartitionOutcome, ...]:
-    """Those with ineligible files, as people tell them apart."""
+    """Return the outcomes with ineligible files; partitions with the same label are one outcome."""
 
     def add(one: PartitionOutcome, other: PartitionOutcome) -> PartitionOutcome:
         ineligible = dict(Counter(one.ineligible) + Counter(other.ineligible))
@@ -126,7 +126,7 @@ def ineligible_partitions(outcomes: Iterable[PartitionOutcome]) -> tuple[Partiti
 
 
 class Labelled(Protocol):
-    """Something about a partition, which has a `label` as people write it."""
+    """A value about a partition, with the `label` that people write."""
 
     @property
     def label(self) -> str: ...
@@ -136,7 +136,7 @@ L = TypeVar("L", bound=Labelled)
 
 
 def alike(items: Iterable[L], add: Callable[[L, L], L]) -> list[L]:
-    """The items, those of partitions that are written alike (NaN) as one."""
+    """Return the items, with those of the same label (partitions of NaN) as one."""
     together: dict[str, L] = {}
     for item in items:
         together[item.label] = add(together[item.label], item) if item.label in together else item
@@ -145,11 +145,11 @@ def alike(items: Iterable[L], add: Callable[[L, L], L]) -> list[L]:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """How the bytes of a plan's input files are expected to move: `bytes_copied` as they are, of them `pages_copied`
-    pages one by one where there is another file to join them with, `bytes_decoded` not.
+    """The expected work of a plan.
 
-    `decode_reasons` counts files by the reason for which they are decoded, among the `files_examined` and those that
-    are too small to be looked at.
+    `bytes_copied` are copied without decoding, `pages_copied` of them page by page; `bytes_decoded` are decoded and
+    encoded. `decode_reasons` counts files by the reason why they are decoded. It covers the `files_examined` and files
+    that are too small to examine.
     """
 
     bytes_copied: int
@@ -161,13 +161,25 @@ class Forecast:
 
 @dataclass(frozen=True)
 class Plan(Result):
-    """What will be merged; every file of the layout is an input file of one group or counted in one `Skipped`, or in
-    `untouched`.
+    """The files to merge, and the reasons why the other files stay.
 
-    `head` is the planning base: a delete committed after it forbids a merge that it applies to. `groups` come in the
-    order in which they are worth their bytes. `incoming` are the small files that a batch was expected to add to each
-    partition. `delete_files_freed` hit no other files than the inputs, as far as the layout shows. `notes` are
-    sentences for people. `forecast` is there if it was asked for, `clustering` if rows are put in order.
+    Every file of the layout is counted once: in `groups`, `skipped` or `untouched`.
+
+    Attributes:
+        head: The planning base. A delete that is committed later and applies to an input forbids its merge.
+        spec_id: The table's current partition spec.
+        groups: The merges, those that save most per byte first.
+        skipped: Files that stay, with reasons.
+        outcomes: Small files and delete files of partitions after the plan.
+        max_small_files: The policy key `max-small-files`.
+        files_before: Number of live data files.
+        notes: Sentences for people.
+        incoming: Small files that the batch is expected to add, by partition.
+        max_delete_files: The policy key `max-delete-files`.
+        delete_files_freed: Number of delete files that apply to no file after the plan, as far as the layout shows.
+        forecast: Expected copying and decoding, if it was computed.
+        clustering: The clustering, if the plan orders rows.
+        untouched: Files of partitions that the plan did not look at.
     """
 
     head: Head
@@ -202,7 +214,7 @@ class Plan(Result):
 
     @property
     def is_due(self) -> bool:
-        """Whether there is something to do, if only a budget allowed it."""
+        """True if files are due, also if a budget excludes all of them."""
         return bool(self.groups) or any(skip.reason is SkipReason.OVER_BUDGET for skip in self.skipped)
 
     @property
@@ -222,7 +234,7 @@ class Plan(Result):
 
     @property
     def ineligible(self) -> tuple[PartitionOutcome, ...]:
-        """Partitions with small files that must not be merged."""
+        """Partitions with small files that cannot be merged."""
         return ineligible_partitions(self.outcomes)
 
     @property
@@ -232,17 +244,17 @@ class Plan(Result):
 
     @property
     def rows_freed(self) -> int:
-        """Rows of input files that are known to be deleted; more may be by equality deletes and others."""
+        """Rows of input files that are known to be deleted. Equality deletes may remove more."""
         return sum(g.deleted_rows for g in self.groups)
 
     @property
     def partitions_over_delete_limit(self) -> tuple[PartitionOutcome, ...]:
-        """Partitions in which more than `max_delete_files` will still have to be read with some file."""
+        """Partitions in which more than `max_delete_files` will still apply to some file."""
         return tuple(o for o in self.outcomes if o.delete_files > self.max_delete_files)
 
     @property
     def delete_files_max(self) -> int:
-        """Most delete files that will have to be read with one file that could be rewritten."""
+        """Most delete files that will apply to one file that could be rewritten."""
         return max((o.delete_files for o in self.outcomes), default=0)
 
     @property
@@ -261,13 +273,13 @@ class Plan(Result):
 
 @dataclass(frozen=True, slots=True)
 class FilesScanned(Result):
-    """What queries on one column open: means of files and bytes, and the most files that one value needs.
+    """Files and bytes that queries on one column open, on average, and the most files for one value.
 
-    What lies between bounds is not known, so a *point* query asks for the middle of a file by the order of all bounds:
-    of eight files over the same values a value is in eight, though few are open at the end points. Files with the same
-    middle count once: queries ask for values, however many rows these have. A *range* query asks for a tenth of these
-    places, wherever it begins. `most_files` are those of the worst value. A sum over partitions is what queries open
-    that name no partition; its `most_files` then is an upper bound, as partitions may be deepest at different values.
+    Bounds do not show the values between them. A *point* query therefore selects the middle of a file, in the order of
+    all bounds: of eight files with the same bounds, it opens eight. Files with the same middle count once, because
+    queries select values, whatever their number of rows. A *range* query selects a tenth of these middles, from any
+    start. `most_files` are the files of the worst value. The sum over partitions describes queries without a filter on
+    the partition. Its `most_files` is an upper bound, because the worst values of partitions can differ.
     """
 
     point_files: float
@@ -285,11 +297,15 @@ NOTHING = FilesScanned(0.0, 0.0, 0, 0.0, 0.0)
 
 @dataclass(frozen=True, slots=True)
 class Clustering(Result):
-    """What makes a plan one of clustering.
+    """The part of a plan that only clusterings have.
 
-    `full` says for each group of the plan whether its outputs are a sealed set, which is never written again. `before`
-    is what queries on each column open now, `expected_point_files` what point queries are expected to open after the
-    plan. `new_bytes` are those of input files that were in no set, among the `bytes_to_write`.
+    Attributes:
+        by: Columns and strategy.
+        full: For each group, True if its outputs are a sealed set, which is never rewritten.
+        before: Column -> files and bytes that queries open now.
+        expected_point_files: Column -> files that a point query is expected to open after the plan.
+        new_bytes: Bytes of input files that were in no set.
+        bytes_to_write: Bytes of all input files.
     """
 
     by: ClusterBy
@@ -305,5 +321,5 @@ class Clustering(Result):
 
     @property
     def amplification(self) -> float | None:
-        """Bytes to write per byte that is clustered for the first time; None where sets alone are joined."""
+        """Bytes to write per byte that is clustered for the first time; None if the plan only joins sets."""
         return self.bytes_to_write / self.new_bytes if self.new_bytes else None

@@ -1,4 +1,4 @@
-"""What a scan of a whole table costs because of its files: what it opens, plans and asks of an object store. Pure."""
+"""The cost that files add to a scan of a whole table: opened files, planning, and requests to an object store. Pure."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ ENTRIES_PER_MANIFEST = 14_000
 
 @dataclass(frozen=True)
 class ScanCost:
-    """One scan of all rows.
+    """The cost of one scan of all rows.
 
-    It opens `data_files`, and `delete_files` as often as one is to be read with a data file; readers that share them
-    among tasks open fewer. Planning it reads `manifests` and takes `planning_seconds` on one core, and all of it asks
-    an object store for `requests`: one for each manifest and for their list, and for each file that it opens one for
-    the footer and one for each row group.
+    It opens `data_files`, and `delete_files` once for each data file to which they apply; readers that share them among
+    tasks open fewer. Planning reads `manifests` and takes `planning_seconds` on one core. The scan sends `requests` to
+    an object store: one for the manifest list, one for each manifest, and for each opened file one for the footer and
+    one for each row group.
     """
 
     data_files: int = 0
@@ -50,7 +50,7 @@ class ScanCost:
 
     @classmethod
     def of(cls, data_files: int, data_bytes: int, delete_files: int, manifests: int) -> ScanCost:
-        """Of so many files; a table without any costs nothing."""
+        """Return the cost of so many files; a table without files costs nothing."""
         if not data_files:
             return cls()
         row_groups = max(data_files, -(-data_bytes // ROW_GROUP_BYTES))
@@ -60,13 +60,13 @@ class ScanCost:
 
     @property
     def opened(self) -> int:
-        """Files that it opens, of both kinds."""
+        """Opened files of both kinds."""
         return self.data_files + self.delete_files
 
 
 @dataclass(frozen=True)
 class LayoutCost:
-    """What a scan of a table costs `now`, and `then`, after a compaction, at a price in USD, None for no price."""
+    """The cost of a scan `now`, and `then`, after a compaction. The price is in USD; None if requests are free."""
 
     now: ScanCost
     then: ScanCost
@@ -81,7 +81,7 @@ class LayoutCost:
     def of(
         cls, layout: Layout, plan: Plan, price_per_1000_requests: float | None = PRICE_PER_1000_REQUESTS
     ) -> LayoutCost:
-        """Of a table, and of what a plan leaves of it."""
+        """Return the cost for a table, and for the table after a plan."""
         now = ScanCost.of(layout.files, layout.size_bytes, _delete_files_opened(layout), layout.manifests)
         return cls(now, _after(layout, plan) if plan.groups else now, price_per_1000_requests)
 
@@ -111,6 +111,6 @@ def _after(layout: Layout, plan: Plan) -> ScanCost:
 
 
 def _delete_files_opened(layout: Layout, without: Collection[str] = ()) -> int:
-    """Delete files that a scan reads, once with each data file but those at some paths."""
+    """Return the delete files that a scan opens, counted once per data file, without the data files at some paths."""
     with_deletes = (file for facts in layout.partitions.values() for file in facts.with_deletes)
     return sum(file.delete_files for file in with_deletes if file.path not in without)

@@ -1,4 +1,4 @@
-"""From bytes to numbers of files."""
+"""Numbers of files, computed from bytes."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ SAFE_RATIO = 1.06
 
 
 def expected_files(total_bytes: float, target_file_size_bytes: int) -> int:
-    """How many files of about the target size `total_bytes` become, written as equal parts; 0 for nothing.
+    """Return the number of equal files of about the target size for `total_bytes`; 0 for nothing.
 
-    10.1 GB at a target of 1 GB are ten files of 1.01 GB, not ten and a remainder file: the number is rounded down while
-    the average stays under 1.1 x target, else up. This is `expectedOutputFiles` of Iceberg's
-    `SizeBasedFileRewritePlanner` without its keeping of a large remainder, as equal parts have none.
+    10.1 GB at a target of 1 GB are ten files of 1.01 GB, not ten and a small remainder. The number is rounded down
+    while the average stays below 1.1 x target, otherwise up. This is `expectedOutputFiles` of Iceberg's
+    `SizeBasedFileRewritePlanner`, without its rule for a large remainder, because equal parts have none.
     """
     if total_bytes <= 0:
         return 0
@@ -24,11 +24,12 @@ def expected_files(total_bytes: float, target_file_size_bytes: int) -> int:
 
 
 def merged_files(total_bytes: int, target_file_size_bytes: int, small_file_limit_bytes: int) -> int:
-    """How many files small files of `total_bytes` are merged into: one, or several that are surely not small again.
+    """Return the number of files into which small files of `total_bytes` are merged; several only if none is small
+    again.
 
-    `expected_files`, but fewer where its equal parts would stay below the limit: 1.2 x target is one file, not two
-    of 0.6 x target which the next plan would pick up again. With the default limit of 0.75 x target no file is
-    planned above 1.6 x target; Iceberg's own compaction leaves files alone up to 1.8 x target.
+    The number is that of `expected_files`, or less if its equal parts would stay below the limit. 1.2 x target is one
+    file, not two files of 0.6 x target that the next plan would merge again. With the default limit of 0.75 x target,
+    no file is planned above 1.6 x target. Iceberg's own compaction accepts files up to 1.8 x target.
     """
     files = max(1, expected_files(total_bytes, target_file_size_bytes))
     return max(1, min(files, int(total_bytes / least_output_bytes(small_file_limit_bytes))))

@@ -1,4 +1,4 @@
-"""How small files and delete files of partitions came about: states of a table at several times, side by side. Pure."""
+"""Small files and delete files of partitions over time: states of a table at several times. Pure."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class Counts(NamedTuple):
 
 @dataclass(frozen=True)
 class PastState:
-    """What a table held at one snapshot: files by partition, as people write it, and data files by size class.
+    """The files of a table at one snapshot: by partition, as people write it, and by size class.
 
-    Size classes are those between `size_bounds`, the smallest first; the last are the well-sized files.
+    Size classes lie between `size_bounds`, the smallest first. The last class has the well-sized files.
     """
 
     snapshot_id: int
@@ -62,9 +62,9 @@ class PartitionTrend:
 
 @dataclass(frozen=True)
 class Trends:
-    """Partitions over time, the worst first; `times_ms` and `snapshot_ids` are of the states, oldest first.
+    """Partitions over time, the worst first. `times_ms` and `snapshot_ids` belong to the states, oldest first.
 
-    `left_out` counts partitions beyond those that are named, `unreadable` states that storage did not give any more.
+    `left_out` counts the partitions that are not listed. `unreadable` counts the states that storage no longer has.
     """
 
     snapshot_ids: tuple[int, ...] = ()
@@ -93,7 +93,7 @@ class Trends:
 
 
 def evenly(items: Sequence[Item], most: int) -> list[Item]:
-    """At most so many of the items (at least two are asked for), in their order, evenly chosen with both ends."""
+    """Return at most so many of the items (at least two), in their order, evenly chosen, with both ends."""
     if len(items) <= most:
         return list(items)
     return [items[round(i * (len(items) - 1) / (most - 1))] for i in range(most)]
@@ -101,8 +101,11 @@ def evenly(items: Sequence[Item], most: int) -> list[Item]:
 
 @dataclass(frozen=True)
 class FileSizes:
-    """Data files by size: small ones below each of `bounds` (bytes, exclusive) and not below the one before, and those
-    that are well sized last. `files` has one number more than `bounds`."""
+    """Number of data files by size class.
+
+    A class has the small files below its bound (bytes, exclusive) and not below the bound before. The last class has
+    the well-sized files, so `files` has one number more than `bounds`.
+    """
 
     bounds: tuple[int, ...]
     files: tuple[int, ...]
@@ -124,7 +127,7 @@ def by_size(sizes: Iterable[int], bounds: Sequence[int]) -> Counter[int]:
 
 
 def file_sizes(layout: Layout, plan: Plan | None = None) -> FileSizes:
-    """The data files of a layout by size, or those that a plan leaves, if every output gets its expected size."""
+    """Return the data files of a layout by size, or those after a plan whose outputs have their expected size."""
     bounds, groups = size_bounds(layout.small_file_limit_bytes), plan.groups if plan else ()
     small = [file.size_bytes for facts in layout.partitions.values() for file in facts.small]
     counts = by_size([*small, *(group.output_size_bytes for group in groups for _ in range(group.outputs))], bounds)

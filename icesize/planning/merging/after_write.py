@@ -1,8 +1,8 @@
-"""New rows inside the small files of their partition: what is merged when new files may be merged at once.
+"""Plans that include the new files of a batch: new rows end up in the small files of their partition.
 
-The planner is that of `merging`, on the layout that the batch leaves behind: its new files compete with the older ones
-for the k small files that may remain, so k = 1 is possible. Partitions in which deletes are pending that are not
-applied, or that other writers keep rewriting, are appended to: their new files stay as they are until the next merge.
+The planner is that of `merging`, on the layout after the batch. New files compete with older ones for the k small files
+that may remain, so k = 1 is possible. Some partitions are only appended to: those with pending deletes that are not
+applied, and those that other writers keep rewriting. Their new files stay unchanged until the next merge.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ def plan_absorbing(
     budget_bytes: int | None = None,
     contested: Collection[PartitionKey] = (),
 ) -> Plan:
-    """Decides which small files are merged once the `new` files of a batch are among those of `layout`.
+    """Plan which small files are merged once the `new` files of a batch are in `layout`.
 
-    Each partition with new files is brought down to `max_small_files`, well-sized new files are left alone, and
-    cold partitions are finished as `plan_merges` does; `budget_bytes` bounds it in the same way. New files may be
-    expected ones: only their sizes, paths and partitions are looked at.
+    Each partition with new files is reduced to `max_small_files`. Well-sized new files stay. Cold partitions are
+    finished as in `plan_merges`, and `budget_bytes` has the same meaning. New files may be expected ones, because only
+    their sizes, paths and partitions are used.
     """
     incoming = Counter({file.partition: 0 for file in new})
     appended = {key for key in incoming if key in contested or _keeps_deletes(layout.partitions.get(key))}
@@ -41,7 +41,7 @@ def plan_absorbing(
 
 
 def with_files(layout: Layout, new: Iterable[FileFact]) -> Layout:
-    """The layout once these files, of whatever size, are in the table too; its snapshot stays the planning base."""
+    """Return the layout with these files of any size in addition; its snapshot stays the planning base."""
     wider = dict[PartitionKey, PartitionFacts | None]()
     for file in new:
         key = file.partition
@@ -52,7 +52,7 @@ def with_files(layout: Layout, new: Iterable[FileFact]) -> Layout:
 
 
 def divided(groups: Iterable[MergeTask], new: Iterable[FileFact]) -> tuple[list[MergeTask], list[FileGroup]]:
-    """The groups of older files only, and of the others the older files: new rows take those along."""
+    """Return the groups of older files only, and the older files of the other groups, which new rows take along."""
     paths = {file.path for file in new}
     apart, along = list[MergeTask](), list[FileGroup]()
     for group in groups:
@@ -77,13 +77,13 @@ def complete_plan(
     budget_bytes: int | None = None,
     contested: Collection[PartitionKey] = (),
 ) -> Plan:
-    """The `first` plan, whose merges have begun, and what is due besides now that the small files of the batch
-    (`incoming`) are known.
+    """Return the `first` plan, whose merges have begun, completed now that the small files of the batch are known.
 
-    Groups of `first` come first and as they were, but for those of partitions that got no rows after all: a batch makes
-    no new versions of these. Where a partition with groups got more files than were expected, what is left of its older
-    files is planned again, beside what its groups make. What `first` spends of the budget is spent, also on merges that
-    are given up: they have begun. Every file of the layout is in the plan once, as `Plan` promises.
+    `incoming` are these small files by partition. Groups of `first` come first, unchanged. Groups of partitions without
+    rows after all are dropped, because a batch makes no new version of these. If a partition with groups received more
+    files than expected, its remaining older files are planned again, beside the outputs of its groups. `first` has used
+    its part of the budget, dropped merges included, because they have begun. Every file of the layout is in the plan
+    once.
     """
     groups = tuple(group for group in first.groups if group.cold or group.partition in incoming)
     begun: dict[PartitionKey, list[MergeTask]] = {}

@@ -1,7 +1,8 @@
-"""Where merging waits because other writers change rows of the same partitions.
+"""Pauses of merges while other writers change rows of the same partitions.
 
-A merge that lands while somebody's DELETE, UPDATE or MERGE runs takes the files away that the statement is about to
-change, and the statement fails after all its work. Nothing in the table tells of that, only of those that landed.
+If a merge commits during a DELETE, UPDATE or MERGE of another writer, it replaces files that the statement is about to
+change. The statement then fails after all its work. The table shows only statements that have committed, not those that
+run.
 """
 
 from __future__ import annotations
@@ -26,16 +27,16 @@ SIGHT_MS = COOLDOWN_MS + QUIET_MS
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One commit, by its time, and the partitions whose files it changed."""
+    """One commit: its time, and the partitions whose files it changed."""
 
     timestamp_ms: int
     partitions: frozenset[PartitionKey]
 
 
 def contended(concurrent_writers: Iterable[Change], now_ms: int) -> dict[PartitionKey, int]:
-    """Partitions that others changed within `QUIET_MS`, each with the time since when it has not been quiet.
+    """Return the partitions that others changed within `QUIET_MS`, with the time when these changes began.
 
-    Times far from `now_ms` on either side are not recent: clocks differ, and some jump.
+    Times that are far from `now_ms` in either direction are not recent, because clocks differ and can jump.
     """
     times: dict[PartitionKey, list[int]] = defaultdict(list)
     for change in concurrent_writers:
@@ -46,7 +47,7 @@ def contended(concurrent_writers: Iterable[Change], now_ms: int) -> dict[Partiti
 
 
 def _began(known_ms: list[int], now_ms: int) -> int | None:
-    """The first of the changes that follow each other within `QUIET_MS` up to now, None when it is quiet."""
+    """Return the first of the changes that follow each other within `QUIET_MS` until now; None if it is quiet."""
     recent = [time_ms for time_ms in known_ms if abs(now_ms - time_ms) < QUIET_MS]
     if not recent:
         return None
@@ -59,7 +60,7 @@ def _began(known_ms: list[int], now_ms: int) -> int | None:
 
 
 def waiting_since(since: Mapping[PartitionKey, int], merges: Iterable[Change]) -> dict[PartitionKey, int]:
-    """From when on each contested partition is left alone: a merge of ours (`merges`) begins that time anew."""
+    """Return the time since when each contested partition is paused. A merge by icesize (`merges`) restarts that time."""
     waiting = dict(since)
     for merge in merges:
         for key in merge.partitions & waiting.keys():
@@ -68,7 +69,7 @@ def waiting_since(since: Mapping[PartitionKey, int], merges: Iterable[Change]) -
 
 
 def contested(waiting: Mapping[PartitionKey, int], now_ms: int) -> frozenset[PartitionKey]:
-    """Of the partitions that are left alone, those whose time is not up."""
+    """Return the paused partitions whose time is not over."""
     return frozenset(key for key, since_ms in waiting.items() if abs(now_ms - since_ms) < COOLDOWN_MS)
 
 
@@ -77,7 +78,7 @@ MAX_PAUSE_BATCHES = 32
 
 
 class BackOff:
-    """Counts batches; pure state, no clock."""
+    """Pauses of partitions, counted in batches; pure state without a clock."""
 
     def __init__(self) -> None:
         self._batch = 0
@@ -85,20 +86,22 @@ class BackOff:
         self._until: dict[PartitionKey, int] = {}
 
     def next_batch(self) -> frozenset[PartitionKey]:
-        """Begin a batch and return the partitions that it must not merge; a partition is forgotten when its pause has
-        been over for as long as the longest pause."""
+        """Begin a batch and return the partitions that it must not merge.
+
+        A partition is forgotten when its pause has been over for as long as the longest pause.
+        """
         self._batch += 1
         self.succeeded([key for key, until in self._until.items() if until + MAX_PAUSE_BATCHES < self._batch])
         return frozenset(key for key, until in self._until.items() if until >= self._batch)
 
     def lost(self, partitions: Iterable[PartitionKey]) -> None:
-        """Merges in these partitions lost to another writer."""
+        """Pause these partitions: their merges lost to another writer."""
         for key in set(partitions):
             strikes = self._strikes[key] = self._strikes.get(key, 0) + 1
             self._until[key] = self._batch + min(2 ** (strikes - 1), MAX_PAUSE_BATCHES)
 
     def succeeded(self, partitions: Iterable[PartitionKey]) -> None:
-        """Merges in these partitions were committed."""
+        """End the pause of these partitions: their merges were committed."""
         for key in set(partitions):
             self._strikes.pop(key, None)
             self._until.pop(key, None)

@@ -1,4 +1,4 @@
-"""Small files of a partition, and those whose deletes are due -> merge groups, and which groups a budget pays for."""
+"""Merge groups from the small files of a partition and the files with due deletes; and the groups that a budget covers."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ OUTPUTS_PER_GROUP = 4
 
 @dataclass(slots=True)
 class Work:
-    """One partition while it is planned; `blocked` is the reason if all of it stays.
+    """One partition while it is planned. `blocked` is the reason if all of it stays.
 
-    Files at `excluded_paths` are not due. `mergeable` are small files, smallest first; `large` ones are not small, and
-    due for their deletes. `ineligible` are files of both kinds that must stay. `slots` is the number of mergeable files
-    that may remain, None for the fewest. `taken` are the `due` groups that the budget covers.
+    Files at `excluded_paths` are not due. `mergeable` are small files, smallest first. `large` files are not small, and
+    due for their deletes. `ineligible` files of both kinds must stay. `slots` is the number of mergeable files that may
+    remain; None for the fewest. `taken` are the `due` groups that the budget covers.
     """
 
     facts: PartitionFacts
@@ -37,16 +37,16 @@ class Work:
     taken: list[MergeTask] = field(default_factory=list)
 
     def is_due(self, file: FileFact, policy: SizePolicy) -> bool:
-        """Whether a file is to be written again for its deletes."""
+        """Return whether a file has to be rewritten for its deletes."""
         return bool(file.delete_files) and file.path not in self.excluded_paths and is_due(file, policy)
 
     @property
     def excess(self) -> int:
-        """Mergeable files above the slots, or above one where they go down to the fewest."""
+        """Mergeable files above the slots, or above one if as few as possible may remain."""
         return max(0, len(self.mergeable) - max(1, self.slots or 0))
 
     def small_files_after(self, small_file_limit_bytes: int) -> int:
-        """Mergeable small files once the taken groups are merged."""
+        """Return the number of mergeable small files after the taken groups are merged."""
         large = {file.path for file in self.large}
         inputs = (file for group in self.taken for file in group.inputs)
         left = len(self.mergeable) - sum(file.path not in large for file in inputs)
@@ -54,7 +54,7 @@ class Work:
 
 
 def outputs_per_group(policy: SizePolicy, budget_bytes: int | None) -> int:
-    """Most outputs that a group should have: 4, fewer under a budget that does not pay for so many."""
+    """Return the most outputs of a group: 4, or fewer if the budget does not cover so many."""
     if budget_bytes is None:
         return OUTPUTS_PER_GROUP
     affordable = int(budget_bytes / (ROUND_DOWN_RATIO * policy.target_file_size_bytes))
@@ -62,8 +62,10 @@ def outputs_per_group(policy: SizePolicy, budget_bytes: int | None) -> int:
 
 
 def groups_of(work: Work, files: Sequence[FileFact], policy: SizePolicy, most_outputs: int) -> list[MergeTask]:
-    """Merges `files` into as few files as `merged_files` says, in groups of neighbours in time; one alone is written
-    again if its deletes are due. None of them may be larger than what is planned for one of several outputs."""
+    """Return the merges of `files` into as few files as `merged_files` allows, in groups of neighbors in time.
+
+    A single file is rewritten if its deletes are due. No file may exceed the planned size of one of several outputs.
+    """
     if not files or (len(files) == 1 and not work.is_due(files[0], policy)):
         return []
     total_bytes = sum([file.live_bytes if file.deleted_rows else file.size_bytes for file in files])
@@ -78,11 +80,11 @@ def groups_of(work: Work, files: Sequence[FileFact], policy: SizePolicy, most_ou
 def _cut(
     files: Sequence[FileFact], total_bytes: int, outputs: int, policy: SizePolicy, most_outputs: int
 ) -> list[tuple[Sequence[FileFact], int]]:
-    """Cuts `files` into runs of about `most_outputs` outputs each; together they have exactly `outputs`.
+    """Cut `files` into runs of about `most_outputs` outputs each; together they have exactly `outputs`.
 
-    A cut is made only where the run and the rest both divide into files that are surely not small again and not above
-    the target by more than 10%. Each output is then larger than any input file, so a run has more input files than
-    outputs. Where sizes are too coarse for that the run grows.
+    A cut needs two conditions for the run and the rest: both divide into files that are not small again, and no file
+    exceeds the target by more than 10 %. Each output is then larger than any input file, so that a run has more input
+    files than outputs. If sizes are too coarse for that, the run grows.
     """
     part = total_bytes / outputs
     least = least_output_bytes(policy.small_file_limit_bytes)
@@ -112,15 +114,15 @@ def _cut(
 
 
 def within_budget(works: Sequence[Work], policy: SizePolicy, budget_bytes: int | None) -> tuple[MergeTask, ...]:
-    """Takes the due groups that the budget pays for, and returns them in the order in which they are worth it.
+    """Take the due groups that the budget covers, and return them by their worth, highest first.
 
-    Hot partitions come first, among them those that hold more than their slots, or files that are read with more than
-    `max_delete_files`, then what spares a scan most per byte that is rewritten. Two rules keep odd sizes from starving.
-    One group that exceeds the whole budget is taken on top of it, from the partition that is furthest above its slots:
-    two files that together exceed the budget could never be merged else. A hot partition above its slots of which no
-    group was taken that lowers the number of files gets the cheapest merge that reaches its slots or, if that does not
-    fit either, the largest that fits; this pays only with what is left, because cheap merges paid first leave ever less
-    for the due ones, which are what keeps later merges cheap.
+    Hot partitions come first. Among them, partitions above their slots or with files of more than `max_delete_files`
+    delete files come first. Then groups are ranked by the scan cost that they save per rewritten byte. Two rules
+    prevent starvation. First, one group that exceeds the whole budget is taken in addition to it, from the partition
+    that is furthest above its slots: otherwise, two files that together exceed the budget could never be merged.
+    Second, a hot partition above its slots may have no group that lowers its number of files. It gets the cheapest
+    merge that reaches its slots, or the largest that fits. This uses only what is left of the budget, because due
+    groups keep later merges cheap, and cheap merges first would leave less for them.
     """
     purse = _BudgetAllocator(policy, budget_bytes)
     hot = [work for work in works if work.slots is not None]
@@ -133,7 +135,7 @@ def within_budget(works: Sequence[Work], policy: SizePolicy, budget_bytes: int |
 
 
 class _BudgetAllocator:
-    """What is left of the budget while groups are taken."""
+    """The rest of the budget while groups are taken."""
 
     def __init__(self, policy: SizePolicy, budget_bytes: int | None) -> None:
         self.groups: list[MergeTask] = []

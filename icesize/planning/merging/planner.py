@@ -1,12 +1,11 @@
-"""Layout + SizePolicy -> Plan: which small files are merged now, which files are due for their deletes, and why the
-others stay.
+"""Plan from a layout and a policy: the small files to merge now, the files with due deletes, and the reasons of the
+rest.
 
-Hot partitions (the batch writes to them) are kept at k small files for as few rewritten bytes as `choose_prefix`
-finds; cold ones and maintenance go down to the fewest files, where at most one small file is left, except that a pass
-that comes again and again leaves k small ones in partitions that are known to grow (`Layout.growing`). Several outputs
-are only planned where each is surely not small again, so a second plan is empty. Files whose deletes are due
-(`delete_reach.is_due`) are merged with these, or written again alone where they are large enough without
-their deleted rows: they are to be written anyway.
+Hot partitions (a batch writes to them) keep k small files, for as few rewritten bytes as `choose_prefix` finds. Cold
+partitions and maintenance go down to the fewest files, so that at most one small file is left. A pass that runs often
+leaves k small files in partitions that are known to grow (`Layout.growing`). Several outputs are planned only if none
+of them is small again, so that a second plan is empty. Files with due deletes (`delete_reach.is_due`) join these
+merges, or are rewritten alone if they are large enough without their deleted rows.
 """
 
 from __future__ import annotations
@@ -43,17 +42,17 @@ def plan_merges(
     excluded_paths: Collection[str] = (),
     growing: Collection[PartitionKey] = (),
 ) -> Plan:
-    """Decides which files of `layout` are merged now; the same plan for any order of files and partitions.
+    """Plan which files of `layout` are merged now; the plan does not depend on the order of files and partitions.
 
-    With `incoming` (files that a batch is about to add to each partition, all taken as small) those partitions are
-    brought down to `max_small_files`, new files included; partitions without rows for `cold_after_commits` commits are
-    finished to the fewest files; nothing else is touched. With `touched` alone the rows are in the layout already:
-    these partitions are brought down to `max_small_files`. With neither, every partition is merged to the fewest files,
-    but for those that are `growing`, which are brought down to `max_small_files`.
-    A merge applies the deletes that are due in the files that it touches, except for the files at `excluded_paths`: the
-    caller rewrites their delete files. Partitions in `contested` are left to the writers that keep rewriting them.
+    `incoming` are the files, all taken as small, that a batch is about to add to each partition. These partitions are
+    reduced to `max_small_files`, new files included. Partitions without rows for `cold_after_commits` commits are
+    reduced to the fewest files. All other partitions stay. With `touched` alone, the rows are in the layout already,
+    and these partitions are reduced to `max_small_files`. Without both, every partition is merged to the fewest files,
+    except the `growing` ones, which are reduced to `max_small_files`.
 
-    `budget_bytes` (None: no bound) bounds the bytes to rewrite as `within_budget` describes.
+    A merge applies the due deletes of its files, except those of files at `excluded_paths`, whose delete files the
+    caller rewrites. Partitions in `contested` stay, because other writers keep rewriting them. `budget_bytes` (None: no
+    limit) limits the bytes to rewrite, as `within_budget` describes.
 
     If the layout has a `standing` summary for the policy, a plan with `incoming` looks only at partitions in which
     something may be due. All others are in the plan as `untouched`.
@@ -111,7 +110,7 @@ def _candidates(layout: Layout, standing: Standing, keys: Collection[PartitionKe
 
 
 def _find_due(work: Work, policy: SizePolicy, most_outputs: int) -> None:
-    """Sets which files of a partition are to be merged now: the smallest ones, and all that are due for deletes."""
+    """Set the files of a partition that are merged now: the smallest ones, and all with due deletes."""
     least_bytes = least_output_bytes(policy.small_file_limit_bytes)
     shrunk = [file for file in work.large if file.live_bytes < least_bytes]
     # their sizes are right without their deleted rows
@@ -124,7 +123,7 @@ def _find_due(work: Work, policy: SizePolicy, most_outputs: int) -> None:
 
 
 def _prefix(ranked: list[FileFact], policy: SizePolicy, slots: int | None) -> int:
-    """How many of the smallest files are to be merged for their number."""
+    """Return how many of the smallest files are merged because of their number."""
     count = len(ranked)
     if count < 2:
         return 0
@@ -137,7 +136,7 @@ def _prefix(ranked: list[FileFact], policy: SizePolicy, slots: int | None) -> in
 def _outcomes(
     works: list[Work], policy: SizePolicy, incoming: Mapping[PartitionKey, int]
 ) -> Iterator[PartitionOutcome]:
-    """Small files of each partition after plan and batch, partitions that the batch creates last."""
+    """Yield the small files of each partition after plan and batch; partitions that the batch creates come last."""
     for work in works:
         outcome = outcome_of(work, policy, incoming.get(work.facts.key, 0))
         if outcome.small_files or outcome.ineligible or outcome.delete_files:
@@ -149,8 +148,10 @@ def _outcomes(
 
 
 def _beyond_help(policy: SizePolicy, outcomes: tuple[PartitionOutcome, ...]) -> Iterator[str]:
-    """One sentence about all partitions with too many files that no merge takes: after a change of the partition spec
-    these are most of the table."""
+    """Yield one sentence about all partitions with too many files that no merge takes.
+
+    After a change of the partition spec, these are most partitions of the table.
+    """
     stuck = list[tuple[str, Counter[SkipReason]]]()
     for outcome in ineligible_partitions(outcomes):
         # a contested partition is merged later, and reports count its files as they are

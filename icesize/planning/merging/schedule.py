@@ -50,15 +50,16 @@ _schedule = lru_cache(maxsize=64)(_Schedule)
 
 
 def choose_prefix(small_sizes: Sequence[float], limit_bytes: float, slots: int) -> int:
-    """How many of the smallest files to merge into one now (0 or at least 2) so that at most `slots` small ones remain.
+    """Return how many of the smallest files to merge into one now (0, or at least 2), so that at most `slots` remain
+    small.
 
-    Sizes come in any order; those of `limit_bytes` or more are not small and ignored. As soon as all small files
-    together reach the limit, the shortest prefix that reaches it is merged: what it leaves counts as no small file
-    (it is below twice the limit, unless a backlog of more files has to go; where the caller splits it, each part has
-    to reach the limit). Before that, nothing is merged while at most `slots` files are there. The result depends on
-    the arguments alone.
+    Sizes come in any order. Files of `limit_bytes` or more are not small and are ignored. As soon as all small files
+    together reach the limit, the shortest prefix that reaches it is merged. Its output is not small; it is below twice
+    the limit, unless a backlog of more files has to go. If the caller splits that output, each part has to reach the
+    limit. Before that, nothing is merged as long as there are at most `slots` files. The result depends on the
+    arguments alone.
 
-    Raises `ValueError` where `slots` is below 1.
+    Raises `ValueError` if `slots` is below 1.
     """
     if slots < 1:
         raise ValueError(f"'slots' ({slots}) must be >= 1: a merge leaves one file")
@@ -75,7 +76,9 @@ def choose_prefix(small_sizes: Sequence[float], limit_bytes: float, slots: int) 
 
 
 def _cheapest(sizes: list[float], sums: list[float], limit_bytes: float, slots: int) -> int:
-    """The prefix with the least cost of its merge and of all later ones until a file is finished; the longer of two."""
+    """Return the prefix with the least cost of its merge and of all later ones until a file is finished; the longer of
+    two.
+    """
     fewest = len(sizes) - slots + 1
     unit = max(sizes[0], limit_bytes / _MOST_ARRIVALS)
     arrivals = max(1.0, (limit_bytes - sums[-1]) / unit)
@@ -92,10 +95,11 @@ def _cheapest(sizes: list[float], sums: list[float], limit_bytes: float, slots: 
 
 
 def _cost_to_finish(schedule: _Schedule, stack: list[float], arrivals: float, depth: int) -> float:
-    """Least cost until `stack` (largest file first) and `arrivals` more are one file; all in sizes of an arrival.
+    """Return the least cost until `stack` (largest file first) and `arrivals` more are one file, in sizes of an
+    arrival.
 
-    A file that has grown as one does in d merges has d fewer before it than the whole schedule is deep, and at
-    least as many as each larger file, whose merges take it along.
+    A file of the size that d merges produce has d fewer merges ahead than the depth of the whole schedule. It has at
+    least as many ahead as each larger file, because a merge of the larger file takes it along.
     """
     places = schedule.slots - 1
     grown = [bisect_right(schedule.grown[places - i], size * _ROUNDING) for i, size in enumerate(stack)]
@@ -113,10 +117,11 @@ def _cost_to_finish(schedule: _Schedule, stack: list[float], arrivals: float, de
 
 
 def _depth_of_arrivals(schedule: _Schedule, merges: list[int], arrivals: float, depth: int) -> float:
-    """Least sum of depths of `arrivals` files while present file i takes part in `merges[i]` more merges.
+    """Return the least sum of depths of `arrivals` files while present file i takes part in `merges[i]` more merges.
 
-    By duality: the largest value, over a price for the deepest arrival, of that price for all of them less what the
-    places above the present files save. It is concave in the price; infinite means that there are too few places.
+    By duality, it is the largest value, over a price for the deepest arrival, of that price for all arrivals less the
+    savings of the places above the present files. The value is concave in the price. It is infinite if there are too
+    few places.
     """
     blocks = _blocks(schedule, merges)
     best = _at_price(blocks, arrivals, depth)
