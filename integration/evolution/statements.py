@@ -362,6 +362,10 @@ def promote(pair: Pair, draw: Draw) -> str:
     schema, meta = pair.schema, pair.twin.table.metadata
     wider = {name: _wider(kind) for name, kind in leaves(schema) if _wider(kind)}
     sources = {schema.find_column_name(f.source_id) for f in meta.spec().fields}
+    if any(int(s.summary["total-equality-deletes"] or 0) for s in meta.snapshots if s.summary):
+        # afterwards Iceberg applies no equality delete of such a partition to an older snapshot (seen with 1.11)
+        floats = {name for name, kind in leaves(schema) if isinstance(kind, FloatType)}
+        wider = {name: kind for name, kind in wider.items() if name not in sources & floats}
     preferred = [name for name in wider if name in sources]
     name = draw.one(preferred if preferred and draw.maybe(0.7) else wider)
     _alter(pair, lambda update, types: update.updateColumn(name, _java_type(types, wider[name])))

@@ -1,8 +1,8 @@
-"""By which columns a table would gain from clustering, as far as the bounds of its files tell. Pure.
+"""Advice on the columns to cluster a table by, as far as the bounds of its files show. Pure.
 
-Bounds tell how many files have to be opened for one value of a column, and how many it would be if the rows of each
-partition were in order. They do not tell what queries ask: so a command is advised only for a column of which the table
-itself says that rows are looked for by it, and nothing where too few values are known of.
+Bounds show how many files a query for one value of a column opens now, and how many it would open if the rows of each
+partition were in order. They do not show the queries. Therefore a command is advised only for a column that the table
+itself marks as searched. Nothing is advised if too few values are known.
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ MOST_NAMED = 3
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A column that queries may ask for: `why` the table says they do, and the fewest `values` it is known to have."""
+    """A column that queries may filter by.
+
+    `why` is the sign of that in the table, and `values` the smallest number of values that the column is known to have.
+    """
 
     name: str
     why: str = ""
@@ -43,8 +46,11 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class PointFiles:
-    """Files that a query for one value of a column opens, on average over the bytes of a table: `now`, once small files
-    are `merged`, and in a table `clustered` by it."""
+    """Files that a query for one value of a column opens, on average over the bytes of a table.
+
+    `now` is the present number, `merged` the number after small files are merged, `clustered` the number in a table
+    clustered by the column.
+    """
 
     now: float
     merged: float
@@ -52,23 +58,24 @@ class PointFiles:
 
     @property
     def gains(self) -> bool:
-        """Whether clustering spares more than merging does, and enough."""
+        """Return whether clustering saves more than merging does, and enough."""
         without = min(self.now, self.merged)
         return without >= FEWEST_FILES and self.clustered <= WORTH_IT * without
 
     @property
     def in_order(self) -> bool:
-        """Whether clustering has nothing to spare, and would in a table that is in no order."""
+        """Return whether clustering saves nothing here but would save files in an unordered table."""
         return self.now <= IN_ORDER * self.clustered and self.clustered <= WORTH_IT * self.merged
 
 
 def point_files(
     partitions: Sequence[Sequence[tuple[Bounds, int]]], outputs: Callable[[int], int], values: int = 0
 ) -> PointFiles | None:
-    """Of the files of each partition, given as (bounds, size in bytes); `outputs` says how many files the bytes of a
-    partition become, `values` how many there are at least.
+    """Return the files that a point query opens, for partitions of files given as (bounds, size in bytes).
 
-    None where bounds are missing, or show too few values to tell files apart: the rows of one value can fill several.
+    `outputs` returns the number of files for the bytes of a partition, `values` is the smallest number of values.
+    Returns None if bounds are missing, or show too few values to separate files, because the rows of one value can fill
+    several files.
     """
     files = [file for owned in partitions for file in owned]
     known = [(bounds, size_bytes) for bounds, size_bytes in files if bounds]
@@ -93,7 +100,7 @@ def point_files(
 
 
 def _whole(files: Sequence[tuple[Bounds, int]]) -> tuple[Any, Any] | None:
-    """The lowest and the highest value of a partition."""
+    """Return the lowest and the highest value of a partition."""
     known = [bounds for bounds, _ in files if bounds]
     return (min(low for low, _ in known), max(high for _, high in known)) if known else None
 
@@ -104,10 +111,10 @@ def advise(
     candidates: Sequence[Candidate],
     policy: SizePolicy,
 ) -> tuple[Advice, ...]:
-    """One sentence where queries for one value of a column would open fewer files of a clustered table.
+    """Return one sentence if queries for one value of a column would open fewer files of a clustered table.
 
-    `candidates` are in the order of the files' bounds, those first that are to be named first. Nothing is said of a
-    table with files of several partition specs, of which only one is clustered.
+    `candidates` are in the order of the files' bounds, the most important first. A table with files of several
+    partition specs gets no advice, because only one spec is clustered.
     """
     if len({key.spec_id for key in files}) != 1:
         return ()

@@ -1,5 +1,4 @@
-"""How often batches should come and how many small files may stay, by what came lately: sentences with the numbers that
-support them. Pure."""
+"""Advice on the interval of batches and the number of small files, from recent arrivals: sentences with numbers. Pure."""
 
 from __future__ import annotations
 
@@ -30,11 +29,11 @@ _MOST_SIMULATED = 512
 
 @dataclass(frozen=True)
 class Arrivals:
-    """How the rows of a table came lately.
+    """The recent arrivals of rows in a table.
 
-    `partition_bytes` are those that a batch brings to one of the partitions that it writes to, on average.
-    `seconds_between` is the median time between two batches, `seconds_per_batch` that of what one took before its
-    commit, None where nobody tells. `is_ours`: icesize wrote them, and merged.
+    `partition_bytes` is the mean of bytes that a batch adds to a partition to which it writes. `seconds_between` is the
+    median time between two batches. `seconds_per_batch` is the median time that a batch took before its commit; None if
+    it is unknown. `is_ours` is True if icesize wrote the batches and merged.
     """
 
     batches: int
@@ -45,15 +44,17 @@ class Arrivals:
 
 
 def advise(arrivals: Arrivals | None, policy: SizePolicy) -> tuple[Advice, ...]:
-    """What would make a stream cheaper or its partitions tidier; nothing where the numbers do not say it."""
+    """Return advice that makes a stream cheaper or its partitions tidier; none if the numbers do not support it."""
     if arrivals is None or arrivals.batches < FEWEST_BATCHES or not policy.merging or arrivals.partition_bytes <= 0:
         return ()
     return tuple(map(Advice, (*_trigger(arrivals, policy), *_slots(arrivals, policy))))
 
 
 def amplification(batches_per_file: float, slots: int) -> float:
-    """W of equal batches, so many of which fill a file, while at most `slots` small files stay; of very many the W of
-    512, which is less."""
+    """Return the write amplification of equal batches if so many fill a file and at most `slots` small files stay.
+
+    For very many batches it is that of 512, which is lower.
+    """
     return _simulated(max(1, round(min(_MOST_SIMULATED, batches_per_file))), slots)
 
 
@@ -102,7 +103,7 @@ def _amplified(per_file: float, slots: int) -> str:
 
 
 def _slots(arrivals: Arrivals, policy: SizePolicy) -> Iterator[str]:
-    """About `max-small-files`, of a table that icesize merges."""
+    """Return advice about `max-small-files` for a table that icesize merges."""
     if not arrivals.is_ours:
         return
     per_file, slots = policy.small_file_limit_bytes / arrivals.partition_bytes, policy.max_small_files

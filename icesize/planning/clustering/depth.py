@@ -1,4 +1,4 @@
-"""How many files of a table a query on one column opens, exactly, from the bounds that readers see."""
+"""The exact number of files that a query on one column opens, from the bounds that readers see."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ WINDOW_SHARE = 10
 
 
 def files_scanned(files: Sequence[tuple[Bounds, int]]) -> FilesScanned:
-    """What queries open among the files of one partition, given as (bounds, size in bytes), in O(n log n).
+    """Return what queries open among the files of one partition, given as (bounds, size in bytes), in O(n log n).
 
-    Unknown bounds are always opened, a file without a value that can be compared never is.
+    A file with unknown bounds is always opened. A file without a comparable value is never opened.
     """
     always = [size_bytes for bounds, size_bytes in files if bounds is None]
     known = [(bounds[0], bounds[1], size_bytes) for bounds, size_bytes in files if bounds]
@@ -44,7 +44,7 @@ def files_scanned(files: Sequence[tuple[Bounds, int]]) -> FilesScanned:
 
 
 def middles(spans: Sequence[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
-    """Where each file has its middle: between two neighbouring bounds, or at the one value that it has."""
+    """Return the middle of each file: between two neighboring bounds, or at its only value."""
     ends = sorted({value for span in spans for value in span})
     places = []
     for low, high in spans:
@@ -55,13 +55,16 @@ def middles(spans: Sequence[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
 
 
 def _running(pairs: list[tuple[Any, int]]) -> tuple[list[Any], list[int]]:
-    """Values in order, and the bytes of the first 0, 1, 2, ... of them."""
+    """Return the values in order, and the bytes of the first 0, 1, 2, ... of them."""
     pairs.sort(key=lambda pair: pair[0])
     return [value for value, _ in pairs], list(accumulate((size for _, size in pairs), initial=0))
 
 
 def by_column(files: Mapping[PartitionKey, Sequence[ClusterFile]], columns: Sequence[str]) -> dict[str, FilesScanned]:
-    """What queries on each of `columns` open that name no partition; `columns` in the order of the files' bounds."""
+    """Return what queries on each of `columns` open without a filter on the partition.
+
+    `columns` are in the order of the files' bounds.
+    """
     return {
         column: sum(
             (files_scanned([(file.bounds[n], file.fact.size_bytes) for file in owned]) for owned in files.values()),

@@ -1,10 +1,10 @@
-"""Layout + files with bounds + ClusterBy -> Plan: which files are clustered now, and why the others are not.
+"""Plan from a layout, files with bounds, and a ClusterBy: the files to cluster now, and the reasons of the rest.
 
-Planning knows nothing but the files: their names tell what was clustered together, their bounds tell what is in order
-without that. A partition is due when the bytes in no set, with those of all open sets but the largest, have
-`new_share` of the largest open set, so bytes are written 1 + 1 / `new_share` times at most, on average over a set,
-until it is sealed.
-After a plan without a budget each partition has one open set at most and what is not due, so a second plan is empty.
+The plan uses only the files. Their names show which files were clustered together; their bounds show which files are in
+order without that. Take the bytes outside sets, and those of all open sets but the largest. A partition is due if these
+bytes reach `new_share` of the largest open set. On average over a set, bytes are therefore written at most 1 + 1 /
+`new_share` times until the set is sealed. After a plan without a budget, each partition has at most one open set and
+files that are not due, so that a second plan is empty.
 """
 
 from __future__ import annotations
@@ -40,8 +40,11 @@ _PLAIN = frozenset({SkipReason.CLUSTERED, SkipReason.TOO_FEW})
 
 @dataclass(slots=True)
 class _Work:
-    """One partition while it is planned: files at the paths in `kept` stay for the reason given, `due` parts may be
-    written, each of the `taken` ones becomes one set; `why` says which partition it is when none is due."""
+    """One partition while it is planned.
+
+    Files at the paths in `kept` stay for the given reason. `due` parts may be written; each of the `taken` parts
+    becomes one set. `why` is the reason if none is due.
+    """
 
     key: PartitionKey
     files: Sequence[ClusterFile]
@@ -69,12 +72,12 @@ def plan_clusters(
     contested: Collection[PartitionKey] = (),
     leave_small: Collection[PartitionKey] = (),
 ) -> Plan:
-    """Decides which of `files`, all live data files of some partitions, are clustered now, whatever their order.
+    """Plan which of `files`, all live data files of some partitions, are clustered now, whatever their order.
 
-    Every file is an input file of one group or in one `Skipped`; the groups come in the order in which they are worth
-    their bytes. Partitions in `contested` are left to the writers that keep rewriting them; in those of
-    `leave_small` files below the small file limit are left to merging. `budget_bytes` (None: no bound) is never
-    exceeded: what does not fit is clustered without the largest sets, then the new files alone or some of them.
+    Every file is an input of one group or in one `Skipped`. The groups with the most gain per byte come first.
+    Partitions in `contested` stay, because other writers keep rewriting them. In partitions of `leave_small`, files
+    below the small file limit are left to merges. `budget_bytes` (None: no limit) is never exceeded: if the files of a
+    partition do not fit, they are clustered without the largest sets, then only new files or some of them.
     """
     files = {key: files[key] for key in sorted(files, key=lambda key: key.rank)}
     works = []
@@ -109,7 +112,7 @@ def plan_clusters(
 
 
 def _sorted_out(work: _Work, by: ClusterBy, policy: SizePolicy) -> _Work:
-    """Sorts the files of a partition that need not stay into those that stay as they are and those that are due."""
+    """Sort the files of a partition into those that stay and those that are due."""
     free = [file for file in work.files if file.fact.path not in work.kept]
     sets, sealed = sets_of(free, by, policy)
     work.keep(sealed, SkipReason.CLUSTERED)
@@ -131,7 +134,7 @@ def _left_alone(file: ClusterFile, small_bytes: int) -> SkipReason | None:
 def _within_budget(
     works: Sequence[_Work], by: ClusterBy, policy: SizePolicy, budget_bytes: int | None
 ) -> list[tuple[PartitionKey, Sets]]:
-    """Takes what the budget pays for: what lowers the files of a point query most per byte first."""
+    """Take what the budget covers, by the files that a point query saves per byte."""
 
     def worth(sets: Sets) -> float:
         fewer = depth(sets.files, by) - floor_depth(outputs_of(sets.size_bytes, policy), by)
@@ -153,7 +156,7 @@ def _within_budget(
 
 
 def _cheaper(sets: Sets, by: ClusterBy, policy: SizePolicy, left_bytes: float) -> Sets | None:
-    """The most of `sets` that fits and is due by itself: without its largest sets, or else some of the new files."""
+    """Return the most of `sets` that fits and is due by itself: without its largest sets, or else some new files."""
     fitting, fitting_bytes = [], 0
     for file in by_bounds(sets.new):
         if fitting_bytes + file.fact.size_bytes <= left_bytes:
@@ -172,15 +175,17 @@ def _merge_group(key: PartitionKey, sets: Sets, layout: Layout, policy: SizePoli
 
 
 def _skipped(work: _Work) -> Iterator[Skipped]:
-    """Every file of the partition that is no input file, with its reason, by path."""
+    """Yield every file of the partition that is no input file, with its reason, by path."""
     for file in sorted(work.staying(), key=lambda file: file.fact.path):
         reason = work.kept.get(file.fact.path, SkipReason.OVER_BUDGET)
         yield Skipped(file.fact, work.key, reason, 1, file.fact.size_bytes)
 
 
 def _expected(works: Sequence[_Work], by: ClusterBy, policy: SizePolicy) -> dict[str, float]:
-    """Files that a point query on each column is expected to open after the plan: those that stay and of each new set
-    its floor. A sort orders one column; of the others all files of a set are counted.
+    """Return the files that a point query on each column is expected to open after the plan.
+
+    These are the files that stay, and the floor of each new set. A sort orders one column, so that all files of its set
+    count for the others.
     """
     stay = by_column({work.key: work.staying() for work in works}, by.columns)
     expected = {column: scanned.point_files for column, scanned in stay.items()}

@@ -1,4 +1,4 @@
-"""The files of one partition as sets: what is in order already, what is new, and whether it is worth to join them."""
+"""The files of one partition as sets: files in order, new files, and whether joining them pays."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ IN_ORDER = "in order"
 
 @dataclass(frozen=True, slots=True)
 class Sets:
-    """Files of one partition that may be rewritten: `new` ones, and those of each open set, the smallest set first.
+    """Files of one partition that may be rewritten: the `new` ones, and those of each open set, the smallest set first.
 
-    Files that nobody clustered but that are in order as they are may be such a set.
+    Files that were never clustered but are in order may form such a set.
     """
 
     new: tuple[ClusterFile, ...]
@@ -63,11 +63,10 @@ def total_bytes(files: Collection[ClusterFile]) -> int:
 
 
 def sets_of(files: Sequence[ClusterFile], by: ClusterBy, policy: SizePolicy) -> tuple[Sets, list[ClusterFile]]:
-    """The sets among `files` of one partition, none of them in a sealed set, and files in order as they are that have
-    the bytes of a sealed set: these stay as they are for ever.
+    """Return the sets among `files` of one partition, none of which is in a sealed set.
 
-    Other files in order are a set if it is the largest one. Beside a larger set they are new to that, and one file
-    among others is not an order.
+    Files in order with the bytes of a sealed set stay forever. Other files in order form a set if it is the largest
+    one. Beside a larger set, they are new to that set. One file among others is not an order.
     """
     members: dict[str, list[ClusterFile]] = {}
     for file in files:
@@ -94,11 +93,11 @@ def _smallest_first(sets: Collection[Sequence[ClusterFile]]) -> tuple[tuple[Clus
 
 
 def in_order(files: Sequence[ClusterFile], by: ClusterBy, policy: SizePolicy) -> list[ClusterFile]:
-    """Those of `files` of one partition that a run of ours would not improve.
+    """Return the `files` of one partition that a clustering would not improve.
 
-    For a sort these are the files with most bytes together of which no two overlap, so one late file does not undo
-    the order of a partition. For curves, where no file alone is out of order, these are all files or else the well
-    sized ones, if a point query opens no more of them than `FLOOR_SLACK` times the floor.
+    For a sort, these are the files with the most bytes of which no two overlap, so that one late file does not undo the
+    order of a partition. For curves, no single file is out of order. There, these are all files, or else the well-sized
+    ones, if a point query opens at most `FLOOR_SLACK` times the floor.
     """
     if by.strategy == SORT:
         return _ordered(files, leading_column(files))
@@ -111,7 +110,7 @@ def in_order(files: Sequence[ClusterFile], by: ClusterBy, policy: SizePolicy) ->
 
 
 def _ordered(files: Sequence[ClusterFile], column: int) -> list[ClusterFile]:
-    """The chain by this column, in which files of one and the same value are a chain by the next column, too."""
+    """Return the chain by this column; files with one and the same value form a chain by the next column."""
     chain = _chain(files, column)
     alike: dict[tuple[Any, Any], list[ClusterFile]] = {}
     for file in chain:
@@ -128,10 +127,10 @@ def _ordered(files: Sequence[ClusterFile], column: int) -> list[ClusterFile]:
 
 
 def _chain(files: Sequence[ClusterFile], column: int) -> list[ClusterFile]:
-    """Weighted interval scheduling: intervals may touch; `best[n]` are the most bytes among the first n by their ends.
+    """Return the heaviest chain of intervals, which may touch (weighted interval scheduling).
 
-    A file without values fits everywhere, and so does one with unknown bounds: in a sorted table that is the last
-    one, which has the NaN.
+    `best[n]` is the most bytes among the first n intervals by their ends. A file without values fits everywhere. So
+    does a file with unknown bounds: in a sorted table it is the last one, which has the NaN.
     """
     chosen = [file for file in files if file.bounds[column] == ()]
     unknown = [file for file in files if file.bounds[column] is None]
@@ -157,7 +156,9 @@ def _chain(files: Sequence[ClusterFile], column: int) -> list[ClusterFile]:
 
 
 def _span(bounds: tuple[Any, Any]) -> tuple[Any, Any]:
-    """Bounds whose upper one, where it was raised after it was cut, is taken back: neighbours then only touch."""
+    """Return bounds with the upper one lowered again if it was rounded up after truncation, so that neighbors only
+    touch.
+    """
     low, high = bounds
     if isinstance(high, str) and len(high) >= CUT_CHARACTERS and high[-1] != "\0":
         code = ord(high[-1]) - 1
@@ -169,15 +170,15 @@ def _span(bounds: tuple[Any, Any]) -> tuple[Any, Any]:
 
 
 def leading_column(files: Sequence[ClusterFile]) -> int:
-    """Which column a sort of `files` is seen by: the first that is not one and the same value in all of them.
+    """Return the column by which a sort of `files` is visible: the first that is not the same single value in all.
 
-    Where a partition holds one tenant, a sort by tenant and time is one by time.
+    In a partition of one tenant, a sort by tenant and time is a sort by time.
     """
     return next(iter(telling_columns(files)), 0)
 
 
 def telling_columns(files: Sequence[ClusterFile]) -> list[int]:
-    """The columns that files can be told apart by: not one and the same value in all of them, and not nulls alone."""
+    """Return the columns that separate files: not one and the same value in all of them, and not nulls alone."""
     telling = []
     for column in range(len(files[0].bounds) if files else 0):
         first = files[0].bounds[column]
@@ -188,7 +189,7 @@ def telling_columns(files: Sequence[ClusterFile]) -> list[int]:
 
 
 def by_bounds(files: Sequence[ClusterFile]) -> list[ClusterFile]:
-    """In order of the leading column's lower bound, nulls first, unknown bounds last."""
+    """Return the files by the lower bound of the leading column, nulls first, unknown bounds last."""
     column = leading_column(files)
 
     def key(file: ClusterFile) -> tuple[Any, ...]:
@@ -201,7 +202,7 @@ def by_bounds(files: Sequence[ClusterFile]) -> list[ClusterFile]:
 
 
 def depth(files: Sequence[ClusterFile], by: ClusterBy) -> float:
-    """Files that a point query opens, on a sort's leading column, or on average over the columns of a curve."""
+    """Return the files that a point query opens: on a sort's leading column, or on average over the columns of a curve."""
     columns = [leading_column(files)] if by.strategy == SORT else telling_columns(files) or [0]
     return sum(files_scanned([(f.bounds[n], f.fact.size_bytes) for f in files]).point_files for n in columns) / len(
         columns
@@ -209,9 +210,10 @@ def depth(files: Sequence[ClusterFile], by: ClusterBy) -> float:
 
 
 def floor_depth(files: int, by: ClusterBy) -> float:
-    """Files of a fresh set that a point query opens: one of a sort's, files ** ((d - 1) / d) of a curve in d columns.
+    """Return the files of a fresh set that a point query opens.
 
-    A curve cuts the space of its columns into boxes, about files ** (1 / d) of them along each column.
+    It is one file of a sort, and files ** ((d - 1) / d) of a curve in d columns, because a curve cuts the space of its
+    columns into boxes, about files ** (1 / d) along each column.
     """
     if by.strategy == SORT:
         return 1.0
@@ -220,15 +222,15 @@ def floor_depth(files: int, by: ClusterBy) -> float:
 
 
 def outputs_of(size_bytes: int, policy: SizePolicy) -> int:
-    """How many files `size_bytes` become; shared with merging, so that neither undoes the other's sizes."""
+    """Return the number of files for `size_bytes`; merges use it too, so that neither undoes the other's sizes."""
     return merged_files(size_bytes, policy.target_file_size_bytes, policy.small_file_limit_bytes)
 
 
 def why_not(sets: Sets, by: ClusterBy, policy: SizePolicy) -> str | None:
-    """Which partition it is whose files stay as they are, for people (`IN_ORDER`: well enough); None: join them now.
+    """Return the reason why the files of a partition stay (`IN_ORDER`: well enough); None to join them now.
 
-    They are joined when they become several files, what joins the largest set has `new_share` of its bytes, and point
-    queries gain by it.
+    They are joined if they become several files, if the files that join the largest set have `new_share` of its bytes,
+    and if point queries gain by it.
     """
     files = sets.files
     outputs = outputs_of(total_bytes(files), policy)
@@ -249,15 +251,15 @@ def why_not(sets: Sets, by: ClusterBy, policy: SizePolicy) -> str | None:
 
 
 def is_sorted(sets: Sets, by: ClusterBy, policy: SizePolicy) -> bool:
-    """Whether the sets and the new files are one order together, as where rows come sorted by time."""
+    """Return whether the sets and the new files are one order together, as in a table whose rows arrive sorted by time."""
     files = sets.files
     return by.strategy == SORT and len(in_order(files, by, policy)) == len(files)
 
 
 def sealed_parts(sets: Sets, by: ClusterBy, policy: SizePolicy) -> Iterator[Sets]:
-    """Cuts what is more than a sealed set into about equal parts by lower bound, each of them a sealed set.
+    """Cut the bytes beyond a sealed set into about equal parts by lower bound, each of them a sealed set.
 
-    What is less stays whole. No part is left below a sealed set: two open ones would be joined by the next plan.
+    Less than that stays whole. No part is smaller than a sealed set, because the next plan would join two open ones.
     """
     whole = sets.size_bytes
     parts = whole // by.sealed_set_bytes

@@ -1,4 +1,4 @@
-"""The cost of merging the batches that a table got, replayed through the planner under several policies. Pure."""
+"""The cost of merging the batches of a table's history, replayed through the planner under several policies. Pure."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ MOST_ARRIVALS = 100_000
 
 @dataclass(frozen=True)
 class Replayed:
-    """What batches would have come to under one policy.
+    """The cost of the batches under one policy.
 
-    `write_amplification` is W: bytes written per byte ingested. `small_files_max` are the most small files that a
-    partition held after any batch, `files` those of the table after the last one, and `files_scanned` what a scan of
-    all of it opened, on average over the batches. Bytes are those rewritten by the merges of one batch.
+    `write_amplification` is the bytes written per byte ingested. `small_files_max` is the largest number of small files
+    in a partition after any batch, `files` the number of files after the last batch, `files_scanned` the mean number of
+    files that a full scan opens after a batch. Rewritten bytes are those of the merges of one batch.
     """
 
     name: str
@@ -63,7 +63,7 @@ def compare(
 
 
 def _newest(batches: Sequence[Batch], most_arrivals: int) -> list[Batch]:
-    """As many as are affordable, at least one, oldest first; without those that brought nothing."""
+    """Return the newest batches within the limit, at least one, oldest first, without batches that brought nothing."""
     chosen: list[Batch] = []
     arrivals = 0
     for batch in reversed([known for batch in batches if (known := {k: b for k, b in batch.items() if b > 0})]):
@@ -75,10 +75,11 @@ def _newest(batches: Sequence[Batch], most_arrivals: int) -> list[Batch]:
 
 
 def replay(name: str, batches: Sequence[Batch], policy: SizePolicy) -> Replayed:
-    """Carry out each batch as a sink with inline merges does: new rows become few files of equal size beside the older
-    ones, of which the planner merges what makes place for them or has gone cold, within the budget of the batch.
+    """Carry out each batch as a sink with inline merges does.
 
-    Merged files are taken to be as large as what was merged into them.
+    New rows become few files of equal size beside the older ones. The planner merges older files within the budget of
+    the batch, to make place for new ones or because their partition is cold. A merged file is taken to be as large as
+    its inputs.
     """
     table = _Table(policy)
     for batch in batches:
@@ -97,9 +98,9 @@ def replay(name: str, batches: Sequence[Batch], policy: SizePolicy) -> Replayed:
 
 @dataclass
 class _Table:
-    """A table in the making, with the bytes `rewritten` for each batch, and the files `scanned` after it.
+    """A table during the replay, with the bytes `rewritten` for each batch, and the files `scanned` after it.
 
-    Partitions are looked at when a batch writes to them, and when they have gone cold, until nothing is due there.
+    A partition is planned when a batch writes to it, and when it is cold, until nothing in it is due.
     """
 
     policy: SizePolicy
@@ -114,7 +115,7 @@ class _Table:
     small_files_max: int = 0
 
     def take(self, batch: Batch) -> None:
-        """Merge what is due, and add the batch."""
+        """Merge the due files, and add the batch."""
         target_bytes, limit_bytes = self.policy.target_file_size_bytes, self.policy.small_file_limit_bytes
         counts = {key: max(1, expected_files(size, target_bytes)) for key, size in batch.items()}
         new = {key: self._files(key, "", size, counts[key]) for key, size in batch.items()}
@@ -136,7 +137,7 @@ class _Table:
         self.small_files_max = max([self.small_files_max, *(len(self.partitions[key].small) for key in batch)])
 
     def _files(self, key: PartitionKey, name: str, size_bytes: int, count: int) -> list[FileFact]:
-        """Files of equal size."""
+        """Return files of equal size."""
         sizes = [size_bytes * (n + 1) // count - size_bytes * n // count for n in range(count)]
         return [FileFact(f"{self.batch}/{name}{n}", size, 1, key, self.batch) for n, size in enumerate(sizes)]
 

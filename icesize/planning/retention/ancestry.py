@@ -19,11 +19,11 @@ VERSION_TAG = "icesize-version-"
 class SnapshotFact:
     """One snapshot of the table.
 
-    `operation` is Iceberg's ("append", "replace", "overwrite", "delete", "" when unknown), `run_id` what snapshots of
-    one icesize commit share. `touched` are the partitions whose files it added or removed; only `keep_versions` needs
-    it, and only on `main_history`. Where its parent has expired, they are all partitions whose files differ from the
-    snapshot before it in `main_history`: what happened between the two counts as its doing. `sequence_number` orders
-    what parents no longer connect; 0, as in format v1, leaves that to `timestamp_ms`.
+    `operation` is Iceberg's ("append", "replace", "overwrite", "delete"; "" if unknown). The snapshots of one icesize
+    commit share `run_id`. `touched` are the partitions whose files the snapshot added or removed; only `keep_versions`
+    needs it, and only for `main_history`. If its parent has expired, they are all partitions whose files differ from
+    the snapshot before it in `main_history`: changes between the two count as its own. `sequence_number` orders
+    snapshots whose parents are gone; 0, as in format v1, leaves that to `timestamp_ms`.
     """
 
     snapshot_id: int
@@ -41,7 +41,7 @@ class SnapshotFact:
 
     @property
     def is_first(self) -> bool:
-        """Whether nothing was in the table before it, for certain: in format v1 that is not to be told."""
+        """Return whether the table certainly had no snapshot before it; in format v1 that is unknown."""
         # PyIceberg drops the id of a parent that expires, so that having none means little
         return self.parent_id is None and self.sequence_number == 1
 
@@ -59,7 +59,7 @@ class RefFact:
 
     @property
     def holds_version(self) -> bool:
-        """Whether it is a version tag; a branch of such a name is not ours."""
+        """Return whether it is a version tag. A branch with such a name is not icesize's."""
         return not self.is_branch and self.name.startswith(VERSION_TAG)
 
 
@@ -72,7 +72,7 @@ def is_one_commit(parent: SnapshotFact, child: SnapshotFact) -> bool:
 
 
 def ancestors(table: Mapping[int, SnapshotFact], snapshot_id: int | None) -> Iterator[SnapshotFact]:
-    """The snapshot and its ancestors, newest first, up to the first that is not in `table`."""
+    """Yield the snapshot and its ancestors, newest first, up to the first that is not in `table`."""
     while snapshot_id is not None and snapshot_id in table:
         snapshot = table[snapshot_id]
         yield snapshot
@@ -80,10 +80,10 @@ def ancestors(table: Mapping[int, SnapshotFact], snapshot_id: int | None) -> Ite
 
 
 def main_history(snapshots: Collection[SnapshotFact], refs: Collection[RefFact]) -> tuple[SnapshotFact, ...]:
-    """What is known of the history of `main`, oldest first: its ancestors, and before them what version tags hold.
+    """Return the known history of `main`, oldest first: its ancestors, and before them the snapshots of version tags.
 
-    Where one's parent is not the one before it, snapshots between the two have expired. A version tag on a snapshot
-    that `main` has left (rolled back, replaced) is no part of it.
+    If a snapshot's parent is not the one before it, snapshots between the two have expired. A version tag on a snapshot
+    that `main` has left (by a rollback, or because it was replaced) does not belong to it.
     """
     table = {snapshot.snapshot_id: snapshot for snapshot in snapshots}
     history = list(ancestors(table, next((ref.snapshot_id for ref in refs if ref.name == MAIN), None)))

@@ -83,11 +83,11 @@ def plan_retention(
     readers: Collection[int] = (),
     label: Callable[[PartitionKey], str] = _values,
 ) -> Retention:
-    """Decides which snapshots stay; the same for any order of snapshots, refs and readers.
+    """Plan which snapshots stay; the plan does not depend on the order of snapshots, refs and readers.
 
-    `readers` are the snapshot ids that stream readers stand on: from there to the head of `main` everything stays.
-    `label` is how people write a partition, `` for that of an unpartitioned table. Tags that start with `VERSION_TAG`
-    are managed here and keep nothing by themselves: those in `version_tags` stay, the others are expired.
+    `readers` are the snapshot ids at which stream readers stand: all snapshots from there to the head of `main` stay.
+    `label` returns a partition as people write it, `` for that of an unpartitioned table. Tags that start with
+    `VERSION_TAG` are managed here and keep nothing by themselves: those in `version_tags` stay, the others expire.
     """
     plan = _Planning({snapshot.snapshot_id: snapshot for snapshot in snapshots}, rules, now_ms)
     foreign = sorted((ref for ref in refs if not ref.holds_version), key=lambda ref: ref.name)
@@ -116,7 +116,7 @@ def plan_retention(
 
 @dataclass
 class _Planning:
-    """The reasons found so far, by snapshot, each once and in the order of the rules."""
+    """The reasons so far by snapshot, each once and in the order of the rules."""
 
     table: Mapping[int, SnapshotFact]
     rules: RetentionRules

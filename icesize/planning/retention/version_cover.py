@@ -35,10 +35,11 @@ class Commit(NamedTuple):
 
 @dataclass(frozen=True)
 class Cover:
-    """How versions that the newest run does not have are kept readable.
+    """The commits that keep versions readable which the newest run does not have.
 
-    `held`: position of a commit outside of that run -> versions that it is needed for; some are kept by other rules
-    anyway. `lost` are the versions given up for want of room, and `missing` the number of commits that they would take.
+    `held` is the position of a commit outside that run -> the versions that need it; other rules keep some of them
+    anyway. `lost` are the versions given up for lack of room, and `missing` is the number of commits that they would
+    need.
     """
 
     held: Mapping[int, Sequence[Version]]
@@ -58,10 +59,10 @@ def commits_of(history: Sequence[SnapshotFact]) -> list[Commit]:
 
 
 def due_versions(commits: Sequence[Commit], from_first: bool, keep_versions: int, since_ms: int) -> list[Version]:
-    """The newest `keep_versions` versions of every partition that a commit at or after `since_ms` touched.
+    """Return the newest `keep_versions` versions of every partition that a commit at or after `since_ms` touched.
 
-    `from_first` says that the history begins with the table's first snapshot. Otherwise the oldest state known counts
-    as one version of each partition that was not touched by it.
+    `from_first` is True if the history begins with the table's first snapshot. Otherwise, the oldest known state counts
+    as one version of each partition that it did not touch.
     """
     wanted: set[PartitionKey] = set()
     wanted.update(*(commit.touched for commit in commits if commit.timestamp_ms >= since_ms))
@@ -83,7 +84,7 @@ def due_versions(commits: Sequence[Commit], from_first: bool, keep_versions: int
 
 
 def cover(versions: Collection[Version], run: Collection[int], others: Collection[int], room: int) -> Cover:
-    """The fewest commits to add to those kept anyway so that every version is readable, the newest `room` of them.
+    """Return the fewest commits to add to the kept ones so that every version is readable, the newest `room` of them.
 
     `run` and `others` are the positions of commits that other rules keep, in the newest run and outside of it.
     """

@@ -38,7 +38,7 @@ _GAIN = 1 - _DECAY
 
 @dataclass(frozen=True, slots=True)
 class PartitionWrites:
-    """What one partition got in one batch: rows, and the bytes of the `files` that hold them."""
+    """Rows that one partition received in one batch, and the bytes and number of the `files` that hold them."""
 
     rows: int
     size_bytes: int
@@ -46,17 +46,16 @@ class PartitionWrites:
 
     @property
     def tells(self) -> bool:
-        """Whether it says how large rows are: there are some."""
+        """Return whether it shows the size of rows: there are some."""
         return min(self.rows, self.size_bytes, self.files) > 0
 
 
 @dataclass(frozen=True)
 class Prediction(Generic[Key]):
-    """What the next batch is expected to hold; `rows` and `unknown_rows` together are at most `total_rows`.
+    """The expected content of the next batch; `rows` and `unknown_rows` together are at most `total_rows`.
 
-    `rows` are those of known keys, at most `MOST_KEYS`. `unknown_rows` are those of the heaviest key that was never
-    seen: 0.0 where such keys stay light, and where there are more keys than `MOST_KEYS`, as most unknown ones are old
-    and light then.
+    `rows` are those of known keys, at most `MOST_KEYS`. `unknown_rows` are those of the heaviest new key. It is 0.0 if
+    new keys stay light, and if there are more keys than `MOST_KEYS`, because most unknown keys are old and light then.
     """
 
     rows: Mapping[Key, float]
@@ -65,7 +64,7 @@ class Prediction(Generic[Key]):
 
 
 class Traffic(Generic[Key]):
-    """Observes batch after batch and predicts the next one: pure state, no clock, mappings in any order."""
+    """Observes one batch after another and predicts the next one: pure state, no clock, mappings in any order."""
 
     def __init__(self) -> None:
         self._batches = 0
@@ -157,7 +156,7 @@ class Traffic(Generic[Key]):
 
 
 def heaviest(weights: Mapping[Key, float], most: int) -> Mapping[Key, float]:
-    """The `most` heaviest keys; those that tie where the line is drawn are all left out: order never decides."""
+    """Return the `most` heaviest keys. Keys that tie at the limit are all left out, so that order never decides."""
     if len(weights) <= most:
         return weights
     first_out = heapq.nlargest(most + 1, weights.values())[-1]
@@ -166,10 +165,10 @@ def heaviest(weights: Mapping[Key, float], most: int) -> Mapping[Key, float]:
 
 @dataclass(slots=True)
 class _History:
-    """A key's share in the last batch, its decayed mean, and its level: the last share without what is chance.
+    """The share of a key in the last batch, its decayed mean, and its level: the last share without random variation.
 
-    `born` is the number of the batch in which the key appeared; None for the first batch, whose keys have any age, and
-    for a key that `is_back`: it was gone and came again, so its mean says more than its age.
+    `born` is the number of the batch in which the key appeared. It is None for keys of the first batch, whose age is
+    unknown, and for a key that `is_back`: it was gone and came again, so that its mean predicts more than its age.
     """
 
     share: float

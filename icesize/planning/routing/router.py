@@ -111,13 +111,13 @@ def route(
 
 
 def share_files(weight: float, share: float, target: int) -> int:
-    """Files that a share of a partition becomes."""
+    """Return the number of files for a share of a partition."""
     # rounding must not make n whole files out of m a file less
     return max(1, expected_files(weight * share * (1 if share == 1 else 1 + 1e-12), target))
 
 
 def skew(loads_bytes: Sequence[float]) -> float:
-    """The most that one writer has over the mean of all; 1.0 where there is nothing to write."""
+    """Return the largest load over the mean of all writers; 1.0 if nothing is written."""
     mean = sum(loads_bytes) / len(loads_bytes)
     return max(loads_bytes) / mean if mean else 1.0
 
@@ -130,7 +130,9 @@ class _Item(NamedTuple):
     limit: int
 
     def most_parts(self, tasks: int, cost: float) -> int:
-        """Equal parts that it may be cut into: each on its own task, and none lighter than closing it."""
+        """Return the most equal parts of the partition: each on its own task, and none lighter than the cost of closing
+        it.
+        """
         return max(self.expected, int(min(self.limit, tasks, self.weight // max(1.0, cost))))
 
 
@@ -206,7 +208,7 @@ class _Packing:
 
 
 def _fractions(shares: Mapping[int, float]) -> tuple[tuple[int, float], ...]:
-    """Tasks in order, with their part of the bytes."""
+    """Return the tasks in order, with their part of the bytes."""
     if len(shares) == 1:
         return tuple((task, 1.0) for task in shares)
     total = math.fsum(shares.values())
@@ -251,9 +253,10 @@ def _mean(total: float, files: int, cost: float, tasks: int) -> float:
 
 
 def tasks_for(work_bytes: float, cores: int, task_bytes: int) -> int:
-    """Tasks for a batch: one per core, fewer for little work, more in whole waves where one would write too much.
+    """Return the tasks of a batch: one per core, fewer for little work, more in whole waves if one would write too
+    much.
 
-    `work_bytes` are bytes to write and the cost of closing files; fewer than `task_bytes` are not worth a task.
+    `work_bytes` are bytes to write and the cost of closing files. Less than `task_bytes` is not worth a task.
     """
     waves = max(1, math.ceil(work_bytes / (MOST_TASK_BYTES * cores)))
     return max(1, min(waves * cores, math.ceil(work_bytes / task_bytes)))

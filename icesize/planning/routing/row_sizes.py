@@ -37,7 +37,7 @@ _FORGET_BYTES = SHRINK_BYTES / 256
 
 @dataclass(frozen=True, slots=True)
 class RowSize:
-    """What a file holds besides rows, in bytes, and bytes per row.
+    """The bytes of a file without rows, and bytes per row.
 
     Raises ValueError unless both are finite, the overhead is >= 0 and bytes per row are > 0.
     """
