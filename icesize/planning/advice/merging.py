@@ -1,4 +1,4 @@
-"""Advice on the interval of batches and the number of small files, from recent arrivals: sentences with numbers. Pure."""
+"""Advice on the interval of batches and the number of small files, from recent arrivals: sentences and numbers."""
 
 from __future__ import annotations
 

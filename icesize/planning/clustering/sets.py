@@ -202,7 +202,7 @@ def by_bounds(files: Sequence[ClusterFile]) -> list[ClusterFile]:
 
 
 def depth(files: Sequence[ClusterFile], by: ClusterBy) -> float:
-    """Return the files that a point query opens: on a sort's leading column, or on average over the columns of a curve."""
+    """Return the files that a point query opens: on a sort's leading column, or on average over a curve's columns."""
     columns = [leading_column(files)] if by.strategy == SORT else telling_columns(files) or [0]
     return sum(files_scanned([(f.bounds[n], f.fact.size_bytes) for f in files]).point_files for n in columns) / len(
         columns
@@ -251,7 +251,7 @@ def why_not(sets: Sets, by: ClusterBy, policy: SizePolicy) -> str | None:
 
 
 def is_sorted(sets: Sets, by: ClusterBy, policy: SizePolicy) -> bool:
-    """Return whether the sets and the new files are one order together, as in a table whose rows arrive sorted by time."""
+    """Return whether the sets and the new files are one order together, as in a table whose rows arrive by time."""
     files = sets.files
     return by.strategy == SORT and len(in_order(files, by, policy)) == len(files)
 

@@ -60,7 +60,7 @@ def _began(known_ms: list[int], now_ms: int) -> int | None:
 
 
 def waiting_since(since: Mapping[PartitionKey, int], merges: Iterable[Change]) -> dict[PartitionKey, int]:
-    """Return the time since when each contested partition is paused. A merge by icesize (`merges`) restarts that time."""
+    """Return the time since when each contested partition is paused; a merge by icesize (`merges`) restarts it."""
     waiting = dict(since)
     for merge in merges:
         for key in merge.partitions & waiting.keys():

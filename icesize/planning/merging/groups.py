@@ -1,4 +1,4 @@
-"""Merge groups from the small files of a partition and the files with due deletes; and the groups that a budget covers."""
+"""Merge groups of a partition, from its small files and its files with due deletes; the groups that a budget covers."""
 
 from __future__ import annotations
 
