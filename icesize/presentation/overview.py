@@ -10,9 +10,9 @@ from icesize.presentation.facts import Facts
 
 @dataclass(frozen=True)
 class Overview(Facts):
-    """One table on one page.
+    """A page about one table.
 
-    What draws raises EngineUnavailable without matplotlib (`pip install 'icesize[report]'`).
+    Methods that draw raise EngineUnavailable without matplotlib (`pip install 'icesize[report]'`).
     """
 
     def to_html(self) -> str:

@@ -42,7 +42,7 @@ class Replayed:
 
 @dataclass(frozen=True)
 class PolicyComparison(Result):
-    """The batches of a table, replayed under several policies from an empty table, the present policy first."""
+    """The batches of a table, replayed under several policies from an empty table; the present policy comes first."""
 
     table: str
     batches: int

@@ -31,12 +31,12 @@ STEP = "expiry"
 
 @dataclass(frozen=True)
 class ExpiryReport(Result):
-    """Outcome of an expiry.
+    """The result of an expiry.
 
-    `kept` counts snapshots by the rule that keeps them (one snapshot may be kept by several). `dropped_versions` are
-    sentences about versions that could not be kept. Files are counted by kind; a dry run counts those that it would
-    delete. `files_outside` lie outside of the table's directories and stay. `files_failed` could not be deleted; the
-    next expiry tries again.
+    `kept` is the id of each kept snapshot -> the rules that keep it.
+    `dropped_versions` are sentences about versions that could not be kept. Files are counted by kind; a dry run counts
+    the files that it would delete. `files_outside` lie outside of the table's directories and stay. `files_failed`
+    could not be deleted; the next expiry tries again.
     """
 
     table: str = ""

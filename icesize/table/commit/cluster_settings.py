@@ -1,4 +1,4 @@
-"""By what a table is clustered: asked for by arguments or by its properties, kept there, and forgotten."""
+"""The clustering settings of a table: from arguments or properties, stored in the table, and removed from it."""
 
 from __future__ import annotations
 
@@ -323,7 +323,10 @@ def _order_to_keep(metadata: TableMetadata, wanted: list[SortField]) -> tuple[tu
 
 @dataclass(frozen=True)
 class ForgottenClusterBy(Result):
-    """What was taken back of it: `removed` are properties and the sort order, `notes` sentences for people."""
+    """The clustering settings that were removed.
+
+    `removed` are the properties and the sort order; `notes` are sentences for people.
+    """
 
     removed: tuple[str, ...]
     notes: tuple[str, ...] = ()

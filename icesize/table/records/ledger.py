@@ -27,9 +27,10 @@ a property, and this takes less than half."""
 
 @dataclass(frozen=True)
 class LedgerEntry:
-    """The newest batch of one stream: who wrote (`query_id` names the checkpoint) and how far it got.
+    """The newest batch of one stream.
 
-    `retired` are short hashes of queries that wrote before it, newest last.
+    `stream_id` names the stream, `query_id` the checkpoint of its query, and `batch_id` the newest committed batch.
+    `retired` are short hashes of queries that wrote the stream before, newest last.
     """
 
     stream_id: str
