@@ -237,7 +237,8 @@ class Layout:
         complete: False if a filter ruled out manifests, which were not read.
         manifests: Number of manifests that were read, those of delete files included.
         commits_since: Returns the number of commits that added rows after the commit with a stamp.
-        standing: A summary of the partitions for plans that look at few of them; None if the reader keeps none.
+        standing: A summary of the partitions for plans that look at few of them. None for tables with delete files, and
+            if the reader keeps none.
     """
 
     head: Head

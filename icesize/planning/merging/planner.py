@@ -54,16 +54,17 @@ def plan_merges(
     caller rewrites. Partitions in `contested` stay, because other writers keep rewriting them. `budget_bytes` (None: no
     limit) limits the bytes to rewrite, as `within_budget` describes.
 
-    If the layout has a `standing` summary for the policy, a plan with `incoming` looks only at partitions in which
-    something may be due. All others are in the plan as `untouched`.
+    If the layout has a `standing` summary for the policy, a plan with `incoming` or `touched` looks only at partitions
+    in which something may be due. All others are in the plan as `untouched`.
     """
-    standing = _standing(layout, policy) if incoming is not None and not excluded_paths else None
+    of_all = incoming is None and touched is None
+    standing = None if of_all or excluded_paths else _standing(layout, policy)
     asked = {*(incoming or ()), *(touched or ()), *contested}
-    candidates = _candidates(layout, standing, asked) if standing else layout.partitions.keys()
+    finishes = incoming is not None
+    candidates = _candidates(layout, standing, asked, finishes) if standing else layout.partitions.keys()
     in_order = sorted((layout.partitions[key] for key in candidates), key=lambda facts: facts.key.rank)
     works = [work_of(facts, layout.spec_id, policy, contested, frozenset(excluded_paths)) for facts in in_order]
     untouched, others = standing.untouched(in_order) if standing else (Untouched(), ())
-    of_all = incoming is None and touched is None
     hot = dict.fromkeys(growing if of_all else touched or (), 0) | dict(incoming or {})
     looked_at, most_outputs = set[PartitionKey](), outputs_per_group(policy, budget_bytes)
     for work in works:
@@ -101,12 +102,17 @@ def _standing(layout: Layout, policy: SizePolicy) -> Standing | None:
     return known if isinstance(known, Standing) and known.policy == policy else None
 
 
-def _candidates(layout: Layout, standing: Standing, keys: Collection[PartitionKey]) -> set[PartitionKey]:
-    """Return the partitions in which something may be due: those of a batch, and cold ones with files to merge."""
+def _candidates(
+    layout: Layout, standing: Standing, keys: Collection[PartitionKey], finishes: bool
+) -> set[PartitionKey]:
+    """Return the partitions in which something may be due: those of `keys`, and cold ones if the plan finishes them."""
+    known = {key for key in keys if key in layout.partitions}
+    if not finishes:
+        return known
     cold_after = standing.policy.cold_after_commits
     # the commit of this batch is one more without rows for a cold partition
     cold = (key for key, newest in standing.unfinished.items() if layout.commits_since(newest) + 1 >= cold_after)
-    return {*(key for key in keys if key in layout.partitions), *islice(cold, MOST_COLD)}
+    return known.union(islice(cold, MOST_COLD))
 
 
 def _find_due(work: Work, policy: SizePolicy, most_outputs: int) -> None:

@@ -40,6 +40,7 @@ from pyiceberg.types import IcebergType, TimestampType, TimestamptzType
 from icesize.errors import ArgumentError
 from icesize.planning.files import Layout, PartitionKey
 from icesize.table.catalog.access_errors import brief
+from icesize.table.state.live_files import every_manifest
 
 _SPACE = re.compile(r"\s")
 
@@ -59,17 +60,19 @@ class PartitionFilter:
     may_hold: Callable[[ManifestFile], bool]
 
     def select(self, layout: Layout) -> tuple[Layout, int]:
-        """The layout of the covered partitions, and how many partly matching ones were left out."""
+        """Return the layout of the covered partitions, and the number of partly matching ones that were left out."""
+        if self.may_hold is every_manifest:
+            return layout, 0
         chosen = {k: p for k, p in layout.partitions.items() if self.covers(k)}
         partly = sum(1 for k in layout.partitions if k not in chosen and self.touches(k))
-        return replace(layout, partitions=chosen), partly
+        return replace(layout, partitions=chosen, standing=None), partly
 
 
 def partition_filter(metadata: TableMetadata, where: Where) -> PartitionFilter:
     """The filter for a table. Raises ArgumentError for text that is no filter and for columns that do not exist."""
     expression = parsed(where, metadata.schema())
     if isinstance(expression, AlwaysTrue):
-        return PartitionFilter(lambda key: True, lambda key: True, lambda manifest: True)
+        return PartitionFilter(lambda key: True, lambda key: True, every_manifest)
     projections = _projections(metadata, expression)
     strict = {i: _evaluator(metadata, i, s) for i, (s, _) in projections.items()}
     inclusive = {i: _evaluator(metadata, i, e) for i, (_, e) in projections.items()}

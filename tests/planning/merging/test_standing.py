@@ -43,13 +43,15 @@ def facts_of(plan: Plan, policy: SizePolicy) -> dict[str, Any]:
 
 @st.composite
 def batches(draw: st.DrawFn) -> tuple[Layout, SizePolicy, dict[str, Any]]:
-    """A layout without deletes, a policy, and the arguments of a batch."""
+    """A layout without deletes, a policy, and the arguments of a batch, or of a plan after one."""
     policy = draw(policies())
     layout = draw(layouts(policy, deletes=False))
     owners = sorted(layout.partitions, key=repr)
     chosen = draw(st.lists(st.sampled_from([*owners, key("new")]), unique=True))
+    is_written, counts = draw(st.booleans()), st.integers(0, policy.max_small_files + 1)
     return layout, policy, {
-        "incoming": {owner: draw(st.integers(0, policy.max_small_files + 1)) for owner in chosen},
+        "incoming": None if is_written else {owner: draw(counts) for owner in chosen},
+        "touched": chosen if is_written else None,
         "budget_bytes": draw(st.none() | st.integers(0, 8 * policy.target_file_size_bytes)),
         "contested": draw(st.lists(st.sampled_from(owners), unique=True, max_size=1)) if owners else [],
     }  # fmt: skip
@@ -76,7 +78,7 @@ def test_plans_that_are_completed_or_absorb_are_the_same_too(
 ) -> None:
     """The summary follows the files of a batch: a completed plan and one that absorbs new files are the same."""
     layout, policy, arguments = case
-    actual = {owner: data.draw(st.integers(0, 3)) for owner in arguments["incoming"]}
+    actual = {owner: data.draw(st.integers(0, 3)) for owner in arguments["incoming"] or ()}
     limits = {name: arguments[name] for name in ("budget_bytes", "contested")}
     plans = []
     for known in (layout, summed_up(layout, policy)):
