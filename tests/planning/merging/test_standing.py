@@ -78,7 +78,8 @@ def test_plans_that_are_completed_or_absorb_are_the_same_too(
 ) -> None:
     """The summary follows the files of a batch: a completed plan and one that absorbs new files are the same."""
     layout, policy, arguments = case
-    actual = {owner: data.draw(st.integers(0, 3)) for owner in arguments["incoming"] or ()}
+    arguments |= {"incoming": arguments["incoming"] or {}, "touched": None}
+    actual = {owner: data.draw(st.integers(0, 3)) for owner in arguments["incoming"]}
     limits = {name: arguments[name] for name in ("budget_bytes", "contested")}
     plans = []
     for known in (layout, summed_up(layout, policy)):
