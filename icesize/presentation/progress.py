@@ -1,7 +1,7 @@
-"""Bars that are drawn while work goes on: how far it is, at what rate, and how long it will take.
+"""Progress bars that show the work done, its rate, and the time left.
 
-Where there is no terminal nothing is drawn. Bars vanish when work ends: the lines that stay are plan and outcome.
-Importing this module does not import rich, which waits for the first bar.
+Without a terminal, nothing is drawn. Bars vanish when work ends; the lines of the plan and the result stay. Importing
+this module does not import rich, which is loaded with the first bar.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     from rich.progress import ProgressColumn
 
 Draw = Callable[[str, int, int | None], None]
-"""Hears what is done, how much of it, and of how much: None as long as nobody knows."""
+"""Called with the kind of work, the amount done, and the total; the total is None while unknown."""
 
 _BYTES = frozenset({"merging", "clustering"})
-"""What is told in bytes; all else is told in files."""
+"""Kinds of work counted in bytes; all others are counted in files."""
 
 
 @contextmanager
 def merging(console: Console, total_bytes: Callable[[], int]) -> Iterator[Callable[[int], None]]:
     """Draw a bar by bytes while merges run; yield the function that is called with bytes that are done.
 
-    It begins with the first call, be it of no bytes, when `total_bytes()` is known: that of all rounds of a call.
-    Several threads may call it, and the bar never goes back.
+    The bar begins with the first call, even of zero bytes, because `total_bytes()` is known then: the bytes of all
+    rounds of a call. Several threads may call the function, and the bar never goes back.
     """
     done, lock = 0, Lock()
     with drawn(console) as draw:
@@ -46,8 +46,10 @@ def merging(console: Console, total_bytes: Callable[[], int]) -> Iterator[Callab
 
 @contextmanager
 def deleting(console: Console) -> Iterator[Callable[[int, int | None], None]]:
-    """A bar by files while they are looked for and deleted; yields the function that hears how many of how many (None:
-    they are still looked for) are done."""
+    """Draw a bar by files while files are searched and deleted; yield the function that is called with progress.
+
+    Its arguments are the files done and their total; the total is None during the search.
+    """
     with drawn(console) as draw:
         draw("looking for files", 0, None)
         yield lambda done, total: draw("looking for files" if total is None else "deleting", done, total)
@@ -55,8 +57,8 @@ def deleting(console: Console) -> Iterator[Callable[[int, int | None], None]]:
 
 @contextmanager
 def maintaining(console: Console) -> Iterator[Draw]:
-    """A bar for each step of a pass, and for each round of merges; yields the function that hears of them."""
-    from icesize.maintenance.full_pass import STEPS  # with all that a pass works with
+    """Draw a bar for each step of a pass and each round of merges; yield the function that is called with progress."""
+    from icesize.maintenance.full_pass import STEPS  # late, because it imports the modules of every step
 
     words = {step.name: step.words for step in STEPS}
     with drawn(console) as draw:
@@ -70,9 +72,10 @@ def maintaining(console: Console) -> Iterator[Draw]:
 
 @contextmanager
 def drawn(console: Console) -> Iterator[Draw]:
-    """One bar at a time; it begins again with other work, and where nothing is done. Told from any thread.
+    """Draw one bar at a time; yield the function that any thread calls with progress.
 
-    Nothing is drawn before the first word, which may never come: there is nothing to do, or an error.
+    The bar begins again if the work changes or nothing of it is done yet. Nothing is drawn before the first call, which
+    may never come: there is nothing to do, or an error.
     """
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -97,7 +100,7 @@ def drawn(console: Console) -> Iterator[Draw]:
 
 
 def pace(what: str, done: float, total: float | None, seconds: float) -> str:
-    """`3 GiB of 10 GiB, 210 MiB/s, 0:00:34 left`: how far work is after so many seconds, by their mean."""
+    """Return the progress in words, as in `3 GiB of 10 GiB, 210 MiB/s, 0:00:34 left`; the rate is the mean so far."""
     in_bytes = what in _BYTES
     if total is None:
         words = _amount(done, in_bytes=in_bytes) if done else ""
@@ -123,7 +126,7 @@ def _pace_column() -> ProgressColumn:
     from rich.text import Text
 
     class Pace(ProgressColumn):
-        """Rich's own columns count by 1000, and forget what was longer ago than one large group takes."""
+        """Shows `pace`, because rich's own columns count by 1000 and forget events older than one large group takes."""
 
         def render(self, task: Task) -> Text:
             return Text(pace(task.description, task.completed, task.total, task.elapsed or 0.0))

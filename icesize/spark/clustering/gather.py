@@ -123,7 +123,7 @@ class Gather:
 
 
 def _blobs_of(batch: pa.RecordBatch) -> Iterator[tuple[int, Header | MergeFailure | Counts, pa.Buffer]]:
-    headers = (pickle.loads(each) for each in batch.column("header").to_pylist())  # noqa: S301 - made by our own workers
+    headers = (pickle.loads(each) for each in batch.column("header").to_pylist())  # noqa: S301 - made by icesize's workers
     blobs = (value.as_buffer() for value in batch.column("rows"))
     return zip(batch.column("assignment").to_pylist(), headers, blobs, strict=True)
 

@@ -176,7 +176,7 @@ def run_job(df: DataFrame, function: Callable[[Any], Any], what: str) -> list[An
         if isinstance(error, PySparkException) or type(error).__name__ == "Py4JJavaError":
             raise _translated(error, what, spark) from scrub(error)
         raise
-    return [pickle.loads(bytes(row["answer"])) for row in rows]  # noqa: S301 - made by our own workers in this job
+    return [pickle.loads(bytes(row["answer"])) for row in rows]  # noqa: S301 - made by icesize's workers in this job
 
 
 def _translated(error: Exception, what: str, spark: SparkSession) -> IcesizeError:
