@@ -1,8 +1,8 @@
-"""Planning a table of 100,000 small files: cold, and again when nothing has changed. No peer: bounds, not ratios.
+"""Planning a table of 100,000 small files: cold, and again after no change. No peer: bounds, not ratios.
 
     python -m benchmarks plan [--files 100000] [--partitions 1000] [--json]
 
-The files do not exist, their manifest entries do; 25,000 entries per manifest with the statistics of 7 columns.
+The files do not exist, only their manifest entries: 25,000 per manifest, with the statistics of 7 columns.
 """
 
 from __future__ import annotations
