@@ -6,10 +6,10 @@ The table is TPC-H's lineitem, 200 files, as in `benchmarks.compact`; the figure
 `benchmarks.compact_rivals`. iceberg-go takes part if ICEBERG_GO names its program. In addition, icesize merges the same
 files without the deletes.
 
-random: 2 % of the rows of each file are deleted by position, anywhere in it, by one delete file for each data file, as
-Spark leaves them. clustered: 2 % of the rows of each file, all in one run that begins anywhere. thirty: 30 %, anywhere.
-equality: 1,000 equality delete files of 20 keys each, order and line number of rows anywhere in the table; PyIceberg's
-scan refuses them.
+random: one position delete file for each data file deletes 2 % of its rows, anywhere in it. Spark leaves such files.
+clustered: 2 % of the rows of each file, all in one run that begins anywhere. thirty: 30 %, anywhere. equality: 1,000
+equality delete files of 20 keys each, order and line number of rows anywhere in the table; PyIceberg's scan refuses
+them.
 """
 
 from __future__ import annotations

@@ -184,8 +184,7 @@ def _stream(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _append(batch: DataFrame, number: int, distribution: Distribution) -> None:
-    # Without a distribution, each task writes the rows that it reads. One small file would be one task, so spread it
-    # first.
+    # Without a distribution, each task writes the rows that it reads. A small file would be one task: spread it first.
     rows = batch.repartition(8) if distribution == "none" else batch
     rows.writeTo(TABLE).append()
 

@@ -21,7 +21,7 @@ def test_every_kind_goes_every_way_that_it_can(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("kind", "chosen"), [("few longs", "encode again"), ("few texts", "renumber")])
 def test_indices_are_renumbered_where_that_is_less_work(tmp_path: Path, kind: str, chosen: str) -> None:
-    """A merge renumbers strings in pages of usual size and encodes numbers again, because that costs pyarrow less."""
+    """Strings in pages of usual size are renumbered and numbers are encoded again, each because it is less work."""
     files = columns.small_files(tmp_path, columns.KINDS[kind], 2, 20_000, alike=False)
     assert columns.chosen(files) == chosen
     assert columns.predicted(files, chosen) < columns.predicted(files, "decode")

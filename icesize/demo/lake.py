@@ -90,6 +90,6 @@ def written_bytes(table: Table) -> int:
 
 
 def rows_and_exact(table: Table, expected: int) -> tuple[int, bool]:
-    """Return the rows of the table, and True if their ids are 0 to `expected` - 1, each once."""
+    """Return the number of rows of the table, and True if their ids are 0 to `expected` - 1, each once."""
     ids = table.scan(selected_fields=("id",)).to_arrow()["id"]
     return len(ids), sorted(ids.to_pylist()) == list(range(expected))

@@ -35,8 +35,8 @@ A pass with work to do has two or more such files, which is more than the merges
 UNEVEN = 1.5
 """A group with this many times the average bytes of a slot is divided: other tasks would wait while its one task sorts.
 
-Dividing took 1.4 times the work of a task that read its files once for each of 3 parts (21.7 s of cores together
-against 16.0 s). Against a task that reads its files once, dividing costs even more.
+Dividing took 1.4 times the work of a task that read its files once for each of 3 parts: 21.7 s of all cores together,
+against 16.0 s. Against a task that reads its files once, dividing costs even more.
 """
 
 

@@ -30,7 +30,7 @@ _CORES = "SELECT max(part) FROM (SELECT spark_partition_id() AS part FROM range(
 """Counts the parts of a range; it has enough rows that each part has one."""
 _ASKS_APART = 100
 _known_cores: WeakKeyDictionary[SparkSession, tuple[int, int]] = WeakKeyDictionary()
-"""Cores of servers, with the number of calls that have used each value."""
+"""Cores of servers, with the number of calls so far."""
 
 _CHEAP_LEAVES = {"LocalRelation", "InMemoryRelation", "OneRowRelation", "Range"}
 _COLUMNAR = ("ParquetFileFormat", "OrcFileFormat", "ParquetScan", "OrcScan", "SparkBatchQueryScan")
@@ -172,8 +172,7 @@ def _is_cheap(node: Any) -> bool:
         return kind in _CHEAP_NODES
     if kind == "LogicalRelation":
         relation = node.relation()
-        # Only HadoopFsRelation has a file format. A look at the methods of other relations would cost a call to the JVM
-        # each.
+        # Only HadoopFsRelation has a file format. Listing a relation's methods would cost a JVM call for each.
         if _type_name(relation) != "HadoopFsRelation":
             return False
         return any(c in _type_name(relation.fileFormat()) for c in _COLUMNAR)

@@ -63,9 +63,10 @@ class Ranges:
     """Split keys whose rows are divided by value, so that the parts' files hardly overlap.
 
     `by` is the first sort column of the table. `bounds` are by routing key, ascending, one less than the key has parts:
-    rows at or above bound i, and below the next one, go to part i + 1. If several bounds are equal, the hash of a row
-    equal to them selects one of the parts that begin there, in proportion to their shares. Rows without a value go to
-    the first part if `nulls_first`, otherwise to the last. A datetime without a zone is a local time (`timestamp_ntz`).
+    rows at or above bound i, and below the next one, go to part i + 1. If several bounds are equal, rows with that
+    value go to the parts that begin there. Their hash selects the part, in proportion to the shares. Rows without a
+    value go to the first part if `nulls_first`, otherwise to the last. A datetime without a zone is a local time
+    (`timestamp_ntz`).
     """
 
     by: Column
