@@ -12,7 +12,7 @@ NAMES = (
 
 
 def main(argv: list[str]) -> int:
-    """Run one benchmark; 2 when its name is unknown."""
+    """Run one benchmark; return 2 if its name is unknown."""
     if not argv or argv[0] not in NAMES:
         print(f"usage: python -m benchmarks {{{','.join(NAMES)}}} [options]", file=sys.stderr)
         return 2

@@ -1,14 +1,16 @@
-"""Clustering by user and time: icesize against Iceberg's sorting `rewrite_data_files`, same table, same run.
+"""Clustering by user and time: icesize against Iceberg's sorting `rewrite_data_files`, on the same table.
 
     python -m benchmarks cluster [--rows 20000000] [--partitions 8] [--target-bytes 4194304]
                                  [--strategies sort,zorder,hilbert] [--pairs 2] [--json]
     python -m benchmarks cluster --stream [--seconds 300] [--merge inline] [--cores 2] [--pairs 2] [--json]
 
-The table is made once, in well-sized files whose rows have no order, and restored for each run. Pairs alternate, each
-program in a process of its own, with a session that has clustered another table before. Iceberg has no Hilbert curve:
-its z-order is what ours is compared with. At the default size a partition has about 27 files: enough for a curve to
-tell 5 x 5 regions apart, while a query on the unordered table still ends in a second. `--stream` clusters beside a
-stream of one batch per second into the same partitions, against the same stream alone.
+The table is made once, in well-sized files whose rows have no order, and restored for each run. Pairs alternate in the
+same run. Each program has a process of its own, with a session that has clustered another table before. Iceberg has no
+Hilbert curve, so its z-order is the peer of icesize's.
+
+At the default size, a partition has about 27 files. They let a curve separate 5 x 5 regions, while a query on the
+unordered table still ends in a second. `--stream` clusters beside a stream of one batch per second into the same
+partitions, and compares with the same stream alone.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ from tests.support.late_events import HOURS
 
 COLUMNS = ("user_id", "event_time")
 PERCENTS = (25, 10)
-"""Shares of the time span that ranges ask for."""
+"""Percent of the time span that a range query covers."""
 
 
 def main(argv: list[str] | None = None) -> dict[str, Any]:
@@ -70,7 +72,7 @@ def _peer_of(strategy: str) -> str:
 
 @dataclass(frozen=True)
 class _Bench:
-    """The table as it was made, in `master`, and where each run finds it, in `table`: metadata holds absolute paths."""
+    """The original table in `master`, and its copy for each run in `table`: metadata has absolute paths."""
 
     table: Path
     master: Path
@@ -94,7 +96,7 @@ class _Bench:
 
     @cached_property
     def times(self) -> dict[Partition, Integers]:
-        """`event_time` by partition, sorted; the same however the rows lie."""
+        """`event_time` by partition, sorted; independent of the files of the rows."""
         return read_files(self.table, COLUMNS).sorted_values("event_time")
 
     @cached_property
@@ -105,7 +107,7 @@ class _Bench:
         return Queries(drawn_points(self.users), ranges)
 
     def compared(self, strategy: str, pairs: int, before: dict[str, Any]) -> dict[str, Any]:
-        """All pairs; layout, queries and second runs are those of the last one."""
+        """Run all pairs and compare them; layout, queries and second runs are those of the last pair."""
         runs = [self._pair(strategy, first_ours=n % 2 == 0, last=n == pairs - 1) for n in range(pairs)]
         ratios = [mine["seconds"] / theirs["seconds"] for mine, theirs in runs]
         mine, theirs = runs[-1]
@@ -136,7 +138,7 @@ class _Bench:
         return done
 
     def measured(self) -> dict[str, Any]:
-        """Files and bytes that queries open in the table as it is now, and what answering some of them takes."""
+        """Return the files and bytes that queries open in the current table, and the cost of some of them."""
         files, queries = read_files(self.table, COLUMNS), self.queries
         opened = {"point": _opened(files, "user_id", queries.points)}
         for percent, ranges in queries.ranges.items():

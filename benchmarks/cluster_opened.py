@@ -26,13 +26,13 @@ class Files:
     bounds: Mapping[str, Integers]
 
     def opened(self, column: str, ranges: Integers) -> tuple[float, float]:
-        """Mean over the ranges: files whose bounds meet a range, and their bytes."""
+        """Return the mean over the ranges of files whose bounds meet a range, and of their bytes."""
         lower, upper = self.bounds[column].T
         met = (lower[:, None] <= ranges[:, 1]) & (upper[:, None] >= ranges[:, 0])
         return float(met.sum(axis=0).mean()), float((self.sizes @ met).mean())
 
     def sorted_values(self, column: str) -> dict[Partition, Integers]:
-        """All values of a column by partition, sorted, from the files themselves."""
+        """Return all values of a column by partition, sorted, from the files themselves."""
         values: dict[Partition, list[Integers]] = {}
         for partition, path in zip(self.partitions, self.paths, strict=True):
             values.setdefault(partition, []).append(integers(path, column))
@@ -40,9 +40,9 @@ class Files:
 
 
 def optimum(files: Files, ordered: Mapping[Partition, Integers], ranges: Integers) -> float:
-    """Files that the ranges would open on average if each partition were sorted by that column alone.
+    """Return the files that the ranges would open on average if each partition were sorted by that column alone.
 
-    With as many files as it has in `files`, of equally many rows each; `ordered` are its values, sorted.
+    Each partition has as many files as in `files`, with equal numbers of rows. `ordered` are its values, sorted.
     """
     counts = {partition: files.partitions.count(partition) for partition in ordered}
     bounds = np.concatenate([_sorted_bounds(values, counts[partition]) for partition, values in ordered.items()])
@@ -56,7 +56,7 @@ def _sorted_bounds(values: Integers, files: int) -> Integers:
 
 
 def read_files(warehouse: Path, columns: Sequence[str]) -> Files:
-    """The files of `c.db.t` with bounds of these columns, whose type is long or timestamp."""
+    """Return the files of `c.db.t` with bounds of these columns, whose type is long or timestamp."""
     catalog = peers.catalog(warehouse)
     table = catalog.load_table("db.t")
     found = [task.file for task in table.scan().plan_files()]
@@ -72,7 +72,7 @@ def read_files(warehouse: Path, columns: Sequence[str]) -> Files:
 
 
 def _bounds(lower: Mapping[int, bytes], upper: Mapping[int, bytes], field_id: int) -> tuple[int, int]:
-    """A file that does not tell is opened by every query."""
+    """Return the bounds of a file; without bounds, every query opens the file."""
     if field_id not in lower or field_id not in upper:
         return int(_INT64.min), int(_INT64.max)
     first, last = (int.from_bytes(bounds[field_id], "little", signed=True) for bounds in (lower, upper))

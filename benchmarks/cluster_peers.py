@@ -1,11 +1,11 @@
-"""Iceberg's side of the benchmark of clustering: the table, its sorting `rewrite_data_files`, and queries by Spark.
+"""Iceberg's side of the clustering benchmark: the table, its sorting `rewrite_data_files`, and queries by Spark.
 
     python -m benchmarks.cluster_peers make DATA WAREHOUSE --partitions 8 --target-bytes 4194304
     python -m benchmarks.cluster_peers rewrite WAREHOUSE --strategy zorder --target-bytes 4194304
     python -m benchmarks.cluster_peers again WAREHOUSE --strategy zorder --target-bytes 4194304
     python -m benchmarks.cluster_peers ask WAREHOUSE QUERIES
 
-Each prints one JSON line, in a process of its own.
+Each command prints one JSON line, in a process of its own.
 """
 
 from __future__ import annotations
@@ -30,20 +30,21 @@ ORDERS = {
     "sort": "user_id ASC NULLS FIRST, event_time ASC NULLS FIRST",
     "zorder": "zorder(user_id, event_time)",
 }
-"""What Iceberg can sort by; it has no Hilbert curve."""
+"""Orders that Iceberg can sort by; it has no Hilbert curve."""
 
 _WARM_BATCHES = 8
-"""Of the data, which the warm table has in two partitions: at full size these are large enough for Spark tasks."""
+"""Batches of the warm table, in two partitions: at full size, these are large enough for Spark tasks."""
 _ASKED, _ROUNDS = 7, 3
-"""Queries of each kind that Spark answers, and how often."""
+"""Queries of each kind that Spark runs, and rounds of them."""
 _REWRITTEN = "rewritten_data_files_count"
 
 
 def make(data: Path, warehouse: Path, partitions: int, target_bytes: int) -> dict[str, Any]:
-    """Make `c.db.t` of the batches in `data`: files of about the target size in partitions that say nothing of what is
-    asked for, each with rows of all batches; returns its `files`, `live_bytes` and `rows`.
+    """Make `c.db.t` of the batches in `data`; return its `files`, `live_bytes` and `rows`.
 
-    The warehouse is emptied first. Beside it stands `c.db.warm`, to be clustered before the clock starts.
+    Files have about the target size, each with rows of all batches. Partitions are independent of the columns that
+    queries use. The warehouse is emptied first. It also has `c.db.warm`, which each program clusters before the clock
+    starts.
     """
     arguments = ("--partitions", str(partitions), "--target-bytes", str(target_bytes))
     return run_child("benchmarks.cluster_peers", "make", str(data), str(warehouse), *arguments)
@@ -59,17 +60,19 @@ def rewrite(warehouse: Path, strategy: str, target_bytes: int) -> dict[str, Any]
 
 
 def rewrite_again(warehouse: Path, strategy: str, target_bytes: int) -> dict[str, Any]:
-    """Call the procedure on what it has sorted: files that it rewrites `by_default`, chosen by their sizes, and
-    with the `same_options` as before."""
+    """Call the procedure on the table that it has sorted; return the number of files that it rewrites.
+
+    `by_default` are those that it chooses by size; `same_options` are those with the options of the first call.
+    """
     arguments = ("--strategy", strategy, "--target-bytes", str(target_bytes))
     return run_child("benchmarks.cluster_peers", "again", str(warehouse), *arguments)
 
 
 def ask(warehouse: Path, queries: Queries) -> dict[str, Any]:
-    """Let a warm session answer the first of these queries: median `seconds` and mean `bytes_read` of each kind.
+    """Run the first of these queries in a warm session; return median `seconds` and mean `bytes_read` of each kind.
 
-    The kinds are `point` and `range_N`, N in percent. Also `rows` of the table and a `checksum` of all of them, the
-    same for the same rows in any order.
+    The kinds are `point` and `range_N`, N in percent. The result also has the `rows` of the table and a `checksum`,
+    which is the same for the same rows in any order.
     """
     given = warehouse / "queries.json"
     ranges = {f"range_{percent}": some[:_ASKED].tolist() for percent, some in queries.ranges.items()}
@@ -78,7 +81,7 @@ def ask(warehouse: Path, queries: Queries) -> dict[str, Any]:
 
 
 def create_table(spark: SparkSession, data: Path, table: str, buckets: int, target_bytes: int) -> None:
-    """An empty table with the columns of the batches in `data`, partitioned by a hash of `id`."""
+    """Create an empty table with the columns of the batches in `data`, partitioned by a hash of `id`."""
     fields = spark.read.parquet(str(batch_files(data)[0])).schema
     columns = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in fields)
     partitioning = f"PARTITIONED BY (bucket({buckets}, id))"
@@ -87,18 +90,18 @@ def create_table(spark: SparkSession, data: Path, table: str, buckets: int, targ
 
 def _make(args: argparse.Namespace) -> dict[str, Any]:
     spark = peers.session(peers.emptied(args.warehouse))
-    # rows are dealt out in turn, which needs no order among them
+    # Rows are distributed in turns, which needs no order among them.
     spark.conf.set("spark.sql.execution.sortBeforeRepartition", "false")
     files = batch_files(args.data)
     for table, buckets, some in (
         (peers.WARM_TABLE, 2, files[:_WARM_BATCHES]),
         (peers.TABLE, args.partitions, files),
     ):
-        # a writer that reached the target size would leave a crumb after it
+        # A writer that reached the target size would start a second, tiny file.
         create_table(spark, args.data, table, buckets, 2 * args.target_bytes)
         size_bytes = sum(file.stat().st_size for file in some)
         each = max(2, round(size_bytes / buckets / args.target_bytes))
-        # each task writes one file into every partition
+        # Each task writes one file into every partition.
         rows = spark.read.parquet(*map(str, some)).repartition(each)
         rows.writeTo(table).append()
         wanted = f"'write.target-file-size-bytes' = '{args.target_bytes}'"
@@ -145,7 +148,7 @@ def _ask(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _query(spark: SparkSession, kind: str, first: int, last: int) -> None:
-    """Plan and run: a DataFrame that is collected twice would not read again."""
+    """Plan and run a query: a DataFrame that is collected twice would not read again."""
     times = f"event_time BETWEEN timestamp_micros({first}) AND timestamp_micros({last})"
     where = f"user_id = {first}" if kind == "point" else times
     spark.sql(f"SELECT sum(amount) FROM {peers.TABLE} WHERE {where}").collect()
@@ -161,7 +164,7 @@ def _answered(asked: Sequence[Callable[[], None]], spark: SparkSession) -> dict[
 
 
 def _bytes_read(spark: SparkSession) -> int:
-    """What tasks have read from storage until now, as Spark's own page of executors tells it."""
+    """Return the bytes that tasks have read from storage so far, from the data of Spark's executors page."""
     context = spark.sparkContext._jsc.sc()
     context.listenerBus().waitUntilEmpty()
     executors = context.statusStore().executorList(False)

@@ -1,4 +1,4 @@
-"""The rows that are clustered: the benchmarks' events, streamed to disk, and queries drawn from them (needs numpy)."""
+"""The rows to cluster: the benchmarks' events, streamed to disk, and queries drawn from them (needs numpy)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.late_events import HOURS, batch
 
 SEED = 7
 DRAWN = 200
-"""Queries of each kind of which the mean is taken."""
+"""Queries of each kind, of which the mean is taken."""
 
 Integers = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -29,9 +29,9 @@ class Queries(NamedTuple):
 
 
 def write_batches(folder: Path, batches: int, rows: int) -> list[Path]:
-    """Write so many batches, each of so many rows, all ids different; after `HOURS` batches time begins anew.
+    """Write `batches` batches of `rows` rows each, with unique ids; after `HOURS` batches, time begins again.
 
-    With `HOURS` batches rows are spread over all hours about evenly.
+    With `HOURS` batches, rows are spread over all hours about evenly.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with ProcessPoolExecutor() as pool:
@@ -48,24 +48,24 @@ def _write(folder: Path, rows: int, number: int) -> Path:
 
 
 def distinct_users(paths: Sequence[Path]) -> Integers:
-    """Each value of `user_id` once, sorted."""
+    """Return each value of `user_id` once, sorted."""
     return np.unique(np.concatenate([np.unique(integers(path, "user_id")) for path in paths]))
 
 
 def integers(path: Path | str, column: str) -> Integers:
-    """A column of a file as whole numbers, times in microseconds."""
+    """Return a column of a file as whole numbers, times in microseconds."""
     values = pq.read_table(path, columns=[column], partitioning=None)[column]
     return np.asarray(values.cast(pa.int64()))
 
 
 def drawn_points(values: Integers, count: int = DRAWN) -> Integers:
-    """Some of these values, each as likely as any other, as ranges of one value; the same each time."""
+    """Return some of these values as ranges of one value, each as likely as any other; the same at each call."""
     chosen = np.random.default_rng(SEED).choice(values, min(count, len(values)), replace=False)
     return np.stack([chosen, chosen], axis=1)
 
 
 def drawn_ranges(first: int, last: int, percent: int, count: int = DRAWN) -> Integers:
-    """Ranges of so many percent of the span, which begin anywhere it has room for them; the same each time."""
+    """Return ranges of `percent` of the span, with random starts inside it; the same at each call."""
     width = (last - first) * percent // 100
     starts = np.random.default_rng([SEED, percent]).integers(first, last - width, count, endpoint=True)
     return np.stack([starts, starts + width], axis=1)

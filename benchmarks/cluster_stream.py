@@ -1,10 +1,10 @@
-"""A stream of one batch per second into few partitions: clustering beside it against the same stream alone.
+"""A stream of one batch per second into few partitions: clustering beside it, against the same stream alone.
 
     python -m benchmarks.cluster_stream DATA WAREHOUSE --cluster async --merge inline --strategy sort --cores 2
                                         --partitions 8 --target-bytes 4194304
 
-The child is one stream, in a process of its own, and prints one JSON line. Both streams write into a table that says by
-what it is clustered, so that they differ in nothing but the clustering.
+The child is one stream, in a process of its own, and prints one JSON line. Both streams write into a table with
+clustering columns, so that only the clustering differs.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _BY = ("user_id", "event_time")
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
-    """Run both streams, `--pairs` times, alternating who is first, and print a table, or JSON."""
+    """Run both streams, `--pairs` times, in alternating order, and print a table, or JSON."""
     with tempfile.TemporaryDirectory(prefix="icesize-cluster-stream-") as folder:
         root = Path(folder)
         write_batches(root / "data", args.seconds, args.batch_rows)
@@ -144,7 +144,7 @@ def _stream(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _fed(spark: SparkSession, sink: Sink, args: argparse.Namespace) -> dict[str, Any]:
-    """Take all batches through a streaming query; what each took, and why it ended before its time if it did."""
+    """Feed all batches through a streaming query; return the time of each batch, and the reason of an early end."""
     seconds: list[float] = []
 
     def take(batch: DataFrame, number: int) -> None:
@@ -171,7 +171,7 @@ def _point_files(warehouse: Path, points: Integers) -> float:
 
 
 def _told(reports: Sequence[Report]) -> dict[str, Any]:
-    """What was heard of clusterings, which have reports of their own."""
+    """Return figures of clusterings, which have reports of their own."""
     beside = [report for report in reports if report.batch_id is None]
     runs = [report for report in beside if report.clustering is not None]
     return {
@@ -185,7 +185,7 @@ def _told(reports: Sequence[Report]) -> dict[str, Any]:
 
 
 def _held(spark: SparkSession, table: SizedTable, data: Path) -> dict[str, Any]:
-    """What the table holds now, and whether that is each row of the data once."""
+    """Return figures of the current table, and whether it has each row of the data once."""
     totals = "SELECT count(*) n, count(DISTINCT id) ids, bit_xor(xxhash64(*)) bits"
     found = spark.sql(f"{totals} FROM {peers.TABLE}").collect()[0]
     given = spark.sql(f"{totals} FROM parquet.`{data}`").collect()[0]

@@ -1,12 +1,14 @@
-"""What moving one column costs, by each way that a merge can choose: predicted by the cost model, and measured.
+"""The cost of moving one column, by each method that a merge can choose: predicted by the cost model, and measured.
 
     python -m benchmarks columns [--files 24] [--rows 40000] [--rounds 3] [--kinds text,long] [--json]
 
-Twelve kinds of columns: few values, with a dictionary of its own in each file, and values that are stored one after the
-other. Each is alone in its files, which icesize's writer makes, and merged in one thread: its pages copied, its indices
-renumbered, the column encoded again, and all rows decoded. Of each way it prints milliseconds, the least of all rounds:
-as predicted, of processor time, and of wall time where two threads do it at once, which shows who waits for Python's
-lock (on a quiet machine with two cores). Files of few values whose dictionaries are the same are copied.
+There are twelve kinds of columns: few values, with another dictionary in each file, and plain values without one. Each
+column is alone in its files, which icesize's writer makes, and merged in one thread. The methods copy its pages,
+renumber its indices, encode the column again, or decode all rows. Files of few values are copied if their dictionaries
+are equal.
+
+For each method, the table has milliseconds, the minimum of all rounds: the prediction, processor time, and wall time
+while two threads do the same. The last one shows waits for Python's lock (on a quiet machine with two cores).
 """
 
 from __future__ import annotations
@@ -53,14 +55,14 @@ from tests.support.parquet_files import fact, local, schema_of, settings_of, wri
 
 WAYS = ("copy", "renumber", "encode again", "decode")
 _DISTINCT = 200
-"""Values of a column that has few, in each file."""
+"""Distinct values per file in a column of few values."""
 _NEVER_NS = 10**12
 _THREADS = 2
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of columns: its type, the value for a number, and whether a file has few of them."""
+    """A kind of columns: its type, the value for a number, and `few` if a file has few distinct values."""
 
     type: iceberg.IcebergType
     value: Callable[[int], Any]
@@ -111,7 +113,7 @@ def small_files(folder: Path, kind: Kind, files: int, rows: int, *, alike: bool)
 
 
 def planned(files: Files, way: str) -> ColumnPlan | None:
-    """The plan of one row group that goes this way; None where the column cannot."""
+    """Return the plan of one row group by this method; None if the method does not fit the column."""
     plan = plan_columns(files.parts, _NEVER_NS if way == "copy" else -_NEVER_NS)
     if way == "encode again":
         leaf = replace(plan.leaves[0], dictionary=None, numbers=())
@@ -120,7 +122,7 @@ def planned(files: Files, way: str) -> ColumnPlan | None:
 
 
 def chosen(files: Files) -> str:
-    """The way that a merge takes by itself."""
+    """Return the method that a merge chooses by itself."""
     plan = plan_columns(files.parts, files.settings.limits.renumber_page_ns)
     if plan.reencode:
         return "encode again"
@@ -128,7 +130,7 @@ def chosen(files: Files) -> str:
 
 
 def run(files: Files, way: str, rounds: int) -> tuple[float, float] | None:
-    """Seconds of processor time, and of wall time for two threads; None where the column cannot go this way."""
+    """Return seconds of processor time, and of wall time for two threads; None if the method is impossible."""
     names = count()
     work: Callable[[], None] = lambda: _decode(files, next(names))  # noqa: E731
     if way != "decode":
@@ -140,7 +142,7 @@ def run(files: Files, way: str, rounds: int) -> tuple[float, float] | None:
 
 
 def predicted(files: Files, way: str) -> float:
-    """Seconds that the cost model expects."""
+    """Return the seconds that the cost model predicts."""
     chunks, limits = [part.group.chunks[0] for part in files.parts], files.settings.limits
     moving, again = CHUNK_NS * len(chunks), decoding_ns(chunks)
     ns = {
@@ -180,7 +182,7 @@ def _decode(files: Files, number: int) -> None:
 
 
 def measured(folder: Path, name: str, files: int, rows: int, rounds: int) -> dict[str, Any]:
-    """What each way costs for one kind of columns, in milliseconds, and which one a merge takes."""
+    """Return the cost of each method for one kind of columns, in milliseconds, and the method that a merge chooses."""
     kind = KINDS[name]
     own = small_files(folder / "own", kind, files, rows, alike=False)
     same = small_files(folder / "same", kind, files, rows, alike=True) if kind.few else own
@@ -211,7 +213,7 @@ def _cell(way: dict[str, float] | None) -> str:
 
 
 def kinds_named(names: str) -> Sequence[str]:
-    """Names with commas between them."""
+    """Return the kinds in a list with commas."""
     if unknown := set(names.split(",")) - KINDS.keys():
         raise argparse.ArgumentTypeError(f"{sorted(unknown)[0]!r} is none of {', '.join(KINDS)}")
     return names.split(",")

@@ -1,17 +1,17 @@
-"""Compaction of a table of small files: icesize against Iceberg's `rewrite_data_files`, same table, same run.
+"""Compaction of a table of small files: icesize against Iceberg's `rewrite_data_files`, on the same table.
 
     python -m benchmarks compact [--case large|grown|many|tiny] [--pairs 5] [--json]
     python -m benchmarks compact --case jmh250|jmh1000|jmh2000|lineitem|stream [--ways call,rust] [--keep DIR]
     python -m benchmarks compact --case huge [--gigabytes 10] [--keep DIR]
 
 large: 240 files, 336 MB, 4 partitions. grown: 64 files of 16 MB, 1 GB, 4 partitions. many: 2,000 files of 20 kB in 50
-partitions. tiny: 5 files in one partition. The table is made once and restored for each run; pairs alternate, each
-program in a process of its own, with a session, and workers, that have compacted another table before.
+partitions. tiny: 5 files in one partition. The table is made once and restored for each run. Pairs alternate, each
+program in a process of its own, with a session and workers that have compacted another table before.
 
-The other cases compare with everybody, whole processes too, which have compacted nothing before: see
-`benchmarks.compact_rivals`. jmh: 2,000,000 rows of three columns, 14 MB, in 250, 1,000 or 2,000 files of one partition.
-lineitem: TPC-H's at scale factor 1, 200 files, 170 MB, one partition (needs `pip install tpchgen-cli`). stream: 24
-appends of 50,000 rows, some 4,300 files, 192 partitions, target 4 MB.
+The other cases compare icesize with all rivals. They measure whole processes too, which have compacted nothing before:
+see `benchmarks.compact_rivals`. jmh: 2,000,000 rows of three columns, 14 MB, in 250, 1,000 or 2,000 files of one
+partition. lineitem: TPC-H's at scale factor 1, 200 files, 170 MB, one partition (needs `pip install tpchgen-cli`).
+stream: 24 appends of 50,000 rows, some 4,300 files, 192 partitions, target 4 MB.
 
 huge: 10 GB in files of 2.5 MB, one partition, compacted without Spark and compared with `cp` of the same files: see
 `benchmarks.compact_huge`. It needs 22 GB on the disk.
@@ -47,7 +47,7 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
         return compact_rivals.main(args)
     partitions, files, rows, target = CASES[args.case]
     with tempfile.TemporaryDirectory(prefix="icesize-compact-") as folder:
-        # one path for every run: metadata holds absolute paths
+        # Every run has the same path, because metadata has absolute paths.
         table, master = Path(folder) / "table", Path(folder) / "master"
         made = peers.iceberg_small_files(table, partitions, files, rows, target)
         table.rename(master)

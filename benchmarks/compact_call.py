@@ -2,8 +2,8 @@
 
     python -m benchmarks.compact_call WAY URI TARGET_BYTES
 
-Prints one JSON line, what the call alone took. What a way needs is imported by it alone: importing counts, and the
-environment of `rust`, which starts this file by its path, has nothing of the project.
+Prints one JSON line with the cost of the call alone. Each way imports its own modules, because imports count. The
+environment of `rust` starts this file by its path, and has nothing of the project.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _called(action: Callable[[], object], cpu_seconds: Callable[[], float] = _cp
 
 
 def _icesize(uri: str, target_bytes: int) -> dict[str, float]:
-    """The target is a property of the table."""
+    """Compact with icesize; the target is a property of the table."""
     from pyiceberg.catalog import load_catalog
 
     import icesize
@@ -38,7 +38,7 @@ def _icesize(uri: str, target_bytes: int) -> dict[str, float]:
 
 
 def _overwrite(uri: str, target_bytes: int) -> dict[str, float]:
-    """PyIceberg's own means: all rows in memory, and written again."""
+    """Compact with PyIceberg's own methods: read all rows into memory, and write them again."""
     from pyiceberg.catalog import load_catalog
 
     table = load_catalog("c", uri=uri).load_table(TABLE)
@@ -56,7 +56,10 @@ def _rewrite(uri: str, target_bytes: int) -> dict[str, float]:
 
 
 def _rust(uri: str, target_bytes: int) -> dict[str, float]:
-    """The wheel `iceberg-compaction`, which is not the Iceberg project's, as it chooses but for the target."""
+    """Compact with the wheel `iceberg-compaction`, with its own defaults except the target.
+
+    The wheel is not one of the Iceberg project.
+    """
     from iceberg_compaction import Compaction, CompactionConfig, RestCatalog  # type: ignore[import-not-found]
 
     config = CompactionConfig(target_file_size_bytes=target_bytes)

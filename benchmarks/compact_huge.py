@@ -1,12 +1,13 @@
-"""One large partition of small files, without Spark: icesize against `cp` of the same files, as `benchmarks.compact`
-calls it.
+"""One large partition of small files, without Spark: icesize against `cp` of the same files.
 
-The table has files of 2.5 MB whose pages can all be copied: one column has a dictionary, in another order from file to
-file, the others have none. A few such files are written and then copied under new names, for the time it takes to make
-so many. Each run is a process of its own and ends with what it wrote on the disk; the catalog is a SQLite file. All
-files are read once before each run, so both find them in the page cache if the machine has memory for them: what came
-from the disk nevertheless is told. On a file system where `cp` shares blocks instead of copying them the ratio says
-nothing.
+`benchmarks.compact` calls it. The table has files of 2.5 MB whose pages can all be copied. One column has a dictionary,
+in another order in each file; the others have none. To save time, only a few such files are written; they are copied
+under new names.
+
+Each run is a process of its own and includes the flush of its output to the disk; the catalog is a SQLite file. All
+files are read once before each run, so that both programs find them in the page cache if memory suffices. The result
+has the bytes read from the disk anyway. If the file system's `cp` shares blocks instead of copying them, the ratio
+means nothing.
 """
 
 from __future__ import annotations
@@ -58,14 +59,14 @@ _STATUSES = np.array(["new", "paid", "sent", "done", "void"])
 _ROWS_PER_FILE = 60_000
 _DISTINCT_FILES = 8
 _NEEDED = 1.1
-"""Bytes that the table takes on the disk, and again those that icesize or `cp` makes of it, per byte of its files."""
+"""Bytes on disk per byte of the table's files: once for the table, and again for the output of icesize or `cp`."""
 _FLUSHED = ("sh", "-c", '"$@" >"$0" && sync -f "$0"')
-"""Runs a command with its answer in a file, and brings all that is in this file system to the disk."""
+"""Runs a command with its output in a file, and flushes that file system to the disk."""
 _MOVED = ("bytes_copied", "bytes_decoded", "pages_copied", "decode_reasons")
 
 
 def main(args: argparse.Namespace) -> dict[str, Any]:
-    """Run the pairs and print a table, or JSON. SystemExit where the disk has too little room."""
+    """Run the pairs and print a table, or JSON; raise SystemExit if the disk has too little space."""
     size = round(args.gigabytes * 1e9)
     with tempfile.TemporaryDirectory(prefix="icesize-compact-") as temporary:
         folder = (args.keep.resolve() if args.keep else Path(temporary)) / f"huge-{args.gigabytes:g}"
@@ -81,7 +82,7 @@ def main(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _make(warehouse: Path, scratch: Path, size: int) -> None:
-    """The table `db.t` with `size` bytes of data files."""
+    """Make the table `db.t` with `size` bytes of data files."""
     _check_room(scratch, 2 * size * _NEEDED)
     with peers.catalog(peers.emptied(warehouse)) as catalog:
         catalog.create_namespace("db")
@@ -127,7 +128,7 @@ def _write(path: Path, seed: int) -> None:
         "payload": [random.bytes(24).hex() for _ in range(_ROWS_PER_FILE)],
     }
     rows = pa.table(columns, schema=schema_to_pyarrow(_SCHEMA))
-    # without Arrow's schema, which no other writer of Iceberg leaves
+    # Without Arrow's schema, as other writers of Iceberg leave it out.
     pq.write_table(rows, path, compression="zstd", use_dictionary=["status"], write_page_index=True, store_schema=False)
 
 
@@ -152,7 +153,7 @@ def _entry(path: Path, table: Table) -> DataFile:
 def _compared(bench: Bench, pairs: int) -> dict[str, Any]:
     with bench.registered() as catalog:
         before = contents(catalog.load_table(TABLE))
-    # a virtual machine's host takes unused memory back: the first to write so much would wait for it
+    # The host of a virtual machine reclaims unused memory; the first large write would wait for it.
     _cp(bench)
     runs = [_pair(bench, number) for number in range(pairs)]
     mine, copies = ([pair[way] for pair in runs] for way in _RUNS)
@@ -192,7 +193,10 @@ _RUNS = {"icesize": _icesize, "cp": _cp}
 
 @contextmanager
 def _ready(bench: Bench) -> Iterator[Catalog]:
-    """The table as it was made, all of it read. What the run before has made goes last: its memory is there to use."""
+    """Yield the original table, with all of its files read.
+
+    The output of the previous run is removed last, so that its memory is free for the next one.
+    """
     for path in bench.master.rglob("*.parquet"):
         path.read_bytes()
     with bench.registered() as catalog:
@@ -200,7 +204,7 @@ def _ready(bench: Bench) -> Iterator[Catalog]:
 
 
 def _flushed(bench: Bench, command: Sequence[str]) -> tuple[dict[str, Any], str]:
-    """What the command and writing to the disk cost, and its answer."""
+    """Return the cost of the command, including the flush to the disk, and its output."""
     answer = bench.table / "answer"
     cost, _ = run_measured([*_FLUSHED, str(answer), *command])
     return cost, answer.read_text()

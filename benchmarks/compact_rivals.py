@@ -1,12 +1,12 @@
-"""Compaction of one table by icesize and by everybody else, each run in a process of its own: `benchmarks.compact` and
-`benchmarks.deletes`.
+"""Compaction of one table by icesize and its rivals, each run in a process of its own.
 
-All find the table in one REST catalog, as Iceberg's Spark writer made it, in an order that turns from round to round.
-What the catalog's server works for them is not counted. `process` is all from its start to its end, with what it has
-started; its peak is that of the largest of these. `call` is the compaction alone, in a process that has opened the
-catalog, or a Spark session, and has done nothing before.
+`benchmarks.compact` and `benchmarks.deletes` call it. All programs load the table from one REST catalog, as Iceberg's
+Spark writer made it, in an order that changes from round to round. The work of the catalog's server is not counted.
 
-iceberg-go takes part where ICEBERG_GO names its program, and the Rust engine of the wheel `iceberg-compaction` where
+`process` is a process from its start to its end, with its children; its peak is that of the largest of them. `call` is
+the compaction alone, in a process that has only opened the catalog, or a Spark session.
+
+iceberg-go takes part if ICEBERG_GO names its program. The Rust engine of the wheel `iceberg-compaction` takes part if
 ICEBERG_COMPACTION_PYTHON names the interpreter of an environment with it.
 """
 
@@ -51,7 +51,7 @@ _SECONDS = ("seconds", "cpu_seconds")
 
 @dataclass(frozen=True)
 class Bench:
-    """The table as it was made, in `master`, and where each run finds it, in `table`: metadata holds absolute paths.
+    """The original table in `master`, and its copy for each run in `table`: metadata has absolute paths.
 
     `metadata` is the location of its newest metadata, `uri` the catalog's.
     """
@@ -64,7 +64,7 @@ class Bench:
 
     @contextmanager
     def registered(self) -> Iterator[Catalog]:
-        """The catalog with the table as it was made."""
+        """Yield the catalog with the original table."""
         restore(self.table, self.master)
         with load_catalog("c", uri=self.uri) as catalog:
             catalog.create_namespace_if_not_exists("db")
@@ -75,14 +75,14 @@ class Bench:
                 catalog.drop_table(TABLE)
 
     def contents(self) -> dict[str, Any]:
-        """Of the table as it was made."""
+        """Return the contents of the original table."""
         with self.registered() as catalog:
             return contents(catalog.load_table(TABLE))
 
 
 @dataclass(frozen=True)
 class Way:
-    """How it is called in the table of results, its command, and the variable that it needs."""
+    """A program: its title in the table of results, its command, and the environment variable that it needs."""
 
     title: str
     command: Callable[[Bench], list[str]]
@@ -104,7 +104,7 @@ def _go(bench: Bench) -> list[str]:
 
 
 def _rust(bench: Bench) -> list[str]:
-    # isolated: that environment gets nothing of this one
+    # Isolated: the other environment must not import modules of this one.
     program = [os.environ["ICEBERG_COMPACTION_PYTHON"], "-I", compact_call.__file__]
     return [*program, "rust", bench.uri, str(bench.target_bytes)]
 
@@ -118,7 +118,7 @@ WAYS = {
     "rust": Way("Rust engine", _rust, "ICEBERG_COMPACTION_PYTHON"),
 }
 _BASES = {"process": "icesize", "call": "call"}
-"""The way of icesize that others are compared with."""
+"""icesize's runs, with which the others are compared."""
 
 
 def main(args: argparse.Namespace) -> dict[str, Any]:
@@ -132,7 +132,7 @@ def main(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def ways_named(names: str) -> list[str]:
-    """The type of the option `--ways`."""
+    """Return the programs of the option `--ways`."""
     ways = names.split(",")
     if unknown := [way for way in ways if way not in WAYS]:
         raise argparse.ArgumentTypeError(f"unknown: {', '.join(unknown)}; there are {', '.join(WAYS)}")
@@ -141,8 +141,8 @@ def ways_named(names: str) -> list[str]:
 
 @contextmanager
 def on_server(case: Case, name: str, keep: Path | None) -> Iterator[Bench]:
-    """The table of a case, made in the folder `name` of `keep` unless it is there, and a catalog that has been up."""
-    # as pip does when it installs: otherwise each process of ours may compile what it imports
+    """Yield the table of a case on a warm catalog; make the table in the directory `name` of `keep` if missing."""
+    # pip compiles at installation; without it, each icesize process may compile its imports.
     compileall.compile_dir(_ROOT / "icesize", quiet=1)
     with tempfile.TemporaryDirectory(prefix="icesize-compact-") as folder:
         tables = keep.resolve() if keep else Path(folder) / "tables"
@@ -154,13 +154,13 @@ def on_server(case: Case, name: str, keep: Path | None) -> Iterator[Bench]:
 
 
 def chosen(ways: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """Those of the ways that can run, and why the others cannot."""
+    """Return the programs that can run, and the reason for each other one."""
     missing = {way: name for way in ways if (name := WAYS[way].variable) and not os.environ.get(name)}
     return [way for way in ways if way not in missing], {way: f"{name} is not set" for way, name in missing.items()}
 
 
 def made(case: Case, folder: Path, uri: str) -> Bench:
-    """The table of a case, made in a folder unless it is there."""
+    """Return the table of a case; make it in a directory if it is missing."""
     facts = folder / "made.json"
     if not facts.exists():
         folder.mkdir(parents=True, exist_ok=True)
@@ -169,14 +169,14 @@ def made(case: Case, folder: Path, uri: str) -> Bench:
         with peers.catalog(folder / "table") as catalog:
             metadata = catalog.load_table(TABLE).metadata_location
         (folder / "table").rename(folder / "master")
-        # written last: what was interrupted is made again
+        # This file is written last, so that an interrupted table is made again.
         facts.write_text(json.dumps({"metadata": metadata}))
     metadata = json.loads(facts.read_text())["metadata"]
     return Bench(folder / "table", folder / "master", metadata, uri, case.target_bytes)
 
 
 def _warm_up(bench: Bench) -> None:
-    """The server compiles what it will run, as one that has been up for a while."""
+    """Let the server compile its code, like a server that has run for a while."""
     for number in range(_WARM_UPS):
         with bench.registered() as catalog, catalog.load_table(TABLE).transaction() as transaction:
             transaction.set_properties({"warm-up": str(number)})
@@ -184,14 +184,14 @@ def _warm_up(bench: Bench) -> None:
 
 @dataclass(frozen=True)
 class Contestant:
-    """A way, the table that it finds, and the `rows` and their `checksum` that it has to leave."""
+    """A program, its table, and the `rows` and `checksum` that the table must have afterwards."""
 
     way: Way
     bench: Bench
     expected: Mapping[str, Any]
 
     def run(self) -> dict[str, Any]:
-        """What one run cost, and the table after it."""
+        """Return the cost of one run, and the table after it."""
         with self.bench.registered() as catalog:
             process, answer = run_measured(self.way.command(self.bench))
             call = json.loads(answer) if self.way.has_call else None
@@ -199,7 +199,7 @@ class Contestant:
 
 
 def compared(contestants: Mapping[str, Contestant], rounds: int) -> dict[str, dict[str, Any]]:
-    """Of each way what every round cost, and the table as the last round left it."""
+    """Return the cost of every round of each program, and its table after the last round."""
     runs: dict[str, list[dict[str, Any]]] = {way: [] for way in contestants}
     for number in range(rounds):
         for way in contestants if number % 2 == 0 else reversed(contestants):
@@ -208,7 +208,10 @@ def compared(contestants: Mapping[str, Contestant], rounds: int) -> dict[str, di
 
 
 def run_measured(command: Sequence[str]) -> tuple[dict[str, float], str]:
-    """What a command cost, and the last line that it printed; RuntimeError with the end of its errors if it fails."""
+    """Return the cost of a command, and its last line of output.
+
+    Raises RuntimeError with the end of its errors if it fails.
+    """
     helper = [sys.executable, "-I", "-S", measured.__file__]
     done = subprocess.run([*helper, *command], cwd=_ROOT, capture_output=True, text=True)
     if done.returncode != 0:
@@ -219,12 +222,12 @@ def run_measured(command: Sequence[str]) -> tuple[dict[str, float], str]:
 
 
 def data_paths(table: Table) -> list[str]:
-    """Where the local file system has the data files of a table."""
+    """Return the local paths of a table's data files."""
     return _paths(table)[0]
 
 
 def _paths(table: Table) -> tuple[list[str], list[str]]:
-    """Data files, and delete files; PyIceberg plans no scan where rows are deleted by equality."""
+    """Return data files and delete files, from manifests, because PyIceberg plans no scan of equality deletes."""
     data, deletes = list[str](), list[str]()
     snapshot = table.current_snapshot()
     for manifest in snapshot.manifests(table.io) if snapshot else ():
@@ -236,15 +239,17 @@ def _paths(table: Table) -> tuple[list[str], list[str]]:
 
 
 def local(path: str) -> str:
-    """Where the local file system has a file that manifests name."""
+    """Return the local path of a file that manifests name."""
     return "/" + path.removeprefix("file:").lstrip("/")
 
 
 def contents(table: Table) -> dict[str, Any]:
-    """`files`, `delete_files`, `row_groups`, `bytes` and `rows` of a table, and a `checksum` of all rows, the same in
-    any order: those of its data files, deleted or not."""
+    """Return `files`, `delete_files`, `row_groups`, `bytes` and `rows` of a table, and a `checksum` of all rows.
+
+    Rows are those of its data files, deleted or not. Their order does not change the checksum.
+    """
     paths, deletes = _paths(table)
-    # a path says of a partition what is a column of the file as well
+    # A partition's path has a value that is also a column of the file.
     rows, checksum = summed("SELECT * FROM read_parquet(?, hive_partitioning = false)", paths)
     return {
         "files": len(paths),
@@ -257,8 +262,7 @@ def contents(table: Table) -> dict[str, Any]:
 
 
 def summed(query: str, paths: Sequence[str], **tables: pa.Table) -> tuple[int, str]:
-    """How many rows a query of Parquet files, `?` if there are some, and of tables by their names has, and their
-    checksum."""
+    """Return the number of rows of a query and their checksum; `?` stands for `paths`, names for `tables`."""
     with duckdb.connect() as connection:
         for name, table in tables.items():
             connection.register(name, table)
@@ -279,7 +283,7 @@ def _together(runs: Sequence[Mapping[str, Any]], expected: Mapping[str, Any]) ->
 
 
 def ratios(ways: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, float]]:
-    """Seconds of process and call over those of icesize, the median over rounds."""
+    """Return the seconds of process and call over those of icesize, the median over rounds."""
     return {
         part: {
             way: round(statistics.median(map(truediv, run[part]["seconds"], ways[base][part]["seconds"])), 2)
@@ -292,7 +296,7 @@ def ratios(ways: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, float]]
 
 
 def show(result: dict[str, Any], known: Mapping[str, Way], as_json: bool) -> dict[str, Any]:
-    """Print the result of a benchmark, with `ratios` and whether all `rows_exact`; returns it."""
+    """Print the result of a benchmark and return it, with `ratios` and `rows_exact` of all programs."""
     before, ways = result["table"], result["ways"]
     result |= {"ratios": ratios(ways), "rows_exact": all(way["rows_exact"] for way in ways.values())}
     title = f"{result['benchmark']}, {result['case']}: {before['files']} files, {before['bytes'] / 1e6:.1f} MB, "

@@ -1,10 +1,10 @@
-"""Tables of small files, as Iceberg's Spark writer makes them: the cases of `benchmarks.compact_rivals`.
+"""Tables of small files from Iceberg's Spark writer: the cases of `benchmarks.compact_rivals`.
 
     python -m benchmarks.compact_tables plain WAREHOUSE --files 250
     python -m benchmarks.compact_tables copy WAREHOUSE --files 200 --of lineitem.parquet
 
-Each makes the unpartitioned table `c.db.t` in a process of its own. `plain` is as small as the tables of Iceberg's own
-JMH benchmarks: 2,000,000 rows of three columns.
+Each command makes the unpartitioned table `c.db.t` in a process of its own. `plain` is as small as the tables of
+Iceberg's own JMH benchmarks: 2,000,000 rows of three columns.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _ROWS = 2_000_000
 _KINDS = 8
 _NAME_LENGTH = 9
-"""With it the table has about 14 MB."""
+"""Characters of a name; with 9, the table has about 14 MB."""
 _DEFAULT_TARGET_BYTES = 512 * 2**20
 """Iceberg's default: each of these tables fits into one file."""
 _LINEITEM_FILES = 200
@@ -40,7 +40,10 @@ _BATCHES, _BATCH_ROWS, _SEED = 24, 50_000, 7
 
 @dataclass(frozen=True)
 class Case:
-    """How a table is made, and the target for its files. `make` takes the warehouse, and a folder for other files."""
+    """A function that makes a table, and the target for its files.
+
+    `make` takes the warehouse, and a directory for other files.
+    """
 
     make: Callable[[Path, Path], object]
     target_bytes: int = _DEFAULT_TARGET_BYTES
@@ -51,7 +54,7 @@ def _plain(warehouse: Path, scratch: Path, files: int) -> None:
 
 
 def _lineitem(warehouse: Path, scratch: Path) -> None:
-    """TPC-H's largest table at scale factor 1, 6,001,215 rows."""
+    """Make TPC-H's largest table at scale factor 1, 6,001,215 rows."""
     beside = str(Path(sys.executable).parent)
     program = shutil.which("tpchgen-cli", path=beside) or shutil.which("tpchgen-cli")
     if program is None:
@@ -83,7 +86,7 @@ def _make_plain(spark: SparkSession, args: argparse.Namespace) -> None:
     _create(spark, "id bigint, kind int, name string")
     kind = (f.rand(1) * _KINDS).cast("int").alias("kind")
     name = f.substring(f.sha1(f.col("id").cast("string")), 1, _NAME_LENGTH).alias("name")
-    # each task writes one file
+    # Each task writes one file.
     spark.range(0, _ROWS, 1, args.files).select("id", kind, name).writeTo(peers.TABLE).append()
 
 

@@ -1,9 +1,10 @@
-"""A streaming query on Spark Connect against the same one in a classic session: icesize's sink, same rows, same run.
+"""A streaming query on Spark Connect against the same one in a classic session: icesize's sink, on the same rows.
 
     python -m benchmarks connect [--pairs N] [--batches N] [--rows N] [--json]
 
-Pairs alternate, each session in a JVM of its own with the same settings; the ratio is the median over pairs of the
-median batch on Connect / classic, as Spark's own progress gives the time of a batch, without the first two batches.
+Pairs alternate in the same run, each session in a JVM of its own with the same settings. The ratio is the median over
+pairs of the median batch on Connect / classic. Spark's own progress reports the time of a batch; the first two batches
+are left out.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ SEED = 7
 TARGET_BYTES = 4_000_000
 _WARM_UP = 2
 _DEFAULT = {"spark.sql.shuffle.partitions": "200"}
-"""Spark's own, which tasks must not follow."""
+"""Spark's own default, which the number of icesize's tasks must not follow."""
 
 
 def main(argv: list[str] | None = None) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """One streaming query through icesize's sink, `python -m benchmarks.connect_child classic|URL DATA WAREHOUSE`.
 
-Prints one JSON line: `seconds` of each batch, as Spark's progress has them, `files` and `rows` at the end.
+Prints one JSON line: `seconds` of each batch from Spark's progress, and `files` and `rows` at the end.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from benchmarks.generate import batch_files
 
 
 def main(args: argparse.Namespace) -> dict[str, Any]:
-    """Makes the table and takes the batches in, one file each."""
+    """Create the table and write the batches, one file each."""
     spark = peers.session(args.warehouse) if args.session == "classic" else _remote(args.session)
     peers.create_stream_table(spark, args.data, "hash", args.target_bytes, "hour")
     table = icesize.open(spark, peers.TABLE)

@@ -1,15 +1,15 @@
-"""Compaction of a table with deletes pending, in which every deleted row is left out, by icesize and by everybody else.
+"""Compaction of a table with deletes pending, which leaves out every deleted row, by icesize and its rivals.
 
     python -m benchmarks deletes [--case random|clustered|thirty|equality] [--pairs 3] [--ways call,go] [--keep DIR]
 
-The table is TPC-H's lineitem, 200 files, as `benchmarks.compact` has it, and what is measured is that of
-`benchmarks.compact_rivals`; iceberg-go takes part where ICEBERG_GO names its program. Besides, icesize merges the same
+The table is TPC-H's lineitem, 200 files, as in `benchmarks.compact`; the figures are those of
+`benchmarks.compact_rivals`. iceberg-go takes part if ICEBERG_GO names its program. In addition, icesize merges the same
 files without the deletes.
 
-random: 2 % of the rows of each file are deleted by position, anywhere in it, by one delete file for each data file, as
-Spark leaves them. clustered: 2 % of the rows of each file, all in one run that begins anywhere. thirty: 30 %, anywhere.
-equality: 1,000 equality delete files of 20 keys each, order and line number of rows anywhere in the table; PyIceberg's
-scan refuses them.
+random: one position delete file for each data file deletes 2 % of its rows, anywhere in it. Spark leaves such files.
+clustered: 2 % of the rows of each file, all in one run that begins anywhere. thirty: 30 %, anywhere. equality: 1,000
+equality delete files of 20 keys each, order and line number of rows anywhere in the table; PyIceberg's scan refuses
+them.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from tests.support.delete_files import delete_equal, delete_positions
 BASE = "lineitem"
 KEY = ["l_orderkey", "l_linenumber"]
 _PLACE = ("filename", "file_row_number")
-"""What DuckDB calls the place of a row."""
+"""DuckDB's names for the position of a row."""
 _LIVE = f"""
     SELECT * EXCLUDE ({", ".join(_PLACE)})
     FROM read_parquet(?, hive_partitioning = false, filename = true, file_row_number = true)
@@ -65,7 +65,7 @@ _DELETE_FILES, _KEYS_PER_FILE = 1000, 20
 
 Positions = NDArray[np.int64]
 Draw = Callable[[np.random.Generator, int, int], Positions]
-"""So many of the rows of a file that has so many."""
+"""Draws a number of positions from the rows of a file."""
 
 
 def _anywhere(random: np.random.Generator, rows: int, deleted: int) -> Positions:
@@ -77,7 +77,7 @@ def _one_run(random: np.random.Generator, rows: int, deleted: int) -> Positions:
 
 
 def _by_position(table: Table, share: float, draw: Draw) -> pa.Table:
-    """Deletes a share of the rows of each file; returns their places."""
+    """Delete a share of the rows of each file; return their positions."""
     random, deleted, places = np.random.default_rng(_SEED), dict[str, list[int]](), list[pa.Table]()
     for file in (task.file for task in table.scan().plan_files()):
         drawn = draw(random, file.record_count, round(file.record_count * share))
@@ -88,7 +88,7 @@ def _by_position(table: Table, share: float, draw: Draw) -> pa.Table:
 
 
 def _by_equality(table: Table, files: int) -> pa.Table:
-    """Deletes the rows with some of the keys; returns the keys."""
+    """Delete the rows with some of the keys; return the keys."""
     keys = pa.concat_tables(pq.read_table(path, columns=KEY) for path in data_paths(table))
     drawn = _anywhere(np.random.default_rng(_SEED), keys.num_rows, files * _KEYS_PER_FILE)
     deleted = keys.take(drawn)
@@ -102,7 +102,7 @@ CASES: dict[str, Callable[[Table], pa.Table]] = {
     "thirty": partial(_by_position, share=_MANY, draw=_anywhere),
     "equality": partial(_by_equality, files=_DELETE_FILES),
 }
-"""Each deletes rows of a table, and returns what these rows, and no others, have in some columns of DuckDB."""
+"""Each deletes rows of a table, and returns the values of some DuckDB columns that only these rows have."""
 
 
 def main(argv: list[str] | None = None) -> dict[str, Any]:
@@ -123,7 +123,7 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
 
 
 def with_deletes(base: Bench, case: str) -> tuple[Bench, dict[str, Any]]:
-    """The table with the deletes of a case, made beside it unless it is there; its contents but for deleted rows."""
+    """Return the table with the deletes of a case, and its contents without deleted rows; make it if it is missing."""
     master, facts = base.master.with_name(f"master-{case}"), base.master.with_name(f"{case}.json")
     if not facts.exists():
         shutil.rmtree(master, ignore_errors=True)
@@ -135,7 +135,7 @@ def with_deletes(base: Bench, case: str) -> tuple[Bench, dict[str, Any]]:
             rows, checksum = summed(live, data_paths(table), deleted=deleted)
             before = contents(table) | {"rows": rows, "checksum": checksum}
         base.table.rename(master)
-        # written last: what was interrupted is made again
+        # This file is written last, so that an interrupted table is made again.
         facts.write_text(json.dumps({"metadata": table.metadata_location, "before": before}))
     told = json.loads(facts.read_text())
     return replace(base, master=master, metadata=told["metadata"]), told["before"]

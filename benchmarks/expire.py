@@ -1,12 +1,12 @@
-"""Expiry of 1,000 of 1,100 snapshots: icesize against Iceberg's `expire_snapshots`, copies of one table, same run.
+"""Expiry of 1,000 of 1,100 snapshots: icesize against Iceberg's `expire_snapshots`, on copies of one table.
 
     python -m benchmarks expire [--pairs 3] [--files 20000] [--snapshots 1100] [--retain 100] [--json]
     python -m benchmarks expire --only-ours [--files 100000] [--profile]
     python -m benchmarks expire --commits [--snapshots 5000]
 
-The table is made once and put back for each run; pairs alternate, each program in a process of its own. Iceberg's runs
-with and without `max_concurrent_deletes`, and its better time counts. `--commits` measures how long a commit takes
-before and after an expiry instead.
+The table is made once and restored for each run. Pairs alternate in the same run, each program in a process of its own.
+Iceberg runs with and without `max_concurrent_deletes`, and its better time counts. `--commits` measures the time of a
+commit before and after an expiry instead.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ KINDS = ("data files", "manifests", "manifest lists", METADATA)
 
 
 def main(argv: list[str] | None = None) -> dict[str, Any]:
-    """Run what was asked for and print a table, or JSON."""
+    """Run the selected benchmark and print a table, or JSON."""
     args = _parser().parse_args(argv)
     with tempfile.TemporaryDirectory(prefix="icesize-expire-") as folder:
         return _commits(Path(folder), args) if args.commits else _expire(Path(folder), args)
@@ -61,7 +61,7 @@ def _expire(root: Path, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _compared(runs: list[dict[str, dict[str, Any]]]) -> dict[str, Any]:
-    """The ratio to the better of Iceberg's runs, and whether all programs have deleted the same files."""
+    """Return the ratio to the better of Iceberg's runs, and whether all programs have deleted the same files."""
     digests = {run.pop("digest") for pair in runs for run in pair.values()}
     ratios = [
         min(pair[name]["seconds"] for name in pair if name != "icesize") / pair["icesize"]["seconds"]
@@ -103,17 +103,17 @@ def _commits(root: Path, args: argparse.Namespace) -> dict[str, Any]:
 
 
 class _Place:
-    """A warehouse that is put back before each run: one path for all of them, as metadata holds absolute paths."""
+    """A warehouse that is restored before each run, always at one path, because metadata has absolute paths."""
 
     def __init__(self, root: Path) -> None:
         self.warehouse, self._master = root / "warehouse", root / "master"
 
     def keep(self) -> None:
-        """From now on this is what is put back."""
+        """Make the current warehouse the one that is restored."""
         self.warehouse.rename(self._master)
 
     def deleted_by(self, run: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """What a run on a fresh copy says, with the files that it deleted: numbers by kind, and a digest of names."""
+        """Return the result of a run on a fresh copy, with its deleted files by kind and a digest of their names."""
         shutil.rmtree(self.warehouse, ignore_errors=True)
         shutil.copytree(self._master, self.warehouse)
         answer = run()

@@ -4,7 +4,7 @@
     python -m benchmarks.expire_child iceberg WAREHOUSE --retain 100 --concurrent 4
     python -m benchmarks.expire_child commits WAREHOUSE --retain 100
 
-Each prints one JSON line and works on the table `c.db.t` of `benchmarks.snapshots`.
+Each command prints one JSON line and works on the table `c.db.t` of `benchmarks.snapshots`.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ _PROFILE_LINES = 25
 
 
 def expire_by_icesize(warehouse: Path, retain: int, profile: bool = False) -> dict[str, Any]:
-    """Expire all but the newest `retain` snapshots with icesize; `profile` adds where the time goes, as text."""
+    """Expire all but the newest `retain` snapshots with icesize; `profile` adds a profile of its time, as text."""
     options = ["--retain", str(retain), *(["--profile"] if profile else [])]
     return run_child("benchmarks.expire_child", "ours", str(warehouse), *options)
 
 
 def iceberg(warehouse: Path, retain: int, concurrent: int | None) -> dict[str, Any]:
-    """The same with Iceberg's procedure, in a session that has expired another table before the clock starts."""
+    """Expire with Iceberg's procedure, in a session that has expired another table before the clock starts."""
     options = ["--retain", str(retain), *(["--concurrent", str(concurrent)] if concurrent else [])]
     return run_child("benchmarks.expire_child", "iceberg", str(warehouse), *options)
 
 
 def commits(warehouse: Path, retain: int) -> dict[str, Any]:
-    """Median time to commit one file, before and after all but the newest `retain` snapshots expired."""
+    """Return the median time to commit one file, before and after all but the newest `retain` snapshots expired."""
     return run_child("benchmarks.expire_child", "commits", str(warehouse), "--retain", str(retain))
 
 
@@ -85,7 +85,7 @@ def _told(profiler: cProfile.Profile) -> str:
 
 def _iceberg(args: argparse.Namespace) -> dict[str, Any]:
     spark = peers.session(args.warehouse)
-    # the JVM compiles what it will run, as in a maintenance session that has been up for a while
+    # The JVM compiles the code first, as in a maintenance session that has run for a while.
     spark.sql("CREATE TABLE c.db.warm (id bigint) USING iceberg")
     for number in range(4):
         spark.sql(f"INSERT INTO c.db.warm VALUES ({number})")
@@ -132,7 +132,7 @@ def _count(table: SizedTable) -> int:
 
 
 def _commit_seconds(table: SizedTable) -> float:
-    """From a batch whose file is written to its rows being visible: what a batch calls `commit`."""
+    """Return the median seconds that a batch reports as `commit`: from its written file to its visible rows."""
     handle, environment = table._handle, Environment()
     seconds = []
     for _ in range(_COMMITS + 1):

@@ -1,4 +1,4 @@
-"""Hands batch files to a function one by one, as DataFrames or as the micro-batches of a real streaming query."""
+"""Passes batch files to a function one by one, as DataFrames or as the micro-batches of a real streaming query."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def feed(
 ) -> list[float]:
     """Call `handle(df, number)` for each file and return the seconds of each call.
 
-    With a `checkpoint` folder it is a file source with one file per trigger and `foreachBatch`; without, `read`. Calls
-    begin `every_seconds` apart at least.
+    With a directory `checkpoint`, a file source passes one file per trigger to `foreachBatch`; without one, `read`
+    does. Calls begin at least `every_seconds` apart.
     """
     seconds: list[float] = []
 

@@ -1,6 +1,6 @@
-"""What a program costs besides time: CPU seconds, memory of Python workers, and files that it makes and reads.
+"""Costs of a program besides time: CPU seconds, memory of Python workers, and files that it makes and reads.
 
-The program itself asks `Processes` (of `tests.support.processes`) and counts `objects`; who started it counts reads of
+The program itself reads `Processes` (of `tests.support.processes`) and counts `objects`. Its parent counts reads of
 metadata (`MetadataReads`), between two marks that the program sets.
 """
 
@@ -22,28 +22,28 @@ _MARK_TIMEOUT_SECONDS = 60.0
 
 
 def objects(warehouse: Path) -> int:
-    """Files of a warehouse's tables, data and metadata, without the checksums that a local file system gets."""
+    """Return the number of data and metadata files of a warehouse's tables, without local checksum files."""
     return sum(path.is_file() and not path.name.startswith(".") for path in (warehouse / "wh").rglob("*.*"))
 
 
 def metadata_folder(warehouse: Path) -> Path:
-    """Where the metadata of the table `c.db.t` lies."""
+    """Return the metadata directory of the table `c.db.t`."""
     return warehouse / "wh" / "db" / "t" / "metadata"
 
 
 @contextlib.contextmanager
 def counted(warehouse: Path) -> Iterator[None]:
-    """Marks the part of a program whose reads count."""
+    """Mark the part of a program whose reads count."""
     (metadata_folder(warehouse) / _BEGAN).touch()
     yield
     (metadata_folder(warehouse) / _ENDED).touch()
 
 
 class MetadataReads:
-    """Counts files in a table's metadata folder that are opened and closed without writing, and deleted ones.
+    """Counts files in a table's metadata directory that are opened and closed without writing, and deleted ones.
 
-    The folder must exist, and stay, before the program starts. Two readers that close the same file at once count as
-    one: the kernel and the observer both drop an event that equals the one before.
+    The directory must exist before the program starts, and stay. If two readers close the same file at the same time,
+    they count as one: the kernel and the observer both drop an event that equals the previous one.
     """
 
     def __init__(self, warehouse: Path) -> None:
@@ -59,14 +59,14 @@ class MetadataReads:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        # events come late, but in order: when the second mark is here, so is all before it
+        # Events arrive late but in order: after the second mark, all earlier ones have arrived.
         if kind is None and not self._events.ended.wait(_MARK_TIMEOUT_SECONDS):
             raise RuntimeError(f"Cannot count reads in {self._folder}: the program has not marked its end there")
         self._observer.stop()
         self._observer.join()
 
     def figures(self) -> dict[str, int]:
-        """`metadata_reads` and `metadata_deleted` between the marks."""
+        """Return `metadata_reads` and `metadata_deleted` between the marks."""
         counts = self._events.counts
         return {"metadata_reads": counts[FileClosedNoWriteEvent], "metadata_deleted": counts[FileDeletedEvent]}
 

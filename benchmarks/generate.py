@@ -1,6 +1,6 @@
 """The workload of the stream benchmark as files: the micro-batches of `tests.support.late_events`.
 
-As numpy may change its random streams between versions, the manifest holds a digest of each batch.
+The manifest has a digest of each batch, because numpy may change its random streams between versions.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.support.late_events import batch, newest_hour
 
 
 def table_digest(table: pa.Table) -> str:
-    """SHA-256 of a batch's values, whatever Parquet encoding held them."""
+    """Return the SHA-256 of a batch's values, independent of their Parquet encoding."""
     digest = hashlib.sha256()
     for name in ("id", "event_time", "user_id", "amount"):
         column = table[name].combine_chunks()
@@ -31,7 +31,7 @@ def table_digest(table: pa.Table) -> str:
 def generate(out: Path, batches: int = 24, rows: int = 50_000, seed: int = 7) -> dict[str, Any]:
     """Write `batch_000.parquet` ... and `manifest.json` into `out` and return the manifest.
 
-    A folder that holds this workload already is left as it is; one that holds another raises `ValueError`.
+    A directory that has this workload already stays unchanged; one with another workload raises `ValueError`.
     """
     wanted = {"batches": batches, "rows": rows, "seed": seed}
     manifest_path = out / "manifest.json"
@@ -43,13 +43,13 @@ def generate(out: Path, batches: int = 24, rows: int = 50_000, seed: int = 7) ->
     out.mkdir(parents=True, exist_ok=True)
     files = [_write(out, i, batch(i, rows, batches, seed), batches) for i in range(batches)]
     manifest = wanted | {"total_rows": batches * rows, "numpy": np.__version__, "files": files}
-    # Written last: a run that was interrupted is generated again.
+    # The manifest is written last, so that an interrupted workload is generated again.
     manifest_path.write_text(json.dumps(manifest, indent=1))
     return manifest
 
 
 def batch_files(data: Path, batches: int | None = None) -> list[Path]:
-    """Parquet files of the first `batches` batches in `data` (all of them when None), in order."""
+    """Return the Parquet files of the first `batches` batches in `data` (all of them if None), in order."""
     return sorted(data.glob("batch_*.parquet"))[:batches]
 
 

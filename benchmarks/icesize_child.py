@@ -4,7 +4,7 @@
     python -m benchmarks.icesize_child compact WAREHOUSE --target-bytes 134217728
     python -m benchmarks.icesize_child cluster WAREHOUSE --by user_id --strategy zorder --target-bytes 4000000
 
-Each prints one JSON line.
+Each command prints one JSON line.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ if TYPE_CHECKING:
     from icesize.spark.stream.sink import Sink
 
 _MOST_FURTHER = 10
-"""Batches after the load that wait for k at most."""
+"""Most further batches after the load, until no partition has more than `max-small-files` small files."""
 _NOTHING_COPIED = Environment(limits=WorkLimits(driver_copy_bytes=0))
-"""By the driver: what it would copy is for Spark's workers."""
+"""Limits with which the driver copies nothing, so that Spark's workers do it."""
 
 _COPY_WAYS = 2
-"""Whole row groups, and single pages."""
+"""Methods of copying: whole row groups, and single pages."""
 
 
 def stream(
@@ -59,10 +59,13 @@ def stream(
     every_seconds: float = 0.0,
     under: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Take the first `batches` batches of `data` through a sink; what `peers.iceberg_stream` returns, and P1 and W.
+    """Write the first `batches` batches of `data` through a sink.
 
-    `sink` are the sink's options. With `merge` "async" also how many batches of one row, at the pace of the others,
-    came after these until k was reached, and how long draining took then. `under` is a command that runs the process.
+    Returns the values of `peers.iceberg_stream`, small files and write amplification. `sink` are the sink's options.
+    `under` is a command that runs the process.
+
+    With `merge` "async", more batches of one row follow at the same pace, until no partition has too many small files.
+    The result then has their number, and the seconds of the drain.
     """
     options = ["--target-bytes", str(target_bytes), "--batches", str(batches), "--partition", partition]
     options += ["--policy", json.dumps(policy), "--sink", json.dumps(sink), "--every", str(every_seconds)]
@@ -71,19 +74,19 @@ def stream(
 
 
 def compact(warehouse: Path, target_bytes: int) -> dict[str, Any]:
-    """Compact the table in `warehouse` with a warm session and warm workers; `c.db.warm` has been compacted before.
+    """Compact the table in `warehouse` with a warm session and warm workers, after a compaction of `c.db.warm`.
 
-    Returns `seconds`, `phases`, `bytes` by how they were moved and the same of the `warm_up`, `before` and `after`,
-    groups in a `second_plan` and the `rows`.
+    Returns `seconds`, `phases`, `bytes` by method and the same of the `warm_up`, `before` and `after`, groups in a
+    `second_plan` and the `rows`.
     """
     return run_child("benchmarks.icesize_child", "compact", str(warehouse), "--target-bytes", str(target_bytes))
 
 
 def cluster(warehouse: Path, by: str, strategy: str, target_bytes: int) -> dict[str, Any]:
-    """Cluster the table in `warehouse` in a warm session, which has clustered `c.db.warm` before, then once more.
+    """Cluster the table in `warehouse` in a warm session, after a clustering of `c.db.warm`, then once more.
 
-    Returns `seconds`, `phases`, `files` after it, what the report says of `clustering`, `second_plan_groups` and the
-    files that the second run has rewritten (`rewritten_again`).
+    Returns `seconds`, `phases`, `files` after it, the report's `clustering`, `second_plan_groups` and the files that
+    the second run has rewritten (`rewritten_again`).
     """
     options = ("--by", by, "--strategy", strategy, "--target-bytes", str(target_bytes))
     return run_child("benchmarks.icesize_child", "cluster", str(warehouse), *options)
@@ -94,13 +97,13 @@ def _stream(args: argparse.Namespace) -> dict[str, Any]:
     peers.create_stream_table(spark, args.data, "hash", args.target_bytes, args.partition)
     table = icesize.open(spark, peers.TABLE, policy=json.loads(args.policy) or None)
     reports: list[Report] = []
-    # the listener also hears of merges beside the batches
+    # The listener also receives reports of merges beside the batches.
     sink = table.sink("benchmark", query_id="benchmark", listener=reports.append, **json.loads(args.sink))
     most: list[int] = []
 
     def take(batch: DataFrame, number: int) -> None:
         sink.run(batch, number)
-        # looking costs some milliseconds, and they count
+        # The inspection costs some milliseconds, which count.
         most.append(table.inspect().small_files_max)
 
     files = batch_files(args.data, args.batches)
@@ -110,7 +113,7 @@ def _stream(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _until_k(batch: DataFrame, table: SizedTable, sink: Sink, seconds: list[float]) -> dict[str, Any]:
-    """The load has ended: what it takes until no partition has more than k small files."""
+    """After the load, write batches until no partition has more than `max-small-files` small files, then drain."""
     k, pace, further = table.policy.max_small_files, statistics.median(seconds), 0
     while table.inspect().small_files_max > k and further < _MOST_FURTHER:
         began = time.perf_counter()
@@ -156,7 +159,7 @@ def _stream_result(table: SizedTable, reports: list[Report], seconds: list[float
 
 
 def layout(table: SizedTable) -> Any:
-    """The table as it is now, and its files as the planner sees them."""
+    """Return the current table, and its files as the planner reads them."""
     current = table._handle.load()
     return current, table._handle.reader(current.policy).read(current.table.metadata, current.table.io)
 
@@ -166,7 +169,7 @@ def _partition_files(table: SizedTable) -> dict[PartitionKey, int]:
 
 
 def _cold_above_minimum(table: SizedTable) -> int:
-    """Cold partitions that could still become fewer files."""
+    """Return the number of cold partitions that could still have fewer files."""
     current, files = layout(table)
     due = {group.partition for group in table.plan().groups}
     cold = {
@@ -199,7 +202,7 @@ def _compact(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _warm_up(table: SizedTable) -> Report:
-    """Every way to merge once, in every worker: the table has groups for Spark tasks and for the driver."""
+    """Run every merge method once in every worker: the table has groups for Spark tasks and for the driver."""
     groups, settings = table.plan().groups, table._handle.load().settings()
     in_spark = len(work_for_spark(dict(enumerate(groups)), settings, _NOTHING_COPIED.limits))
     if in_spark < 2 * _COPY_WAYS or in_spark == len(groups):
@@ -208,7 +211,7 @@ def _warm_up(table: SizedTable) -> Report:
 
 
 def moved(reports: Sequence[Report]) -> dict[str, int]:
-    """Bytes that were ingested, and that merges decoded, copied and wrote, and the number of pages copied."""
+    """Return the bytes ingested, and the bytes and pages that merges decoded, copied and wrote."""
     sizes: Counter[str] = Counter()
     for report in reports:
         sizes.update({k: v or 0 for k, v in report.to_dict().items() if k.startswith(("bytes_", "pages_"))})
@@ -216,7 +219,7 @@ def moved(reports: Sequence[Report]) -> dict[str, int]:
 
 
 def _reasons(reports: Sequence[Report]) -> dict[str, int]:
-    """Files that were decoded, by the reason why they were not copied."""
+    """Return the number of decoded files, by reason."""
     reasons: Counter[str] = Counter()
     for report in reports:
         reasons.update(report.decode_reasons)
@@ -244,7 +247,7 @@ def _cluster(args: argparse.Namespace) -> dict[str, Any]:
 
 
 AGAIN = 5
-"""Plans of which the median is told: Python's collector looks through 100,000 files in one or another of them."""
+"""Plans of which the median counts: Python's collector scans 100,000 files in one or another of them."""
 
 
 def _seconds(call: Callable[[], object]) -> float:

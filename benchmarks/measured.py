@@ -1,12 +1,11 @@
-"""What a command costs as a whole process, with all that it starts: wall and CPU seconds, memory, and
-bytes read from the disk.
+"""Cost of a command as a whole process with its children: wall and CPU seconds, memory, bytes read from the disk.
 
     python -I -S benchmarks/measured.py COMMAND...
 
-runs it and prints one JSON line after those of the command, unless that fails. This program stands between a benchmark
-and what it runs because on Linux the peak of a process begins with that of the one that started it, so that one has to
-be small. It also adopts what the command leaves running, such as Spark's JVM, and waits for its end, so that its CPU
-seconds count.
+runs it and prints one JSON line after the lines of the command, unless that fails. On Linux, the peak memory of a
+process begins with that of its parent, so this small program starts the command instead of the benchmark. It also
+adopts processes that the command leaves running, such as Spark's JVM, and waits for them, so that their CPU seconds
+count.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ import time
 
 _PR_SET_CHILD_SUBREAPER = 36
 _BLOCK_BYTES = 512
-"""Of which Linux counts the input."""
+"""Bytes of the blocks in which Linux counts input."""
 
 
 def main(command: list[str]) -> int:
-    """Run the command; its exit code."""
+    """Run the command; return its exit code."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     began = time.perf_counter()
     program = os.posix_spawnp(command[0], command, os.environ)

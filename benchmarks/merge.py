@@ -1,11 +1,11 @@
-"""Merging the same small files in many ways, on one core, warm: bytes per second and memory; then reading the result.
+"""Merging the same small files with many methods, on one core, warm: bytes per second, memory, and reads of the result.
 
     python -m benchmarks merge [--files 60] [--rows 40000] [--rounds 3] [--scans 8] [--json]
 
-Iceberg's Spark writer makes the files, about 1.4 MB each. Every way runs in a process of its own, pinned to one core:
+Iceberg's Spark writer makes the files, about 1.4 MB each. Every method runs in a process of its own, bound to one core:
 once for warming up, then `--rounds` times. Memory is measured in processes that merge once, with a quarter of the
-files, all, and all four times over. Then icesize compacts the table, and readers aggregate all columns of it and of the
-one that `rewrite_data_files` made, alternately.
+files, all of them, and four times all. Then icesize compacts the table. Readers aggregate all columns of it and of the
+table that `rewrite_data_files` made, in turns.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
         paths = made.pop("paths")
         ways = {way: _run(root, way, paths, args.rounds) for way in args.ways}
         peaks = {way: _peaks(root, way, paths) for way in args.ways if way in _COPYING}
-        # these two leave the tables merged
+        # These two leave the tables merged.
         ways["rewrite"] = merge_spark.rewrite(root / "table", args.rounds)
         read = merge_spark.scan(root / "table", args.scans)
     for way in ways.values():
@@ -80,7 +80,7 @@ def _run(root: Path, way: str, paths: list[str], rounds: int) -> dict[str, Any]:
 
 
 def _peaks(root: Path, way: str, paths: list[str]) -> dict[int, int]:
-    """Peak bytes by the number of files, in processes that merge once."""
+    """Return peak bytes by the number of files, in processes that merge once."""
     lists = (paths[: max(1, len(paths) // 4)], paths, paths * 4)
     return {len(some): _run(root, way, some, rounds=0)["peak_bytes"] for some in lists}
 

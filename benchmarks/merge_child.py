@@ -1,8 +1,8 @@
-"""One way to merge files, again and again in one process on one core: a row of `benchmarks.merge`.
+"""One method to merge files, repeated in one process on one core: a row of `benchmarks.merge`.
 
     python -m benchmarks.merge_child WAY JOB.json
 
-Prints one JSON line. What a way needs is imported by it alone: the peak of memory is measured, and modules count.
+Prints one JSON line. Each method imports its own modules, because modules count in the peak of memory.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from typing import IO, Any, NamedTuple
 from tests.support.processes import peak_bytes
 
 TARGET_BYTES = 512 * 2**20
-"""Of merged files: larger than what is merged, so that all ways write one file."""
+"""Target of merged files, larger than all inputs, so that every method writes one file."""
 
 
 class Job(NamedTuple):
-    """Merge `files`, which are those of the table `c.db.t` in `warehouse`, into `out`, once and then `rounds` times."""
+    """Merge `files`, those of the table `c.db.t` in `warehouse`, into `out`, once and then `rounds` times."""
 
     warehouse: str
     files: list[str]
@@ -31,11 +31,11 @@ class Job(NamedTuple):
 
 
 Once = Callable[[], list[str]]
-"""Merges once; the paths of what it wrote."""
+"""Merges once; returns the paths of the written files."""
 
 
 def pin() -> None:
-    """Keep this process, and all that it starts, to one core."""
+    """Bind this process, and all of its children, to one core."""
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
 
 
@@ -94,7 +94,7 @@ def _decode(job: Job) -> Once:
 
 
 def _ours(job: Job, policy: dict[str, object]) -> Once:
-    """The whole way of a merge inside a Spark task, from manifest entries to metrics of the new files."""
+    """Return the whole merge of a Spark task, from manifest entries to metrics of the new files."""
     import icesize
     from benchmarks import icesize_child, peers
     from icesize.parquet.files.names import FileNames
@@ -154,7 +154,7 @@ WAYS: dict[str, Callable[[Job], Once]] = {
 
 
 def _run(way: str, job: Job) -> dict[str, Any]:
-    """`seconds` of each round but the first, which is for warming up, `peak_bytes`, and what the last one wrote."""
+    """Return `seconds` of each round except the first (the warm-up), `peak_bytes`, and facts of the last output."""
     pin()
     once = WAYS[way](job)
     seconds: list[float] = []
@@ -164,7 +164,7 @@ def _run(way: str, job: Job) -> dict[str, Any]:
         began = time.perf_counter()
         outputs = once()
         seconds.append(time.perf_counter() - began)
-    # before pyarrow is imported to look at the files
+    # The peak is read before `written` imports pyarrow.
     result: dict[str, Any] = {"seconds": seconds[1:], "peak_bytes": peak_bytes()}
     result |= written(outputs)
     _remove(outputs)
@@ -172,7 +172,7 @@ def _run(way: str, job: Job) -> dict[str, Any]:
 
 
 def written(outputs: list[str]) -> dict[str, int]:
-    """`files`, `rows`, `row_groups` and `bytes` of Parquet files."""
+    """Return `files`, `rows`, `row_groups` and `bytes` of Parquet files."""
     import pyarrow.parquet as pq
 
     footers = [pq.read_metadata(output) for output in outputs]

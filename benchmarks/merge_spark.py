@@ -4,7 +4,7 @@
     python -m benchmarks.merge_spark rewrite WAREHOUSE --rounds 3
     python -m benchmarks.merge_spark scan WAREHOUSE --rounds 8
 
-Each prints one JSON line.
+Each command prints one JSON line.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ _WARM_UP_SCANS = 4
 _SUMS = (
     "count(*), sum(id), sum(p), sum(user_id), {microseconds}(max(event_time)), max(amount), max(status), max(payload)"
 )
-"""All columns; one sum at least, as counts and bounds alone may come from footers."""
+"""Aggregates of all columns, at least one of them a sum, because counts and bounds alone may come from footers."""
 
 
 def make(warehouse: Path, files: int, rows: int) -> dict[str, Any]:
-    """Write the small files of both tables; `paths` of those of `c.db.t`, and their `live_bytes` and `rows`."""
+    """Write the small files of both tables; return `paths` of those of `c.db.t`, their `live_bytes` and `rows`."""
     return run_child("benchmarks.merge_spark", "make", str(warehouse), "--files", str(files), "--rows", str(rows))
 
 
 def rewrite(warehouse: Path, rounds: int) -> dict[str, Any]:
-    """Run `rewrite_data_files` on the peer's table once for warming up and `rounds` times; it stays rewritten.
+    """Run `rewrite_data_files` on the peer's table, once for warming up and then `rounds` times; it stays rewritten.
 
-    Returns what the ways of `benchmarks.merge_child` return; the peak is the JVM's.
+    Returns the same as the methods of `benchmarks.merge_child`; the peak is the JVM's.
     """
     return run_child("benchmarks.merge_spark", "rewrite", str(warehouse), "--rounds", str(rounds))
 
@@ -54,7 +54,7 @@ def rewrite(warehouse: Path, rounds: int) -> dict[str, Any]:
 def scan(warehouse: Path, rounds: int) -> dict[str, Any]:
     """Compact `c.db.t` with icesize and read both tables alternately, `rounds` times with each reader.
 
-    Returns by reader: median seconds of both, their `ratio`, and whether both gave the same answer.
+    Returns by reader: median seconds of both tables, their `ratio`, and whether both results were the same.
     """
     return run_child("benchmarks.merge_spark", "scan", str(warehouse), "--rounds", str(rounds))
 
@@ -97,7 +97,7 @@ Read = Callable[[str], list[Any]]
 
 
 def _alternating(read: Read, rounds: int) -> dict[str, Any]:
-    """Who is first changes; readers in a JVM need some scans until they are as fast as they get."""
+    """Read both tables in turns; readers in a JVM need some scans to reach their full speed."""
     tables = [peers.TABLE, REWRITTEN]
     for _ in range(_WARM_UP_SCANS):
         same = read(tables[0]) == read(tables[1])
@@ -126,14 +126,14 @@ def _by_duckdb(spark: SparkSession) -> Read:
 
 
 def _by_spark_files(spark: SparkSession) -> Read:
-    """By Spark's own vectorised reader."""
+    """Return a reader of Spark's own vectorized Parquet reader."""
     for table in (peers.TABLE, REWRITTEN):
         spark.read.parquet(*_paths(spark, table)).createOrReplaceTempView(_view(table))
     return lambda table: _sums(spark, _view(table))
 
 
 def _by_table(spark: SparkSession) -> Read:
-    """By Iceberg's."""
+    """Return a reader of Iceberg's tables."""
     return lambda table: _sums(spark, table)
 
 

@@ -4,8 +4,8 @@
     python -m benchmarks.peers small-files WAREHOUSE --partitions 4 --files 60 --rows 40000 --target-bytes 134217728
     python -m benchmarks.peers rewrite WAREHOUSE --target-bytes 134217728
 
-Each prints one JSON line. All leave a table `c.db.t` in a SQLite catalog that PyIceberg opens too: name `c`, URI
-`sqlite:///WAREHOUSE/cat.db`, warehouse `file://WAREHOUSE/wh` (see `catalog`).
+Each command prints one JSON line. All leave a table `c.db.t` in a SQLite catalog that PyIceberg opens too: name `c`,
+URI `sqlite:///WAREHOUSE/cat.db`, warehouse `file://WAREHOUSE/wh` (see `catalog`).
 """
 
 from __future__ import annotations
@@ -45,8 +45,11 @@ _PARTITIONING = {
     "hour_status": "PARTITIONED BY (hour, status)",
 }
 _WARM_FILES = ((0, 2, 8, 40_000), (2, 2, 3, 120_000), (4, 4, 5, 500))
-"""First partition, partitions, files in each, rows per file. Files whose pages can be copied and files whose row groups
-can, in groups so large that Spark tasks merge them, two of each as there are two workers; and tiny ones."""
+"""First partition, partitions, files in each, rows per file.
+
+There are files whose pages can be copied and files whose row groups can, in groups so large that Spark tasks merge
+them: two of each, for two workers. The last ones are tiny.
+"""
 _STATUSES = ("new", "paid", "sent", "done", "void")
 _SMALL_FILE_COLUMNS = (
     "id bigint, p int, user_id bigint, event_time timestamp, amount double, status string, payload string"
@@ -62,10 +65,10 @@ def iceberg_stream(
     partition: Partition,
     streaming: bool,
 ) -> dict[str, Any]:
-    """Append the first `batches` batches of `data`, one by one, with Iceberg's Spark writer and nothing else.
+    """Append the first `batches` batches of `data`, one by one, with Iceberg's Spark writer alone.
 
     The warehouse is emptied first. Returns `seconds` per batch, `rows`, `files`, `live_bytes`, `written_bytes`,
-    `write_amplification`, and the most and the mean files per partition. Raises `RuntimeError` when the child fails.
+    `write_amplification`, and the most and the mean files per partition. Raises `RuntimeError` if the child fails.
     """
     arguments = ["--distribution", distribution, "--target-bytes", str(target_bytes)]
     arguments += ["--batches", str(batches), "--partition", partition, *(["--streaming"] if streaming else [])]
@@ -77,8 +80,8 @@ def iceberg_small_files(
 ) -> dict[str, Any]:
     """Make a table of `partitions` x `files_per_partition` small files; return its `files` and `live_bytes`.
 
-    The warehouse is emptied first. The same arguments give the same rows. Beside it stands `c.db.warm`, to be compacted
-    before the clock starts. Raises `RuntimeError` when the child fails.
+    The warehouse is emptied first. The same arguments make the same rows. The warehouse also has `c.db.warm`, which
+    each program compacts before the clock starts. Raises `RuntimeError` if the child fails.
     """
     arguments = ["--partitions", str(partitions), "--files", str(files_per_partition), "--rows", str(rows_per_file)]
     return _in_child("small-files", str(warehouse), *arguments, "--target-bytes", str(target_bytes))
@@ -88,13 +91,13 @@ def rewrite_data_files(warehouse: Path, target_bytes: int) -> dict[str, Any]:
     """Compact the table in `warehouse` with Iceberg's procedure, two groups at a time, in a warm session.
 
     Warm: the session has compacted `c.db.warm`, 1.4 million rows, before the clock starts. Returns `seconds`, `before`
-    and `after` (files, bytes, rows) and the procedure's `result`. Raises `RuntimeError` when the child fails.
+    and `after` (files, bytes, rows) and the procedure's `result`. Raises `RuntimeError` if the child fails.
     """
     return _in_child("rewrite", str(warehouse), "--target-bytes", str(target_bytes))
 
 
 def catalog(warehouse: Path) -> SqlCatalog:
-    """PyIceberg's side of a peer's catalog; the caller closes it."""
+    """Return a peer's catalog in PyIceberg; the caller closes it."""
     from pyiceberg.catalog.sql import SqlCatalog
 
     root = warehouse.resolve()
@@ -102,12 +105,12 @@ def catalog(warehouse: Path) -> SqlCatalog:
 
 
 def session(warehouse: Path, cores: int = 2) -> SparkSession:
-    """Spark `local[cores]` with Iceberg's runtime and catalog `c` in `warehouse`; for a process without Spark yet."""
+    """Return Spark `local[cores]` with Iceberg's runtime and catalog `c`; the process must not have Spark yet."""
     return _session(session_settings(warehouse), cores)
 
 
 def rest_session(uri: str) -> SparkSession:
-    """The same on two cores with the REST catalog at `uri` as `c`."""
+    """Return such a session on two cores, with the REST catalog at `uri` as `c`."""
     return _session(_settings() | {"spark.sql.catalog.c.type": "rest", "spark.sql.catalog.c.uri": uri}, cores=2)
 
 
@@ -124,7 +127,7 @@ def _session(settings: Mapping[str, str], cores: int) -> SparkSession:
 
 
 def session_settings(warehouse: Path) -> dict[str, str]:
-    """Spark's settings of that session."""
+    """Return Spark's settings of that session."""
     root = warehouse.resolve()
     return _settings() | {
         "spark.sql.catalog.c.type": "jdbc",
@@ -135,7 +138,7 @@ def session_settings(warehouse: Path) -> dict[str, str]:
 
 
 def _settings() -> dict[str, str]:
-    """All but where the catalog `c` is."""
+    """Return all settings except the address of the catalog `c`."""
     return {
         "spark.jars": ",".join(str(jar) for jar in spark_jars()),
         "spark.ui.enabled": "false",
@@ -181,7 +184,7 @@ def _stream(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _append(batch: DataFrame, number: int, distribution: Distribution) -> None:
-    # Without a distribution each task writes what it reads, and one small file would be one task: spread it first.
+    # Without a distribution, each task writes the rows that it reads. A small file would be one task: spread it first.
     rows = batch.repartition(8) if distribution == "none" else batch
     rows.writeTo(TABLE).append()
 
@@ -200,7 +203,7 @@ def create_small_files(
     create(spark, table, _SMALL_FILE_COLUMNS, "PARTITIONED BY (p)", "none", target_bytes)
     for first, partitions, files, rows in parts:
         some = _random_rows(spark, partitions, files, rows)
-        # each task writes one file into every partition
+        # Each task writes one file into every partition.
         some.withColumn("p", some["p"] + first).writeTo(table).append()
 
 
@@ -224,7 +227,7 @@ def _random_rows(spark: SparkSession, partitions: int, files: int, rows: int) ->
 def _rewrite(args: argparse.Namespace) -> dict[str, Any]:
     spark = session(args.warehouse)
     before = state(spark)
-    # the JVM compiles what it will run, as in a maintenance session that has been up for a while
+    # The JVM compiles the code first, as in a maintenance session that has run for a while.
     call_rewrite(spark, "db.warm", args.target_bytes)
     results: list[dict[str, Any]] = []
     seconds = timed(lambda: results.append(call_rewrite(spark, "db.t", args.target_bytes)))
@@ -238,7 +241,7 @@ def _rewrite(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def call_rewrite(spark: SparkSession, table: str, target_bytes: int) -> dict[str, Any]:
-    """Run the procedure on a table of the catalog `c`, so that all deletes are applied; what it answers."""
+    """Run the procedure on a table of the catalog `c`, so that all deletes are applied; return its result."""
     options = f"'target-file-size-bytes', '{target_bytes}', 'min-input-files', '2', 'delete-file-threshold', '1'"
     options += ", 'max-concurrent-file-group-rewrites', '2'"
     call = f"CALL c.system.rewrite_data_files(table => '{table}', options => map({options}))"
@@ -261,21 +264,21 @@ def create(
 
 
 def state(spark: SparkSession, table: str = TABLE) -> dict[str, int]:
-    """`files`, `live_bytes` and `rows` of a table."""
+    """Return `files`, `live_bytes` and `rows` of a table."""
     sums = "count(*) files, sum(file_size_in_bytes) live_bytes, sum(record_count) rows"
     found: dict[str, int] = spark.sql(f"SELECT {sums} FROM {table}.files").collect()[0].asDict()
     return found
 
 
 def timed(action: Callable[[], object]) -> float:
-    """Seconds that it takes."""
+    """Return the seconds of an action."""
     start = time.perf_counter()
     action()
     return time.perf_counter() - start
 
 
 def emptied(warehouse: Path) -> Path:
-    """The folder, without a former benchmark's catalog; FileExistsError when it holds something else."""
+    """Return the directory, without an earlier benchmark's catalog; raise FileExistsError if it has other content."""
     if warehouse.exists() and any(warehouse.iterdir()) and not (warehouse / "cat.db").exists():
         raise FileExistsError(f"Cannot empty {warehouse}: it holds something else than a benchmark's catalog")
     shutil.rmtree(warehouse, ignore_errors=True)

@@ -1,9 +1,9 @@
-"""Planning a table of 100,000 small files: cold, and again when nothing has changed. No peer: bounds, not ratios.
+"""Planning a table of 100,000 small files: cold, and again after no change. No peer: bounds, not ratios.
 
     python -m benchmarks plan [--files 100000] [--partitions 1000] [--json]
     python -m benchmarks plan --batches 200 --partitions 100000 [--touched 10] [--json]
 
-The files do not exist, their manifest entries do; 25,000 entries per manifest with the statistics of 7 columns. With
+The files do not exist, only their manifest entries: 25,000 per manifest, with the statistics of 7 columns. With
 `--batches`, the batches of a stream are planned and committed (`benchmarks.plan_batches`), also on a table of 1,000
 partitions in the same run.
 """

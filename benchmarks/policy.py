@@ -1,4 +1,4 @@
-"""How close `choose_prefix` comes to the optimal merge schedule, with and without merges that a budget puts off."""
+"""Distance of `choose_prefix` from the optimal merge schedule, with and without merges that a budget postpones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SMALLEST, _LARGEST = 17, 384
 
 
 class Ratio(NamedTuple):
-    """W of the policy over the optimum on one workload."""
+    """Write amplification of the policy over the optimum, on one workload."""
 
     workload: str
     n: int
@@ -29,7 +29,7 @@ class Ratio(NamedTuple):
 
 
 def main(argv: list[str] | None = None) -> dict[str, object]:
-    """Runs the equal workloads for all n = 17..384 and the random ones; prints a table, or with --json JSON only."""
+    """Run the equal workloads for all n = 17..384 and the random ones; print a table, or with --json JSON only."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks policy", description=__doc__)
     parser.add_argument("--slots", type=int, nargs="+", default=[4, 6, 8], help="small files that may remain")
     parser.add_argument("--every", type=int, default=1, metavar="N", help="only every Nth number of equal batches")
@@ -53,7 +53,7 @@ def main(argv: list[str] | None = None) -> dict[str, object]:
 
 
 def measure(workload: Workload, slots: int, best: Sequence[float], deferral: Deferral | None = None) -> Ratio:
-    """Runs `choose_prefix` over a workload; `best[n]` is the optimum for n files per finished file."""
+    """Run `choose_prefix` over a workload; `best[n]` is the optimum for n files per finished file."""
     outcome = simulate(
         lambda small: choose_prefix(small, workload.limit, slots), workload.sizes, workload.limit, deferral
     )

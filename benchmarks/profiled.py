@@ -1,4 +1,4 @@
-"""Where the time of a batch goes: samples of the driver and of Spark's Python workers, taken by py-spy.
+"""Profile of a batch: samples of the driver and of Spark's Python workers, taken by py-spy.
 
 py-spy is no dependency of icesize: `pip install py-spy`, and the right to trace one's own processes.
 """
@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 SAMPLES_PER_SECOND = 100
-"""Each stops the process for a moment: at 200 a batch took twice as long."""
+"""Each sample stops the process for a moment: with 200 per second, a batch took twice as long."""
 
 _IN_BATCH = "run (icesize/spark/stream/sink.py"
 
@@ -33,7 +33,7 @@ _DRIVER = (
     ("Spark's catalog refreshed", "refresh (icesize/spark/stream/process_state.py"),
     ("rest of the batch", _IN_BATCH),
 )
-"""What the thread that takes a batch is at, by a function on its stack: the first of these that is there."""
+"""Steps of the thread that handles a batch, each with a function on its stack; the first match counts."""
 
 _WRITERS = (
     ("tasks unpacked, modules imported", "read_command ("),
@@ -48,13 +48,14 @@ _WRITERS = (
     ("rows received from the JVM", "load_stream ("),
     ("rest of writing", "write_rows (icesize/parquet/writing/row_writer.py"),
 )
-"""The same of threads and of Spark tasks that write files, summed over all of them."""
+"""Steps of threads and of Spark tasks that write files, summed over all of them."""
 
 
 def sampling(folder: Path, name: str, *, as_folded: bool) -> list[str]:
-    """The command under which a program is sampled: to `name`.svg, where it computed, or to `name`.folded, waiting too.
+    """Return the command that samples a program into `name`.svg or `name`.folded.
 
-    Raises SystemExit when py-spy is not installed.
+    The flame graph has only computing threads, the folded stacks also waiting ones. Raises SystemExit if py-spy is not
+    installed.
     """
     program = shutil.which("py-spy") or shutil.which("py-spy", path=str(Path(sys.executable).parent))
     if program is None:
@@ -68,8 +69,10 @@ def sampling(folder: Path, name: str, *, as_folded: bool) -> list[str]:
 
 
 def steps(folded: Iterable[str], batches: int) -> dict[str, dict[str, float]]:
-    """Milliseconds a batch of each step, of the thread that takes it (`driver`) and of all `writers`, from lines that
-    are a stack and how many samples had it."""
+    """Return the milliseconds per batch of each step, of the thread that handles it (`driver`) and of all `writers`.
+
+    Each line is a stack and its number of samples.
+    """
     found = {"driver": Counter[str](), "writers": Counter[str]()}
     for line in folded:
         stack, _, samples = line.rpartition(" ")

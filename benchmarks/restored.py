@@ -1,4 +1,4 @@
-"""A table that is made once and put back for every run."""
+"""A table that is made once and restored for every run."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 
 
 def restore(table: Path, master: Path) -> None:
-    """The table as it was made. Data files are linked: programs delete them, but none writes into one."""
+    """Restore the original table; data files are links, because programs delete them but never write into them."""
     shutil.rmtree(table, ignore_errors=True)
     shutil.copytree(master, table, copy_function=_link_data)
-    # what the run before has written would be flushed while this one is timed
+    # Otherwise, writes of the previous run would be flushed while this run is timed.
     os.sync()
 
 

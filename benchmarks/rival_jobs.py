@@ -1,4 +1,4 @@
-"""Who works in Spark on the table of the rivals' benchmark: a stream by icesize, a reader, statements of others."""
+"""The jobs in Spark on the table of the rivals' benchmark: a stream by icesize, a reader, statements of rivals."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 NAME = "db.t"
 STREAM = "rivals"
 RETAINED = 60
-"""Snapshots that every expiry keeps: more than a reader falls behind by."""
+"""Snapshots that every expiry keeps: more than the reader can lag behind."""
 OLD_AFTER_S = 20
 
 
 class Stream:
-    """A query whose batch n has ids n x `rows` to n x `rows` + `rows` - 1; `committed` are those in the table."""
+    """A query whose batch n has ids n x `rows` to n x `rows` + `rows` - 1; `committed` is the number of rows so far."""
 
     def __init__(
         self, spark: SparkSession, table: SizedTable, merge: str, rows: int, partitions: int, pause_seconds: float
@@ -49,7 +49,7 @@ class Stream:
 
     @property
     def committed(self) -> int:
-        """Rows appended so far; their ids are those below."""
+        """Rows appended so far; their ids are the smaller numbers."""
         return self.batches * self.rows
 
     def start(self, checkpoint: Path) -> Stream:
@@ -60,13 +60,13 @@ class Stream:
         return self
 
     def wait_for_rows(self) -> None:
-        """Until the first batch is committed; raises what the query failed with before that."""
+        """Wait until the first batch is committed; raise RuntimeError if the query ends before."""
         while not self.batches:
             if self._query is None or self._query.awaitTermination(1):
                 raise RuntimeError("Cannot begin: the stream has ended before its first batch")
 
     def stop(self) -> str | None:
-        """Let the batch under way end; returns why the query had ended before, if it had."""
+        """Let the current batch end; return the reason if the query had failed before."""
         with self._busy:
             self._stopping.set()
         return _ended(self._query)
@@ -84,7 +84,7 @@ class Stream:
 
 
 class Reader:
-    """Iceberg's stream reader, which passes over what others overwrite and delete; `seen` counts ids."""
+    """Iceberg's stream reader, which skips overwrite and delete snapshots; `seen` counts ids."""
 
     def __init__(self, spark: SparkSession, table: str, checkpoint: Path) -> None:
         self.seen: Counter[int] = Counter()
@@ -95,7 +95,7 @@ class Reader:
         self._query = sink.option("checkpointLocation", str(checkpoint)).start()
 
     def stop(self) -> str | None:
-        """Read what is left; returns why that could not be done."""
+        """Read the remaining rows; return the reason if that fails."""
         try:
             self._query.processAllAvailable()
         except Exception as error:
@@ -116,7 +116,7 @@ def _ended(query: StreamingQuery | None) -> str | None:
 
 @dataclass
 class Rival:
-    """Statements of others, through a catalog `name` of Spark's session, one after the other in one thread."""
+    """Statements of a rival, through a catalog `name` of Spark's session, one after the other in one thread."""
 
     spark: SparkSession
     name: str
@@ -130,7 +130,7 @@ class Rival:
         return f"{self.name}.{NAME}"
 
     def try_statement(self, label: str, sql: str, known: bool = False) -> bool:
-        """Run it, nobody repeats it; whether it was committed."""
+        """Run a statement once, without a retry; return whether it was committed."""
         began = time.perf_counter()
         before = {s.snapshot_id for s in self.catalog.load_table(NAME).metadata.snapshots}
         try:
@@ -146,13 +146,13 @@ class Rival:
 
 @dataclass
 class RowLevel(Rival):
-    """DELETE, UPDATE and MERGE in turns, copy-on-write and merge-on-read in turns; `landed` are those that worked."""
+    """DELETE, UPDATE and MERGE in turns, copy-on-write and merge-on-read in turns; `landed` has the committed ones."""
 
     seed: int = 7
     landed: list[Statement] = field(default_factory=list)
 
     def run(self, partitions: int, touched: int, committed: Callable[[], int]) -> None:
-        """Until it is told to stop, on `touched` of the partitions; `committed` is how many rows the stream has."""
+        """Run statements on `touched` of the partitions until stopped; `committed` returns the rows of the stream."""
         rng = Random(self.seed)
         chooser = Chooser(partitions, touched, rng)
         while True:
@@ -168,19 +168,19 @@ class RowLevel(Rival):
                         self.landed.append(statement)
 
     def _switch_to(self, mode: str) -> None:
-        # Labels of statements are wrong if this fails, their rows never.
+        # If this fails, the labels of later statements are wrong; their rows are right.
         properties = ", ".join(f"'write.{kind.lower()}.mode' = '{mode}'" for kind in KINDS)
         self.try_statement("ALTER TABLE", f"ALTER TABLE {self.table} SET TBLPROPERTIES ({properties})")
 
 
 @dataclass
 class Compaction(Rival):
-    """Iceberg's own maintenance: `rewrite_data_files`, and `expire_snapshots` after each second one."""
+    """Iceberg's own maintenance: `rewrite_data_files`, and `expire_snapshots` after every second call."""
 
     target_bytes: int = 0
 
     def run(self) -> None:
-        """Until it is told to stop."""
+        """Run maintenance until stopped."""
         options = f"map('min-input-files', '2', 'target-file-size-bytes', '{self.target_bytes}')"
         rounds = 0
         while not self.stopping.wait(self.pause_seconds):
@@ -196,7 +196,10 @@ class Compaction(Rival):
 
 
 def taker(table: Table, known: Iterable[int], paths: Iterable[str]) -> str:
-    """Who removed one of these files in a snapshot that is not among the `known`: "icesize", "others" or "nobody"."""
+    """Return the writer that removed one of these files: "icesize", "others", or "nobody" if none did.
+
+    Only snapshots outside `known` count.
+    """
     wanted = set(paths)
     for snapshot in table.metadata.snapshots:
         if snapshot.snapshot_id in known:

@@ -1,7 +1,7 @@
-"""What the table of the rivals' benchmark has to hold: the stream's rows, and what each statement that landed did.
+"""The expected rows of the rivals' benchmark: the rows of the stream, changed by each committed statement.
 
-Statements act on rows that are committed and that only their own thread changes, so their order among each other is
-all that counts, and the stream's appends change none of them.
+Statements act on committed rows that only their own thread changes. Only their order among each other counts, and
+appends of the stream change none of these rows.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 KINDS = ("DELETE", "UPDATE", "MERGE")
 MODES = ("copy-on-write", "merge-on-read")
 FIRST_INSERTED = 10**9
-"""Ids from here on are rows that MERGE inserts; the stream never gets that far."""
+"""Ids from this number on are rows that MERGE inserts; the stream never reaches it."""
 INSERTED_V = 10
 IDS_PER_STATEMENT = 20
 
@@ -25,7 +25,7 @@ Row = tuple[int, str, int, str]
 
 
 def row_of(number: int, partitions: int, v: int = 0) -> Row:
-    """The row with this id: its partition and its text follow from the id."""
+    """Return the row with this id, which determines its partition and its text."""
     return number, f"h{number % partitions}", v, hashlib.sha1(str(number).encode()).hexdigest()
 
 
@@ -41,11 +41,11 @@ class Statement:
 
     @property
     def label(self) -> str:
-        """Kind and mode, as failures are counted."""
+        """Kind and mode, by which failures are counted."""
         return f"{self.kind} {self.mode}"
 
     def sql(self, table: str) -> str:
-        """The statement for Spark. The partition is a constant in it, so that Iceberg plans on that one alone."""
+        """Return the statement for Spark; its partition is a constant, so that Iceberg plans only that partition."""
         listed = ", ".join(map(str, self.ids))
         if self.kind == "DELETE":
             return f"DELETE FROM {table} WHERE part = '{self.part}' AND id IN ({listed})"
@@ -62,7 +62,7 @@ class Statement:
 
 @dataclass
 class Chooser:
-    """Chooses statements by a seed, on the first `touched` partitions; `landed` tells it of those committed."""
+    """Chooses statements by a seed, on the first `touched` partitions; the caller passes committed ones to `landed`."""
 
     partitions: int
     touched: int
@@ -72,9 +72,9 @@ class Chooser:
     _next_inserted: int = FIRST_INSERTED
 
     def choose(self, kind: str, mode: str, committed_rows: int) -> Statement:
-        """A statement on live rows of one partition, of the first `committed_rows` of the stream or inserted before.
+        """Return a statement on live rows of one partition: the stream's first `committed_rows`, or inserted rows.
 
-        Raises ValueError when a partition has no live rows.
+        Raises ValueError if the partition has no live rows.
         """
         number = self.rng.randrange(self.touched)
         older = [i for i in self.inserted if i % self.partitions == number]
@@ -90,14 +90,14 @@ class Chooser:
         return Statement(kind, mode, f"h{number}", ids, inserted)
 
     def landed(self, statement: Statement) -> None:
-        """The statement was committed: what it deleted or inserted counts for the next ones."""
+        """Record a committed statement, so that the next ones use its inserted rows and not its deleted ones."""
         if statement.kind == "DELETE":
             self.deleted.update(statement.ids)
         self.inserted.extend(statement.inserted)
 
 
 def expected_rows(appended: int, partitions: int, landed: Iterable[Statement]) -> dict[int, Row]:
-    """The rows by id, after the stream has appended ids 0 to `appended` - 1 and these statements were committed."""
+    """Return the rows by id, after the stream's ids 0 to `appended` - 1 and these statements were committed."""
     values = dict.fromkeys(range(appended), 0)
     for statement in landed:
         if statement.kind == "DELETE":
@@ -112,7 +112,7 @@ def expected_rows(appended: int, partitions: int, landed: Iterable[Statement]) -
 
 @dataclass(frozen=True)
 class Differences:
-    """Ids whose rows are not what they should be: `resurrected` are deleted ones, or of statements that failed."""
+    """Ids of wrong rows; `resurrected` ones were deleted before, or belong to statements that failed."""
 
     lost: tuple[int, ...] = ()
     duplicated: tuple[int, ...] = ()
@@ -129,7 +129,7 @@ class Differences:
 
 
 def compare(expected: Mapping[int, Row], found: Iterable[Row]) -> Differences:
-    """How the rows found differ from those expected."""
+    """Return the differences between the rows found and those expected."""
     counts: Counter[int] = Counter()
     changed: set[int] = set()
     for row in found:
@@ -145,9 +145,9 @@ def compare(expected: Mapping[int, Row], found: Iterable[Row]) -> Differences:
 
 
 def reason_of(error: str) -> str:
-    """The one line of a Spark error that says why, without what differs from one failure to the next.
+    """Return the line of a Spark error that has the reason, without details that vary between failures.
 
-    It is Iceberg's own, the innermost of its exceptions, where there is one, or that of Python code called by Spark.
+    It is the innermost of Iceberg's own exceptions, if there is one, or an exception of Python code called by Spark.
     """
     lines = [line for line in error.splitlines() if line.strip() and not line.strip().startswith("at ")]
     iceberg = [line for line in lines if "org.apache.iceberg.exceptions." in line]
@@ -160,16 +160,16 @@ def reason_of(error: str) -> str:
 
 
 def paths_in(error: str) -> tuple[str, ...]:
-    """Data files that a Spark error names, as plain paths, in their order."""
+    """Return data files that a Spark error names, as plain paths, in their order."""
     found = re.findall(r"file:/*(/[^\s,\]})]+?\.parquet)", error)
     return tuple(dict.fromkeys(found))
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """One statement of a rival: `reason` and `culprit` (who took its files away) when it failed.
+    """One statement of a rival; a failed one has a `reason` and a `culprit`, the writer that removed its files.
 
-    `known`: one like it had landed in the same partition before; nothing in a table tells of those that failed.
+    `known`: a statement of the same kind was committed in the same partition before; a table records no failed ones.
     """
 
     label: str
@@ -180,16 +180,16 @@ class Attempt:
 
 
 def share(part: int, whole: int) -> str:
-    """`57 of 60 (95.0 %)`."""
+    """Return a share in words, as in `57 of 60 (95.0 %)`."""
     return f"{part} of {whole}" + (f" ({100 * part / whole:.1f} %)" if whole else "")
 
 
 def by_label(attempts: Sequence[Attempt]) -> dict[str, str]:
-    """How many of each kind succeeded, in words."""
+    """Return the successful statements of each kind, in words."""
     tried, ok = Counter(a.label for a in attempts), Counter(a.label for a in attempts if a.reason is None)
     return {label: share(ok[label], count) for label, count in sorted(tried.items())}
 
 
 def failures(attempts: Sequence[Attempt]) -> Counter[str]:
-    """Failed statements by kind, culprit and reason."""
+    """Return the failed statements by kind, culprit and reason."""
     return Counter(f"{a.label}, {a.culprit}: {a.reason}" for a in attempts if a.reason is not None)

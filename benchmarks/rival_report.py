@@ -1,4 +1,4 @@
-"""What the rivals' benchmark came to, in figures and in lines for people; pure."""
+"""The results of the rivals' benchmark, as figures and as lines for people; pure."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Any
 from benchmarks.rival_model import Attempt, by_label, failures, share
 
 RACE = "other commits kept coming first"
-"""Why icesize drops merges that nothing is wrong with: they are made again."""
+"""The reason why icesize drops valid merges; it makes these merges again."""
 
 
 def merges(reports: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """What became of the merges of these reports; `conflicts` are counted by their reason."""
+    """Return the outcome of the merges in these reports; `conflicts` are counted by their reason."""
     conflicts = Counter(text.partition(": ")[2] or text for r in reports for text in r["conflicts"])
     tried = [r for r in reports if r["files_removed"] or r["conflicts"]]
     return {
@@ -32,7 +32,7 @@ def merges(reports: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def counted(attempts: Sequence[Attempt]) -> dict[str, Any]:
-    """How many statements of others succeeded, by kind, and why the others did not."""
+    """Return the successful statements of rivals by kind, and the reasons of the failed ones."""
     known = [a for a in attempts if a.known]
     return {
         "tried": len(attempts),
@@ -49,7 +49,7 @@ def counted(attempts: Sequence[Attempt]) -> dict[str, Any]:
 
 
 def lines_of(result: dict[str, Any]) -> list[tuple[object, ...]]:
-    """The rows of the table that is printed."""
+    """Return the rows of the printed table."""
     stream, keep, rows, others = (result[key] for key in ("stream", "upkeep", "row_level", "compaction"))
     lines: list[tuple[object, ...]] = [
         ("violations", "; ".join(result["violations"]) or "none: 0 lost, 0 duplicated, 0 resurrected"),
@@ -101,5 +101,5 @@ def _culprits(attempts: Sequence[Attempt]) -> dict[str, int]:
 
 
 def _kind_of(note: str) -> str:
-    """A note without partitions and numbers, so that notes of one kind are counted together."""
+    """Return a note without partitions and numbers, so that notes of one kind are counted together."""
     return re.sub(r"\d+", "N", re.sub(r"\([^)]*\d[^)]*\)", "(...)", re.sub(r"^\w+=\w+: ", "", note)))

@@ -29,7 +29,7 @@ from tests.support.children import run_child
 
 
 class Rebases(logging.Handler):
-    """Counts commits of icesize in this process that came second and were staged again."""
+    """Counts icesize's commits in this process that conflicted and were staged again."""
 
     def __init__(self) -> None:
         super().__init__(logging.INFO)
@@ -39,7 +39,7 @@ class Rebases(logging.Handler):
         self.count += "another writer came first" in record.getMessage()
 
     def listen(self) -> Rebases:
-        """The same, from now on hearing icesize's log."""
+        """Start to read icesize's log; return self."""
         log = logging.getLogger("icesize")
         log.setLevel(logging.INFO)
         log.propagate = False
@@ -48,14 +48,14 @@ class Rebases(logging.Handler):
 
 
 def upkeep(uri: str, seconds: float, checkpoint: Path, every_seconds: float, compact: bool) -> dict[str, Any]:
-    """Maintain the table for so many seconds; returns how often commits of each step were `tried` and `landed`."""
+    """Maintain the table for `seconds`; return the number of commits of each step that were `tried` and `landed`."""
     options = ["--seconds", str(seconds), "--checkpoint", str(checkpoint), "--every", str(every_seconds)]
     return run_child("benchmarks.rival_upkeep", uri, *options, *(["--compact"] if compact else []))
 
 
 @dataclass
 class Maintainer:
-    """icesize's maintenance in a loop: how often commits of each step were tried and landed, and what was said."""
+    """icesize's maintenance in a loop: commits tried and `landed` (committed) by step, reports, and failures."""
 
     table: SizedTable
     checkpoint: Path
@@ -66,7 +66,7 @@ class Maintainer:
     passes: int = 0
 
     def run_once(self, compact: bool) -> None:
-        """`maintain`, then `compact` where asked for, then an expiry as tight as the rivals'."""
+        """Run `maintain`, then `compact` if requested, then an expiry with the rivals' limits."""
         self.passes += 1
         if (upkeep := self._call("maintain", self.table.maintain)) is not None:
             for report in upkeep.merges:
@@ -104,7 +104,7 @@ class Maintainer:
 
 
 def _main(args: argparse.Namespace) -> dict[str, Any]:
-    """Maintain for so many seconds, then say how it went."""
+    """Maintain for `--seconds`, then return the results."""
     rebases = Rebases().listen()
     catalog = RestCatalog("rest", uri=args.uri)
     ends = time.monotonic() + args.seconds

@@ -1,13 +1,15 @@
-"""A stream by icesize among rivals on the same partitions: is every row right, and who loses against whom.
+"""A stream by icesize among rivals on the same partitions: are all rows right, and which commits conflict with which?
 
     python -m benchmarks rivals [--seconds 120] [--pause 3] [--partitions 4] [--rows 2000] [--seed 7] [--json]
     python -m benchmarks rivals --control
     python -m benchmarks rivals --isolation serializable | --no-compaction | --compact | --cached
 
-On one table of Iceberg's REST catalog work at once: a streaming query with merges, icesize's maintenance and expiry in
-another process, Iceberg's `rewrite_data_files` and `expire_snapshots`, DELETE, UPDATE and MERGE in both of Iceberg's
-modes, and a stream reader. Nobody repeats what fails. `--control` is the same without icesize's merges and maintenance:
-what fails then is not due to them. Ends with 1 when a row is lost, doubled, resurrected or wrong.
+Several jobs work on one table of Iceberg's REST catalog at the same time: a streaming query with merges, icesize's
+maintenance and expiry in another process, and Iceberg's `rewrite_data_files` and `expire_snapshots`. DELETE, UPDATE and
+MERGE run in both of Iceberg's modes, beside a stream reader. No job retries a failed statement.
+
+`--control` is the same without icesize's merges and maintenance, which therefore cause none of its failures. The exit
+code is 1 if a row is lost, doubled, resurrected or wrong.
 """
 
 from __future__ import annotations
@@ -52,7 +54,7 @@ STREAM_CATALOG, RIVAL_CATALOG = "rest", "rival"
 
 
 def main(argv: list[str] | None = None) -> dict[str, Any]:
-    """Run for so many seconds and print a table, or JSON; SystemExit(1) when anything is not exact."""
+    """Run for `--seconds` and print a table, or JSON; raise SystemExit(1) if anything is not exact."""
     args = _parser().parse_args(argv)
     rebases = Rebases().listen()
     with tempfile.TemporaryDirectory(prefix="icesize-rivals-") as folder:
@@ -84,7 +86,7 @@ def _run(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _Work:
-    """What came of all that worked beside the stream; `ended` are queries that failed, in words."""
+    """The results of all jobs beside the stream; `ended` describes queries that failed."""
 
     rows: RowLevel
     compaction: Compaction
@@ -94,7 +96,7 @@ class _Work:
 
 
 def _at_work(folder: Path, args: argparse.Namespace, spark: SparkSession, uri: str, stream: Stream) -> _Work:
-    """Let all of them work for `--seconds`, then end them: whoever changes the table first, the reader last."""
+    """Let all jobs work for `--seconds`, then end them: first those that change the table, last the reader."""
     stopping = threading.Event()
     reader = Reader(spark, f"{STREAM_CATALOG}.{NAME}", folder / "reader")
     catalogs = [RestCatalog(STREAM_CATALOG, uri=uri) for _ in range(2)]
@@ -122,7 +124,7 @@ def _at_work(folder: Path, args: argparse.Namespace, spark: SparkSession, uri: s
 
 
 def _wrong(table: Table, stream: Stream, work: _Work, found: Sequence[Row], partitions: int) -> Iterator[str]:
-    """Whatever is not as the model has it, in words."""
+    """Return descriptions of all differences between the table and the model."""
     expected = expected_rows(stream.committed, partitions, work.rows.landed)
     own = table.scan().to_arrow().to_pylist()
     for who, rows in (("Spark", found), ("PyIceberg", [(r["id"], r["part"], r["v"], r["text"]) for r in own])):
@@ -136,7 +138,7 @@ def _wrong(table: Table, stream: Stream, work: _Work, found: Sequence[Row], part
 
 
 def _broken(table: Table) -> Iterator[str]:
-    """Files that are not what the table says, and batches that are in it twice."""
+    """Return files that differ from the table's metadata, and batches that the table has twice."""
     head = table.metadata.current_snapshot()
     manifests = head.manifests(table.io) if head else []
     files = [entry.data_file for m in manifests for entry in m.fetch_manifest_entry(table.io)]
@@ -156,7 +158,7 @@ def _broken(table: Table) -> Iterator[str]:
 
 
 def _leaked(table: Table) -> dict[str, list[str]]:
-    """Names of data files on disk that no snapshot needs, by whose they are."""
+    """Return names of data files on disk that no snapshot needs, by their writer."""
     on_disk = {str(path) for path in (Path(local_path(table.location())) / "data").rglob("*.parquet")}
     leaked: dict[str, list[str]] = {"icesize": [], "others": []}
     for path in sorted(on_disk - needed(table)):
@@ -186,7 +188,10 @@ def _result(stream: Stream, work: _Work, args: argparse.Namespace) -> dict[str, 
 
 @contextmanager
 def _session(folder: Path, uri: str, cached: bool) -> Iterator[SparkSession]:
-    """Spark with the server twice: `rest` for the stream, and `rival`, like another cluster, by default not cached."""
+    """Yield Spark with two catalogs on one server: `rest` for the stream, and `rival`, like another cluster.
+
+    By default, `rival` caches no tables.
+    """
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = sys.executable

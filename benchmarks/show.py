@@ -1,4 +1,4 @@
-"""How benchmarks print: a table for people, or one JSON object."""
+"""Output of benchmarks: a table for people, or one JSON object."""
 
 from __future__ import annotations
 
@@ -25,5 +25,5 @@ def finish(
 
 
 def bytes_moved(moved: Mapping[str, int]) -> str:
-    """MB copied and decoded, and the number of pages copied, of a report."""
+    """Return the MB copied and decoded, and the number of pages copied, from a report."""
     return f"{moved['bytes_copied'] / 1e6:.1f}, {moved['bytes_decoded'] / 1e6:.1f}, {moved['pages_copied']}"

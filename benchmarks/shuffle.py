@@ -1,20 +1,21 @@
-"""Smart shuffle: files, skew and cost of appends, icesize against Iceberg's distributions, same rows, same run.
+"""Smart shuffle: files, skew and cost of appends, icesize against Iceberg's distributions, on the same rows.
 
     python -m benchmarks shuffle [--part a|b|c|d|e|all] [--batches 24] [--rows 1000000] [--tasks 4,60] [--pairs 1]
                                  [--statistics auto|recent|exact] [--engines icesize,hash] [--data DIR] [--json]
 
-a: the workload of the talk about Flink's smart shuffle, made smaller: the newest hour of a batch is 180 target files.
-b: a table partitioned by bucket(60, user_id), with the most tasks of --tasks, against `hash`.
-c: what closing a file is taken to cost: 0, the default, 4 times that; hours by status, without merges.
-d: the talk's own size by arithmetic alone: 500 writers, 240 hours, 250 MB/s.
-e: 10,000 partitions in a batch, over the fewest of --tasks, icesize alone: what its workers hold in memory.
+a: a smaller workload of the talk about Flink's smart shuffle: the newest hour of a batch is 180 target files. b: a
+table partitioned by bucket(60, user_id), with the most tasks of --tasks, against `hash`. c: the assumed cost of closing
+a file: 0, the default, 4 times that; hours by status, without merges. d: the talk's own size by arithmetic alone: 500
+writers, 240 hours, 250 MB/s. e: 10,000 partitions in a batch, over the fewest of --tasks, icesize alone: the memory of
+its workers.
 
-icesize merges as it does by default, and that is in its time, except in c. `spark.sql.shuffle.partitions` of Iceberg's
-runs is the number of tasks, `spark.sql.adaptive.coalescePartitions.enabled` is false there, the rest of adaptive
-execution is as Spark has it. With `none` the rows are spread over the tasks first. Runs alternate from pair to pair;
-medians leave out the first two batches, in which a process warms up. On a local disk Iceberg's runs pay for a `chmod`
-process per file and checksum, which an object store has not: their CPU time has a line of its own, but their wall time
-cannot be told apart.
+icesize merges by default, and its time includes the merges, except in c. In Iceberg's runs,
+`spark.sql.shuffle.partitions` is the number of tasks, `spark.sql.adaptive.coalescePartitions.enabled` is false, and the
+rest of adaptive execution has Spark's defaults. With `none`, the rows are spread over the tasks first.
+
+Runs alternate from pair to pair. Medians leave out the first two batches, in which a process warms up. On a local disk,
+Iceberg starts a `chmod` process per file and checksum, which an object store does not need. The CPU time of these
+processes has a line of its own; their wall time cannot be separated.
 """
 
 from __future__ import annotations
@@ -42,11 +43,11 @@ WARM_UP = 2
 DISTRIBUTIONS = ("hash", "none", "range")
 
 Runs = Mapping[str, Sequence[dict[str, Any]]]
-"""What each program has returned, by pair."""
+"""Results of each program, by pair."""
 
 
 class Shown(NamedTuple):
-    """A table for people, and what it was made from."""
+    """A table for people, and the result that it shows."""
 
     result: dict[str, Any]
     title: str
@@ -56,13 +57,13 @@ class Shown(NamedTuple):
 
 @dataclass(frozen=True)
 class Bench:
-    """The options, a folder for warehouses, and the batches, which are made when first asked for."""
+    """The options, a directory for warehouses, and the batches, which are made on first use."""
 
     args: argparse.Namespace
     root: Path
 
     def workload(self, partition: peers.Partition, tasks: int) -> shuffle_child.Workload:
-        """The batches, with a target file size that fits theirs."""
+        """Return the batches, with a target file size that fits theirs."""
         data = self.args.data or self.root / "data"
         made = generate(data, self.args.batches, self.args.rows, SEED)
         batch_bytes = statistics.mean(file["bytes"] for file in made["files"])
@@ -70,7 +71,7 @@ class Bench:
         return shuffle_child.Workload(data, self.root / "runs", target_bytes, self.args.batches, partition, tasks)
 
     def run(self, programs: Mapping[str, Callable[[], dict[str, Any]]]) -> Runs:
-        """Each program once per pair, every other pair in the opposite order."""
+        """Run each program once per pair, every other pair in the opposite order."""
         runs: dict[str, list[dict[str, Any]]] = {name: [] for name in programs}
         for pair in range(self.args.pairs):
             for name in programs if pair % 2 == 0 else reversed(programs):
@@ -78,7 +79,7 @@ class Bench:
         return runs
 
     def title(self, what: str, workload: shuffle_child.Workload) -> str:
-        """What was run, in a line."""
+        """Return a description of the run, in a line."""
         size = f"{self.args.batches} batches x {self.args.rows:,} rows, target {workload.target_bytes:,} bytes"
         return f"{what}, {workload.tasks} tasks, {size}"
 
@@ -195,7 +196,10 @@ _LABELS = {
 
 
 def _figures(runs: Sequence[dict[str, Any]], rows: int) -> dict[str, Any]:
-    """Times are medians over pairs; what was written is that of the last pair, medians over batches."""
+    """Return the figures of a program: times as medians over pairs, file counts and skews as medians over batches.
+
+    Only the last pair counts for all figures except times.
+    """
     newest = runs[-1]
     appends = newest["appends"][_warm(len(newest["appends"])) :]
     keys = ("files", "tiny_files", "files_under_half", "writers", "bytes_skew", "files_skew")
@@ -213,7 +217,7 @@ _TIMES = ("seconds", "cpu_seconds", "jvm_children_cpu_seconds")
 
 
 def _ratios(runs: Runs) -> dict[str, list[float]]:
-    """By pair; nothing where one of the two did not run."""
+    """Return ratios by pair; none if one of the two programs did not run."""
     pairs = list(zip(runs.get("icesize", ()), runs.get("hash", ()), strict=False))
     if not pairs:
         return {}
@@ -234,7 +238,7 @@ def _median(values: Sequence[float]) -> float:
 
 
 def _warm(batches: int) -> int:
-    """Batches that are left out."""
+    """Return the number of batches that are left out."""
     return WARM_UP if batches > WARM_UP else 0
 
 

@@ -1,10 +1,11 @@
-"""Appends with icesize and with Iceberg's distributions over a given number of writers, each in a process of its own.
+"""Appends with icesize and with Iceberg's distributions over a number of writers, each in a process of its own.
 
     python -m benchmarks.shuffle_child ours DATA WAREHOUSE --tasks 60 --target-bytes 117000 --partition hour
     python -m benchmarks.shuffle_child iceberg DATA WAREHOUSE --tasks 60 --target-bytes 117000 --distribution hash
 
-Each prints one JSON line. The warehouse must be empty but for the table's metadata folder. Iceberg's distributions get
-`spark.sql.shuffle.partitions` = tasks and no coalescing of them; the rest of adaptive execution is as Spark has it.
+Each command prints one JSON line. The warehouse must be empty except for the table's metadata directory. With Iceberg's
+distributions, `spark.sql.shuffle.partitions` is the number of tasks, without coalescing. The rest of adaptive execution
+has Spark's defaults.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ _ADDED_FILES = f"""
 
 @dataclass(frozen=True)
 class Workload:
-    """Batches, and the table that takes them. `warehouse` is emptied before each run and removed after it."""
+    """Batches, and their table; `warehouse` is emptied before each run and removed after it."""
 
     data: Path
     warehouse: Path
@@ -60,7 +61,7 @@ class Workload:
     tasks: int
 
     def run(self, program: str, *options: str) -> dict[str, Any]:
-        """What the program prints, and its reads of metadata."""
+        """Return the result of the program, and its reads of metadata."""
         folder = footprint.metadata_folder(peers.emptied(self.warehouse))
         folder.mkdir(parents=True)
         given = ["--target-bytes", str(self.target_bytes), "--batches", str(self.batches)]
@@ -76,7 +77,7 @@ class Workload:
 
 
 def write_by_icesize(workload: Workload, sink: Mapping[str, Any], policy: Mapping[str, int]) -> dict[str, Any]:
-    """Take the batches through a sink with these options.
+    """Write the batches through a sink with these options.
 
     Returns lists by batch: `seconds`, `cpu_seconds`, `jvm_children_cpu_seconds` (see `CpuSeconds`) and `appends` (see
     `_figures`); and `worker_peak_mib`, `rows`, `puts` (objects made), `metadata_reads` and `data_reads` (files that
@@ -86,12 +87,12 @@ def write_by_icesize(workload: Workload, sink: Mapping[str, Any], policy: Mappin
 
 
 def iceberg(workload: Workload, distribution: peers.Distribution) -> dict[str, Any]:
-    """The same with Iceberg's own writer; for `none` the rows are spread over the tasks first."""
+    """Write the batches with Iceberg's own writer; for `none`, the rows are spread over the tasks first."""
     return workload.run("iceberg", "--distribution", distribution)
 
 
 def partition_weights(workload: Workload) -> list[dict[Hashable, float]]:
-    """Bytes of each partition, by batch: its rows, each as large as the mean row of the batch's file."""
+    """Return the bytes of each partition, by batch: its rows, each as large as the mean row of the batch's file."""
     return [_weights(file, workload.partition) for file in batch_files(workload.data, workload.batches)]
 
 
@@ -129,7 +130,7 @@ def _ours(args: argparse.Namespace) -> dict[str, Any]:
 def _iceberg(args: argparse.Namespace) -> dict[str, Any]:
     spark = peers.session(args.warehouse)
     spark.conf.set("spark.sql.shuffle.partitions", str(args.tasks))
-    # else small batches would get fewer tasks than asked for
+    # Otherwise, small batches would get fewer tasks than requested.
     spark.conf.set("spark.sql.adaptive.coalescePartitions.enabled", "false")
     peers.create_stream_table(spark, args.data, args.distribution, args.target_bytes, args.partition)
 
@@ -145,7 +146,7 @@ def _iceberg(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _measured(spark: SparkSession, args: argparse.Namespace, handle: Handle) -> dict[str, Any]:
-    """Feed the batches; nothing but their handling is in the time."""
+    """Feed the batches; only their handling is timed."""
     processes = Processes()
     seconds, cpu, peak_bytes = [], [processes.cpu()], 0
     before = footprint.objects(args.warehouse)
@@ -167,7 +168,7 @@ def _measured(spark: SparkSession, args: argparse.Namespace, handle: Handle) -> 
 
 
 def _appends(spark: SparkSession, args: argparse.Namespace, writer: Callable[[str], int]) -> list[dict[str, Any]]:
-    """Figures of each append, in order; files that merges made are none of it."""
+    """Return the figures of each append, in order, without files that merges made."""
     files: dict[int, list[tuple[int, int]]] = defaultdict(list)
     added = spark.sql(_ADDED_FILES).toArrow()
     for snapshot, path, size_bytes in zip(*(column.to_pylist() for column in added.columns), strict=True):
@@ -177,7 +178,7 @@ def _appends(spark: SparkSession, args: argparse.Namespace, writer: Callable[[st
 
 
 def _figures(files: Sequence[tuple[int, int]], args: argparse.Namespace) -> dict[str, Any]:
-    """Of (writer, bytes): how many files, how many of them small, and how even the writers are."""
+    """Return the number of files, the number of small ones, and the skew of writers, from pairs of writer and bytes."""
     bytes_by, files_by = Counter[int](), Counter[int]()
     for writer, size_bytes in files:
         bytes_by[writer] += size_bytes
@@ -194,7 +195,7 @@ def _figures(files: Sequence[tuple[int, int]], args: argparse.Namespace) -> dict
 
 
 def _spark_partition(name: str) -> int:
-    """`<partition of the write job>-<task attempt>-<uuid>-<number>.parquet`: a writer is a partition of the job."""
+    """Return the writer, a partition of the job, of `<partition>-<task attempt>-<uuid>-<number>.parquet`."""
     return int(name.split("-")[0])
 
 

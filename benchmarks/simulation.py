@@ -1,4 +1,4 @@
-"""Flink's case without a cluster: files and skew of one batch by how rows find their writers. Arithmetic alone."""
+"""Flink's case without a cluster: files and skew of one batch, by method of routing. Arithmetic alone."""
 
 from __future__ import annotations
 
@@ -36,24 +36,24 @@ class Outcome:
 
 
 def skew(loads: Iterable[float], writers: int) -> float:
-    """The largest load over the mean of all `writers`, those without any included; 1.0 when nothing was written."""
+    """Return the largest load over the mean of all `writers`, also those without load; 1.0 if nothing was written."""
     known = list(loads)
     return router.skew([*known, *[0.0] * (writers - len(known))])
 
 
 def hour_weights(hours: int = HOURS, batch_bytes: float = BATCH_BYTES) -> dict[int, float]:
-    """The profile of the benchmark's stream: 60 % in the newest hour, a long tail."""
+    """Return the profile of the benchmark's stream: 60 % in the newest hour, a long tail."""
     return {age: float(share) * batch_bytes for age, share in enumerate(hour_shares(hours - 1))}
 
 
 def round_robin(weights: Weights, writers: int, target_bytes: int) -> Outcome:
-    """Rows stay where they are: every writer has an equal part of every hour, and a file for each."""
+    """Return the outcome if rows are spread evenly: every writer has an equal part and a file of every hour."""
     files = sum(writers * expected_files(weight / writers, target_bytes) for weight in weights.values())
     return Outcome(files, (sum(weights.values()) / writers,) * writers)
 
 
 def key_by(weights: Weights, writers: int, target_bytes: int) -> Outcome:
-    """All rows of an hour go to the writer that the hour's hash says."""
+    """Return the outcome if the hash of an hour selects the writer of all its rows."""
     loads = [0.0] * writers
     for hour, weight in weights.items():
         loads[zlib.crc32(str(hour).encode()) % writers] += weight
@@ -61,14 +61,14 @@ def key_by(weights: Weights, writers: int, target_bytes: int) -> Outcome:
 
 
 def routed(weights: Weights, writers: int, target_bytes: int) -> Outcome:
-    """Rows go where `route` sends them; each writer has at least one file for each of its hours."""
+    """Return the outcome of `route`; each writer has at least one file for each of its hours."""
     planned = router.route(weights, writers, target_bytes)
     return Outcome(total_files(planned), tuple(loads(planned, weights, target_bytes, 0)))
 
 
 @dataclass(frozen=True)
 class Simulated:
-    """Files of a batch and skew by way, and the fewest files that an even load allows."""
+    """Files of a batch and skew by method, and the fewest files that an even load allows."""
 
     floor: int
     files: dict[str, int]
@@ -76,7 +76,7 @@ class Simulated:
 
 
 def simulate(weights: Weights, writers: int = WRITERS, target_bytes: int = TARGET_BYTES) -> Simulated:
-    """All three ways on one batch."""
+    """Return the results of all three methods for one batch."""
     ways = {"route": routed, "keyBy": key_by, "round robin": round_robin}
     outcomes = {name: way(weights, writers, target_bytes) for name, way in ways.items()}
     return Simulated(

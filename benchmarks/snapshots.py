@@ -3,8 +3,8 @@
     python -m benchmarks.snapshots merged WAREHOUSE --files 20000 --snapshots 1100
     python -m benchmarks.snapshots appended WAREHOUSE --snapshots 5000
 
-Each prints one JSON line and leaves the table `c.db.t` in a catalog that `benchmarks.peers.catalog` opens. Data files
-hold one byte each or do not exist: what works on metadata never opens them.
+Each command prints one JSON line and leaves the table `c.db.t` in a catalog that `benchmarks.peers.catalog` opens. Data
+files have one byte each or do not exist, because the benchmarked programs read only metadata.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 FILE_BYTES = 1_000_000
 NOW_MS = 1_767_225_600_000
 APPENDS_PER_MERGE = 10
-"""Appends before each merge, which takes that many files, one of each, of a part of the partitions."""
+"""Appends before each merge; the merge takes as many files, one of each append, from some of the partitions."""
 
 
 def merged(warehouse: Path, files: int, snapshots: int) -> dict[str, Any]:
-    """Make a table with about `files` live files, half of all that its `snapshots` ever added; says what it has."""
+    """Make a table with about `files` live files, half of all that its `snapshots` ever added; return its facts."""
     arguments = ("--files", str(files), "--snapshots", str(snapshots))
     return run_child("benchmarks.snapshots", "merged", str(warehouse), *arguments)
 
@@ -50,7 +50,7 @@ def appended(warehouse: Path, snapshots: int) -> dict[str, Any]:
 
 
 def create_table(catalog: SqlCatalog, warehouse: Path) -> Table:
-    """An empty table `db.t` with the columns of the benchmarks' batches, partitioned by hour."""
+    """Create an empty table `db.t` with the columns of the benchmarks' batches, partitioned by hour."""
     (warehouse / "wh").mkdir(parents=True, exist_ok=True)
     catalog.create_namespace("db")
     table = catalog.create_table("db.t", batch(0, rows=1).schema.remove_metadata())
@@ -60,7 +60,7 @@ def create_table(catalog: SqlCatalog, warehouse: Path) -> Table:
 
 
 def data_file(path: str, hour: str) -> NewDataFile:
-    """A file as it is after a write, with the statistics of 7 columns."""
+    """Return a file as a write returns it, with the statistics of 7 columns."""
     columns = range(1, 8)
     return NewDataFile(
         path=path,
@@ -79,19 +79,19 @@ def data_file(path: str, hour: str) -> NewDataFile:
 class _Rounds:
     """Rounds of ten appends, each of one file per partition, and a merge of about half of the partitions.
 
-    `growth` is how many live files a round leaves more than there were.
+    `growth` is the number of live files that a round adds.
     """
 
     def __init__(self, catalog: SqlCatalog, table: Table, growth: int) -> None:
         self._catalog, self._table = catalog, table
         self._builder = SnapshotBuilder(table, NOW_MS)
-        # ten appends put 10 files into each partition, and a merge makes one of them
+        # Ten appends put ten files into each partition, and a merge replaces them with one.
         self._merges = growth // APPENDS_PER_MERGE
         self._partitions = (growth + (APPENDS_PER_MERGE - 1) * self._merges) // APPENDS_PER_MERGE
         self._folder = table.location().removeprefix("file://")
 
     def run(self, number: int) -> None:
-        """Ten appends, then one REPLACE of the round's new files in some of the partitions."""
+        """Commit ten appends, then one REPLACE of the round's new files in some of the partitions."""
         batches = []
         for _ in range(APPENDS_PER_MERGE):
             files = [self._write(hour) for hour in range(self._partitions)]

@@ -1,4 +1,4 @@
-"""A stream into a table: icesize with its merges against Iceberg's own append without any, same rows, same run.
+"""A stream into a table: icesize with its merges against Iceberg's own append without any, on the same rows.
 
     python -m benchmarks stream [--pairs N] [--batches N] [--rows N] [--partition hour|day|none] [--streaming] [--json]
     python -m benchmarks stream --placement absorb --k 1 [--no-stream-safe]
@@ -6,12 +6,12 @@
     python -m benchmarks stream --against decoding
     python -m benchmarks stream --profile FOLDER [--rows N] [--streaming]
 
-Pairs alternate, each program in a process of its own; the ratio is the median over pairs of icesize / Iceberg. With
-merges beside the batches (`--merge async`) a pair has a third run, of icesize without merges. `--against decoding`
-compares with icesize itself that decodes and encodes all it merges instead of copying what can be copied.
+Pairs alternate in the same run, each program in a process of its own; the ratio is the median over pairs of icesize /
+Iceberg. With merges beside the batches (`--merge async`), a pair has a third run, of icesize without merges. `--against
+decoding` compares with icesize itself, set to decode and encode all merged rows instead of copying.
 
-`--profile` compares nothing and tells where the time of a batch goes: by the laps of its reports in one run, then by
-samples of two more, each slower for that, of which it leaves a flame graph and folded stacks in the folder.
+`--profile` compares nothing; it shows the time of each step of a batch. One run uses the phases of its reports. Two
+more runs, slower for it, take samples, and leave a flame graph and folded stacks in the directory.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
 
 
 def _profile(root: Path, args: argparse.Namespace) -> dict[str, Any]:
-    """One run as it is, one for the flame graph, one for the steps."""
+    """Run once without samples, once for the flame graph, and once for the steps."""
     folder, name = args.profile.resolve(), "streaming" if args.streaming else "stream"
     folder.mkdir(parents=True, exist_ok=True)
     graph, folded = (profiled.sampling(folder, name, as_folded=choice) for choice in (False, True))
@@ -172,23 +172,29 @@ def _megabytes(result: dict[str, Any]) -> str:
 
 
 def _per_live(result: dict[str, Any]) -> str:
-    """The same for all programs, where write amplification counts new rows as large as they were written first."""
+    """Return the MB written per live MB, which means the same for all programs.
+
+    Write amplification counts new rows with the size of their first write instead.
+    """
     return f"{result['written_bytes'] / result['live_bytes']:.2f}"
 
 
 def _per_ingested(result: dict[str, Any], way: str) -> str:
-    """Of what was ingested, as it was first written; Iceberg's append merges nothing."""
+    """Return the bytes of a method per byte ingested; Iceberg's append merges nothing.
+
+    New rows have the size of their first write.
+    """
     return f"{result['bytes'][way] / result['bytes']['bytes_ingested']:.3f}" if "bytes" in result else "-"
 
 
 def _percentile(result: dict[str, Any], percent: int) -> float:
-    """Of the batches after the first two, in which a process warms up."""
+    """Return a percentile of the batches after the first two, in which a process warms up."""
     seconds: list[float] = result["seconds"][2:] or result["seconds"]
     return statistics.quantiles(seconds, n=100, method="inclusive")[percent - 1] if len(seconds) > 1 else seconds[0]
 
 
 def _commit_growth(seconds: list[float]) -> float:
-    """Median commit time of batches 170-190 over that of batches 15-25 in a run of 192."""
+    """Return the median commit time of batches 170-190 over that of batches 15-25 in a run of 192."""
     return statistics.median(seconds[170:191]) / statistics.median(seconds[15:26])
 
 

@@ -1,13 +1,15 @@
-"""A table that is changed all the time by upserts and compacted again and again, by icesize and by Iceberg.
+"""A table that upserts change continuously and that icesize and Iceberg compact repeatedly.
 
     python -m benchmarks upserts [--compactions 6] [--updates 3] [--rows 20000] [--keep DIR]
 
-The table is TPC-H's lineitem in 200 files, unpartitioned, as `benchmarks.compact` has it. An update is one commit: an
-equality delete of so many rows, anywhere in the table, by order and line number, and the same rows with another
-quantity. With one every 20 seconds a compaction would come every minute; nobody waits for that here. After so many
-updates the table is compacted: by `icesize.SizedTable.compact` in this process, and by `rewrite_data_files`
-(`delete-file-threshold` 1) in a Spark session that stays up. Both have a table of their own, and commit the same files
-to it. Only the calls are timed; CPU seconds are those of this process and all below it, so of Spark's, too.
+The table is TPC-H's lineitem in 200 files, unpartitioned, as in `benchmarks.compact`. An update is one commit: an
+equality delete of `--rows` rows, anywhere in the table, by order and line number, and the same rows with another
+quantity. With one update every 20 seconds, a compaction would run every minute; the benchmark does not wait.
+
+After `--updates` updates the table is compacted, by `icesize.SizedTable.compact` in this process and by
+`rewrite_data_files` (`delete-file-threshold` 1) in a long-running Spark session. Each program has a table of its own,
+which receives the same files. Only the calls are timed. CPU seconds are those of this process and all of its children,
+Spark's included.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ _SEED = 7
 
 
 class Rows:
-    """The rows of the table, and what updates make of them."""
+    """The rows of the table, and their state after updates."""
 
     def __init__(self, table: Table) -> None:
         self._rows = pa.concat_tables(pq.read_table(path) for path in data_paths(table))
@@ -54,7 +56,7 @@ class Rows:
         self._updates = 0
 
     def updated(self, rows: int) -> pa.Table:
-        """Some rows with another quantity, in which updates differ."""
+        """Return some rows with another quantity, which differs from update to update."""
         self._updates += 1
         drawn = self._random.choice(len(self._quantities), rows, replace=False)
         self._quantities[drawn] = self._updates
@@ -62,7 +64,7 @@ class Rows:
         return self._with(self._rows.take(drawn), quantities)
 
     def sums(self) -> dict[str, Any]:
-        """How many rows there must be, and their checksum."""
+        """Return the expected number of rows, and their checksum."""
         changed = pa.array(self._quantities > 0)
         quantities = pc.if_else(changed, self._as_quantity(pa.array(self._quantities)), self._rows[CHANGED])
         rows, checksum = summed("SELECT * FROM live", (), live=self._with(self._rows, quantities))
@@ -88,7 +90,7 @@ def _rewrite(catalog: Catalog, bench: Bench) -> Iterator[Compact]:
     spark = peers.rest_session(bench.uri)
 
     def rewrite() -> None:
-        # a session keeps tables as it has seen them for half a minute
+        # A session caches tables for half a minute.
         spark.sql(f"REFRESH TABLE c.{PEER}")
         peers.call_rewrite(spark, PEER, bench.target_bytes)
 
@@ -99,13 +101,13 @@ def _rewrite(catalog: Catalog, bench: Bench) -> Iterator[Compact]:
 
 
 WAYS: dict[str, Callable[[Catalog, Bench], AbstractContextManager[Compact]]] = {TABLE: _icesize, PEER: _rewrite}
-"""Who compacts which table."""
+"""The table that each program compacts."""
 TITLES = {TABLE: "icesize", PEER: "rewrite_data_files"}
 
 
 @dataclass(frozen=True)
 class Contestant:
-    """How a table is compacted, and what that took each time."""
+    """A program that compacts a table, and the cost of each compaction."""
 
     name: str
     compact: Compact
@@ -113,7 +115,7 @@ class Contestant:
     cpu_seconds: list[float] = field(default_factory=list)
 
     def run(self, processes: Processes) -> None:
-        """One compaction, timed."""
+        """Run one compaction, timed."""
         began, cpu_began = time.perf_counter(), processes.cpu().total
         self.compact()
         self.seconds.append(round(time.perf_counter() - began, 3))
@@ -135,7 +137,7 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
 
 
 def run(catalog: Catalog, contestants: Sequence[Contestant], args: argparse.Namespace) -> dict[str, Any]:
-    """All updates and compactions, in an order that turns; the `rows` that there must be, and their `checksum`."""
+    """Run all updates and compactions, in alternating order; return the expected `rows` and their `checksum`."""
     rows, processes = Rows(catalog.load_table(TABLE)), Processes()
     for number in range(args.compactions):
         for _ in range(args.updates):
@@ -146,7 +148,7 @@ def run(catalog: Catalog, contestants: Sequence[Contestant], args: argparse.Name
 
 
 def update(catalog: Catalog, rows: pa.Table, contestants: Sequence[Contestant]) -> None:
-    """One commit to each of the tables, of the same files, which are in the folder that all of them have."""
+    """Commit the same files to each of the tables, in one commit each; all tables share the directory of the files."""
     table = catalog.load_table(TABLE)
     deletes = equality_deletes(table, KEY, list(zip(*(rows[name].to_pylist() for name in KEY), strict=True)))
     data = list(_dataframe_to_data_files(table.metadata, rows, table.io))

@@ -1,4 +1,4 @@
-"""`python -m docs_tools`: writes anew what in README and docs comes from the code. No options."""
+"""`python -m docs_tools` writes the parts of README and docs that come from the code. No options."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The picture of the README: the files of a table as a plain writer leaves them, and after `compact`.
+"""The chart of the README: a table's files after a plain writer, and after `compact`.
 
-Events of the demo, one append of 20,000 for each of 48 batches, by PyIceberg; the target file size is 1 MiB.
+PyIceberg appends 20,000 events of the demo in each of 48 batches; the target file size is 1 MiB.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ BATCHES, ROWS = 48, 20_000
 
 
 def write() -> None:
-    """Fill such a table, compact it, and draw both."""
+    """Fill such a table, compact it, and draw both states."""
     with tempfile.TemporaryDirectory() as folder:
         lake = Lake(Path(folder) / "lake")
         lake.create("events")

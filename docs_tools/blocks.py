@@ -1,4 +1,4 @@
-"""The code blocks of a page, and what a reader is told of each."""
+"""The code blocks of a page, and the text that introduces a block that is not run."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ from markdown_it import MarkdownIt
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 LANGUAGES = frozenset({"python", "sql", "shell", "console", "yaml", "text"})
-"""`console` is a transcript: lines after `$ ` are typed, the others printed. `text` is read by people only."""
+"""Languages of blocks; `text` is only for people.
+
+`console` is a transcript: lines after `$ ` are typed, the others are output.
+"""
 NOT_RUN = ("# not run here:", "-- not run here:")
-"""How a block that cannot run in the tests begins; the reason follows, for the reader."""
+"""Beginnings of a block that the tests cannot run; the reason follows, for the reader."""
 
 
 @dataclass(frozen=True)
 class Block:
-    """One fenced block; `line` is that of its fence, counted from 1."""
+    """One fenced block; `line` is the line of its fence, counted from 1."""
 
     page: Path
     line: int
@@ -27,22 +30,22 @@ class Block:
 
     @property
     def is_run(self) -> bool:
-        """Whether the tests run it; else it is only parsed, and says so to its reader."""
+        """True if the tests run the block; the others are only parsed, and their first line gives the reason."""
         return not self.code.startswith(NOT_RUN)
 
     @property
     def place(self) -> str:
-        """`docs/streams.md:12`."""
+        """The page and the line, as in `docs/streams.md:12`."""
         return f"{self.page.relative_to(ROOT)}:{self.line}"
 
 
 def pages() -> list[Path]:
-    """The README and every page of the docs."""
+    """Return the README and every page of the docs."""
     return [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
 
 
 def blocks(page: Path, *languages: str) -> list[Block]:
-    """The blocks of a page in their order, of the given languages or of all."""
+    """Return the blocks of a page in their order, of the given languages or of all."""
     return [block for block in _all(page) if not languages or block.language in languages]
 
 

@@ -1,4 +1,4 @@
-"""The page of commands: groups, arguments, options and examples as click knows them, links to the pages beside it."""
+"""The page of commands: groups, arguments, options and examples from click, and links to related pages."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ SEE_ALSO = {
     "doctor": ("[output](output.md#doctor)", "[maintenance](maintenance.md#diagnose-problems)"),
     "completion": ("[maintenance](maintenance.md#for-programs)",),
 }  # fmt: skip
-"""Each command -> where its output, and the task that it belongs to, are explained."""
+"""Links from each command to its output and to the task that it belongs to."""
 INTRODUCTIONS = {
     "inspect": "These commands read a table and change nothing, except `streams --forget`, which removes a stream.",
     "compact": "These commands write new files and commit them; rows do not change. `maintain` also expires snapshots.",
     "restore": "These commands change the rows of a partition, or delete files for good. Preview them first.",
     "demo": "These commands need no table. Start here.",
 }
-"""A sentence for the group that has a command."""
+"""A sentence for the group that contains the command."""
 _SHARED = 3
-"""An option with the same help in that many commands is explained once."""
+"""Commands that must have an option with the same help, so that the page explains it only once."""
 _SHARED_INTRO = "These options mean the same in every command that lists them:"
 
 
@@ -110,7 +110,7 @@ def _table(options: list[tuple[str, str]]) -> str:
 
 
 def _prose(words: str) -> str:
-    """Markdown with the words of a help text; options in it are code."""
+    """Return Markdown with the words of a help text; its options become code."""
     plain = " ".join(words.split()).replace("<", "&lt;").replace("*", r"\*").replace("|", r"\|").replace("[", r"\[")
     return re.sub(r"(`[^`]*`)|(?<![\w-])(--?[a-z][a-z-]+)", lambda m: m[1] or f"`{m[2]}`", plain)
 

@@ -1,4 +1,4 @@
-"""Command lines in shell blocks and transcripts: run in this process, or parsed."""
+"""Command lines in shell blocks and transcripts, run in this process or parsed."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ from icesize.cli.main import main
 
 _LINE = re.compile(r"(?<![\w/.-])icesize (?P<arguments>(?:[a-z-]+ [^\n#]*|--\w[^\n#]*))")
 _ELSEWHERE = frozenset({"--master", "--remote", "--conf", "--catalog-uri"})
-"""Options that start Spark or ask a server of the reader's: such lines are parsed. Tests have a session
-already, which a command would end."""
+"""Options that start Spark or connect to a server of the reader.
+
+Such lines are only parsed, because tests already have a session, which a command would end.
+"""
 
 
 def command_lines(block: Block) -> list[list[str]]:
-    """The arguments of each `icesize` in a block, whatever stands around it (cron, Airflow, a prompt)."""
+    """Return the arguments of each `icesize` in a block, also inside another line (cron, Airflow, a prompt)."""
     lines = block.code.replace("\\\n", " ").splitlines()
     if block.language == "console":
         lines = [line[2:] for line in lines if line.startswith("$ ")]
@@ -28,7 +30,7 @@ def command_lines(block: Block) -> list[list[str]]:
 
 
 def _words(arguments: str) -> list[str]:
-    """What a shell would pass on: up to the quotation that the line stands in, a pipe or a redirection."""
+    """Return the words that a shell passes on: up to a pipe, a redirection or the end of an enclosing quotation."""
     words = []
     for word in _shell_words(arguments):
         if word in ("|", ">", ">>", "&&", ";", "||"):
@@ -43,12 +45,12 @@ def _shell_words(arguments: str) -> Iterator[str]:
         try:
             yield from shlex.split(text)
             return
-        except ValueError:  # the closing quotation mark of whatever the command stands in
+        except ValueError:  # the closing quotation mark of an enclosing string
             text = text[: max(text.rfind('"'), text.rfind("'"))]
 
 
 def parse(arguments: list[str]) -> click.Context:
-    """The command that would run, with its options; raises click.UsageError."""
+    """Return the command that would run, with its options; raise click.UsageError."""
     command: click.Command = main
     name, rest = "icesize", list(arguments)
     while isinstance(command, click.Group) and rest and not rest[0].startswith("-"):
@@ -61,12 +63,12 @@ def parse(arguments: list[str]) -> click.Context:
 
 
 def is_run(arguments: list[str]) -> bool:
-    """Whether tests run it: not what works elsewhere, nor the demo."""
+    """Return whether tests run the command; they run neither the demo nor commands that need another server."""
     return arguments[0] != "demo" and _ELSEWHERE.isdisjoint(arguments)
 
 
 def run(arguments: list[str]) -> str:
-    """What a command prints; raises AssertionError with it when the command fails."""
+    """Return the output of a command; raise AssertionError with it if the command fails."""
     result = CliRunner().invoke(main, arguments, catch_exceptions=False, terminal_width=100, color=False)
     assert result.exit_code == 0, f"icesize {shlex.join(arguments)}: exit code {result.exit_code}\n{result.output}"
     return result.output

@@ -1,4 +1,4 @@
-"""The plots of the policy page, from the simulation that the benchmark `policy` runs, and the rooms of the code."""
+"""The plots of the policy page, from the simulation of the benchmark `policy`, and the layers of the code."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ _LINE_STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1)))
 
 @cache
 def measured() -> dict[tuple[int, int], tuple[float, float]]:
-    """(k, batches per full file) -> W of the policy, and the least W that any schedule could have."""
+    """Return the write amplification of the policy, and the least of any schedule.
+
+    Keys are pairs of `max-small-files` and batches per full file.
+    """
     best = optima(max(ARRIVALS), max(SLOTS))
     return {(k, n): (_amplification(k, n), best[k][n]) for k in SLOTS for n in ARRIVALS}
 
@@ -38,7 +41,7 @@ def _amplification(slots: int, per_file: int) -> float:
 
 
 def table() -> str:
-    """The same as a table: W, and in brackets the optimum."""
+    """Return the same as a table: the write amplification, with the optimum in parentheses."""
     head = ["| batches per full file |", *(f" {k} small |" for k in SLOTS)]
     rows = [f"| {n} | " + " | ".join(f"{_words(*measured()[k, n])}" for k in SLOTS) + " |" for n in ARRIVALS]
     return "\n".join(["".join(head), "|---" * (len(SLOTS) + 1) + "|", *rows])
@@ -49,11 +52,11 @@ def _words(ours: float, best: float) -> str:
 
 
 def write() -> None:
-    """Draw all of them, each light enough for a phone and readable on dark and light pages."""
+    """Draw all plots, each small enough for a phone and readable on dark and light pages."""
     import matplotlib as mpl
 
     mpl.use("svg")
-    # text stays text, and the same numbers make the same file
+    # Text stays text, and the same numbers make the same file.
     mpl.rcParams.update({"svg.hashsalt": "icesize", "svg.fonttype": "none", "font.size": 11})
     _draw("policy-w-k.svg", "max-small-files", SLOTS, ARRIVALS, lambda k, n: (k, n), "{} batches per full file")
     _draw("policy-w-n.svg", "batches per full file", ARRIVALS, SLOTS, lambda n, k: (k, n), "max-small-files {}")
@@ -91,7 +94,7 @@ def _save(figure: Figure, name: str) -> None:
 
 
 def _draw_house() -> None:
-    """The floors of the code as boxes, each with its rooms; arrows from the user to the used."""
+    """Draw the layers of the code as boxes with their packages, and arrows to the layers that each one uses."""
     from matplotlib import pyplot
     from matplotlib.patches import Rectangle
 

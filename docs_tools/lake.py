@@ -1,4 +1,4 @@
-"""A table gone bad, made without Spark: what a stream of small batches leaves that nobody merges."""
+"""A table full of small files, made without Spark: a stream of small batches without merges."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ HOURS = 12
 BATCHES = 16
 _ROWS = 12_000
 _PROPERTIES = {"write.target-file-size-bytes": str(320 * 1024)}
-"""Small, so that so few rows make well sized files."""
+"""A small target, so that few rows make well-sized files."""
 
 
 def batch_of(number: int, rows: int = _ROWS) -> pa.Table:
-    """The events of one batch: over all hours, in no order of users."""
+    """Return the events of one batch, over all hours, with users in random order."""
     ids = range(number * rows, (number + 1) * rows)
     random = Random(number)
     start = datetime.datetime(2026, 1, 1)
@@ -51,7 +51,7 @@ def batch_of(number: int, rows: int = _ROWS) -> pa.Table:
 
 
 def fill(catalog: SqlCatalog, name: str = "db.events", batches: int = BATCHES) -> None:
-    """Make the table in a catalog, partitioned by hour, and append to it as a stream that merges nothing does."""
+    """Create the table in a catalog, partitioned by hour, and append to it like a stream without merges."""
     spec = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "hour"))
     location = f"{catalog.properties['warehouse']}/{uuid.uuid4().hex}"
     table = catalog.create_table(name, EVENTS, location, spec, properties=_PROPERTIES)
@@ -61,16 +61,16 @@ def fill(catalog: SqlCatalog, name: str = "db.events", batches: int = BATCHES) -
 
 @contextmanager
 def configured(uri: str, name: str = "lake") -> Iterator[None]:
-    """PyIceberg's configuration knows the catalog while the block runs, as if its variables had been exported."""
+    """Configure the catalog in PyIceberg while the block runs, as if its variables had been exported."""
     variable = {f"PYICEBERG_CATALOG__{name.upper()}__URI": uri}
-    # PyIceberg reads its configuration once, when it is imported
+    # PyIceberg reads its configuration only once, during its import.
     with mock.patch.dict(os.environ, variable), mock.patch.object(pyiceberg.catalog, "_ENV_CONFIG", Config()):
         yield
 
 
 @contextmanager
 def gone_bad(folder: Path) -> Iterator[SqlCatalog]:
-    """A catalog `lake` in a folder with the table `db.events`; commands find it by its name."""
+    """Yield a catalog `lake` in a directory with the table `db.events`; commands find it by its name."""
     uri = f"sqlite:///{folder}/catalog.db"
     catalog = SqlCatalog("lake", uri=uri, warehouse=folder.as_uri())
     try:

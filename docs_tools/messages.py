@@ -9,18 +9,18 @@ from functools import cache
 from docs_tools.blocks import ROOT
 
 HOLE = "…"
-"""Stands where a template has a value."""
+"""Placeholder for a value in a template."""
 
 
 @cache
 def templates() -> frozenset[str]:
-    """Every text in the code of icesize, with holes for its values."""
+    """Return every text in the code of icesize, with placeholders for its values."""
     paths = (ROOT / "icesize").rglob("*.py")
     return frozenset(text for path in paths for text in _texts(ast.parse(path.read_text(encoding="utf-8"))))
 
 
 def is_printed(quoted: str) -> bool:
-    """Whether some text of the code contains the one that a page quotes, holes and all."""
+    """Return whether a text of the code contains a quotation from a page, placeholders included."""
     return any(quoted in template for template in templates())
 
 

@@ -1,4 +1,4 @@
-"""The parts of pages that are written from code, between `<!-- begin: NAME -->` and `<!-- end: NAME -->`."""
+"""The generated parts of pages, between `<!-- begin: NAME -->` and `<!-- end: NAME -->`."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _PART = re.compile(r"(<!-- begin: ([a-z-]+) -->\n).*?(<!-- end: \2 -->)", re.DOT
 
 
 def rewritten(page: Path) -> str:
-    """The text of a page with its parts as the code says them today."""
+    """Return the text of a page with parts made from the current code."""
     text = page.read_text(encoding="utf-8")
     return _PART.sub(lambda part: f"{part[1]}\n{PARTS[part[2]]().strip()}\n\n{part[3]}", text)
 
 
 def write() -> None:
-    """Bring the parts of all pages up to date."""
+    """Update the parts of all pages."""
     for page in pages():
         page.write_text(rewritten(page), encoding="utf-8")
 
@@ -39,19 +39,19 @@ def policy_keys() -> str:
 
 
 def error_tree() -> str:
-    """The tree of errors, and the meaning of each."""
+    """Return the tree of errors, with the meaning of each."""
     tree = inspect.cleandoc(errors.__doc__ or "").split("\n\n")[1]
     return "```text\n" + inspect.cleandoc("    " + tree.strip()) + "\n```"
 
 
 def recipe(name: str) -> str:
-    """A recipe that has a test of its own, as a block of code."""
+    """Return a recipe as a block of code; it has a test of its own."""
     code = (ROOT / "docs_tools" / "recipes" / f"{name}.py").read_text(encoding="utf-8")
     return f"```python\n# not run here: it has a test of its own, with the scheduler in it\n{code.strip()}\n```"
 
 
 def rooms() -> str:
-    """The layer that each layer uses, and a line for each package."""
+    """Return a line with the layer that each layer uses, and a row for each package."""
     chain = ", ".join(f"`{floor}` uses `{used}`" for floor, used in house.arrows())
     rows = [f"| `{name.removeprefix('icesize.')}` | {words} |" for name, words in house.rooms()]
     return "\n".join([f"{chain}.", "", "| package | purpose |", "|---|---|", *rows])

@@ -1,4 +1,4 @@
-"""The rooms of the code: which floor each is on, what it is for, and which floor uses which."""
+"""The packages of the code: the layer and purpose of each, and the layers that each layer uses."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ FLOORS = {
     "icesize.sized_table": "the facade",
     "icesize.cli": "the command line and the demo",
 }
-"""The floors of the house from the ground up; every room belongs to the longest name that its own begins with."""
+"""The layers, from the lowest one up; a package belongs to the longest name that its own name begins with."""
 
 _BESIDE = {
     "icesize.events": "icesize.planning",
     "icesize.presentation": "icesize.maintenance",
     **dict.fromkeys(("icesize.demo", "icesize.__main__"), "icesize.cli"),
 }
-"""What is on a floor that it is not named after."""
+"""Packages of a layer that has another name."""
 
 
 def floor_of(module: str) -> str:
@@ -37,7 +37,7 @@ def floor_of(module: str) -> str:
 
 
 def arrows() -> list[tuple[str, str]]:
-    """Floor -> the floors that it imports from, without what one of those imports itself."""
+    """Return pairs of a layer and a layer that it imports from, without those that a third layer implies."""
     used = defaultdict(set)
     for path in sorted((ROOT / "icesize").rglob("*.py")):
         module = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")

@@ -1,4 +1,7 @@
-"""What the commands in transcripts print today, on the table of `docs_tools.lake`, one after the other in each page."""
+"""The current output of the commands in transcripts.
+
+The commands of a page run one after the other on the table of `docs_tools.lake`.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ _SPACES = re.compile(r"[ ─-]{2,}")
 
 
 def told_today(page: Path) -> dict[Block, str]:
-    """Each transcript of a page -> what it would say now."""
+    """Return the current text of each transcript of a page."""
     transcripts = blocks(page, "console")
     if not transcripts:
         return {}
@@ -32,13 +35,13 @@ def _told(block: Block, folder: str) -> str:
 
 
 def without_numbers(text: str) -> str:
-    """The words of a transcript: what does not vary from machine to machine and from day to day."""
+    """Return the words of a transcript, without the parts that vary from machine to machine and from day to day."""
     plain = _SPACES.sub(" ", _BARS.sub("|", _NUMBERS.sub("0", _IDS.sub("ID", text))))
     return "\n".join(line.strip() for line in plain.splitlines())
 
 
 def write() -> None:
-    """Bring all transcripts up to date whose words are not."""
+    """Update all transcripts whose words have changed."""
     for page in pages():
         text = page.read_text(encoding="utf-8")
         for block, told in told_today(page).items():

@@ -1,4 +1,4 @@
-"""What the benchmark of clustering counts: files that queries open, and the fewest that they could."""
+"""Tests of the counts of the clustering benchmark: files that queries open, and the fewest possible."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RANGES = st.lists(st.tuples(st.integers(-60, 60), st.integers(0, 40)), min_size=
 
 
 def _files(parts: dict[str, list[list[int]]]) -> Files:
-    """Files of these values in a column `v`, each of as many bytes as it has rows."""
+    """Return files of these values in a column `v`, each with as many bytes as rows."""
     flat = [(name, values) for name, files in parts.items() for values in files]
     bounds = np.array([(min(values), max(values)) for _, values in flat])
     sizes = np.array([len(values) for _, values in flat])
@@ -31,7 +31,7 @@ def _windows(drawn: list[tuple[int, int]]) -> Integers:
 
 
 def test_a_query_opens_files_whose_bounds_it_meets() -> None:
-    """Both ends count; the mean is over queries, of files and of their bytes."""
+    """Both ends of a range count; the means of files and of their bytes are over queries."""
     files = _files({"a": [[0, 10], [10, 20, 20]], "b": [[30, 40, 40, 40]]})
     assert files.opened("v", np.array([[10, 10]])) == (2.0, 5.0)
     assert files.opened("v", np.array([[10, 10], [41, 50]])) == (1.0, 2.5)
@@ -40,7 +40,7 @@ def test_a_query_opens_files_whose_bounds_it_meets() -> None:
 
 @given(st.lists(VALUES, min_size=1, max_size=3), RANGES, st.integers(1, 4))
 def test_a_sorted_table_is_the_optimum(parts: list[list[int]], drawn: list[tuple[int, int]], n: int) -> None:
-    """It is what queries open where each partition is sorted and cut into files of equally many rows."""
+    """The optimum is the number of files opened if each partition is sorted and cut into files of equal rows."""
     ordered = {str(i): sorted(values) for i, values in enumerate(parts)}
     cut = {k: [v[i * len(v) // n : (i + 1) * len(v) // n] for i in range(n)] for k, v in ordered.items()}
     files, windows = _files(cut), _windows(drawn)
@@ -49,7 +49,7 @@ def test_a_sorted_table_is_the_optimum(parts: list[list[int]], drawn: list[tuple
 
 
 def test_batches_are_other_rows_when_time_begins_anew(tmp_path: Path) -> None:
-    """Ids go on after the last hour, and rows are not those of the first round."""
+    """Ids continue after the last hour, and rows differ from those of the first round."""
     paths = write_batches(tmp_path, HOURS + 1, 5)
     first, last = (pq.read_table(path) for path in (paths[0], paths[-1]))
     ids = [i for path in paths for i in pq.read_table(path)["id"].to_pylist()]
@@ -61,7 +61,7 @@ def test_batches_are_other_rows_when_time_begins_anew(tmp_path: Path) -> None:
 
 
 def test_queries_are_drawn_from_what_there_is() -> None:
-    """Points are distinct values; ranges are as wide as they should be and stay inside the span."""
+    """Points are distinct values; ranges have the requested width and stay inside the span."""
     points = drawn_points(np.array([3, 5, 8]), 2)
     assert len(points) == 2
     assert {int(first) for first, last in points if first == last} < {3, 5, 8}

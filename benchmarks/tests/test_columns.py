@@ -1,4 +1,4 @@
-"""What the benchmark of single columns stands on: each way gives all rows, and is the one that it is called."""
+"""Tests of the benchmark of single columns: each method keeps all rows, and really is the method of its name."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from benchmarks import columns
 
 
 def test_every_kind_goes_every_way_that_it_can(tmp_path: Path) -> None:
-    """Few values are renumbered or encoded again, others are copied, and each way has its three figures."""
+    """Few values are renumbered or encoded again, others are copied, and each method has its three figures."""
     found = [columns.measured(tmp_path / kind, kind, 2, 1_000, 1) for kind in ("few texts", "longs")]
     assert [list(kind["ways"]) for kind in found] == [[*columns.WAYS], ["copy", "encode again", "decode"]]
     figures = [way for kind in found for way in kind["ways"].values()]
@@ -21,7 +21,7 @@ def test_every_kind_goes_every_way_that_it_can(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("kind", "chosen"), [("few longs", "encode again"), ("few texts", "renumber")])
 def test_indices_are_renumbered_where_that_is_less_work(tmp_path: Path, kind: str, chosen: str) -> None:
-    """Texts in pages of usual size cost pyarrow more to encode again than renumbering does, numbers cost it less."""
+    """Strings in pages of usual size are renumbered and numbers are encoded again, each because it is less work."""
     files = columns.small_files(tmp_path, columns.KINDS[kind], 2, 20_000, alike=False)
     assert columns.chosen(files) == chosen
     assert columns.predicted(files, chosen) < columns.predicted(files, "decode")

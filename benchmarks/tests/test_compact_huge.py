@@ -1,4 +1,4 @@
-"""One large partition beside `cp`: all rows are there, their pages were copied, and the disk is as it was."""
+"""Tests of one large partition beside `cp`: all rows stay, their pages are copied, and the disk is clean again."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ print(json.dumps(Report().to_dict(), indent=2))
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the benchmark makes its table."""
+    """Return the directory in which the benchmark makes its table."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return tmp_path
 
 
 def test_icesize_copies_pages_beside_cp(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Both cost something, the outcome is told, and nothing is left behind."""
+    """Both programs have a cost, the result is printed, and no file is left."""
     result = compact.main([*OPTIONS, "--pairs", "2"])
     before, mine, copy = result["table"], result["icesize"], result["cp"]
     assert (before["files"], before["row_groups"], before["rows"], result["rows_exact"]) == (FILES, FILES, ROWS, True)
@@ -42,7 +42,7 @@ def test_icesize_copies_pages_beside_cp(folder: Path, capsys: pytest.CaptureFixt
     assert mine["moved"]["pages_copied"] > 0
     assert mine["peak_bytes"] > copy["peak_bytes"] > 0
     assert [len(one["seconds"]) for one in (mine, copy)] == [2, 2]
-    # The seconds are rounded to milliseconds, and `cp` takes about 13: a ratio computed of them may differ by 0.01.
+    # The seconds are rounded to milliseconds, and `cp` takes about 13 ms, so a ratio of them may differ by 0.01.
     ratios = [b / a for a, b in zip(mine["seconds"], copy["seconds"], strict=True)]
     assert result["ratios"] == pytest.approx(ratios, abs=0.015)
     printed = capsys.readouterr().out
@@ -64,7 +64,7 @@ def test_a_lost_row_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 
 
 def test_a_table_that_is_kept_is_all_that_stays(folder: Path) -> None:
-    """Neither what icesize made of it nor the copy stays, and a second run makes no table."""
+    """Neither icesize's output nor the copy stays, and a second run makes no table."""
     options = [*OPTIONS, "--pairs", "1", "--keep", str(folder / "kept")]
     first = compact.main(options)["table"]
     master = folder / "kept" / "huge-0.01" / "master"
@@ -75,7 +75,7 @@ def test_a_table_that_is_kept_is_all_that_stays(folder: Path) -> None:
 
 
 def test_a_disk_that_is_too_small_is_refused(folder: Path) -> None:
-    """The error says how much is needed where, and nothing was made."""
+    """The error names the needed space and the directory, and no file was made."""
     with pytest.raises(SystemExit, match=rf"needs 2200000000\.0 GB in {folder}.* GB are free\. .*--gigabytes"):
         compact.main(["--case", "huge", "--gigabytes", "1e9"])
     assert list(folder.iterdir()) == []

@@ -1,4 +1,4 @@
-"""Compaction beside rivals: each run finds the same table, what it cost is its own, and no lost row stays unseen."""
+"""Tests of compaction beside rivals: each run starts with the same table, has its own cost, and shows lost rows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FILES, ROWS = 6, 500
 
 
 def _make(warehouse: Path, scratch: Path) -> None:
-    """A small `db.t`, without Spark, where `peers.catalog` looks for it."""
+    """Make a small `db.t`, without Spark, at the location of `peers.catalog`."""
     warehouse.mkdir()
     rows = pa.table({"id": range(ROWS), "name": [f"row {i}" for i in range(ROWS)]})
     with SqlCatalog("c", uri=f"sqlite:///{warehouse}/cat.db", warehouse=f"file://{warehouse}/wh") as catalog:
@@ -33,7 +33,7 @@ def _make(warehouse: Path, scratch: Path) -> None:
 
 @pytest.fixture
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
-    """That table as a case."""
+    """Return that table as a case."""
     monkeypatch.setitem(CASES, "small", Case(_make))
     with catalog_for_all(tmp_path) as uri:
         yield made(CASES["small"], tmp_path / "small", uri)
@@ -42,7 +42,10 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
 def test_ways_in_python_compact_a_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """icesize's command, its call, and scan + overwrite leave one file with all rows; who has not run is named."""
+    """icesize's command, its call, and scan + overwrite leave one file with all rows.
+
+    Programs that did not run are named.
+    """
     monkeypatch.setitem(CASES, "small", Case(_make))
     monkeypatch.setattr(compact_rivals, "local_rest_catalog", catalog_for_all)
     monkeypatch.delenv("ICEBERG_GO", raising=False)
@@ -64,7 +67,7 @@ def test_ways_in_python_compact_a_table(
 
 
 def test_each_run_finds_the_table_as_it_was_made(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The order turns; who loses a row is found out, and what it has lost is there again for the next one."""
+    """The order alternates; a program that loses a row is found, and the next run has the row again."""
     ran: list[str] = []
 
     def idle(of: Bench) -> list[str]:
@@ -87,7 +90,7 @@ def test_each_run_finds_the_table_as_it_was_made(bench: Bench, monkeypatch: pyte
 
 
 def test_a_table_that_was_kept_is_not_made_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second run starts from the files of the first; one that was interrupted is made anew."""
+    """The second run starts from the files of the first; an interrupted table is made again."""
     makes: list[Path] = []
 
     def make(warehouse: Path, scratch: Path) -> None:
@@ -104,7 +107,7 @@ def test_a_table_that_was_kept_is_not_made_again(bench: Bench, monkeypatch: pyte
 
 
 def test_rivals_take_part_where_their_variable_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those who are not there are named with the variable; nobody has to be there."""
+    """Missing programs are named with their variable; none of them is required."""
     monkeypatch.setenv("ICEBERG_GO", "/somewhere/iceberg")
     monkeypatch.delenv("ICEBERG_COMPACTION_PYTHON", raising=False)
     present, left_out = chosen(list(WAYS))
@@ -113,7 +116,7 @@ def test_rivals_take_part_where_their_variable_is_set(monkeypatch: pytest.Monkey
 
 
 def test_a_process_is_measured_with_what_it_leaves_running() -> None:
-    """Its peak is its own, not that of the larger one that started it; whom it started and did not wait for counts."""
+    """The peak excludes the larger parent process; the cost includes children that the process did not wait for."""
     ballast = b"x" * 2**28
     burn = "import time\nwhile time.process_time() < 0.5: pass"
     program = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {burn!r}]); b'x' * 2**26; print('{{}}')"
@@ -124,13 +127,13 @@ def test_a_process_is_measured_with_what_it_leaves_running() -> None:
 
 
 def test_a_program_that_fails_says_why() -> None:
-    """The benchmark ends with the program's own words."""
+    """The benchmark ends with the program's own error."""
     with pytest.raises(RuntimeError, match=r"^Cannot run .*:\nno such table$"):
         run_measured([sys.executable, "-c", "raise SystemExit('no such table')"])
 
 
 def test_others_are_compared_with_icesize_round_by_round() -> None:
-    """Process with process and call with call, the median of ratios; without icesize there is nothing to compare."""
+    """Processes and calls are compared with their own kind, by the median of ratios; without icesize, nothing is."""
     ours = {
         "icesize": {"process": {"seconds": [1.0, 2.0, 1.0]}},
         "call": {"process": {"seconds": [1.0, 1.0, 1.0]}, "call": {"seconds": [0.5, 0.5, 0.5]}},
@@ -144,7 +147,7 @@ def test_others_are_compared_with_icesize_round_by_round() -> None:
 
 
 def test_lineitem_needs_its_generator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error says what to install."""
+    """The error names the package to install."""
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(SystemExit, match="pip install tpchgen-cli"):

@@ -1,4 +1,4 @@
-"""Compaction of deletes beside rivals: who leaves a deleted row, or loses another one, is found out."""
+"""Tests of compaction with deletes beside rivals: a program that leaves a deleted row or loses another is found."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _make(warehouse: Path, scratch: Path) -> None:
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """That table in place of lineitem, and three equality delete files."""
+    """Use that table in place of lineitem, and three equality delete files."""
     monkeypatch.setitem(CASES, deletes.BASE, Case(_make))
     monkeypatch.setitem(deletes.CASES, "equality", partial(deletes.CASES["equality"].func, files=3))  # type: ignore[attr-defined]
     monkeypatch.setattr(compact_rivals, "local_rest_catalog", catalog_for_all)
@@ -49,7 +49,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_deleted_rows_are_left_out(
     case: str, deleted: int, delete_files: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """icesize leaves one file with the live rows and no delete file, and merges the table without deletes as well."""
+    """icesize leaves one file with the live rows and no delete file, and also merges the table without deletes."""
     options = ["--case", case, "--pairs", "1", "--ways", "icesize,call,overwrite,go", "--keep", str(tmp_path)]
     result = deletes.main(options)
     before, ways = result["table"], result["ways"]
@@ -68,7 +68,7 @@ def test_deleted_rows_are_left_out(
 def test_rows_that_are_brought_back_are_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A way that writes deleted rows again has not compacted the table; one that is kept is not made again."""
+    """A program that writes deleted rows again has not compacted the table; a kept table is not made again."""
 
     def forgetful(bench: Bench) -> list[str]:
         return [sys.executable, "-c", _COPIES_ALL, bench.uri]

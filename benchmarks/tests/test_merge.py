@@ -1,4 +1,4 @@
-"""What the benchmarks of merging stand on: ways that all give the same rows, and a table that can be restored."""
+"""Tests of the merge benchmarks: all methods keep the same rows, and a table can be restored."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _small_files(folder: Path) -> list[str]:
 
 @pytest.mark.parametrize("way", ["row groups", "pages", "pyarrow", "duckdb"])
 def test_every_way_to_merge_writes_all_rows_in_order(tmp_path: Path, way: str) -> None:
-    """Rows in the order of the files, and counts as they are printed."""
+    """The output has the rows in the order of the files, and the printed counts."""
     job = Job(str(tmp_path), _small_files(tmp_path), str(tmp_path / "merged.parquet"), 1)
     outputs = WAYS[way](job)()
     assert outputs == [job.out]
@@ -42,14 +42,14 @@ def test_every_way_to_merge_writes_all_rows_in_order(tmp_path: Path, way: str) -
 
 
 def test_the_peak_of_memory_counts_what_was_released() -> None:
-    """It is the peak of that process, not what it holds at the end, nor that of its larger parent."""
+    """The peak is that of the process, not its memory at the end, nor the peak of its larger parent."""
     program = "from benchmarks.merge_child import peak_bytes; bytearray(b'x') * 2**26; print(peak_bytes())"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT)
     assert 2**26 <= int(done.stdout) < 2**26 + 2**25
 
 
 def test_a_table_is_restored_after_programs_deleted_and_changed_its_files(tmp_path: Path) -> None:
-    """Data files are links to those of the master, whose names stay; the catalog, which is written to, is a copy."""
+    """Data files are links to the master's, which stay; the catalog, which programs write, is a copy."""
     table, master = tmp_path / "table", tmp_path / "master"
     (master / "data").mkdir(parents=True)
     (master / "data" / "a.parquet").write_bytes(b"rows")

@@ -1,4 +1,4 @@
-"""Samples by what a batch was at."""
+"""Tests of profiles: samples are counted by step of a batch."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ RUN = "Sink.run (icesize/spark/stream/sink.py:150);_once (icesize/spark/stream/b
 
 
 def test_steps_of_the_driver_and_of_writers() -> None:
-    """A sample counts for the first step whose function is on its stack, 10 ms each, spread over the batches; what is
-    no part of a batch counts for none."""
+    """A sample counts for the first step whose function is on its stack, 10 ms each, divided by the batches.
+
+    Samples outside of a batch count for no step.
+    """
     lines = [
         f"process 1;{RUN};commit (icesize/table/commit/batch_commit.py:140) 4",
         f"process 1;{RUN};commit (icesize/table/commit/batch_commit.py:140);PyIcebergCommitter.stage "
@@ -31,7 +33,7 @@ def test_steps_of_the_driver_and_of_writers() -> None:
 
 
 def test_steps_name_functions_that_exist() -> None:
-    """Each function that a step is told by is in the file that it names."""
+    """The function of each step is in the file that the step names."""
     root = Path(__file__).parents[2]
     for _, place in (*profiled._DRIVER, *profiled._WRITERS):
         function, _, file = place.partition("(")
@@ -40,7 +42,7 @@ def test_steps_name_functions_that_exist() -> None:
 
 
 def test_without_py_spy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is missing is said, and how to get it."""
+    """The error names the missing program and its installation."""
     monkeypatch.setattr("shutil.which", lambda *name, **path: None)
     with pytest.raises(SystemExit, match="py-spy is not installed, `pip install py-spy`"):
         profiled.sampling(tmp_path, "stream", as_folded=True)

@@ -1,4 +1,4 @@
-"""The model of the rivals' benchmark: which rows a table has to hold, and how failures are told."""
+"""Tests of the model of the rivals' benchmark: expected rows, and descriptions of failures."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_statements_do_what_their_sql_says() -> None:
 
 @given(st.integers(0, 2**32), st.integers(1, 5), st.lists(st.sampled_from(KINDS), max_size=12))
 def test_chosen_statements_touch_live_rows_of_one_partition(seed: int, partitions: int, kinds: list[str]) -> None:
-    """Whatever landed before, the model can apply the next statement, and no id is inserted twice."""
+    """After any committed statements, the model can apply the next one, and no id is inserted twice."""
     chooser = Chooser(partitions, partitions, random.Random(seed))
     landed: list[Statement] = []
     inserted: list[int] = []
@@ -72,14 +72,14 @@ def test_chosen_statements_touch_live_rows_of_one_partition(seed: int, partition
 
 
 def test_a_partition_without_rows_is_told() -> None:
-    """Choosing from a table without rows is an error, not an empty statement."""
+    """A choice from a table without rows is an error, not an empty statement."""
     with pytest.raises(ValueError, match="partition h0: it has none"):
         Chooser(1, 1, random.Random(1)).choose("UPDATE", "copy-on-write", 0)
 
 
 @given(st.sets(st.integers(0, 30)), st.sets(st.integers(0, 30)), st.sets(st.integers(0, 30)))
 def test_each_difference_has_its_name(missing: set[int], twice: set[int], altered: set[int]) -> None:
-    """Rows that are missing, there twice, unknown or of another value are told apart; equal ones differ in nothing."""
+    """Missing, doubled, unknown and changed rows are reported as such; equal rows have no differences."""
     expected = {i: row_of(i, PARTITIONS) for i in range(31)}
     found = [row_of(i, PARTITIONS, int(i in altered)) for i in range(31) if i not in missing]
     found += [row_of(i, PARTITIONS, int(i in altered)) for i in twice - missing]
@@ -93,7 +93,7 @@ def test_each_difference_has_its_name(missing: set[int], twice: set[int], altere
 
 
 def test_reasons_are_the_same_for_the_same_cause() -> None:
-    """Iceberg's own sentence without names of files; files as plain paths, however their scheme is spelled."""
+    """A reason is Iceberg's own sentence without names of files; paths are plain, in all spellings of their scheme."""
     assert reason_of(ERROR) == "ValidationException: Missing required files to delete: FILE,FILE"
     assert paths_in(ERROR) == ("/w/db/t/data/part=h1/a-1.parquet", "/w/db/t/data/part=h1/b.parquet")
     traceback = (
@@ -106,7 +106,7 @@ def test_reasons_are_the_same_for_the_same_cause() -> None:
 
 
 def test_attempts_are_counted_by_kind() -> None:
-    """Successes by kind with their share; failures by kind, culprit and reason."""
+    """Successes are counted by kind with their share, failures by kind, culprit and reason."""
     attempts = [Attempt("UPDATE", 1.0), Attempt("UPDATE", 2.0, True, "gone", "icesize"), Attempt("DELETE", 1.0)]
     assert by_label(attempts) == {"DELETE": "1 of 1 (100.0 %)", "UPDATE": "1 of 2 (50.0 %)"}
     assert failures(attempts) == {"UPDATE, icesize: gone": 1}
@@ -116,13 +116,13 @@ def test_attempts_are_counted_by_kind() -> None:
 
 
 def test_statements_touch_no_more_partitions_than_they_may() -> None:
-    """With two of three partitions to act on, the third stays as the stream wrote it."""
+    """Statements on two of three partitions leave the third unchanged."""
     chooser = Chooser(PARTITIONS, 2, random.Random(5))
     assert {chooser.choose("UPDATE", "copy-on-write", 600).part for _ in range(50)} == {"h0", "h1"}
 
 
 def test_merges_are_counted_by_what_became_of_them() -> None:
-    """A merge that lost a race was rewritten for a rebase; one whose files others changed was not."""
+    """A merge that lost a race counts as rewritten for a rebase; one whose files another writer changed does not."""
     reports = [
         Report(files_removed=3),
         Report(conflicts=(f"merge of 2 files dropped: {RACE}",), skipped={"CONTESTED": 4}),
@@ -139,7 +139,7 @@ def test_merges_are_counted_by_what_became_of_them() -> None:
 
 
 def test_who_took_a_file_is_told_by_its_snapshot(tmp_path: Path) -> None:
-    """A file that a merge of icesize took, one that another writer deleted, and one that is still there."""
+    """The remover of a file is icesize's merge, another writer, or none."""
     catalog = sqlite_catalog(tmp_path)
     make_table(catalog)
     for number in (1, 2):

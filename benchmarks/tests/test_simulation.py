@@ -1,4 +1,4 @@
-"""The simulated shuffle: what each way of placing rows comes to, and that no way loses any."""
+"""Tests of the simulated shuffle: results of each method of placing rows, none of which loses any."""
 
 from __future__ import annotations
 
@@ -33,26 +33,26 @@ def test_profile_is_that_of_the_stream() -> None:
     assert math.isclose(sum(shares), 1000.0)
     assert math.isclose(shares[0], 600.0)
     assert shares == sorted(shares, reverse=True)
-    # 1 / (age + 1) ** 1.2, of ages 2 and 1
+    # The share is 1 / (age + 1) ** 1.2; the ages are 2 and 1.
     assert math.isclose(shares[2] / shares[1], (2 / 3) ** 1.2)
 
 
 def test_skew_counts_writers_without_rows() -> None:
-    """The mean is over all writers, and nothing written is even."""
+    """The mean is over all writers, and an empty batch counts as even."""
     assert skew([30.0, 10.0], 2) == 1.5
     assert skew([30.0, 10.0], 4) == 3.0
     assert skew([], 4) == 1.0
 
 
 def test_round_robin_opens_every_hour_in_every_writer() -> None:
-    """The talk's starting point: 500 writers x 240 hours are 120,000 files, evenly spread."""
+    """The talk's starting point, 500 writers x 240 hours, has 120,000 files, evenly spread."""
     outcome = round_robin(hour_weights(), WRITERS, TARGET_BYTES)
     assert outcome.files == 120_000
     assert outcome.skew == pytest.approx(1.0)
 
 
 def test_key_by_puts_the_newest_hour_on_one_writer() -> None:
-    """Few files, but one writer has 60 % of 500 shares at least."""
+    """There are few files, but one writer has at least 60 % of the load of 500."""
     weights = hour_weights()
     outcome = key_by(weights, WRITERS, TARGET_BYTES)
     assert outcome.files == sum(expected_files(weight, TARGET_BYTES) for weight in weights.values())
@@ -61,7 +61,7 @@ def test_key_by_puts_the_newest_hour_on_one_writer() -> None:
 
 
 def test_route_has_the_files_of_one_and_the_evenness_of_the_other() -> None:
-    """At the talk's size: files near the floor, no writer much above the mean."""
+    """At the talk's size, the number of files is near the floor, and no writer is much above the mean."""
     result = simulate(hour_weights())
     assert result.floor <= result.files["route"] <= 3 * result.floor
     assert result.files["route"] < result.files["round robin"] / 50
@@ -71,7 +71,7 @@ def test_route_has_the_files_of_one_and_the_evenness_of_the_other() -> None:
 
 @given(WEIGHTS, WRITER_COUNTS, st.integers(10**6, 10**9))
 def test_no_way_loses_rows(weights: dict[int, float], writers: int, target_bytes: int) -> None:
-    """Loads sum to the batch, and there is a file for each hour at least."""
+    """Loads sum to the batch, and each hour has at least one file."""
     for way in WAYS:
         outcome = way(weights, writers, target_bytes)
         assert len(outcome.loads) == writers
@@ -82,7 +82,7 @@ def test_no_way_loses_rows(weights: dict[int, float], writers: int, target_bytes
 
 @given(WEIGHTS, WRITER_COUNTS)
 def test_files_are_counted_by_hand(weights: dict[int, float], writers: int) -> None:
-    """With a target that nothing reaches a file is an hour in a writer."""
+    """With a target that no file reaches, each pair of an hour and a writer is one file."""
     target_bytes = 10**10
     assert round_robin(weights, writers, target_bytes).files == writers * len(weights)
     assert key_by(weights, writers, target_bytes).files == len(weights)

@@ -1,4 +1,4 @@
-"""A table that is upserted and compacted beside a rival: whoever applies no deletes is found out."""
+"""Tests of a table that is upserted and compacted beside a rival: a program that applies no deletes is found."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_both_tables_are_compared_with_the_model(
     rival: object,
     exact: bool,
 ) -> None:
-    """Rows with their newest quantity and no others; what is left is told of both."""
+    """Each table must have exactly the rows with their newest quantity; the contents of both are reported."""
     monkeypatch.setitem(CASES, upserts.BASE, Case(_make))
     monkeypatch.setitem(upserts.WAYS, PEER, rival)  # type: ignore[arg-type]
     monkeypatch.setattr(compact_rivals, "local_rest_catalog", catalog_for_all)

@@ -1,4 +1,4 @@
-"""Keeps a table well sized, each hour."""
+"""Keeps tables well sized, once an hour."""
 
 from datetime import datetime, timedelta
 

@@ -1,4 +1,4 @@
-"""Runs the driver of a stream as a process of its own, which can be killed, and leaves none behind."""
+"""Runs the driver of a stream as a process of its own, which can be killed and leaves no process behind."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from icesize.errors import IcesizeError
 from icesize.units import format_count
 
 Batch = Mapping[str, Any]
-"""What `icesize.demo.stream` tells of a batch: its number `batch`, and the rest by the kind of stream."""
+"""A line of `icesize.demo.stream`: the number of a batch (`batch`), and other values by the kind of stream."""
 
 
 def run_driver(
     lake: Lake, how: str, on_batch: Callable[[Batch], object], *options: str, kill_in: int | None = None
 ) -> None:
-    """Run one driver until its query has seen all files; `on_batch` hears of each batch when it is committed.
+    """Run one driver until its query has read all files; call `on_batch` with each committed batch.
 
-    The driver dies by SIGKILL in batch number `kill_in`, once its files are written. Raises IcesizeError, naming the
-    log, when a driver ends otherwise than it should.
+    In batch number `kill_in`, SIGKILL ends the driver as soon as the batch's files are written. Raises IcesizeError
+    with the path of the log if a driver ends with another code than expected.
     """
     log = log_of(lake, how)
     with (
         log.open("a", encoding="utf-8") as errors,
-        subprocess.Popen(  # noqa: S603 - our own module
+        subprocess.Popen(  # noqa: S603 - icesize's own module
             [sys.executable, "-m", "icesize.demo.stream", str(lake.directory), how, *options],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -54,7 +54,7 @@ def run_driver(
 
 
 def log_of(lake: Lake, how: str) -> Path:
-    """Where a driver's standard error goes, Spark's logs included."""
+    """Return the log of a driver's standard error, Spark's logs included."""
     return lake.logs / f"{how}.log"
 
 
@@ -72,7 +72,7 @@ def _batches(child: subprocess.Popen[str]) -> Iterator[Batch]:
 
 
 def _end(child: subprocess.Popen[str]) -> None:
-    """End the driver's whole process group: a killed driver leaves its JVM, which would go on for a while."""
+    """Kill the driver's whole process group, because a killed driver leaves its JVM, which would run for a while."""
     try:
         os.killpg(child.pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -82,7 +82,7 @@ def _end(child: subprocess.Popen[str]) -> None:
 
 
 def _last_words(log: Path) -> str:
-    """The last line of a log that names an error."""
+    """Return the last line of a log that names an error."""
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
     named = [x.strip() for x in lines if "Error" in x or "Exception" in x]
     return named[-1][:300] if named else f"{format_count(len(lines), 'line')} of log, none names an error"

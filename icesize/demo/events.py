@@ -1,4 +1,4 @@
-"""Events for the demo: each batch has a newest hour, and rows that come late for the hours before it."""
+"""Events for the demo: each batch has a newest hour, and late rows for the hours before it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 LATE_SHARE = 0.4
 """Share of the rows of a batch that belong to earlier hours."""
 LATE_HOURS = 12
-"""How late rows come at most; an hour that is `age` hours old gets a share of them in proportion to 1 / age."""
+"""Hours by which rows are late at most; an hour of age `age` gets a share of them in proportion to 1 / age."""
 PAYLOAD_BYTES = 40
 """Random bytes in each row, written as hexadecimal digits."""
 
@@ -35,7 +35,10 @@ SCHEMA = pa.schema(
 
 
 def batch(number: int, rows: int, seed: int = 7) -> pa.Table:
-    """The rows of one batch; the same arguments give the same rows. Ids count on from batch to batch without a gap."""
+    """Return the rows of one batch; the same arguments return the same rows.
+
+    Ids continue from batch to batch without a gap.
+    """
     chance = random.Random(f"{seed}-{number}")  # noqa: S311 - not a secret
     newest = _START + (LATE_HOURS + number) * _HOUR
     ages = [0, *range(1, LATE_HOURS + 1)]
@@ -57,7 +60,10 @@ def batch(number: int, rows: int, seed: int = 7) -> pa.Table:
 
 
 def write_files(directory: Path, numbers: range, rows: int) -> None:
-    """One Parquet file for each of these batches, with modification times in their order, which is Spark's, too."""
+    """Write one Parquet file per batch, with modification times in the order of the batches.
+
+    Spark reads files in the order of these times.
+    """
     directory.mkdir(parents=True)
     for number in numbers:
         path = directory / f"batch-{number:03}.parquet"

@@ -1,4 +1,4 @@
-"""What to try next: commands for the tables that stay, and a Python shell with everything set."""
+"""Next steps: commands for the demo's tables, and a Python shell with everything set."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ Leave with Ctrl-D; the tables stay.
 
 
 def commands(lake: Lake, names: Iterable[str] = COMMANDS) -> list[str]:
-    """Command lines for the demo's table, ready to be copied."""
+    """Return command lines for the demo's table, ready to be copied."""
     uri = shlex.quote(lake.uri)
     return [f"icesize {name} {full_name(EVENTS)} --catalog-uri {uri}" for name in names]
 
 
 def shell(lake: Lake, *, with_spark: bool) -> None:
-    """A Python shell with `table`, `catalog` and `spark` (None without it), until its reader leaves it."""
+    """Run a Python shell with `table`, `catalog` and `spark` (None without it) until the user leaves it."""
     catalog = lake.catalog()
     spark = _quiet_spark(lake) if with_spark else None
     name = full_name(EVENTS)
     table = open_table(spark, name, catalog=catalog)
     with suppress(ImportError):
-        import_module("readline")  # lines can be edited, where the system has it
+        import_module("readline")  # makes lines editable, if the system has it
     try:
         banner = _BANNER.format(
             name=name,

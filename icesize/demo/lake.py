@@ -1,4 +1,4 @@
-"""The lake of the demo: an embedded SQLite catalog, a warehouse beside it, and what its tables came to."""
+"""The lake of the demo: an embedded SQLite catalog with a warehouse beside it, and the state of its tables."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from icesize.errors import TableError
 CATALOG = "lake"
 NAMESPACE = "demo"
 EVENTS = "events"
-"""The table of the story."""
+"""The table of the main demo."""
 RACE_ICEBERG = "race_iceberg"
 RACE_ICESIZE = "race_icesize"
-"""Two tables that get the same batches, by Iceberg's own writer for Spark and by icesize."""
+"""Two tables that receive the same batches, one through Iceberg's own writer for Spark, one through icesize."""
 TARGET_BYTES = 2**20
-"""Small, so that a few batches make files that reach it: 20,000 events of an hour are about 1.2 MiB."""
+"""A small target that a few batches reach: 20,000 events of an hour are about 1.2 MiB."""
 
 
 @dataclass(frozen=True)
@@ -33,27 +33,27 @@ class Lake:
 
     @property
     def uri(self) -> str:
-        """Address of the catalog, as `--catalog-uri` takes it."""
+        """URI of the catalog, as `--catalog-uri` takes it."""
         return f"sqlite:///{self.directory / 'catalog.db'}"
 
     @property
     def events(self) -> Path:
-        """Where the generated files are."""
+        """Directory of the generated files."""
         return self.directory / "events"
 
     @property
     def logs(self) -> Path:
-        """Where Spark's logs go."""
+        """Directory of Spark's logs."""
         return self.directory / "logs"
 
     def catalog(self) -> Catalog:
-        """The catalog; made on first use."""
+        """Return the catalog; create it on first use."""
         return load_catalog(CATALOG, type="sql", uri=self.uri, warehouse=(self.directory / "warehouse").as_uri())
 
     def create(
         self, table: str, target_bytes: int = TARGET_BYTES, more: Mapping[str, str] = MappingProxyType({})
     ) -> None:
-        """A table for the events, partitioned by hour, with `more` properties. TableError when it is there already."""
+        """Create a table for the events, partitioned by hour, with `more` properties; raise TableError if it exists."""
         for directory in (self.directory, self.logs, self.directory / "warehouse"):
             directory.mkdir(parents=True, exist_ok=True)
         catalog = self.catalog()
@@ -70,11 +70,11 @@ class Lake:
             spec.add_identity("hour")
 
     def register(self, table: str, metadata_location: str) -> None:
-        """Make a table that another catalog has written one of the lake."""
+        """Register a table that another catalog has written in the lake's catalog."""
         self.catalog().register_table(f"{NAMESPACE}.{table}", metadata_location)
 
     def load(self, table: str) -> Table:
-        """A table as it is now."""
+        """Return the current state of a table."""
         return self.catalog().load_table(f"{NAMESPACE}.{table}")
 
 
@@ -84,12 +84,12 @@ def full_name(table: str) -> str:
 
 
 def written_bytes(table: Table) -> int:
-    """Bytes of all data files that its snapshots added, those merged away since included."""
+    """Return the bytes of all data files that a table's snapshots added, including files merged away since."""
     summaries = [s.summary.additional_properties for s in table.snapshots() if s.summary]
     return sum(int(summary.get("added-files-size", "0")) for summary in summaries)
 
 
 def rows_and_exact(table: Table, expected: int) -> tuple[int, bool]:
-    """How many rows the table has, and whether they are those generated: ids 0 to `expected` - 1, each once."""
+    """Return the number of rows of the table, and True if their ids are 0 to `expected` - 1, each once."""
     ids = table.scan(selected_fields=("id",)).to_arrow()["id"]
     return len(ids), sorted(ids.to_pylist()) == list(range(expected))

@@ -1,6 +1,6 @@
-"""What a query pays for a table's files, measured by real readers: PyIceberg, and DuckDB where it can read Iceberg.
+"""The cost of a query for a table's files, measured with real readers: PyIceberg, and DuckDB if it can read Iceberg.
 
-The files are on a local disk and were written a moment ago, so each figure is the least that a query pays.
+The files are on a local disk and were just written, so each figure is the minimum cost of the query.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from pyiceberg.table import Table
 from icesize.table.catalog.history import head_snapshot
 
 SQL = "SELECT kind, count(*) FROM events GROUP BY kind"
-"""The query in words that everybody knows."""
+"""The query as SQL."""
 RUNS = 3
-"""A query is run so often, and the fastest run counts: the first one loads what all of them need."""
+"""Runs of each query, of which the fastest counts: the first run also loads code that all runs need."""
 
 _Answer = dict[str, int]
 _T = TypeVar("_T")
@@ -26,9 +26,9 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class QueryCost:
-    """What one query opened and how long it took; `duckdb_seconds` is None where DuckDB cannot read the table.
+    """Files that one query opened, and its seconds; `duckdb_seconds` is None if DuckDB cannot read the table.
 
-    `files` are data files and delete files, `seconds` those of PyIceberg, `planning_seconds` among them.
+    `files` are data files and delete files. `seconds` are those of PyIceberg, and include `planning_seconds`.
     """
 
     files: int
@@ -40,7 +40,7 @@ class QueryCost:
 
 
 def measure(table: Table) -> QueryCost:
-    """Run the query on the table as it is."""
+    """Run the query on the current state of the table."""
     tasks, planning_seconds = _fastest(lambda: list(table.scan(selected_fields=("kind",)).plan_files()))
     answer, seconds = _fastest(lambda: _by_pyiceberg(table))
     snapshot = head_snapshot(table.metadata)
@@ -74,16 +74,16 @@ def _duckdb_seconds(table: Table) -> float | None:
     if connection is None:
         return None
     place = table.metadata_location.removeprefix("file://")
-    sql = SQL.replace("events", f"iceberg_scan('{place}')")  # our own path
+    sql = SQL.replace("events", f"iceberg_scan('{place}')")  # icesize's own path
     with connection:
         _, seconds = _fastest(lambda: connection.execute(sql).fetchall())
     return seconds
 
 
 def _duckdb() -> Any:
-    """A connection that reads Iceberg by extensions that are there already, or None: nothing is fetched for a demo."""
+    """Return a connection that reads Iceberg with installed extensions, or None: the demo downloads nothing."""
     try:
-        duckdb = import_module("duckdb")  # the reader's own; nothing of ours depends on it
+        duckdb = import_module("duckdb")  # optional: icesize does not depend on DuckDB
     except ImportError:
         return None
     connection = duckdb.connect(config={"allow_unsigned_extensions": "true", "autoinstall_known_extensions": "false"})
@@ -97,7 +97,7 @@ def _duckdb() -> Any:
 
 
 def _extension(name: str) -> str:
-    """The file of an extension that was installed as a Python package, or its name for DuckDB's own folder."""
+    """Return the file of an extension installed as a Python package, or its name in DuckDB's own directory."""
     try:
         folder = resources.files(f"duckdb_extension_{name}") / "extensions"
     except ModuleNotFoundError:

@@ -1,4 +1,4 @@
-"""The demo from start to end, one step after the other; each says what it shows before it shows it."""
+"""The demo from start to end, one step after the other; each step announces its content first."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ from icesize.spark.engine.launch import java_version
 from icesize.units import format_bytes, format_count
 
 TARGET_BYTES = 2**18
-"""The events of an hour fill a file of this size: 5,000 of them are about 0.3 MiB."""
+"""A target size that the events of an hour fill: 5,000 of them are about 0.3 MiB."""
 SMALL_FILES = 3
-"""How many small files may stay in an hour: fewer than by default, so that a short stream has something to merge."""
+"""Small files that may stay in an hour: fewer than by default, so that a short stream has something to merge."""
 POLICY_KEY = "icesize.policy.max-small-files"
 STREAMED_SHARE = 8
-"""One batch is streamed for each eight that made the table go bad, and never less than three."""
+"""One batch is streamed for each eight that filled the table, and at least three."""
 
 Column = tuple[str, QueryCost]
-"""A query's cost and what the table was then."""
+"""A state of the table, in words, and the query's cost in that state."""
 
 
 @dataclass(frozen=True)
 class DemoOptions:
-    """What the demo is asked for: where it works, how much it writes, and how far it goes.
+    """Options of the demo: its directory, the number of rows that it writes, and its steps.
 
-    `iceberg_jar` is Iceberg's runtime for Spark, as a file or by its Maven coordinates; without it there is no race.
+    `iceberg_jar` is Iceberg's runtime for Spark, as a file or as Maven coordinates; without it, the race is skipped.
     """
 
     path: str | None = None
@@ -58,7 +58,7 @@ class DemoOptions:
 
 @dataclass
 class _Story:
-    """One run: where it prints, the lake, what its queries cost so far, and the most files of a bar."""
+    """One run: its console, the lake, the costs of its queries so far, and the scale of its bars."""
 
     console: Console
     lake: Lake
@@ -68,7 +68,7 @@ class _Story:
     most_files: int = 0
 
     def title(self, text: str, *explained: str) -> None:
-        """The heading of the next step, and what there is to be seen in it."""
+        """Print the heading of the next step, and an explanation."""
         self.steps += 1
         show_line(self.console, "")
         show_line(self.console, f"{self.steps}. {text}", "bold")
@@ -76,7 +76,7 @@ class _Story:
             self.say(line, "dim")
 
     def say(self, text: str, style: str = "") -> None:
-        """One line."""
+        """Print one line."""
         show_line(self.console, text, style)
 
     def table(self, name: str = EVENTS, environment: Environment | None = None) -> SizedTable:
@@ -85,7 +85,7 @@ class _Story:
 
 
 def run_demo(console: Console, wishes: DemoOptions) -> Lake | None:
-    """The lake that stays, or None when not every row is there exactly once.
+    """Run the demo; return the lake, or None if not every row is there exactly once.
 
     Raises EngineUnavailable without Java, TableError for a used `path`.
     """
@@ -126,7 +126,7 @@ def _goes_bad(story: _Story) -> None:
 
 
 def _show_files(story: _Story) -> None:
-    """The picture of the table's files; all pictures of a story are on the scale of the first."""
+    """Show the chart of the table's files; all charts of a run have the scale of the largest so far."""
     inspection = story.table().inspect()
     show_line(story.console, "")
     story.say(
@@ -139,7 +139,7 @@ def _show_files(story: _Story) -> None:
 
 
 def _query(story: _Story, state: str, heading: str) -> None:
-    """Measure the query, and show its cost beside what it was before."""
+    """Measure the query, and show its cost beside the earlier ones."""
     explained = (
         (
             SQL,
@@ -166,7 +166,7 @@ def _query(story: _Story, state: str, heading: str) -> None:
 
 
 def _show_columns(story: _Story, figures: Mapping[str, Sequence[str]]) -> None:
-    """One line for each name; the first holds the titles of the columns."""
+    """Print one line per name; the first line has the titles of the columns."""
     names = max(map(len, figures))
     widths = [max(map(len, column)) for column in zip(*figures.values(), strict=True)]
     for name, row in figures.items():
@@ -215,7 +215,7 @@ def _show_batch(story: _Story, batch: Batch) -> None:
 
 
 def _race(story: _Story, jar: str) -> None:
-    """Iceberg's own writer and icesize, on the same batches in the same Spark."""
+    """Write the same batches with Iceberg's own writer and with icesize in one Spark session."""
     lake = story.lake
     story.title(
         "The same stream by Iceberg's own writer for Spark",
@@ -256,7 +256,7 @@ def _count_rows(story: _Story) -> bool:
 
 
 def _show_next_steps(story: _Story, seconds: float) -> None:
-    """Commands for the table that stays: what is there, what would be done, do it."""
+    """Print commands for the lake's table: inspect it, preview a compaction, run it."""
     show_line(story.console, "")
     show_line(story.console, f"That took {seconds:.0f} s. The table stays in {story.lake.directory}; try", "bold")
     for command in explore.commands(story.lake):

@@ -1,8 +1,8 @@
 """The driver of one streaming query of the demo, a process of its own so that it can be killed.
 
 Run as `python -m icesize.demo.stream DIR icesize`, or `DIR race JAR` with Iceberg's runtime for Spark (a file, or the
-Maven coordinates that Spark fetches it by). Each committed batch is one line of JSON on standard output; everything
-else, Spark's logs included, goes to standard error.
+Maven coordinates from which Spark fetches it). Each committed batch is one line of JSON on standard output. All other
+output, including Spark's logs, goes to standard error.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 STREAM_ID = "demo"
 
 SHORT_LIVED = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
-"""For a Spark that ends after a few batches: what compiling them well costs is never earned back."""
+"""Settings for a Spark that ends after a few batches, too soon to be worth thorough compilation."""
 
 _COLUMNS = "id BIGINT, event_time TIMESTAMP, hour STRING, user_id BIGINT, kind STRING, payload STRING"
 _RACE_CATALOG = "iceberg"
-"""Spark's name for a catalog that is a folder: it needs no other jar, and the table is registered in the lake later."""
+"""Spark's name for a catalog that is a directory: it needs no other jar, and the lake registers its table later."""
 _Take = Callable[["DataFrame", int], dict[str, Any]]
-"""Takes one batch and says what came of it."""
+"""Writes one batch and returns its result."""
 
 
 def main(directory: str, how: str, jar: str = "") -> None:
-    """Run the query over all files that its checkpoint has not seen."""
+    """Run the query over all files that its checkpoint does not have."""
     output = _keep_stdout_to_ourselves()
     lake = Lake(Path(directory))
 
@@ -58,7 +58,7 @@ def main(directory: str, how: str, jar: str = "") -> None:
 
 
 def start(lake: Lake, app: str, settings: Mapping[str, str]) -> SparkSession:
-    """A small Spark of this machine that keeps what it has to keep in the lake. Raises EngineUnavailable."""
+    """Return a small local Spark session that keeps its files in the lake; raise EngineUnavailable on failure."""
     ours = {
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
@@ -71,7 +71,7 @@ def start(lake: Lake, app: str, settings: Mapping[str, str]) -> SparkSession:
 
 
 def _keep_stdout_to_ourselves() -> TextIO:
-    """Our standard output under a number that no child inherits; the JVM and its logs get standard error instead."""
+    """Return standard output under a number that no child inherits; the JVM and its logs get standard error instead."""
     ours = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     return os.fdopen(ours, "w", encoding="utf-8")
@@ -112,7 +112,10 @@ def _race_settings(lake: Lake, jar: str) -> dict[str, str]:
 
 
 def _race(spark: SparkSession, lake: Lake) -> _Take:
-    """Each batch into two tables, by Iceberg's own writer and by icesize; they take turns at who goes first."""
+    """Return a function that writes each batch to two tables, with Iceberg's own writer and with icesize, in turns.
+
+    Every other batch, the other writer goes first.
+    """
     target = lake.load(RACE_ICESIZE).properties["write.target-file-size-bytes"]
     theirs = f"{_RACE_CATALOG}.demo.{RACE_ICEBERG}"
     spark.sql(
@@ -137,7 +140,7 @@ def _race(spark: SparkSession, lake: Lake) -> _Take:
 
 
 def _register(lake: Lake) -> None:
-    """Iceberg's table becomes one of the lake, so that it can be looked at like the others."""
+    """Register Iceberg's table in the lake, so that icesize's commands can read it like the others."""
     metadata = lake.directory / "iceberg" / "demo" / RACE_ICEBERG / "metadata"
     newest = (metadata / "version-hint.text").read_text().strip()
     lake.register(RACE_ICEBERG, (metadata / f"v{newest}.metadata.json").as_uri())

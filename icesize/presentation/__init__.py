@@ -1,14 +1,14 @@
-"""Everything that people see: text for a terminal, and the report of a table as a page or an image.
+"""Output for people: text in a terminal, and the report of a table as a page or an image.
 
-matplotlib draws; `icesize[report]` installs it and `charts` alone imports it.
+matplotlib draws the charts. `icesize[report]` installs it, and only `charts` imports it.
 
-- `blocks`: lines, bars and tables, from which text, colours in a terminal and HTML are made
-- `charts`: the pictures, as SVG within a page and all together as PNG
-- `console`: blocks and errors on a terminal or in a pipe
-- `facts`: what the page says, as plain values, and the sentences of advice
-- `gather`: reads it from a table
-- `overview`: the value that people get, which writes itself as a page or an image
+- `blocks`: lines, bars and tables, rendered as plain text, as colored text in a terminal or as HTML
+- `charts`: the charts of a page, each as SVG for the page, all together as PNG
+- `console`: prints blocks and errors to a terminal or a pipe
+- `facts`: the content of the page as plain values, and the sentences of advice
+- `gather`: reads these facts from a table
+- `overview`: the result that the user receives, which writes itself as a page or an image
 - `page`: the HTML page: one file that needs no network and runs no script
 - `progress`: progress bars in a terminal
-- `views`: what each result looks like, in blocks
+- `views`: the layout of each result, in blocks
 """

@@ -1,8 +1,8 @@
-"""Lines, bars and tables: one description, from which text, coloured text in a terminal and HTML are made.
+"""Lines, bars and tables, rendered as plain text, as colored text in a terminal or as HTML.
 
-The same lines without colour when piped. Lines are never wrapped or cut by us: a terminal does that, a pipe gets them
-whole. Only bars and tables follow the width. HTML takes the colours of the page around it, so that it is read on light
-and on dark ones; nothing is fetched and no script runs. Whatever comes from a table is escaped.
+A pipe gets the same lines as a terminal, without color. icesize never wraps or cuts lines: a terminal wraps them, a
+pipe gets them whole. Only bars and tables follow the width. HTML inherits the colors of the page around it, so that it
+is readable on light and dark pages. It fetches nothing and runs no script. All values from a table are escaped.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import NamedTuple
 from icesize.units import format_bytes
 
 Part = str | tuple[str, str]
-"""Text, or text and its style."""
+"""Text, or a pair of text and its style."""
 Line = tuple[Part, ...]
 
 MOST_BAR_CELLS = 36
 MOST_ROWS = 20
-"""Lines of a table that HTML shows; the others are counted."""
+"""Rows of a table that HTML shows; the others are counted."""
 AMBER, GREEN = "#d9902f", "#3f9d63"
-"""Read on white and on near black."""
+"""Readable on white and on near black."""
 
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _GREY = "opacity:.7"
@@ -30,7 +30,7 @@ _CELL = "padding:1px 10px 1px 0;border:0;background:none;color:inherit;vertical-
 
 
 class Room(NamedTuple):
-    """The place where lines are shown."""
+    """The size and the abilities of the output."""
 
     width: int = 80
     ascii_only: bool = False
@@ -39,9 +39,9 @@ class Room(NamedTuple):
 
 @dataclass(frozen=True)
 class Bars:
-    """Name, files and bytes of each line, on one scale; the first line sums up all others but for the last one.
+    """Name, files and bytes of each line, on one scale; the first line is the total of all others except the last.
 
-    A full bar means the most files that a line has, or `full_bar_files` if that is more.
+    A full bar means the most files of a line, or `full_bar_files` if that is more.
     """
 
     rows: Sequence[tuple[str, int, int]]
@@ -52,7 +52,7 @@ class Bars:
         return max(1, self.full_bar_files, *(files for _, files, _ in self.rows))
 
     def lines(self, room: Room) -> Iterator[Line]:
-        """Return one line for each, with a bar that follows the width."""
+        """Return one line per row, with a bar that follows the width."""
         styles = ["yellow", *["dim yellow"] * (len(self.rows) - 2), "green"]
         names = max(len(name) for name, *_ in self.rows)
         counts = max(len(f"{files:,}") for _, files, _ in self.rows)
@@ -62,7 +62,7 @@ class Bars:
             yield f"{name:<{names}}  {files:>{counts},}  {format_bytes(size_bytes):>9}  ", (bar, style)
 
     def html(self) -> str:
-        """Return a table with a box as long as its share in each line."""
+        """Return a table with a box in each line, as long as the line's share."""
         shown = []
         for place, (name, files, size_bytes) in enumerate(self.rows, 1):
             width = f"{max(files / self._most * 18, 0.1 if files else 0):.1f}em"
@@ -75,10 +75,10 @@ class Bars:
 
 @dataclass(frozen=True)
 class Columns:
-    """Cells below each other, columns of `numbers` to the right.
+    """Cells below each other; columns of `numbers` are aligned to the right.
 
-    Columns that are blank below `heads` are left out. On a terminal that is too narrow, so are columns with a name in
-    `spare`, the first ones first.
+    A column with only blank cells is left out. If a terminal is too narrow, columns named in `spare` are left out too,
+    the first ones first.
     """
 
     rows: Sequence[Sequence[Part]]
@@ -94,7 +94,7 @@ class Columns:
         return {i: max(heads[i], *cells) for i, cells in enumerate(columns) if any(cells)}
 
     def lines(self, room: Room) -> Iterator[Line]:
-        """Return the heads, the rows, and which columns were left out."""
+        """Return the heads, the rows, and a list of the columns that were left out."""
         widths, left_out = self._columns, []
         for name in self.spare if room.is_terminal else ():
             place = self.heads.index(name)
@@ -114,7 +114,7 @@ class Columns:
             yield ((f"not shown: {', '.join(left_out)}; a wider terminal shows them", "dim"),)
 
     def html(self) -> str:
-        """Return a table of the first rows, and how many more there are."""
+        """Return a table of the first rows, and the number of other rows."""
         places = self._columns
         heads = "".join(_cell(self.heads[i], f"{_GREY};text-align:left") for i in places) if self.heads else ""
         rows = ["".join(_cell(_styled(row[i])[0]) for i in places) for row in self.rows[:MOST_ROWS]]
@@ -127,7 +127,7 @@ Block = Line | Bars | Columns
 
 
 def lines_of(blocks: Iterable[Block], room: Room) -> Iterator[Line]:
-    """Return the lines of blocks as they are shown in a room."""
+    """Return the lines of blocks, formatted for a room."""
     for block in blocks:
         if isinstance(block, tuple):
             yield block
@@ -157,7 +157,7 @@ def _styled(part: Part) -> tuple[str, str]:
 
 
 def _bar(share: float, cells: int, *, ascii_only: bool) -> str:
-    """A bar of up to `cells` cells; something is always seen of a share above zero."""
+    """Return a bar of up to `cells` cells; a share above zero always shows something."""
     if ascii_only:
         return "#" * max(round(share * cells), share > 0)
     eighths = max(round(share * cells * 8), share > 0)

@@ -1,7 +1,7 @@
-"""The pictures of an overview: file sizes, partitions over time, write amplification, seconds and files of its commits.
+"""The charts of an overview: file sizes, partitions over time, write amplification, seconds and files of commits.
 
-Every picture is drawn on given axes, so that a page has them one by one as SVG and an image all together. Within a page
-texts stay texts, and colours are CSS variables, so that the page decides on light and dark.
+Each chart is drawn on given axes. A page has each chart as SVG, and an image has all of them together. Within a page,
+text stays text and colors are CSS variables, so that the page selects its light or dark colors.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ except ImportError as error:
 _untyped: Any = dates
 
 MOST_NAMED = 24
-"""Partitions that a picture names; more would leave no room for their names."""
+"""Partitions that a chart names; more names would not fit."""
 MOST_DRAWN = 1_000
-"""Commits that a picture shows, the newest: more than it has points."""
+"""Commits that a chart shows, the newest: more than it has points."""
 MOST_LABEL = 26
-"""Characters of a partition's name in a picture."""
+"""Characters of a partition's name in a chart."""
 
 _WIDTH = 400
-"""Of a picture, in points: that of a phone, so that letters are as large as those of the text there."""
+"""Width of a chart in points: that of a phone, so that its letters are as large as the text there."""
 _POINT = 1 / 72
 _LETTERS = 11.5
 _MOST_TICKS = 5
@@ -51,16 +51,16 @@ _TIMES = {
     "formats": ["%Y", "%b", "%d %b", "%H:%M", "%H:%M", "%H:%M:%S"],
     "zero_formats": ["", "%Y", "%d %b", "%d %b", "%H:%M", "%H:%M:%S"],
 }
-"""How years, months, days, hours, minutes and seconds are written at an axis, and the first of the next larger unit."""
+"""Formats of years, months, days, hours, minutes and seconds at an axis, and of the first one of each larger unit."""
 _COLUMNS = 192
-"""Cells of a heat map from left to right, which is about as many as can be told apart."""
+"""Cells of a heat map from left to right; more could hardly be distinguished."""
 _SECOND = 1 / 86_400
-"""In days, the unit of dates on an axis."""
+"""One second in days, the unit of dates on an axis."""
 
 
 @dataclass(frozen=True)
 class Palette:
-    """Colours by what they stand for; `heat` is drawn more or less transparent."""
+    """Colors by their purpose; `heat` is drawn more or less transparent."""
 
     ink: str
     faint: str
@@ -70,19 +70,21 @@ class Palette:
 
 
 PRINTED = Palette(ink="#1f2328", faint="#d0d7de", before="#d9822b", after="#1a7f64")
-"""On white."""
+"""Colors on white."""
 BOTH = Palette(ink="#7a818a", faint="#7a818a55", before="#d9822b", after="#2a9d7c")
-"""To be read on light and on dark backgrounds alike, where no style sheet can tell which."""
+"""Colors readable on light and on dark backgrounds, for places without a style sheet that could select one."""
 _VARIABLES = Palette(ink="#000001", faint="#000002", before="#000003", after="#000004")
-"""Stand for the variables of the page's style sheet: nothing else has such a colour."""
+"""Placeholders for the variables of the page's style sheet; nothing else has these colors."""
 
 Draw = Callable[[Axes, Palette], None]
 
 
 @dataclass(frozen=True)
 class Picture:
-    """What is drawn: a title, how high (points), a sentence that tells what is seen to who does not see it, the drawing
-    itself, and what everybody has to know to read it."""
+    """A chart: title, height in points, drawing function, a description for readers who cannot see it, and a caption.
+
+    The caption explains how to read the chart.
+    """
 
     title: str
     height: float
@@ -92,7 +94,7 @@ class Picture:
 
 
 def pictures(facts: Facts) -> dict[str, Picture]:
-    """The pictures of an overview by name; those that have nothing to show are left out."""
+    """Return the charts of an overview by name, without those that have nothing to show."""
     batches = facts.history.batches[:MOST_DRAWN][::-1]
     commits = facts.history.commits[:MOST_DRAWN][::-1]
     found = {
@@ -108,7 +110,7 @@ def pictures(facts: Facts) -> dict[str, Picture]:
 
 
 def sizes(compared: Comparison) -> Picture:
-    """Data files by size at two times."""
+    """Return a chart of data files by size at two times."""
     well_sized = len(compared.before.bounds)
     counted = enumerate(zip(compared.before.files, compared.after.files, strict=True))
     shown = [i for i, both in counted if any(both) or i == well_sized]
@@ -149,8 +151,10 @@ Values = Callable[[PartitionTrend], Sequence[int]]
 
 
 def heat_map(title: str, trends: Trends, values: Values, *, whole: bool = False) -> Picture | None:
-    """The worst partitions over time, by name, or the `whole` of them without names; None where there is nothing of it,
-    and for a whole that has names."""
+    """Return a chart of the worst partitions over time, by name; with `whole`, of all partitions without names.
+
+    Returns None if there is nothing to show, or if all partitions of a `whole` fit into the chart with names.
+    """
     found = [(partition.label, list(values(partition))) for partition in trends.partitions if any(values(partition))]
     if len(found) <= (MOST_NAMED if whole else 0):
         return None
@@ -178,11 +182,11 @@ def heat_map(title: str, trends: Trends, values: Values, *, whole: bool = False)
 
 
 def _heat(axes: Axes, palette: Palette, rows: list[list[int]], most: int, times_ms: Sequence[int]) -> float:
-    """One line per partition; where there are more files the colour is less transparent, by square roots, as the worst
-    partition would leave no colour to the others. The right end of the time axis.
+    """Draw one line per partition, with stronger color for more files; return the right end of the time axis.
 
-    What a partition holds at a time lasts until the next one, the last as long as the others on average. Where several
-    times fall into one cell it shows the worst of them.
+    The color follows the square root of the number, because otherwise the worst partition would leave all others
+    without color. The files of a partition at a time last until the next time. The last time lasts as long as the
+    others on average. If several times share a cell, the cell shows the worst of them.
     """
     red, green, blue = mpl.colors.to_rgb(palette.heat)
     times = _dates(times_ms)
@@ -198,7 +202,10 @@ def _heat(axes: Axes, palette: Palette, rows: list[list[int]], most: int, times_
 
 
 def amplification(commits: Sequence[PastCommit]) -> Picture | None:
-    """Write amplification of each commit with new rows, and of all up to it; `commits` are oldest first."""
+    """Return a chart of the write amplification of each commit with new rows, and of all commits so far.
+
+    `commits` are oldest first.
+    """
     times = _dates([commit.timestamp_ms for commit in commits])
     timed = list(zip(times, commits, strict=True))
     single = [(time, c.write_amplification) for time, c in timed if c.write_amplification is not None]
@@ -217,7 +224,7 @@ def amplification(commits: Sequence[PastCommit]) -> Picture | None:
 
 
 def seconds(batches: Sequence[PastCommit]) -> Picture | None:
-    """What each batch took before its commit; `batches` are oldest first."""
+    """Return a chart of the seconds that each batch took before its commit; `batches` are oldest first."""
     known = [batch for batch in batches if batch.seconds is not None]
     if not known:
         return None
@@ -233,7 +240,7 @@ def seconds(batches: Sequence[PastCommit]) -> Picture | None:
 
 
 def files(commits: Sequence[PastCommit]) -> Picture | None:
-    """Data files and delete files of the table after each commit; `commits` are oldest first."""
+    """Return a chart of the table's data files and delete files after each commit; `commits` are oldest first."""
     times = _dates([commit.timestamp_ms for commit in commits])
     timed = list(zip(times, commits, strict=True))
     data = [(time, c.total_files) for time, c in timed if c.total_files is not None]
@@ -259,7 +266,7 @@ def _dot(points: Sequence[object]) -> float:
 
 
 def _lines(axes: Axes, palette: Palette, times: Sequence[float]) -> None:
-    """Numbers from zero up over time."""
+    """Format axes for values over time that begin at zero."""
     _plain(axes, palette, spines=("bottom",))
     axes.grid(axis="y", color=palette.faint, lw=0.8)
     axes.set_axisbelow(True)
@@ -269,13 +276,13 @@ def _lines(axes: Axes, palette: Palette, times: Sequence[float]) -> None:
 
 
 def _dates(times_ms: Sequence[int]) -> list[float]:
-    """Places on a time axis; a commit of a writer whose clock is behind is drawn where the one before it is."""
+    """Return positions on a time axis; a commit from a slow clock gets the position of the previous one."""
     times = (datetime.fromtimestamp(ms / 1000, timezone.utc) for ms in accumulate(times_ms, max))
     return [float(_untyped.date2num(time)) for time in times]
 
 
 def _time_axis(axes: Axes, times: Sequence[float]) -> None:
-    """Round times, each with as much as tells it from the others; below them the day or the years that they are of."""
+    """Label an axis with round times, each in the shortest form that is unique; below it, the day or the years."""
     first, last = times[0], times[-1]
     begin, end = _untyped.num2date(first), _untyped.num2date(last)
     years = f"{begin:%Y}" if begin.year == end.year else f"{begin:%Y} - {end:%Y}"
@@ -299,7 +306,7 @@ def _plain(axes: Axes, palette: Palette, spines: tuple[str, ...]) -> None:
 
 
 def printable(text: str) -> str:
-    """A text without characters that cannot be shown, or that change how the text around them is read."""
+    """Return text without characters that are invisible, or that change how the text around them is displayed."""
     return "".join(char if char.isprintable() else "�" for char in text)
 
 
@@ -310,7 +317,7 @@ def _short(label: str) -> str:
 
 @contextmanager
 def _settings(svg: bool) -> Iterator[None]:
-    """Drawn alike whatever the settings of whoever calls; names of partitions are no formulas."""
+    """Draw with the same settings in every calling program; names of partitions are not parsed as formulas."""
     own: dict[Any, Any] = {
         "svg.fonttype": "none",
         "svg.hashsalt": "icesize",
@@ -323,7 +330,7 @@ def _settings(svg: bool) -> Iterator[None]:
         "image.composite_image": not svg,
     }
     with mpl.rc_context(), warnings.catch_warnings():
-        # letters that matplotlib has no font for: a browser has
+        # A browser has fonts for letters that matplotlib lacks.
         warnings.filterwarnings("ignore", message="Glyph", category=UserWarning)
         mpl.rcdefaults()
         mpl.rcParams.update(own)
@@ -331,13 +338,13 @@ def _settings(svg: bool) -> Iterator[None]:
 
 
 def svg(picture: Picture, prefix: str) -> str:
-    """A picture as an SVG element of a page, as wide as there is room; ids in it begin with `prefix`."""
+    """Return a chart as an SVG element of a page, as wide as the page allows; its ids begin with `prefix`."""
     text = standalone_svg(picture, _VARIABLES)
     return _within_a_page(text[text.index("<svg") :], prefix)
 
 
 def standalone_svg(picture: Picture, palette: Palette) -> str:
-    """A picture as an SVG document."""
+    """Return a chart as an SVG document."""
     with _settings(svg=True):
         figure = Figure(figsize=(_WIDTH * _POINT, picture.height * _POINT), layout="constrained")
         figure.patch.set_visible(False)
@@ -349,7 +356,7 @@ def standalone_svg(picture: Picture, palette: Palette) -> str:
 
 
 def _within_a_page(text: str, prefix: str) -> str:
-    """Without a size of its own, with colours from the style sheet, and ids that no other picture has."""
+    """Return SVG without a size of its own, with colors from the style sheet, and with ids that no other chart has."""
     for number, name in zip(count(1), (field.name for field in fields(Palette)), strict=False):
         text = text.replace(f"#{number:06}", f"var(--{name})")
     text = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", text, count=1)
@@ -358,7 +365,7 @@ def _within_a_page(text: str, prefix: str) -> str:
 
 
 def png(facts: Facts) -> bytes:
-    """All pictures of an overview in two columns, on white."""
+    """Return all charts of an overview in two columns, on white."""
     shown = list(pictures(facts).values())
     columns: tuple[list[Picture], list[Picture]] = ([], [])
     for picture in shown:

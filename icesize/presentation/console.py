@@ -1,4 +1,7 @@
-"""Blocks and errors on a console. Importing this module does not import rich, which waits for the first console."""
+"""Prints blocks and errors to a terminal or a pipe.
+
+Importing this module does not import rich, which is loaded with the first console.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +15,17 @@ if TYPE_CHECKING:
 
 
 def console_on(file: TextIO | None = None, *, stderr: bool = False, silent: bool = False) -> Console:
-    """A console on a stream, on standard output or on standard error, or one that shows nothing; colours only if that
-    is a terminal."""
+    """Return a console on a stream, on standard output, on standard error, or one that shows nothing.
+
+    The console uses colors only on a terminal.
+    """
     from rich.console import Console
 
     return Console(file=file, stderr=stderr, highlight=False, quiet=silent, force_terminal=False if silent else None)
 
 
 def show(console: Console, blocks: Iterable[Block]) -> None:
-    """Print blocks, in colour on a terminal."""
+    """Print blocks, in color on a terminal."""
     from rich.text import Text
 
     room = Room(console.width, console.options.ascii_only, console.is_terminal)
@@ -29,12 +34,12 @@ def show(console: Console, blocks: Iterable[Block]) -> None:
 
 
 def show_line(console: Console, text: str, style: str = "") -> None:
-    """Print one line as it is."""
+    """Print one line unchanged."""
     show(console, [((text, style),)])
 
 
 def show_error(console: Console, message: str) -> None:
-    """Print what went wrong, in one line; indented lines stay below it as they are: they point at a place."""
+    """Print an error in one line; indented lines stay below it unchanged, because they point at a place."""
     lines = message.splitlines()
     words = " ".join(word for line in lines if not line.startswith("  ") for word in line.split())
     pointing = [(line,) for line in lines if line.startswith("  ")]

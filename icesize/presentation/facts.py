@@ -1,4 +1,4 @@
-"""What an overview of a table says: values that were read and planned, and sentences of advice. Draws nothing."""
+"""The content of a table's overview: values that were read and planned, and sentences of advice. Draws nothing."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ from icesize.table.past.commits import CommitKind, History
 from icesize.units import format_bytes, format_count
 
 MANY_COMMITS = 1_000
-"""Commits that a table keeps from which on expiry is advised: each is named in every metadata file, so every commit
-writes some 300 bytes for each of them."""
+"""Commits that a table keeps before expiry is advised.
+
+Each metadata file names all of them, so every commit writes some 300 bytes for each.
+"""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Data files by size at two times, each with its name in words; both the same where nothing is to be compared."""
+    """Data files by size at two times, each with its name in words; both are the same if nothing changes."""
 
     before: FileSizes
     before_name: str
@@ -31,16 +33,16 @@ class Comparison:
 
     @property
     def differs(self) -> bool:
-        """Whether there are two things to show."""
+        """True if there are two things to show."""
         return self.before != self.after
 
 
 @dataclass(frozen=True)
 class Facts(Result):
-    """One table at one time (`made_ms`): how well sized its files are, how they came to be so, and what to do.
+    """One table at one time (`made_ms`): the sizes of its files, their history, and advice.
 
-    `sizes` compare its data files now with what the plan leaves, or with an older snapshot; `trends` are its partitions
-    at some of its commits, `history` its newest commits.
+    `sizes` compares the data files now with the result of the plan, or with an older snapshot. `trends` are the table's
+    partitions at some of its commits, `history` its newest commits.
     """
 
     made_ms: int
@@ -60,7 +62,7 @@ class Facts(Result):
 
 
 def advice_for(inspection: Inspection, plan: Plan, history: History) -> tuple[Advice, ...]:
-    """What somebody should do, the most pressing first; a sentence that all is well where nothing is to be done."""
+    """Return advice, the most urgent first; if there is nothing to do, one sentence that reports this."""
     found = list(_advice(inspection, plan, history))
     return tuple(found) or (Advice("Nothing to do: no partition holds more files than it has to."),)
 
@@ -90,5 +92,5 @@ def _advice(inspection: Inspection, plan: Plan, history: History) -> Iterator[Ad
 
 
 def as_sentence(text: str) -> str:
-    """With a capital letter and a full stop."""
+    """Return the text with a capital letter and a full stop."""
     return f"{text[:1].upper()}{text[1:]}{'' if text.endswith('.') else '.'}"

@@ -1,4 +1,4 @@
-"""Reads what an overview says: from manifests and metadata of one loaded state of a table."""
+"""Reads the facts of an overview from manifests and metadata of one loaded state of a table."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from icesize.table.state.naming import known_snapshot
 from icesize.units import format_time
 
 MOST_PARTITIONS = 1_000
-"""Partitions that are named, those with the most small files and delete files first."""
+"""Partitions that an overview names, those with the most small files and delete files first."""
 
 
 def gather(selection: Selection, inspection: Inspection, since: int | str | None, now_ms: int) -> Overview:
-    """An overview of a whole table as it was loaded; sizes are compared with those at the snapshot `since`.
+    """Return an overview of a whole table as it was loaded; compare file sizes with those at the snapshot `since`.
 
-    Raises TableError for a snapshot that the table does not have or storage does not give.
+    Raises TableError if the table does not have the snapshot, or storage does not have its manifests.
     """
     table = selection.current.table
     plan = plan_compaction(selection, None)
@@ -49,7 +49,7 @@ def gather(selection: Selection, inspection: Inspection, since: int | str | None
 
 
 def _compared(selection: Selection, plan: Plan, states: list[PastState]) -> Comparison:
-    """Now and after the plan; where that leaves everything as it is, the worst state that is known and now."""
+    """Return file sizes now and after the plan; if the plan changes nothing, those of the worst known state and now."""
     now = file_sizes(selection.layout)
     worst = max(states, key=lambda state: sum(state.sizes[:-1]), default=None)
     if plan.groups or worst is None or sum(worst.sizes[:-1]) <= now.small:

@@ -1,4 +1,4 @@
-"""An overview as people call it: facts of a table that can be written down as a page or as an image."""
+"""An overview of a table: facts that can be written as a page or as an image."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ class Overview(Facts):
     """
 
     def to_html(self) -> str:
-        """The page: one document that needs no network and runs no script, with pictures as SVG."""
+        """Return the page: one document that needs no network and runs no script, with charts as SVG."""
         from icesize.presentation.page import page
 
         return page(self)
 
     def to_png(self) -> bytes:
-        """The pictures alone, as a PNG image."""
+        """Return the charts alone, as a PNG image."""
         from icesize.presentation.charts import png
 
         return png(self)
 
     def write(self, path: str | Path) -> None:
-        """Write the page, or the image where the name ends in `.png`; raises OSError where that cannot be."""
+        """Write the page, or the image if the name ends in `.png`; raise OSError if that fails."""
         target = Path(path)
         if target.suffix.lower() == ".png":
             target.write_bytes(self.to_png())

@@ -1,6 +1,6 @@
 """The HTML page of an overview: one document that fetches nothing and runs no script.
 
-Everything that comes from a table is escaped, and the page's own policy forbids scripts and the network besides.
+All values from a table are escaped. In addition, the page's own policy forbids scripts and network access.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from icesize.results import Advice
 from icesize.units import format_bytes, format_count, format_time
 
 MOST_COMMITS = 200
-"""Commits in the page's table, the newest."""
+"""Commits in the page's table, newest first."""
 _COLUMNS = (0, 1, 2, 3, 4, 7, 8, 11, 13)
-"""Of a history, in the page's table."""
+"""Columns of a history in the page's table."""
 MOST_MERGES = 10
-"""Merges of the plan that are named one by one."""
+"""Merges of the plan that the page lists one by one."""
 WHY_SKIPPED = {
     SkipReason.WELL_SIZED: "as large as they should be",
     SkipReason.TOO_FEW: "merging them now would not lower the number of files",
@@ -36,11 +36,11 @@ WHY_SKIPPED = {
     SkipReason.CONTESTED: "other writers keep rewriting their partitions",
     SkipReason.CLUSTERED: "clustered already",
 }
-"""Why files stay as they are, in words."""
+"""Reasons for unchanged files, in words."""
 
 
 def page(facts: Facts) -> str:
-    """The document."""
+    """Return the document."""
     template = Template(resources.files("icesize.presentation").joinpath("page.html").read_text(encoding="utf-8"))
     title = f"{facts.table}: files of the table"
     return template.substitute(title=_text(title), body="\n".join(_body(facts, pictures(facts))))
@@ -93,7 +93,7 @@ def _advice(advice: Sequence[Advice]) -> Iterator[str]:
 
 
 def _sentence(text: str) -> str:
-    """What stands between backticks is code."""
+    """Return HTML in which text between backticks is code."""
     parts = _text(text).split("`")
     if len(parts) % 2 == 0:
         return _text(text)
@@ -105,7 +105,7 @@ def _command(command: str | None) -> str:
 
 
 def _grid(drawn: dict[str, Picture], *names: str) -> str:
-    """Pictures side by side where there is room."""
+    """Return charts, side by side if the page is wide enough."""
     figures = "".join(_figure(name, drawn[name]) for name in names if name in drawn)
     return f'<div class="grid">{figures}</div>' if figures else ""
 
@@ -187,7 +187,7 @@ def _commits(facts: Facts, drawn: dict[str, Picture]) -> Iterator[str]:
 
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, names: int, words: int | None = None) -> str:
-    """`names` columns of text come first; `words` is a column of sentences."""
+    """Return an HTML table; the first `names` columns are text, and column `words` has sentences."""
 
     def kind(column: int) -> str:
         if column == words:

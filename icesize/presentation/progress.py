@@ -1,7 +1,7 @@
-"""Bars that are drawn while work goes on: how far it is, at what rate, and how long it will take.
+"""Progress bars that show the work done, its rate, and the time left.
 
-Where there is no terminal nothing is drawn. Bars vanish when work ends: the lines that stay are plan and outcome.
-Importing this module does not import rich, which waits for the first bar.
+Without a terminal, nothing is drawn. Bars vanish when work ends; the lines of the plan and the result stay. Importing
+this module does not import rich, which is loaded with the first bar.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def drawn(console: Console) -> Iterator[Callable[[object], None]]:
 
 
 def pace(what: str, done: float, total: float | None, seconds: float) -> str:
-    """`3 GiB of 10 GiB, 210 MiB/s, 0:00:34 left`: how far work is after so many seconds, by their mean."""
+    """Return the progress in words, as in `3 GiB of 10 GiB, 210 MiB/s, 0:00:34 left`; the rate is the mean so far."""
     in_bytes = what in _BYTES
     if total is None:
         words = _amount(done, in_bytes=in_bytes) if done else ""
@@ -95,7 +95,7 @@ def _pace_column() -> ProgressColumn:
     from rich.text import Text
 
     class Pace(ProgressColumn):
-        """Rich's own columns count by 1000, and forget what was longer ago than one large group takes."""
+        """Shows `pace`, because rich's own columns count by 1000 and forget events older than one large group takes."""
 
         def render(self, task: Task) -> Text:
             return Text(pace(task.description, task.completed, task.total, task.elapsed or 0.0))

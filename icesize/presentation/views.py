@@ -1,6 +1,6 @@
-"""What each result looks like, as lines, bars and tables. Decides nothing.
+"""The layout of each result, as lines, bars and tables. Makes no decisions.
 
-A result is shown by the function of its class's name in `VIEWS`, or in `LINES` where it is one line in a list or a log.
+`VIEWS` has the function for a result by the name of its class; `LINES` has the function for one line in a list or log.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
     from icesize.table.records.ledger import LedgerEntry
 
 MOST_LINES = 10
-"""Partitions that are named one by one; the others are counted."""
+"""Partitions that are listed one by one; the others are counted."""
 MOST_REASONS = 8
 MOST_VERSIONS = 20
 MOST_COMMITS = 20
-"""Versions that are listed unless more are asked for."""
+"""Versions and commits that are listed by default."""
 
 WHOLE_TABLE = "(whole table)"
-"""The one partition of an unpartitioned table, which has an empty label."""
+"""Name of the one partition of an unpartitioned table, which has an empty label."""
 HISTORY = (
     "time (UTC)", "kind", "by", "rows", "files", "deletes", "ingested", "written", "write amp", "amp so far", "small",
     "total", "delete files", "seconds",
@@ -51,19 +51,19 @@ _SPARE_IN_HISTORY = (
     "amp so far", "delete files", "deletes", "total", "written", "small", "ingested", "seconds", "write amp", "files",
     "by",
 )  # fmt: skip
-"""Columns that a narrow terminal does without, the first ones first."""
+"""Columns that a narrow terminal leaves out, the first ones first."""
 _WORTH_A_LINE = ("OVER_BUDGET", "CONTESTED")
 
 Look = Iterable[Block]
 
 
 def view(result: Result) -> Look:
-    """Return what a command shows of a result."""
+    """Return the blocks that a command prints for a result."""
     return VIEWS[type(result).__name__](result)
 
 
 def text_of(result: Result) -> str:
-    """Return what a print of a result shows: what its command shows, with the table, which is not in a command line."""
+    """Return the text that `print` shows for a result: the output of its command, plus the name of the table."""
     name, table = type(result).__name__, getattr(result, "table", "")
     if name in LINES:
         return LINES[name](result)
@@ -72,27 +72,27 @@ def text_of(result: Result) -> str:
 
 
 def html_of(result: Result) -> str | None:
-    """Return what a notebook shows of a result; None: its text."""
+    """Return the HTML that a notebook shows for a result; None if the notebook shows its text."""
     return html(view(result)) if type(result).__name__ in VIEWS else None
 
 
 def notes(sentences: Iterable[object]) -> Iterator[Block]:
-    """Sentences that somebody should read, one per line."""
+    """Return sentences that the user should read, one per line."""
     return ((("! ", "yellow"), str(sentence)) for sentence in sentences)
 
 
 def more(count: int, noun: str) -> Iterator[Block]:
-    """How many there are beyond those that are named."""
+    """Show the number of items beyond those that are listed."""
     if count > MOST_LINES:
         yield (f"  and {format_count(count - MOST_LINES, f'more {noun}')}",)
 
 
 def inspection(result: Inspection) -> Iterator[Block]:
-    """How well sized a table is: totals, bars by size, the worst partitions, what is ineligible, costs, advice."""
+    """Show file sizes of a table: totals, bars by size, the worst partitions, ineligible files, costs, advice."""
     snapshot = f"snapshot {result.snapshot_id}" if result.snapshot_id else "no snapshot"
     yield (result.table, "bold"), f"  {totals(result)}  {format_count(result.rows, 'row')}  {snapshot}"
     yield bars(result)
-    # one small file in a partition is the fewest there can be
+    # A partition with one small file cannot have fewer.
     yield from _partitions(
         "most small files", [p for p in result.worst if p.mergeable > 1],
         lambda p: f"{format_count(p.mergeable, 'small file')} of {p.files:,}, {format_bytes(p.small_bytes)}",
@@ -100,7 +100,7 @@ def inspection(result: Inspection) -> Iterator[Block]:
     yield from _partitions("ineligible", result.ineligible_partitions, lambda p: _reasons(p.ineligible))
     yield from _deletes(result.deletes)
     yield from ((line,) for line in costs(result.cost))
-    # the filters that open most files
+    # Filters that open the most files come first.
     for use in sorted(result.filters, key=lambda use: -use.files)[:MOST_LINES]:
         yield (f"{use.text}  opens {use.files:,} of {format_count(result.files, 'file')}",)
     yield from more(len(result.filters), "filter")
@@ -110,13 +110,13 @@ def inspection(result: Inspection) -> Iterator[Block]:
 
 
 def totals(result: Inspection) -> str:
-    """Partitions, files and bytes."""
+    """Return the partitions, files and bytes of a table in words."""
     counts = format_count(result.partitions, "partition"), format_count(result.files, "file")
     return "  ".join((*counts, format_bytes(result.size_bytes)))
 
 
 def bars(result: Inspection, full_bar_files: int = 0) -> Bars:
-    """Small files, each of their size classes (indented), and well-sized files."""
+    """Return bars for small files, for each of their size classes (indented), and for well-sized files."""
     classes, lower = [], ""
     for size_class in result.histogram:
         upper = format_bytes(size_class.below_bytes)
@@ -155,7 +155,7 @@ def _deletes(deletes: PendingDeletes) -> Iterator[Block]:
 
 
 def costs(cost: LayoutCost) -> tuple[str, ...]:
-    """One line, or two where a compaction changes something; none for a table without files."""
+    """Return one line, or two if a compaction changes something; none for a table without files."""
     if not cost.now.data_files:
         return ()
     now = f"a full scan opens {_cost(cost.now, cost.usd(cost.now))}"
@@ -163,7 +163,7 @@ def costs(cost: LayoutCost) -> tuple[str, ...]:
 
 
 def _cost(cost: ScanCost, usd: float | None) -> str:
-    """`192 files, planned in 26 ms, 400 requests, 0.16 USD per 1,000 scans`."""
+    """Return a cost in words, as in `192 files, planned in 26 ms, 400 requests, 0.16 USD per 1,000 scans`."""
     seconds = cost.planning_seconds
     duration = f"{1000 * seconds:.0f} ms" if seconds < 1 else f"{seconds:,.1f} s"
     work = f"{format_count(cost.opened, 'file')}, planned in {duration}, {format_count(cost.requests, 'request')}"
@@ -171,20 +171,20 @@ def _cost(cost: ScanCost, usd: float | None) -> str:
 
 
 def format_price(price: float) -> str:
-    """Cents, and below one two digits that say something."""
+    """Return a price with two decimals; below one cent, with two significant digits."""
     return f"{price:,.2f}" if price >= 0.01 or not price else f"{price:.2g}"
 
 
 def health(result: Inspection) -> Iterator[Block]:
-    """Return one line: the table is healthy or not."""
+    """Show the health of a table in one line."""
     if result.problems:
-        yield (f"{result.table} is not well", "bold red"), f": {'; '.join(result.problems)}"
+        yield (f"{result.table} is unhealthy", "bold red"), f": {'; '.join(result.problems)}"
     else:
         yield ((f"{result.table} is healthy", "bold green"),)
 
 
 def plan(result: Plan, *, groups: bool = True) -> Iterator[Block]:
-    """The plan in one line, what is ineligible and why, warnings; with `groups` also the first merges."""
+    """Show the plan in one line, ineligible files and warnings; with `groups` also the first merges."""
     yield ((headline(result), "bold"),)
     if groups:
         for group in result.groups[:MOST_LINES]:
@@ -208,7 +208,7 @@ def plan(result: Plan, *, groups: bool = True) -> Iterator[Block]:
 
 
 def headline(result: Plan) -> str:
-    """What a plan does, in one line."""
+    """Return the changes of a plan in one line."""
     title, verb = (f"cluster ({result.clustering.by})", "cluster") if result.clustering else ("plan", "merge")
     if not result.groups:
         return f"{title}: nothing to {verb}, {format_count(result.files_before, 'file')} stay"
@@ -221,7 +221,7 @@ def headline(result: Plan) -> str:
 
 
 def ways(moved: Forecast | Report | None) -> str:
-    """` (7.9 GiB copied in 1,200 pages, 1.7 GiB decoded)`, without what is zero."""
+    """Return bytes by method, as in ` (7.9 GiB copied in 1,200 pages, 1.7 GiB decoded)`, without zeros."""
     if moved is None:
         return ""
     pages = f" in {format_count(moved.pages_copied, 'page')}" if moved.pages_copied else ""
@@ -230,20 +230,20 @@ def ways(moved: Forecast | Report | None) -> str:
 
 
 def freed(result: Plan) -> str:
-    """`1,200 deleted rows and 3 delete files`, or as much of it as is known."""
+    """Return the rows and files that a plan frees, if known, as in `1,200 deleted rows and 3 delete files`."""
     counts = ((result.rows_freed, "deleted row"), (result.delete_files_freed, "delete file"))
     return " and ".join(format_count(count, noun) for count, noun in counts if count)
 
 
 def _in_queries(queries: Mapping[str, float]) -> str:
-    """What queries by one column open, on average."""
+    """Return the average files and bytes that queries by one column open."""
     point = f"one value is in {queries['point_files']:,.1f} files ({format_bytes(round(queries['point_bytes']))})"
     share = f"{queries['range_files']:,.1f} ({format_bytes(round(queries['range_bytes']))})"
     return f"{point}, a tenth of all values in {share}"
 
 
 def _decoded(because: Mapping[str, int]) -> Iterator[Block]:
-    """Why bytes are not copied, in one line."""
+    """Show the reasons why bytes are not copied, in one line."""
     if because:
         yield (f"decoded, not copied: {_reasons(because)}",)
 
@@ -254,7 +254,7 @@ def _reasons(reasons: Mapping[str, int]) -> str:
 
 
 def comparison(result: PolicyComparison) -> Iterator[Block]:
-    """What batches came to under each policy, one line for each."""
+    """Show the cost of the batches under each policy, one line per policy."""
     if not result.batches:
         yield ((f"{result.table}: no batch to replay: the history that it keeps adds no rows", "bold"),)
         return
@@ -272,7 +272,7 @@ def comparison(result: PolicyComparison) -> Iterator[Block]:
 
 
 def report_line(result: Report) -> str:
-    """What a batch or a call came to, in one line of a log."""
+    """Return the result of a batch or a call, in one line of a log."""
     if result.already_committed:
         return f"batch {result.batch_id} already committed to {result.table}"
     head = f"batch {result.batch_id}: " if result.batch_id is not None else ""
@@ -288,7 +288,7 @@ def report_line(result: Report) -> str:
     parts = [f"{head}{rows}", f"files +{result.files_added} -{result.files_removed}"]
     if result.write_amplification is not None:
         parts.append(f"write amplification {result.write_amplification:.2f}")
-    if not restored:  # a restored partition is not looked at again
+    if not restored:  # restore does not inspect the partition again
         parts.append(f"most small files {result.small_files_max}")
     if result.delete_files_max:
         parts.append(f"most delete files {result.delete_files_max}")
@@ -296,7 +296,7 @@ def report_line(result: Report) -> str:
 
 
 def rows_of(result: Report) -> str:
-    """What became of the rows: those that came, were left out, or that a restored partition had and has."""
+    """Return the change of rows: rows added, deleted rows left out, or the rows before and after a restore."""
     if result.rows_after is not None:
         return f"{result.rows_before or 0:,} -> {format_count(result.rows_after, 'row')}"
     if result.rows or result.batch_id is not None:
@@ -309,7 +309,7 @@ def _seconds(result: Any) -> str:
 
 
 def report(result: Report) -> Iterator[Block]:
-    """A call by itself: its line, what was committed, and what took how long."""
+    """Show one call: its line, its commit, and the seconds of each phase."""
     yield ((result.table, "bold"), "  ", report_line(result)) if result.table else (report_line(result),)
     if result.snapshot_ids:
         yield from committed(result)
@@ -318,7 +318,7 @@ def report(result: Report) -> Iterator[Block]:
 
 
 def committed(result: Report, planned: Plan | None = None) -> Iterator[Block]:
-    """What a call came to, without what the plan, which has been shown, has said already."""
+    """Show the result of a call, without facts that its plan has already shown."""
     foreseen = planned.forecast.decode_reasons if planned and planned.forecast else {}
     changed = f"-{result.files_removed:,} +{format_count(result.files_added, 'file')}, {rows_of(result)}"
     restored = result.rows_after is not None
@@ -341,19 +341,19 @@ def committed(result: Report, planned: Plan | None = None) -> Iterator[Block]:
 
 
 def left_to_say(result: Report, planned: Plan | None = None) -> Iterator[Block]:
-    """Notes that the plan has not said already, and conflicts."""
+    """Show conflicts, and notes that are not in the plan."""
     known = planned.notes if planned else ()
     return notes([*(note for note in result.notes if note not in known), *result.conflicts])
 
 
 def checks(found: Sequence[Check]) -> Iterator[Block]:
-    """One line for each thing that was looked at."""
+    """Show one line per check."""
     style = {"ok": ("ok", "green"), "missing": ("--", "yellow"), "failed": ("no", "bold red")}
     yield Columns([(style[check.state], check.name, check.detail) for check in found])
 
 
 def streams(table: str, entries: Sequence[LedgerEntry]) -> Iterator[Block]:
-    """Each stream that has committed to the table, and its newest batch."""
+    """Show each stream that has committed to the table, and its newest batch."""
     if entries:
         yield Columns([((e.stream_id, "bold"), f"query {e.query_id}", f"batch {e.batch_id}") for e in entries])
     else:
@@ -361,7 +361,7 @@ def streams(table: str, entries: Sequence[LedgerEntry]) -> Iterator[Block]:
 
 
 def versions(table: str, found: Sequence[Version], limit: int = MOST_VERSIONS) -> Iterator[Block]:
-    """One line per version, newest first, and how to see those beyond the first `limit`."""
+    """Show one line per version, newest first, and the option that shows versions beyond the first `limit`."""
     if not found:
         yield (f"{table} has no versions: nothing was ever written to it",)
         return
@@ -382,7 +382,7 @@ def _version_cells(version: Version) -> tuple[str, ...]:
 
 
 def version_line(version: Version) -> str:
-    """A version in a list."""
+    """Return one line for a version in a list."""
     label, snapshot_id, time, operation, _, size, _, writer = _version_cells(version)
     files, rows = format_count(version.files, "file"), format_count(version.rows, "row")
     by = f"{operation}, {writer}" if writer else operation
@@ -390,7 +390,7 @@ def version_line(version: Version) -> str:
 
 
 def history(result: History) -> Iterator[Block]:
-    """One line per commit, newest first, and what all of them came to."""
+    """Show one line per commit, newest first, and a summary of all commits."""
     yield ((history_line(result), "bold"),)
     if not result.commits:
         return
@@ -401,7 +401,7 @@ def history(result: History) -> Iterator[Block]:
 
 
 def history_line(result: History) -> str:
-    """What all commits came to."""
+    """Return a summary of all commits."""
     if not result.commits or result.since_ms is None:
         return f"{result.table} has no history: nothing was ever written to it"
     kinds = Counter(commit.kind for commit in result.commits)
@@ -417,7 +417,7 @@ def history_line(result: History) -> str:
 
 
 def commit_cells(commit: PastCommit) -> tuple[str, ...]:
-    """A commit in the columns of HISTORY; blank is what its snapshots do not tell."""
+    """Return a commit in the columns of HISTORY; facts that its snapshots do not record are blank."""
     ratios = (commit.write_amplification, commit.amplification_so_far)
     return (
         format_time(commit.timestamp_ms), commit.kind, commit.author, _count(commit.rows),
@@ -431,7 +431,7 @@ def commit_cells(commit: PastCommit) -> tuple[str, ...]:
 
 
 def commit_line(commit: PastCommit) -> str:
-    """A commit in a list: what it has, each with the name of its column."""
+    """Return one line for a commit in a list, with the column name before each value."""
     cells = zip(HISTORY, commit_cells(commit), strict=True)
     return "  ".join(cell if name in HISTORY[:3] else f"{name} {cell}" for name, cell in cells if cell)
 
@@ -445,11 +445,11 @@ def _change(added: int | None, removed: int | None) -> str:
 
 
 def expiry(result: ExpiryReport) -> Iterator[Block]:
-    """What went, what stays and why, and what was left alone."""
+    """Show the snapshots and files removed, the snapshots kept with their reasons, and the failures."""
     expired, before = len(result.snapshot_ids_expired), result.snapshots_before
     would, was, gone = ("would expire", "would be", "would be ") if result.dry_run else ("expired", "was", "")
     yield ((f"{would} {expired:,} of {format_count(before, 'snapshot')}", "bold"),)
-    # several rules may keep one snapshot: it is counted for the first of them
+    # If several rules keep a snapshot, it is counted for the first one.
     reasons = Counter(why[0] for why in result.kept.values())
     for reason, count in reasons.most_common(MOST_REASONS):
         yield (f"  {count:,} kept: {reason}",)
@@ -464,7 +464,7 @@ def expiry(result: ExpiryReport) -> Iterator[Block]:
 
 
 def orphans(result: OrphanReport) -> Iterator[Block]:
-    """What was found, examples, and what became of it."""
+    """Show the orphan files found, examples, and the files deleted."""
     if result.files_found:
         found = f"{format_count(result.files_found, 'orphan file')}, {format_bytes(result.bytes_found)}"
         left = "delete with `icesize remove-orphan-files TABLE --delete`"
@@ -486,7 +486,7 @@ def _failed(result: ExpiryReport | OrphanReport) -> list[str]:
 
 
 def deletes(result: DeletesReport) -> Iterator[Block]:
-    """How many delete files became how many."""
+    """Show the number of delete files before and after."""
     if result.snapshot_ids:
         removed, files = format_count(result.files_removed, "delete file"), format_count(result.data_files, "file")
         size = format_bytes(result.bytes_written)
@@ -503,12 +503,12 @@ def dangling(result: DanglingReport) -> Iterator[Block]:
     line = f"nothing to do in {result.table}: no delete file is dangling"
     if result.delete_files:
         files = f"{format_count(result.delete_files, 'delete file')} of {format_bytes(result.bytes)}"
-        line = f"{files} in {result.table} hit nothing{'' if result.dry_run else ' and went'}  {_seconds(result)}"
+        line = f"{files} in {result.table} apply to no data file{'' if result.dry_run else ' and went'}  {_seconds(result)}"
     yield ("  ".join((line, *result.notes)),)
 
 
 def manifests(result: ManifestReport) -> Iterator[Block]:
-    """How many manifests became how many."""
+    """Show the number of manifests before and after."""
     before, after = result.manifests_before, result.manifests_after
     line = f"nothing to do in {result.table}: {format_count(before, 'manifest')}"
     if before != after:
@@ -518,7 +518,7 @@ def manifests(result: ManifestReport) -> Iterator[Block]:
 
 
 def maintenance(result: MaintenanceReport) -> Iterator[Block]:
-    """Each step of a pass under its heading, what failed, and what is left for the next one."""
+    """Show each step of a pass under its heading, the failures, and the steps left for the next pass."""
     due: Look = [("no merge of small files is due",)]
     if result.merges or "merges" in (*result.failed, *result.not_started):
         due = (line for merge in result.merges for line in committed(merge))
@@ -533,7 +533,7 @@ def maintenance(result: MaintenanceReport) -> Iterator[Block]:
 
 
 def maintenance_plan(result: MaintenancePlan) -> Iterator[Block]:
-    """What each step of a pass would do, under its heading."""
+    """Show the changes that each step of a pass would make, under its heading."""
     yield from _section("small files", _shown(result.merges))
     yield from _section("clustering", _shown(result.clustering))
     rewritten = result.rewritten_deletes
@@ -570,7 +570,7 @@ def _section(title: str, blocks: Look) -> Iterator[Block]:
 
 
 def overview(result: Facts) -> Iterator[Block]:
-    """A table in a few lines, and what to do."""
+    """Show a table in a few lines, and advice."""
     summary = (f"{result.table}  {totals(result.inspection)}", headline(result.plan), history_line(result.history))
     return ((line,) for line in (*summary, *map(str, result.advice)))
 

@@ -235,7 +235,7 @@ def test_a_table_that_is_well_has_nothing_to_merge(table: Table, run: Run) -> No
     assert "`icesize compact` would merge 8 files into 1" in before.stdout
     unwell = run("inspect", "--check")
     assert unwell.exit_code == 4
-    assert unwell.stdout == "lake.db.t is not well: 1 partition with more than 6 mergeable small files\n"
+    assert unwell.stdout == "lake.db.t is unhealthy: 1 partition with more than 6 mergeable small files\n"
     assert run("inspect", "--check", "--policy", "max-small-files=8").stdout == "lake.db.t is healthy\n"
     assert json.loads(run("inspect", "--check", "--json").stdout)["problems"] == [
         "1 partition with more than 6 mergeable small files"

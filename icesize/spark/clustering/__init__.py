@@ -1,9 +1,8 @@
 """Clusterings too large for one process, as Spark jobs.
 
-- `gather`: tasks that write files of a clustering: those of whole groups, and those of rows that `scatter` sends
-- `run`: one pass of clustering beside the batches of a stream, and how the groups of any pass are run: small ones
-  here, larger ones in one Spark task each, the largest by all tasks
-- `scatter`: tasks that take the rows of large groups apart: `ScanKeys` reads keys, `Scatter` sends rows where they
-  belong
-- `shuffle`: clusters groups by all tasks together: a job that scans their keys, one that moves their rows
+- `gather`: tasks that write the files of a clustering, from whole groups or from the rows that `scatter` sends
+- `run`: one pass of clustering beside the batches of a stream, and the execution of a pass: small groups in the
+  driver, larger ones in one Spark task each, the largest by all tasks
+- `scatter`: tasks that divide the rows of large groups: `ScanKeys` reads keys, `Scatter` sends rows to assignments
+- `shuffle`: clusters a group by all tasks together: one job scans its keys, another one moves its rows
 """

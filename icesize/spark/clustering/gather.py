@@ -1,4 +1,4 @@
-"""Tasks that write files of a clustering: those of whole groups, and those of rows that `scatter` sends."""
+"""Tasks that write the files of a clustering, from whole groups or from the rows that `scatter` sends."""
 
 from __future__ import annotations
 
@@ -28,14 +28,17 @@ from icesize.spark.clustering.scatter import Header, rows_of
 from icesize.spark.engine.worker import names_of_task
 
 LARGEST_PIECE = 2
-"""Rows are sorted at once up to so many times `Limits.sorted_bytes` and `sorted_rows`: cuts are made from samples."""
+"""Most rows and bytes sorted together, in multiples of `Limits.sorted_rows` and `Limits.sorted_bytes`.
+
+A partition can exceed these limits, because cuts are made from samples.
+"""
 
 Gathered = list[NewDataFile] | MergeFailure
-"""The files of a task assignment, or of all assignments of a group, or why there are none."""
+"""The files of a task assignment, or of all assignments of a group; a MergeFailure if there are none."""
 
 
 def cluster_alone(order: RowOrder, group: MergeTask, settings: WriteSettings, names: FileNames) -> Merged | None:
-    """`cluster` where one task can do it, None where it cannot sort all rows; then nothing was left.
+    """Cluster a group in one task; return None, and leave no files, if one task cannot sort all rows.
 
     Raises `RewriteFailed`.
     """
@@ -47,7 +50,7 @@ def cluster_alone(order: RowOrder, group: MergeTask, settings: WriteSettings, na
 
 @dataclass(frozen=True)
 class Assignment:
-    """Consecutive shuffle partitions of a group, which one task makes at most `outputs` files of."""
+    """Consecutive shuffle partitions of a group, from which one task writes at most `outputs` files."""
 
     group: int
     outputs: int
@@ -55,7 +58,7 @@ class Assignment:
 
 @dataclass(frozen=True)
 class Destination:
-    """How the files of a group are written."""
+    """The settings for the files of a group."""
 
     ranking: Ranking
     prefix: str
@@ -65,11 +68,13 @@ class Destination:
 
 @dataclass(frozen=True)
 class Gather:
-    """Sorts and writes the rows of each assignment of a task; answers with its number, `Gathered`, and what tasks have
-    counted in the rows of its group that they read, which each of them sends to one assignment.
+    """Sorts and writes the rows of each assignment of a task.
 
-    Holds one shuffle partition in memory, its rows a second time while they are put together, and
-    `Limits.waiting_bytes`. A partition that is much larger than planned, because many rows have equal keys, is sorted
+    Yields the number of the assignment, `Gathered`, and counts of rows. Tasks that read rows of a group count them;
+    each task sends its counts to one assignment of the group.
+
+    A task holds in memory one shuffle partition, a second copy of its rows while they are concatenated, and
+    `Limits.waiting_bytes`. A partition is much larger than planned if many rows have equal keys. It is then sorted
     piece by piece: its files may overlap, and do not claim to be in the table's order.
     """
 
@@ -118,13 +123,13 @@ class Gather:
 
 
 def _blobs_of(batch: pa.RecordBatch) -> Iterator[tuple[int, Header | MergeFailure | Counts, pa.Buffer]]:
-    headers = (pickle.loads(each) for each in batch.column("header").to_pylist())  # noqa: S301 - made by our own workers
+    headers = (pickle.loads(each) for each in batch.column("header").to_pylist())  # noqa: S301 - made by icesize's workers
     blobs = (value.as_buffer() for value in batch.column("rows"))
     return zip(batch.column("assignment").to_pylist(), headers, blobs, strict=True)
 
 
 class _Blob(NamedTuple):
-    """Rows of a shuffle partition, and where they are."""
+    """Rows of a shuffle partition, and their position in the temporary file."""
 
     header: Header
     start: int
@@ -132,7 +137,7 @@ class _Blob(NamedTuple):
 
 
 class _Waiting:
-    """Blobs until all of them are there: in memory while they are few, then in a temporary file without a name."""
+    """Blobs kept until all have arrived: in memory while they are few, then in a temporary file without a name."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -151,7 +156,7 @@ class _Waiting:
         self._end += rows.size
 
     def pieces(self, assignment: int) -> list[list[_Blob]]:
-        """The rows of an assignment in order of their partition; those that are sorted together in one piece."""
+        """Return the rows of an assignment in the order of their partitions, in pieces that are sorted one by one."""
         pieces, rows, size_bytes = list[list[_Blob]](), 0, 0
         for blob in sorted(self.blobs[assignment], key=lambda blob: blob.header.partition):
             is_full = (
@@ -167,7 +172,7 @@ class _Waiting:
         return pieces
 
     def read(self, piece: list[_Blob]) -> list[pa.Table]:
-        """The rows of a piece."""
+        """Return the rows of a piece."""
         tables = []
         for blob in piece:
             self._file.seek(blob.start)

@@ -1,5 +1,7 @@
-"""One pass of clustering beside the batches of a stream, and how the groups of any pass are run: small ones here,
-larger ones in one Spark task each, the largest by all tasks."""
+"""One pass of clustering beside the batches of a stream, and the execution of a pass.
+
+Small groups are clustered in the driver, larger ones in one Spark task each, the largest by all tasks.
+"""
 
 from __future__ import annotations
 
@@ -25,18 +27,25 @@ from icesize.table.commit.batch_commit import Outcome
 from icesize.table.state.handle import Current, TableHandle
 
 LEAST_FILES = 4
-"""Files of the target size that one pass after a batch may write at least: what is due has two or more of them, more
-than the merges of a small batch may rewrite."""
+"""Files of the target size that one pass after a batch may always write.
+
+A pass with work to do has two or more such files, which is more than the merges of a small batch may rewrite.
+"""
 
 UNEVEN = 1.5
-"""A group with so many times the bytes that a slot has on average is divided: while its one task sorts, others would
-wait. Dividing took 1.4 times the work of a task that read its files once for each of 3 parts (21.7 s of cores together
-against 16.0), and takes more of one that reads them once."""
+"""A group with this many times the average bytes of a slot is divided: other tasks would wait while its one task sorts.
+
+Dividing took 1.4 times the work of a task that read its files once for each of 3 parts: 21.7 s of all cores together,
+against 16.0 s. Against a task that reads its files once, dividing costs even more.
+"""
 
 
 def inline_budget(policy: SizePolicy, batch_bytes: int) -> int:
-    """Bytes that clustering may write after a batch: as much as its merges, and enough for something to be due unless
-    the table's own `merge-budget-bytes` says otherwise."""
+    """Return the bytes that clustering may write after a batch.
+
+    They are the budget of the batch's merges, and at least `LEAST_FILES` files, so that some set can be due. The
+    minimum does not apply if the table sets its own `merge-budget-bytes`.
+    """
     budget = policy.budget_for(batch_bytes)
     return budget if policy.merge_budget_bytes is not None else max(budget, LEAST_FILES * policy.target_file_size_bytes)
 
@@ -54,15 +63,16 @@ def cluster_beside_stream(
     cancelled: threading.Event | None = None,
     cores: Cores = ALL_CORES,
 ) -> Outcome | None:
-    """Scan the table, plan, write, commit: what was done; None when nothing is due, an outcome without snapshots when
-    it is too large.
+    """Scan the table, plan, write and commit one pass of clustering beside a stream; return its outcome.
 
-    It never holds a batch up for longer than one commit: rows are moved while batches go on, and what they have
-    appended meanwhile does not touch the files that were moved. Small files of partitions that still get rows are left
-    to merges, which would take them away.
+    Returns None if nothing is due, and an outcome without snapshots if the work exceeds the budget.
 
-    `commit_lock` is held for the commit and may raise instead. `budget_bytes` bounds what is written, up to
-    `most_bytes` where that pays for no set that is due. Raises whatever kept it from being done.
+    A pass never delays a batch for longer than one commit. Batches continue while rows are moved, and the files that
+    they append are not among the moved files. Small files of partitions that still receive rows are left to merges,
+    which would remove them during the pass.
+
+    `commit_lock` is held for the commit, and may raise instead. `budget_bytes` limits the bytes written; if it is too
+    small for every set that is due, the limit is `most_bytes`. Raises the error that stopped the pass.
     """
     by = wanted_by(current)
     if by is None:
@@ -87,13 +97,13 @@ def run_clusters(
     progress: Callable[[int], None] = lambda size_bytes: None,
     cores: Cores = ALL_CORES,
 ) -> Results:
-    """Write the rows of each group in order, to files under names with its prefix: the result of each, by its number.
+    """Write the rows of each group in order, to files whose names begin with its prefix; return each result by number.
 
-    A group that fails leaves no file. `cancelled` is looked at between jobs: groups that are done by then have results,
-    which the caller commits or discards; the others leave no file but those of tasks that were killed, which orphan
-    cleanup finds. `progress` hears the bytes of each finished group, from several threads.
+    A group that fails leaves no file. `cancelled` is checked between jobs. Groups that are done by then have results,
+    which the caller commits or discards. The others leave only the files of killed tasks, which orphan cleanup finds.
+    `progress` receives the bytes of each finished group; several threads call it.
 
-    When anything is raised, as `EngineUnavailable`, the owner of the work knows what there is to be removed.
+    If the function raises, for example `EngineUnavailable`, the owner of the work knows the files to remove.
     """
     groups, results, cancelled = work.groups, Results(), cancelled or threading.Event()
     rewrite = partial(cluster_alone, work.order)
@@ -112,12 +122,12 @@ def run_clusters(
 
 
 def _uneven(work: ClusterWork, slots: int, limits: WorkLimits) -> list[int]:
-    """Groups that would keep one task busy when all others are done."""
+    """Return the groups that would keep one task busy after all others have finished."""
     most = max(limits.one_task_bytes, UNEVEN * sum(group.size_bytes for group in work.groups.values()) / slots)
     return [
         number
         for number, group in work.groups.items()
-        # `cluster` refuses files of another spec
+        # `cluster` refuses files of another spec, so their groups stay with it.
         if group.size_bytes > most
         and group.outputs >= 2 * FILES_PER_ASSIGNMENT
         and group.partition.spec_id == work.settings.spec_id

@@ -1,11 +1,11 @@
-"""Tasks that take the rows of large groups apart: `ScanKeys` reads keys, `Scatter` sends rows where they belong.
+"""Tasks that divide the rows of large groups: `ScanKeys` reads keys, `Scatter` sends rows to assignments.
 
-The order of a group is cut into *shuffle partitions*, so small that one is sorted in memory. Consecutive ones are a
-*task assignment*: whole files, made by one task (`gather`). Rows go there as blobs, Arrow IPC streams of the rows of
-one shuffle partition: Spark moves few large values and never sees a column.
+The order of a group is cut into *shuffle partitions*, so small that each is sorted in memory. Consecutive partitions
+form a *task assignment*: whole files that one task writes (`gather`). Rows go there as blobs, Arrow IPC streams of the
+rows of one shuffle partition: Spark moves a few large values and never sees a column.
 
-Where a row goes is a function of the row, its bin and its position therein: a stage that is computed again sends it
-where it went before.
+The destination of a row is a function of the row, its bin and its position in the bin. A stage that is computed again
+therefore sends each row to the same place.
 """
 
 from __future__ import annotations
@@ -30,12 +30,18 @@ from icesize.spark.engine.worker import Bins, bins_of
 from icesize.spark.routing.task_column import TASK
 
 BLOBS = f"{TASK} int, assignment int, header binary, rows binary"
-"""What `Scatter` yields: rows of one shuffle partition for a task, and a pickled `Header`, made by our own workers. In
-place of rows comes why there are none (a MergeFailure), or what a task has counted in the rows of the group."""
+"""The columns that `Scatter` yields: the task, the assignment, a pickled `Header` from icesize's workers, and rows.
+
+The rows belong to one shuffle partition. A MergeFailure, or the counts of the rows that a task read of the group,
+replaces the header of a row that carries none.
+"""
 
 _TO_BLOBS = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", compression_level=1), use_threads=False)
-"""Of 60 MB (two longs, a double, three texts) zstd makes 20 MB at 540 MB/s, LZ4 35 MB at 920. Clustering 560 MB
-takes 21.7 s of all cores together, with LZ4 22.5, uncompressed 23.9."""
+"""Compression of blobs: zstd, because clustering takes the least core time with it.
+
+For 560 MB, clustering takes 21.7 s of all cores together with zstd, 22.5 s with LZ4, and 23.9 s without compression.
+From 60 MB (two longs, a double, three strings), zstd makes 20 MB at 540 MB/s, and LZ4 makes 35 MB at 920 MB/s.
+"""
 
 _NONE = pa.py_buffer(b"")
 _FROM_BLOBS = pa.ipc.IpcReadOptions(use_threads=False)
@@ -43,9 +49,12 @@ _FROM_BLOBS = pa.ipc.IpcReadOptions(use_threads=False)
 
 @dataclass(frozen=True)
 class KeySample:
-    """Of some input files of a group: keys of some of their live rows, Arrow bytes of some whole rows, how many of
-    their rows are deleted, the data sequence number that their rows take along, and the data files that position
-    delete files name (`DeletedPositions.named`)."""
+    """Keys and counts from some input files of a group.
+
+    It has the keys of some live rows, the Arrow bytes of some whole rows, and the number of deleted rows. It also has
+    the data sequence number for the new files, and the data files that position delete files name
+    (`DeletedPositions.named`).
+    """
 
     keys: pa.Table
     weighed_rows: int
@@ -57,8 +66,7 @@ class KeySample:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What there is to know of a blob: its shuffle partition, its rows, their Arrow bytes, field ids of columns in
-    which they hold NaN."""
+    """Facts of a blob: its shuffle partition, its rows, their Arrow bytes, and the field ids of columns with NaN."""
 
     partition: int
     rows: int
@@ -68,8 +76,10 @@ class Header:
 
 @dataclass(frozen=True)
 class Division:
-    """Where the rows of a group go: the numbers of task assignments by shuffle partition. The rows of a skewed
-    partition, which has several, go to each of them in turn."""
+    """Destinations of the rows of a group: the numbers of task assignments, by shuffle partition.
+
+    A skewed partition has several assignments, which receive its rows in turn.
+    """
 
     cuts: Cuts
     assignments: tuple[range, ...]
@@ -77,9 +87,9 @@ class Division:
 
 @dataclass(frozen=True)
 class ScanKeys:
-    """Reads keys; answers for each group of a bin with (number, `KeySample` or a `MergeFailure`).
+    """Reads keys, from bin numbers to pairs of a group's number and a `KeySample`, or a `MergeFailure`.
 
-    Of the rows of a group in one bin each n-th counts, n being its stride.
+    The sample has each n-th row of the group's rows in one bin; n is the stride of the group.
     """
 
     bins: Bins
@@ -111,8 +121,10 @@ class ScanKeys:
 
 @dataclass(frozen=True)
 class Scatter:
-    """Reads whole rows and yields them as `BLOBS`; each assignment of a group with a damaged input file hears of that,
-    too."""
+    """Reads whole rows and yields them as `BLOBS`.
+
+    If an input file is damaged, each assignment of its group receives the failure.
+    """
 
     bins: Bins
     divisions: Mapping[int, Division]
@@ -152,7 +164,7 @@ class Scatter:
 
 
 def _binary(value: pa.Buffer) -> pa.Array:
-    """One value, not copied."""
+    """Return an array of one value, without a copy."""
     offsets = pa.array([0, value.size], pa.int32()).buffers()[1]
     return pa.Array.from_buffers(pa.binary(), 1, [None, offsets, value])
 
@@ -170,5 +182,5 @@ def _blob(rows: pa.Table) -> pa.Buffer:
 
 
 def rows_of(blob: bytes | pa.Buffer) -> pa.Table:
-    """What a blob was made of."""
+    """Return the rows of a blob."""
     return pa.ipc.open_stream(blob, options=_FROM_BLOBS).read_all()

@@ -1,4 +1,4 @@
-"""Clusters groups by all tasks together: a job that scans their keys, one that moves their rows."""
+"""Clusters a group by all tasks together: one job scans its keys, another one moves its rows."""
 
 from __future__ import annotations
 
@@ -30,40 +30,48 @@ from icesize.spark.routing.task_column import to_tasks
 
 SAMPLE_ROWS_PER_FILE = 4_000
 SAMPLE_ROWS = (20_000, 200_000)
-"""Rows of a group whose keys its cuts are learned from, for each output, and at least and at most of all of them:
-outputs then have their share of the rows within 4% (2.5 standard deviations)."""
+"""Rows of a group whose keys decide its cuts: a number per output file, and a minimum and a maximum for the group.
+
+Each output then has its share of the rows within 4% (2.5 standard deviations).
+"""
 
 BIN_BYTES = 128 * 2**20
-"""Bytes of files that a task scatters, and reads again when its output is lost."""
+"""Bytes of files that a task scatters, and reads again if its output is lost."""
 
 BLOBS_AT_ONCE = 32
-"""Blobs that Spark hands to Python together: before version 4.1 it counts them, however large they are."""
+"""Blobs that Spark passes to Python together: before version 4.1, Spark limits only their number, not their bytes."""
 
 FILES_PER_ASSIGNMENT = 2
-"""Planned for each task assignment, at least: how much less rows need in order is known when one has them all, and only
-within it can files become fewer. What was planned as two is not one small file until rows need less than half."""
+"""Files planned for each task assignment, at least.
+
+The size of rows in order is known only when a task has all of them, and only one assignment can then use fewer files.
+Two planned files become one small file only if the rows need less than half of the planned bytes.
+"""
 
 SMALL_SHARE = 0.25
-"""More small files of a group than this share are not left to compaction, which would undo the order that they have.
-Writing them again costs the second and larger job once more (the first, of keys, is not repeated)."""
+"""The largest share of small files in a group that stays for compaction.
+
+Compaction would undo the order of more small files than that. Writing them again repeats the second, larger job, and
+not the first one, which reads keys.
+"""
 
 SKEWED = 2.0
-"""A shuffle partition of equal keys with the rows of more task assignments than this is sorted by several tasks."""
+"""Several tasks sort a shuffle partition of equal keys with the rows of more task assignments than this."""
 
 
 @dataclass(frozen=True)
 class Shuffle:
-    """Writes each group of `work` by several tasks, more of them for more bytes; no job has more than `cores.tasks`."""
+    """Writes each group of `work` by several tasks, more for more bytes; no job has more than `cores.tasks` tasks."""
 
     spark: SparkSession
     work: ClusterWork
     cores: Cores
 
     def run(self, cancelled: threading.Event) -> Results:
-        """The result of each group; none of one whose files were not yet written when the work was cancelled.
+        """Return the result of each group; a group whose files were not written when the work was cancelled has none.
 
-        A group with many small files is written once more, as fewer, unless cancelled: how many bytes its rows need in
-        order is then known, and no sample of them tells it before. Raises as `run_job` does.
+        A group with many small files is written once more, as fewer files, unless cancelled. The bytes of its rows in
+        order are known only then; no sample shows them before. Raises as `run_job` does.
         """
         samples, failures = self._scan()
         if cancelled.is_set() or not samples:
@@ -74,7 +82,7 @@ class Shuffle:
         return failures | {n: self._result(n, found, samples[n]) for n, found in gathered.items()}
 
     def _scan(self) -> tuple[dict[int, list[KeySample]], Results]:
-        """What the keys of each group look like, and why groups with a damaged file have to be left out."""
+        """Return the key samples of each group, and the failures of groups with a damaged file."""
         groups = self.work.groups
         least, most = SAMPLE_ROWS
         wanted = {n: max(least, min(most, SAMPLE_ROWS_PER_FILE * group.outputs)) for n, group in groups.items()}
@@ -109,7 +117,7 @@ class Shuffle:
             return kept if cancelled.is_set() else kept | dict.fromkeys(fewer, MergeFailure(str(error)))
 
     def _fewer(self, files: Gathered) -> int | None:
-        """How many files there should be instead, where too many are small; None when they are well sized."""
+        """Return a lower number of files if too many are small; None if the files are well sized."""
         if isinstance(files, MergeFailure):
             return None
         target, limit = self.work.settings.target_file_size_bytes, self.work.settings.small_file_limit_bytes
@@ -118,7 +126,7 @@ class Shuffle:
         return outputs if small > SMALL_SHARE * len(files) and outputs < len(files) else None
 
     def _result(self, number: int, files: Gathered, samples: Sequence[KeySample]) -> Merged | MergeFailure:
-        """The result of a group, once its rows were counted."""
+        """Return the result of a group, after a check of its row counts."""
         if isinstance(files, MergeFailure):
             return files
         group, deleted = self.work.groups[number], sum(sample.rows_deleted for sample in samples)
@@ -126,14 +134,14 @@ class Shuffle:
         if rows != live:
             self.work.owner.delete(_paths(files))
             return MergeFailure(f"Cannot cluster: {live} live rows went in and {rows} came out, report this")
-        # samples of several bins may have read one delete file: each names all data files of it
+        # Samples of several bins may have read the same delete file; each names all of its data files.
         named = {path: names for sample in samples for path, names in sample.named.items()}
         return MergeResult(group.inputs, tuple(files), group.size_bytes, rows_deleted=deleted, named=named)
 
     def _rewrite(
         self, samples: Mapping[int, Sequence[KeySample]], outputs_of: Mapping[int, int]
     ) -> dict[int, Gathered]:
-        """Write these groups, each into so many files: these, or why there are none."""
+        """Write each of these groups into a number of files; return the files, or the failure."""
         total = sum(self.work.groups[n].size_bytes for n in samples)
         slots = self.cores.slots(self.spark)
         assignments: list[Assignment] = []
@@ -166,7 +174,7 @@ class Shuffle:
         return {n: checked(found, counted[n], self.work.groups[n], self.work) for n, found in gathered.items()}
 
     def _bins(self, numbers: Iterable[int]) -> Bins:
-        """The input files of the groups, in bins of about equal bytes."""
+        """Return the input files of the groups, in bins of about equal bytes."""
         inputs = [(n, file) for n in numbers for file in self.work.groups[n].inputs]
         loads = {i: file.size_bytes for i, (_, file) in enumerate(inputs)}
         wanted = self.cores.tasks or max(self.cores.slots(self.spark), math.ceil(sum(loads.values()) / BIN_BYTES))
@@ -178,9 +186,9 @@ class Shuffle:
 
 
 def checked(gathered: Iterable[Gathered], counts: Iterable[Counts], group: MergeTask, work: ClusterWork) -> Gathered:
-    """The files of all assignments of a group, compared with the `counts` of the rows read.
+    """Return the files of all assignments of a group, after a comparison with the `counts` of the rows read.
 
-    It is a failure, and the files are removed, if these differ or one of the assignments has failed.
+    Returns a failure, and removes the files, if the counts differ or an assignment has failed.
     """
     files, failure = list[NewDataFile](), None
     for found in gathered:
@@ -203,10 +211,11 @@ def checked(gathered: Iterable[Gathered], counts: Iterable[Counts], group: Merge
 def divide(
     ranking: Ranking, sample: pa.Table, partitions: float, outputs: int, slots: int, first: int = 0
 ) -> tuple[Division, tuple[int, ...]]:
-    """Where the rows of a group go, and how many files each of its task assignments makes, from keys of a sample.
+    """Return the destinations of a group's rows, and the files of each of its task assignments, from a sample of keys.
 
-    As many assignments as `slots`, or fewer so that each has `FILES_PER_ASSIGNMENT` of the `outputs` or more, all about
-    as many, numbered from `first`; at least as many shuffle partitions as `partitions` says.
+    There are as many assignments as `slots`, or fewer if each would have less than `FILES_PER_ASSIGNMENT` of the
+    `outputs`. All have about as many files, and their numbers begin with `first`. There are at least `partitions`
+    shuffle partitions.
     """
     count = max(1, min(slots, outputs // FILES_PER_ASSIGNMENT))
     planned = [(outputs + number) // count for number in range(count)]
@@ -224,8 +233,10 @@ def divide(
 
 
 def _route(begin: float, end: float, count: int) -> range:
-    """Which of `count` assignments get the rows of a shuffle partition; `begin` and `end` count those before it and up
-    to its end."""
+    """Return the assignments, of `count`, that receive the rows of a shuffle partition.
+
+    `begin` and `end` count assignments: those filled before the partition, and those filled up to its end.
+    """
     if end - begin > SKEWED:
         first = min(round(begin), count - 1)
         return range(first, max(first + 1, min(round(end), count)))
@@ -238,14 +249,14 @@ def _paths(files: Gathered) -> list[str]:
 
 
 def _least_partitions(samples: Sequence[KeySample], rows: int, limits: Limits) -> float:
-    """How many shuffle partitions so many rows need, so that each can be sorted in memory."""
+    """Return the number of shuffle partitions that `rows` rows need, so that each can be sorted in memory."""
     weighed = sum(one.weighed_rows for one in samples)
     arrow_bytes = rows * sum(one.weighed_bytes for one in samples) / max(1, weighed)
     return max(arrow_bytes / limits.sorted_bytes, rows / limits.sorted_rows)
 
 
 def _with_few_blobs_at_once(spark: SparkSession) -> SparkSession:
-    """A session of the same application that counts so few rows as a batch; other queries keep their settings."""
+    """Return a session of the same application with small Arrow batches; other queries keep their settings."""
     if session.is_connect(spark):
         return spark
     own = spark.newSession()

@@ -1,9 +1,10 @@
-"""The columns of a batch against those of the table: matched by name, as Spark compares names.
+"""The columns of a batch, matched by name to those of the table as Spark compares names.
 
-A missing optional column becomes NULL, an extra one is refused or added. Types are cast as an INSERT would (Spark's
-`DataFrame.to`: its store assignment rules), and a number out of range stops the batch. Where an INSERT would drop
-digits after the point or the time of day without a word, the batch is refused; floats are rounded to the table's
-precision.
+A missing optional column becomes NULL. An extra column is refused or added. Types are cast as in an INSERT, by the
+store assignment rules of Spark's `DataFrame.to`. A number out of range stops the batch.
+
+An INSERT drops digits after the point or the time of day without an error; icesize refuses such a batch. Floats are
+rounded to the table's precision.
 """
 
 from __future__ import annotations
@@ -37,14 +38,15 @@ _PRIMITIVES: dict[type[iceberg.IcebergType], Callable[[], spark.DataType]] = {
 
 
 def spark_schema(columns: Schema | iceberg.StructType) -> spark.StructType:
-    """The Spark type of rows with these columns; raises as `spark_type` does."""
+    """Return the Spark type of rows with these columns; raise as `spark_type` does."""
     return spark.StructType([spark.StructField(f.name, spark_type(f.field_type)) for f in columns.fields])
 
 
 def spark_type(kind: iceberg.IcebergType) -> spark.DataType:
-    """The Spark type of an Iceberg type, as Iceberg's own Spark integration maps it; everything nullable.
+    """Return the Spark type of an Iceberg type, as Iceberg's own Spark integration maps it.
 
-    Whether a value is required is checked where it is written. Raises UnsupportedTable for types without a match.
+    Every field is nullable, because the writer checks required values. Raises UnsupportedTable for types without a
+    match.
     """
     if isinstance(kind, iceberg.StructType):
         return spark_schema(kind)
@@ -70,10 +72,10 @@ class Extra:
 def extra_columns(
     batch: spark.StructType, table: iceberg.StructType, fold: Callable[[str], str], path: tuple[str, ...] = ()
 ) -> list[Extra]:
-    """Columns, nested ones too, that the table lacks; `fold` makes names equal that mean the same.
+    """Return the columns of the batch that the table lacks, nested ones included.
 
-    Raises SchemaMismatch when a required column of the table is missing, two columns have one name, or one's type has
-    no place in the table's for a part of each value.
+    `fold` maps all spellings of one name to the same string. Raises SchemaMismatch if a required column of the table is
+    missing or two columns have one name. It does so too if the table's type would silently drop a part of the values.
     """
     names = [fold(f.name) for f in batch.fields]
     twice = next((f.name for f in batch.fields if names.count(fold(f.name)) > 1), None)
@@ -99,7 +101,7 @@ def extra_columns(
 def _inside(
     batch: spark.DataType, table: iceberg.IcebergType, path: tuple[str, ...], fold: Callable[[str], str]
 ) -> list[Extra]:
-    """Fields of structs at any depth: Spark would drop those that the table lacks without a word."""
+    """Return extra fields of structs at any depth, because Spark would drop them without an error."""
     if isinstance(batch, spark.StructType) and isinstance(table, iceberg.StructType):
         return extra_columns(batch, table, fold, path)
     if isinstance(batch, spark.ArrayType) and isinstance(table, iceberg.ListType):
@@ -114,7 +116,10 @@ def _inside(
 
 
 def _check_kept(batch: spark.DataType, table: iceberg.IcebergType, column: str) -> None:
-    """Spark's casts tell of values out of range, but not of what they cut off."""
+    """Raise SchemaMismatch if a cast would cut off a part of a value.
+
+    Spark's casts report values out of range, but not the digits or times that they cut off.
+    """
     lost = None
     if _digits_after_point(batch) > _digits_after_point_of(table):
         lost = "digits after the point"
@@ -136,7 +141,10 @@ def _digits_after_point(kind: spark.DataType) -> float:
 
 
 def _digits_after_point_of(kind: iceberg.IcebergType) -> float:
-    """Of any type that is no number as many as there are: casts to it drop none, or Spark refuses them."""
+    """Return the digits after the point that a type keeps; infinity for types that are not numbers.
+
+    Casts to such types drop no digits, or Spark refuses them.
+    """
     if isinstance(kind, (iceberg.IntegerType, iceberg.LongType)):
         return 0
     return kind.scale if isinstance(kind, iceberg.DecimalType) else math.inf
@@ -147,7 +155,7 @@ def _dotted(path: tuple[str, ...], name: str) -> str:
 
 
 def refuse(extras: list[Extra], table: str) -> None:
-    """Raise SchemaMismatch naming the columns that the table lacks, when there are any."""
+    """Raise SchemaMismatch that names the columns that the table lacks, if there are any."""
     if extras:
         names = ", ".join(f"'{'.'.join(e.path)}' ({e.kind.simpleString()})" for e in extras)
         raise SchemaMismatch(
@@ -158,9 +166,9 @@ def refuse(extras: list[Extra], table: str) -> None:
 
 
 def align(df: DataFrame, schema: Schema, table: str) -> DataFrame:
-    """The batch with exactly the table's columns, in its order and types.
+    """Return the batch with exactly the table's columns, in the table's order and types.
 
-    Raises SchemaMismatch, saying which column does not fit and why.
+    Raises SchemaMismatch that names the column that does not fit, with the reason.
     """
     target = spark_schema(schema)
     try:
@@ -171,7 +179,7 @@ def align(df: DataFrame, schema: Schema, table: str) -> DataFrame:
 
 
 def iceberg_type(kind: spark.DataType) -> iceberg.IcebergType:
-    """The Iceberg type for a column to be added; ids are placeholders that the schema update assigns anew."""
+    """Return the Iceberg type for a column to be added; the schema update replaces its placeholder ids."""
     for iceberg_class, spark_class in _PRIMITIVES.items():
         if iceberg_class not in (iceberg.UUIDType, iceberg.FixedType) and isinstance(kind, type(spark_class())):
             return iceberg_class()
@@ -190,9 +198,9 @@ def iceberg_type(kind: spark.DataType) -> iceberg.IcebergType:
 
 
 def create_table(name: str, batch: spark.StructType) -> str:
-    """The statement that makes a table for a batch, for people to complete with a partitioning."""
+    """Return the statement that creates a table for a batch; the user adds a partitioning."""
     quoted = ".".join(f"`{part}`" for part in name.split("."))
-    # Iceberg has no integers below 32 bits
+    # Iceberg has no integers below 32 bits.
     kinds: dict[spark.DataType, str] = {spark.ByteType(): "int", spark.ShortType(): "int"}
     columns = ", ".join(f"`{f.name}` {kinds.get(f.dataType, f.dataType.simpleString())}" for f in batch.fields)
     return f"CREATE TABLE {quoted} ({columns}) USING iceberg"

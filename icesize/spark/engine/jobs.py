@@ -1,4 +1,7 @@
-"""Spark jobs: write routed rows, fetch some, rewrite groups of files. They move bytes and decide nothing."""
+"""Spark jobs that write routed rows, fetch rows or rewrite groups of files.
+
+Jobs move bytes and make no decisions.
+"""
 
 from __future__ import annotations
 
@@ -34,10 +37,10 @@ _MISSING = re.compile(r"No module named '(icesize|pyarrow|pyiceberg)[^']*'|(PyAr
 
 
 def write_rows(df: DataFrame, settings: WriteSettings, owner: Uncommitted, absorption: Absorption = NOTHING) -> Written:
-    """Write the rows of each Spark task, and what that task takes along; tells of the attempts that won.
+    """Write the rows of each Spark task, and the older small files that the task absorbs.
 
-    Raises SchemaMismatch when a row does not fit, RewriteFailed when tasks fail for good; the `owner` knows of the
-    files that are there by then.
+    Returns the files of successful task attempts. Raises SchemaMismatch if a row does not fit, RewriteFailed if a task
+    fails in all its attempts. The `owner` then knows the files written so far.
     """
     answers = run_job(df, WriteRows(settings, owner.prefix, absorption), "write the batch")
     written = Written.together(answer for answer in answers if isinstance(answer, Written))
@@ -49,7 +52,7 @@ def write_rows(df: DataFrame, settings: WriteSettings, owner: Uncommitted, absor
 
 
 def fetch(df: DataFrame) -> pa.Table:
-    """The rows in this process; Spark before 4.0 has no public way to get them as Arrow."""
+    """Return the rows in this process; Spark before 4.0 has no public method that returns Arrow."""
     try:
         if hasattr(df, "toArrow"):
             return df.toArrow()
@@ -60,9 +63,9 @@ def fetch(df: DataFrame) -> pa.Table:
 
 @dataclass(frozen=True)
 class Cores:
-    """How much of the machine a rewrite takes: `threads` of this process, and no Spark job of more than `tasks`.
+    """Limits of a rewrite: `threads` of this process, and `tasks` per Spark job.
 
-    None for as many as are useful: a Spark job then may have more tasks than run at one time.
+    None means as many as are useful; a Spark job may then have more tasks than run at one time.
     """
 
     threads: int | None = None
@@ -70,11 +73,11 @@ class Cores:
 
     @classmethod
     def half(cls, spark: SparkSession) -> Cores:
-        """So that others find free ones at any time."""
+        """Return half of the cores, so that other work always finds free ones."""
         return cls(max(1, (os.cpu_count() or 2) // 2), max(1, session.parallelism(spark) // 2))
 
     def slots(self, spark: SparkSession) -> int:
-        """Tasks that run at one time."""
+        """Return the number of tasks that run at one time."""
         return self.tasks or session.parallelism(spark)
 
 
@@ -83,11 +86,12 @@ ALL_CORES = Cores()
 
 @dataclass(frozen=True)
 class GroupRewrite:
-    """Groups that `rewrite` is to rewrite, each under names with its own prefix; all by number.
+    """Groups of files that `rewrite` rewrites, by number; the names of a group's new files begin with its prefix.
 
-    `results` gets what has become of each as it is known: what `rewrite` has made of it, or a MergeFailure; nothing of
-    groups of which it makes None, and of those not begun when it was `cancelled`. `progress` then gets its bytes, from
-    several threads. `what` says in errors what failed, as in "Cannot <what>: ...".
+    `results` receives the outcome of a group as soon as it is known: the result of `rewrite`, or a MergeFailure. A
+    group has no entry if `rewrite` returns None for it, or if `cancelled` was set before the group began. After each
+    entry, `progress` receives the bytes of the group; several threads call it. Errors contain `what`, as in "Cannot
+    <what>: ...".
     """
 
     what: str
@@ -110,8 +114,10 @@ class GroupRewrite:
         rewrite_in_threads(groups, rewrite, self._keep, cancelled=self.cancelled, threads=threads)
 
     def in_tasks(self, spark: SparkSession, loads: Mapping[int, int], tasks: int) -> None:
-        """Rewrite each of these groups in one task of a Spark job, which raises as `run_job` does; `loads` says how
-        much work each is."""
+        """Rewrite each of these groups in one task of a Spark job; raise as `run_job` does.
+
+        `loads` is the work of each group.
+        """
 
         def run() -> dict[int, Any]:
             bins = [[(number, self.groups[number]) for number in numbers] for numbers in balanced(loads, tasks)]
@@ -124,7 +130,7 @@ class GroupRewrite:
         self.by(run, loads)
 
     def by(self, job: Callable[[], Mapping[int, Any]], numbers: Collection[int]) -> None:
-        """Have a job rewrite these groups. One that fails takes them with it, not those that are done."""
+        """Run a job that rewrites these groups; if it fails, its groups fail, and the results of other groups stay."""
         if not numbers or self.cancelled.is_set():
             return
         try:
@@ -141,12 +147,12 @@ class GroupRewrite:
 
 
 def bin_numbers(spark: SparkSession, bins: int) -> DataFrame:
-    """The numbers of so many bins, each in a task of its own."""
+    """Return the numbers of `bins` bins, each in a task of its own."""
     return spark.range(0, bins, 1, bins)
 
 
 def balanced(loads: Mapping[int, int], tasks: int) -> list[list[int]]:
-    """Numbered loads in at most `tasks` bins, the largest first into the least loaded one."""
+    """Divide numbered loads over at most `tasks` bins, the largest first, each into the least loaded bin."""
     bins: list[list[int]] = [[] for _ in range(max(1, min(tasks, len(loads))))]
     sums = [0] * len(bins)
     for number, load in sorted(loads.items(), key=lambda item: -item[1]):
@@ -157,10 +163,10 @@ def balanced(loads: Mapping[int, int], tasks: int) -> list[list[int]]:
 
 
 def run_job(df: DataFrame, function: Callable[[Any], Any], what: str) -> list[Any]:
-    """What `function` answers in each task; `what` says in errors what failed, as in "Cannot <what>: ...".
+    """Return the results of `function` in all tasks; errors contain `what`, as in "Cannot <what>: ...".
 
-    Raises SchemaMismatch for a value that cannot be computed, EngineUnavailable when workers lack a module,
-    RewriteFailed else.
+    Raises SchemaMismatch for a value that cannot be computed, EngineUnavailable if workers lack a module, RewriteFailed
+    for every other failure.
     """
     spark = df.sparkSession
     session.use_this_python(spark)
@@ -170,7 +176,7 @@ def run_job(df: DataFrame, function: Callable[[Any], Any], what: str) -> list[An
         if isinstance(error, PySparkException) or type(error).__name__ == "Py4JJavaError":
             raise _translated(error, what, spark) from scrub(error)
         raise
-    return [pickle.loads(bytes(row["answer"])) for row in rows]  # noqa: S301 - made by our own workers in this job
+    return [pickle.loads(bytes(row["answer"])) for row in rows]  # noqa: S301 - made by icesize's workers in this job
 
 
 def _translated(error: Exception, what: str, spark: SparkSession) -> IcesizeError:

@@ -1,4 +1,7 @@
-"""Starts a Spark session for the command line. Importing this imports no pyspark; finding Java costs one process."""
+"""Starts a Spark session for the command line.
+
+Importing this module imports no pyspark. Finding Java starts one process.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,9 @@ if TYPE_CHECKING:
 
 
 def java_version() -> str | None:
-    """What the Java runtime in JAVA_HOME or on PATH says of itself; None where none answers.
+    """Return the version line of the Java runtime in JAVA_HOME or on PATH; None if none runs.
 
-    macOS has a `java` that only says where to get one.
+    Without Java, macOS has a `java` that only prints where to get one.
     """
     home = os.environ.get("JAVA_HOME")
     java = os.path.join(home, "bin", "java") if home else shutil.which("java")
@@ -31,9 +34,10 @@ def java_version() -> str | None:
 def start_session(
     app: str, *, master: str | None = None, remote: str | None = None, conf: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """A session on `master` (default: Spark's own default, or `local[*]`), or of the Spark Connect server `remote`.
+    """Return a session on `master`, or of the Spark Connect server `remote`.
 
-    Workers on this machine run this Python. Raises EngineUnavailable when Java is missing or Spark does not start.
+    The default master is Spark's own default, or `local[*]`. Workers on this machine run this Python. Raises
+    EngineUnavailable if Java is missing or Spark does not start.
     """
     settings = dict(conf or {})
     remote = remote or settings.pop("spark.remote", None)
@@ -47,7 +51,7 @@ def start_session(
         os.environ.setdefault("PYSPARK_PYTHON", settings.get("spark.pyspark.python", sys.executable))
     builder = SparkSession.builder.appName(app)
     builder = builder.remote(where) if remote else builder.master(where)
-    # Spark's bar and ours would write over each other
+    # Spark's progress bar and icesize's would overwrite each other.
     quiet = {} if remote else {"spark.ui.showConsoleProgress": "false"}
     for key, value in {**quiet, **settings}.items():
         builder = builder.config(key, value)

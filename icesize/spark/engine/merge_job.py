@@ -1,4 +1,4 @@
-"""The merges of a batch, running beside its write job, and stopped in time."""
+"""The merges of a batch, which run beside its write job and stop in time."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from icesize.spark.engine import session
 from icesize.spark.engine.jobs import ALL_CORES, Cores, GroupRewrite
 
 CANCEL_AGAIN_SECONDS = 1.0
-"""Between two calls to cancel jobs, should one have been on its way to the scheduler."""
+"""Seconds between two calls to cancel jobs: the first call misses a job that is still on its way to the scheduler."""
 
 BeforeJob = Callable[[SparkSession, threading.Event], None]
-"""Called when a Spark job of merges is about to start, with the event that cancels it."""
+"""Called before a Spark job of merges starts, with the event that cancels the job."""
 
 
 def run_merges(
@@ -42,10 +42,11 @@ def run_merges(
     before_job: BeforeJob | None = None,
     cores: Cores = ALL_CORES,
 ) -> Results:
-    """Small groups in threads of this process, the others as one Spark job: the result of each, by its number.
+    """Merge small groups in threads of this process and the others as one Spark job; return each result by number.
 
-    `results` is filled as groups finish, so that a caller knows them even when the job is stopped. Groups that were not
-    begun when it was `cancelled` have none. `progress` hears the bytes of each finished group, from several threads.
+    `results` is filled as groups finish, so that the caller has them even if the job is stopped. A group that had not
+    begun when `cancelled` was set has no result. `progress` receives the bytes of each finished group; several threads
+    call it.
     """
     results, cancelled = {} if results is None else results, cancelled or threading.Event()
     prefixes = dict.fromkeys(groups, owner.prefix)
@@ -60,8 +61,10 @@ def run_merges(
 
 
 def work_for_spark(groups: Mapping[int, MergeTask], settings: WriteSettings, limits: WorkLimits) -> dict[int, int]:
-    """The groups that Spark tasks merge, by number, and the work of each (`work_bytes`). Groups of little work are the
-    driver's, the smallest first, as long as what it copies is not more than `WorkLimits.driver_copy_bytes`.
+    """Return the groups that Spark tasks merge, by number, with the work of each (`work_bytes`).
+
+    Groups of little work stay in the driver. If they are copied, they stay, the smallest first, only up to a total of
+    `WorkLimits.driver_copy_bytes`.
     """
     large, copied = dict[int, int](), 0
     for number, group in sorted(groups.items(), key=lambda item: item[1].size_bytes):
@@ -74,7 +77,7 @@ def work_for_spark(groups: Mapping[int, MergeTask], settings: WriteSettings, lim
 
 
 class MergeRun:
-    """Merges of a batch in threads of their own, none of which works on when the block is left."""
+    """Merges of a batch in threads of their own; no thread still works after the `with` block."""
 
     def __init__(
         self, spark: SparkSession, settings: WriteSettings, owner: Uncommitted, environment: Environment
@@ -94,7 +97,7 @@ class MergeRun:
     def start(
         self, groups: Mapping[int, MergeTask], before_job: BeforeJob | None = None, cores: Cores = ALL_CORES
     ) -> None:
-        """Begin with these groups too, whose numbers no others have."""
+        """Start merging these groups as well; their numbers must be new."""
         if groups:
             target = _carrying_over(self._spark, partial(self._work, groups, before_job, cores))
             self._threads.append(threading.Thread(target=target, name="icesize-merges", daemon=True))
@@ -108,12 +111,15 @@ class MergeRun:
                 self._spark, groups, self._settings, self._owner, limits=self._environment.limits,
                 results=self._results, cancelled=self._cancelled, before_job=before_job, cores=cores,
             )  # fmt: skip
-        except Exception as error:  # merging is optional: the append goes on, the report names this
+        except Exception as error:  # merging is optional: the append continues, the report has the error
             if not self._cancelled.is_set():
                 self._results |= dict.fromkeys(groups.keys() - self._results.keys(), MergeFailure(str(error)))
 
     def finish(self, timeout_seconds: float | None) -> Results:
-        """Results by number; none of merges that a deadline, if there is one, kept from beginning."""
+        """Return results by number; a merge that had not begun at the deadline has none.
+
+        `timeout_seconds` None means no deadline.
+        """
         clock = self._environment.monotonic
         until = None if timeout_seconds is None else clock() + timeout_seconds
         for thread in self._threads:
@@ -122,7 +128,7 @@ class MergeRun:
         return self._results
 
     def stop(self) -> None:
-        """Stop what has not begun, wait for what has. Safe to call twice."""
+        """Cancel merges that have not begun, and wait for the others. Safe to call twice."""
         for thread in self._threads:
             while thread.is_alive():
                 self._cancelled.set()
@@ -132,9 +138,12 @@ class MergeRun:
 
 
 def _carrying_over(spark: SparkSession, work: Callable[[], None]) -> Callable[[], None]:
-    """`work` under the local properties of this thread (the query, the scheduler pool): in Spark each has its own."""
+    """Return `work`, bound to the local properties of this thread (the query, the scheduler pool).
+
+    Spark keeps these properties per thread.
+    """
     if int(pyspark.__version__.split(".")[0]) < 4 and not session.is_connect(spark):
         return cast("Callable[[], None]", inheritable_thread_target(work))
     wrap: Any = inheritable_thread_target(spark)
-    # without pinned threads Spark returns its argument
+    # Without pinned threads, Spark returns its argument.
     return work if wrap is spark else cast("Callable[[], None]", wrap(work))

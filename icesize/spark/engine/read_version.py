@@ -1,4 +1,4 @@
-"""An older version of a partition as a Spark DataFrame, read by our own projection: Iceberg's runtime is not needed."""
+"""An older version of a partition as a Spark DataFrame, read by icesize's own projection, without Iceberg's runtime."""
 
 from __future__ import annotations
 
@@ -26,11 +26,13 @@ from icesize.table.state.live_files import files_at
 from icesize.table.state.naming import Labels, known_snapshot
 
 TASK_BYTES = 128 * 2**20
-"""Bytes of files that one task reads at most, where there are more than the session has slots for: what Spark puts
-into one partition of files (`spark.sql.files.maxPartitionBytes`)."""
+"""Bytes of files that one task reads at most; only this limit makes more tasks than the session has slots.
+
+Spark puts as many bytes into one partition of files (`spark.sql.files.maxPartitionBytes`).
+"""
 
 _BATCH_ROWS = 10_000
-"""Rows handed to the JVM at a time: Spark's own `spark.sql.execution.arrow.maxRecordsPerBatch`."""
+"""Rows passed to the JVM at a time: Spark's default of `spark.sql.execution.arrow.maxRecordsPerBatch`."""
 
 _WHY = {
     SkipReason.HAS_DELETES: "have deletes pending that are not Parquet",
@@ -40,13 +42,13 @@ _WHY = {
 
 
 def read_version(spark: SparkSession, current: Current, partition: PartitionKey, snapshot_id: int) -> DataFrame:
-    """The rows of a partition at a snapshot, with the columns that the table has now; nothing is read yet.
+    """Return the rows of a partition at a snapshot, with the table's current columns, as a lazy DataFrame.
 
-    Columns are found by field id, so that renamed ones keep their values and added ones are NULL. Types are those that
-    Iceberg's own Spark integration gives the table, every column nullable. An action fails with a TableError inside of
-    Spark's exception when a file is gone, as after the snapshot has expired meanwhile.
+    Columns are found by field id: renamed columns keep their values, and added ones are NULL. Types are those that
+    Iceberg's own Spark integration gives the table, with every column nullable. If a file is gone, for example because
+    its snapshot has expired since, an action fails with a TableError inside Spark's exception.
 
-    Raises TableError for an unknown snapshot, UnsupportedTable for files that cannot be read plainly.
+    Raises TableError for an unknown snapshot, UnsupportedTable for files that icesize cannot read.
     """
     metadata = current.table.metadata
     snapshot = known_snapshot(metadata, snapshot_id)
@@ -77,7 +79,7 @@ def _check(files: list[FileFact], current: Current, label: str, snapshot_id: int
 
 @dataclass(frozen=True)
 class ReadFiles:
-    """Reads files in a worker; its input is the numbers of bins, it yields rows of the Arrow schema `target`."""
+    """Reads files in a worker, from bin numbers to rows of the Arrow schema `target`."""
 
     bins: Sequence[Sequence[FileFact]]
     settings: WriteSettings
@@ -97,10 +99,10 @@ class ReadFiles:
 
 
 def for_spark(table: pa.Table, target: pa.Schema) -> pa.Table:
-    """The same rows in Spark's Arrow types: everything nullable, 32-bit offsets, UUIDs as text."""
+    """Return the same rows in Spark's Arrow types: everything nullable, 32-bit offsets, UUIDs as strings."""
     columns = []
     for column, field in zip(table.columns, target, strict=True):
-        # also inside of other types
+        # The printed type also shows UUIDs inside lists, maps and structs.
         if str(pa.uuid()) in str(column.type):
             column = pa.chunked_array([pa.array(_printed(chunk.to_pylist()), field.type) for chunk in column.chunks])
         columns.append(column.cast(field.type))
@@ -108,7 +110,7 @@ def for_spark(table: pa.Table, target: pa.Schema) -> pa.Table:
 
 
 def _printed(value: Any) -> Any:
-    """UUIDs as text at any depth; pyarrow has no cast for them."""
+    """Return the value with UUIDs as strings at any depth; pyarrow has no cast for them."""
     if isinstance(value, UUID):
         return str(value)
     if isinstance(value, dict):

@@ -1,6 +1,7 @@
-"""What icesize asks of a Spark session: its settings, its size, the query a batch belongs to, what a batch is made of.
+"""Facts about a Spark session: its settings, its size, the query of a batch, the plan of a batch.
 
-Works on classic sessions and on Spark Connect, where there is no JVM to look into: then nothing is assumed.
+Works on classic sessions and on Spark Connect. Spark Connect gives no access to a JVM, so icesize assumes nothing
+there.
 """
 
 from __future__ import annotations
@@ -21,43 +22,43 @@ LOG = logging.getLogger("icesize")
 _LOOK_SECONDS = 0.02
 _CASE_SENSITIVE = "spark.sql.caseSensitive"
 _MASKED = "(redacted)"
-"""What Spark puts in place of a value, or of a part of one, that it does not show."""
+"""Spark's replacement for a value, or a part of one, that it does not show."""
 _BETWEEN, _IS = "\0", " -> "
-"""What stands between settings, and between a name and its value, in the text of a Scala map: one call to the JVM."""
+"""Separators between settings, and between a name and its value, in the text of a Scala map: one call to the JVM."""
 
 _CORES = "SELECT max(part) FROM (SELECT spark_partition_id() AS part FROM range(16384))"
-"""Parts can be told from another where each has a row."""
+"""Counts the parts of a range; it has enough rows that each part has one."""
 _ASKS_APART = 100
 _known_cores: WeakKeyDictionary[SparkSession, tuple[int, int]] = WeakKeyDictionary()
-"""Cores of servers, and how often they were asked for."""
+"""Cores of servers, with the number of calls so far."""
 
 _CHEAP_LEAVES = {"LocalRelation", "InMemoryRelation", "OneRowRelation", "Range"}
 _COLUMNAR = ("ParquetFileFormat", "OrcFileFormat", "ParquetScan", "OrcScan", "SparkBatchQueryScan")
 _COSTLY = ("PYTHON_UDF", "PLAN_EXPRESSION")
-"""Kinds of expressions that cost much wherever they stand: Python functions and subqueries."""
+"""Kinds of expressions that are expensive in every position: Python functions and subqueries."""
 _CHEAP_NODES = {"Project", "Filter", "Union", "SubqueryAlias", "EventTimeWatermark", "LocalLimit", "GlobalLimit"}
 
 
 def is_connect(spark: SparkSession) -> bool:
-    """Whether this is a Spark Connect session, which has no driver JVM on this side."""
+    """Return whether this is a Spark Connect session, which has no driver JVM on this side."""
     return not hasattr(spark, "_jsparkSession")
 
 
 def same_application(one: SparkSession, other: SparkSession) -> bool:
-    """Whether two sessions share a running Spark application."""
+    """Return whether two sessions share a running Spark application."""
     if is_connect(one) or is_connect(other):
         return one is other
     return one.sparkContext is other.sparkContext
 
 
 def settings_of(spark: SparkSession) -> dict[str, str]:
-    """The session's explicit settings, secrets unmasked."""
+    """Return the session's explicit settings of catalogs, WAP and case sensitivity, secrets unmasked."""
     if not is_connect(spark):
-        # a job of Spark's, as `SET` is one, takes 15 ms of each batch
+        # The SQL command `SET` is a Spark job, which would add 15 ms to each batch.
         settings = cast("Any", spark.conf)._jconf.getAll().mkString(_BETWEEN).split(_BETWEEN)
         return _relevant(dict(setting.split(_IS, 1) for setting in settings if _IS in setting))
     relevant = _relevant({row["key"]: row["value"] for row in spark.sql("SET").collect()})
-    # each question is a request
+    # Each `conf.get` is a request to the server, so only masked settings cause one.
     return {k: str(spark.conf.get(k)) if _MASKED in v else v for k, v in relevant.items()}
 
 
@@ -66,21 +67,22 @@ def _relevant(settings: Mapping[str, str]) -> dict[str, str]:
 
 
 def is_case_sensitive(spark: SparkSession) -> bool:
-    """Whether column names that differ in case are different."""
+    """Return whether column names that differ only in case are different."""
     return str(spark.conf.get(_CASE_SENSITIVE, "false")).lower() == "true"
 
 
 def parallelism(spark: SparkSession) -> int:
-    """Tasks that run at one time: the cores of the cluster, or what `spark.default.parallelism` says."""
+    """Return the number of tasks that run at one time: the cluster's cores, or `spark.default.parallelism`."""
     if is_connect(spark):
         return _cores_of_server(spark)
     return int(spark.sparkContext.defaultParallelism)
 
 
 def _cores_of_server(spark: SparkSession) -> int:
-    """The same number, which a Spark Connect server does not tell: it divides a range into as many parts.
+    """Return the cores of a Spark Connect server, which divides a range into as many parts.
 
-    One small job for each session, and another now and then, as executors come and go.
+    The server has no method for this number. A session runs one small job at its first call and one every `_ASKS_APART`
+    calls, because executors come and go.
     """
     cores, asked = _known_cores.get(spark, (0, 0))
     if asked % _ASKS_APART == 0:
@@ -91,9 +93,9 @@ def _cores_of_server(spark: SparkSession) -> int:
 
 
 def use_this_python(spark: SparkSession) -> None:
-    """Let workers on this machine run the Python that runs here, unless somebody has chosen one.
+    """Let workers on this machine run this Python, unless the user has chosen another one.
 
-    Spark starts whatever `python3` is on PATH, which for `venv/bin/python job.py` is not the environment's.
+    Spark starts the first `python3` on PATH. For `venv/bin/python job.py`, that is not the environment's Python.
     """
     if is_connect(spark) or not str(spark.sparkContext.master).startswith("local"):
         return
@@ -102,12 +104,12 @@ def use_this_python(spark: SparkSession) -> None:
 
 
 def python_of_workers(spark: SparkSession) -> str:
-    """The command that starts Spark's Python workers, as far as this side knows."""
+    """Return the command that starts Spark's Python workers, as far as this side knows it."""
     return "the server's Python" if is_connect(spark) else f"'{cast('Any', spark.sparkContext).pythonExec}'"
 
 
 def query_id_of(spark: SparkSession) -> str | None:
-    """The id of the streaming query whose batch is being handled, None outside of one and on Spark Connect."""
+    """Return the id of the streaming query of the current batch; None outside of a query and on Spark Connect."""
     if is_connect(spark):
         return None
     value = spark.sparkContext.getLocalProperty("sql.streaming.queryId")
@@ -115,10 +117,11 @@ def query_id_of(spark: SparkSession) -> str | None:
 
 
 def is_cheap_to_read_again(df: DataFrame) -> bool:
-    """Whether counting the batch first costs little: it is cached, local, or columnar files without heavy operators.
+    """Return whether counting the batch first costs little.
 
-    Streams from Kafka or text files, joins, aggregations, Python functions and anything that is not deterministic are
-    not; nor is a batch that this side cannot look into (Spark Connect, RDDs).
+    That holds if the batch is cached, local, or read from columnar files without heavy operators. Streams from Kafka or
+    text files, joins, aggregations, Python functions and nondeterministic expressions are not cheap. Neither is a batch
+    whose plan this side cannot read (Spark Connect, RDDs).
     """
     if is_connect(df.sparkSession):
         return bool(df.is_cached)
@@ -130,20 +133,21 @@ def is_cheap_to_read_again(df: DataFrame) -> bool:
 
 
 def source_bytes(df: DataFrame) -> int:
-    """Size of what the batch is read from, as Spark's optimizer estimates it; very large when it does not know."""
+    """Return the size of the batch's sources in bytes, as Spark's optimizer estimates it; very large if unknown."""
     if is_connect(df.sparkSession):
         return sys.maxsize
     try:
         plan = df._jdf.queryExecution().optimizedPlan()
     except PySparkException:
-        return sys.maxsize  # a value that cannot be computed; whoever reads the batch says which
+        return sys.maxsize  # a value cannot be computed; the job that reads the batch reports which
     return sum(int(str(leaf.stats().sizeInBytes())) for leaf in _nodes(plan) if leaf.children().size() == 0)
 
 
 def wait_for_a_job(spark: SparkSession, stop: threading.Event, most_seconds: float = 1.0) -> None:
-    """Return when Spark is running some job, `stop` is set, or the time is over.
+    """Return when Spark runs a job, `stop` is set, or the time is over.
 
-    Spark gives cores to jobs in the order in which they came, so who waits for the write job leaves it the priority.
+    Spark gives cores to jobs in the order of their start. A merge that waits for the write job leaves the priority to
+    it.
     """
     if is_connect(spark):
         return
@@ -168,7 +172,7 @@ def _is_cheap(node: Any) -> bool:
         return kind in _CHEAP_NODES
     if kind == "LogicalRelation":
         relation = node.relation()
-        # the only one that has a file format; listing its methods takes a call to the JVM for each
+        # Only HadoopFsRelation has a file format. Listing a relation's methods would cost a JVM call for each.
         if _type_name(relation) != "HadoopFsRelation":
             return False
         return any(c in _type_name(relation.fileFormat()) for c in _COLUMNAR)
@@ -182,14 +186,14 @@ def _type_name(java_object: Any) -> str:
 
 
 def refresh(spark: SparkSession, name: str, settings: Mapping[str, str]) -> None:
-    """Make Spark's own catalog forget what it cached of the table, so that `spark.table(name)` sees the commit.
+    """Make Spark's own catalog drop its cache of the table, so that `spark.table(name)` reads the new commit.
 
-    A session without Iceberg's runtime has nothing to forget.
+    A session without Iceberg's runtime has no such cache.
     """
     if f"spark.sql.catalog.{name.split('.')[0]}" not in settings:
         return
     quoted = ".".join(f"`{part.replace('`', '``')}`" for part in name.split("."))
     try:
         spark.sql(f"REFRESH TABLE {quoted}")
-    except Exception as error:  # the rows are committed: a session that cannot look must not make Spark replay them
+    except Exception as error:  # the rows are committed: a failed refresh must not make Spark replay them
         LOG.debug("REFRESH TABLE %s: %s", name, type(error).__name__)

@@ -1,7 +1,7 @@
-"""What runs inside Spark's Python workers: functions from Arrow batches to answers, which `Answering` pickles.
+"""Functions that run inside Spark's Python workers, from Arrow batches to pickled results.
 
-Errors that another try does not repair (a batch that does not fit the table, a damaged file) are answers too: raised,
-Spark would run the task four times and the caller would have to parse a traceback.
+An error that a retry does not repair (a batch that does not fit the table, a damaged file) is a result too. If a
+function raised it, Spark would run the task four times, and the caller would have to parse a traceback.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from icesize.planning.plan import MergeTask
 T = TypeVar("T")
 
 Bins = Sequence[Sequence[tuple[int, MergeTask]]]
-"""For each task of a job the groups that it works on, with their numbers."""
+"""The groups of each task of a job, with their numbers."""
 
 _OF_SPARK = ("/pyspark.zip", "-src.zip", ".jar")
 """Archives that Spark puts on the path of its workers: its Python code, Py4J, and its core jar."""
@@ -34,7 +34,7 @@ _OF_SPARK = ("/pyspark.zip", "-src.zip", ".jar")
 
 @dataclass(frozen=True)
 class Answering:
-    """A function for `mapInArrow`: yields what another one answers, pickled, in the column `answer`."""
+    """A function for `mapInArrow` that yields each result of another function, pickled, in the column `answer`."""
 
     function: Callable[[Iterable[pa.RecordBatch]], Iterator[object]]
 
@@ -45,7 +45,7 @@ class Answering:
 
 
 def names_of_task(prefix: str) -> FileNames:
-    """File names that tell the task and the attempt."""
+    """Return file names with the numbers of the task and its attempt."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -55,11 +55,11 @@ def names_of_task(prefix: str) -> FileNames:
 
 
 def prepare() -> None:
-    """What each of our functions does first in its process, besides its work.
+    """Use the system's memory allocator in this process, and drop Spark's archives from Python's import caches.
 
-    At the beginning of each task PySpark invalidates Python's import caches, for which Python before 3.12 reads the
-    directories of all archives that modules were looked for in: Spark's own core jar and its Python code, ten times
-    over, 0.1-0.2 s of a core. Forgotten here they are found again when something is imported, and not before.
+    PySpark invalidates Python's import caches at the beginning of each task. Python before 3.12 then reads the
+    directories of all cached archives again: Spark's core jar and its Python code, ten times, at 0.1-0.2 s of a core.
+    An archive that is dropped here is read only if a later import needs it.
     """
     use_system_memory()
     for path, finder in list(sys.path_importer_cache.items()):
@@ -69,7 +69,7 @@ def prepare() -> None:
 
 @dataclass(frozen=True)
 class WriteRows:
-    """Writes the rows of one task, and those that it takes along; answers with what was written, or an error."""
+    """Writes the rows of one task with the older files that it absorbs; yields the written files, or an error."""
 
     settings: WriteSettings
     prefix: str
@@ -88,9 +88,9 @@ class WriteRows:
 
 @dataclass(frozen=True)
 class RewriteGroups:
-    """Rewrites groups, each under names with its own prefix; its input is the numbers of bins.
+    """Rewrites groups, from bin numbers to pairs of a group's number and the result of `rewrite`, or a MergeFailure.
 
-    It answers with the number of each group and what `rewrite` makes of it, or a MergeFailure.
+    The names of a group's new files begin with its prefix.
     """
 
     bins: Bins
@@ -108,7 +108,7 @@ class RewriteGroups:
 
 
 def bins_of(batches: Iterable[pa.RecordBatch], bins: Sequence[T]) -> Iterator[tuple[int, T]]:
-    """The bins whose numbers a task has in its first column, with these."""
+    """Yield the bins whose numbers are in the first column of a task's batches, with the numbers."""
     prepare()
     for batch in batches:
         for number in batch.column(0).to_pylist():

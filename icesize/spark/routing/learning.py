@@ -1,4 +1,7 @@
-"""What the batches of a stream so far say of the next one. Losing it costs balance until it is learned anew."""
+"""Predictions for the next batch of a stream, learned from its batches so far.
+
+If this state is lost, balance suffers until it is learned again.
+"""
 
 from __future__ import annotations
 
@@ -21,15 +24,15 @@ from icesize.table.manifests.store import ManifestStore
 from icesize.table.state.partition_changes import recent_appends
 
 RELIABLE_SKEW = 1.1
-"""Writer skew up to which a prediction is as good as a count: what routing by a count allows itself."""
+"""Writer skew up to which a prediction is as good as a count: the skew that routing by a count allows itself."""
 
 WORTH_A_NOTE_RATIO = 2.0
-"""Times its expected size from which on a batch is worth a note."""
+"""Multiple of its predicted size above which a batch gets a note in the report."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """How a batch came out against what was expected of it; numbers as in `Report`."""
+    """A batch compared with its prediction; numbers as in `Report`."""
 
     bytes_predicted: int | None
     writer_skew: float | None
@@ -37,7 +40,7 @@ class Comparison:
 
 
 class Learned:
-    """Rows per partition and sizes of rows, from what was written; how good the last prediction would have been."""
+    """Rows per partition and sizes of rows, learned from written files; and the quality of the last prediction."""
 
     def __init__(self) -> None:
         self._traffic: Traffic[PartitionKey] = Traffic()
@@ -46,9 +49,9 @@ class Learned:
         self._table: UUID | None = None
 
     def seed(self, metadata: TableMetadata, io: FileIO, store: ManifestStore) -> None:
-        """Before the first batch of this process: take the table's newest commits for earlier batches of the stream.
+        """Learn earlier batches of the stream from the table's newest commits, before the first batch of this process.
 
-        What was learned of another table that had this name is forgotten.
+        If another table now has the name, the facts learned of the old one are dropped.
         """
         if self._table == metadata.table_uuid:
             return
@@ -60,26 +63,25 @@ class Learned:
                 self.observe(batch)
 
     def predict(self) -> Prediction[PartitionKey] | None:
-        """Rows that the next batch is expected to have; None when nothing was ever written."""
+        """Return the predicted rows of the next batch; None if nothing was ever written."""
         return self._traffic.predict()
 
     def sizes(self, policy: SizePolicy, layout: Layout) -> RowSizes[PartitionKey]:
-        """Sizes of rows: pinned by the policy, learned from batches, or from the table's files; else not known."""
+        """Return sizes of rows: set by the policy, learned from batches, or from the table's files; or unknown."""
         if policy.bytes_per_row is not None:
             return RowSizes(RowSize(0.0, policy.bytes_per_row))
         of_files = None if self._sizes.is_known else fitted(_recent(layout, policy))
         return self.expect(of_files) if of_files else self._sizes
 
     def expect(self, prior: RowSize) -> RowSizes[PartitionKey]:
-        """Sizes of rows that begin with `prior`, where nothing was learned yet."""
+        """Return sizes of rows that begin with `prior`, if nothing was learned yet."""
         if not self._sizes.is_known:
             self._sizes = RowSizes(prior)
         return self._sizes
 
     @property
     def is_reliable(self) -> bool:
-        """Whether the last batch was balanced by prediction alone, or would have been; one that was not has the next
-        counted."""
+        """True if prediction alone balanced the last batch, or would have; if not, the next batch is counted."""
         return self._skew is not None and self._skew <= RELIABLE_SKEW
 
     def observe(self, batch: Mapping[PartitionKey, PartitionWrites]) -> None:
@@ -88,9 +90,9 @@ class Learned:
         self._sizes.observe(batch)
 
     def compare(self, plan: WritePlan, written: Written, bytes_ingested: int) -> Comparison:
-        """Learn from a batch that was committed: how it came out against what was expected."""
+        """Learn from a committed batch, and return it compared with its prediction."""
         actual = _writer_skew(written.files, plan.tasks)
-        # one writer is always balanced, which says nothing of what two would be
+        # One writer is always balanced, so it shows nothing about the balance of two.
         if plan.expected is not None and plan.tasks > 1:
             own = actual if plan.is_predicted else None
             self._skew = plan.expected.skew_of(written.files, plan.tasks) if own is None else own
@@ -108,7 +110,7 @@ class Learned:
 
 
 def _writer_skew(files: Iterable[NewDataFile], tasks: int) -> float | None:
-    """Most bytes of a writer over their mean; None where names of files do not tell their writers."""
+    """Return the most bytes of a writer over their mean; None if a file name does not contain its writer."""
     loads = [0.0] * tasks
     for file in files:
         writer = writer_of(file.path)
@@ -119,7 +121,7 @@ def _writer_skew(files: Iterable[NewDataFile], tasks: int) -> float | None:
 
 
 def seen_in(files: Iterable[NewDataFile]) -> dict[PartitionKey, PartitionWrites]:
-    """Rows, bytes and number of the files of each partition."""
+    """Return the rows, bytes and number of files of each partition."""
     seen: dict[PartitionKey, PartitionWrites] = {}
     for file in files:
         so_far = seen.get(file.partition, PartitionWrites(0, 0, 0))
@@ -130,7 +132,7 @@ def seen_in(files: Iterable[NewDataFile]) -> dict[PartitionKey, PartitionWrites]
 
 
 def _recent(layout: Layout, policy: SizePolicy) -> list[PartitionWrites]:
-    """What the table's files hold, those of recently written partitions where there are any."""
+    """Return the content of the table's files, only of recently written partitions if there are any."""
     keys = [key for key in layout.partitions if key.spec_id == layout.spec_id]
     recent = {*layout.recent(policy.cold_after_commits)}
     partitions = [layout.partitions[key] for key in keys if key in recent or recent.isdisjoint(keys)]

@@ -1,9 +1,10 @@
-"""Which partition a row belongs to, as one number: computed by Spark for rows, and here for known partitions; and by
-what the rows of one partition are divided.
+"""The partition of a row as one number, computed by Spark for rows and here for known partitions.
 
-The key of a row is a function of its partition's values. Which partition a row belongs to is decided once, where it is
-written (`parquet/files/partitioning.py`); so a key that two partitions share, or a partition with two keys, costs
-balance or one more file, never a row in the wrong place.
+The module also has the columns that divide the rows of one partition.
+
+The key of a row is a function of its partition's values. The writer alone decides the partition of a row
+(`parquet/files/partitioning.py`). If two partitions share a key, or a partition has two keys, that costs balance or one
+more file; it never puts a row in a wrong place.
 """
 
 from __future__ import annotations
@@ -40,10 +41,10 @@ _DAY_US = 86_400_000_000
 _HOUR_US = 3_600_000_000
 _WIDE = Context(prec=80)
 _SEED = 42
-"""Of Spark's `xxhash64`, and its value for nulls alone."""
+"""The seed of Spark's `xxhash64`, and its value for nulls alone."""
 
 _UNFIT = (ArithmeticError, ValueError, TypeError, AttributeError, IndexError, struct.error)
-"""What values raise that are not of the spec's types: those of a table that had this name before."""
+"""Errors for values that are not of the spec's types: values of an earlier table with the same name."""
 
 SPREAD_COLUMNS = 4
 """Columns whose hash spreads the rows of a split partition."""
@@ -55,25 +56,27 @@ _HASHABLE = (
 )  # fmt: skip
 
 Encode = Callable[[Any], "tuple[bytes, ...]"]
-"""A partition value as the bytes that Spark hashes for its rows; several where rows of one value differ in them, none
-for a null, which Spark passes over."""
+"""Returns the bytes that Spark hashes for the rows of a partition value.
+
+Several results mean that rows of one value differ in these bytes. A null has none, because Spark skips nulls.
+"""
 
 
 def partition_key(spec: PartitionSpec, schema: Schema) -> Column:
-    """A long that is equal for rows of one partition; a constant for an unpartitioned table."""
+    """Return a long that is equal for all rows of one partition; a constant for an unpartitioned table."""
     parts = [_part(field, schema) for field in spec.fields if not isinstance(field.transform, VoidTransform)]
     return F.xxhash64(*parts) if parts else F.lit(0).cast("long")
 
 
 def source_columns(spec: PartitionSpec, schema: Schema) -> list[str]:
-    """Top-level columns that partition values are computed from."""
+    """Return the top-level columns from which partition values are computed."""
     sources = {field.source_id for field in spec.fields if not isinstance(field.transform, VoidTransform)}
     names = [cast("str", schema.find_column_name(source)).split(".")[0] for source in sources]
     return [f.name for f in schema.fields if f.name in names]
 
 
 def spread(spec: PartitionSpec, schema: Schema) -> Column | None:
-    """A hash that spreads rows of one partition: a function of the row; None when no column can be hashed."""
+    """Return a hash that spreads rows of one partition, a function of the row; None if no column can be hashed."""
     sources = {field.source_id for field in spec.fields}
     fields = [f for f in schema.fields if isinstance(f.field_type, _HASHABLE)]
     chosen = sorted(fields, key=lambda f: f.field_id in sources)[:SPREAD_COLUMNS]
@@ -81,8 +84,10 @@ def spread(spec: PartitionSpec, schema: Schema) -> Column | None:
 
 
 def sort_column(settings: WriteSettings) -> tuple[Column, bool] | None:
-    """What rows are sorted by first, and whether nulls come first; None for a table without a sort order, or one that
-    does not go with the order of a column."""
+    """Return the first sort column of the table, with True if nulls come first.
+
+    Returns None for a table without a sort order, or if the order's first transform does not keep the column's order.
+    """
     fields = settings.sort_order.fields
     first = next((field for field in fields if not isinstance(field.transform, VoidTransform)), None)
     if first is None or not first.transform.preserves_order:
@@ -92,7 +97,7 @@ def sort_column(settings: WriteSettings) -> tuple[Column, bool] | None:
 
 
 def column(name: str) -> Column:
-    """A column of the table by its full name, also inside structs."""
+    """Return a column of the table by its full name, also inside structs."""
     return F.col(".".join(f"`{part}`" for part in name.split(".")))
 
 
@@ -126,8 +131,10 @@ def _bucket_of(kind: iceberg.IcebergType, buckets: int) -> Callable[[Any], int |
 
 
 def _local_micros(column: Column) -> Column:
-    """Microseconds since 1970 of a timestamp without zone; a cast would go through the session's zone, in which hours
-    are missing or twice."""
+    """Return microseconds since 1970 of a timestamp without zone.
+
+    A cast would go through the session's zone, in which hours are missing or occur twice.
+    """
     micros = (F.date_part(F.lit("SECOND"), column) * F.lit(1_000_000)).cast("long")
     minutes = (F.unix_date(column.cast("date")).cast("long") * 24 + F.hour(column)) * 60 + F.minute(column)
     return minutes * F.lit(60_000_000) + micros
@@ -140,12 +147,13 @@ def _truncate(column: Column, kind: iceberg.IcebergType, width: int) -> Column:
     towards_zero = column - column % step
     if isinstance(kind, iceberg.DecimalType):
         towards_zero = towards_zero.cast(f"decimal({kind.precision},{kind.scale})")
-    # and on which side of zero: towards minus infinity would overflow near the smallest value
+    # The hash includes the side of zero, because values on both sides round towards zero to the same number.
+    # Rounding down instead would overflow near the smallest value.
     return F.xxhash64(towards_zero, column % step < F.lit(0))
 
 
 def _calendar(column: Column, kind: iceberg.IcebergType, transform: type) -> Column:
-    """Hours (a long), days, months or years since 1970."""
+    """Return hours (a long), days, months or years since 1970."""
     if isinstance(kind, iceberg.TimestamptzType):
         micros = F.unix_micros(column)
         if transform is HourTransform:
@@ -162,14 +170,15 @@ def _calendar(column: Column, kind: iceberg.IcebergType, transform: type) -> Col
 
 
 def _whole(micros: Column, unit: int) -> Column:
-    """Whole units, rounded down; a double holds multiples of an hour exactly."""
+    """Return whole units, rounded down; a double holds multiples of an hour exactly."""
     return ((micros - F.pmod(micros, F.lit(unit))) / F.lit(unit)).cast("long")
 
 
 def keys_of(spec: PartitionSpec, schema: Schema) -> Callable[[PartitionKey], tuple[int, ...]]:
-    """From a partition to the keys that `partition_key` gives its rows; `()` for values Spark has no rows of.
+    """Return a function from a partition to the keys that `partition_key` computes for its rows.
 
-    More than one where rows of one partition differ in their keys: numbers below zero that are truncated.
+    The function returns `()` for values that no row in Spark has. It returns several keys if rows of one partition
+    differ in their keys: numbers below zero that are truncated.
     """
     fields = [
         (at, _encoder(field, schema)) for at, field in enumerate(spec.fields)
@@ -187,7 +196,7 @@ def keys_of(spec: PartitionSpec, schema: Schema) -> Callable[[PartitionKey], tup
 
 
 def _hashed(parts: tuple[bytes, ...]) -> int:
-    """Spark's `xxhash64` of several values, each the seed of the next; nulls are passed over."""
+    """Return Spark's `xxhash64` of several values: each hash is the seed of the next one, and nulls are skipped."""
     seed = _SEED
     for data in parts:
         seed = xxhash.xxh64_intdigest(data, seed)
@@ -256,4 +265,4 @@ _ENCODERS: dict[type[iceberg.IcebergType], Callable[[Any], bytes]] = {
     iceberg.FloatType: lambda value: struct.pack("<f", value + 0.0),
     iceberg.DoubleType: lambda value: struct.pack("<d", value + 0.0),
 }
-"""How Spark hashes values of these types; all others, but decimals, are longs."""
+"""Encoders of the values of these types, as Spark hashes them; all other types except decimals are longs."""

@@ -1,7 +1,7 @@
-"""Quantiles of the values of some partitions: a sample of their rows, sorted in this process.
+"""Quantiles of the values of some partitions, from a sample of their rows that is sorted in this process.
 
-No Python worker is started, and values keep their types. A sample of n rows puts a rank off by 0.5 / sqrt(n) at most
-(standard deviation): 0.16 % where all of `MOST_SAMPLED` are of one partition.
+No Python worker is started, and values keep their types. The rank of a sample of n rows has a standard deviation of at
+most 0.5 / sqrt(n): 0.16 % if all of `MOST_SAMPLED` are of one partition.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from icesize.spark.engine.jobs import fetch
 from icesize.spark.routing.task_column import looked_up
 
 QUANTILES = 1_000
-"""Quantiles of a key: a range of them is a thousandth of its rows."""
+"""Quantiles of a key: the range between two of them has a thousandth of the key's rows."""
 
 MOST_SAMPLED = 100_000
-"""Rows whose values come to this process, of all keys together."""
+"""Rows whose values this process fetches, of all keys together."""
 
 MOST_CHARACTERS = 1_000
-"""Of a text; the sample then takes 0.1 GB at most, and no table's rows are equal in so many."""
+"""Characters of a string in the sample, which then takes at most 0.1 GB; rows of real tables differ within so many."""
 
 _KEY = "_icesize_key"
 _VALUE = "_icesize_value"
@@ -34,7 +34,7 @@ _ORDERED = (
     spark_types.NumericType, spark_types.DateType, spark_types.TimestampType, spark_types.TimestampNTZType,
     spark_types.StringType,
 )  # fmt: skip
-# Python knows the years 1 to 9999; a day is left for zones.
+# Python's dates have the years 1 to 9999; one day at each end is kept free for time zones.
 _FIRST_DAY, _LAST_DAY = -719_161, 2_932_895
 _DAY_US = 86_400_000_000
 
@@ -48,12 +48,12 @@ def quantiles(
     *,
     most_sampled: int = MOST_SAMPLED,
 ) -> dict[int, tuple[Any, ...]]:
-    """`QUANTILES` equally spaced values of `value`, ascending, for each routing key of `wanted` that has some.
+    """Return `QUANTILES` equally spaced values of `value`, ascending, for each routing key of `wanted` that has values.
 
-    j / `QUANTILES` of a key's sampled rows are below its value j. `rows` is about the number of rows of these keys,
-    which says what part of them to sample, so that it is about `most_sampled`. Values are numbers, decimals, dates,
-    datetimes (without a zone where the column has none) or text; null and NaN do not count. Empty for columns of other
-    types: they have no order, or none that bounds could be written for.
+    j / `QUANTILES` of a key's sampled rows are below its value j. `rows` is the approximate number of rows of these
+    keys; it sets the sampled share, so that the sample has about `most_sampled` rows. Values are numbers, decimals,
+    dates, datetimes (without a zone if the column has none) or strings; null and NaN do not count. The result is empty
+    for columns of other types, which have no order, or none that a bound can express.
     """
     kept = df.select(key.alias(_KEY), value.alias(_VALUE))
     kind = kept.schema[_VALUE].dataType
@@ -63,7 +63,7 @@ def quantiles(
         kept = kept.withColumn(_VALUE, F.substring(_VALUE, 1, MOST_CHARACTERS))
     kept = kept.where(looked_up(F.col(_KEY), dict.fromkeys(wanted, 1), "int").isNotNull())
     sample = fetch(kept.sample(min(1.0, most_sampled / max(1, rows)), seed=0))
-    # neither null nor NaN equals itself
+    # Neither null nor NaN equals itself, so the filter drops both.
     sample = sample.filter(pc.equal(sample[_VALUE], sample[_VALUE]))
     sample = sample.sort_by([(_KEY, "ascending"), (_VALUE, "ascending")])
     keys, starts, counts = np.unique(sample[_KEY].to_numpy(), return_index=True, return_counts=True)
@@ -79,7 +79,7 @@ def _as_python(values: pa.ChunkedArray) -> tuple[Any, ...]:
         return tuple(_within(values, pa.int32(), _FIRST_DAY, _LAST_DAY).cast(kind).to_pylist())
     if pa.types.is_timestamp(kind):
         micros = _within(values, pa.int64(), _FIRST_DAY * _DAY_US, _LAST_DAY * _DAY_US)
-        # in UTC: of two times in one zone Python compares what the clock showed, which is set back once a year
+        # UTC, because Python compares two times of one zone by wall clock, which repeats an hour once a year.
         return tuple(micros.cast(pa.timestamp("us", kind.tz and "UTC")).to_pylist())
     return tuple(values.to_pylist())
 

@@ -1,14 +1,13 @@
-"""What a batch holds, before it is written: its rows themselves, or rows per partition, counted or expected from the
-batches before.
+"""The content of a batch before it is written: its rows themselves, or rows per partition, counted or predicted.
 
-Small batches are written where the driver is: fetched once, counted in memory, without a shuffle or a Python worker. A
-Spark job that starts workers costs 0.3 s before it writes a byte; below 100,000 rows the driver has written them by
-then (10,000 rows: 0.04 s here, 0.33 s by a job that places rows exactly).
+The driver writes small batches: fetched once, counted in memory, without a shuffle or a Python worker. A Spark job that
+starts workers takes 0.3 s before it writes a byte. The driver has then written a batch below 100,000 rows (10,000 rows:
+0.04 s here, 0.33 s by a job that places rows exactly).
 
-Counting reads a larger batch once more, only the columns that partition values come from. Unasked it is done only where
-the batch is cached or made of columnar files, and no longer once predictions are as good; never for a source that would
-have to be run again in full. Of such a source the driver fetches what Spark knows to be small and what is expected to
-have few rows: a streaming query from files, once its first batch has been written.
+Counting reads a larger batch once more, only the columns of partition values. Unless the caller requires it, icesize
+counts only cached batches and columnar files, and only until predictions are as good. It never counts a source that
+would have to run again in full. From such a source, the driver fetches a batch if Spark knows that the source is small
+and few rows are predicted: a streaming query from files, after its first batch.
 """
 
 from __future__ import annotations
@@ -50,32 +49,39 @@ from icesize.spark.routing.write_plan import (
 )
 
 COUNT_AGAIN_RATIO = 4.0
-"""Size of a source over what was expected from which on a batch is counted again. Files of rows that were projected or
-filtered away, or that compress less well, are larger than what is written of them."""
+"""Multiple of the predicted size above which the size of a source makes icesize count the batch again.
+
+A source can be larger than the rows written from it: columns or rows are dropped, or it compresses less well.
+"""
 
 LIKELY_ROWS = 0.5
-"""Expected rows from which on a partition will rather get a file than not."""
+"""Predicted rows from which a partition will more likely get a file than not."""
 
 FEW_ENOUGH = 0.5
-"""Of the rows that the driver fetches at most: what a batch may be expected to have that is not cheap to run again, as
-those of streaming queries. Twice as many rows as those before from as few bytes are rare, and it is then run twice."""
+"""Share of the driver's row limit that the prediction for an expensive source, as in streaming queries, may reach.
+
+Twice as many rows as predicted from as few bytes are rare; the batch is then computed twice.
+"""
 
 MOST_THREADS = 4
 """Writing holds Python's lock for a third of the time, so more threads than this only wait."""
 
 SAMPLE_ROWS = 10_000
-"""Rows encoded to learn how large a row is when the table has none yet."""
+"""Rows encoded to learn the size of a row, if the table has none yet."""
 
 UNDIVIDED = sys.maxsize
-"""A target that no partition of a small batch exceeds: a thread writes all files of a partition."""
+"""A target that no partition of a small batch exceeds: one thread writes all files of a partition."""
 
 _KEY = "_icesize_key"
 _ROWS = "_icesize_rows"
 
 
 def is_small(df: DataFrame, limits: WorkLimits, expected_rows: Callable[[], float | None]) -> bool:
-    """Whether the driver is to fetch the batch: its source is small, by what Spark's optimizer knows of it, and it is
-    cheap to read once more should it have too many rows, or `expected_rows` are far from that; None: nobody knows."""
+    """Return whether the driver fetches the batch: its source is small, and a second read is cheap or unlikely.
+
+    Spark's optimizer estimates the source. A second read is needed if the batch has too many rows; it is unlikely if
+    `expected_rows` are far below the limit. `expected_rows` returns None if nothing is predicted.
+    """
     if session.source_bytes(df) > limits.driver_source_bytes:
         return False
     return session.is_cheap_to_read_again(df) or (expected_rows() or math.inf) <= FEW_ENOUGH * limits.driver_rows
@@ -84,9 +90,9 @@ def is_small(df: DataFrame, limits: WorkLimits, expected_rows: Callable[[], floa
 def plan_rows_in_hand(
     df: DataFrame, settings: WriteSettings, layout: Layout, policy: SizePolicy, learned: Learned, *, limits: WorkLimits
 ) -> WritePlan | None:
-    """Fetch the batch and divide its partitions over threads; None when it has more than `driver_rows` rows.
+    """Fetch the batch and divide its partitions over threads; return None if it has more than `driver_rows` rows.
 
-    Raises SchemaMismatch when a row does not fit.
+    Raises SchemaMismatch if a row does not fit.
     """
     fetched = fetch(df.limit(limits.driver_rows + 1))
     if fetched.num_rows > limits.driver_rows:
@@ -120,8 +126,10 @@ def plan_rows_in_hand(
 def _divided(
     groups: dict[PartitionKey, pa.Table], weights: dict[PartitionKey, float], policy: SizePolicy
 ) -> tuple[tuple[pa.Table, ...], dict[PartitionKey, int]]:
-    """One table per thread, and the thread of each partition; a partition is never divided, so that it gets as few
-    files as it can."""
+    """Return one table per thread, and the thread of each partition.
+
+    A partition is never divided, so that it gets as few files as possible.
+    """
     threads = max(1, min(MOST_THREADS, os.cpu_count() or 1, len(groups)))
     routed = route(weights, threads, UNDIVIDED, policy.close_file_cost_bytes, most_files=1)
     busy = sorted({shares[0][0] for shares in routed.assignment.values()})
@@ -143,17 +151,17 @@ def plan_write(
     cheap: bool | None = None,
     whole: bool = False,
 ) -> WritePlan:
-    """Count the batch, or expect what earlier ones had, and divide it by weight; else divide it by hash.
+    """Count the batch or predict its rows, and divide it by weight; without either, divide it by hash.
 
-    `statistics` is the sink's option. `cheap` is known to callers that have kept the batch; None looks at what it is
-    made of. `write_tasks` None: by bytes and cores. With `whole` the writers of new rows may take older small files
-    along: then the batch is counted, a task's load has those files too, and a partition is not split over tasks where
-    the parts would be small files.
+    `statistics` is the sink's option. Callers that have kept the batch pass `cheap`; None derives it from the batch's
+    plan. `write_tasks` None: by bytes and cores. With `whole`, the writers of new rows may absorb older small files.
+    The batch is then counted, a task's load includes these files, and a partition is not split into parts that would be
+    small files.
     """
     expected = _expected(learned, settings, layout, policy)
     cores = session.parallelism(df.sparkSession)
     cheap = session.is_cheap_to_read_again(df) if cheap is None else cheap
-    # the size of the source is asked for last: Spark has to optimize the plan for it
+    # The size of the source is checked last, because Spark has to optimize the plan for it.
     unsure = statistics == "auto" and cheap and (not learned.is_reliable or _is_larger(df, expected))
     if whole or statistics == "exact" or unsure:
         counted = count_rows(df, settings)
@@ -166,7 +174,7 @@ def plan_write(
         routed = RoutedBatch(counted, sizes, settings, policy, taken_along=along, is_cheap=cheap)
         tasks = tasks_for(routed.work_bytes, cores, limits.task_bytes)
     elif expected is not None:
-        # it may be a thousand times as large as the last ones: then no core may have been left out
+        # A batch can be a thousand times as large as the last ones; every core must then have a task.
         routed, tasks = expected, max(cores, tasks_for(expected.work_bytes, cores, limits.task_bytes))
     else:
         known = learned.sizes(policy, layout)
@@ -176,7 +184,7 @@ def plan_write(
 
 
 def _measured(df: DataFrame, settings: WriteSettings) -> RowSize | None:
-    """How large the rows of a sample of the batch are when encoded; None where it does not fit into this process."""
+    """Return the encoded size of rows, from a sample of the batch; None if the sample does not fit into memory."""
     try:
         rows = fetch(df.limit(SAMPLE_ROWS))
     except RewriteFailed:
@@ -185,19 +193,19 @@ def _measured(df: DataFrame, settings: WriteSettings) -> RowSize | None:
 
 
 def _is_larger(df: DataFrame, expected: RoutedBatch | None) -> bool:
-    """Whether the source is far larger than what was expected, as far as Spark's optimizer knows."""
+    """Return whether the source is far larger than predicted, as Spark's optimizer estimates it."""
     return expected is not None and session.source_bytes(df) > COUNT_AGAIN_RATIO * expected.work_bytes
 
 
 def _expected(learned: Learned, settings: WriteSettings, layout: Layout, policy: SizePolicy) -> RoutedBatch | None:
-    """What earlier batches say; None when there are none."""
+    """Return the prediction from earlier batches; None if there are none."""
     prediction, sizes = learned.predict(), learned.sizes(policy, layout)
     if prediction is None or not sizes.is_known:
         return None
     keys_of = partition_keys.keys_of(settings.spec, settings.schema)
     known = [p for p in prediction.rows if p.spec_id == settings.spec_id]
     partition_rows = PartitionRows(
-        # hundreds of partitions that rather get nothing would weigh as much as a hot one, were each to cost a file
+        # If unlikely partitions cost a file each, hundreds of them would weigh as much as a hot one.
         rows={p: prediction.rows[p] for p in known if prediction.rows[p] >= LIKELY_ROWS},
         keys={key: partition for partition in known for key in keys_of(partition)},
         in_all=prediction.total_rows,
@@ -216,15 +224,16 @@ def _small_bytes(layout: Layout, partition_rows: PartitionRows) -> dict[Partitio
 
 
 def count_rows(df: DataFrame, settings: WriteSettings, *, most_keys: int = MOST_KEYS) -> PartitionRows:
-    """Rows of each partition, by routing key too; of more than `most_keys` the heaviest, and the number of all rows.
+    """Return the rows of each partition, also by routing key: of more than `most_keys` keys, only the heaviest.
 
-    Spark counts by key, exactly, and keeps one row of each; which partition that row belongs to is computed here, as
-    where rows are written. Only the rows of the heaviest keys come to this process. Of more than `most_keys` all rows
-    are counted by a second pass, which reads no column. Raises SchemaMismatch when a row does not fit.
+    The number of all rows is exact in both cases. Spark counts by key, exactly, and keeps one row per key. icesize
+    computes the partition of that row here, with the writer's code. Only the rows of the heaviest keys come to this
+    process. If there are more than `most_keys` keys, a second pass counts all rows and reads no column. Raises
+    SchemaMismatch if a row does not fit.
 
-    Measured on 1,000,000 rows by two cores (seconds), against frequent-items sketches of a second pass, whose counts
-    were up to a 9,000th of all rows too high: 30,000 keys 1.7 (sketches 4.3), 200,000 keys 1.3 (2.1), as many keys as
-    rows 3.0 (4.9).
+    Measured on 1,000,000 rows with two cores, in seconds, against frequent-items sketches of a second pass: 30,000 keys
+    1.7 (sketches 4.3), 200,000 keys 1.3 (2.1), as many keys as rows 3.0 (4.9). Counts of the sketches were too high by
+    up to a 9,000th of all rows.
     """
     key = partition_keys.partition_key(settings.spec, settings.schema)
     columns = partition_keys.source_columns(settings.spec, settings.schema)
@@ -242,9 +251,9 @@ def count_rows(df: DataFrame, settings: WriteSettings, *, most_keys: int = MOST_
 
 
 def _partitions_by_key(samples: pa.Table, columns: list[str], settings: WriteSettings) -> dict[int, PartitionKey]:
-    """The partition of each routing key, from `columns` of one row of it."""
+    """Return the partition of each routing key, from `columns` of one row of it."""
     if not columns:
-        # nothing to compute a partition from: there is one
+        # Without source columns, the table has only one partition.
         void = PartitionKey(settings.spec_id, tuple(None for _ in settings.spec.fields))
         return dict.fromkeys(samples[_KEY].to_pylist(), void)
     sources = pruned(settings, columns)

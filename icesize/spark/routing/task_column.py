@@ -1,9 +1,12 @@
-"""Which task each row goes to: a table of routing keys, as an expression that Spark computes; and how it gets there.
+"""The task of each row, from a table of routing keys as an expression that Spark computes.
 
-The table becomes an array of small maps, indexed by the key's remainder, given to Spark as one JSON text: one call,
-folded into a literal before a row is read, and each look-up compares with about four keys. Plans print their literals
-and Spark's history keeps printed plans (1,000 of them), so longer tables of unsplit keys are joined instead. Building,
-planning and running, 1,000,000 rows into 8 tasks, 2 cores, Spark 4.1 (best of 3, seconds):
+`to_tasks` then sends the rows to these tasks.
+
+The table becomes an array of small maps, indexed by the key's remainder. Spark receives it as one JSON string: one
+call, which Spark folds into a literal before it reads a row. Each lookup compares about four keys.
+
+Plans print their literals, and Spark's history keeps 1,000 printed plans. Longer tables of unsplit keys are therefore
+joined instead. Seconds to build, plan and run 1,000,000 rows into 8 tasks (2 cores, Spark 4.1, best of 3).
 
 | keys | key's hash alone | map of literals | broadcast join | two arrays by remainder | this array |
 |---|---|---|---|---|---|
@@ -12,7 +15,8 @@ planning and running, 1,000,000 rows into 8 tasks, 2 cores, Spark 4.1 (best of 3
 | 10,000 | 0.22 | - | 0.31 | 0.31 | 0.32 |
 | 100,000 | 0.23 | - | 0.62 | 1.35 | 1.16 |
 
-Every key of the table is told from every other one and from unknown ones; a task is a function of the row alone.
+Keys are compared exactly, so a key is never mistaken for another one or for an unknown one. A task is a function of the
+row alone.
 """
 
 from __future__ import annotations
@@ -32,16 +36,16 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 LITERAL_KEYS = 1_000
-"""Unsplit keys that are written into the plan at most: 25 bytes each, and a thousand plans are kept as text."""
+"""Most unsplit keys written into the plan: each has 25 bytes, and Spark keeps a thousand plans as text."""
 
 ENTRIES_PER_PART = 64
-"""How finely the rows of a split key are divided: a part's share is kept within a 128th of an average part."""
+"""Entries that divide the rows of a split key, per part: each share is within a 128th of an average part."""
 
 MOST_ENTRIES = 16_384
-"""Entries of all split keys together, unless that is less than 8 per part: with thousands of tasks, coarser shares."""
+"""Most entries of all split keys together; a part has at least 8, so with thousands of tasks shares are coarser."""
 
 ENTRIES_PER_EQUAL_PART = 32
-"""How finely rows of one value are divided: its own parts only, so a wrong share is small."""
+"""Entries that divide rows of one value, per part; a wrong share is small, because only parts of that value count."""
 
 _BUCKET_KEYS = 4
 TASK = "_icesize_task"
@@ -49,7 +53,7 @@ _KEY = "_icesize_key"
 _OWNER = "_icesize_owner"
 
 TaskShares: TypeAlias = "tuple[tuple[int, float], ...]"
-"""Tasks of one key with the share of its rows that each gets; shares are > 0 and sum to 1."""
+"""Tasks of one key, with the share of its rows that each receives; shares are > 0 and sum to 1."""
 
 _Value: TypeAlias = "int | float | str | date | datetime | Decimal"
 
@@ -58,10 +62,11 @@ _Value: TypeAlias = "int | float | str | date | datetime | Decimal"
 class Ranges:
     """Split keys whose rows are divided by value, so that the parts' files hardly overlap.
 
-    `by` is what the table is sorted by first, `bounds` are by routing key, ascending, one less than the key has parts:
-    rows at or above bound i, and below the next, go to part i + 1. Rows equal to a bound that is there several times
-    are spread by their hash over all parts that begin with it, by the shares of these. Rows without a value go to the
-    first part or to the last. A datetime without a zone is a local time (`timestamp_ntz`).
+    `by` is the first sort column of the table. `bounds` are by routing key, ascending, one less than the key has parts:
+    rows at or above bound i, and below the next one, go to part i + 1. If several bounds are equal, rows with that
+    value go to the parts that begin there. Their hash selects the part, in proportion to the shares. Rows without a
+    value go to the first part if `nulls_first`, otherwise to the last. A datetime without a zone is a local time
+    (`timestamp_ntz`).
     """
 
     by: Column
@@ -71,10 +76,11 @@ class Ranges:
 
 @dataclass(frozen=True)
 class TaskAssignment:
-    """Where rows go: `by_key` those of routing keys, all others as `unknown` says (None: each to one task, by the key).
+    """Destinations of rows: the tasks of known routing keys (`by_key`), and those of all other rows (`unknown`).
 
-    `spread_by` is a hash of the row (a long), by which rows of one key are divided; None: they cannot be, so each key
-    has one task, and unknown ones go to the first of theirs.
+    `unknown` None sends all rows of an unknown key to one task, by the key. `spread_by` is a hash of the row (a long)
+    that divides the rows of one key. None means that rows cannot be divided: each key has one task, and unknown ones go
+    to the first task of `unknown`.
     """
 
     tasks: int
@@ -85,29 +91,29 @@ class TaskAssignment:
 
 
 def with_task(df: DataFrame, key: Column, assignment: TaskAssignment, *, literal_keys: int = LITERAL_KEYS) -> DataFrame:
-    """The rows with their tasks, ints, in column `TASK`; a table of more than `literal_keys` unsplit keys is joined."""
+    """Return the rows with their tasks, ints, in column `TASK`; more than `literal_keys` unsplit keys are joined."""
     whole = {k: choices[0][0] for k, choices in assignment.by_key.items() if len(choices) == 1}
     if len(whole) <= literal_keys:
         known = [looked_up(key, whole, "int")] if whole else []
     else:
         df = df.withColumn(_KEY, key).join(F.broadcast(_frame(df.sparkSession, whole)), _KEY, "left")
         key, known = F.col(_KEY), [F.col(_OWNER)]
-    # that the key stands there several times costs no row anything
+    # The expression names the key several times, at no cost per row.
     task = F.coalesce(*known, *_divided(df, key, assignment), _other(key, assignment))
     return df.withColumn(TASK, task.cast("int")).drop(_KEY, _OWNER)
 
 
 def looked_up(key: Column, values: Mapping[int, object], kind: str, cast_to: str | None = None) -> Column:
-    """What `values` (ready for JSON, of Spark type `kind`) holds for a long; null for keys that it does not hold.
+    """Return the value of `values` (ready for JSON, of Spark type `kind`) for a long; null for unknown keys.
 
-    `cast_to` is the type that values get when they are read first, for those that JSON cannot express.
+    `cast_to` is for types that JSON cannot express: values are read as `kind` and then cast.
     """
     count = max(1, len(values) // _BUCKET_KEYS)
     buckets: list[dict[int, object]] = [{} for _ in range(count)]
     for each, value in values.items():
         buckets[each % count][each] = value
     text = json.dumps(buckets, separators=(",", ":"))
-    # keys stay text: without ANSI mode Spark refuses to cast those of a map
+    # Keys stay strings, because Spark refuses to cast the keys of a map without ANSI mode.
     table = F.from_json(F.lit(text), f"array<map<string,{kind}>>")
     if cast_to is not None:
         table = table.cast(f"array<map<string,{cast_to}>>")
@@ -118,12 +124,12 @@ def _frame(spark: SparkSession, whole: Mapping[int, int]) -> DataFrame:
     if hasattr(DataFrame, "toArrow"):
         owners = pa.table([pa.array(whole, pa.int64()), pa.array(whole.values(), pa.int32())], names=[_KEY, _OWNER])
         return spark.createDataFrame(owners)
-    # before Spark 4.0 there is no way in for Arrow
+    # Spark before 4.0 cannot create a DataFrame from Arrow.
     return spark.createDataFrame(list(whole.items()), f"{_KEY} long, {_OWNER} int", verifySchema=False)
 
 
 def _divided(df: DataFrame, key: Column, assignment: TaskAssignment) -> list[Column]:
-    """The tasks of keys that are divided by range, and of those by hash; null for all others."""
+    """Return the tasks of keys divided by range, and of keys divided by hash; null for all others."""
     ranges, spread_by = assignment.ranges, assignment.spread_by
     if spread_by is None:
         return []
@@ -131,7 +137,7 @@ def _divided(df: DataFrame, key: Column, assignment: TaskAssignment) -> list[Col
     ranged = {k: divided.pop(k) for k in [*divided] if ranges and k in ranges.bounds}
     columns = []
     if ranges is not None and ranged:
-        # of the bounds, too, which come as text
+        # Bounds arrive as strings, and are cast to the type of the column.
         kind = df.select(ranges.by).schema[0].dataType.simpleString()
         columns.append(_by_range(key, kind, ranges, ranged, spread_by))
     if divided:
@@ -155,7 +161,7 @@ def _one_of(run: Column, spread_by: Column) -> Column:
 
 
 def _run(choices: TaskShares, per_part: int) -> list[int]:
-    """Tasks as often as their shares say, by largest remainder, each at least once."""
+    """Return the tasks, each as often as its share requires, by largest remainder, and at least once."""
     length = per_part * len(choices)
     total = sum(share for _, share in choices)
     exact = [share / total * length for _, share in choices]
@@ -180,7 +186,7 @@ def _by_range(key: Column, kind: str, ranges: Ranges, by_key: Mapping[int, TaskS
 
 
 def _intervals(choices: TaskShares, bounds: Sequence[_Value]) -> list[list[int]]:
-    """The tasks of rows below the first distinct bound, equal to it, above it and below the second, and so on."""
+    """Return the tasks of rows below the first distinct bound, equal to it, between it and the second, and so on."""
     found, part = [[choices[0][0]]], 0
     for _, equal in itertools.groupby(bounds):
         begun = choices[part + 1 : part + 1 + len(list(equal))]
@@ -190,8 +196,11 @@ def _intervals(choices: TaskShares, bounds: Sequence[_Value]) -> list[list[int]]
 
 
 def _interval(value: Column, bounds: Column, most: int, repeated: bool) -> Column:
-    """The number of bounds below the value plus the number of those not above it, by bisection; twice the latter where
-    no bound is `repeated`, as rows at a bound go where those above it go."""
+    """Return the number of bounds below the value plus the number of bounds not above it, by bisection.
+
+    If no bound is `repeated`, the result is twice the second number, because rows at a bound go where those above it
+    go.
+    """
     steps = F.array(*(F.lit(2**i) for i in reversed(range(most.bit_length()))))
 
     def count(among: Column, is_past: Callable[[Column], Column]) -> Column:
@@ -209,7 +218,7 @@ def _interval(value: Column, bounds: Column, most: int, repeated: bool) -> Colum
 
 
 def _let(value: Column, inside: Callable[[Column], Column]) -> Column:
-    """An expression of a value that is computed once, however often the expression names it."""
+    """Return an expression of a value that Spark computes once, even if `inside` names the value several times."""
     return F.get(F.transform(F.array(value), inside), F.lit(0))
 
 
@@ -218,10 +227,10 @@ def _text(value: _Value) -> str:
 
 
 def to_tasks(df: DataFrame, tasks: int) -> DataFrame:
-    """The rows in `tasks` Spark tasks, exactly where their column `TASK` says, without it.
+    """Return the rows in `tasks` Spark tasks, exactly as their column `TASK` requires, without that column.
 
-    `repartitionById` is exact since Spark 4.1; before, rows are hashed by a number chosen so that Spark's own hash
-    sends it to the wanted task. Both fix the number of tasks, which adaptive execution leaves alone.
+    `repartitionById` is exact since Spark 4.1. Before, rows are hashed by numbers that Spark's own hash sends to the
+    wanted tasks. Both fix the number of tasks, which adaptive execution then leaves unchanged.
     """
     if hasattr(df, "repartitionById"):
         return df.repartitionById(tasks, F.col(TASK)).drop(TASK)
@@ -230,7 +239,7 @@ def to_tasks(df: DataFrame, tasks: int) -> DataFrame:
 
 
 def chosen_keys(tasks: int) -> list[int]:
-    """For each task an int that Spark's hash partitioning sends to it: pmod(murmur3(int, seed 42), tasks)."""
+    """Return an int for each task that Spark's hash partitioning sends to it: pmod(murmur3(int, seed 42), tasks)."""
     found: dict[int, int] = {}
     candidate = 0
     while len(found) < tasks:

@@ -1,4 +1,4 @@
-"""How a batch will be written: over how many tasks, which rows by which of them, and what that is expected to give."""
+"""The number of write tasks of a batch, the rows of each task, and the predicted files."""
 
 from __future__ import annotations
 
@@ -25,20 +25,23 @@ from icesize.spark.routing.quantiles import quantiles
 from icesize.spark.routing.task_column import Ranges, TaskAssignment, TaskShares, to_tasks, with_task
 
 UNKNOWN = PartitionKey(-1, ())
-"""Stands for a partition that nobody has seen yet; spec ids are never negative."""
+"""Represents a partition that no batch has had yet; spec ids are never negative."""
 
 CLOSING_SHARE = 1 / 12
-"""Of the bytes of a batch that closing its files may count as: with more, writers of many small files would get so
-much less to write that bytes are not balanced (1.1 is promised), for milliseconds."""
+"""Most that the closing of files may count, as a share of the bytes of a batch.
+
+With more, writers of many small files would get so much less to write that bytes are not balanced (1.1 is promised).
+The files would save only milliseconds.
+"""
 
 
 @dataclass(frozen=True)
 class PartitionRows:
-    """Rows of each partition of a batch, counted or expected.
+    """Rows of each partition of a batch, counted or predicted.
 
-    `keys` are the routing keys of partitions, also of known ones that rather have no rows and are not among `rows`;
-    `in_all` counts all. `unknown_rows` are expected of the heaviest partition that has none of these keys.
-    `is_complete`: every partition is named.
+    `keys` are the routing keys of partitions, including known partitions that are unlikely to have rows and are not
+    among `rows`. `in_all` counts all rows. `unknown_rows` are predicted for the heaviest partition that has none of
+    these keys. `is_complete`: every partition is named.
     """
 
     rows: Mapping[PartitionKey, float]
@@ -51,14 +54,16 @@ class PartitionRows:
 
 @dataclass(frozen=True)
 class WritePlan:
-    """How a batch will be written.
+    """A plan to write a batch.
 
-    `incoming` are the small files each partition is expected to get, None when nothing is known of the batch;
-    `size_bytes`, the bytes of each partition (`weights`) and the task that its first rows go to (`owners`) are then
-    unknown too. `rows` is None unless they were counted. `to_tasks` gives the DataFrame to `write`. `fetched` are the
-    rows themselves where they are in this process: a table for each thread, which counts as a task. `merge_tasks` may
-    merge beside the write job, None: as many as there are cores. `routed` can be divided anew, `expected` is what would
-    have been done without counting. `is_complete`: the batch has rows in the partitions of `incoming`, and in no other.
+    `incoming` has the number of small files that each partition will probably receive, None if nothing is known of the
+    batch. `size_bytes`, the bytes of each partition (`weights`), and the task of its first rows (`owners`) are then
+    unknown too. `rows` is None unless the rows were counted. `to_tasks` returns the DataFrame to `write`.
+
+    `fetched` are the rows themselves if they are in this process: a table per thread, and each thread counts as a task.
+    At most `merge_tasks` merge beside the write job; None means one per core. `routed` can be divided again. `expected`
+    is the batch that would have been written without counting. `is_complete`: the batch has rows in the partitions of
+    `incoming`, and in no other.
     """
 
     tasks: int
@@ -77,11 +82,11 @@ class WritePlan:
 
     @property
     def is_predicted(self) -> bool:
-        """Whether what is known of the batch is what earlier ones were like."""
+        """True if all that is known of the batch is predicted from earlier ones."""
         return self.rows is None and self.incoming is not None
 
     def write(self, divided: DataFrame, settings: WriteSettings, owner: Uncommitted, absorption: Absorption) -> Written:
-        """Write the rows as `to_tasks` has divided them; nothing that was written outlives an error.
+        """Write the rows as `to_tasks` has divided them; after an error, no written file stays.
 
         Raises RewriteFailed, and SchemaMismatch for rows that were not fetched.
         """
@@ -90,7 +95,7 @@ class WritePlan:
         return write_in_threads(self.fetched, settings, owner, absorption)
 
     def beside(self, merges_bytes: list[int], cores: int) -> WritePlan:
-        """The same batch where merge groups of these sizes run as Spark tasks at the same time."""
+        """Return a plan for the same batch while merge groups of these sizes run as Spark tasks."""
         if self.routed is None or not merges_bytes:
             return self
         tasks, merge_tasks = side_by_side(self.routed.work_bytes, merges_bytes, self.tasks, cores)
@@ -100,11 +105,10 @@ class WritePlan:
 
 @dataclass(frozen=True)
 class RoutedBatch:
-    """A batch whose partitions have weights, to be divided over any number of tasks.
+    """A batch with the weight of each partition, which can be divided over any number of tasks.
 
-    `taken_along` are bytes of older files that the writers of a partition's rows rewrite too; with it (`whole`) a
-    partition is not split over tasks where the parts would be small files. `is_cheap`: making the rows is no work that
-    needs tasks of its own.
+    `taken_along` are bytes of older files that the writers of a partition's rows absorb. With it, a partition is not
+    split into parts that would be small files. `is_cheap`: computing the rows needs no tasks of its own.
     """
 
     partition_rows: PartitionRows
@@ -120,7 +124,7 @@ class RoutedBatch:
         by_key = self._by_key(routed)
         owners = dict[PartitionKey, int]()
         for key, partition in self.partition_rows.keys.items():
-            # where its first key goes first
+            # The owner of a partition is the first task of its first key.
             owners.setdefault(partition, by_key[key][0][0])
         return WritePlan(
             tasks=tasks,
@@ -137,23 +141,23 @@ class RoutedBatch:
 
     @cached_property
     def weights(self) -> Mapping[PartitionKey, float]:
-        """Expected bytes of each partition's new rows."""
+        """Predicted bytes of each partition's new rows."""
         return {p: self.sizes.size_of(p, rows) for p, rows in self.partition_rows.rows.items()}
 
     @property
     def new_bytes(self) -> float:
-        """Expected bytes of all new rows, unnamed partitions too."""
+        """Predicted bytes of all new rows, including rows of unnamed partitions."""
         unnamed = self.partition_rows.in_all - sum(self.partition_rows.rows.values())
         return sum(self.weights.values()) + max(0.0, unnamed) * self.sizes.table.bytes_per_row
 
     @property
     def work_bytes(self) -> float:
-        """Bytes to write, and the cost of closing files."""
+        """Bytes to write, plus the cost of closing files."""
         closing = len(self.partition_rows.rows) * self.policy.close_file_cost_bytes
         return self.new_bytes + closing + sum((self.taken_along or {}).values())
 
     def skew_of(self, files: Iterable[NewDataFile], tasks: int) -> float:
-        """Most bytes of a writer over their mean, had the batch that became `files` been divided like this."""
+        """Return the most bytes of a writer over their mean, if this plan had divided the batch that became `files`."""
         routed, keys_of = self._route(tasks), keys.keys_of(self.settings.spec, self.settings.schema)
         by_key, unknown = self._by_key(routed), routed.assignment.get(UNKNOWN)
         loads = [0.0] * tasks
@@ -175,7 +179,7 @@ class RoutedBatch:
         return routed if self.taken_along is None else _whole(routed, self.weights, policy)
 
     def _by_key(self, routed: Routing[PartitionKey]) -> dict[int, TaskShares]:
-        """Shares by routing key, the heaviest keys first; a partition whose rows cannot be spread is not split."""
+        """Return shares by routing key, the heaviest first; a partition whose rows cannot be spread is not split."""
         weights = self.weights
         by_weight = sorted(self.partition_rows.keys.items(), key=lambda item: (-weights.get(item[1], 0.0), item[0]))
         by_key = {key: routed.assignment.get(partition) or ((key % routed.tasks, 1.0),) for key, partition in by_weight}
@@ -185,7 +189,7 @@ class RoutedBatch:
 
     def _to_tasks(self, df: DataFrame, routed: Routing[PartitionKey], by_key: Mapping[int, TaskShares]) -> DataFrame:
         if routed.tasks == 1:
-            # where making the rows is work, that work keeps its own tasks
+            # An expensive computation of the rows keeps its own tasks; `coalesce(1)` would run it in this one task.
             return df.coalesce(1) if self.is_cheap else df.repartition(1)
         key = keys.partition_key(self.settings.spec, self.settings.schema)
         ranges = self._ranges(df, key, by_key) if self.partition_rows.is_counted else None
@@ -194,7 +198,7 @@ class RoutedBatch:
         return to_tasks(with_task(df, key, assignment), routed.tasks)
 
     def _ranges(self, df: DataFrame, key: Column, by_key: Mapping[int, TaskShares]) -> Ranges | None:
-        """For a table with a sort order, the ranges of split partitions: their files then do not overlap."""
+        """Return the ranges of split partitions if the table has a sort order, so that their files do not overlap."""
         split = {of: shares for of, shares in by_key.items() if len(shares) > 1}
         sort = keys.sort_column(self.settings)
         if sort is None or not split:
@@ -211,15 +215,18 @@ class RoutedBatch:
 
 
 def nothing_to_write() -> WritePlan:
-    """An empty batch."""
+    """Return the plan for an empty batch."""
     return WritePlan(1, lambda df: df, {}, 0)
 
 
 def unseen(
     settings: WriteSettings, policy: SizePolicy, cores: int, write_tasks: int | None, bytes_per_row: float | None
 ) -> WritePlan:
-    """A batch of which nothing is known: one task per partition by its hash; rows of an unpartitioned table spread
-    over as many tasks as P1 allows, or over `write_tasks`."""
+    """Return the plan for a batch of which nothing is known.
+
+    The hash of a partition selects its only task. Rows of an unpartitioned table are spread over `write_tasks` tasks,
+    or by default over one task per core, and at most half of `max_small_files`.
+    """
     spec, schema = settings.spec, settings.schema
     key: Column | None = keys.partition_key(spec, schema)
     tasks = write_tasks or cores
@@ -236,14 +243,14 @@ def unseen(
 
 
 def small_files(weight_bytes: float, files: int, policy: SizePolicy) -> int:
-    """How many of `files` equal files of one partition will be small: all of them or none."""
+    """Return how many of `files` equal files of one partition will be small: all of them or none."""
     return files if weight_bytes / files < policy.small_file_limit_bytes else 0
 
 
 def _whole(
     routed: Routing[PartitionKey], weights: Mapping[PartitionKey, float], policy: SizePolicy
 ) -> Routing[PartitionKey]:
-    """The same tasks, fewer for partitions whose parts would be small files."""
+    """Return the same routing, with fewer tasks for partitions whose parts would be small files."""
     limits = policy.target_file_size_bytes, policy.small_file_limit_bytes
     assignment, files = dict(routed.assignment), dict(routed.files)
     for partition, weight in weights.items():
