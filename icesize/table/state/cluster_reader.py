@@ -50,7 +50,7 @@ class ClusterReader:
         Each file has its obstacle, as in a layout. Manifests that `keep` rejects (pruning by bounds) are not read.
 
         Bounds are None if a file holds NaN, has no bounds, or is older than the column, because every reader must open
-        it. Raises TableError if storage does not return manifests, or if a column is gone.
+        it. Raises TableError if manifests cannot be read, or if a column is gone.
         """
         columns, layout = _columns(metadata.schema(), self.by), self.by.key
 

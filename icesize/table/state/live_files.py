@@ -264,7 +264,7 @@ class LayoutReader:
     def read(self, metadata: TableMetadata, io: FileIO, keep: Keep = lambda manifest: True) -> Layout:
         """Return the layout of the current snapshot. Manifests that `keep` rejects (pruning by bounds) are not read.
 
-        Raises TableError if storage does not return manifests.
+        Raises TableError if manifests cannot be read.
         """
         small = LiveFiles[FileFact](
             self.store, ("small", self.small_file_limit_bytes), self._small, lambda file: file, FILE_BYTES,
