@@ -7,8 +7,8 @@
 - `expired_files`: files that only expired snapshots needed: candidates from their manifests, without files that a kept
   snapshot reaches; deletes them in groups, and loads the table again before each
 - `expiry`: a whole expiry: decide, commit, delete, report
-- `journal`: the snapshots and files that an expiry is about to make unreachable, written before its commit, so that the
-  next expiry can finish a killed one; also concurrent branches and tags that were lost with their snapshot
+- `journal`: the files that an expiry is about to make unreachable, written before its commit so that the next one can
+  finish it; also concurrent branches and tags that were lost with their snapshot
 - `orphans`: files in the table's location that no state of the table needs: found by listing, deleted when old enough
 - `other_tables`: other tables of the catalog with files below a table's location, and the files that they refer to
 - `retention_inputs`: inputs of `planning/retention/planner.py` from a table's metadata: snapshots, refs, rules

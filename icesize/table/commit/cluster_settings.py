@@ -264,8 +264,8 @@ def keep_cluster_by(by: ClusterBy, run_id: str) -> MetadataChange[KeptClusterBy]
     ascending with nulls first, so that writers sort new files. A curve has no sort order: one that an earlier sort set
     is removed. Another writer's order stays, and `notes` report it. Settings that are already stored are not committed.
 
-    The change raises TableError for names that the property cannot hold, unless it holds older names of the same
-    columns, and for columns that no longer exist.
+    The change raises TableError for columns that no longer exist, and for names that the property cannot hold. Such
+    names are accepted if the property holds older names of the same columns.
     """
 
     def build(loaded: Loaded) -> tuple[Staged | None, KeptClusterBy]:

@@ -2,8 +2,9 @@
 
 icesize does not use PyIceberg's transactions, for three reasons. Their retry stages a zombie's batch again on the newer
 head. They delete the manifests of a visible commit if its request was repeated. Each access copies the whole metadata.
-This module stages an APPEND snapshot with the new files, a REPLACE on top of it with the merged files, and one metadata
-update for both.
+
+This module stages an APPEND snapshot with the new files, and a REPLACE with the merged files on top of it. One metadata
+update adds both.
 """
 
 from __future__ import annotations
