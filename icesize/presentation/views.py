@@ -503,7 +503,8 @@ def dangling(result: DanglingReport) -> Iterator[Block]:
     line = f"nothing to do in {result.table}: no delete file is dangling"
     if result.delete_files:
         files = f"{format_count(result.delete_files, 'delete file')} of {format_bytes(result.bytes)}"
-        line = f"{files} in {result.table} apply to no data file{'' if result.dry_run else ' and went'}  {_seconds(result)}"
+        verb = "apply to no data file" if result.dry_run else "applied to no data file and were removed"
+        line = f"{files} in {result.table} {verb}  {_seconds(result)}"
     yield ("  ".join((line, *result.notes)),)
 
 

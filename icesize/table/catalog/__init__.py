@@ -1,10 +1,8 @@
-"""Opening catalogs, loading tables, and what they say when they refuse.
+"""Opening catalogs, loading tables, and the errors of catalogs and storage.
 
-- `access_errors`: what catalogs and storage say when they refuse, in one line that says which right is missing and
-  shows no secret
-- `history`: what a table's metadata says of its past: snapshots that main went through, refs to others, older
-  metadata files
-- `locations`: locations of files as text: one spelling for comparing, and what lies below what
-- `opening`: opens catalogs (by object, by PyIceberg's configuration, or from Spark's own settings) and the tables in
-  them, and says what is wrong with a name that is none
+- `access_errors`: errors of catalogs and storage in one line, with the missing permission and without secrets
+- `history`: the past of a table in its metadata: snapshots of main, refs to others, older metadata files
+- `locations`: locations of files as strings: one spelling for comparisons, and tests for nested locations
+- `opening`: opens catalogs (by object, by PyIceberg's configuration, or from Spark's own settings) and their tables,
+  and explains names that do not exist
 """

@@ -1,4 +1,4 @@
-"""What catalogs and storage say when they refuse, in one line that says which right is missing and shows no secret."""
+"""Errors of catalogs and storage in one line, with the missing permission and without secrets."""
 
 from __future__ import annotations
 
@@ -14,62 +14,68 @@ from icesize.redaction import redacted, scrub
 
 @contextmanager
 def storage_errors(cannot: str, advice: str, **facts: object) -> Iterator[None]:
-    """Inside, what storage raises becomes TableError: what cannot be done, why, and what that means or what to do."""
+    """Convert errors of storage inside the context to TableError: the failed action, the reason and `advice`."""
     try:
         yield
     except IcesizeError:
         raise
-    except Exception as error:  # of whatever the storage is reached by
+    except Exception as error:  # each storage client raises its own errors
         raise TableError(f"{cannot}: {brief(error)}; {advice}", **facts) from error
 
 
 def readable(table: str) -> AbstractContextManager[None]:
-    """`storage_errors` of reading manifests of a table.
+    """Return `storage_errors` for reading manifests of a table.
 
-    Mostly somebody's expiry has taken a snapshot between our look at the table and our reading of it.
+    The usual cause is an expiry that removed a snapshot after the table was loaded.
     """
     cannot = f"Cannot read the history of '{table}'"
     return storage_errors(cannot, "if snapshots have expired since, try again", table=table)
 
 
 def brief(error: BaseException) -> str:
-    """Class and first line only, without credentials: bodies of catalog answers can be pages, and may hold some.
+    """Return class and first line of an error, without credentials.
 
-    Of storage that refused a request it says which right is missing. The error itself is scrubbed too, as it is about
-    to become the cause of another or to be logged.
+    Bodies of catalog responses can fill pages and may hold credentials. If storage denied a request, the text includes
+    the missing permission. The error itself is scrubbed too, because callers log it or make it the cause of another
+    error.
     """
     scrub(error)
     try:
         text = redacted(str(_given_up_for(error))).strip().splitlines()
-    except Exception:  # Py4J asks a JVM that may be gone
+    except Exception:  # Py4J calls a JVM that may be gone
         text = []
     text_of_error = f"{type(error).__name__}: {shortened(text[0], 200)}" if text else type(error).__name__
     return text_of_error + missing_right(error, text_of_error)
 
 
 def said(error: BaseException) -> str:
-    """An error in one line, without credentials: ours as they are, others as `brief` gives them."""
+    """Return an error in one line, without credentials: icesize's errors unchanged, all others by `brief`."""
     return str(error) if isinstance(error, IcesizeError) else brief(error)
 
 
 def _given_up_for(error: BaseException) -> BaseException:
-    """Why urllib3 could not connect, of the error that requests makes of it, whose own text begins with how often that
-    was tried, and ends too late."""
+    """Return urllib3's reason for a failed connection, or the error itself.
+
+    The text of the error that requests makes of the reason begins with retry counts and is too long.
+    """
     reason = getattr(error.args[0], "reason", None) if error.args else None
     return reason if isinstance(reason, Exception) else error
 
 
 def shortened(text: str, most: int) -> str:
-    """A text of more characters than that ends after a word, with dots; one long word is cut."""
+    """Return a text of at most `most` characters unchanged; cut a longer one after a word and add dots.
+
+    One long word is cut inside.
+    """
     if len(text) <= most:
         return text
     return (text[: most + 1].rpartition(" ")[0] or text[:most]).rstrip(" ,;:") + " ..."
 
 
 def may_pass(error: BaseException) -> bool:
-    """Whether an error of catalog or storage may be gone a moment later: nobody answers, or not now.
+    """Return True if an error of catalog or storage may be gone a moment later: no response, or not now.
 
-    That something is missing, forbidden or wrong is an answer.
+    A response that something is missing, forbidden or wrong is final.
     """
     if isinstance(error, (FileNotFoundError, PermissionError)) or missing_right(error, str(error)):
         return False
@@ -77,7 +83,7 @@ def may_pass(error: BaseException) -> bool:
 
 
 def missing_right(error: BaseException, text_of_error: str) -> str:
-    """`, the right to <do what> there is missing` for a request that storage refused and named; otherwise empty.
+    """Return `, the right to <action> there is missing` for a request that storage denied and named; otherwise empty.
 
     fsspec hides the request that boto3 names behind an error of its own.
     """
@@ -92,12 +98,12 @@ def missing_right(error: BaseException, text_of_error: str) -> str:
 _NOT_NOW = (ServerError, ServiceUnavailableError, TooManyRequestsError)
 
 _NO_CONNECTION = ("OperationalError", "TTransportException", "EndpointConnectionError", "ConnectTimeoutError")
-"""Of SQLAlchemy, Thrift and botocore, which need not be there."""
+"""Errors of SQLAlchemy, Thrift and botocore, by name, because these packages are optional."""
 
 _DENIED = re.compile(r"ACCESS_DENIED|AccessDenied|Permission '?storage\.|HTTP status 403")
 
 _OPERATION = re.compile(r"(?:during |calling the |storage\.objects\.)(\w+)")
-"""How PyArrow and boto3 name the request of S3 that failed, and Google the permission that it takes."""
+"""Names of the failed S3 request in errors of PyArrow and boto3, and of the missing permission in Google's errors."""
 
 _RIGHTS = {
     "Put": "write (s3:PutObject)",

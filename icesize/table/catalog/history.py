@@ -1,4 +1,4 @@
-"""What a table's metadata says of its past: snapshots that main went through, refs to others, older metadata files."""
+"""The past of a table in its metadata: snapshots of main, refs to others, older metadata files."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ Number = TypeVar("Number", int, float)
 
 
 def main_history(metadata: TableMetadata) -> list[Snapshot]:
-    """What is known of the history of `main`, newest first: its ancestors, then what version tags hold of it.
+    """Return the known history of `main`, newest first: its ancestors, then the part that version tags hold.
 
-    Where a snapshot's parent is not the next one, those between the two have expired.
+    If a snapshot's parent is not the next one, the snapshots between them have expired.
     """
     snapshots = {s.snapshot_id: s for s in metadata.snapshots}
     history = ancestry.main_history([*map(fact_of, metadata.snapshots)], refs_of(metadata))
@@ -41,12 +41,12 @@ def fact_of(snapshot: Snapshot) -> SnapshotFact:
 
 
 def age_of(snapshot: Snapshot) -> tuple[int, int]:
-    """Return what orders snapshots of one branch from the oldest to the newest."""
+    """Return a key that orders snapshots of one branch from the oldest to the newest."""
     return snapshot.sequence_number or 0, snapshot.timestamp_ms
 
 
 def head_snapshot(metadata: TableMetadata, ref: str = MAIN) -> Snapshot | None:
-    """Return the snapshot that a branch points to, None for a branch without one."""
+    """Return the snapshot that a branch points to; None for a branch without one."""
     if ref == MAIN:  # tables of format v1 may name no branch
         return metadata.current_snapshot()
     branch = metadata.refs.get(ref)
@@ -54,13 +54,13 @@ def head_snapshot(metadata: TableMetadata, ref: str = MAIN) -> Snapshot | None:
 
 
 def head_of(metadata: TableMetadata, ref: str = MAIN) -> Head:
-    """Return where a branch points to."""
+    """Return the head of a branch."""
     snapshot = head_snapshot(metadata, ref)
     return Head(snapshot.snapshot_id, snapshot.sequence_number or 0, ref) if snapshot else Head(ref=ref)
 
 
 def known_ancestors(metadata: TableMetadata, ref: str = MAIN) -> Iterator[Snapshot]:
-    """The head of a branch and those it came from, newest first, up to the first whose parent has expired."""
+    """Yield the head of a branch and its ancestors, newest first, up to the first whose parent has expired."""
     snapshots = {s.snapshot_id: s for s in metadata.snapshots}
     snapshot = head_snapshot(metadata, ref)
     while snapshot is not None:
@@ -69,7 +69,7 @@ def known_ancestors(metadata: TableMetadata, ref: str = MAIN) -> Iterator[Snapsh
 
 
 def refs_of(metadata: TableMetadata) -> list[RefFact]:
-    """Branches and tags as plain values."""
+    """Return branches and tags as plain values."""
     return [
         RefFact(
             name, ref.snapshot_ref_type == SnapshotRefType.BRANCH, ref.snapshot_id,
@@ -80,12 +80,12 @@ def refs_of(metadata: TableMetadata) -> list[RefFact]:
 
 
 def operation_of(snapshot: Snapshot) -> Operation | None:
-    """What a snapshot did, as far as its summary tells."""
+    """Return the operation of a snapshot; None without a summary."""
     return snapshot.summary.operation if snapshot.summary else None
 
 
 def summary_of(snapshot: Snapshot, key: str) -> str | None:
-    """What a snapshot's summary says under a key."""
+    """Return the value of a key in a snapshot's summary; None if it is missing."""
     return snapshot.summary.additional_properties.get(key) if snapshot.summary else None
 
 
@@ -95,7 +95,7 @@ def is_ours(snapshot: Snapshot) -> bool:
 
 
 def number_of(snapshot: Snapshot, key: str, parse: Callable[[str], Number] = int) -> Number | None:
-    """Return the number that a summary has under a key; None if it has none, or another writer's text is no count."""
+    """Return the number of a key in a snapshot's summary; None if it is missing or not a number >= 0."""
     try:
         value = parse(summary_of(snapshot, key) or "")
     except ValueError:
@@ -104,14 +104,14 @@ def number_of(snapshot: Snapshot, key: str, parse: Callable[[str], Number] = int
 
 
 def count_of(snapshot: Snapshot, key: str) -> int:
-    """Return a count of a summary: summaries leave out what there is none of."""
+    """Return a count in a snapshot's summary; 0 if it is missing, because summaries omit zeros."""
     return number_of(snapshot, key) or 0
 
 
 def read_metadata_file(io: FileIO, location: str) -> dict[str, Any] | None:
-    """What an older metadata file says; None when it is gone: the table's own state is the catalog's to give.
+    """Return the content of an older metadata file; None if it is gone. The current state comes from the catalog alone.
 
-    Raises TableError for one that cannot be understood: nobody may conclude anything from it.
+    Raises TableError for a damaged file, because no conclusion may be drawn from it.
     """
     try:
         with io.new_input(location).open() as stream:
@@ -127,10 +127,10 @@ def read_metadata_file(io: FileIO, location: str) -> dict[str, Any] | None:
 
 
 def uncompressed(data: bytes) -> bytes:
-    """The text of a metadata file, or of the part of it that is given.
+    """Return the text of a metadata file, or of a part of it.
 
-    Java compresses where `write.metadata.compression-codec` says so, as `x.gz.metadata.json`; older releases as
-    `x.metadata.json.gz`. What is compressed is known by its first bytes.
+    Java compresses the file if `write.metadata.compression-codec` requires it, as `x.gz.metadata.json`; older releases
+    used `x.metadata.json.gz`. The first bytes show the compression.
     """
     if not data.startswith(b"\x1f\x8b"):
         return data

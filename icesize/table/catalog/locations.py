@@ -1,7 +1,7 @@
-"""Locations of files as text: one spelling for comparing, and what lies below what.
+"""Locations of files as strings: one spelling for comparisons, and tests for nested locations.
 
-The same file is spelt in several ways: Java writes `file:/x` where Python writes `file:///x`, Hadoop `s3a://` where
-Iceberg's own FileIO writes `s3://`. Whoever deletes what nobody refers to must see that they are equal.
+A file has several spellings. Java writes `file:/x` and Python `file:///x`; Hadoop writes `s3a://` and Iceberg's own
+FileIO `s3://`. A cleanup of unreferenced files must recognize them as equal.
 """
 
 from __future__ import annotations
@@ -13,20 +13,23 @@ from icesize.errors import TableError
 _ALIASES = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfss": "abfs", "wasbs": "wasb"}
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(.*)", re.DOTALL)
 _PLAIN = re.compile(r"(?:file:///|(?:s3|gs|abfs)://[^/]+/)(?!/)")
-# What URL parsers inside of FileIOs take for something else than a part of the name.
+# Characters that URL parsers inside of FileIOs do not treat as a part of the name.
 _MISREAD = re.compile(r"[?#\x00-\x1f]")
 
 FOLDER_PROPERTIES = (
     "write.data.path", "write.object-storage.path", "write.folder-storage.path", "write.metadata.path",
 )  # fmt: skip
-"""Table properties that name folders for the table's files besides its location (Iceberg, with the names it had)."""
+"""Table properties for directories of the table's files besides its location (Iceberg's current and former names)."""
 
 
 def normalised(location: str) -> str:
-    """The spelling that all equal spellings share: `s3a` and `s3n` become `s3`, `gcs` `gs`, `abfss` `abfs`; local paths
-    begin with `file:///`; doubled slashes and one at the end are dropped, of local paths also `.` segments.
+    """Return the spelling that all equal spellings share.
 
-    For comparing only: object stores take `a//b` and `a/b` for two objects, so files are opened as they were spelt.
+    `s3a` and `s3n` become `s3`, `gcs` becomes `gs`, `abfss` becomes `abfs`. Local paths begin with `file:///`. Double
+    slashes and a final one are dropped; in local paths `.` segments, too.
+
+    The result is for comparison only: object stores treat `a//b` and `a/b` as two objects, so files are opened by their
+    original spelling.
     """
     if _PLAIN.match(location) and "//" not in location[8:] and "/." not in location and location[-1] != "/":
         return location
@@ -36,7 +39,7 @@ def normalised(location: str) -> str:
 
 
 def split(location: str) -> tuple[str, str, str]:
-    """Scheme (its alias resolved), authority (a bucket, or a container and its account) and path of a location."""
+    """Return scheme (alias resolved), authority (a bucket, or a container and its account) and path of a location."""
     match = _SCHEME.fullmatch(location)
     if match is None:
         return "file", "", location
@@ -51,32 +54,32 @@ def split(location: str) -> tuple[str, str, str]:
 
 
 def is_object_store(location: str) -> bool:
-    """Return whether a location lies in a store that is reached by requests, not on local disks or HDFS."""
+    """Return True if a location lies in a store reached by requests, not on local disks or HDFS."""
     return split(location)[0] not in ("file", "hdfs", "viewfs")
 
 
 def is_inside(location: str, folder: str) -> bool:
-    """Whether `location` lies below `folder`, segment by segment; one with `..` in either never does."""
+    """Return True if `location` lies below `folder`, by path segments; False if either has `..`."""
     if has_parent_segment(location) or has_parent_segment(folder):
         return False
     return normalised(location).startswith(normalised(folder).removesuffix("/") + "/")
 
 
 def has_parent_segment(location: str) -> bool:
-    """Whether `..` is a segment of the path, so that the text does not say where the file lies."""
+    """Return True if the path has a `..` segment, so that the string does not show where the file lies."""
     return ".." in location and ".." in split(location)[2].split("/")
 
 
 def is_addressable(location: str) -> bool:
-    """Whether each FileIO opens exactly this file by its location: PyIceberg's cut `a#b` and `a?b` to `a`."""
+    """Return True if each FileIO opens exactly this file by its location: PyIceberg's cut `a#b` and `a?b` to `a`."""
     return _MISREAD.search(location) is None
 
 
 def check_folder(location: str) -> str:
-    """The location of a table's folder without a slash at its end.
+    """Return the location of a table's directory without a final slash.
 
-    Raises TableError for one that must not be searched for files to delete: nothing, the root of a file system, a
-    whole bucket or container, or one with `..` in its path.
+    Raises TableError for a location that must not be searched for files to delete: an empty one, the root of a file
+    system, a whole bucket or container, or a path with `..`.
     """
     if has_parent_segment(location):
         raise TableError(

@@ -30,7 +30,7 @@ from icesize.table.catalog.access_errors import brief
 LOG = logging.getLogger("icesize")
 
 HTTP_TIMEOUT_SECONDS = 60.0
-"""Seconds without an answer after which a catalog call fails; PyIceberg 0.12 sets none and would wait for ever."""
+"""Seconds without a response after which a catalog call fails; PyIceberg 0.12 sets no limit."""
 
 _TYPES = {"rest": "rest", "hive": "hive", "glue": "glue", "jdbc": "sql"}
 _IMPLEMENTATIONS = {
@@ -52,14 +52,14 @@ _RENAMED = {
     "client.assume-role.arn": "client.role-arn",
 }
 _MOST_TABLES = 10
-"""Tables of a namespace that are named where none has nearly the name that was asked for."""
+"""Most tables of a namespace that a message lists if none has a similar name."""
 _JAVA_ONLY = ("type", "catalog-impl", "io-impl", "cache-enabled", "default-namespace", "metrics-reporter-impl")
 
 
 def pyiceberg_properties(name: str, conf: Mapping[str, str]) -> dict[str, str]:
-    """The PyIceberg properties of Spark's catalog `name`, from Spark settings (`spark.sql.catalog.<name>.*`).
+    """Return the PyIceberg properties of Spark's catalog `name`, from Spark settings (`spark.sql.catalog.<name>.*`).
 
-    Raises TableNotFound when Spark has no such catalog and UnsupportedTable for catalog types that PyIceberg lacks.
+    Raises TableNotFound if Spark has no such catalog, and UnsupportedTable for catalog types that PyIceberg lacks.
     """
     prefix = f"spark.sql.catalog.{name}"
     if prefix not in conf:
@@ -94,7 +94,7 @@ def _kind(name: str, spark: Mapping[str, str]) -> str:
 
 
 def _auth(name: str, properties: dict[str, str]) -> None:
-    """What `rest.auth.type` chooses, in place: PyIceberg finds OAuth 2 and SigV4 by their other properties."""
+    """Apply `rest.auth.type` to `properties` in place: PyIceberg detects OAuth 2 and SigV4 by other properties."""
     kind = properties.pop("rest.auth.type", "oauth2").lower()
     if kind == "sigv4":
         properties["rest.sigv4-enabled"] = "true"
@@ -107,7 +107,7 @@ def _auth(name: str, properties: dict[str, str]) -> None:
 
 
 def _jdbc(properties: dict[str, str]) -> None:
-    """Turn a JDBC address into SQLAlchemy's, in place; both sides then share one database and catalog name."""
+    """Convert a JDBC URI to SQLAlchemy's, in place. Spark and PyIceberg then share one database and catalog name."""
     address = properties.get("uri", "").removeprefix("jdbc:")
     user, password = properties.pop("jdbc.user", ""), properties.pop("jdbc.password", "")
     for key in [k for k in properties if k.startswith("jdbc.")]:
@@ -123,14 +123,14 @@ def _jdbc(properties: dict[str, str]) -> None:
 
 
 def open_catalog(name: str, properties: Mapping[str, str] | None = None) -> Catalog:
-    """A catalog by name: from the given properties, or by PyIceberg's own configuration (file and environment).
+    """Return a catalog by name, from the given properties or from PyIceberg's own configuration (file and environment).
 
-    Raises TableNotFound when neither knows the name, TableError when it cannot be opened.
+    Raises TableNotFound if neither has the name, and TableError if the catalog cannot be opened.
     """
     try:
         remember_secrets({**(Config().get_catalog_config(name) or {}), **(properties or {})})
         catalog = load_catalog(name, **(properties or {}))
-    except Exception as error:  # of PyIceberg, its HTTP client or its database driver: they have no common base
+    except Exception as error:  # errors of PyIceberg, its HTTP client and its database driver have no common base
         if not properties and isinstance(error, ValueError):
             raise TableNotFound(
                 f"Cannot open catalog '{name}': neither Spark's settings nor PyIceberg's configuration name it "
@@ -147,7 +147,7 @@ def open_catalog(name: str, properties: Mapping[str, str] | None = None) -> Cata
 
 @dataclass(frozen=True)
 class CatalogProperties:
-    """A catalog object as plain values, which another process opens anew; it holds no credentials."""
+    """A catalog object as plain values, from which another process opens it again. It holds no credentials."""
 
     kind: type[Catalog]
     name: str
@@ -155,7 +155,7 @@ class CatalogProperties:
 
     @classmethod
     def of(cls, catalog: Catalog) -> CatalogProperties:
-        """Raises EngineUnavailable, naming them, when some of the properties are credentials."""
+        """Return the values of a catalog. Raises EngineUnavailable, with the keys, if properties are credentials."""
         if secret := keys_with_secrets(catalog.properties):
             raise EngineUnavailable(
                 f"Cannot send the catalog object '{catalog.name}' to another process: it holds credentials "
@@ -167,14 +167,14 @@ class CatalogProperties:
         return cls(type(catalog), catalog.name, dict(catalog.properties))
 
     def open(self) -> Catalog:
-        """The catalog, in this process."""
+        """Open the catalog in this process."""
         return with_timeout(self.kind(self.name, **self.properties))
 
 
 def guard(catalog: Catalog) -> None:
-    """Keep the catalog's credentials out of every text, and warn, once, when they travel in the clear.
+    """Keep the catalog's credentials out of every text, and warn once if they are sent in the clear.
 
-    That is: the catalog has some and its address is `http://` with a host that is not this machine.
+    They are if the catalog has some and its URI is `http://` with a host that is not this machine.
     """
     remember_secrets(catalog.properties)
     uri = str(catalog.properties.get("uri", ""))
@@ -195,7 +195,7 @@ def _warn_of_http(catalog: str, host: str) -> None:
 
 
 _SENT = ("token", "credential", "header.", "auth")
-"""Properties that go to the catalog with each request; keys of storage do not."""
+"""Prefixes of properties that are sent to the catalog with each request; storage keys are not."""
 
 
 def _is_loopback(host: str) -> bool:
@@ -206,7 +206,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def with_timeout(catalog: Catalog, seconds: float = HTTP_TIMEOUT_SECONDS) -> Catalog:
-    """The same catalog, whose HTTP calls (if it makes any) now fail after `seconds` without an answer."""
+    """Return the same catalog. Its HTTP calls (if it makes any) fail after `seconds` without a response."""
     session = getattr(catalog, "_session", None)
     for adapter in getattr(session, "adapters", {}).values():
         if not hasattr(adapter, "icesize_timeout"):
@@ -224,7 +224,7 @@ def _timed(send: Any, seconds: float) -> Any:
 
 
 def split_name(name: str) -> tuple[str, tuple[str, ...]]:
-    """`lake.db.events` -> (`lake`, (`db`, `events`)). Raises TableNotFound for a name of fewer than three parts."""
+    """Return `lake.db.events` as (`lake`, (`db`, `events`)). Raises TableNotFound for fewer than three parts."""
     parts = tuple(p.strip("`") for p in name.split("."))
     if len(parts) < 3 or not all(parts):
         raise TableNotFound(f"Cannot find table '{name}': expected CATALOG.NAMESPACE.TABLE", table=name)
@@ -232,9 +232,9 @@ def split_name(name: str) -> tuple[str, tuple[str, ...]]:
 
 
 def load(catalog: Catalog, identifier: tuple[str, ...]) -> Table:
-    """The table as the catalog has it now.
+    """Return the current state of a table.
 
-    Raises TableNotFound (for a missing namespace or table, with the nearest names) and UnsupportedTable for a view.
+    Raises TableNotFound (for a missing namespace or table, with similar names) and UnsupportedTable for a view.
     """
     try:
         table = catalog.load_table(identifier)
@@ -245,7 +245,7 @@ def load(catalog: Catalog, identifier: tuple[str, ...]) -> Table:
 
 
 def load_failed(name: str, error: Exception) -> TableError:
-    """Why a table could not be loaded, with the right that is missing where that is the reason."""
+    """Return the error for a table that could not be loaded, with the missing permission if that is the reason."""
     advice = ""
     if isinstance(error, ForbiddenError):
         advice = (
@@ -259,7 +259,7 @@ def load_failed(name: str, error: Exception) -> TableError:
 
 def _not_found(catalog: Catalog, identifier: tuple[str, ...]) -> TableError:
     name = ".".join((catalog.name, *identifier))
-    with suppress(Exception):  # most catalogs know no views, and each says so in its own way
+    with suppress(Exception):  # most catalogs have no views, and each raises its own error
         if catalog.view_exists(identifier):
             return UnsupportedTable(f"Cannot open '{name}': it is a view; name the table under it", table=name)
     try:
@@ -268,7 +268,7 @@ def _not_found(catalog: Catalog, identifier: tuple[str, ...]) -> TableError:
         namespace = ".".join(identifier[:-1])
         return TableNotFound(f"Cannot find table '{name}': there is no namespace '{namespace}'", table=name)
     except Exception:
-        known = []  # the right to list is another one than the right to load
+        known = []  # a principal may have the right to load but not to list
     reason = _nearest(identifier[-1], known) or _some(identifier[:-1], known)
     return TableNotFound(f"Cannot find table '{name}'{reason}", table=name)
 
@@ -285,7 +285,7 @@ def _some(namespace: tuple[str, ...], known: list[str]) -> str:
 
 
 def check_supported(table: Table, spark_conf: Mapping[str, str] | None = None) -> None:
-    """Refuse, one sentence each, what the committer cannot write safely. Raises UnsupportedTable."""
+    """Raise UnsupportedTable, with one sentence, if the committer cannot write the table safely."""
     name = ".".join(table.name())
     for why in _unsupported(table.metadata, spark_conf or {}):
         raise UnsupportedTable(f"Cannot work on '{name}': {why}", table=name)
@@ -304,7 +304,7 @@ def _unsupported(metadata: TableMetadata, spark_conf: Mapping[str, str]) -> Iter
 
 
 def namespace_and_table(catalog: Catalog, name: str) -> tuple[str, ...]:
-    """The identifier of a table in a given catalog; a leading catalog name is accepted."""
+    """Return the identifier of a table in a given catalog. A leading catalog name is accepted."""
     parts = tuple(p.strip("`") for p in name.split("."))
     if len(parts) > 2 and parts[0] == catalog.name:
         parts = parts[1:]

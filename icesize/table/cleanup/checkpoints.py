@@ -1,8 +1,8 @@
-"""How far a Spark streaming query has read Iceberg tables, from its checkpoint folder, and what that keeps.
+"""Positions of Spark streaming queries in Iceberg tables, read from their checkpoint directories.
 
-A query that finds the snapshot of its position expired stops for good, and rows that it had not read are lost to it.
-Spark writes `offsets/<batch>` before a batch and `commits/<batch>` after it; Iceberg's source adds
-`sources/<number>/offsets/0`, where it began.
+A query whose snapshot position has expired stops permanently and loses the rows that it had not read. Spark writes
+`offsets/<batch>` before a batch and `commits/<batch>` after it. Iceberg's source adds `sources/<number>/offsets/0`, its
+beginning.
 """
 
 from __future__ import annotations
@@ -27,17 +27,18 @@ _NO_OFFSET = "-"
 
 @dataclass(frozen=True)
 class Reader:
-    """A streaming query as its checkpoint at `path` tells. Ids of other Iceberg tables that it reads are among these.
+    """A streaming query as its checkpoint at `path` describes it.
 
-    `positions` are the ids of snapshots that it still needs, beside all that came after them: the positions after the
-    newest batch that is committed, and after batches that were begun since and will be repeated. While no batch is
-    committed, and for sources that had nothing so far, the position where the source began counts. `NOTHING_READ`
-    among them: every snapshot is still needed. Positions stay however many files of the snapshot were read, as Iceberg
-    looks the snapshot up. Other sources (Kafka, files) have none. Empty: the query has read no Iceberg table yet.
+    `positions` are ids of snapshots that the query still needs, with all later snapshots. They are the positions after
+    the newest committed batch, and after batches that began later and will be repeated. Before the first committed
+    batch, and for sources without data so far, the position is the source's beginning. With `NOTHING_READ` among them,
+    every snapshot is still needed. A position stays even if some files of its snapshot were read, because Iceberg looks
+    the snapshot up. Positions in other Iceberg tables that the query reads are included. Other sources (Kafka, files)
+    have no position. An empty tuple: the query has read no Iceberg table yet.
 
-    `beginnings` are the ids of snapshots where it began. They are no positions once a batch is committed: only
-    `Trigger.AvailableNow` asks for them again, at every start, where Iceberg 1.11 fails once they are expired, and a
-    table could expire nothing at all under it.
+    `beginnings` are ids of snapshots at which the query began. They are no positions once a batch is committed. Only
+    `Trigger.AvailableNow` reads them again, at every start, and Iceberg 1.11 fails there if they have expired. Keeping
+    them would prevent every expiry of such a table.
     """
 
     path: str
@@ -46,10 +47,10 @@ class Reader:
 
 
 def read_checkpoint(path: str, properties: Mapping[str, str] | None = None) -> Reader:
-    """The query whose checkpoint lies at `path`, a local path or a URI.
+    """Return the query whose checkpoint is at `path`, a local path or a URI.
 
-    `properties` are those of the table's FileIO (endpoints, credentials). Raises TableError when the folder is
-    missing, is not a checkpoint, or cannot be read.
+    `properties` are the properties of the table's FileIO (endpoints, credentials). Raises TableError if the directory
+    is missing, is not a checkpoint, or cannot be read.
     """
     try:
         io = PyArrowFileIO(dict(properties or {}))
@@ -58,14 +59,14 @@ def read_checkpoint(path: str, properties: Mapping[str, str] | None = None) -> R
         positions, beginnings = found.positions(), found.beginnings()
     except IcesizeError:
         raise
-    except Exception as error:  # of whatever the storage is reached by
+    except Exception as error:  # each storage client raises its own errors
         why = str(error) if isinstance(error, _Unreadable) else brief(error)
         raise TableError(f"Cannot read the checkpoint {path}: {why}; {_EXPECTED}", path=path) from error
     return Reader(path, tuple(dict.fromkeys(positions)), tuple(dict.fromkeys(beginnings)))
 
 
 class _Unreadable(Exception):
-    """What is wrong with the folder or a file in it, as words."""
+    """The problem with the directory or a file in it, in words."""
 
 
 @dataclass
@@ -75,7 +76,7 @@ class _Checkpoint:
 
     def positions(self) -> list[int]:
         offsets, commits = self._batches("offsets"), self._batches("commits")
-        # a query that was started and has had no batch has no such folders: object stores keep no empty ones
+        # a started query without a batch has no such directories, because object stores keep no empty ones
         if not offsets and not any(i.base_name == "metadata" and i.type == FileType.File for i in self._list("")):
             raise _Unreadable("it has no 'offsets' and no 'metadata'")
         committed = max(set(offsets) & set(commits), default=None)
@@ -89,7 +90,7 @@ class _Checkpoint:
         return [position for position in found if position is not None]
 
     def _batches(self, folder: str) -> list[int]:
-        """The numbers of the batches in `offsets` or `commits`; Hadoop keeps checksums of the files beside them."""
+        """Return the numbers of the batches in `offsets` or `commits`; Hadoop keeps checksum files beside them."""
         return sorted(int(info.base_name) for info in self._list(folder) if info.base_name.isdecimal())
 
     def _ends(self, batches: Iterable[int]) -> list[int]:
@@ -97,12 +98,12 @@ class _Checkpoint:
         return [position for position in positions if position is not None]
 
     def _end(self, name: str) -> Iterator[int | None]:
-        """Where each source stood after a batch."""
+        """Yield the position of each source after a batch."""
         for source, offset in _offsets(self._text(name), name):
             yield self._beginning(source) if offset == _NO_OFFSET else _position(offset, name)
 
     def _beginning(self, source: str) -> int | None:
-        """Where a source began, if it is one of Iceberg's and has begun."""
+        """Return the position at which a source began; None before that, and for sources other than Iceberg's."""
         name = f"sources/{source}/offsets/0"
         try:
             return _position(self._text(name), name)
@@ -119,7 +120,7 @@ class _Checkpoint:
 
 
 def _offsets(text: str, name: str) -> list[tuple[str, str]]:
-    """Source and offset per line of an offsets file: version 1 goes by the order of sources, 2 by their names."""
+    """Return source and offset of each line of an offsets file: version 1 orders the sources, version 2 names them."""
     version, *lines = text.split("\n")
     if len(lines) < 2:
         raise _Unreadable(f"{name} is cut off: it has no offset")
@@ -133,13 +134,13 @@ def _offsets(text: str, name: str) -> list[tuple[str, str]]:
 
 
 def _position(text: str, name: str) -> int | None:
-    """The snapshot of an offset; None for an offset of another source."""
+    """Return the snapshot id of an offset; None for an offset of another source."""
     try:
         offset = json.loads(text)
     except ValueError:
         if text.lstrip().startswith("{"):
             raise _Unreadable(f"{name} is damaged: {text[:60]!r} is cut off or no JSON") from None
-        return None  # other sources write what they like
+        return None  # other sources have formats of their own
     if not isinstance(offset, dict) or "snapshot_id" not in offset:
         return None
     if offset.get("version") != 1 or type(offset["snapshot_id"]) is not int:
@@ -148,10 +149,10 @@ def _position(text: str, name: str) -> int | None:
 
 
 def positions_in(metadata: TableMetadata, readers: Sequence[Reader], force: bool) -> tuple[set[int], list[str]]:
-    """Snapshots of the table that readers stand on; sentences about readers that were given up by `force`.
+    """Return snapshots of the table at which readers are, and notes about readers that `force` dropped.
 
-    A query may read several tables, so ids that this table does not have may be another's, but not all of them. Raises
-    TableError for a reader none of whose positions the table has: what it needs cannot be kept.
+    A query may read several tables, so some of its ids may be unknown to this table, but not all. Raises TableError for
+    a reader without any position in the table, because the snapshots that it needs cannot be kept.
     """
     ids = {s.snapshot_id for s in metadata.snapshots}
     history = list(known_ancestors(metadata))
@@ -160,7 +161,7 @@ def positions_in(metadata: TableMetadata, readers: Sequence[Reader], force: bool
     for reader in readers:
         wanted = set(reader.positions)
         if NOTHING_READ in wanted:
-            # it begins at the oldest snapshot of main
+            # Iceberg starts such a reader at the oldest snapshot of main
             wanted |= {snapshot.snapshot_id for snapshot in history[-1:]}
         if wanted & ids:
             found |= wanted & ids
@@ -178,7 +179,7 @@ def positions_in(metadata: TableMetadata, readers: Sequence[Reader], force: bool
 
 
 def stranded(readers: Sequence[Reader], expired: Collection[int]) -> list[str]:
-    """Sentences about readers whose first snapshot goes: one trigger of Spark's asks for it again at each start."""
+    """Return notes about readers whose first snapshot expires: `Trigger.AvailableNow` looks it up at each start."""
     return [
         f"the reader {reader.path} began at a snapshot that has expired: under Trigger.AvailableNow Iceberg looks it "
         "up at every start and fails; other triggers go on"

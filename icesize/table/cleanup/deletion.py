@@ -1,4 +1,4 @@
-"""Deletes files a number at a time, and looks at the table again before each: what it needs by then stays."""
+"""Deletes files in groups, and loads the table again before each: files that it needs by then stay."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ from icesize import failpoints
 from icesize.table.storage.bulk_delete import delete_all
 
 Look = Callable[[], tuple[Callable[[str], None], Callable[[str], bool]] | None]
-"""Loads the table again; gives a function that removes one file, and one that is True of files that stay. None stops
-the deletion."""
+"""Loads the table again. Returns a function that removes one file, and one that is True for files that stay.
+
+None stops the deletion.
+"""
 
 
 @dataclass
 class Deletion:
-    """A deletion on its way: files that were `tried`, and those of them that are `gone` by it and that `failed`.
+    """A running deletion: the files that were `tried`, those of them that are `gone`, and those that `failed`.
 
-    `progress` gets how many of the `total` files were tried; `spared` ones stay and are no part of them.
+    `progress` receives the number of tried files and the `total` without `spared` files, which stay.
     """
 
     look: Look
@@ -33,7 +35,7 @@ class Deletion:
     spared: int = 0
 
     def run(self, files: Iterable[str]) -> bool:
-        """Delete files that nothing needs; False if it was stopped. Raises what `look` raises."""
+        """Delete files that nothing needs; return False if `look` stopped it. Raises the errors of `look`."""
         waiting = iter(files)
         while batch := list(islice(waiting, self.files_between_checks)):
             failpoints.reach("before-delete")

@@ -1,7 +1,7 @@
-"""The commit of an expiry: snapshots that no rule keeps leave the table, in one compare-and-swap.
+"""The commit of an expiry: removes snapshots that no rule keeps from the table, in one compare-and-swap.
 
-What stays is decided by `planning/retention/planner.py` on the state that the commit asserts, every ref of it. No data
-file is touched here: nothing is deleted before the commit has certainly landed.
+`planning/retention/planner.py` decides what stays, on the state that the commit asserts, including every ref. This
+module touches no data file: nothing is deleted before the commit has certainly succeeded.
 """
 
 from __future__ import annotations
@@ -38,15 +38,18 @@ from icesize.table.commit.retry import Attempts, Change
 from icesize.table.state.handle import Current
 
 FOR_EVER_MS = 2**63 - 1
-"""Age of version tags: left out, `history.expire.max-ref-age-ms` would let other engines' expiry remove them. Our next
-expiry does, when they are not needed any more."""
+"""Maximum age of version tags.
+
+Without it, `history.expire.max-ref-age-ms` would let other engines' expiry remove them. icesize's next expiry removes
+unneeded ones.
+"""
 
 
 NOTHING_LEFT = "another expiry came first: nothing was left to do"
 
 
 class AssertNoOtherRefs(ValidatableTableRequirement):
-    """No branch or tag but these exists: one that was made meanwhile would be removed with the snapshot it stands on.
+    """No other branch or tag exists: a concurrent one would be removed with the snapshot that it points to.
 
     For catalogs that check requirements in this process; the REST protocol can only assert refs by name.
     """
@@ -62,9 +65,9 @@ class AssertNoOtherRefs(ValidatableTableRequirement):
 
 @dataclass(frozen=True)
 class Decision:
-    """What an expiry does: the retention, what it leaves to be deleted, and where that is written down.
+    """Decision of an expiry: the retention, the journal of files to delete, and the journal's location.
 
-    `superseded` are journals of attempts that another expiry made pointless.
+    `superseded` are journals of attempts that another expiry made unnecessary.
     """
 
     retention: Retention
@@ -78,8 +81,8 @@ class Decision:
 class Expiry(Change[Decision]):
     """One expiry on its way through its attempts: each state that it is tried on is decided on again.
 
-    `current` is the table as the expiry found it. `readers` are kept what they have not read. `now_ms` is the moment
-    that ages are counted from. `tried` has what its attempts decided by where they wrote their journals.
+    `current` is the table as the expiry found it. Snapshots that `readers` have not read stay. Ages are counted from
+    `now_ms`. `tried` maps the journal location of each attempt to its decision.
     """
 
     current: Current
@@ -91,15 +94,17 @@ class Expiry(Change[Decision]):
     tried: dict[str, Decision] = field(default_factory=dict)
 
     def found(self, loaded: Loaded, attempts: Attempts[Decision]) -> Decision | None:
-        """The decision that landed: its journal is the table's. That its snapshots are gone proves nothing: another
-        expiry may have come first."""
+        """Return the decision that was committed: the table names its journal.
+
+        Missing snapshots prove nothing, because another expiry may have removed them first.
+        """
         return self.tried.get(loaded.properties.get(JOURNAL, ""))
 
     def decide(self, loaded: Loaded) -> Decision:
-        """What would be done to this state; reads metadata only.
+        """Return the decision for this state. Reads metadata only.
 
-        Raises TableError when it cannot be read, or when a reader's position cannot be kept (unless `force`),
-        PolicyError for senseless rules.
+        Raises TableError if metadata cannot be read, or if a reader's position cannot be kept (unless `force`). Raises
+        PolicyError for invalid rules.
         """
         metadata, io = loaded.table.metadata, loaded.table.io
         rules = self.options.rules(metadata.properties, self.current.policy, self.now_ms)
@@ -108,7 +113,8 @@ class Expiry(Change[Decision]):
             retention = retention_of(metadata, io, rules, self.now_ms, positions=positions, store=loaded.store)
         notes += stranded(self.readers, retention.expired)
         location = metadata.properties.get(JOURNAL)
-        # one that came while this expiry ran has somebody at work on it; a new journal has to take it over all the same
+        # an unfinished journal that another expiry wrote during this run is still in use there; if this expiry writes a
+        # new journal, that one must include it anyway
         is_left = bool(retention.expired) or location == self.current.table.metadata.properties.get(JOURNAL)
         unfinished = Journal.read(io, location) if is_left else None
         if unfinished and location and (lost := rivals_of(loaded.table, unfinished, location).lost_refs):
@@ -116,23 +122,23 @@ class Expiry(Change[Decision]):
             unfinished = None
         journal = Journal.of(loaded.table, retention.expired).together_with(unfinished)
         if unfinished and location and retention.expired:
-            # a new journal takes its place, and nobody will look for it again
+            # the new journal replaces the old one, which no later expiry will find, so the old one is deleted as well
             journal = replace(journal, files=(*journal.files, location))
         return Decision(retention, journal, location if unfinished else None, tuple(notes))
 
     def stage(self, loaded: Loaded, attempts: Attempts[Decision]) -> tuple[Staged | None, Decision]:
-        """Write the journal; the commit asserts the table's refs one by one."""
+        """Write the journal. The commit asserts the table's refs one by one."""
         decision = self.decide(loaded)
         metadata, io, retention = loaded.table.metadata, loaded.table.io, decision.retention
         if not (retention.expired or retention.expired_refs or _tags_to_set(metadata, retention)):
-            # should an attempt whose answer was lost land after all, a journal that is gone means that nothing is left
-            # to delete; a state from before the attempts, which a catalog that lags shows, tells nothing
+            # if an attempt with a lost response is committed after all, a missing journal means that no file is left to
+            # delete; a lagging catalog may show a state from before the attempts, which proves nothing
             if attempts.made and loaded.later_than(attempts.made[-1].loaded):
                 decision = replace(decision, notes=(*decision.notes, NOTHING_LEFT), superseded=tuple(self.tried))
             return None, decision
         location = None
         if retention.expired:
-            # named by the attempt: one whose answer was lost may still land, with its own journal
+            # one name per attempt: an attempt with a lost response may still be committed, with its own journal
             name = f"icesize-expiry-{self.run_id}-{len(self.tried)}.json"
             location = loaded.table.location_provider().new_metadata_location(name)
             decision.journal.write(io, location)
@@ -152,7 +158,7 @@ def _requirements(table: Table, retention: Retention) -> Iterator[TableRequireme
 
 
 def _tags_to_set(metadata: TableMetadata, retention: Retention) -> dict[str, int]:
-    """Version tags that are missing, or that somebody has moved."""
+    """Return version tags that are missing, or that another writer has moved."""
     now = {name: ref.snapshot_id for name, ref in metadata.refs.items()}
     return {name: snapshot_id for name, snapshot_id in retention.version_tags.items() if now.get(name) != snapshot_id}
 

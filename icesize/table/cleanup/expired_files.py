@@ -1,14 +1,14 @@
-"""Which files only expired snapshots needed, and their deletion.
+"""Files that only expired snapshots needed, and their deletion.
 
-They are candidates from the manifests of these, minus what any kept snapshot reaches. A manifest that a kept snapshot
-still lists needs no look: its files live. Of the others, those of a snapshot whose parent is known only matter for the
-files it ADDED, as everything else in them was in the parent's manifests already; our manifests, and many of other
-engines, list these first, so most of a manifest need not be decoded. Where the parent is gone the whole manifest is
-read. A file that this reasoning misses stays as an orphan; whether a candidate goes is decided by reachability alone.
+Candidates come from the manifests of expired snapshots, without the files that a kept snapshot reaches. A manifest that
+a kept snapshot still lists is not read, because its files are live. If the parent of an expired snapshot is known, only
+the files that its manifests ADDED matter: the parent's manifests listed all others already. Manifests of icesize, and
+many of other engines, list these files first, so most of a manifest need not be decoded. If the parent is gone, the
+whole manifest is read. A file that this reasoning misses stays as an orphan. Reachability alone decides on candidates.
 
-Deleting looks at the table anew before each thousand files, and is restartable: data files go first and what leads to
-them after, the journal last, so that a run that was killed is finished by the next. What cannot be deleted is written
-into the journal and tried again.
+The deletion loads the table again before each thousand files, and it can be restarted. Data files go first, the files
+that refer to them later, and the journal last, so the next run finishes a killed one. Files that cannot be deleted are
+written into the journal and tried again.
 """
 
 from __future__ import annotations
@@ -39,23 +39,25 @@ from icesize.table.storage.reachable import READERS, Reachable
 Listed = TypeVar("Listed")
 
 KINDS = ("data_files", "delete_files", "manifests", "manifest_lists", "other_files", "metadata_files")
-"""Kinds of files in the order in which they are deleted: what leads to others goes after them, so that an expiry that
-was killed finds the rest again."""
+"""Kinds of files in the order of their deletion.
+
+Files that refer to others go after them, so that the next expiry finds the rest after a crash.
+"""
 
 
 Candidates = dict[str, tuple[str, int]]
-"""Files to be deleted unless something reaches them: location, as the table spells it -> kind and bytes."""
+"""Files to delete unless something reaches them: location, as the table spells it, to kind and bytes."""
 
 
 def candidates_of(journal: Journal, kept: Reachable, kept_ids: Iterable[int], io: FileIO) -> Candidates:
-    """Files of expired snapshots that `kept` does not reach. What an earlier run has deleted is passed over.
+    """Return files of expired snapshots that `kept` does not reach. Files that an earlier run has deleted are skipped.
 
-    Manifest lists and manifests are read a few at a time.
+    Reads a few manifest lists and manifests at a time.
     """
     found: Candidates = {}
     ids = {e.snapshot_id for e in journal.expired} | set(kept_ids)
     due = [e for e in journal.expired if e.manifest_list not in kept]
-    # manifests to be read, and whether whole
+    # manifests to read; True means the whole manifest, otherwise only the files that it ADDED
     to_read: dict[str, tuple[ManifestFile, bool]] = {}
 
     def listed(expired: Expired) -> list[ManifestFile] | None:
@@ -78,7 +80,7 @@ def candidates_of(journal: Journal, kept: Reachable, kept_ids: Iterable[int], io
 
 
 def _files(io: FileIO, manifest: ManifestFile, whole: bool) -> Iterator[tuple[str, tuple[str, int]]]:
-    """Location, kind and bytes of the files in a manifest, or only of those that it ADDED."""
+    """Yield location, kind and bytes of all live files in a manifest, or only of the files that it ADDED."""
     facts = read_facts(io, manifest, changes_only=not whole)
     rows = facts.live if whole else np.flatnonzero(facts.columns.status == ADDED)
     kind = "data_files" if manifest.content == ManifestContent.DATA else "delete_files"
@@ -87,7 +89,7 @@ def _files(io: FileIO, manifest: ManifestFile, whole: bool) -> Iterator[tuple[st
 
 
 def _what_is_left(listed: Iterable[Listed]) -> list[Listed] | None:
-    """None for a list or manifest that an earlier run has deleted: they go after the files that they list."""
+    """Return the entries; None for a list or manifest that an earlier run has deleted, after the files in it."""
     try:
         return list(listed)
     except FileNotFoundError:
@@ -95,7 +97,7 @@ def _what_is_left(listed: Iterable[Listed]) -> list[Listed] | None:
 
 
 def old_metadata_files(metadata: TableMetadata, io: FileIO) -> Iterator[str]:
-    """Metadata files that have dropped out of the log, found by the logs of those that are still in it.
+    """Yield metadata files that have dropped out of the log, found by the logs of the files still in it.
 
     Each log names the 100 before it (`write.metadata.previous-versions-max`), so the oldest one leads further back.
     Raises TableError for a damaged file.
@@ -103,7 +105,7 @@ def old_metadata_files(metadata: TableMetadata, io: FileIO) -> Iterator[str]:
     logged = [entry.metadata_file for entry in metadata.metadata_log]
     seen = {normalised(path) for path in logged}
     while logged:
-        # its log, oldest first; none when it is gone
+        # the log of the oldest known file, oldest entry first; empty if that file is gone
         log = (read_metadata_file(io, logged[0]) or {}).get("metadata-log", ())
         older = [path for entry in log if normalised(path := str(entry["metadata-file"])) not in seen]
         seen |= {normalised(path) for path in older}
@@ -114,7 +116,7 @@ def old_metadata_files(metadata: TableMetadata, io: FileIO) -> Iterator[str]:
 
 @dataclass
 class Deletions:
-    """What became of the files: deleted by kind, their bytes where the table knew them, and what was left alone.
+    """Outcome of a deletion: deleted files by kind, their bytes if the table knew them, and files that stay.
 
     `expired_before` are snapshots of the journal that another expiry removed first.
     """
@@ -129,21 +131,22 @@ class Deletions:
     stopped: str = ""
 
     def count(self, files: Collection[tuple[str, int]]) -> None:
-        """Take files of these kinds and bytes for deleted."""
+        """Count files of these kinds and bytes as deleted."""
         self.deleted.update(kind for kind, _ in files)
         self.bytes_deleted += sum(size_bytes for _, size_bytes in files)
 
 
 def own_folders(table: Table) -> list[str]:
-    """Where a table's files lie: its location, and the folders that its properties name for data and metadata."""
+    """Return the directories of a table: its location, and those that its properties name for data and metadata."""
     properties = table.metadata.properties
     return [table.location(), *(properties[key] for key in FOLDER_PROPERTIES if key in properties)]
 
 
 def due_files(table: Table, journal: Journal, kept: Reachable) -> tuple[Candidates, Deletions]:
-    """Files to delete, and how many are left alone.
+    """Return the files to delete, and the counts of files that stay.
 
-    Those outside of the table's folders may be somebody else's; by some names PyIceberg would delete another file.
+    Files outside of the table's directories may belong to another table. PyIceberg would read some names as other
+    files.
     """
     found = candidates_of(journal, kept, (s.snapshot_id for s in table.metadata.snapshots), table.io)
     found |= dict.fromkeys(old_metadata_files(table.metadata, table.io), ("metadata_files", 0))
@@ -163,21 +166,21 @@ def delete_expired(
     max_concurrent_deletes: int = MAX_CONCURRENT_DELETES,
     files_between_checks: int = FILES_BETWEEN_CHECKS,
 ) -> Deletions:
-    """Delete the files of a journal that nothing reaches, then the journal and `others`, of attempts that failed.
+    """Delete the files of a journal that nothing reaches, then the journal, then `others`: journals of failed attempts.
 
-    `reload` gives the table as it is now; `progress` gets how many of all files were tried so far, and how many there
-    are. Raises when the table's own files cannot be read.
+    `reload` returns the current table. `progress` receives the number of files tried so far, and the number of all
+    files. Raises if the table's own files cannot be read.
     """
     table = reload()
     rivals = rivals_of(table, journal, journal_location)
     if why := _not_yet(table, journal, journal_location):
         return Deletions(rivals.expired, stopped=why)
     if rivals.lost_refs:
-        # for good: the next expiry must not delete them either
+        # permanently: without the journal, the next expiry does not delete these files either
         delete_all([journal_location], deleter(table.io), 1)
         return Deletions(rivals.expired, stopped=LOST_REFS.format(", ".join(rivals.lost_refs)))
     if rivals.expired and rivals.journal and (unfinished := Journal.read(table.io, rivals.journal)):
-        # the other one stops where the table names this journal
+        # the other expiry stops when the table names this journal, so this one deletes its files
         journal, others = journal.together_with(unfinished), (*others, rivals.journal)
         journal.write(table.io, journal_location)
     kept = Reachable()
@@ -186,7 +189,7 @@ def delete_expired(
     deletions.expired_before = rivals.expired
 
     def look() -> tuple[Callable[[str], None], Callable[[str], bool]] | None:
-        """What has become reachable since stays, and credentials are fresh."""
+        """Load the table with fresh credentials. Files that have become reachable stay."""
         nonlocal table
         table = reload()
         deletions.stopped = _not_yet(table, journal, journal_location)
@@ -211,10 +214,10 @@ def delete_expired(
 
 
 def _not_yet(table: Table, journal: Journal, location: str) -> str:
-    """Why nothing of this journal may be deleted from what the catalog shows; empty when all is well.
+    """Return the reason that the catalog's state forbids deletions for this journal; empty if they are safe.
 
-    The table naming this journal proves that the state is not from before the expiry. A later expiry names its own,
-    and has taken this one over.
+    A table that names this journal is in a state after the expiry. A later expiry names its own journal, which includes
+    this one.
     """
     if str(table.metadata.table_uuid) != journal.table_uuid:
         return "the table was dropped and recreated: no file of it was deleted"

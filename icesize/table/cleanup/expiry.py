@@ -1,4 +1,4 @@
-"""Expiry from beginning to end: decide, commit, delete, report."""
+"""A whole expiry: decide, commit, delete, report."""
 
 from __future__ import annotations
 
@@ -67,12 +67,15 @@ def expire(
 ) -> ExpiryReport:
     """Remove the snapshots that no rule keeps, then the files that only they needed.
 
-    Killed between the two, or while deleting, the next expiry goes on. The table is looked at anew whenever
-    `files_between_checks` files were deleted. `commit_lock` is held for the commit only.
+    If an expiry is killed between the two or during the deletion, the next one continues. The table is loaded again
+    after every `files_between_checks` deleted files. `commit_lock` is held for the commit only.
 
-    Raises UnsupportedTable when `gc.enabled` is false, PolicyError for rules that make no sense, TableError when a
-    reader's position cannot be kept or another table lies in the same location, CommitConflict (nothing expired) and
-    CommitStateUnknown (perhaps expired, nothing deleted).
+    Raises:
+        UnsupportedTable: `gc.enabled` is false.
+        PolicyError: The rules are invalid.
+        TableError: A reader's position cannot be kept, or another table uses the same location.
+        CommitConflict: Nothing expired.
+        CommitStateUnknown: Snapshots may have expired; nothing was deleted.
     """
     watch = Stopwatch(environment)
     environment.observe(Progress(STEP, 0))
@@ -104,11 +107,11 @@ def _commit(
     environment: Environment,
     commit_lock: threading.Lock | None,
 ) -> Decision:
-    """The commit, under the lock of the stream's batches; between two attempts these may commit."""
+    """Commit under the lock of the stream's batches. Release it between two attempts, so that batches can commit."""
     if commit_lock is None:
         return submit.change(handle, current, expiry, environment)
 
-    # before the lock is taken, as it reads manifests; they are remembered
+    # reads manifests before the lock is taken; `store` caches them for the decision under the lock
     expiry.decide(submit.state_of(handle, current, environment))
 
     def pause(seconds: float) -> None:
@@ -125,7 +128,10 @@ def _commit(
 def _delete_all(
     handle: TableHandle, decision: Decision, expiry: Expiry, environment: Environment, **limits: int
 ) -> Deletions:
-    """Delete what the expiry made unreachable. It is visible: the report names what hinders the deleting."""
+    """Delete the files that the expiry made unreachable.
+
+    The expiry is already visible, so an error here becomes a note in the report.
+    """
     if decision.superseded:
         delete_all(decision.superseded, deleter(handle.load().table.io), 1)
     if not decision.journal or decision.journal_location is None:
@@ -138,14 +144,14 @@ def _delete_all(
         reload, journals = (lambda: handle.load().table), tuple(expiry.tried)
         journal, location = decision.journal, decision.journal_location
         return delete_expired(reload, journal, location, journals, progress=progress, **limits)
-    except Exception as error:  # of whatever catalog and storage are reached by
+    except Exception as error:  # catalog and storage clients raise their own errors
         LOG.warning("files of expired snapshots were not all deleted", exc_info=error)
         return Deletions(stopped=f"not all files could be deleted ({brief(error)}): the next expiry continues")
 
 
 def _would_delete(current: Current, decision: Decision) -> Deletions:
     if not decision.retention.expired and decision.journal_location is None:
-        return Deletions()  # old metadata files go with the files of snapshots, never alone
+        return Deletions()  # old metadata files are deleted only together with files of snapshots
     table, kept, stays = current.table, Reachable(), decision.retention.kept
     left = {
         key: [each for each in getattr(table.metadata, key) if each.snapshot_id in stays]

@@ -1,8 +1,9 @@
-"""What an expiry is about to make unreachable, written down before its commit, so that a killed one can go on.
+"""The snapshots and files that an expiry is about to make unreachable.
 
-After the commit the table no longer knows the snapshots that went, and with them which files they alone referred to.
-The journal is one small JSON file beside the table's metadata; the commit names it in a table property, and it is the
-last file that the expiry deletes. A property that names a file which is gone means: finished.
+An expiry writes them before its commit, so that the next one can finish it if it is killed. After the commit, the table
+no longer has the expired snapshots, and the files that only they referred to cannot be found through it. The journal is
+one small JSON file beside the table's metadata. The commit names it in a table property, and the expiry deletes it
+last. If the property names a missing file, the expiry is finished.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from icesize.errors import TableError
 from icesize.table.catalog.history import read_metadata_file
 
 JOURNAL = "icesize.expiry.journal"
-"""Table property: where the journal of the newest expiry lies."""
+"""Table property: location of the newest expiry's journal."""
 VERSION = 1
 LOST_REFS = (
     "during the expiry another writer made {} on an expiring snapshot, and the catalog removed both: no file was "
@@ -29,7 +30,7 @@ LOST_REFS = (
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """A snapshot that was expired: enough of it to find its files."""
+    """An expired snapshot, with the fields that find its files."""
 
     snapshot_id: int
     parent_id: int | None
@@ -38,10 +39,10 @@ class Expired:
 
 @dataclass(frozen=True)
 class Journal:
-    """Snapshots that one expiry, and those it takes over from, removed.
+    """Snapshots removed by one expiry, and by unfinished ones that it continues.
 
-    `files` are further locations to delete: statistics, and what an earlier run could not delete. `base_metadata` is
-    the metadata file that the expiry was decided on, `refs` are the branches and tags that were there.
+    `files` are further locations to delete: statistics, and files that an earlier run could not delete. `base_metadata`
+    is the metadata file that the expiry was decided on. `refs` are the branches and tags of that state.
     """
 
     table_uuid: str
@@ -55,7 +56,7 @@ class Journal:
 
     @classmethod
     def of(cls, table: Table, snapshot_ids: Iterable[int]) -> Journal:
-        """The journal of an expiry of these snapshots."""
+        """Return the journal of an expiry of these snapshots."""
         metadata = table.metadata
         gone = set(snapshot_ids)
         files = [*metadata.statistics, *metadata.partition_statistics]
@@ -72,11 +73,11 @@ class Journal:
         )
 
     def together_with(self, other: Journal | None) -> Journal:
-        """One journal for both: an unfinished expiry is finished by the next."""
+        """Return one journal for both: the next expiry finishes an unfinished one."""
         if other is None or other.table_uuid != self.table_uuid:
             return self
         known = {e.snapshot_id for e in self.expired}
-        # manifests of an unfinished expiry may be gone already, so they explain nothing about the snapshots after them
+        # an unfinished expiry may have deleted manifests already, so its snapshots no longer count as known parents
         gone = {e.snapshot_id for e in other.expired}
         mine = (replace(e, parent_id=None) if e.parent_id in gone else e for e in self.expired)
         return replace(
@@ -86,7 +87,7 @@ class Journal:
         )
 
     def write(self, io: FileIO, location: str) -> None:
-        """Put it at `location`, in place of what is there."""
+        """Write the journal to `location`, and replace an existing file."""
         data = {
             "version": VERSION,
             "table-uuid": self.table_uuid,
@@ -100,9 +101,9 @@ class Journal:
 
     @classmethod
     def read(cls, io: FileIO, location: str | None) -> Journal | None:
-        """The journal at `location`; None when there is none, it is finished, or it is no journal.
+        """Return the journal at `location`; None if the file is missing (a finished expiry) or is not a journal.
 
-        Raises TableError for one of a newer release.
+        Raises TableError for a journal of a newer release.
         """
         if location is None:
             return None
@@ -123,13 +124,12 @@ class Journal:
 
 @dataclass(frozen=True)
 class Rivals:
-    """What others did to a table between the state that an expiry was decided on and that of its commit.
+    """Other writers' changes between the state that an expiry was decided on and its commit.
 
-    `lost_refs` are names of refs that another writer made on a snapshot while it was being expired. A catalog that only
-    checks what it is asked to assert knows no "no other ref": the REST protocol cannot say it. Such a catalog removes a
-    new tag together with the snapshot it stands on. It cannot be put back, but its files can be spared. `expired` are
-    snapshots of the journal that another expiry removed first, and `journal` is the location of that one's journal:
-    Iceberg's REST server accepts the removal of snapshots that are gone already.
+    `lost_refs` are refs that another writer made on an expiring snapshot. The REST protocol cannot assert that no other
+    ref exists, so such a catalog removes a new tag together with its snapshot. The tag cannot be restored, but its
+    files can stay. `expired` are snapshots of the journal that another expiry removed first: Iceberg's REST server
+    accepts the removal of missing snapshots. `journal` is the location of that expiry's journal.
     """
 
     lost_refs: tuple[str, ...] = ()
@@ -138,10 +138,9 @@ class Rivals:
 
 
 def rivals_of(now: Table, journal: Journal, journal_location: str) -> Rivals:
-    """Read the metadata files between the one that was decided on and that of the expiry: usually none.
+    """Return other writers' changes, from the metadata files between the expiry's base and its commit: usually none.
 
-    Nothing is found where the table's log does not go back that far. Raises TableError for a file that cannot be
-    understood.
+    The result is empty if the table's log does not reach that far back. Raises TableError for a damaged file.
     """
     states = list(_between(now, journal, journal_location))
     if not states:
@@ -155,7 +154,7 @@ def rivals_of(now: Table, journal: Journal, journal_location: str) -> Rivals:
 
 
 def _between(now: Table, journal: Journal, journal_location: str) -> Iterator[dict[str, Any]]:
-    """The states between the one that an expiry was decided on and that of its commit, oldest first."""
+    """Yield the states between the expiry's base and its commit, oldest first."""
     log = [*(entry.metadata_file for entry in now.metadata.metadata_log), now.metadata_location]
     if journal.base_metadata not in log:
         return

@@ -1,6 +1,6 @@
 """Files in the table's location that no state of the table needs: found by listing, deleted when old enough.
 
-A file that is being written now looks the same, so age decides, and every doubt means that a file stays.
+A file still being written looks the same, so age decides. In doubt, the file stays.
 """
 
 from __future__ import annotations
@@ -48,15 +48,17 @@ from icesize.units import format_count
 STEP = "orphans"
 """The name of this step in events and in a MaintenanceReport."""
 DAY_MS = 24 * 3_600_000
-"""Least age of a file that may be deleted, also of leftovers of batches that the ledger has passed: merges in the
-background carry the number of a committed batch, and a new checkpoint counts from 0 again."""
+"""Least age of a file that may be deleted, even of a batch up to the ledger's newest one.
+
+Merges in the background carry the number of a committed batch, and a new checkpoint counts from 0 again.
+"""
 
 
 _OURS = re.compile(r"([0-9a-f]{12})-(\d+)-\d+-\d+-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\.parquet")
 _OWN_METADATA = ("icesize-expiry-", "icesize-clock-")
 EXAMPLES = 20
 LISTED_BETWEEN_TELLING = 1000
-"""Files that an object store lists in one answer."""
+"""Listed files between two progress reports: the files in one response of an object store."""
 
 
 @dataclass(frozen=True)
@@ -90,9 +92,9 @@ class OrphanReport(Result):
 class OrphanSearch:
     """One search for orphan files of a table.
 
-    `reload` gives the table as the catalog has it now, `lister` lists storage and `deleter` gives what removes one
-    file of it and raises when it cannot. The observer gets the number of files that were listed, then of those that
-    were tried.
+    `reload` returns the current table, and `lister` lists storage. `deleter` returns a function that removes one file,
+    or raises if it cannot. The observer gets the number of listed
+    files, later the numbers of tried and of due files.
     """
 
     name: str
@@ -112,14 +114,16 @@ class OrphanSearch:
     ) -> OrphanReport:
         """Find orphan files and, unless `dry_run`, delete them.
 
-        The ages of files are measured by the clock of the storage (by ours in a dry run, which writes nothing). The
-        table is loaded again after the listing and before every `files_between_checks` deletes: what it needs by then
-        is spared. So is what other tables of the catalog refer to, which are loaded once, and only if something is due.
-        If these cannot all be read, only files with icesize's own names are orphans. With `trust_location` no other
-        table is loaded.
-        Raises PolicyError for an age under a day, TableError when `gc.enabled` is false, when the location is shared
-        with another table or may be, when listing fails (nothing is deleted then), and when the table is replaced by
-        another one meanwhile.
+        The clock of the storage measures the ages of files; a dry run, which writes nothing, uses the local clock. The
+        table is loaded again after the listing and before every `files_between_checks` deletes. Files that it needs by
+        then stay. Files that other tables of the catalog refer to stay as well. These tables are loaded once, and only
+        if a file is due. If some of them cannot be read, only files with icesize's own names are orphans. With
+        `trust_location` no other table is loaded.
+
+        Raises:
+            PolicyError: The age is under a day.
+            TableError: `gc.enabled` is false, the location is or may be shared with another table, or another table
+                replaces this one during the run. Also if the listing fails; nothing is deleted then.
         """
         if older_than_ms < DAY_MS:
             raise PolicyError(
@@ -183,13 +187,13 @@ class OrphanSearch:
             yield file
 
     def _learn(self, table: Table) -> None:
-        """Add what this state of the table needs; what earlier ones needed stays."""
+        """Add the files that this state of the table needs; files that earlier states needed stay in the set."""
         cannot = f"Cannot read which files '{self.name}' needs"
         with storage_errors(cannot, "without that none can be deleted", table=self.name):
             self._reachable.add(table.metadata, table.metadata_location, table.io)
 
     def _orphans(self, table: Table, found: Found, trust_location: bool) -> tuple[tuple[Listed, ...], list[str]]:
-        """Files that are due and that no table needs, and notes on the others."""
+        """Return the due files that no table needs, and notes on the others."""
         spared = found.being_written
         due = [each for each in found.due if each.location not in self._reachable and each.location not in spared]
         notes: list[str] = []
@@ -240,7 +244,7 @@ class OrphanSearch:
             latest = self._again(table)
             self._learn(latest)
             self._look_up()
-            # with the credentials that came with the table last
+            # vended credentials expire, so the deleter uses those of the newest load
             return self.deleter(latest.io), self._is_needed
 
         deletion = Deletion(look, len(due), self._progress, self.max_concurrent_deletes, self.files_between_checks)
@@ -259,7 +263,7 @@ class OrphanSearch:
 
 
 def _is_ours(file: str, location: str) -> bool:
-    """Return True if a file has one of icesize's names, and lies where only this table has its files."""
+    """Return True if a file has one of icesize's names, and lies in a directory that only this table uses."""
     *folders, name = normalised(file)[len(normalised(location)) :].strip("/").split("/")
     if name.startswith(_OWN_METADATA):
         return True
@@ -300,9 +304,9 @@ class Found:
     unaddressable: int = 0
 
     def check_owner(self, table: Table) -> None:
-        """Raises TableError when one of the metadata files is another table's, or nobody can say whose.
+        """Raise TableError if a metadata file belongs to another table, or if its owner is unknown.
 
-        One without a whole text is of a writer that is at work, if it is young, and else of one that died.
+        A young, incomplete file is still being written. An older one was left by a writer that died.
         """
 
         def may_pass(location: str, error: TableError) -> bool:
@@ -318,13 +322,13 @@ class Found:
 def find_orphans(
     listed: Iterable[Listed], metadata: TableMetadata, reachable: Reachable, now_ms: int, older_than_ms: int
 ) -> Found:
-    """What of a listing nobody needs.
+    """Return the files of a listing that no state of the table needs.
 
-    Hidden files are passed over as Iceberg does: those with a segment that begins with `.` or `_` below the table's
-    location, unless it belongs to a partition field of such a name. `now_ms` is the time of the storage's clock.
+    Hidden files are skipped, as in Iceberg: files with a path segment below the table's location that begins with `.`
+    or `_`. Segments of a partition field with such a name are not hidden. `now_ms` is the time of the storage's clock.
     """
     visible = _visibility(metadata)
-    # the newest batch in the table, by the stream's hash in file names: no earlier one can be written any more
+    # the newest committed batch by the stream's hash in file names: no earlier batch can be written any more
     passed_by = {ledger.stream_hash(each.stream_id): each.batch_id for each in ledger.entries(metadata.properties)}
     found = Found()
     for file in listed:

@@ -1,8 +1,9 @@
-"""Other tables of the catalog whose files may lie below a table's location, and what these refer to.
+"""Other tables of the catalog with files below a table's location, and the files that they refer to.
 
-A listing does not show whose a file is, and metadata files show it only where they lie beside the data. The catalog
-knows its tables: those with a folder that overlaps the location keep every file that they refer to. Tables of other
-catalogs, and files that were added to a table from a folder that it does not name, are not found.
+A listing does not show the owner of a file, and metadata files show it only if they lie beside the data. The catalog
+lists its tables. If a directory of such a table overlaps the location, every file that the table refers to stays. Two
+cases are not found: tables of other catalogs, and files that were added to a table from a directory that it does not
+name.
 """
 
 from __future__ import annotations
@@ -26,16 +27,16 @@ from icesize.table.storage.reachable import Reachable
 from icesize.units import format_count
 
 MOST_TABLES = 2_000
-"""Tables of a catalog that are loaded: at a tenth of a second each, eight at a time, half a minute."""
+"""Most tables of a catalog that are loaded: at a tenth of a second each, eight at a time, half a minute."""
 MOST_NAMED = 3
-"""Tables that a note names."""
+"""Most tables that a note names."""
 
 Name = tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class OtherTables:
-    """Files that other tables refer to, the names of these tables, and reasons why there may be more of them."""
+    """Files that other tables refer to, the names of these tables, and reasons that there may be more of them."""
 
     needed: Reachable = field(default_factory=Reachable)
     names: tuple[str, ...] = ()
@@ -43,15 +44,15 @@ class OtherTables:
 
 
 def other_tables(table: Table, due: Sequence[str], most_tables: int = MOST_TABLES) -> OtherTables:
-    """Find what other tables of the catalog refer to in folders that overlap this table's location.
+    """Return the files of other tables in the catalog whose directories overlap this table's location.
 
     Args:
         table: The table whose location was listed.
-        due: Files below that location which are to be deleted; folders without any are passed over.
-        most_tables: Tables that are loaded at most, those of the table's own namespace first.
+        due: Files below that location that are to be deleted; directories without any are ignored.
+        most_tables: Most tables that are loaded; tables of the same namespace come first.
 
     Returns:
-        What was found. A catalog that cannot list its tables, or a table that cannot be read, is a doubt, no error.
+        The files, and doubts. A catalog that cannot list its tables, or an unreadable table, is a doubt, not an error.
     """
     catalog, own = table.catalog, table.name()
     overlaps, in_turn = overlap(table.location(), due), _in_turn(catalog)
@@ -65,14 +66,14 @@ def other_tables(table: Table, due: Sequence[str], most_tables: int = MOST_TABLE
             new = sorted(listed, key=lambda name: (name[:-1] != own[:-1], name))
             loaded += each(lambda name: _loaded(catalog, name, overlaps), new[: max(0, most_tables - len(names))])
             names += new
-    except Exception as error:  # of whatever the catalog is reached by
+    except Exception as error:  # each catalog client raises its own errors
         doubts.append(f"the catalog cannot list its tables ({brief(error)})")
     needed, found = Reachable(), [each for each in loaded if isinstance(each, Table)]
     failed = [each for each in loaded if isinstance(each, str)]
     for other in found:
         try:
             needed.add(other.metadata, other.metadata_location, other.io)
-        except Exception as error:  # of whatever its storage is reached by
+        except Exception as error:  # each storage client raises its own errors
             failed.append(f"{'.'.join(other.name())}: {brief(error)}")
     if failed:
         doubts.append(f"{format_count(len(failed), 'table')} cannot be read, the first is {failed[0]}")
@@ -84,14 +85,14 @@ def other_tables(table: Table, due: Sequence[str], most_tables: int = MOST_TABLE
 def _in_turn(catalog: Catalog) -> bool:
     """Return True if only this thread may use the catalog.
 
-    Hive has one connection, and SQLite one database in memory per thread.
+    Hive has one connection, and SQLite one in-memory database per thread.
     """
     in_memory = catalog.properties.get("uri", "") in ("sqlite://", "sqlite:///:memory:")
     return in_memory or any(kind.__name__ == "HiveCatalog" for kind in type(catalog).__mro__)
 
 
 def _names(catalog: Catalog, each: Callable[..., Iterable[Any]], doubts: list[str]) -> Iterator[Name]:
-    """Names of all tables of a catalog, one level of namespaces after another; `doubts` gets what cannot be listed."""
+    """Yield the names of all tables of a catalog, level by level of namespaces; `doubts` collects listing failures."""
     level: list[Name] = [()]
     while level:
         children: list[Name] = []
@@ -102,9 +103,9 @@ def _names(catalog: Catalog, each: Callable[..., Iterable[Any]], doubts: list[st
 
 
 def _listed(catalog: Catalog, namespace: Name, doubts: list[str]) -> tuple[list[Name], list[Name]]:
-    """Tables and namespaces directly below a namespace; the root has no tables.
+    """Return tables and namespaces directly below a namespace; the root has no tables.
 
-    A namespace that was listed and is not found is a doubt: it may be gone, or hidden from this principal.
+    A listed namespace that is not found is a doubt: it may be gone, or hidden from this principal.
     """
     try:
         tables = [tuple(name) for name in catalog.list_tables(namespace)] if namespace else []
@@ -116,12 +117,12 @@ def _listed(catalog: Catalog, namespace: Name, doubts: list[str]) -> tuple[list[
     except (NoSuchNamespaceError, BadRequestError):
         if not namespace:
             raise
-        below = []  # a catalog that has one level only
+        below = []  # a catalog with a single level of namespaces
     return tables, [name for name in below if len(name) > len(namespace)]
 
 
 def _loaded(catalog: Catalog, name: Name, overlaps: Callable[[str], bool]) -> Table | str | None:
-    """Load a table that has a folder that overlaps: None for any other, a text for one that cannot be loaded."""
+    """Return a table with a directory that overlaps; None for any other, a sentence for one that cannot be loaded."""
     try:
         table = opening.load(catalog, name)
     except UnsupportedTable:
@@ -129,16 +130,16 @@ def _loaded(catalog: Catalog, name: Name, overlaps: Callable[[str], bool]) -> Ta
     except TableNotFound as error:
         if isinstance(error.__cause__, NoSuchIcebergTableError):
             return None
-        # dropped or renamed since, or hidden from this principal
+        # the table was dropped or renamed after the listing, or is hidden from this principal
         return f"{'.'.join(name)}: it was listed and is not found"
-    except Exception as error:  # of whatever the catalog is reached by
+    except Exception as error:  # each catalog client raises its own errors
         return f"{'.'.join(name)}: {brief(error)}"
     folders = [*own_folders(table), table.metadata_location.rpartition("/")[0]]
     return table if any(map(overlaps, folders)) else None
 
 
 def overlap(location: str, due: Iterable[str]) -> Callable[[str], bool]:
-    """Return whether a folder holds the location, or lies in it and holds a file that is due, as a function of it."""
+    """Return a predicate: True for a directory that contains the location, or lies in it and contains a due file."""
     start, own = len(normalised(location)), _real(location)
     files = [own + normalised(file)[start:] for file in due]
 
@@ -152,6 +153,6 @@ def overlap(location: str, due: Iterable[str]) -> Callable[[str], bool]:
 
 
 def _real(location: str) -> str:
-    """One spelling of a folder, in local storage that of the folder itself and of no link to it."""
+    """Return one spelling of a directory; in local storage, the spelling of the directory itself, not of a link."""
     scheme, _, path = split(location)
     return normalised(f"file://{os.path.realpath(path)}" if scheme == "file" else location)

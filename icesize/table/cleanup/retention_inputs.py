@@ -1,4 +1,4 @@
-"""From a table's metadata to what `planning/retention/planner.py` decides on: snapshots, refs, rules."""
+"""Inputs of `planning/retention/planner.py` from a table's metadata: snapshots, refs, rules."""
 
 from __future__ import annotations
 
@@ -26,19 +26,18 @@ Default = TypeVar("Default", int, None)
 MAX_SNAPSHOT_AGE = ("history.expire.max-snapshot-age-ms", 5 * 86_400_000)
 MIN_SNAPSHOTS_TO_KEEP = ("history.expire.min-snapshots-to-keep", 1)
 MAX_REF_AGE = ("history.expire.max-ref-age-ms", None)
-"""Iceberg's table properties of expiry with Iceberg's defaults; refs live for ever by default."""
+"""Iceberg's table properties of expiry with Iceberg's defaults; refs never expire by default."""
 
 
 @dataclass(frozen=True)
 class ExpireOptions:
-    """What a caller asks of an expiry; all left out means the table's own rules.
+    """Options of an expiry; without any, the table's own rules apply.
 
     `older_than` is a point in time (naive: UTC) or an age; snapshots at or after it stay. `retain_last` counts
-    snapshots per branch. `keep_versions` counts versions of each partition. A snapshot stays when any rule keeps it,
-    and what is left out is the table's: nothing younger than its `history.expire.max-snapshot-age-ms` goes unless
-    `older_than` says so.
-    `readers` are checkpoint folders of streaming queries that read this table. `force` goes on where a reader's
-    position cannot be kept.
+    snapshots per branch. `keep_versions` counts versions of each partition. A snapshot stays if any rule keeps it. The
+    table's rules apply for omitted options: unless `older_than` is set, nothing younger than
+    `history.expire.max-snapshot-age-ms` expires. `readers` are checkpoint directories of streaming queries that read
+    this table. `force` continues even if a reader's position cannot be kept.
     """
 
     keep_versions: int | None = None
@@ -48,7 +47,7 @@ class ExpireOptions:
     force: bool = False
 
     def rules(self, properties: Mapping[str, str], policy: SizePolicy, now_ms: int) -> RetentionRules:
-        """The rules that hold now. Raises PolicyError for values that make no sense."""
+        """Return the rules in effect. Raises PolicyError for invalid values."""
         keep_versions = self.keep_versions
         if keep_versions is None and self.older_than is None and self.retain_last is None:
             keep_versions = policy.keep_versions
@@ -68,7 +67,10 @@ class ExpireOptions:
 
 
 def point_in_time_ms(value: datetime | timedelta, now_ms: int) -> int:
-    """Milliseconds since 1970 of a point in time or of an age before now; PolicyError when it lies in the future."""
+    """Return milliseconds since 1970 of a point in time, or of an age before now.
+
+    Raises PolicyError for a time in the future.
+    """
     point = now_ms - value // timedelta(milliseconds=1) if isinstance(value, timedelta) else milliseconds(value)
     if point > now_ms:
         raise PolicyError(
@@ -98,14 +100,17 @@ def retention_of(
     positions: Collection[int],
     store: ManifestStore,
 ) -> Retention:
-    """What stays of the table's snapshots and why; reads manifests only when versions are to be kept."""
+    """Return the snapshots that stay, with reasons. Reads manifests only if versions are kept."""
     partitions = touched_in_history(metadata, io, store) if rules.keep_versions is not None else {}
     snapshots = [replace(fact_of(s), touched=partitions.get(s.snapshot_id, frozenset())) for s in metadata.snapshots]
     return plan_retention(snapshots, refs_of(metadata), rules, now_ms, readers=positions, label=Labels(metadata).of)
 
 
 def touched_in_history(metadata: TableMetadata, io: FileIO, store: ManifestStore) -> dict[int, frozenset[PartitionKey]]:
-    """The partitions that each snapshot of main's history touched; behind a gap, those that differ from before it."""
+    """Return the partitions that each snapshot of main's history touched.
+
+    If snapshots before one have expired, its partitions are those that differ from the state before the gap.
+    """
     found: dict[int, frozenset[PartitionKey]] = {}
     newest_first = main_history(metadata)
     for snapshot, older in zip_longest(newest_first, newest_first[1:]):

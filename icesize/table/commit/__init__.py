@@ -1,24 +1,21 @@
-"""The one door through which anything becomes visible, and what goes through it.
+"""The only commit path of icesize, and the changes that go through it.
 
-- `batch_commit`: what was written for a batch, or for merges as for a batch without rows: its commit, and the report of
-  both
-- `cluster_settings`: by what a table is clustered: asked for by arguments or by its properties, kept there, and
-  forgotten
-- `input_metrics`: what manifests say of the columns of files that a merge copied: read again at the commit, for those
-  files alone
-- `loaded`: one state of a table that a commit is tried on, and which input files it has lost since they were planned on
-- `metadata_change`: changes of a table's metadata that add no snapshot: a column added, a tag set, a stream forgotten
-- `obsolete_deletes`: delete files that hit nothing any more once a commit is visible, decided on the state that it is
-  staged on
-- `protocol`: how steps, a commit and a catalog talk to each other
-- `pyiceberg_committer`: the catalog by PyIceberg. Manifests and snapshots are ours, the compare-and-swap is the
-  catalog's
-- `request`: the steps of a request, their way through a commit, and what became of them
-- `retry`: how a change gets through, also after a 409: attempts on ever newer states until it lands, loses for good, or
-  is unknown
-- `schema_fit`: whether files that were written for one state of a table can be read in another
+- `batch_commit`: commit of the files written for a batch, or for merges (a batch without rows), and the report of both
+- `cluster_settings`: clustering columns of a table: resolved from arguments or properties, stored there, and removed
+- `input_metrics`: column metrics of files that a merge copied: read from manifests again at the commit, for those files
+  alone
+- `loaded`: one state of a table that a commit is tried on, and the input files that it lost since the plan
+- `metadata_change`: changes of a table's metadata that add no snapshot: add a column, set a tag, forget a stream
+- `obsolete_deletes`: delete files that apply to no data file after a commit, decided on the state that it is staged on
+- `protocol`: interfaces between steps, a commit and a catalog
+- `pyiceberg_committer`: commits through PyIceberg: icesize builds manifests and snapshots, the catalog makes the
+  compare-and-swap
+- `request`: the steps of a request, their way through a commit, and its outcome
+- `retry`: attempts of a change on newer and newer states, until it is committed, has conflicted for too long, or is
+  unknown; also after a 409
+- `schema_fit`: check that files written for one state of a table can be read in another
 - `snapshot_builder`: builds the snapshots of one commit attempt: manifests, manifest lists and summaries, written but
   not visible
-- `steps`: what a commit can do: one module for each kind of step
+- `steps`: the kinds of steps in a commit: one module each
 - `submit`: commits to the table of a handle: the steps of a request, one step, or a change of metadata
 """

@@ -1,4 +1,4 @@
-"""What was written for a batch, or for merges as for a batch without rows: its commit, and the report of both."""
+"""Commits the files of a batch, or of merges (a batch without rows), and reports the result."""
 
 from __future__ import annotations
 
@@ -42,13 +42,15 @@ from icesize.table.records.summary import BYTES_INGESTED, CLUSTERED_BY, SECONDS,
 from icesize.table.state.handle import Current, TableHandle
 
 LONG_RUN_SECONDS = 12 * 3600
-"""Half of the least age at which orphan cleanup, ours and Iceberg's, takes a file: what runs shorter need not look, and
-a commit that looks has hours left for its attempts."""
+"""Half of the least age at which orphan cleanup, by icesize or Iceberg, removes a file.
+
+A shorter run need not check its files. A commit that checks them has hours left for its attempts.
+"""
 
 
 @dataclass(frozen=True)
 class MergeResults:
-    """Which groups of a plan were merged and may be committed; of the others, which `failed` and why."""
+    """Merged groups of a plan that may be committed, sentences about the `failed` ones, and notes."""
 
     merged: tuple[Rewritten, ...] = ()
     failed: tuple[str, ...] = ()
@@ -58,10 +60,12 @@ class MergeResults:
     def of(
         cls, groups: Mapping[int, MergeTask], results: Results, appended: Sequence[NewDataFile] = ()
     ) -> MergeResults:
-        """What became of numbered groups: one that failed is dropped and named, one without a result counted.
+        """Return the results of numbered groups.
 
-        Files that were merged with `appended` ones of the same commit get their sequence number there: which one the
-        new rows will have is not known before, and one that is too small would let deletes of others apply to them.
+        A failed group is dropped and reported. Groups without a result are counted.
+
+        Files merged with `appended` files of the same commit get their sequence number at the commit. The number of the
+        new rows is unknown before, and a smaller one would let other writers' deletes apply to them.
         """
         new = {file.path for file in appended}
         done, failed = list[Rewritten](), list[str]()
@@ -80,10 +84,9 @@ class MergeResults:
 
 @dataclass(frozen=True)
 class WrittenBatch:
-    """What was written for one state of a table and is not visible yet: new rows, merges, or both.
+    """Files written for one state of a table and not visible yet: new rows, merges, or both.
 
-    `plan` is what was decided to be merged. The files of `rows` hold the rows of older ones, too, where those were
-    taken along.
+    `plan` has the merges that were planned. The files of `rows` also hold the rows of absorbed older files, if any.
     """
 
     current: Current
@@ -94,7 +97,7 @@ class WrittenBatch:
 
     @cached_property
     def bytes_ingested(self) -> int:
-        """Bytes of the new rows: of files that hold older rows too, the share that their partition's new rows have."""
+        """Bytes of the new rows. A file that also holds older rows counts with its partition's share of new rows."""
         older = Counter[PartitionKey]()
         for file in self.rows.absorbed:
             older[file.partition] += file.rows
@@ -108,10 +111,10 @@ class WrittenBatch:
 
 @dataclass(frozen=True)
 class CommitContext:
-    """How a commit is made: under which id, beside whom, and, for a batch of a stream, with which ledger entry.
+    """Settings of a commit: run id, environment, clock, lock and, for a batch of a stream, its ledger entry.
 
-    `lock` is held meanwhile: what shares the table with others of this process waits there, and may raise instead.
-    `environment` is the one that tells the owner of uncommitted files of the commit.
+    `lock` is held during the commit. Other users of the table in this process wait for it, and acquiring it may raise.
+    `environment` notifies the owner of uncommitted files about the commit.
     """
 
     run_id: str
@@ -123,13 +126,13 @@ class CommitContext:
 
 
 def commit(written: WrittenBatch, handle: TableHandle, how: CommitContext) -> CommitOutcome:
-    """Make the files visible in one step. A commit that lost to another is tried again with the same files.
+    """Make the files visible in one step. A commit that conflicted is retried with the same files.
 
-    Raises what `icesize.table.commit.request.commit_steps` raises, ConcurrentChange among it: then the files have to be
-    written again. Raises RewriteFailed when orphan cleanup took some of them meanwhile.
+    Raises the errors of `icesize.table.commit.request.commit_steps`, including ConcurrentChange: then write the files
+    again. Raises RewriteFailed if orphan cleanup has removed some of them.
     """
     current, appended = written.current, written.rows.files
-    # takes reading manifests: before a commit keeps others waiting
+    # reads manifests, so it runs before the lock makes other users of the table wait
     merged = with_carried_over_metrics(written.merges.merged, appended, current.table.io, current.settings)
     failpoints.reach("files-written")
     metadata = current.table.metadata
@@ -146,7 +149,10 @@ def commit(written: WrittenBatch, handle: TableHandle, how: CommitContext) -> Co
 
 
 def _work_summary(written: WrittenBatch, merged: Sequence[Merged], seconds: float) -> dict[str, str]:
-    """What the snapshots tell of the work, for `icesize.table.past.commits`, beyond files, bytes and rows."""
+    """Return facts about the work for snapshot summaries, beyond files, bytes and rows.
+
+    `icesize.table.past.commits` reads them.
+    """
     small_files_max = _most_small_files(written, _touched(written, merged), merged)
     facts = {SECONDS: f"{seconds:.3f}", SMALL_FILES_MAX: str(small_files_max)}
     if written.rows.absorbed:
@@ -157,7 +163,7 @@ def _work_summary(written: WrittenBatch, merged: Sequence[Merged], seconds: floa
 
 
 Runner = Callable[[Mapping[int, MergeTask], WriteSettings, Uncommitted], Results]
-"""Rewrites groups, given by number, under file names with a prefix; the result of each, by its number."""
+"""Rewrites groups, given by number, under file names with a prefix. Returns the result of each by its number."""
 
 
 def rewrite(
@@ -169,10 +175,10 @@ def rewrite(
     prefix: str | None = None,
     commit_lock: AbstractContextManager[object] | None = None,
 ) -> Outcome:
-    """Carry out a plan made on a loaded state of one table: run by `runner`, committed as one REPLACE.
+    """Run a plan made on a loaded state of one table with `runner`, and commit the results as one REPLACE.
 
-    `prefix` names the files (None: by the run). `commit_lock` is that of `CommitContext`; if it raises, the files are
-    removed.
+    `prefix` starts the file names (None: derived from the run). `commit_lock` is the lock of `CommitContext`; if it
+    raises, the files are removed.
 
     Raises TableError, CommitConflict, CommitStateUnknown or RewriteFailed.
     """
@@ -181,7 +187,7 @@ def rewrite(
     current, written, committed = planned.current, planned, CommitOutcome()
     if groups := dict(enumerate(planned.plan.groups)):
         if not planned.layout.complete:
-            # manifests without partitions that matter were not read: one of them may list an input file again
+            # manifests without selected partitions were not read, and one of them may list an input file again
             metadata, inputs = current.table.metadata, [file.path for group in groups.values() for file in group.inputs]
             with readable(current.name):
                 check_listed_once(handle.store, current.table.io, head_snapshot(metadata), inputs)
@@ -195,16 +201,16 @@ def rewrite(
 
 
 def check_still_there(handle: TableHandle, paths: Sequence[str], watch: Stopwatch) -> None:
-    """Looks for files written by a run that took long; `watch` is its clock.
+    """Check that files written by a long run still exist; `watch` is the clock of the run.
 
-    Raises RewriteFailed when one is gone: a commit that names it would make the table unreadable.
+    Raises RewriteFailed if one is gone: a commit that names it would make the table unreadable.
     """
     watch.lap("check")
     if watch.seconds["total"] < LONG_RUN_SECONDS:
         return
     table = handle.name
     with readable(table):
-        # the credentials that the files were written with have ended by now
+        # a new load, because the credentials that the files were written with have expired by now
         gone = missing_files(handle.load().table.io, paths)
     if gone:
         hours = watch.seconds["total"] / 3600
@@ -218,16 +224,16 @@ def check_still_there(handle: TableHandle, paths: Sequence[str], watch: Stopwatc
 
 
 def missing_files(io: FileIO, paths: Sequence[str]) -> list[str]:
-    """Those files that are not on storage; raises whatever the storage raises."""
+    """Return the paths that are not in storage. Raises the errors of the storage."""
     there = concurrently(lambda path: io.new_input(path).exists(), paths)
     return [path for path, exists in zip(paths, there, strict=True) if not exists]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a batch, or of a pass of merges, and its report.
+    """Result of a batch, or of a pass of merges, and its report.
 
-    `current` is the table as it was planned on, `written` is None where there was nothing to write.
+    `current` is the state that it was planned on. `written` is None if there was nothing to write.
     """
 
     current: Current
@@ -244,9 +250,9 @@ def outcome_of(
     notes: Sequence[str],
     **facts: Any,
 ) -> Outcome:
-    """What came of one commit. Without snapshots the report tells what was planned and why nothing came of it.
+    """Return the outcome of one commit. Without snapshots, the report has the plan and the reasons for no commit.
 
-    `notes` come after those about merges that failed, which somebody has to look after; `facts` are fields of `Report`.
+    Notes about failed merges come before `notes`, because they need attention. `facts` are fields of `Report`.
     """
     if written is not None:
         notes = (*written.merges.failed, *notes, *written.plan.notes, *written.merges.notes)
@@ -265,7 +271,7 @@ def outcome_of(
 
 
 def _facts(written: WrittenBatch, committed: Sequence[Merged]) -> dict[str, Any]:
-    """What the report says of files."""
+    """Return the report's fields about files."""
     merged, appended, absorbed = written.merges.merged, written.rows.files, written.rows.absorbed
     touched = _touched(written, committed)
     return {
@@ -285,7 +291,7 @@ def _facts(written: WrittenBatch, committed: Sequence[Merged]) -> dict[str, Any]
 
 
 def work_of(rewritten: Sequence[Rewritten], more_bytes: int = 0) -> dict[str, Any]:
-    """Return what a report says of how files were rewritten; `more_bytes` were decoded beside them."""
+    """Return the report's fields about rewritten files; `more_bytes` were decoded in addition."""
     return {
         "bytes_copied": sum(group.bytes_copied for group in rewritten),
         "bytes_decoded": sum(group.bytes_decoded for group in rewritten) + more_bytes,
@@ -299,7 +305,7 @@ def _touched(written: WrittenBatch, committed: Sequence[Merged]) -> set[Partitio
 
 
 def _most_small_files(written: WrittenBatch, touched: Iterable[PartitionKey], committed: Sequence[Merged]) -> int:
-    """The largest number of mergeable small files that one of the touched partitions holds after the commit."""
+    """Return the largest number of mergeable small files in one of the touched partitions after the commit."""
     layout = written.layout
     limit = layout.small_file_limit_bytes
     counts: Counter[PartitionKey] = Counter()
@@ -316,8 +322,7 @@ def _most_small_files(written: WrittenBatch, touched: Iterable[PartitionKey], co
 
 
 def _most_delete_files(written: WrittenBatch, touched: Iterable[PartitionKey], committed: Sequence[Merged]) -> int:
-    """The most delete files that are read with one older file of the touched partitions, of those that may be
-    rewritten, after the commit."""
+    """Return the most delete files that one older, rewritable file of the touched partitions has after the commit."""
     gone = {file.path for file in (*written.rows.absorbed, *(f for g in committed for f in g.inputs))}
     facts = [facts for key in touched if (facts := written.layout.partitions.get(key))]
     left = (f for some in facts for f in some.with_deletes if f.obstacle is None and f.path not in gone)
@@ -325,7 +330,7 @@ def _most_delete_files(written: WrittenBatch, touched: Iterable[PartitionKey], c
 
 
 def remember(backoff: BackOff, outcome: Outcome) -> None:
-    """Partitions in which others came first are left alone for some batches, those where we did are not any more."""
+    """Update the back-off: skip partitions with conflicts for some batches, and clear those that were merged."""
     backoff.lost(outcome.commit.contested)
     absorbed = outcome.written.rows.absorbed if outcome.written else ()
     backoff.succeeded(file.partition for file in (*(f for g in outcome.commit.merged for f in g.inputs), *absorbed))

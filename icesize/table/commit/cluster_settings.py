@@ -1,4 +1,4 @@
-"""The clustering settings of a table: from arguments or properties, stored in the table, and removed from it."""
+"""Clustering columns of a table: resolved from arguments or properties, stored there, and removed."""
 
 from __future__ import annotations
 
@@ -43,10 +43,13 @@ from icesize.table.commit.loaded import Loaded, Staged
 from icesize.table.commit.metadata_change import MetadataChange
 
 MOST_CURVE_COLUMNS = 4
-"""With each further column a curve narrows every one of them less: n files leave n^((d-1)/d) to a point query."""
+"""Most columns of a curve.
+
+Each further column makes a curve narrow every one less: a point query on one of d columns opens n^((d-1)/d) of n files.
+"""
 
 WAY_ON = "run `icesize cluster TABLE` with --by and other columns, or with --forget"
-"""What to do where what the table says by itself does not hold any more."""
+"""Advice for a table whose stored clustering is no longer valid."""
 
 _METRICS = "write.metadata.metrics."
 
@@ -59,16 +62,16 @@ def resolve(
     *,
     table: str | None = None,
 ) -> ClusterBy | None:
-    """The layout that is wanted of a table, None when nothing says by what it is clustered.
+    """Return the requested clustering of a table; None if neither arguments nor properties name columns.
 
-    Arguments win over the properties `icesize.cluster.by` and `icesize.cluster.strategy` (sort when neither says it);
-    one text of `columns` is read as the property is: names with commas between them. What was stored means the columns
-    that it meant then, whatever they are called now. A curve over one column is the same order as a sort. `table` is
-    what messages call the table, its location when not given.
+    Arguments win over the properties `icesize.cluster.by` and `icesize.cluster.strategy`. The default strategy is sort.
+    A string of `columns` is read like the property: names separated by commas. Stored names mean the columns that had
+    them when they were stored, even after a rename. A curve over one column is the same order as a sort. `table` is the
+    name in messages; the default is the table's location.
 
-    Raises TableError for columns that cannot be clustered by (ClusteringOff when the table itself asks for that),
-    PolicyError for values of properties and strategies that there are not, UnsupportedTable for tables that icesize
-    writes no files of.
+    Raises TableError for columns that cannot be clustered by (ClusteringOff if the properties name them). Raises
+    PolicyError for invalid property values and unknown strategies, and UnsupportedTable if icesize cannot write files
+    of the table.
     """
     properties, called = metadata.properties, table or metadata.location
     names = _wanted_names(properties, columns, called)
@@ -91,7 +94,7 @@ def resolve(
 
 
 class _Unfit(Exception):
-    """Columns that the table cannot be clustered by, and why."""
+    """Columns that the table cannot be clustered by, and the reason."""
 
 
 def _refused(table: str, columns: Sequence[str], why: str) -> TableError:
@@ -103,7 +106,7 @@ def _quoted(columns: Sequence[str]) -> str:
 
 
 def _names_now(metadata: TableMetadata, names: tuple[str, ...], table: str) -> tuple[str, ...]:
-    """What the columns are called today that `names` meant when they were stored; the names where nobody knows that."""
+    """Return the current names of the columns that `names` meant when they were stored; `names` if no ids are known."""
     remembered = _remembered_ids(metadata)
     if remembered is None:
         return names
@@ -117,12 +120,12 @@ def _names_now(metadata: TableMetadata, names: tuple[str, ...], table: str) -> t
 
 
 def _remembered_ids(metadata: TableMetadata) -> tuple[int, ...] | None:
-    """The field ids of the stored names when they were stored; None when names alone were."""
+    """Return the field ids of the stored names at the time they were stored; None if they are unknown."""
     names = _split(metadata.properties.get(BY_PROPERTY, ""))
     pairs = [pair.partition(":") for pair in _split(metadata.properties.get(FIELD_IDS_PROPERTY, ""))]
     if tuple(name for _, _, name in pairs) == names and all(number.isdecimal() for number, _, _ in pairs):
         return tuple(int(number) for number, _, _ in pairs)
-    # older versions have stored no ids, but a sort has brought the table's sort order, which has them
+    # older versions stored no ids, but a sort also set the table's sort order, which has them
     order = metadata.sort_order()
     ids = tuple(field.source_id for field in order.fields)
     if _stored_strategy(metadata.properties) != SORT or order.fields != _ascending(ids):
@@ -132,7 +135,7 @@ def _remembered_ids(metadata: TableMetadata) -> tuple[int, ...] | None:
 
 
 def off_because(error: Exception) -> str | None:
-    """Why the table is not clustered as long as nobody changes it; None for an error that may pass."""
+    """Return the reason that the table stays unclustered until someone changes it; None for an error that may pass."""
     if isinstance(error, ClusteringOff):
         return str(error.why)
     return str(error) if isinstance(error, PolicyError) else None
@@ -201,7 +204,7 @@ def _sealed_set_bytes(properties: Mapping[str, str], target_bytes: int) -> int:
 
 
 def _field_ids(metadata: TableMetadata, policy: SizePolicy, names: Sequence[str], strategy: str) -> tuple[int, ...]:
-    """The ids of columns that a table can be clustered by, each by itself and all of them; raises _Unfit."""
+    """Return the ids of the clustering columns. Raises _Unfit if a column, or all together, cannot be clustered by."""
     schema = metadata.schema()
     top_level = {field.name: field for field in schema.fields}
     columns = {leaf.field_id: leaf for leaf in leaves(WriteSettings.of(metadata, {}, policy.target_file_size_bytes))}
@@ -242,27 +245,27 @@ def _why_no_bounds(leaf: Leaf, properties: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True)
 class KeptClusterBy:
-    """What was `stored` in the table because it was not there before. `notes` are sentences for people."""
+    """Settings that were newly `stored` in the table, and `notes` for users."""
 
     stored: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """What a person should know of the table, whether rows move or not."""
+        """Sentences about the table for users, printed even if no rows move."""
         remembered = f"the table remembers: {', '.join(self.stored)}; `icesize cluster TABLE --forget` takes it back"
         return (*self.notes, remembered) if self.stored else self.notes
 
 
 def keep_cluster_by(by: ClusterBy, run_id: str) -> MetadataChange[KeptClusterBy]:
-    """The change that lets every writer know by what the table is clustered.
+    """Return the change that stores the clustering in the table for every writer.
 
-    Columns, their field ids and the strategy become table properties. A sort becomes the table's sort order too,
-    ascending with nulls first, so that writers sort new files. Curves have none: one that an earlier sort has put there
-    goes again, one of somebody else stays, and `notes` say so. What is as it should be is not committed.
+    Columns, their field ids and the strategy become table properties. A sort also becomes the table's sort order,
+    ascending with nulls first, so that writers sort new files. A curve has no sort order: one that an earlier sort set
+    is removed. Another writer's order stays, and `notes` report it. Settings that are already stored are not committed.
 
-    It raises TableError for names that the property cannot hold, unless it holds older ones of the same columns, and
-    for columns that are not there any more.
+    The change raises TableError for columns that no longer exist, and for names that the property cannot hold. Such
+    names are accepted if the property holds older names of the same columns.
     """
 
     def build(loaded: Loaded) -> tuple[Staged | None, KeptClusterBy]:
@@ -295,20 +298,23 @@ def _to_keep(by: ClusterBy, metadata: TableMetadata) -> tuple[tuple[TableUpdate,
 
 
 def _names_to_keep(by: ClusterBy, metadata: TableMetadata) -> dict[str, str]:
-    """The properties that tell the columns; those that are there where they tell these, too."""
+    """Return the properties that name the columns. Unchanged or older names stay if they mean the same columns."""
     stored, text = metadata.properties.get(BY_PROPERTY, ""), ",".join(by.columns)
     ids = ",".join(f"{i}:{name}" for i, name in zip(by.field_ids, by.columns, strict=True))
     if _split(text) == by.columns:
         is_unchanged = _split(stored) == by.columns
         return {BY_PROPERTY: stored if is_unchanged else text, FIELD_IDS_PROPERTY: ids}
     if _remembered_ids(metadata) == by.field_ids:
-        # renamed to what cannot be told there: the older names and the ids still say it
+        # the new names do not fit into the property; the older names and the ids still identify the columns
         return {}
     raise TableError(f"Cannot keep {by} in '{BY_PROPERTY}': it cannot hold names with commas, or with spaces at an end")
 
 
 def _order_to_keep(metadata: TableMetadata, wanted: list[SortField]) -> tuple[tuple[TableUpdate, ...], tuple[str, ...]]:
-    """Updates that make this the table's sort order, none where it is or somebody else's stays, and notes."""
+    """Return the updates that make this the table's sort order, and notes.
+
+    There are no updates if the order is set already, or if another writer's order stays.
+    """
     order = metadata.sort_order()
     if order.fields == wanted:
         return (), ()
@@ -323,9 +329,9 @@ def _order_to_keep(metadata: TableMetadata, wanted: list[SortField]) -> tuple[tu
 
 @dataclass(frozen=True)
 class ForgottenClusterBy(Result):
-    """The clustering settings that were removed.
+    """Clustering settings that were removed.
 
-    `removed` are the properties and the sort order; `notes` are sentences for people.
+    `removed` are properties and the sort order; `notes` are sentences for users.
     """
 
     removed: tuple[str, ...]
@@ -333,10 +339,10 @@ class ForgottenClusterBy(Result):
 
 
 def forget_cluster_by(run_id: str) -> MetadataChange[ForgottenClusterBy]:
-    """The change that takes back what `keep_cluster_by` has stored; files stay as they are.
+    """Return the change that removes the settings stored by `keep_cluster_by`. Files stay unchanged.
 
-    A sort order goes with it only if a sort has put it there. Raises TableError for a table that does not say by what
-    it is clustered.
+    A sort order is removed only if a sort of icesize set it. The change raises TableError if the table has no
+    clustering properties.
     """
 
     def build(loaded: Loaded) -> tuple[Staged, ForgottenClusterBy]:
@@ -351,7 +357,8 @@ def forget_cluster_by(run_id: str) -> MetadataChange[ForgottenClusterBy]:
         if order:
             fields = metadata.sort_order().fields
             removed.append(_order_words(metadata, fields))
-            # Java sends every order that the table has to its writers, and looks the columns of each up among today's
+            # Iceberg's Java library sends all sort orders of the table to its writers, and looks up their columns in
+            # the current schema
             names = ", ".join(str(metadata.schema().find_column_name(field.source_id)) for field in fields)
             notes = (
                 f"keep the columns it was sorted by ({names}): Iceberg keeps all sort orders, and Iceberg "
@@ -378,7 +385,7 @@ def _ascending(field_ids: Sequence[int]) -> list[SortField]:
 
 
 def _is_ours(metadata: TableMetadata) -> bool:
-    """Whether the properties say that the table's sort order is the one that a sort has put there."""
+    """Return True if icesize set the table's sort order, as shown by the properties of a sort."""
     ids = _remembered_ids(metadata)
     is_sort = _stored_strategy(metadata.properties) == SORT
     return ids is not None and is_sort and metadata.sort_order().fields == _ascending(ids)
@@ -392,12 +399,12 @@ def _to_order(metadata: TableMetadata, fields: list[SortField]) -> tuple[TableUp
         unsorted = SetDefaultSortOrderUpdate(sort_order_id=UNSORTED_SORT_ORDER.order_id)
         return AddSortOrderUpdate(sort_order=UNSORTED_SORT_ORDER), unsorted
     order_id = max((order.order_id for order in metadata.sort_orders), default=0) + 1
-    # the catalog may give another number, so the default is to be the one that was just added
+    # the catalog may assign another id, so the update without an id makes the order added last the default
     return AddSortOrderUpdate(sort_order=SortOrder(*fields, order_id=order_id)), SetDefaultSortOrderUpdate()
 
 
 def _words(metadata: TableMetadata, fields: Sequence[SortField]) -> str:
-    """`user_id ASC NULLS FIRST, bucket[4](id) DESC NULLS LAST`, as SQL writes a sort order."""
+    """Return a sort order as SQL writes it: `user_id ASC NULLS FIRST, bucket[4](id) DESC NULLS LAST`."""
     schema, words = metadata.schema(), []
     for field in fields:
         name = schema.find_column_name(field.source_id)

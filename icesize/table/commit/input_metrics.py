@@ -1,7 +1,7 @@
-"""What manifests say of the columns of files that a merge copied: read again at the commit, for those files alone.
+"""Column metrics of files that a merge copied: read from manifests again at the commit, for those files alone.
 
-Layouts leave metrics out, as most merges decode their rows. Nothing here makes a commit fail: a bound that is not known
-is left out of the merged file, which then only is read more often than it has to.
+Layouts omit metrics, because most merges decode their rows. No error here makes a commit fail. An unknown bound is left
+out of the merged file, so queries only read that file more often than necessary.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from icesize.table.manifests.facts import read_metrics
 LOG = logging.getLogger("icesize")
 
 _THREADS = 4
-"""Manifests that are read at a time; it only pays where each is a round trip away."""
+"""Manifests read at a time. Threads help only if each manifest takes a round trip."""
 
 
 def with_carried_over_metrics(
@@ -36,8 +36,8 @@ def with_carried_over_metrics(
 ) -> tuple[Merged, ...]:
     """Complete the metrics of outputs that were copied from their input files.
 
-    Input files are described by manifests, or by `appended` where the same commit brings them. `settings` are asked
-    for, and manifests read, only when there is such an output.
+    Manifests describe the input files; `appended` describes those of the same commit. Without a copied output,
+    `settings` is not called and no manifest is read.
     """
     files = (file for group in merged for file in group.files)
     copied = {old.path for file in files if isinstance(file, CopiedFile) for old in file.copied_from}
@@ -52,9 +52,9 @@ def with_carried_over_metrics(
 
 
 def metrics_of(files: Iterable[FileFact], io: FileIO) -> dict[str, FileMetrics]:
-    """Metrics by path of those files that are in the manifests that they were found in; each is read once.
+    """Return metrics by path of the files that their own manifests still list. Reads each manifest once.
 
-    Of a manifest that is gone or damaged no file is among them.
+    Files of a missing or damaged manifest are left out.
     """
     wanted: dict[str, set[str]] = defaultdict(set)
     for file in files:
@@ -69,6 +69,6 @@ def metrics_of(files: Iterable[FileFact], io: FileIO) -> dict[str, FileMetrics]:
 def _read_what_is_there(io: FileIO, location: str, paths: set[str]) -> dict[str, FileMetrics]:
     try:
         return dict(islice((found for found in read_metrics(io, location) if found[0] in paths), len(paths)))
-    except Exception as error:  # of whatever the storage is reached by
+    except Exception as error:  # each storage client raises its own errors
         LOG.info("column metrics of %d merged files are not known: %s", len(paths), brief(error))
         return {}

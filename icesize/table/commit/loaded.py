@@ -1,4 +1,4 @@
-"""One state of a table that a commit is tried on, and which input files it has lost since they were planned on."""
+"""One state of a table that a commit is tried on, and the input files that it lost since the plan."""
 
 from __future__ import annotations
 
@@ -29,15 +29,17 @@ from icesize.table.manifests.store import ManifestStore
 from icesize.table.records.summary import RUN_ID
 
 BASE_EXPIRED = "the snapshot it was planned on has expired or is no longer part of the table's current history"
-"""Reason to drop a step if it is no longer known what happened to its input files: sequence numbers order what came
-after a snapshot only among its descendants."""
+"""Reason to drop a step if the fate of its input files is unknown.
+
+Sequence numbers order changes after a snapshot only among its descendants.
+"""
 
 
 @dataclass(frozen=True)
 class Staged:
-    """One attempt, of which nothing is visible yet: what the catalog is asked for in the terms of its REST protocol.
+    """One attempt, still invisible: requirements and updates for the catalog, as its REST protocol defines them.
 
-    `written` are the metadata files that were written for it.
+    `written` are the metadata files of the attempt.
     """
 
     requirements: tuple[TableRequirement, ...]
@@ -46,13 +48,13 @@ class Staged:
 
     @property
     def snapshot_ids(self) -> tuple[int, ...]:
-        """The ids of the snapshots that it adds, oldest first."""
+        """Ids of the snapshots that the attempt adds, oldest first."""
         return tuple(each.snapshot.snapshot_id for each in self.updates if isinstance(each, AddSnapshotUpdate))
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """One state of a table, with one branch of it; `store` has what was read before of its manifests."""
+    """One state of a table and one of its branches; `store` caches its manifests."""
 
     table: Table
     ref: str = MAIN
@@ -90,40 +92,40 @@ class Loaded:
     def staged(
         self, updates: Iterable[TableUpdate], *requirements: TableRequirement, written: Iterable[str] = ()
     ) -> Staged:
-        """Return updates of this table, which the catalog refuses if it was dropped and recreated."""
+        """Return updates of this table. The catalog rejects them if the table was dropped and recreated."""
         same_table = AssertTableUUID(uuid=self.table.metadata.table_uuid)
         return Staged((same_table, *requirements), tuple(updates), tuple(written))
 
     def snapshots_of(self, run_id: str) -> list[int]:
-        """Return the ids of snapshots that carry this run id, oldest first."""
+        """Return the ids of snapshots with this run id, oldest first."""
         return [s.snapshot_id for s in self.table.metadata.snapshots if summary_of(s, RUN_ID) == run_id]
 
     def snapshot_of(self, base: Head) -> Snapshot | None:
-        """Return the snapshot of a head that the branch came from, as far as the history is known."""
+        """Return the snapshot of an earlier head of the branch; None if the known history does not contain it."""
         ancestors = known_ancestors(self.table.metadata, self.ref)
         return next((s for s in ancestors if s.snapshot_id == base.snapshot_id), None)
 
     def live(self, paths: Collection[str]) -> set[str]:
-        """Return those of the data files that the head of the branch lists."""
+        """Return the paths of data files that the head of the branch lists."""
         return set(self._listed(set(paths), self.manifests.data)) if paths else set()
 
     def misfit(self, schema: Schema, spec: PartitionSpec) -> str | None:
-        """Return why files of this schema and spec could not be read in this state, None if they can."""
+        """Return the reason that files of this schema and spec cannot be read in this state; None if they can."""
         metadata = self.table.metadata
         return misfit(schema, metadata.schema()) or misfit_spec(spec, metadata.specs())
 
     def lost_inputs(self, base: Head, inputs: Collection[FileFact], beside_new: Collection[str]) -> dict[str, str]:
-        """Return the input files, by path, that must not be replaced any more, with the reason.
+        """Return the input files that must not be replaced any more: path to reason.
 
         Args:
-            base: The head that they were *planned* on.
+            base: The head that the files were *planned* on.
             inputs: Files that the planning base listed.
-            beside_new: Paths of those whose rows go into files that deletes by equality of before do not reach.
+            beside_new: Paths of the inputs whose rows go into files that existing equality deletes do not reach.
         """
         if not inputs or self.head.snapshot_id == base.snapshot_id:
             return {}
         by_path = {file.path: file for file in inputs}
-        # nothing of the head follows from a base that the branch has left, or that expired since this state was loaded
+        # a base proves nothing about the head if the branch has left it, or if it expired after this state was loaded
         snapshot = self.snapshot_of(base)
         try:
             known = {m.manifest_path for m in manifests_in(snapshot, self.table.io)}
@@ -138,7 +140,11 @@ class Loaded:
         return lost | dict.fromkeys(self._newly_deleted(left, base, beside_new), "another writer deleted rows of it")
 
     def _live_inputs(self, inputs: Collection[FileFact]) -> set[str]:
-        """Manifests never change: an input file whose manifest is still listed lives; the others are looked up."""
+        """Return the paths of live input files.
+
+        Manifests never change, so an input file is live if its manifest is still listed. The other manifests are
+        searched for the remaining files.
+        """
         listed, looked_at = {m.manifest_path for m in self.manifests.data}, {file.manifest_path for file in inputs}
         live = {file.path for file in inputs if file.manifest_path in listed}
         missing = {file.path for file in inputs} - live
@@ -150,15 +156,18 @@ class Loaded:
             yield from paths.intersection(self.store.facts(self.table.io, manifest).paths())
 
     def _added_beside(self, known: Collection[str]) -> Iterator[str]:
-        """Files that manifests beside the `known` ones list as new: they must not go while that listing stays."""
+        """Yield files that manifests outside `known` list as new. They must not be removed while that listing stays."""
         for manifest in self.manifests.data:
             if manifest.manifest_path not in known:
                 changes = self.store.changes(self.table.io, manifest)
                 yield from changes.paths(changes.changed_by(manifest.added_snapshot_id, ADDED))
 
     def _newly_deleted(self, inputs: Sequence[FileFact], base: Head, beside_new: Collection[str]) -> Iterator[str]:
-        """Input files that deletes since the planning base hit, so that their rows would come back: by position, and by
-        equality where they would be in a file that such deletes do not reach (`icesize.planning.delete_reach`)."""
+        """Yield input files that deletes since the planning base apply to; a merge would bring their rows back.
+
+        Position deletes always count. Equality deletes count only if the rows go into a file that such deletes do not
+        reach (`icesize.planning.delete_reach`).
+        """
         specs, above = self.table.metadata.specs(), base.sequence_number
         index = DeleteIndex.of(self.store, self.table.io, self.manifests.deletes, specs, above)
         hit: defaultdict[DeleteFile, list[FileFact]] = defaultdict(list)
@@ -169,31 +178,33 @@ class Loaded:
         return (file.path for delete, files in hit.items() for file in self._really_hit(delete, files))
 
     def _really_hit(self, delete: DeleteFile, files: Sequence[FileFact]) -> Sequence[FileFact]:
-        """Those of the files; bounds of paths name many, and Iceberg leaves them out where a delete file names
-        several."""
+        """Return the files that the delete file names.
+
+        Path bounds match too many files, and Iceberg omits them if a delete file names several.
+        """
         if delete.equality_ids or only_path(delete) is not None:
             return files
         try:
             named = paths_named(delete, Storage(self.table.io), [file.path for file in files])
-        except RewriteFailed:  # it is not known
+        except RewriteFailed:  # unreadable: assume that the delete file names all of them
             return files
         return [file for file in files if plain_path(file.path) in named]
 
     def later_than(self, before: Loaded) -> bool:
-        """Return True if something that a commit on `before` asserts has certainly changed since; a stale answer is no
-        proof.
+        """Return True if a value that a commit on `before` asserts has certainly changed since.
 
-        Sequence numbers, schemas and specs only grow, whatever the branch; in format v1 the history decides. Changes
-        without a snapshot (refs, expiry) show in the log of older metadata files, where a catalog keeps one.
+        A stale response proves nothing. Sequence numbers, schemas and specs only grow, on every branch. In format v1
+        the history decides. Changes without a snapshot (refs, expiry) show in the log of older metadata files, if the
+        catalog keeps one.
         """
         new, old = _counters(self.table.metadata), _counters(before.table.metadata)
         if self.head.snapshot_id != before.head.snapshot_id and (new[0] != old[0] or not new[0]):
-            # only if the first commit since is still known: an expired one may have been anybody's
+            # only if the first later commit is still known: an expired one may have been this attempt itself
             snapshots = self.table.metadata.snapshots
             if self.table.metadata.format_version > 1:
                 return any(s.sequence_number == old[0] + 1 for s in snapshots)
             return any(s.parent_snapshot_id == before.head.snapshot_id for s in snapshots)
-        # here the branch was only moved, if anything: to what the older of two answers shows as well
+        # at most, the branch was moved to a snapshot that the older of the two responses shows as well
         if any(n > o for n, o in zip(new, old, strict=True)):
             return True
         return before.table.metadata_location in {entry.metadata_file for entry in self.table.metadata.metadata_log}

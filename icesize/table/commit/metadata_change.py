@@ -1,4 +1,4 @@
-"""Changes of a table's metadata that add no snapshot: a column added, a tag set, a stream forgotten."""
+"""Changes of a table's metadata that add no snapshot: add a column, set a tag, forget a stream."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class MetadataChange(Change[T]):
-    """A change made of functions of the state that it is tried on.
+    """A change built by functions of the state that it is tried on.
 
-    `build` gives what to commit on that state (None: nothing to do) and the result; it refuses by raising. `is_in` is
-    True of a state that already has what the newest attempt has asked for.
+    `build` returns the attempt to commit on that state (None: nothing to do) and the result; it raises to refuse.
+    `is_in` returns True for a state that already has the change of the newest attempt.
     """
 
     run_id: str
@@ -30,7 +30,7 @@ class MetadataChange(Change[T]):
     is_in: Callable[[Loaded], bool]
 
     def found(self, loaded: Loaded, attempts: Attempts[T]) -> T | None:
-        """The result of the attempt that landed."""
+        """Return the result of the newest attempt if the table has its change."""
         return attempts.made[-1].result if attempts.made and self.is_in(loaded) else None
 
     def stage(self, loaded: Loaded, attempts: Attempts[T]) -> tuple[Staged | None, T]:
@@ -38,10 +38,10 @@ class MetadataChange(Change[T]):
 
 
 def forget_stream(table: str, stream_id: str, run_id: str) -> MetadataChange[ledger.LedgerEntry]:
-    """The change that removes a stream's entry; it gives the entry.
+    """Return the change that removes a stream's entry; its result is the entry.
 
-    A batch of that stream at the same time comes before it, and its entry goes, or after it, and its entry stays.
-    Raises TableError when tried on a table that has no such stream.
+    A concurrent batch of that stream commits before it, and its entry is removed, or after it, and its entry stays. The
+    change raises TableError if the table has no such stream.
     """
 
     def entry_of(loaded: Loaded) -> ledger.LedgerEntry | None:
@@ -52,7 +52,7 @@ def forget_stream(table: str, stream_id: str, run_id: str) -> MetadataChange[led
         if entry is None:
             why = f"'{table}' has no such stream"
             raise TableError(f"Cannot forget stream '{stream_id}': {why}", table=table)
-        # entries change together with snapshots only
+        # entries change only together with snapshots, so an unchanged head means an unchanged entry
         same_head = AssertRefSnapshotId(ref=loaded.head.ref, snapshot_id=loaded.head.snapshot_id)
         return loaded.staged([RemovePropertiesUpdate(removals=[entry.key])], same_head), entry
 

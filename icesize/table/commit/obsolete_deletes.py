@@ -1,8 +1,8 @@
-"""Delete files that hit nothing any more once a commit has landed, decided on the state that it is staged on.
+"""Delete files that apply to no data file after a commit, decided on the state that the commit is staged on.
 
-They are removed by the same commit. A position delete file is obsolete when no data file that it names is live, an
-equality delete when its number is not above those of the live data files that it is about: all files to come have
-greater ones.
+The same commit removes them. A position delete file is obsolete if no data file that it names is live. An equality
+delete is obsolete if its number is not above the number of any live data file in its scope. All later files have
+greater numbers.
 """
 
 from __future__ import annotations
@@ -18,8 +18,11 @@ from icesize.table.manifests.delete_index import DeleteIndex
 
 @dataclass(frozen=True)
 class ObsoleteCandidates:
-    """Delete files that may be obsolete: those by equality that are of one partition, those that hit `everywhere`, and
-    the position deletes with the data files that they name."""
+    """Delete files that may be obsolete.
+
+    `equality` are equality deletes of one partition, `everywhere` those that apply to all partitions. `named` are
+    position deletes with the data files that they name.
+    """
 
     equality: tuple[DeleteFile, ...]
     everywhere: tuple[DeleteFile, ...]
@@ -29,9 +32,11 @@ class ObsoleteCandidates:
     def of(
         cls, index: DeleteIndex, partitions: Collection[PartitionKey], named: Mapping[str, frozenset[str]]
     ) -> ObsoleteCandidates:
-        """Those that could hit files of these partitions. `named` are data files of position deletes that name several;
-        nothing is known of others that do, nor of equality deletes where NaN is among the partition values, which
-        equals no other."""
+        """Return the delete files that may apply to files of these partitions.
+
+        `named` maps position deletes that name several files to these files. Other deletes of that kind are left out,
+        and so are equality deletes with NaN among their partition values, because NaN equals no other value.
+        """
         files = [delete for key in partitions for delete in index.by_partition.get(key, ())]
         known = {d: names for d in files if not d.equality_ids and (names := _names(d, named)) is not None}
         equality = (d for d in files if d.equality_ids and all(value == value for value in d.partition.values))
@@ -41,14 +46,16 @@ class ObsoleteCandidates:
         return bool(self.equality or self.everywhere or self.named)
 
     def may_depend_on(self, spec_id: int, least_number: int) -> bool:
-        """Whether files of this spec, with these numbers or greater ones, could keep one of them."""
+        """Return True if files of this spec, with these numbers or greater ones, may need one of the candidates."""
         own = any(d.partition.spec_id == spec_id and d.sequence_number > least_number for d in self.equality)
         of_all = any(d.sequence_number > least_number for d in self.everywhere)
         return own or of_all or any(d.partition.spec_id == spec_id for d in self.named)
 
     def obsolete(self, live: Iterable[tuple[PartitionKey, int, str]]) -> set[str]:
-        """The paths of those that no live data file needs; `live` has partition, data sequence number and path of all
-        files that they may depend on."""
+        """Return the paths of the candidates that no live data file needs.
+
+        `live` has partition, data sequence number and path of every file that may need one of them.
+        """
         least: dict[PartitionKey, int] = {}
         asked = frozenset[str]().union(*self.named.values())
         found = set[str]()

@@ -1,8 +1,9 @@
-"""How steps, a commit and a catalog talk to each other: a step is validated on a loaded state of the table and staged
-on it, and the catalog is asked for all that was staged.
+"""Interfaces between steps, a commit and a catalog.
 
-A request is an ordered tuple of steps, one snapshot each, which become visible together. A format version or a library
-that is added later implements `Committer`; jobs and steps know only this and `Loaded`.
+A step is validated on a loaded state of the table and staged on it. The catalog then receives everything staged.
+
+A request is an ordered tuple of steps, one snapshot each, which become visible together. A later format version or
+library implements `Committer`. Jobs and steps use only this protocol and `Loaded`.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ OUTDATED = "schema or partition spec changed while the merge ran"
 
 
 class ConcurrentChange(IcesizeError):
-    """New files do not fit the table as it is now, or files that an overwrite was to remove are not what they were.
+    """New files do not fit the table's current state, or files that an overwrite was to remove have changed.
 
-    Nothing of the request is visible and everything that was written is removed: plan on the new state and write again.
-    `partitions` are those in which other writers came first, none where only nobody can tell any more. Only commits of
-    ours see it.
+    Nothing of the request is visible, and all files written for it are removed. Plan on the new state and write again.
+    `partitions` are those in which other writers committed first. It is empty if the history is no longer known. Only
+    icesize's commits handle this error.
     """
 
     def __init__(self, reason: str, partitions: tuple[PartitionKey, ...] = ()) -> None:
@@ -39,27 +40,27 @@ class ConcurrentChange(IcesizeError):
 
 
 class CommitLost(Exception):
-    """The catalog says that another commit came first. It is looked up before it is believed: 409 may come late."""
+    """The catalog reported a conflict with another commit. The retry checks it first, because a 409 may come late."""
 
 
 class CatalogBusy(CommitLost):
-    """The catalog asks to come again later: a definite no that nobody else's commit explains."""
+    """The catalog requests a later retry: a definite rejection that no other commit explains."""
 
 
 class CommitRefused(Exception):
-    """The catalog will never accept this commit, and nothing of it is visible. The text is a sentence for the user."""
+    """The catalog rejects this commit permanently, and nothing of it is visible. The text is a sentence for users."""
 
 
 @dataclass(frozen=True)
 class Base:
-    """The state that a request was planned on: a head, and the schema and spec that its files were written under."""
+    """The state that a request was planned on: a head, and the schema and spec of the files written for it."""
 
     head: Head = field(default_factory=Head)
     schema: Schema = field(default_factory=Schema)
     spec: PartitionSpec = UNPARTITIONED_PARTITION_SPEC
 
     def is_outdated(self, state: Loaded) -> bool:
-        """Return True if files of today are written under another schema or spec."""
+        """Return True if the table's current schema or spec is another one."""
         return (state.schema_id, state.spec_id) != (self.schema.schema_id, self.spec.spec_id)
 
     def check_fit(self, state: Loaded) -> None:
@@ -70,9 +71,9 @@ class Base:
 
 @dataclass(frozen=True)
 class Kept:
-    """The part of a step that can be committed on a state, None for nothing.
+    """The part of a step that can be committed on a state; None if nothing can.
 
-    `conflicts` are sentences about what is left out, `contested` the partitions in which other writers caused that.
+    `conflicts` are sentences about omitted parts. `contested` are the partitions in which other writers caused them.
     """
 
     step: Step | None
@@ -83,7 +84,7 @@ class Kept:
 class Step(Protocol):
     """One kind of change, a frozen value. The data and delete files at `paths` become visible with it.
 
-    A request is not committed without its `essential` steps; others are dropped if they cost it the race.
+    A request is never committed without its `essential` steps. Other steps are dropped if they delay the commit.
     """
 
     essential: ClassVar[bool] = True
@@ -94,12 +95,12 @@ class Step(Protocol):
         return {file.path for file in getattr(self, "files", ())}
 
     def validate(self, state: Loaded, base: Base, earlier: Collection[str]) -> Kept:
-        """Compare the step with a state that it is tried on, and write nothing.
+        """Compare the step with a state that it is tried on. Writes nothing.
 
         Args:
-            state: The table now.
-            base: What the step was planned on.
-            earlier: Paths of files that steps before it in the same request add.
+            state: The table's current state.
+            base: The state that the step was planned on.
+            earlier: Paths of files that earlier steps of the same request add.
 
         Raises:
             ConcurrentChange: An essential step does not fit the state.
@@ -110,21 +111,21 @@ class Step(Protocol):
         """Write manifests of the next snapshot; None if there is nothing to do in this state."""
 
     def summarize(self, base: Base) -> Mapping[str, str]:
-        """Return what the snapshot's summary has of this step beside counts of files and rows."""
+        """Return the step's own entries of the snapshot summary, without counts of files and rows."""
         return {}
 
     def dropped(self, why: str) -> str:
-        """Return a sentence for a step that is left out."""
+        """Return a sentence for an omitted step."""
         return f"{type(self).__name__} dropped: {why}"
 
     def visible(self, live: Collection[str]) -> Step | None:
-        """Return the part of which files are live; asked where no snapshot is left that says it."""
+        """Return the part of the step whose files are live. The retry uses it if no snapshot of the request remains."""
         return self
 
 
 @dataclass(frozen=True)
 class StepDone:
-    """A step with the snapshot that it made, None if that is not known any more.
+    """A step with the snapshot that it made, None if the snapshot is no longer known.
 
     `facts` are the snapshot's summary.
     """
@@ -137,10 +138,10 @@ class StepDone:
 
 @dataclass(frozen=True)
 class CommitRequest:
-    """Everything that one commit wants to change on the branch of its base, in the order of its steps.
+    """All changes of one commit to the branch of its base, in the order of its steps.
 
-    `run_id` identifies it through all its attempts. `ledger` is the entry of a stream's batch, and `summary` goes into
-    every snapshot. `again` says what a person may do if nobody knows whether it is visible.
+    `run_id` identifies the request through all its attempts. `ledger` is the entry of a stream's batch. `summary` goes
+    into every snapshot. `again` is advice for the user if the outcome stays unknown.
     """
 
     table_uuid: str
@@ -158,24 +159,27 @@ class CommitRequest:
 
 
 class Committer(Protocol):
-    """A table of a catalog, to be committed to."""
+    """A table of a catalog that accepts commits."""
 
     def load(self) -> Loaded:
-        """Return the table as it is now; raises TableNotFound if it is gone."""
+        """Return the table's current state. Raises TableNotFound if the table is gone."""
 
     def state_of(self, table: Table) -> Loaded:
-        """Return a table that was loaded before as a state to commit on."""
+        """Return an already loaded table as a state to commit on."""
 
     def stage(
         self, loaded: Loaded, request: CommitRequest, *, dry_run: bool = False
     ) -> tuple[Staged, tuple[StepDone, ...]]:
-        """Write the metadata files of a request, none in a dry run; on failure they are removed again.
+        """Write the metadata files of a request; none in a dry run. A failure removes them again.
 
-        Returns the steps that are done once the attempt is visible, too.
+        Returns the staged attempt, and the steps that are done once it is visible.
         """
 
     def commit(self, loaded: Loaded, staged: Staged) -> None:
-        """Ask the catalog once. Raises CommitLost or CommitRefused; every other error means: nobody knows."""
+        """Send one commit request to the catalog.
+
+        Raises CommitLost or CommitRefused. After any other error the outcome is unknown.
+        """
 
     def discard(self, staged: Staged) -> None:
-        """Remove the metadata files of an attempt that certainly did not become visible."""
+        """Remove the metadata files of an attempt that certainly failed."""

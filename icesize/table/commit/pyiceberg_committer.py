@@ -1,8 +1,10 @@
-"""Commits through PyIceberg: manifests and snapshots are ours, the compare-and-swap is the catalog's.
+"""Commits through PyIceberg: icesize builds manifests and snapshots, and the catalog makes the compare-and-swap.
 
-PyIceberg's transactions are not used: their retry re-stages a zombie's batch on the newer head, they delete the
-manifests of a commit that landed behind a repeated request, and each access copies the whole metadata. Staged here is
-an APPEND snapshot with the new files, on top of it a REPLACE with the merged ones, and one metadata update for both.
+icesize does not use PyIceberg's transactions, for three reasons. Their retry stages a zombie's batch again on the newer
+head. They delete the manifests of a visible commit if its request was repeated. Each access copies the whole metadata.
+
+This module stages an APPEND snapshot with the new files, and a REPLACE with the merged files on top of it. One metadata
+update adds both.
 """
 
 from __future__ import annotations
@@ -43,21 +45,21 @@ _RIGHTS = (
 _MEANWHILE = (
     "older than last sequence number", "does not exist: [", "arraySize cannot be negative", "to unknown snapshot",
 )  # fmt: skip
-"""Texts of catalogs that mean, without calling it a conflict, that the table has changed.
+"""Catalog messages that mean a concurrent change without calling it a conflict.
 
-Another branch was committed to (all branches share sequence numbers), or a snapshot is gone that was to be expired
-(PyIceberg lists the others; Iceberg's Java library subtracts more from its list than is there) or to be tagged.
+Another branch was committed to (all branches share sequence numbers), or a snapshot that was to be expired or tagged is
+gone. For an expiry, PyIceberg lists the remaining snapshots, and Iceberg's Java library computes a negative list size.
 """
 
 _MAY_HAVE_LANDED = (408, 409)
-"""Answers of class 4xx after which one has to look."""
+"""Responses of class 4xx after which the commit may be visible."""
 
 
 @dataclass(eq=False)
 class PyIcebergCommitter:
     """Format versions 1 and 2, any catalog that PyIceberg opens, with or without Spark; one branch of a table.
 
-    `clock_ms` gives milliseconds since 1970 for snapshot timestamps. `store` has what was read before of manifests.
+    `clock_ms` returns milliseconds since 1970 for snapshot timestamps. `store` caches manifests.
     """
 
     catalog: Catalog
@@ -71,7 +73,7 @@ class PyIcebergCommitter:
         return self.state_of(self.table)
 
     def state_of(self, table: Table) -> Loaded:
-        """Return a table that was loaded before as a state to commit on."""
+        """Return an already loaded table as a state to commit on."""
         return Loaded(table, self.ref, self.store)
 
     def stage(
@@ -87,9 +89,10 @@ class PyIcebergCommitter:
         return loaded.staged(builder.made_visible(), *builder.requirements, written=builder.written), done
 
     def commit(self, loaded: Loaded, staged: Staged) -> None:
-        """One compare-and-swap, never repeated here.
+        """Make one compare-and-swap, without a retry.
 
-        Definite answers become CommitLost or CommitRefused; everything else passes through and means: unknown.
+        Definite rejections become CommitLost or CommitRefused. Any other error passes through and means: outcome
+        unknown.
         """
         try:
             self.catalog.commit_table(loaded.table, staged.requirements, staged.updates)
@@ -100,7 +103,7 @@ class PyIcebergCommitter:
         except ForbiddenError as error:
             raise CommitRefused(_RIGHTS.format(name=loaded.name)) from error
         except Exception as error:
-            # of the answer behind an error of PyIceberg's REST client, 0 where there is none
+            # status of the response that caused an error of PyIceberg's REST client; 0 without a response
             status = int(getattr(getattr(error.__cause__, "response", None), "status_code", 0))
             definite = isinstance(error, NoSuchTableError) or (400 <= status < 500 and status not in _MAY_HAVE_LANDED)
             if any(text in str(error) for text in _MEANWHILE) and (definite or type(error) is ValueError):
@@ -111,7 +114,7 @@ class PyIcebergCommitter:
             raise
 
     def discard(self, staged: Staged) -> None:
-        """Remove the metadata files of an attempt that certainly did not land."""
+        """Remove the metadata files of an attempt that certainly failed."""
         remove(self.table.io, staged.written)
 
 

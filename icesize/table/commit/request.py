@@ -1,7 +1,7 @@
-"""The steps of a request, their way through a commit, and what became of them.
+"""The steps of a request, their way through a commit, and its outcome.
 
-Each attempt looks whether the request is visible already, validates every step on the state that it is tried on, and
-stages what is kept. Steps that are not essential are dropped if they cost the others the race.
+Each attempt checks whether the request is visible already, validates every step on the current state, and stages the
+remaining ones. Steps that are not essential are dropped if they delay the commit of the others.
 """
 
 from __future__ import annotations
@@ -26,13 +26,16 @@ from icesize.table.records.summary import RUN_ID, SMALL_FILES_MAX
 S = TypeVar("S")
 
 SLOW_STAGE_SECONDS = 1.0
-"""A merge that took longer to stage than this and lost the race is dropped at once: each retry would pay it again."""
+"""Longest time to stage a merge that is retried after a conflict.
+
+A slower merge is dropped, because each retry would repeat that work.
+"""
 
 
 def steps_of(
     new: Iterable[NewDataFile], merged: Iterable[Merged] = (), absorbed: Iterable[FileFact] = ()
 ) -> tuple[Step, ...]:
-    """Return the steps for files with new rows, which hold the rows of `absorbed` files, too, and for merges."""
+    """Return the steps for files with new rows and for merges. The new files also hold the rows of `absorbed` files."""
     files, groups, older = tuple(new), tuple(merged), tuple(absorbed)
     rows = [Overwrite(older, files) if older else Append(files)] if files or older else []
     return (*rows, *([Replace(groups)] if groups else ()))
@@ -40,9 +43,9 @@ def steps_of(
 
 @dataclass(frozen=True)
 class CommitOutcome:
-    """The steps that are visible now. `already_committed`: the batch was there before.
+    """The visible steps. `already_committed`: an earlier run had committed the batch.
 
-    `conflicts` are sentences about what was left out, `contested` the partitions in which other writers caused that.
+    `conflicts` are sentences about omitted parts. `contested` are the partitions in which other writers caused them.
     """
 
     done: tuple[StepDone, ...] = ()
@@ -52,7 +55,7 @@ class CommitOutcome:
 
     @property
     def snapshot_ids(self) -> tuple[int, ...]:
-        """Snapshots that were added, oldest first."""
+        """Ids of the added snapshots, oldest first."""
         return tuple(each.snapshot_id for each in self.done if each.snapshot_id is not None)
 
     @property
@@ -62,16 +65,16 @@ class CommitOutcome:
 
     @property
     def paths(self) -> set[str]:
-        """Files that are visible now."""
+        """Paths of files that are now visible."""
         return {path for each in self.done for path in each.step.paths}
 
     def done_by(self, kind: type[S]) -> list[S]:
-        """Steps of one kind, as far as they are visible."""
+        """Return the visible steps of one kind."""
         return [each.step for each in self.done if isinstance(each.step, kind)]
 
     @property
     def merged(self) -> tuple[Merged, ...]:
-        """Groups of files that others have taken the place of."""
+        """Groups of files that merges have replaced."""
         return tuple(group for step in self.done_by(Replace) for group in step.groups)
 
 
@@ -83,15 +86,15 @@ def commit_steps(
 ) -> CommitOutcome:
     """Make the request visible in one atomic step, or raise with nothing of it visible.
 
-    Raises as `Attempts.run` does, StreamMismatch or BatchOutOfOrder (refused), and ConcurrentChange (an essential step
-    no longer fits the table: nothing is visible; plan on the new state).
+    Raises the errors of `Attempts.run`, StreamMismatch or BatchOutOfOrder (refused), and ConcurrentChange (an essential
+    step no longer fits the table). After ConcurrentChange nothing is visible: plan on the new state.
     """
     change = _Steps(request, committer)
     return Attempts(change, committer, environment, request.table_uuid, deadline_seconds).run()
 
 
 def validated(request: CommitRequest, loaded: Loaded, left_out: CommitOutcome) -> tuple[CommitRequest, CommitOutcome]:
-    """Return what of a request can be committed on a state; `left_out` gets the conflicts of the rest.
+    """Return the part of a request that can be committed on a state, and `left_out` with the conflicts of the rest.
 
     Raises ConcurrentChange.
     """
@@ -107,7 +110,7 @@ def validated(request: CommitRequest, loaded: Loaded, left_out: CommitOutcome) -
 
 
 def _with(request: CommitRequest, steps: tuple[Step, ...]) -> CommitRequest:
-    """The request with these steps; what was counted with others is not known any more."""
+    """Return the request with these steps, without counts that were made for other steps."""
     if steps == request.steps:
         return request
     summary = {key: value for key, value in request.summary.items() if key != SMALL_FILES_MAX}
@@ -115,7 +118,7 @@ def _with(request: CommitRequest, steps: tuple[Step, ...]) -> CommitRequest:
 
 
 class _Steps(Change[CommitOutcome]):
-    """A request on its way through its attempts: `_request` is what is left of it."""
+    """A request on its way through its attempts: `_request` has the remaining steps."""
 
     def __init__(self, request: CommitRequest, committer: Committer) -> None:
         self.run_id = request.run_id
@@ -129,13 +132,13 @@ class _Steps(Change[CommitOutcome]):
         return result.paths
 
     def found(self, loaded: Loaded, attempts: Attempts[CommitOutcome]) -> CommitOutcome | None:
-        """Our own earlier attempt, or a duplicate one that committed the same batch."""
+        """Return the outcome of an own earlier attempt, or of a duplicate run that committed the same batch."""
         if snapshot_ids := set(loaded.snapshots_of(self.run_id)):
-            # snapshots of it may have expired since
+            # the attempt made at least the snapshots that remain; others of it may have expired
             results = [attempt.result for attempt in attempts.made if snapshot_ids <= set(attempt.result.snapshot_ids)]
             whole = CommitOutcome(tuple(map(StepDone, self._wanted.steps)))
             return min(results, key=lambda result: len(result.snapshot_ids), default=whole)
-        # a snapshot of ours may have expired since: then the ledger or the files themselves show it
+        # all snapshots of this run may have expired; the ledger or the files themselves then show the outcome
         entry = self._request.ledger
         done = entry is not None and is_done(loaded.properties, entry, self._request.accept_new_checkpoint)
         if (done or attempts.may_be_committed) and (live := loaded.live(self._wanted.paths())):
@@ -143,6 +146,7 @@ class _Steps(Change[CommitOutcome]):
             return replace(self._left_out, done=tuple(StepDone(step) for step in visible if step is not None))
         if not done:
             return None
+        # another run committed the batch, so the metadata of a rejected attempt is not needed
         attempts.settle_loss(loaded)
         return replace(self._left_out, already_committed=True)
 
@@ -164,7 +168,7 @@ class _Steps(Change[CommitOutcome]):
         return (staged if done else None), replace(self._left_out, done=done)
 
     def _drop_others(self, why: str) -> bool:
-        """Go on with the essential steps alone; False if there are none, or no others."""
+        """Keep only the essential steps. Return False if there are none, or no others."""
         essential = tuple(step for step in self._request.steps if step.essential)
         dropped = tuple(step.dropped(why) for step in self._request.steps if not step.essential)
         if not essential or not dropped:

@@ -1,12 +1,13 @@
-"""The one door: a change goes in, and becomes visible by one compare-and-swap, or loses, or nobody can tell.
+"""Commits a change with one compare-and-swap: it succeeds, conflicts, or ends in an unknown state.
 
-Each attempt loads the table, looks whether an earlier one landed, stages metadata that nobody sees, and asks the
-catalog to commit it. A *conflict* or a *refusal* means that nothing landed, so the metadata of that attempt goes. After
-any other answer it may have landed or may still land, so nothing of that attempt is ever deleted, here or by whoever
-owns the data files (`icesize.parquet.files.uncommitted`): these ask which of them may be visible.
+Each attempt loads the table and checks whether an earlier attempt is committed. It then stages metadata that is not
+visible, and the catalog commits it. After a *conflict* or a *refusal* nothing is visible, so the metadata of that
+attempt is removed. After any other response the attempt may be visible or may still become so. Nothing of that attempt
+is ever deleted, neither here nor by the owner of the data files (`icesize.parquet.files.uncommitted`). That owner
+queries this module for the files that may be visible.
 
-An unknown answer never ends the work by itself: the catalog compares the head that an attempt was staged on, so a later
-attempt on the same head and the unknown one exclude each other, and whichever lands is found by its run id.
+An unknown response alone never ends the retries. The catalog compares the head that an attempt was staged on. A later
+attempt on the same head and the unknown one therefore exclude each other. The run id shows which one was committed.
 """
 
 from __future__ import annotations
@@ -28,37 +29,40 @@ from icesize.table.commit.protocol import CatalogBusy, CommitLost, CommitRefused
 LOG = logging.getLogger("icesize")
 
 UNKNOWN_ATTEMPTS = 10
-"""Answers that tell nothing, after which the caller is asked to look; the waits between them are a minute at most."""
+"""Most responses without a known outcome; then the user gets advice. All waits together take about a minute at most."""
 
 DEADLINE_SECONDS = 600.0
-"""How long others may come first, as the policy key `commit-deadline-ms` has it by default."""
+"""Longest time of conflicts with other writers: the default of the policy key `commit-deadline-ms`."""
 
 T = TypeVar("T")
 
 
 class Change(Protocol[T]):
-    """Something to be made visible in one step. `run_id` identifies it through all its attempts.
+    """A change that becomes visible in one step. `run_id` identifies it through all its attempts.
 
-    `advice` tells a person how to find out whether it landed, after no answer could be got.
+    `advice` explains to the user how to check the outcome, if the catalog returned none.
     """
 
     run_id: str
     advice: str
 
     def found(self, loaded: Loaded, attempts: Attempts[T]) -> T | None:
-        """The result, where an earlier attempt (or somebody else) has done it already."""
+        """Return the result if an earlier attempt or another writer has already committed the change."""
 
     def stage(self, loaded: Loaded, attempts: Attempts[T]) -> tuple[Staged | None, T]:
-        """What to commit on this state (None: nothing to do), and the result once it is visible; raises to refuse."""
+        """Return the attempt to commit on this state and its result once visible; raise to refuse.
+
+        The attempt is None if there is nothing to do.
+        """
 
     def data_files(self, result: T) -> Collection[str]:
-        """The data files of this change that are visible with that result."""
+        """Return the data files of this change that are visible with that result."""
         return ()
 
 
 @dataclass(frozen=True)
 class Attempt(Generic[T]):
-    """What was staged on which state, and the result that it has if it lands."""
+    """A staged attempt, the state that it was staged on, and its result once it is visible."""
 
     loaded: Loaded
     staged: Staged
@@ -69,7 +73,7 @@ class Attempt(Generic[T]):
 class Attempts(Generic[T]):
     """A change that is being committed: `made` are its attempts so far, `losses` counts its conflicts.
 
-    An attempt is unsettled from the moment that the catalog is asked until it is certain that it has not landed.
+    An attempt is unsettled from the call of the catalog until its failure is certain.
     """
 
     change: Change[T]
@@ -82,7 +86,7 @@ class Attempts(Generic[T]):
     unknown: int = 0
     _unanswered: int = 0
     _unsettled: list[Attempt[T]] = field(default_factory=list)
-    # the attempt that the catalog said no to last, and how, which a conflict that ends it all is raised from
+    # the attempt that the catalog rejected last, with its response: the cause of a final CommitConflict
     _lost: tuple[Attempt[T], CommitLost] | None = None
     _committed: Attempt[T] | None = None
     _found: tuple[T, ...] = ()
@@ -92,16 +96,16 @@ class Attempts(Generic[T]):
 
     @property
     def may_be_committed(self) -> bool:
-        """Whether there is an attempt of which nobody has said for certain that it did not land."""
+        """True if the failure of at least one attempt is uncertain."""
         return bool(self._unsettled)
 
     def may_be_visible(self) -> set[str]:
-        """Data files of this change that are visible, or may be, or may still become so."""
+        """Return the data files of this change that are visible, may be visible, or may still become so."""
         results = (*(attempt.result for attempt in self._unsettled), *self._found)
         return {path for result in results for path in self.change.data_files(result)}
 
     def status(self) -> CommitStatus:
-        """Whether this change is in the table."""
+        """Return whether this change is in the table."""
         if self._committed is not None:
             return CommitStatus(True, self._committed.staged.snapshot_ids)
         if not self._unsettled:
@@ -115,10 +119,12 @@ class Attempts(Generic[T]):
         return CommitStatus(None, advice=self.change.advice)
 
     def run(self) -> T:
-        """Make the change visible in one atomic step, or raise with nothing of it visible; deletes no data file.
+        """Make the change visible in one atomic step, or raise with nothing of it visible. Deletes no data file.
 
-        Raises CommitConflict (nothing is visible), CommitStateUnknown (it may be visible), TableError, and what the
-        change refuses with (nothing is visible). `environment.observe` gets `CommitStarted` before it begins.
+        `environment.observe` receives `CommitStarted` before the first attempt.
+
+        Raises CommitConflict (nothing is visible), CommitStateUnknown (the change may be visible), TableError, and the
+        change's own refusals (nothing is visible).
         """
         self.environment.observe(CommitStarted(self))
         try:
@@ -127,20 +133,20 @@ class Attempts(Generic[T]):
         except CommitStateUnknown:
             raise
         except Exception as error:
-            # an attempt whose answer was lost may still land, whatever has stopped the one after it
+            # an attempt without a response may still become visible, even if a later attempt failed for another reason
             if self.unknown or (self._lost is not None and not isinstance(error, IcesizeError)):
                 raise self._undecided(error) from error
             raise
         return result
 
     def _attempt(self) -> T | None:
-        """One round; None when another is due."""
+        """Run one attempt. Return None if another one is due."""
         loaded = self._load()
         if loaded is None:
             return None
         if loaded.uuid != self.table_uuid:
-            # an attempt that the catalog said no to stays unsettled: a request that was sent twice is told that of its
-            # second half, and the table in which the first one landed may live on under another name
+            # a rejected attempt stays unsettled: if the request was sent twice, the rejection may concern only the
+            # second copy; the table that the first copy committed to may still exist under another name
             raise TableError(
                 f"Cannot commit to '{loaded.name}': the table was dropped and recreated after the change was "
                 "planned; nothing was written to the new table",
@@ -153,8 +159,10 @@ class Attempts(Generic[T]):
             self._look_after_loss(loaded)
             staged, result = self.change.stage(loaded, self)
         except Exception as error:
+            # an expiry that committed after `loaded` may have deleted its manifests
             if isinstance(error, FileNotFoundError) and self._is_outdated(loaded):
                 return None
+            # an unsettled attempt may be visible, so the TableError below ("nothing is visible") would be wrong
             if self._unsettled or not is_from_outside(error):
                 raise
             raise TableError(
@@ -165,7 +173,7 @@ class Attempts(Generic[T]):
         return result if staged is None else self._commit(Attempt(loaded, staged, result))
 
     def _is_outdated(self, loaded: Loaded) -> bool:
-        """Return True if the table has changed since it was loaded: an expiry may have deleted manifests of it."""
+        """Return True if the table has changed since it was loaded: an expiry may have deleted its manifests."""
         now = self._load()
         if now is None or self._late() or now.table.metadata_location == loaded.table.metadata_location:
             return False
@@ -190,13 +198,14 @@ class Attempts(Generic[T]):
             return None
 
     def _look_after_loss(self, loaded: Loaded) -> None:
-        """The attempt before this one lost, and was not found."""
+        """Settle the previous attempt, which the catalog rejected and `found` did not find in the table."""
         if self._lost is None:
             return
         settled, answer = self.settle_loss(loaded), self._lost[1]
         self._lost = None
         if not settled:
-            # the answer was "conflict", but nothing moved: a stale answer on one side, so nothing may be deleted
+            # the response was "conflict", but the table did not change: one of the two responses is stale, so nothing
+            # may be deleted
             self._note_unknown(answer)
         if self._late():
             raise CommitConflict(
@@ -207,7 +216,7 @@ class Attempts(Generic[T]):
             ) from answer
 
     def settle_loss(self, loaded: Loaded) -> bool:
-        """Remove the metadata of an attempt that has certainly lost; False if that is not certain."""
+        """Remove the metadata of a rejected attempt if its failure is certain. Return False if it is uncertain."""
         if self._lost is not None:
             attempt, answer = self._lost
             if not isinstance(answer, CatalogBusy) and not loaded.later_than(attempt.loaded):
@@ -264,4 +273,4 @@ class Attempts(Generic[T]):
 
     def _pause(self, attempt: int) -> None:
         longest = min(10.0, 0.1 * 2 ** min(attempt - 1, 10))
-        self.environment.sleep(random.uniform(0, longest))  # noqa: S311 - it only spreads rivals
+        self.environment.sleep(random.uniform(0, longest))  # noqa: S311 - spreads the retries of competing writers

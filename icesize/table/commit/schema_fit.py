@@ -1,7 +1,7 @@
-"""Whether files that were written for one state of a table can be read in another.
+"""Checks that files written for one state of a table can be read in another.
 
-Schemas mostly evolve so that older files stay readable, and then rows that were written meanwhile may land as they are.
-`CREATE OR REPLACE TABLE` keeps the table's UUID and the ids of columns whose names are the same, whatever their types.
+Most schema changes keep older files readable, so rows written during such a change are committed unchanged. `CREATE OR
+REPLACE TABLE` keeps the table's UUID and the ids of columns with the same names, whatever their types.
 """
 
 from __future__ import annotations
@@ -28,16 +28,19 @@ _WORDS: dict[type[IcebergType], str] = {StructType: "struct", ListType: "list", 
 
 
 def misfit(written: Schema, now: Schema) -> str | None:
-    """Why files of one schema cannot stay in a table of another, None when they can.
+    """Return the reason that files of one schema cannot stay in a table of another; None if they can.
 
-    Every field that was written has to be there, of its type or one that it may be promoted to, and none may be
-    required that the files lack or hold NULLs for.
+    Each written field must exist, with its type or one that the type may be promoted to. No field may be required if
+    the files lack it or hold NULLs for it.
     """
     return next(_misfits(written.fields, now.fields, ""), None)
 
 
 def misfit_spec(written: PartitionSpec, now: dict[int, PartitionSpec]) -> str | None:
-    """The same for partition specs: files keep theirs, as long as the table knows it."""
+    """Return the reason that files of a partition spec cannot stay; None if the table has that spec.
+
+    Files keep their spec as long as the table's metadata contains it.
+    """
     if now.get(written.spec_id) == written:
         return None
     return f"the table has no partition spec {written.spec_id} as the files were written under any more"
@@ -73,12 +76,12 @@ def _may_become(old: IcebergType, new: IcebergType) -> bool:
 
 
 def _word(kind: IcebergType) -> str:
-    """The type in one word: those of nested columns can be pages."""
+    """Return the type in one word: full names of nested types can fill pages."""
     return _WORDS.get(type(kind), str(kind))
 
 
 def _fields(kind: IcebergType) -> tuple[NestedField, ...]:
-    """What a nested type consists of."""
+    """Return the fields of a nested type."""
     if isinstance(kind, ListType):
         return (kind.element_field,)
     if isinstance(kind, MapType):

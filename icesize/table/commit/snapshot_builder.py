@@ -1,8 +1,8 @@
 """Builds the snapshots of one commit attempt: manifests, manifest lists and summaries, written but not visible.
 
-An APPEND adds one manifest of new files. A REPLACE on top of it, or an OVERWRITE, writes the survivors of *all*
-manifests that it touches together with the files it adds, so that their number stays small whatever the number of
-commits; PyIceberg's producer keeps one manifest per touched manifest, and each commit then touches more of them.
+An APPEND adds one manifest of new files. A REPLACE on top of it, or an OVERWRITE, merges the survivors of *all*
+manifests that it touches with the files that it adds. The number of manifests therefore stays small after any number of
+commits. PyIceberg's producer keeps one manifest per touched manifest, so each commit touches more of them.
 
 Survivors without new rows lie in manifests of their own, of few entries each and in the order of partitions. Most
 commits touch other partitions, and one that touches an old partition writes few entries again, not all of the table.
@@ -65,13 +65,16 @@ A manifest of Iceberg's default size, 8 MiB, has about 25,000 entries.
 """
 
 _Kind = tuple[int, ManifestContent]
-"""A manifest's partition spec and what it lists; entries of one kind can lie in one manifest."""
+"""A manifest's partition spec and content type. One manifest can hold all entries of one kind."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """What goes into new manifests of one kind: new files, and entries of copies, and of manifests that are written
-    again those that stay and those that go."""
+    """Entries for new manifests of one kind.
+
+    `added` are new files, `copied` are entries of copied files. `existing` and `deleted` are the entries that stay and
+    go from the manifests that are rewritten.
+    """
 
     added: list[NewDataFile | NewDeleteFile] = field(default_factory=list)
     copied: list[Entry] = field(default_factory=list)
@@ -101,17 +104,17 @@ class Part:
 
 @dataclass(frozen=True)
 class Split:
-    """Paths of manifests to write again, and their entries by their kind."""
+    """Paths of manifests to rewrite, and their entries by kind."""
 
     touched: set[str] = field(default_factory=set)
     parts: defaultdict[_Kind, Part] = field(default_factory=lambda: defaultdict(Part))
 
 
 class _NoOutput(FileIO):
-    """A FileIO whose files are forgotten as soon as they are closed: a dry run needs no right to write."""
+    """A FileIO that drops files as soon as they are closed: a dry run needs no write permission."""
 
     def new_input(self, location: str) -> InputFile:
-        """Raise FileNotFoundError: there are no files."""
+        """Raise FileNotFoundError: no file exists."""
         raise FileNotFoundError(location)
 
     def new_output(self, location: str) -> OutputFile:
@@ -122,19 +125,18 @@ class _NoOutput(FileIO):
 
 
 class _Forgotten:
-    """The part of an OutputFile that writers of manifests use."""
+    """The part of an OutputFile that manifest writers use."""
 
     def create(self, overwrite: bool = False) -> OutputStream:
         return BytesIO()
 
 
 class SnapshotBuilder:
-    """Snapshots staged one on top of another, from the head of a branch of the loaded table on.
+    """Snapshots staged one on top of another, on the head of a branch of the loaded table.
 
-    `manifests` are those of the newest one, `written` every file that was made; an error inside `with` removes them.
-    `new` are files with new rows that steps before the next one have added, with their number. `requirements` and
-    `updates` are what the catalog is asked for beside the snapshots. `store` has what was read before of
-    manifests. A dry run writes no file.
+    `manifests` are those of the newest snapshot. `written` are all files written so far; an error inside `with` removes
+    them. `new` maps files with new rows from earlier steps to their sequence number. `requirements` and `updates` go to
+    the catalog with the snapshots. `store` caches manifests. A dry run writes no file.
     """
 
     def __init__(
@@ -158,7 +160,8 @@ class SnapshotBuilder:
         self.manifests = manifests_in(self._parent, table.io)
         self._numbered = table.metadata.format_version > 1
         self._sequence_number = getattr(table.metadata, "last_sequence_number", 0) if self._numbered else 0
-        # readers refuse metadata whose last update lies before its own history, so a clock that went back must not show
+        # readers reject metadata whose last update is older than its own history, so a clock that went back must not
+        # show
         self._now_ms = max(now_ms, table.metadata.last_updated_ms)
         self.new: dict[str, int] = {}
         self.written: list[str] = []
@@ -175,12 +178,12 @@ class SnapshotBuilder:
             self.discard()
 
     def discard(self, start: int = 0) -> None:
-        """Remove what was written, from the given file on: it will not become visible."""
+        """Remove the written files from index `start` on, because they will not become visible."""
         remove(self._outputs, self.written[start:])
         del self.written[start:]
 
     def same_schema_and_spec(self) -> None:
-        """Have the catalog refuse the commit if files of today are written under another schema or spec."""
+        """Require that the table's current schema and spec are unchanged at the commit."""
         metadata = self.metadata
         schema = AssertCurrentSchemaId(current_schema_id=metadata.current_schema_id)
         spec = AssertDefaultSpecId(default_spec_id=metadata.default_spec_id)
@@ -195,7 +198,7 @@ class SnapshotBuilder:
         yield from self.updates
 
     def packed(self, spec_id: int, small: list[ManifestFile]) -> list[ManifestFile] | None:
-        """Fewer manifests with the same entries; None, and nothing left on storage, when they are as many again."""
+        """Return fewer manifests with the same entries; None, and no new file in storage, if there would be as many."""
         before = len(self.written)
         packed = write_manifests(
             self._outputs, self.metadata, spec_id, self._snapshot_id, self._new_path,
@@ -214,7 +217,7 @@ class SnapshotBuilder:
         summary: Mapping[str, str],
         copied: Sequence[Entry] = (),
     ) -> Snapshot:
-        """The next snapshot: entries that go are replaced by these files."""
+        """Stage a snapshot that adds files and drops the `deleted` entries of `split`, and return it."""
         own_spec, parts = self.metadata.default_spec_id, split.parts
         gone = [(*kind, entry) for kind, part in parts.items() for entry in part.deleted]
         touched = (m for m in self.manifests if m.manifest_path in split.touched)
@@ -238,7 +241,7 @@ class SnapshotBuilder:
         return snapshot
 
     def _rewritten(self, split: Split) -> list[ManifestFile]:
-        """All manifests of the next snapshot: new ones, those that were split written again, the others as they are."""
+        """Return all manifests of the next snapshot: new ones, split ones rewritten, the others unchanged."""
         new: list[ManifestFile] = []
         for kind in sorted(split.parts, key=lambda kind: (kind[1].value, kind)):
             for part in split.parts[kind].by_temperature(self._sequence_number):
@@ -256,10 +259,11 @@ class SnapshotBuilder:
         *,
         first: Collection[str] = (),
     ) -> Split:
-        """Split manifests that hold a wanted path, beside those that `into` has: some of their entries go.
+        """Split manifests that list a wanted path into entries that stay and entries that go; extend `into` with them.
 
-        A table may list one file twice, and its rows then count twice: as many entries go as are wanted. Manifests with
-        the paths in `first` are read first; when all wanted paths are found, no more are read.
+        A table may list a file twice, and its rows then count twice. As many of its entries go as `wanted` repeats its
+        path. Manifests with the paths in `first` are
+        read first; when all wanted paths are found, no more are read.
         """
         split, missing = into or Split(), Counter(wanted)
         for manifest in sorted(self.manifests, key=lambda manifest: manifest.manifest_path not in first):
@@ -292,9 +296,9 @@ class SnapshotBuilder:
         added: Sequence[NewDataFile],
         named: Mapping[str, frozenset[str]],
     ) -> None:
-        """Let delete files go that hit nothing once data manifests are split so, and these files are there.
+        """Remove delete files that apply to nothing after the split of data manifests, beside the added files.
 
-        They are delete files that could hit files of the partitions; `named` as in `ObsoleteCandidates.of`.
+        It considers delete files that may apply to files of the partitions. `named` is as in `ObsoleteCandidates.of`.
         """
         if doubtful := ObsoleteCandidates.of(self.delete_index(), partitions, named):
             new = ((f.partition, self._number(f), f.path) for f in added)
@@ -302,7 +306,7 @@ class SnapshotBuilder:
                 self.split(sorted(gone), ManifestContent.DELETES, split)
 
     def _left(self, split: Split, doubtful: ObsoleteCandidates) -> Iterator[tuple[PartitionKey, int, str]]:
-        """Partition, data sequence number and path of the data files that stay and that delete files may be about."""
+        """Yield partition, data sequence number and path of the remaining data files that may need a candidate."""
         for (spec_id, _), part in split.parts.items():
             for entry in part.existing:
                 yield PartitionKey.of(spec_id, entry.values), entry.sequence_number or 0, entry.path
@@ -321,7 +325,7 @@ class SnapshotBuilder:
 
     @property
     def target_manifest_bytes(self) -> int:
-        """Bytes that a data manifest shall have."""
+        """Target bytes of a data manifest."""
         return int(self._property(_TARGET_BYTES))
 
     def fold(self) -> None:
@@ -363,7 +367,7 @@ class SnapshotBuilder:
         self._parent = Snapshot(
             snapshot_id=snapshot_id,
             parent_snapshot_id=parent_id,
-            # 0 in format v1, not nothing: in a table that is upgraded meanwhile catalogs refuse 0 and believe nothing
+            # 0 in format v1, not None: if the table is upgraded before the commit, catalogs reject 0 but accept None
             sequence_number=self._sequence_number,
             timestamp_ms=self._now_ms,
             manifest_list=location,
@@ -380,7 +384,7 @@ class SnapshotBuilder:
 
 
 def data_file_of(entry: Entry, spec_id: int) -> FileFact:
-    """Return an entry of a data manifest as planning sees it."""
+    """Return an entry of a data manifest as a planning fact."""
     return FileFact(
         entry.path, entry.size_bytes, entry.rows, PartitionKey.of(spec_id, entry.values), entry.sequence_number or 0,
         file_sequence_number=entry.file_sequence_number or 0,
@@ -388,17 +392,20 @@ def data_file_of(entry: Entry, spec_id: int) -> FileFact:
 
 
 def remove(io: FileIO, paths: Iterable[str]) -> None:
-    """Delete metadata files that no snapshot will need, best effort: what stays is left to orphan cleanup."""
+    """Delete metadata files that no snapshot needs. Best effort: the rest is left to orphan cleanup."""
     for path in paths:
         try:
             failpoints.reach("cleanup")
             io.delete(path)
-        except Exception:  # it must not hide the error that led here
+        except Exception:  # must not hide the error that caused the removal
             LOG.info("could not remove %s; orphan cleanup will", path)
 
 
 def move_ref(metadata: TableMetadata, ref: str, snapshot_id: int) -> SetSnapshotRefUpdate:
-    """Make a snapshot the head of a branch, which keeps its retention settings: an update without them drops them."""
+    """Return the update that makes a snapshot the head of a branch.
+
+    It repeats the branch's retention settings, because an update without them removes them.
+    """
     now = metadata.refs.get(ref)
     return SetSnapshotRefUpdate(
         ref_name=ref, type=SnapshotRefType.BRANCH, snapshot_id=snapshot_id,

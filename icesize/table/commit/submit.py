@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 def commit(handle: TableHandle, current: Current, request: CommitRequest, environment: Environment) -> CommitOutcome:
-    """Make the steps of a request visible that was planned on `current`; raises as `commit_steps`."""
+    """Make the steps of a request visible that was planned on `current`. Raises like `commit_steps`."""
     committer = committer_of(handle, current.table, environment, request.base.head.ref)
     return commit_steps(request, committer, environment, current.deadline_seconds)
 
@@ -26,9 +26,9 @@ def commit(handle: TableHandle, current: Current, request: CommitRequest, enviro
 def commit_step(
     handle: TableHandle, current: Current, step: Step, environment: Environment, *, again: str, dry_run: bool = False
 ) -> CommitOutcome:
-    """Commit one step that adds no files and depends only on the state it is tried on; `again` is the request's.
+    """Commit one step that adds no files and depends only on the state that it is tried on.
 
-    A dry run returns the outcome without a write; raises its refusals.
+    `again` is the advice of the request. A dry run returns the outcome without a write, and raises the same refusals.
     """
     request = CommitRequest(current.uuid, environment.new_id(), Base(current.head), (step,), again=again)
     if not dry_run:
@@ -40,16 +40,16 @@ def commit_step(
 
 
 def change(handle: TableHandle, current: Current, wanted: Change[T], environment: Environment) -> T:
-    """Commit a change to the table that `current` is a state of; raises as `Attempts.run`."""
+    """Commit a change to the table that `current` is a state of. Raises like `Attempts.run`."""
     committer = committer_of(handle, current.table, environment)
     return Attempts(wanted, committer, environment, current.uuid, current.deadline_seconds).run()
 
 
 def dry_run_of_change(handle: TableHandle, current: Current, wanted: MetadataChange[T], environment: Environment) -> T:
-    """Return the result of a change of metadata without a commit; raises its refusals."""
+    """Return the result of a metadata change without a commit. Raises its refusals."""
     return wanted.build(state_of(handle, current, environment))[1]
 
 
 def state_of(handle: TableHandle, current: Current, environment: Environment) -> Loaded:
-    """Return the table as `current` has it, as a state to commit on."""
+    """Return the table's state in `current` as a state to commit on."""
     return committer_of(handle, current.table, environment).state_of(current.table)

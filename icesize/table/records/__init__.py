@@ -1,5 +1,5 @@
 """Records of its work that icesize keeps in a table.
 
-- `ledger`: which micro-batches are in the table already: one small entry per stream, kept as a table property
-- `summary`: what a snapshot summary says: of files and rows under Iceberg's names, of the commit under ours
+- `ledger`: the newest committed micro-batch of each stream: one small entry per stream, kept as a table property
+- `summary`: entries of a snapshot summary: files and rows under Iceberg's keys, the commit under icesize's keys
 """

@@ -1,12 +1,12 @@
-"""Which micro-batches are in the table already: one small entry per stream, kept as a table property.
+"""The newest committed micro-batch of each stream: one small entry per stream, kept as a table property.
 
-A property, because it survives snapshot expiry; changed only together with a snapshot, in the same commit. The same
-entry goes into the snapshot summary for people. Spark replays only the newest batch of a checkpoint, so the rule can
-be exact: an equal batch id is done, a greater one is next (empty batches leave gaps), a smaller one means that the
-checkpoint was lost or replaced, and is refused rather than skipped silently.
+A property survives snapshot expiry. It changes only together with a snapshot, in the same commit. Snapshot summaries
+hold the same entry for users. Spark replays only the newest batch of a checkpoint, so the rule can be exact. An equal
+batch id is done, and a greater one is next (empty batches leave gaps). A smaller one means that the checkpoint was lost
+or replaced; it is refused, not skipped silently.
 
-Where another query was let take over a stream, the one before it has retired. The entry remembers that, so that two
-programs that both may take over cannot take turns: each would forget how far the other had got.
+If another query has taken over a stream, the one before it is retired. The entry records retired queries, so that two
+programs that may both take over cannot alternate: each would forget the progress of the other.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ from icesize.errors import BatchError, BatchOutOfOrder, StreamMismatch
 PREFIX = "icesize.stream."
 VERSION = 1
 MOST_RETIRED = 100
-"""Queries of one stream that are remembered after others took over; some catalogs keep no more than 4,000 characters in
-a property, and this takes less than half."""
+"""Most retired queries of one stream that an entry records.
+
+Some catalogs keep at most 4,000 characters in a property, and this number needs less than half.
+"""
 
 
 @dataclass(frozen=True)
@@ -47,18 +49,18 @@ class LedgerEntry:
         return PREFIX + stream_hash(self.stream_id)
 
     def to_json(self) -> str:
-        """The property's value; `version` lets later releases change the format."""
+        """Return the property's value; `version` lets later releases change the format."""
         retired = {"retired": self.retired} if self.retired else {}
         facts = {"version": VERSION, "stream-id": self.stream_id, "query-id": self.query_id, "batch-id": self.batch_id}
         return json.dumps({**facts, **retired})
 
     @property
     def alone(self) -> LedgerEntry:
-        """The same without what was before it, as it stands in snapshot summaries."""
+        """The entry without retired queries, as in snapshot summaries."""
         return replace(self, retired=())
 
     def after(self, properties: Mapping[str, str]) -> LedgerEntry:
-        """What a table of these properties keeps of this stream once the batch is in it."""
+        """Return this stream's entry in a table of these properties once the batch is committed."""
         value = properties.get(self.key)
         if value is None:
             return self
@@ -68,13 +70,13 @@ class LedgerEntry:
 
 
 def stream_hash(stream_id: str) -> str:
-    """Twelve hexadecimal digits that stand for a stream id in property keys and file names."""
-    # half a surrogate pair is no text that can be encoded, and it may be in an id all the same
+    """Return twelve hexadecimal digits that identify a stream id in property keys and file names."""
+    # an id may contain half a surrogate pair, which strict UTF-8 cannot encode
     return hashlib.sha256(stream_id.encode(errors="surrogatepass")).hexdigest()[:12]
 
 
 def parse(value: str) -> LedgerEntry:
-    """An entry from its property value. Raises BatchError for one that this release cannot read."""
+    """Return the entry of a property value. Raises BatchError for one that this release cannot read."""
     try:
         data = json.loads(value)
         if data["version"] != VERSION:
@@ -89,16 +91,16 @@ def parse(value: str) -> LedgerEntry:
 
 
 def entries(properties: Mapping[str, str]) -> list[LedgerEntry]:
-    """All streams that have committed to a table, by stream id."""
+    """Return the entries of all streams that have committed to a table, by stream id."""
     return sorted((parse(v) for k, v in properties.items() if k.startswith(PREFIX)), key=lambda e: e.stream_id)
 
 
 def is_done(properties: Mapping[str, str], entry: LedgerEntry, accept_new_checkpoint: bool = False) -> bool:
-    """Whether this batch is committed already; False when it is next.
+    """Return True if this batch is committed already, False if it is next.
 
-    Raises BatchOutOfOrder for a smaller batch id and StreamMismatch for another query under the same stream id
-    (unless `accept_new_checkpoint`, which lets the new query start its own count, once: one that has retired since is
-    refused all the same).
+    Raises BatchOutOfOrder for a smaller batch id, and StreamMismatch for another query under the same stream id. With
+    `accept_new_checkpoint`, the new query may start its own count, once. A query that has been retired is refused
+    anyway.
     """
     value = properties.get(entry.key)
     if value is None:

@@ -1,4 +1,4 @@
-"""What a snapshot summary says: of files and rows under Iceberg's names, of the commit under ours."""
+"""Entries of a snapshot summary: files and rows under Iceberg's keys, the commit under icesize's keys."""
 
 from __future__ import annotations
 
@@ -12,20 +12,22 @@ from icesize.planning.files import DeleteFile, FileFact
 RUN_ID = "icesize.run-id"
 """Snapshot summary key that identifies one change through all its attempts."""
 LEDGER = "icesize.ledger"
-"""Snapshot summary key: the ledger entry of the batch that was committed, for people and for `versions`."""
+"""Snapshot summary key: the ledger entry of the committed batch, for users and for `versions`."""
 BASE_ID = "icesize.base-snapshot-id"
-"""Snapshot summary key of a merge: the snapshot that was planned on; what came after it was not considered."""
+"""Snapshot summary key of a merge: the snapshot that it was planned on; the plan did not consider later ones."""
 SECONDS = "icesize.seconds"
-"""Snapshot summary key of a batch or of merges: what was spent on them before the commit, in seconds."""
+"""Snapshot summary key of a batch or of merges: seconds of work before the commit."""
 SMALL_FILES_MAX = "icesize.small-files-max"
-"""Snapshot summary key: the largest number of mergeable small files that a touched partition holds after the commit, as
-in the report; left out where some of its merges were lost."""
+"""Snapshot summary key: the most mergeable small files of a touched partition after the commit, as in the report.
+
+It is omitted if some merges of the commit were dropped.
+"""
 BYTES_INGESTED = "icesize.bytes-ingested"
-"""Snapshot summary key of an overwrite that holds new rows beside older ones: the bytes of the new ones."""
+"""Snapshot summary key of an overwrite with new and older rows: the bytes of the new rows."""
 CLUSTERED_BY = "icesize.clustered-by"
-"""Snapshot summary key of a pass of clustering: the columns, separated by commas."""
+"""Snapshot summary key of a clustering pass: the columns, separated by commas."""
 RESTORED_ID = "icesize.restored-snapshot-id"
-"""Snapshot summary key of a restore: the snapshot whose version the partition has again."""
+"""Snapshot summary key of a restore: the snapshot whose version of the partition was restored."""
 
 
 def counts(
@@ -34,8 +36,10 @@ def counts(
     deletes: Sequence[DeleteFile] = (),
     new_deletes: Sequence[NewDeleteFile] = (),
 ) -> dict[str, str]:
-    """What one snapshot adds and removes, with the `deletes` that it removes and `new_deletes`; what there is none of
-    is left out."""
+    """Return the counts of one snapshot; zeros are omitted.
+
+    `deletes` are delete files that it removes, `new_deletes` those that it adds.
+    """
     numbers = {
         "added-data-files": len(added),
         "added-records": sum(f.rows for f in added),
@@ -58,7 +62,7 @@ def _delete_counts(change: str, deletes: Sequence[DeleteFile | NewDeleteFile]) -
     return numbers
 
 
-# Iceberg's running totals, and what a snapshot adds to each and takes from it.
+# Iceberg's running totals, and the counts of a snapshot that are added to and subtracted from each.
 _TOTALS = {
     "total-records": ("added-records", "deleted-records"),
     "total-files-size": ("added-files-size", "removed-files-size"),
@@ -70,10 +74,10 @@ _TOTALS = {
 
 
 def with_totals(operation: Operation, facts: Mapping[str, str], parent: Snapshot | None) -> Summary:
-    """A summary with running totals, which begin with the first snapshot of a table.
+    """Return a summary with running totals, which begin with the first snapshot of a table.
 
-    A total that the parent does not have, or not as a number, is not known and left out, as Iceberg's own writer does;
-    so is one that would be negative.
+    If the parent lacks a total, or has no number for it, the total is unknown and omitted, as in Iceberg's own writer.
+    A negative total is omitted, too.
     """
     before: Mapping[str, str] = dict.fromkeys(_TOTALS, "0")
     if parent is not None:

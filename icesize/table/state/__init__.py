@@ -1,16 +1,16 @@
 """The present state of a table.
 
-- `cluster_reader`: the files that clustering looks at: all live ones, with bounds of the columns that they are
-  clustered by
-- `column_advice`: what clustering would spare, by the columns that queries may ask for, as metadata and bounds tell
-- `concurrent_writers`: what others did to a table: row-level changes to keep out of the way of, other compactors, and
+- `cluster_reader`: the files that clustering considers: all live ones, with bounds of the clustering columns
+- `column_advice`: columns worth clustering by, and the files that queries would skip, estimated from metadata and
+  bounds
+- `concurrent_writers`: changes of other writers to a table: row-level changes that merges avoid, other compactors, and
   rollbacks
-- `filter_scan`: how many data files the filters of queries open, by partitions and bounds
-- `handle`: one table to work on again and again: each `load` gives its state now, with the policy that holds for it
-- `live_files`: the live files of a table by partition, each manifest read once, with how old they are, counted in
-  commits: what clustering and layouts are made of, which count every partition and have its small files as values
-- `naming`: what people call partitions, points in time and snapshots -> what the table calls them, and back
-- `partition_changes`: what partitions hold at a snapshot, what a snapshot changed in them, which ones got new files
-  since icesize last merged (what `after_batch` has to look at), and what the last commits put into each
-- `where`: `where`: which partitions a person means, by columns of the table or by fields of the partition spec
+- `filter_scan`: the number of data files that filters of queries open, by partitions and bounds
+- `handle`: a table to load repeatedly: each `load` returns its current state and its current policy
+- `live_files`: the live files of a table by partition, with their age in commits; each manifest is read once; layouts
+  and clustering are built from them
+- `naming`: names that users write for partitions, points in time and snapshots, resolved to the table's, and back
+- `partition_changes`: partitions at a snapshot and their changes: by a snapshot, by recent commits, and since icesize
+  last merged; `after_batch` considers the last kind
+- `where`: `where`: the partitions that a filter selects, by columns of the table or fields of the partition spec
 """

@@ -1,4 +1,4 @@
-"""What clustering would spare, by the columns that queries may ask for, as metadata and the bounds of files tell."""
+"""Columns worth clustering by, and the files that queries would skip, estimated from metadata and bounds."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ from icesize.table.state.handle import Current
 from icesize.table.state.live_files import Keep
 
 MOST_FILES = 10_000
-"""Files whose bounds are read for advice that nobody asked for. Measured: half a second of CPU time for so many."""
+"""Most files whose bounds are read for unrequested advice. Measured: half a second of CPU time."""
 MOST_COLUMNS = 16
-"""Columns of which bounds are compared, those first that the table gives a reason for."""
+"""Most columns whose bounds are compared; columns with a reason in the table's metadata come first."""
 
 _ASKED_FOR = (IntegerType, LongType, DateType, TimestampType, TimestamptzType, StringType, UUIDType)
-"""Types of columns that queries look for single values of: no measures, and none of two values."""
+"""Types of columns that queries filter by single values: no measures, no columns with only two values."""
 
 
 def columns_advised(current: Current, layout: Layout, keep: Keep = lambda manifest: True) -> tuple[Advice, ...]:
-    """Sentences, none or one; manifests that `keep` refuses are not read.
+    """Return at most one piece of advice. Manifests that `keep` rejects are not read.
 
-    Nothing is said of a table that says itself by what it is clustered, or has more than 10,000 files. Raises
-    TableError when storage does not give manifests.
+    There is none for a table with clustering properties or with more than 10,000 files. Raises TableError if storage
+    does not return manifests.
     """
     metadata = current.table.metadata
     if BY_PROPERTY in metadata.properties or layout.files > MOST_FILES:
@@ -57,7 +57,7 @@ def columns_advised(current: Current, layout: Layout, keep: Keep = lambda manife
 
 
 def _chosen(metadata: TableMetadata) -> list[tuple[NestedField, Candidate]]:
-    """Those with a reason first, the others as the schema has them."""
+    """Return the candidate columns: first those with a reason, then the others in the order of the schema."""
     apart, values = partition_columns(metadata), dict(_known_values(metadata))
     columns = [
         (field, Candidate(field.name, _why(metadata, field.field_id), values.get(field.field_id, 0)))
@@ -68,7 +68,7 @@ def _chosen(metadata: TableMetadata) -> list[tuple[NestedField, Candidate]]:
 
 
 def _why(metadata: TableMetadata, field_id: int) -> str:
-    """In words that stand beside its name."""
+    """Return the reason to prefer a column, in words to print beside its name."""
     order = metadata.sort_order().fields
     if order and order[0].source_id == field_id and isinstance(order[0].transform, IdentityTransform):
         return "the first of the table's sort order"
@@ -76,7 +76,7 @@ def _why(metadata: TableMetadata, field_id: int) -> str:
 
 
 def _known_values(metadata: TableMetadata) -> Iterator[tuple[int, int]]:
-    """Field ids with the numbers of different values that engines have counted."""
+    """Yield field ids with the number of distinct values that engines have counted."""
     for statistics in metadata.statistics:
         for blob in statistics.blob_metadata:
             count = (blob.properties or {}).get("ndv", "")

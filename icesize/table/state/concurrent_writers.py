@@ -1,4 +1,4 @@
-"""What others did to a table: row-level changes to keep out of the way of, other compactors, and rollbacks."""
+"""Changes of other writers to a table: row-level changes that merges avoid, other compactors, and rollbacks."""
 
 from __future__ import annotations
 
@@ -26,24 +26,26 @@ from icesize.table.state.partition_changes import touched
 LOG = logging.getLogger("icesize")
 
 MOST_SNAPSHOTS = 128
-"""Newest snapshots that are looked at: two minutes of a stream that commits every two seconds, appends and merges. What
-went out of sight since is remembered while a process lives."""
+"""Newest snapshots that are examined: two minutes of a stream that appends and merges every two seconds.
+
+Older changes are remembered for the lifetime of a process.
+"""
 
 _CHANGES_ROWS = (Operation.OVERWRITE, Operation.DELETE)
 
 
 @dataclass
 class ConcurrentWriters:
-    """Looks at the newest snapshots again and again; losing it costs time, and a cooldown may begin anew."""
+    """Examines the newest snapshots at each call. Without the object's memory, a cooldown may start again."""
 
     store: ManifestStore = field(default_factory=ManifestStore, repr=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
     _since: dict[PartitionKey, int] = field(default_factory=dict, repr=False)
 
     def contested(self, metadata: TableMetadata, io: FileIO, now_ms: int) -> frozenset[PartitionKey]:
-        """Partitions whose rows or files others keep changing, and that therefore must not be merged now.
+        """Return partitions that other writers keep changing and that therefore must not be merged now.
 
-        What cannot be read, mostly because its snapshot has just expired, counts as no change.
+        An unreadable change counts as no change; mostly its snapshot has just expired.
         """
         with self._lock:
             newest = _newest(metadata)
@@ -57,7 +59,10 @@ class ConcurrentWriters:
             return contention.contested(self._since, now_ms)
 
     def _remembered(self, key: PartitionKey, began_ms: int, edge_ms: int) -> int:
-        """Since when a partition has not been quiet: what is remembered counts where the snapshots tell of no pause."""
+        """Return the time since which a partition has not been quiet.
+
+        The remembered time counts if the snapshots show no pause.
+        """
         if began_ms - edge_ms >= contention.QUIET_MS:
             return began_ms
         return min(began_ms, self._since.get(key, began_ms))
@@ -74,7 +79,7 @@ class ConcurrentWriters:
 
 
 def other_compactors(metadata: TableMetadata, table: str) -> tuple[str, ...]:
-    """A sentence when somebody else merges files of this table, too; none where all is well."""
+    """Return a warning if another compactor merges files of this table; otherwise nothing."""
     found = [s for s in _newest(metadata) if not is_ours(s) and _compacts(s)]
     if not found:
         return ()
@@ -87,14 +92,14 @@ def other_compactors(metadata: TableMetadata, table: str) -> tuple[str, ...]:
 
 
 def rolled_back(metadata: TableMetadata, entry: LedgerEntry) -> tuple[str, ...]:
-    """A sentence when the newest batch of the entry's stream is in no ancestor of the head of main.
+    """Return a warning if the history of main does not contain the newest batch of the entry's stream.
 
-    Told as long as the table knows the batch's snapshot, and until the stream commits its next batch.
+    The warning stays as long as the table has the batch's snapshot, until the stream commits its next batch.
     """
     value = metadata.properties.get(entry.key)
     if value is None:
         return ()
-    # the newest first: mostly it is among the last few
+    # newest first, because it is usually among the last few
     last = parse(value)
     ledger = last.alone.to_json()
     made = next((s for s in reversed(metadata.snapshots) if summary_of(s, LEDGER) == ledger), None)
@@ -105,7 +110,7 @@ def rolled_back(metadata: TableMetadata, entry: LedgerEntry) -> tuple[str, ...]:
         if oldest.snapshot_id == made.snapshot_id:
             return ()
     if made.timestamp_ms <= oldest.timestamp_ms:
-        # older than all that is known of main: what lay between has expired, and nobody can tell
+        # older than the known history of main: the snapshots between have expired, so a rollback cannot be proven
         return ()
     return (
         f"batch {last.batch_id} of stream '{entry.stream_id}' stays marked as committed, but its snapshot "
@@ -115,19 +120,22 @@ def rolled_back(metadata: TableMetadata, entry: LedgerEntry) -> tuple[str, ...]:
 
 
 def _newest(metadata: TableMetadata) -> list[Snapshot]:
-    """The newest snapshots of main, newest first."""
+    """Return the newest snapshots of main, newest first."""
     return list(islice(known_ancestors(metadata), MOST_SNAPSHOTS))
 
 
 def _changes_rows(snapshot: Snapshot) -> bool:
-    """Whether rows were changed by somebody who needs the files that hold them. One who deletes by equality does not,
-    and names positions in files of his own commit only: merges never fail him, nor he them."""
+    """Return True if the writer changed rows and needs the files that hold them.
+
+    A writer of equality deletes does not need them. Its position deletes name only files of its own commit. Merges
+    never make it fail, and it never makes merges fail.
+    """
     upserts = summary_of(snapshot, "added-equality-deletes") not in (None, "0") and not _removes_files(snapshot)
     return operation_of(snapshot) in _CHANGES_ROWS and not upserts
 
 
 def _compacts(snapshot: Snapshot) -> bool:
-    """Whether files took the place of others; a REPLACE that only wrote manifests anew removes no file."""
+    """Return True if files were replaced. A REPLACE that only rewrote manifests removes no file."""
     return operation_of(snapshot) == Operation.REPLACE and _removes_files(snapshot)
 
 

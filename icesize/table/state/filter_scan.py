@@ -1,4 +1,4 @@
-"""How many data files the filters of queries open: those that neither partition values nor bounds rule out."""
+"""The number of data files that filters of queries open: those that partition values and bounds do not rule out."""
 
 from __future__ import annotations
 
@@ -32,11 +32,12 @@ def filters_asked(
     partitions: Collection[PartitionKey],
     store: ManifestStore,
 ) -> tuple[FilterUse, ...]:
-    """Each filter once, with the data files of these partitions that a reader opens for it; every manifest that may
-    have one is read once.
+    """Return each filter once, with the number of data files of these partitions that a reader opens for it.
 
-    Raises ArgumentError for text that is no filter and for columns that do not exist, TableError when storage does not
-    give manifests.
+    Each manifest that may list such a file is read once.
+
+    Raises ArgumentError for text that is not a filter and for columns that do not exist. Raises TableError if storage
+    does not return manifests.
     """
     asked = [_Asked(metadata, text) for text in dict.fromkeys(filters)]
     with readable(metadata.location):
@@ -59,14 +60,14 @@ def filters_asked(
 
 
 def partition_columns(metadata: TableMetadata) -> frozenset[str]:
-    """Columns whose values are partitions of their own."""
+    """Return the columns that identity partition fields use: each value has its own partition."""
     whole = (field.source_id for field in metadata.spec().fields if isinstance(field.transform, IdentityTransform))
     names = (metadata.schema().find_column_name(source_id) for source_id in whole)
     return frozenset(name for name in names if name is not None)
 
 
 class _Asked:
-    """One filter: what it is about, and the files that were found for it."""
+    """One filter: its columns, and the number of files that it opens."""
 
     def __init__(self, metadata: TableMetadata, text: str) -> None:
         self.text, self.files = text, 0
@@ -76,17 +77,17 @@ class _Asked:
         self.points = tuple(dict.fromkeys(name for name, is_point in predicates if is_point))
         self.ranges = tuple(dict.fromkeys(name for name, is_point in predicates if not is_point))
         self._evaluator: _InclusiveMetricsEvaluator | None = None
-        # a filter about fields of the partition spec has no columns with bounds
+        # a filter on partition fields has no columns with bounds
         with suppress(ValueError):
             self._evaluator = _InclusiveMetricsEvaluator(metadata.schema(), expression)
 
     def may_match(self, metrics: FileMetrics) -> bool:
-        """Whether the bounds of a file do not rule it out."""
+        """Return True unless the bounds of a file rule it out."""
         return self._evaluator is None or self._evaluator.eval(cast(DataFile, metrics))
 
 
 def _predicates(expression: BooleanExpression, positive: bool) -> Iterator[tuple[str, bool]]:
-    """(column, whether it is one of single values) of every condition."""
+    """Yield (column, True for a condition on single values) of every condition."""
     if isinstance(expression, (And, Or)):
         yield from _predicates(expression.left, positive)
         yield from _predicates(expression.right, positive)

@@ -1,4 +1,4 @@
-"""One table to work on again and again: each `load` gives its state now, with the policy that holds for it."""
+"""A table to load repeatedly: each `load` returns its current state and its current policy."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PolicyArgument = SizePolicy | Mapping[str, object] | None
 
 @dataclass(frozen=True)
 class Current:
-    """A table as the catalog has it now, its policy, and sentences about settings that look wrong."""
+    """The current state of a table in its catalog, its policy, and warnings about suspicious settings."""
 
     table: Table
     name: str
@@ -41,21 +41,21 @@ class Current:
 
     @property
     def uuid(self) -> str:
-        """The table's UUID, which a table that was dropped and recreated does not share."""
+        """The table's UUID. A table that is dropped and recreated gets another one."""
         return str(self.table.metadata.table_uuid)
 
     @property
     def deadline_seconds(self) -> float:
-        """How long a commit is tried: `commit-deadline-ms`."""
+        """Seconds during which a commit is retried: `commit-deadline-ms`."""
         return self.policy.commit_deadline_ms / 1000
 
     @property
     def head(self) -> Head:
-        """What `main` points to."""
+        """Head of `main`."""
         return head_of(self.table.metadata)
 
     def settings(self, bytes_per_row: float | None = None) -> WriteSettings:
-        """How files are written; UnsupportedTable when the table asks for what they cannot honour."""
+        """Return the settings of new files. Raises UnsupportedTable if the table requires unsupported ones."""
         return WriteSettings.of(
             self.table.metadata,
             self.table.io.properties,
@@ -69,10 +69,10 @@ class Current:
 
 @dataclass
 class TableHandle:
-    """Catalog and name of a table. `spark_conf` is looked at for settings that icesize must refuse (WAP).
+    """Catalog and name of a table. `spark_conf` is checked for settings that icesize must refuse (WAP).
 
-    `concurrent_writers` remembers what others do to the table, `store` what its manifests say: both are known once the
-    table is loaded. `spark_conf` can hold credentials and is not printed.
+    `concurrent_writers` remembers other writers' changes, and `store` caches manifests. Both are available after the
+    first `load`. `spark_conf` can hold credentials and is not printed.
     """
 
     catalog: Catalog
@@ -92,18 +92,18 @@ class TableHandle:
         return ".".join((self.catalog.name, *self.identifier))
 
     def load(self, cooldown: Environment | None = None) -> Current:
-        """The table now: schema, spec, properties and vended credentials are fresh.
+        """Return the current state of the table, with fresh schema, spec, properties and vended credentials.
 
-        With `cooldown` a catalog that does not answer is asked again until `commit-deadline-ms`, as commits do.
+        With `cooldown`, a catalog that does not respond is retried until `commit-deadline-ms`, as in commits.
 
-        Raises TableNotFound, UnsupportedTable, TableError when the catalog does not answer, and PolicyError for
-        settings that contradict each other.
+        Raises TableNotFound, UnsupportedTable, TableError if the catalog does not respond, and PolicyError for
+        contradictory settings.
         """
         try:
             table = self._load(cooldown)
         except IcesizeError:
             raise
-        except Exception as error:  # of whatever the catalog is reached by
+        except Exception as error:  # each catalog client raises its own errors
             raise opening.load_failed(self.name, error) from scrub(error)
         self.store = self.concurrent_writers.store = store_of(str(table.metadata.table_uuid))
         opening.check_supported(table, self.spark_conf)
@@ -132,13 +132,13 @@ class TableHandle:
         return again(opening.load, self.catalog, self.identifier)
 
     def contested(self, current: Current, environment: Environment) -> frozenset[PartitionKey]:
-        """Partitions in which other writers change rows all the time: merging there would make their jobs fail."""
+        """Return partitions in which other writers keep changing rows: merges there would make their jobs fail."""
         return self.concurrent_writers.contested(current.table.metadata, current.table.io, environment.now_ms())
 
     def reader(self, policy: SizePolicy) -> LayoutReader:
-        """The reader of this table's layouts."""
+        """Return the reader of this table's layouts."""
         return LayoutReader(policy.small_file_limit_bytes, policy.apply_deletes, self.store, policy)
 
     def cluster_reader(self, by: ClusterBy, policy: SizePolicy) -> ClusterReader:
-        """The reader of the files that are clustered by these columns."""
+        """Return the reader of files clustered by these columns."""
         return ClusterReader(by, policy.apply_deletes, self.store)

@@ -1,8 +1,8 @@
-"""The live files of a table by partition, read again and again: manifests never change, so each is read once.
+"""The live files of a table by partition. Manifests never change, so repeated reads read each one once.
 
-What is made of a manifest is kept by the store: numbers for each partition, and values of those files that a reader
-picks. Layouts, which count every partition, pick small files, and others where deletes are pending; clustering picks
-all of them. The others stay columns.
+The store caches values built from a manifest: counts for each partition, and objects for the files that a reader picks.
+Layouts count every partition, and pick small files and files with pending deletes. Clustering picks all files. The
+facts of other files stay columns.
 """
 
 from __future__ import annotations
@@ -36,27 +36,27 @@ from icesize.table.state.naming import Labels
 
 File = TypeVar("File")
 Keep = Callable[[ManifestFile], bool]
-"""Whether a manifest is read at all: pruning by the bounds of its partition values."""
+"""Returns True if a manifest is to be read: pruning by the bounds of its partition values."""
 Picked: TypeAlias = tuple[ManifestFacts, NDArray[np.intp], list[File]]
-"""Facts of a manifest, the rows of it that a reader picks, and the values that it makes of them."""
+"""Facts of a manifest, the rows that a reader picks, and the values built from them."""
 
 FILE_BYTES = 450
-"""Memory of a file as a value, about."""
+"""Approximate memory of a file as a value."""
 _PARTITION_BYTES = 150
 
 _FACTS_BYTES = 600
 """Memory of a partition in a kept layout, with its label and its place in the mapping, about."""
 
 OLDEST = 1 << 60
-"""Age, in commits, of a file whose snapshot the table no longer keeps and whose sequence number says nothing (v1)."""
+"""Age, in commits, of a file whose snapshot has expired and whose sequence number is unknown (format v1)."""
 
 
 class CommitAges:
-    """How many commits that added rows came after a file: `since(newest(manifest))`.
+    """Ages of files: the number of commits that added rows after a file is `since(newest(manifest))`.
 
-    Merged files keep the newest sequence number of their inputs, so merging does not make a partition young again.
-    Format v1 has no sequence numbers: there the timestamp of the file's snapshot stands for it. Expired snapshots
-    cannot be counted; every commit of ours takes at most two sequence numbers, which gives a lower bound.
+    Merged files keep the newest sequence number of their inputs, so a merge does not make a partition young again.
+    Format v1 has no sequence numbers, so the timestamp of the file's snapshot is used. Expired snapshots cannot be
+    counted. Every commit of icesize uses at most two sequence numbers, which gives a lower bound.
     """
 
     def __init__(self, metadata: TableMetadata) -> None:
@@ -83,7 +83,7 @@ class CommitAges:
         return [stamps[key] for key in inside.partitions]
 
     def since(self, stamp: int) -> int:
-        """Commits that added rows after the one with this stamp."""
+        """Return the number of commits that added rows after the one with this stamp."""
         counted = len(self._commits) - bisect_right(self._commits, stamp)
         if self._numbered:
             return max(counted, (self._head - stamp) // 2)
@@ -92,7 +92,7 @@ class CommitAges:
 
 @dataclass(slots=True)
 class PartitionFiles(Generic[File]):
-    """Files of one partition: counted, and those that were picked as values. `newest` is their largest age stamp."""
+    """Counts of the files of one partition, and the picked files as values. `newest` is their largest age stamp."""
 
     key: PartitionKey
     files: int = 0
@@ -102,7 +102,7 @@ class PartitionFiles(Generic[File]):
     picked: list[File] = field(default_factory=list)
 
     def add(self, other: PartitionFiles[File], newest: int) -> None:
-        """Add the files of another manifest, the newest of which has this age stamp."""
+        """Add the files of another manifest; `newest` is the age stamp of its newest file."""
         self.files += other.files
         self.size_bytes += other.size_bytes
         self.rows += other.rows
@@ -112,8 +112,10 @@ class PartitionFiles(Generic[File]):
 
 @dataclass(frozen=True, slots=True)
 class _Inside(Generic[File]):
-    """The live files of one manifest by partition, with the largest sequence number as `newest`, and the picked ones
-    as numbers to find those that are listed twice."""
+    """The live files of one manifest by partition, with the largest sequence number as `newest`.
+
+    `numbers` are hashes of the picked files' paths; they find files that are listed twice.
+    """
 
     partitions: dict[PartitionKey, PartitionFiles[File]]
     numbers: PathNumbers
@@ -121,8 +123,11 @@ class _Inside(Generic[File]):
 
 @dataclass(frozen=True)
 class Live(Generic[File]):
-    """The files of the current snapshot, also by the manifest that lists them. Not `complete`: some manifests were
-    ruled out and not read. `delete_manifests` list delete files."""
+    """The files of the current snapshot, by partition and by the manifest that lists them.
+
+    `complete` is False if pruned manifests were not read. `delete_manifests` is the number of manifests that list
+    delete files.
+    """
 
     partitions: dict[PartitionKey, PartitionFiles[File]]
     manifests: list[tuple[ManifestFile, list[PartitionFiles[File]]]]
@@ -134,15 +139,15 @@ class Live(Generic[File]):
 
 @dataclass(frozen=True)
 class LiveFiles(Generic[File]):
-    """The live files of a table, as the store has them.
+    """The live files of a table, from the store.
 
     Attributes:
-        store: Keeps what was made of each manifest.
-        kind: Name of what is picked.
-        pick: Reads the facts of a manifest, with the rows that are picked and the values that are made of them.
-        fact_of: Gives the facts of a value.
-        file_bytes: Memory of a value, about.
-        apply_deletes: Whether files with deletes pending may be rewritten.
+        store: Caches the values built from each manifest.
+        kind: Name of the picked files in the cache.
+        pick: Reads the facts of a manifest, with the picked rows and the values built from them.
+        fact_of: Returns the facts of a value.
+        file_bytes: Approximate memory of a value.
+        apply_deletes: True if files with pending deletes may be rewritten.
     """
 
     store: ManifestStore
@@ -153,7 +158,7 @@ class LiveFiles(Generic[File]):
     apply_deletes: bool = True
 
     def read(self, metadata: TableMetadata, io: FileIO, keep: Keep) -> Live[File]:
-        """Return the files of the current snapshot; manifests that `keep` refuses are not read."""
+        """Return the files of the current snapshot. Manifests that `keep` rejects are not read."""
         ages = CommitAges(metadata)
         manifests = manifests_of(head_snapshot(metadata), io)
         follow(self.store, metadata, manifests)
@@ -216,7 +221,10 @@ def _by_partition(
 
 @dataclass(frozen=True)
 class Obstacles:
-    """Why files must not be rewritten now. That depends on the snapshot, so it is not kept per manifest."""
+    """Reasons that files must not be rewritten now.
+
+    They depend on the snapshot, so they are not cached per manifest.
+    """
 
     spec_id: int
     deletes: DeleteIndex
@@ -224,12 +232,14 @@ class Obstacles:
     apply_deletes: bool = True
 
     def noted(self, files: Sequence[FileFact], key: PartitionKey) -> tuple[FileFact, ...]:
-        """The files of one partition, in their order, with the deletes of each and what hinders it; the given objects
-        where there is nothing to note."""
+        """Return the files of one partition in the same order, with their deletes and obstacles.
+
+        A file with neither is the given object.
+        """
         if key.spec_id != self.spec_id:
             return tuple(replace(f, obstacle=f.obstacle or SkipReason.OLD_SPEC) for f in files)
         if any(value != value for value in key.values):
-            # its deletes are not found by its partition either, which is one more reason to leave it alone
+            # the partition value of such a file does not find its deletes either, one more reason to skip it
             return tuple(replace(f, obstacle=f.obstacle or SkipReason.NAN_PARTITION) for f in files)
         if not self.deletes.concerns(key) and not self.listed_twice:
             return tuple(files)
@@ -244,8 +254,10 @@ class Obstacles:
 
 
 def files_at(metadata: TableMetadata, io: FileIO, snapshot: Snapshot, partition: PartitionKey) -> list[FileFact]:
-    """The data files of a partition at a snapshot with the deletes that hit them; `obstacle` says why one cannot be
-    read."""
+    """Return the data files of a partition at a snapshot, with the deletes that apply to them.
+
+    `obstacle` is the reason that a file cannot be read.
+    """
     store, manifests = store_of(str(metadata.table_uuid)), manifests_of(snapshot, io)
     deletes = delete_index(store, io, manifests.deletes, metadata.specs())
     listed = (
@@ -389,9 +401,9 @@ def _facts(key: PartitionKey, insides: Iterable[_Inside[FileFact]], label: str, 
 
 @dataclass(frozen=True)
 class LayoutReader:
-    """Reads layouts of one table again and again; each manifest is read once as long as the store has room.
+    """Reads layouts of one table repeatedly. Each manifest is read once, as long as the store has room.
 
-    Threads may share it, and its store with other readers; layouts never change.
+    Threads may share a reader, and its store with other readers. Layouts never change.
     """
 
     small_file_limit_bytes: int
@@ -405,7 +417,7 @@ class LayoutReader:
         Without deletes and `keep`, the partitions of the last layout are used again, but for those that changed. In
         format v1 all are made anew, because an expiry changes the ages of files there.
 
-        Raises TableError when storage does not give them.
+        Raises TableError if manifests cannot be read.
         """
         with readable(metadata.location):
             manifests = manifests_of(head_snapshot(metadata), io)
@@ -471,7 +483,7 @@ class LayoutReader:
         return facts, rows, facts.files(rows)
 
     def _large(self, io: FileIO, live: Live[FileFact]) -> dict[PartitionKey, tuple[FileFact, ...]]:
-        """Files of partitions that deletes concern which some delete may hit, with the deletes and what hinders it."""
+        """Return large files that deletes may apply to, with these deletes and obstacles, by partition."""
         if not live.obstacles.deletes:
             return {}
         read = [self._large_of(io, manifest, keys) for manifest, keys in _concerned(live)]
@@ -495,8 +507,10 @@ class LayoutReader:
 
 
 def _concerned(live: Live[FileFact]) -> Iterator[tuple[ManifestFile, frozenset[PartitionKey]]]:
-    """Manifests with large files in partitions that deletes concern. Of older specs all count: one may list a file
-    again."""
+    """Yield manifests with large files in partitions that have deletes.
+
+    Every partition of an older spec counts, because its manifest may list a file again.
+    """
     obstacles = live.obstacles
     for manifest, inside in live.manifests:
         keys = (some.key for some in inside if some.files > len(some.picked))

@@ -1,4 +1,4 @@
-"""What people call partitions, points in time and snapshots -> what the table calls them, and back."""
+"""Names that users write for partitions, points in time and snapshots, resolved to the table's, and back."""
 
 from __future__ import annotations
 
@@ -18,20 +18,22 @@ from icesize.table.catalog.history import age_of
 from icesize.table.manifests.partition_values import NamedField, text_of
 
 _SPEC = "@spec"
-"""Stands beside partition fields for the id of their partition spec."""
+"""Key for the id of the partition spec, beside partition fields."""
 _UNNAMED = "{}"
-"""How the partition of an unpartitioned table is named."""
+"""Name of the partition of an unpartitioned table."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 def find_partition(
     metadata: TableMetadata, keys: Iterable[PartitionKey], wanted: Mapping[str, Any] | str
 ) -> PartitionKey:
-    """Return the one of `keys` that `wanted` names: partition field -> value, or a label; all fields, no others.
+    """Return the one of `keys` that `wanted` names with all of its fields: partition field to value, or a label.
 
-    A value is None (NULL), a typed one, or text: of a text field itself, of others as `inspect` prints it. In a label
-    `p=null` is NULL and `p="null"` the text. `@spec` may name the partition spec. Raises ArgumentError for field names
-    that no spec has, for a partition that never had files, and for several that are written alike.
+    A value is None (NULL), a typed value, or a string: the value itself for a text field, otherwise the value as
+    `inspect` prints it. In a label, `p=null` is NULL and `p="null"` is the string. `@spec` may name the partition spec.
+
+    Raises ArgumentError for unknown field names, for a partition that never had files, and if several partitions have
+    the same name.
     """
     labels = Labels(metadata)
     named = _named(labels, wanted)
@@ -72,7 +74,7 @@ def _hint(labels: Labels, known: Iterable[PartitionKey], label: str) -> str:
 
 
 def _ways(labels: Labels, found: Collection[PartitionKey]) -> str:
-    """Return the ways to name each of several partitions that have one name."""
+    """Return a hint with a unique name for each of several partitions that have the same name."""
     ways = sorted({"/".join(filter(None, (labels.of(key), f"{_SPEC}={key.spec_id}"))) for key in found})
     if len(ways) < len(found):
         return ", and NaN is equal to nothing"
@@ -93,9 +95,9 @@ def _named(labels: Labels, wanted: Mapping[str, Any] | str) -> dict[str, Any]:
 
 
 def known_snapshot(metadata: TableMetadata, snapshot_id: int | str) -> Snapshot:
-    """The snapshot of this id, a number or, as JSON has it, a text.
+    """Return the snapshot with this id, a number or, as in JSON, a string.
 
-    Raises TableError for one that has expired or is of another table.
+    Raises TableError if it has expired or belongs to another table.
     """
     snapshots = metadata.snapshots
     found = next((s for s in snapshots if str(s.snapshot_id) == str(snapshot_id)), None)
@@ -112,10 +114,11 @@ def known_snapshot(metadata: TableMetadata, snapshot_id: int | str) -> Snapshot:
 
 
 def snapshot_as_of(metadata: TableMetadata, as_of: datetime | int) -> int:
-    """The snapshot that readers of `main` saw at a time: milliseconds since 1970, or a datetime (naive: UTC).
+    """Return the id of the snapshot that readers of `main` saw at a time.
 
-    A time after the newest snapshot, the future too, gives the newest. Raises TableError for a time before the oldest
-    known one, and where snapshots that may have been current then have expired.
+    The time is in milliseconds since 1970, or a datetime (naive: UTC). A time after the newest snapshot, even in the
+    future, returns the newest. Raises TableError for a time before the oldest known one, and if a snapshot that may
+    have been current then has expired.
     """
     at_ms = as_of if isinstance(as_of, int) else milliseconds(as_of)
     snapshots = {s.snapshot_id: s for s in metadata.snapshots}
@@ -131,7 +134,10 @@ def snapshot_as_of(metadata: TableMetadata, as_of: datetime | int) -> int:
 
 
 def _check_unbroken(snapshots: Mapping[int, Snapshot], found: Snapshot, after: Snapshot, at_ms: int) -> None:
-    """Between two snapshots of the log others may have been current that expired: then nobody knows which was when."""
+    """Raise TableError if a snapshot between two entries of the log may have expired.
+
+    The time at which such a snapshot was current is unknown.
+    """
     if age_of(after) <= age_of(found):
         return  # main was rolled back
     below = after
@@ -139,7 +145,7 @@ def _check_unbroken(snapshots: Mapping[int, Snapshot], found: Snapshot, after: S
         below = parent
         if below.snapshot_id == found.snapshot_id:
             return
-    # numbers without a gap tell that a parent is not missing: the table was replaced
+    # numbers without a gap prove that no parent is missing: the table was replaced
     if below.sequence_number != (found.sequence_number or 0) + 1:
         raise TableError(
             f"Cannot find the snapshot that was current at {_time(at_ms)}: some between {_described(found)} and "
@@ -149,7 +155,7 @@ def _check_unbroken(snapshots: Mapping[int, Snapshot], found: Snapshot, after: S
 
 
 def milliseconds(time: datetime) -> int:
-    """Since 1970; a naive time is UTC."""
+    """Return a time as milliseconds since 1970. A naive time is UTC."""
     aware = time if time.tzinfo else time.replace(tzinfo=timezone.utc)
     return (aware - _EPOCH) // timedelta(milliseconds=1)
 
@@ -166,21 +172,21 @@ def _described(snapshot: Snapshot) -> str:
 
 
 class Labels:
-    """Partitions as people write them: `hour=h191/kind=3`, values as Iceberg prints them."""
+    """Partitions as users write them: `hour=h191/kind=3`, with values as Iceberg prints them."""
 
     def __init__(self, metadata: TableMetadata) -> None:
         self._schemas = [metadata.schema(), *reversed(metadata.schemas)]
         self.fields = {i: [self._field(field) for field in spec.fields] for i, spec in metadata.specs().items()}
 
     def of(self, key: PartitionKey) -> str:
-        """Return the label of a partition, `` for an unpartitioned one."""
+        """Return the label of a partition; an empty string for an unpartitioned table."""
         return label_of(self.values(key))
 
     def values(self, key: PartitionKey) -> dict[str, str | None]:
-        """Return partition field name -> printed value, None for NULL."""
+        """Return the partition's values: partition field name to printed value, None for NULL."""
         return {field.name: field.printed(v) for field, v in zip(self.fields[key.spec_id], key.values, strict=True)}
 
     def _field(self, field: PartitionField) -> NamedField:
-        # of the newest schema that has the source column
+        # the source column may have been dropped, so its type comes from the newest schema that has it
         having = (schema for schema in self._schemas if schema.find_column_name(field.source_id) is not None)
         return NamedField(field.name, field.transform, next((s.find_type(field.source_id) for s in having), None))

@@ -1,7 +1,7 @@
-"""What partitions hold at a snapshot, what snapshots changed in them, and which ones changed since the last merge; what
-the last commits put into each is the traffic of a table before this process has seen any of it.
+"""Contents of partitions at a snapshot, changes by snapshots, and partitions that changed since the last merge.
 
-Every manifest is read once.
+The rows of recent commits by partition show the traffic of a table before this process has received any. Every manifest
+is read once.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ from icesize.table.records.summary import BASE_ID, SECONDS
 
 _DAY_MS = 86_400_000
 _CHANGE_BYTES = 700
-"""Memory of what a snapshot did to one partition, about."""
+"""Approximate memory of one snapshot's change to one partition."""
 
 
 class Contents(NamedTuple):
-    """Data files of a partition, and `identity`, a number that stands for the set of its files, deletes included.
+    """Data files of a partition, and `identity`, a number that identifies the set of its files, including delete files.
 
-    Holds in this process only: it is a sum of hashes of paths.
+    The number is valid in this process only: it is a sum of hashes of paths.
     """
 
     files: int = 0
@@ -57,7 +57,7 @@ class Contents(NamedTuple):
     identity: int = 0
 
     def plus(self, other: Contents, sign: int = 1) -> Contents:
-        """The sum, or with `sign` -1 the difference."""
+        """Return the sum, or with `sign` -1 the difference."""
         return Contents(*(a + sign * b for a, b in zip(self, other, strict=True)))
 
 
@@ -65,21 +65,22 @@ NOTHING = Contents()
 
 
 class PartitionChange(NamedTuple):
-    """What one snapshot did to one partition: the files that it ADDED and those that it DELETED."""
+    """Change of one partition by one snapshot: the files that it ADDED and the files that it DELETED."""
 
     added: Contents
     removed: Contents
 
     @property
     def net(self) -> Contents:
-        """What the partition has more than before."""
+        """The partition's gain: added minus removed."""
         return self.added.plus(self.removed, -1)
 
 
 def touched(store: ManifestStore, io: FileIO, snapshot: Snapshot) -> Mapping[PartitionKey, PartitionChange]:
-    """Return what a snapshot added to and removed from each partition; empty if it only wrote manifests again.
+    """Return the changes of a snapshot to each partition; empty if it only rewrote manifests.
 
-    An equality delete of an unpartitioned spec counts for that spec's only partition, whatever else it applies to.
+    An equality delete of an unpartitioned spec counts only for that spec's single partition, although it applies to
+    all.
     """
 
     def make() -> tuple[Mapping[PartitionKey, PartitionChange], int]:
@@ -120,7 +121,7 @@ def _add(total: defaultdict[PartitionKey, Contents], more: Mapping[PartitionKey,
 def state_at(
     store: ManifestStore, io: FileIO, snapshot: Snapshot, partition: PartitionKey | None
 ) -> dict[PartitionKey, Contents]:
-    """Return what partitions hold at a snapshot, all of them or only the given one."""
+    """Return the contents of partitions at a snapshot: all of them, or only the given one."""
     total: defaultdict[PartitionKey, Contents] = defaultdict(Contents)
     for manifest in manifests_in(snapshot, io):
         if partition is None or manifest.partition_spec_id == partition.spec_id:
@@ -130,16 +131,17 @@ def state_at(
 
 
 def differing(now: Mapping[PartitionKey, Contents], before: Mapping[PartitionKey, Contents]) -> set[PartitionKey]:
-    """Partitions that are not the same in two states."""
+    """Return partitions with different contents in two states."""
     return {key for key in now.keys() | before.keys() if now.get(key, NOTHING) != before.get(key, NOTHING)}
 
 
 def partitions_changed(metadata: TableMetadata, io: FileIO, store: ManifestStore) -> set[PartitionKey] | None:
-    """Partitions with files added by others since the newest REPLACE snapshot of ours was *planned*.
+    """Return partitions with files from other writers since the plan of icesize's newest REPLACE snapshot.
 
-    What others committed between that plan and its commit was not considered by it. A REPLACE of ours that names no
-    planning base only wrote manifests anew and merged nothing. None means all partitions: there is no such snapshot,
-    or it, or one that came after its plan, has expired. Stateless, so it holds after a restart.
+    The plan did not consider changes that other writers committed between it and its commit. A REPLACE of icesize
+    without a planning base only rewrote manifests and merged nothing. None means all partitions: there is no such
+    snapshot, or it, or one after its plan, has expired. The function keeps no state, so its result is valid after a
+    restart.
     """
     newer: set[int] = set()
     ours: set[int] = set()
@@ -153,7 +155,7 @@ def partitions_changed(metadata: TableMetadata, io: FileIO, store: ManifestStore
             break
     else:
         return None
-    # a REPLACE that writes manifests anew, as ours does, copies entries of others, which keep their snapshot ids
+    # a REPLACE that rewrites manifests, as icesize's does, copies entries of other snapshots with their snapshot ids
     changed: set[PartitionKey] = set()
     for manifest in manifests_of(head_snapshot(metadata) if newer else None, io).data:
         if manifest.added_snapshot_id in newer | ours:
@@ -164,7 +166,7 @@ def partitions_changed(metadata: TableMetadata, io: FileIO, store: ManifestStore
 
 
 def _planned_on(snapshot: Snapshot) -> str | None:
-    """The id of the snapshot that a merge of ours was planned on, None for all other snapshots."""
+    """Return the id of the snapshot that a merge of icesize was planned on; None for all other snapshots."""
     merged = is_ours(snapshot) and operation_of(snapshot) == Operation.REPLACE
     return summary_of(snapshot, BASE_ID) if merged else None
 
@@ -176,12 +178,12 @@ def recent_appends(
     most_commits: int = 8,
     most_partitions: int = 10_000,
 ) -> list[dict[PartitionKey, PartitionWrites]]:
-    """The rows that each of the newest commits of `main` added, by partition of the current spec, oldest first.
+    """Return the rows that each of the newest commits of `main` added, by partition of the current spec, oldest first.
 
-    Of a commit with more than `most_partitions`, those with the most rows. Commits that added no rows, or none of this
-    spec, are left out. An overwrite of ours rewrites older rows along with new ones: there only what a partition has
-    more than before counts. Read are the manifests that those commits wrote themselves. The search ends where snapshots
-    have expired and at files that cannot be read: less is known then.
+    A commit with more than `most_partitions` keeps the partitions with the most rows. Commits without added rows in
+    this spec are left out. An overwrite of icesize rewrites older rows along with new ones, so only a partition's gain
+    in rows counts. The function reads the manifests that those commits wrote. It stops at expired snapshots and at
+    unreadable files, and returns fewer commits then.
     """
     operations = (Operation.APPEND, Operation.OVERWRITE)
     newest = (s for s in known_ancestors(metadata) if operation_of(s) in operations)
@@ -204,14 +206,15 @@ def _seen(change: PartitionChange, ours: bool) -> PartitionWrites | None:
     rows = change.added.rows - (change.removed.rows if ours else 0)
     if rows <= 0:
         return None
-    # old rows that were written again are about as large as the new ones among them
+    # rewritten old rows are about as large as the new rows beside them
     return PartitionWrites(rows, change.added.size_bytes * rows // change.added.rows, change.added.files)
 
 
 def bytes_per_partition_and_day(metadata: TableMetadata) -> float | None:
-    """Bytes of new files that a partition got in the last day of the history, None when the history is too short.
+    """Return the bytes of new files per partition in the last day of the history; None if the history is too short.
 
-    Summaries tell how many partitions a snapshot changed, not which; the largest number stands for all of the day.
+    Summaries have the number of partitions that a snapshot changed, but not their names. The largest number counts for
+    the whole day.
     """
     history = list(known_ancestors(metadata))
     if not history or history[0].timestamp_ms - history[-1].timestamp_ms < _DAY_MS:
@@ -223,7 +226,7 @@ def bytes_per_partition_and_day(metadata: TableMetadata) -> float | None:
 
 
 def arrivals_of(metadata: TableMetadata, most_batches: int = 100) -> Arrivals | None:
-    """How rows came in the newest APPEND snapshots, as their summaries tell; None where there are not two of them."""
+    """Return the arrival rate of rows, from summaries of the newest APPEND snapshots; None with fewer than two."""
     adding = (s for s in known_ancestors(metadata) if operation_of(s) == Operation.APPEND)
     newest = list(islice((s for s in adding if count_of(s, "added-files-size")), most_batches))
     if len(newest) < 2:

@@ -1,6 +1,6 @@
-"""`where`: which partitions a person means, by columns of the table or by fields of the partition spec.
+"""`where`: the partitions that a filter selects, by columns of the table or fields of the partition spec.
 
-A filter over columns is projected *strictly*: a partition is taken only when every row in it matches. Partitions that
+A filter over columns is projected *strictly*: it selects a partition only if every row in it matches. Partitions that
 may hold some matching rows are left out and counted, because files are merged by partition.
 """
 
@@ -48,19 +48,22 @@ Where: TypeAlias = str | BooleanExpression | None
 
 
 NO_MATCH = "no partition matches the filter as a whole"
-"""Said of a filter that chooses nothing: a typing error would otherwise look like work that is done."""
+"""Message for a filter that selects no partition: a typing error would otherwise look like finished work."""
 
 
 @dataclass(frozen=True)
 class PartitionFilter:
-    """Tells which partitions are wholly covered (`covers`), which hold some matches (`touches`), per partition spec."""
+    """Tests per partition spec: `covers` for wholly matching partitions, `touches` for some matches.
+
+    `may_hold` is True for manifests that may list files of such partitions.
+    """
 
     covers: Callable[[PartitionKey], bool]
     touches: Callable[[PartitionKey], bool]
     may_hold: Callable[[ManifestFile], bool]
 
     def select(self, layout: Layout) -> tuple[Layout, int]:
-        """Return the layout of the covered partitions, and the number of partly matching ones that were left out."""
+        """Return the layout of the covered partitions, and the number of omitted, partly matching ones."""
         if self.may_hold is every_manifest:
             return layout, 0
         chosen = {k: p for k, p in layout.partitions.items() if self.covers(k)}
@@ -69,7 +72,7 @@ class PartitionFilter:
 
 
 def partition_filter(metadata: TableMetadata, where: Where) -> PartitionFilter:
-    """The filter for a table. Raises ArgumentError for text that is no filter and for columns that do not exist."""
+    """Return the filter for a table. Raises ArgumentError for invalid filters and for unknown columns."""
     expression = parsed(where, metadata.schema())
     if isinstance(expression, AlwaysTrue):
         return PartitionFilter(lambda key: True, lambda key: True, every_manifest)
@@ -85,8 +88,7 @@ def partition_filter(metadata: TableMetadata, where: Where) -> PartitionFilter:
 
 
 def parsed(where: Where, schema: Schema) -> BooleanExpression:
-    """The expression that a text about columns of this schema stands for; raises ArgumentError for one that is no
-    filter."""
+    """Return the expression of a filter over columns of this schema. Raises ArgumentError for an invalid filter."""
     if where is None:
         return AlwaysTrue()
     if isinstance(where, BooleanExpression):
@@ -98,7 +100,7 @@ def parsed(where: Where, schema: Schema) -> BooleanExpression:
 
 
 def _with_times(expression: BooleanExpression, schema: Schema) -> BooleanExpression:
-    """The same with points in time as PyIceberg reads them: people write a date, or no zone."""
+    """Return the expression with points in time as PyIceberg reads them: users write a date, or omit the zone."""
     if isinstance(expression, And | Or):
         return type(expression)(_with_times(expression.left, schema), _with_times(expression.right, schema))
     if isinstance(expression, Not):
@@ -112,14 +114,18 @@ def _with_times(expression: BooleanExpression, schema: Schema) -> BooleanExpress
 
 
 def _type_of(term: Any, schema: Schema) -> IcebergType | None:
-    """None for a field of the partition spec, and for a column that does not exist."""
+    """Return the type of a column; None for a partition field and for a column that does not exist."""
     with suppress(ValueError):
         return schema.find_type(term.name)
     return None
 
 
 def _time(value: Any, kind: IcebergType | None) -> Any:
-    """A text in a column of points in time: a date is its midnight; without a zone it is UTC where they have one."""
+    """Return a time string as PyIceberg reads it.
+
+    A date becomes its midnight. A time without a zone is UTC if the column has zones. Values of other columns are
+    unchanged.
+    """
     if not (isinstance(value, str) and isinstance(kind, TimestampType | TimestamptzType)):
         return value
     with suppress(ValueError):
@@ -133,7 +139,7 @@ def _why_unread(where: str, error: Exception) -> str:
     place = getattr(error, "loc", None)
     if place is None:
         return f"{where!r}: {brief(error)}"
-    # the text of a syntax error is the whole grammar
+    # omit the parser's own message, because it is the whole grammar
     return (
         "from the mark on; conditions are like kind = 'a', joined by and, or, not\n"
         f"  {_SPACE.sub(' ', where)}\n  {' ' * _broken_at(where, place)}^"
@@ -141,10 +147,14 @@ def _why_unread(where: str, error: Exception) -> str:
 
 
 def _broken_at(where: str, place: int) -> int:
-    """The parser names the beginning of the condition that it cannot read; read alone, it breaks where it is broken."""
+    """Return the position of a syntax error.
+
+    The parser reports the start of the condition that it cannot read. Parsed alone, the condition fails at the error
+    itself.
+    """
     with suppress(Exception):  # the parser's errors have no common base
         parse(where[:place])
-        return place  # no condition begins there: after a whole filter only `and` and `or` can go on
+        return place  # no condition starts there: only `and` or `or` can follow a complete filter
     try:
         predicate.parse_string(where[place:])
     except Exception as error:
@@ -155,8 +165,10 @@ def _broken_at(where: str, place: int) -> int:
 def _projections(
     metadata: TableMetadata, expression: BooleanExpression
 ) -> dict[int, tuple[BooleanExpression, BooleanExpression]]:
-    """(strict, inclusive) over the fields of each spec. A filter over partition fields is both where a spec has them;
-    of a spec without them nothing is known: its partitions may match, none as a whole.
+    """Return (strict, inclusive) expressions over the fields of each spec.
+
+    A filter over partition fields is both for a spec that has these fields. Partitions of any other spec may match, but
+    none of them is selected as a whole.
     """
     schema = metadata.schema()
     unbound = _why_unbound(schema, expression)

@@ -18,8 +18,10 @@ from icesize.table.catalog.locations import is_addressable
 from icesize.table.storage.listing import fsspec_filesystem, local_path
 
 FILES_BETWEEN_CHECKS = 1_000
-"""Files deleted between two looks at the table, as in Iceberg's bulk deletes, which is what one request of an object
-store could take."""
+"""Files deleted between two loads of the table.
+
+Iceberg's bulk deletes use the same number, the most files of one request to an object store.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
-"""What lies in storage below a table's location, as the table's own FileIO reaches it.
+"""Lists the files below a table's location, through the table's own FileIO.
 
-PyIceberg's FileIO opens and deletes but cannot list: this goes to the filesystem behind it.
+PyIceberg's FileIO opens and deletes files but cannot list them, so this module uses the filesystem behind it.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ _MODIFIED = ("mtime", "LastModified", "last_modified", "updated")  # of local, S
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A file in storage: its location in the table's own spelling, bytes, and when it was last modified (since 1970,
-    by the clock of the storage).
+    """A file in storage: location, bytes, and milliseconds since 1970 of its last change.
+
+    The location has the table's own spelling. The time is from the clock of the storage.
     """
 
     location: str
@@ -39,19 +40,20 @@ class Listed:
 
 
 _SKEW_MS = 5 * 60_000
-"""Difference of two clocks that is worth a note."""
+"""Difference of two clocks from which a note is added."""
 
 Lister = Callable[[FileIO, str], Iterator[Listed]]
-"""How files are listed: `list_files`, or what a test puts in its place."""
+"""Lists files: `list_files`, or its replacement in a test."""
 
 
 def list_files(io: FileIO, location: str) -> Iterator[Listed]:
-    """All files below `location`, at any depth, in no order; they begin with `location` as it is spelt.
+    """Yield all files below `location`, at any depth, in no order. Their locations begin with `location` unchanged.
 
-    Local folders are read one by one, and links in them are passed over: what they lead to is not the table's. Object
-    stores answer once for each folder directly below, which bounds what is held. Raises TableError when the listing
-    fails, even after files were given, and for locations that must not be searched (see `check_folder`);
-    UnsupportedTable for another FileIO than PyIceberg's two.
+    Local directories are read one by one. Links in them are skipped, because their targets do not belong to the table.
+    Object stores are queried once per direct subdirectory, which bounds the memory.
+
+    Raises TableError if the listing fails, even after it yielded files, and for locations that must not be searched
+    (see `check_folder`). Raises UnsupportedTable for a FileIO other than PyIceberg's two.
     """
     folder = check_folder(location)
     with storage_errors(f"Cannot list {folder}", "nothing was deleted", location=folder):
@@ -86,7 +88,7 @@ def _list_local(folder: str, path: str) -> Iterator[Listed]:
                     continue
                 found = entry.stat(follow_symlinks=False)
             except FileNotFoundError:
-                continue  # deleted meanwhile
+                continue  # deleted during the listing
             yield Listed(below, found.st_size, found.st_mtime_ns // 1_000_000)
 
 
@@ -105,7 +107,7 @@ def _list_fsspec(folder: str, filesystem: Any) -> Iterator[Listed]:
     filesystem.invalidate_cache()
     for top in filesystem.ls(path, detail=True):
         if top["name"].rstrip("/") == path:
-            continue  # an empty object that stands for the folder itself
+            continue  # an empty object that represents the directory itself
         below = {top["name"]: top}
         if top["type"] == "directory":
             below = filesystem.find(top["name"], detail=True)
@@ -115,14 +117,17 @@ def _list_fsspec(folder: str, filesystem: Any) -> Iterator[Listed]:
 
 
 def _below(folder: str, path: str, found: str) -> str:
-    """The location of a path that the filesystem found below `path`, which is what it calls `folder`."""
+    """Return the location of a path that the filesystem found below `path`, its name for `folder`."""
     if not found.startswith(path + "/"):
         raise TableError(f"Cannot list {folder}: its storage answered with {found!r}, which does not lie below {path}")
     return folder + found[len(path) :]
 
 
 def modified_ms(io: FileIO, location: str) -> int:
-    """When one file was last modified, by the clock of its storage. Raises FileNotFoundError when there is none."""
+    """Return the time of a file's last change, by the clock of its storage.
+
+    Raises FileNotFoundError if the file is missing.
+    """
     path = local_path(io, location)
     if path is not None:
         return os.lstat(path).st_mtime_ns // 1_000_000
@@ -140,10 +145,10 @@ def modified_ms(io: FileIO, location: str) -> int:
 
 
 def storage_now_ms(io: FileIO, folder: str, new_id: Callable[[], str]) -> int:
-    """What the clock of the storage says: a small file is written below `folder`, looked at and deleted again.
+    """Return the time of the storage's clock in milliseconds since 1970.
 
-    Ages of files are measured by the clock that dated them; ours may be hours off. Raises TableError when the file
-    cannot be written, looked at or deleted.
+    It is read from a small file written below `folder` and deleted again. The clock that dates files must also measure
+    their ages; the local clock may be hours off. Raises TableError if the file cannot be written, examined or deleted.
     """
     location = f"{folder}/metadata/icesize-clock-{new_id()}"
     try:
@@ -153,7 +158,7 @@ def storage_now_ms(io: FileIO, folder: str, new_id: Callable[[], str]) -> int:
             return modified_ms(io, location)
         finally:
             io.delete(location)
-    except Exception as error:  # of whatever the storage is reached by
+    except Exception as error:  # each storage client raises its own errors
         raise TableError(
             f"Cannot read the clock of the storage of {folder}: {brief(error)}; the age of its files is measured by a "
             "file written there",
@@ -162,20 +167,18 @@ def storage_now_ms(io: FileIO, folder: str, new_id: Callable[[], str]) -> int:
 
 
 def clock_difference(skew_ms: int) -> str | None:
-    """`600 s ahead of ours`: a clock that is ahead of ours by so much, behind it where that is negative; None where it
-    is less than worth a note."""
+    """Return `600 s ahead of ours`, or `behind` for a negative difference; None if it is too small for a note."""
     if abs(skew_ms) <= _SKEW_MS:
         return None
     return f"{abs(skew_ms) // 1000:,} s {'ahead of' if skew_ms > 0 else 'behind'} ours"
 
 
 def incomplete_uploads(io: FileIO, location: str) -> int | None:
-    """How many unfinished multipart uploads lie below `location`, which no listing of files shows; None where that
-    cannot be told.
+    """Return the number of unfinished multipart uploads below `location`; None if it is unknown.
 
-    Only S3 can tell, and only through the package s3fs (PyArrow has no call for it), with the settings of the table's
-    own FileIO. They are counted, never aborted: one of them may be a file that is being written now. A lifecycle rule
-    of the bucket (AbortIncompleteMultipartUpload) is what removes them.
+    No listing of files shows them. Only S3 reports them, and only through the package s3fs (PyArrow has no call for
+    it), with the settings of the table's own FileIO. They are counted, never aborted, because one of them may be a file
+    still being written. A lifecycle rule of the bucket (AbortIncompleteMultipartUpload) removes them.
     """
     scheme, bucket, path = split(location)
     if scheme != "s3":
@@ -194,7 +197,7 @@ def incomplete_uploads(io: FileIO, location: str) -> int | None:
 
 
 def local_path(io: FileIO, location: str) -> str | None:
-    """The path in the local filesystem, for both of PyIceberg's FileIOs; None when it is elsewhere."""
+    """Return the path in the local filesystem, for both of PyIceberg's FileIOs; None if the file is elsewhere."""
     scheme, authority, path = split(location)
     if scheme != "file" or authority or not isinstance(io, PyArrowFileIO | FsspecFileIO):
         return None

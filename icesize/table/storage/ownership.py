@@ -1,7 +1,7 @@
-"""Whether a location belongs to one table alone, as far as storage can tell.
+"""Checks in storage that a location belongs to one table only.
 
-Two tables that share a location take each other's files for orphans. Metadata files show that, also those of tables of
-another catalog; `icesize.table.cleanup.other_tables` reads what this catalog knows.
+Two tables that share a location treat each other's files as orphans. Metadata files show that, even for tables of
+another catalog. `icesize.table.cleanup.other_tables` checks the tables of this catalog.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from icesize.table.catalog.locations import is_addressable, is_inside, normalise
 from icesize.table.storage.listing import Lister, list_files
 from icesize.table.storage.reachable import Reachable
 
-_METADATA = (".metadata.json", ".metadata.json.gz")  # also what Java writes when compressing: `.gz.metadata.json`
+_METADATA = (".metadata.json", ".metadata.json.gz")  # the first also matches Java's `.gz.metadata.json`
 _HEAD_BYTES = 4096
-"""Where every known writer has put the table's UUID; the whole file is read when it is not there."""
+"""Bytes within which every known writer puts the table's UUID; the whole file is read if it is not there."""
 _UUID = re.compile(rb'"table-uuid"\s*:\s*"([^"]*)"')
 
 
 _GC_ENABLED = "gc.enabled"
-"""Iceberg's table property that forbids, when false, to delete files that other tables may share."""
+"""Iceberg's table property that, if false, forbids the deletion of files that other tables may share."""
 
 
 def check_may_delete(metadata: TableMetadata, table: str) -> None:
-    """Raises UnsupportedTable when the table says that its files are not its own to delete."""
+    """Raise UnsupportedTable if the table's properties forbid the deletion of its files."""
     if metadata.properties.get(_GC_ENABLED, "true").lower() == "false":
         raise UnsupportedTable(
             f"Cannot delete files of '{table}': its property '{_GC_ENABLED}' is false, so other tables may need them",
@@ -43,24 +43,24 @@ def check_may_delete(metadata: TableMetadata, table: str) -> None:
 
 
 def is_metadata_file(location: str) -> bool:
-    """Whether the file is called as metadata files of tables are."""
+    """Return True if the file has the name of a table's metadata file."""
     return location.endswith(_METADATA)
 
 
 class UnfinishedMetadataError(TableError):
-    """A metadata file whose text ends too early or is none, as of one that is being written to a local folder.
+    """A metadata file with incomplete or invalid content, such as one that is being written to a local directory.
 
-    `is_cut` is True if it begins like one, or is empty: a writer died or found the disk full.
+    `is_cut` is True if it begins like a metadata file, or is empty: its writer died, or the disk was full.
     """
 
 
 def check_metadata_files(
     io: FileIO, uuid: str, locations: Iterable[str], may_pass: Callable[[str, TableError], bool] = lambda *_: False
 ) -> None:
-    """Refuse when one of these metadata files is another table's, or nobody can say whose.
+    """Raise TableError if one of these metadata files belongs to another table, or if its owner is unknown.
 
-    Raises TableError that names the file. A file that is gone by now is no reason, nor is one that cannot be read where
-    `may_pass` says so of its location and the error.
+    The error names the file. Files that are gone are ignored. So is an unreadable file if `may_pass` returns True for
+    its location and the error.
     """
 
     def owner(location: str) -> str | None:
@@ -81,10 +81,10 @@ def check_metadata_files(
 
 
 def check_alone(table: Table, lister: Lister = list_files) -> None:
-    """Refuse when metadata of another table lies where this table keeps its own; raises TableError as above.
+    """Raise TableError if another table has metadata in this table's metadata directory.
 
-    Metadata files that the table's log names are its own and are not opened. One that cannot be read, perhaps being
-    written now, is no reason here: what is deleted is what the table itself referred to.
+    Metadata files in the table's log are its own and are not opened. An unreadable one, which may still be being
+    written, is ignored here, because callers delete only files that the table itself referred to.
     """
     metadata = table.metadata
     own = {normalised(entry.metadata_file) for entry in metadata.metadata_log} | {normalised(table.metadata_location)}
@@ -95,7 +95,7 @@ def check_alone(table: Table, lister: Lister = list_files) -> None:
 
 
 def _owner(io: FileIO, location: str) -> str | None:
-    """The UUID of the table that a metadata file describes; None when the file is gone."""
+    """Return the UUID of the table that a metadata file describes; None if the file is gone."""
     text: bytes | None = None
     try:
         if not is_addressable(location):
@@ -109,8 +109,8 @@ def _owner(io: FileIO, location: str) -> str | None:
         return str(json.loads(text)["table-uuid"])
     except FileNotFoundError:
         return None
-    except Exception as error:  # of whatever the storage is reached by, and of whatever is wrong with the file
-        # it is no JSON, or not all of it; half a character is a ValueError as well
+    except Exception as error:  # errors of each storage client, and of a damaged file
+        # the content is not JSON, or only a part of it; half a character raises ValueError as well
         is_unfinished = text is not None and isinstance(error, ValueError)
         raise (UnfinishedMetadataError if is_unfinished else TableError)(
             f"Cannot look for orphan files: {location} cannot be read ({brief(error)}), it may be metadata of another "
@@ -121,11 +121,11 @@ def _owner(io: FileIO, location: str) -> str | None:
 
 
 def check_spelling(location: str, reachable: Reachable, suspects: Iterable[str]) -> None:
-    """Refuse when a file that looks like an orphan may be one that the table needs, under another name.
+    """Raise TableError if a file that looks like an orphan may be a needed file under another name.
 
-    A bucket can be reached through two endpoints, a folder through a link or a mount: the table then names a file that
-    is not below its location and has the same path below some other folder. Also refused: needed files whose location
-    has `..` in it. Raises TableError that names both.
+    A bucket can be reached through two endpoints, and a directory through a link or a mount. The table then names a
+    file outside of its location that has the same path below another directory. Needed files with `..` in their
+    location are refused as well. The error names both files.
     """
     by_name: dict[str, list[str]] = defaultdict(list)
     for suspect in suspects:

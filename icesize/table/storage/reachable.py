@@ -1,4 +1,4 @@
-"""Which files a state of the table refers to: through every snapshot, not only the newest."""
+"""Collects the files that a state of the table refers to, through every snapshot, not only the newest."""
 
 from __future__ import annotations
 
@@ -16,20 +16,22 @@ from icesize.table.manifests.facts import read_facts
 from icesize.table.manifests.lists import read_list
 
 READERS = 4
-"""Manifests read at a time: hides the waiting of remote storage; decoding itself is done by one at a time."""
+"""Manifests read at a time: hides the latency of remote storage; they are decoded one at a time."""
 
 
 @dataclass
 class Reachable:
-    """Locations of all files that a table needs: data and delete files, manifests, manifest lists, statistics, metadata
-    files that the newest one knows, and the version hint. Each is there in its `normalised` spelling.
+    """Locations of all files that a table needs, each in its `normalised` spelling.
+
+    They are data and delete files, manifests, manifest lists, statistics, metadata files that the newest one lists, and
+    the version hint.
     """
 
     _spelt: dict[str, str] = field(default_factory=dict)
     _read: set[str] = field(default_factory=set)
 
     def __contains__(self, location: str) -> bool:
-        """Whether the table needs the file, however its location is spelt."""
+        """Return True if the table needs the file, in any spelling of its location."""
         return normalised(location) in self._spelt
 
     def __iter__(self) -> Iterator[str]:
@@ -39,14 +41,14 @@ class Reachable:
         return len(self._spelt)
 
     def spelt(self, name: str) -> str:
-        """How the table itself spells a normalised location."""
+        """Return the table's own spelling of a normalised location."""
         return self._spelt.get(name, name)
 
     def add(self, metadata: TableMetadata, metadata_location: str, io: FileIO) -> None:
-        """What one more state of the table needs, through each of its snapshots, and the metadata file itself.
+        """Add the files of one more state of the table, through each of its snapshots, and the metadata file itself.
 
-        Files are read a few at a time, and what was read before not again. Raises TableError for a damaged manifest
-        and what `io` raises for a missing one.
+        Files are read a few at a time, and each file only once. Raises TableError for a damaged manifest, and the error
+        of `io` for a missing one.
         """
         for statistics in (*metadata.statistics, *metadata.partition_statistics):
             self._add(statistics.statistics_path)

@@ -1,8 +1,8 @@
-"""What a commit can do: one module for each kind of step. A new kind is a new module here, and nothing else changes.
+"""The kinds of steps in a commit: one module each. A new kind needs a new module here and no other change.
 
 - `append`: new rows in new files
-- `overwrite`: new files that also hold the rows of older ones, which go
-- `remove_dangling_deletes`: delete files that hit no data file go
+- `overwrite`: new files that also hold the rows of older ones, which it removes
+- `remove_dangling_deletes`: removal of delete files that apply to no data file
 - `replace`: the same rows in other files
 - `rewrite_deletes`: the same deleted rows in other delete files
 - `rewrite_manifests`: the same files in fewer manifests

@@ -15,7 +15,7 @@ from icesize.table.commit.snapshot_builder import SnapshotBuilder, Split
 
 @dataclass(frozen=True)
 class Append(Step):
-    """Add files. Nothing that others do takes them away, but the table must be able to read them."""
+    """Add files. No change of another writer removes them, but the table must be able to read them."""
 
     files: tuple[NewDataFile, ...]
 
@@ -24,7 +24,7 @@ class Append(Step):
         return Kept(self)
 
     def stage(self, builder: SnapshotBuilder, summary: Mapping[str, str]) -> Snapshot:
-        """Write one manifest for each spec; the others stay, or are folded if there are too many."""
+        """Write one manifest for each spec. The other manifests stay, or are merged if there are too many."""
         builder.same_schema_and_spec()
         builder.fold()
         return builder.exchange(Operation.APPEND, Split(), self.files, summary)

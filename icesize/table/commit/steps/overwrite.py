@@ -1,4 +1,4 @@
-"""New files that also hold the rows of older ones, which go."""
+"""New files that also hold the rows of older ones, which the step removes."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from icesize.table.manifests.entries import Entry
 
 @dataclass(frozen=True)
 class Overwrite(Step):
-    """Add files that hold new rows and those of the `removed` files, which have to be what they were: no other files
-    have their rows, so the step cannot be left out.
+    """Add files that hold new rows and the rows of the `removed` files.
 
-    `copied` are copies of files of older snapshots, described as these are, of the table's current spec.
+    The removed files must be unchanged. The step is essential, because no other files hold the new rows.
+
+    `copied` are entries for files of older snapshots, in the table's current spec.
     """
 
     removed: tuple[FileFact, ...]
@@ -35,7 +36,7 @@ class Overwrite(Step):
         base.check_fit(state)
         if base.is_outdated(state):
             raise ConcurrentChange(OUTDATED, _partitions(self.removed))
-        # the new files get the number of the new rows, which no delete of before reaches
+        # the new files get the number of the new rows, which no existing delete reaches
         lost = state.lost_inputs(base.head, self.removed, {file.path for file in self.removed})
         if gone := [file for file in self.removed if file.path in lost]:
             why = lost[gone[0].path]
@@ -43,7 +44,7 @@ class Overwrite(Step):
         return Kept(self)
 
     def stage(self, builder: SnapshotBuilder, summary: Mapping[str, str]) -> Snapshot:
-        """Write new files with the number of this snapshot: no delete must be pending on a file that holds its rows."""
+        """Write new files with the number of this snapshot: no delete may be pending on a file that holds its rows."""
         builder.same_schema_and_spec()
         fresh = [replace(file, sequence_number=None) for file in self.files]
         split = builder.split([file.path for file in self.removed])

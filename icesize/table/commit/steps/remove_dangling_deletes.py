@@ -1,4 +1,4 @@
-"""Delete files that hit no data file go."""
+"""Removal of delete files that apply to no data file."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from icesize.table.commit.snapshot_builder import SnapshotBuilder, Split
 
 @dataclass(frozen=True)
 class RemoveDanglingDeletes(Step):
-    """Remove whatever hits nothing in the state that it is tried on; data files stay as they are.
+    """Remove delete files that apply to nothing in the state that the step is tried on. Data files stay unchanged.
 
-    `named` is asked for the data files that position delete files name, of those that may name several; one that it
-    leaves out stays.
+    `named` returns the data files of position delete files that may name several. A delete file missing from its result
+    stays.
     """
 
     named: Callable[[Sequence[DeleteFile]], Mapping[str, frozenset[str]]]

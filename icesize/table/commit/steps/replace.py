@@ -19,9 +19,9 @@ from icesize.table.records.summary import BASE_ID
 
 @dataclass(frozen=True)
 class Replace(Step):
-    """Put files in the place of others. Each group is dropped if its input files are not what they were.
+    """Replace files with others that hold the same rows. A group is dropped if its input files have changed.
 
-    Input files may be among those that earlier steps of the request add: nobody can have touched them.
+    Earlier steps of the same request may have added input files. No other writer can have changed those.
     """
 
     groups: tuple[Merged, ...]
@@ -38,7 +38,7 @@ class Replace(Step):
     def validate(self, state: Loaded, base: Base, earlier: Collection[str]) -> Kept:
         if base.is_outdated(state):
             return Kept(None, (self.dropped(OUTDATED),))
-        # all that is merged in a partition with new rows gets the number of these
+        # every merged file in a partition with new rows gets the number of the new rows
         with_new = {file.partition for file in self.inputs if file.path in earlier}
         beside_new = {file.path for file in self.inputs if file.partition in with_new}
         lost = state.lost_inputs(base.head, [f for f in self.inputs if f.path not in earlier], beside_new)
@@ -51,7 +51,7 @@ class Replace(Step):
         )
 
     def stage(self, builder: SnapshotBuilder, summary: Mapping[str, str]) -> Snapshot:
-        """Write entries of the new files; delete files that hit nothing any more go with the input files.
+        """Write entries of the new files. Remove the input files, and delete files that apply to nothing after that.
 
         Raises LookupError for an input file that is not live.
         """
@@ -79,13 +79,15 @@ class Replace(Step):
         return Replace(kept) if kept else None
 
     def _renumbered(self, builder: SnapshotBuilder) -> Sequence[NewDataFile]:
-        """Outputs in partitions of files that earlier steps add get the data sequence number of these.
+        """Return the outputs, with the data sequence number of new files in partitions that earlier steps add files to.
 
-        An equality delete hits files with smaller numbers. All that there are now are older than the new rows and must
-        not reach them: with the older input files' number (none at all where every input file is new) a delete that
-        is pending in the partition would take them. Those that hit older input files were applied to them, up to the
-        planning base, and `validate` has found no newer ones, so nothing comes back either. Deletes that come later
-        have greater numbers and hit all of it. And the partition looks as young as its newest rows.
+        An equality delete applies to files with smaller numbers. All existing deletes are older than the new rows and
+        must not reach them. Suppose that an output had the older input files' number, which is missing if all inputs
+        are new. A pending delete of the partition would then remove the new rows.
+
+        Rows that were deleted do not come back. The merge has applied deletes up to the planning base to the older
+        inputs, and `validate` has found no newer ones. Later deletes have greater numbers and apply to the whole
+        output. The partition also looks as young as its newest rows.
         """
         numbers = {file.partition: builder.new[file.path] for file in self.inputs if file.path in builder.new}
         return [replace(f, sequence_number=numbers.get(f.partition, f.sequence_number)) for f in self.files]

@@ -1,27 +1,29 @@
-"""The same deleted rows in other delete files: which ones may go is decided on each state that a commit is tried on.
+"""The same deleted rows in other delete files. Each state that a commit is tried on decides which old ones may go.
 
-Let S be the snapshot that was planned on. Of some data files all deletes with numbers up to S were read, and the rows
-that they hit were named anew by position: these data files are *covered*. A delete file that was read goes when every
-live data file that it may hit is covered. The new files carry the greatest number of those that were read, which is at
-least that of each covered data file and at most S. What others did between the plan and the commit:
+Let S be the snapshot of the plan. For some data files, the rewrite read all deletes with numbers up to S and wrote the
+deleted rows as position deletes. These data files are *covered*. A delete file that was read goes if every live data
+file that it may apply to is covered. The new files carry the greatest number of the files that were read. That number
+is at least the number of each covered data file, and at most S. The table lists changes of other writers between the
+plan and the commit:
 
-| what | then |
+| change | effect |
 |---|---|
 | a delete, by position or equality | it stays, beside the new files |
-| a data file with a number of its own | nothing that was read hits it |
-| a data file with an older number, as rewrites of others have | what was read and hits it by that number stays |
-| a covered data file was taken away | what names rows of it is left out |
-| a covered data file was listed again, with another number | nothing is done |
-| a delete file that was read was taken away | nothing is done: whoever took it may have brought rows back |
-| main moved to a snapshot that does not follow S | nothing is done |
+| a data file with a number of its own | no delete file that was read applies to it |
+| a data file with an older number, as rewrites have | delete files that were read and apply to it stay |
+| a covered data file was removed | the delete file for its rows is left out |
+| a covered data file was listed again, with another number | the partition is skipped |
+| a delete file that was read was removed | the partition is skipped: the other writer may have brought rows back |
+| main moved to a snapshot that does not follow S | the step is dropped |
 
-A delete by equality also hits what takes the place of a covered file later, if that carries an older number; one by
-position does not. So whoever began to rewrite a covered file before such a delete came, and commits after this, must
-fail. icesize looks for position deletes above its planning base, whichever snapshot lists them. Iceberg's Java library
-looks for them only in snapshots of the operations `overwrite` and `delete`, and lets deletes by equality pass. So where
-some of these go, the snapshot has the operation of the one that brought the newest of them: stream readers of the table
-are told to skip it, or have failed before. Where only position deletes go it is a `replace`, as Iceberg's
-`rewrite_position_delete_files` makes it.
+A later replacement of a covered file may carry an older number. An equality delete also applies to that replacement; a
+position delete does not. So a rewrite of a covered file that began before the equality delete must fail if it commits
+after this step. icesize checks for position deletes above its planning base, in every snapshot. Iceberg's Java library
+checks for them only in snapshots of the operations `overwrite` and `delete`, and ignores equality deletes.
+
+So if equality deletes go, the snapshot gets the operation of the snapshot that added the newest of them. Stream readers
+of the table are configured to skip that operation, or have failed before. If only position deletes go, the snapshot is
+a `replace`, as in Iceberg's `rewrite_position_delete_files`.
 """
 
 from __future__ import annotations
@@ -49,9 +51,9 @@ NEEDED = "other data files need most of its delete files now"
 
 @dataclass(frozen=True)
 class RewriteDeletes(Step):
-    """Put position delete files in the place of others, partition by partition; data files stay as they are.
+    """Replace delete files with position delete files, partition by partition. Data files stay unchanged.
 
-    `labels` are how people write the partitions.
+    `labels` are the partitions as users write them.
     """
 
     rewritten: tuple[RewrittenDeletes, ...]
@@ -63,7 +65,7 @@ class RewriteDeletes(Step):
 
     @property
     def gone(self) -> tuple[DeleteFile, ...]:
-        """Delete files that the new ones take the place of."""
+        """Delete files that the new ones replace."""
         return tuple(delete for each in self.rewritten for delete in each.replaced)
 
     def validate(self, state: Loaded, base: Base, earlier: Collection[str]) -> Kept:
@@ -85,7 +87,7 @@ class RewriteDeletes(Step):
         return f"delete files stay as they are: {why}"
 
     def _may_be_hit(self, state: Loaded, everywhere: Collection[int]) -> Iterator[FileFact]:
-        """All live data files that may be hit by delete files that were read."""
+        """Yield all live data files that delete files of the plan may apply to."""
         newest = max((delete.sequence_number for delete in self.gone), default=-1)
         specs = {each.partition.spec_id for each in self.rewritten}
         for manifest in state.manifests.data:
@@ -96,7 +98,7 @@ class RewriteDeletes(Step):
                 yield from facts.files(facts.live)
 
     def _operation(self, metadata: TableMetadata) -> Operation:
-        """That of the commit which brought the newest equality delete that goes, REPLACE where there is none."""
+        """Return the operation of the commit that added the newest replaced equality delete; REPLACE without one."""
         newest = max((delete.sequence_number for delete in self.gone if delete.equality_ids), default=None)
         if newest is None:
             return Operation.REPLACE
@@ -110,13 +112,13 @@ def replaceable(
     listed: Collection[str],
     live: Iterable[FileFact],
 ) -> tuple[tuple[RewrittenDeletes, ...], dict[PartitionKey, str]]:
-    """Return what can be committed of each partition, and why the deletes of others stay as they are.
+    """Return the part of each partition that can be committed, and the reasons of the partitions that stay unchanged.
 
     Args:
-        rewritten: What was written.
-        everywhere: Specs whose equality deletes hit files of every partition.
+        rewritten: The delete files that were written, by partition.
+        everywhere: Specs whose equality deletes apply to files of every partition.
         listed: Paths of all delete files.
-        live: All data files that delete files that were read may hit.
+        live: All data files that delete files of the plan may apply to.
     """
     states = {each.partition: _State(each) for each in rewritten}
     of_all = [state for key, state in states.items() if key.spec_id in everywhere]
@@ -135,7 +137,7 @@ def replaceable(
 
 
 class _State:
-    """Rewritten deletes of one partition, and what is known of its live data files."""
+    """Rewritten deletes of one partition, and the facts about its live data files."""
 
     def __init__(self, rewritten: RewrittenDeletes) -> None:
         self._rewritten = rewritten
@@ -148,7 +150,7 @@ class _State:
         self._kept = set[str]()
 
     def covers(self, file: FileFact) -> bool:
-        """Whether a live file is one of those that are covered, and still the same."""
+        """Return True if a live file is covered, and record it as live. A changed sequence number is recorded, too."""
         path = plain_path(file.path)
         known = self._covered.get(path)
         if known is None:
@@ -158,7 +160,10 @@ class _State:
         return True
 
     def keep_for(self, file: FileFact) -> None:
-        """Another file of the partition needs what may hit it; no position delete names a path that came later."""
+        """Keep the delete files that may apply to an uncovered file of the partition.
+
+        A position delete cannot name a path that was added after it.
+        """
         self.keep_beyond(file)
         self._kept.update(
             delete.path
@@ -170,11 +175,11 @@ class _State:
         )
 
     def keep_beyond(self, file: FileFact) -> None:
-        """A file of any partition needs the equality deletes with greater numbers."""
+        """Keep the equality deletes with greater numbers than a file, which may be of any partition."""
         self._least = file.sequence_number if self._least is None else min(self._least, file.sequence_number)
 
     def outcome(self, listed: Collection[str]) -> RewrittenDeletes | str:
-        """What can be done, or why nothing is."""
+        """Return the deletes that can be committed, or the reason that the partition stays unchanged."""
         if self._listed_again:
             return LISTED_AGAIN
         alive = [file for path, file in self._covered.items() if path in self._alive]

@@ -15,10 +15,10 @@ from icesize.table.manifests.packing import worth_packing
 
 @dataclass(frozen=True)
 class RewriteManifests(Step):
-    """Put small data manifests together, sorted by partition, wherever that makes them fewer.
+    """Merge small data manifests, sorted by partition, if that reduces their number.
 
-    Delete manifests stay, and so do data manifests that are filled to half of `commit.manifest.target-size-bytes`.
-    Entries are copied as bytes; their numbers, their snapshots and the table's totals stay what they are.
+    Delete manifests stay. Data manifests filled to half of `commit.manifest.target-size-bytes` stay, too. Entries are
+    copied as bytes. Their numbers, their snapshots and the table's totals stay unchanged.
     """
 
     def stage(self, builder: SnapshotBuilder, summary: Mapping[str, str]) -> Snapshot | None:
