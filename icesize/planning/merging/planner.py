@@ -169,7 +169,9 @@ def _beyond_help(policy: SizePolicy, outcomes: tuple[PartitionOutcome, ...]) -> 
         return
     total = sum((for_good for _, for_good in stuck), Counter[SkipReason]())
     where = stuck[0][0] if len(stuck) == 1 else f"{len(stuck):,} partitions"
-    reasons = ", ".join(f"{reason.value} {count:,}" for reason, count in total.items())
+    # the order of partitions must not show in the sentence
+    ranked = sorted(total.items(), key=lambda item: (-item[1], item[0].value))
+    reasons = ", ".join(f"{reason.value} {count:,}" for reason, count in ranked)
     yield (
         f"{where}: {total.total():,} small files are ineligible ({reasons}), more than 'max-small-files' "
         f"({policy.max_small_files}){' in each' if len(stuck) > 1 else ''}: icesize cannot merge them"
