@@ -381,7 +381,7 @@ def test_ineligible_files_are_named_and_warned_about() -> None:
         {SkipReason.HAS_DELETES: 5, SkipReason.NOT_PARQUET: 1, SkipReason.ENCRYPTED: 1},
     ]
     assert plan.notes == (
-        "hour=a: 7 small files are ineligible (HAS_DELETES 5, NOT_PARQUET 1, ENCRYPTED 1), "
+        "hour=a: 7 small files are ineligible (HAS_DELETES 5, ENCRYPTED 1, NOT_PARQUET 1), "
         "more than 'max-small-files' (6): icesize cannot merge them",
     )
 
