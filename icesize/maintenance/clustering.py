@@ -253,14 +253,16 @@ def cluster(context: TableContext, request: ClusterRequest) -> Report:
     return carried_out(whole.groups, most_bytes, run, Report.together)
 
 
-def cluster_round(context: TableContext, budget_bytes: int, most_bytes: int | None) -> Report | None:
+def cluster_round(
+    context: TableContext, budget_bytes: int, damaged: Collection[PartitionKey], *, most_bytes: int | None
+) -> Report | None:
     """Cluster the work that fits into `budget_bytes`; return None if nothing is due, or the table is not clustered.
 
     If none fits, cluster the least work that fits into `most_bytes` (None: no limit), because a set is written as a
-    whole. If work is due but too large, the report has no snapshots. Partitions that other writers change constantly
-    are skipped.
+    whole. If work is due but too large, the report has no snapshots. The `damaged` partitions are skipped, and those
+    that other writers change constantly.
     """
-    found = _scan(context, ClusterRequest())
+    found = _scan(context, ClusterRequest(), damaged)
     if found is None:
         return None
     selection, scan = found
@@ -281,13 +283,18 @@ def _planned(context: TableContext, request: ClusterRequest) -> tuple[ClusterSca
     return found[1], found[0].noted(found[1].plan(request.budget_bytes))
 
 
-def _scan(context: TableContext, request: ClusterRequest) -> tuple[Selection, ClusterScan] | None:
-    """Return the selected partitions and their files; None if neither request nor table names columns."""
+def _scan(
+    context: TableContext, request: ClusterRequest, damaged: Collection[PartitionKey] = ()
+) -> tuple[Selection, ClusterScan] | None:
+    """Return the selected partitions without the `damaged` ones, and their files.
+
+    Returns None if neither request nor table names columns.
+    """
     current = context.load()
     by = wanted_by(current, request.by, request.strategy)
     if by is None:
         return None
-    selection = context.select(request.where, current)
+    selection = context.select(request.where, current).without(damaged)
     return selection, ClusterScan.at(context.handle, current, selection.layout, by, selection.filter.may_hold)
 
 

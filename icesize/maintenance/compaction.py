@@ -6,7 +6,7 @@ that runs merges.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -175,14 +175,16 @@ def _with_deletes(report: Report, deletes: DeletesReport, most_deletes: int) -> 
     )
 
 
-def merge_round(context: TableContext, budget_bytes: int, *, cold_only: bool) -> Report | None:
-    """Merge within the budget, in cold partitions or in all; return None if nothing is due.
+def merge_round(
+    context: TableContext, budget_bytes: int, damaged: Collection[PartitionKey], *, cold_only: bool
+) -> Report | None:
+    """Merge within the budget, in cold partitions or in all but the `damaged` ones; return None if nothing is due.
 
     Partitions that other writers change constantly are skipped and reported. Files whose delete files a later step
     rewrites are skipped, too. A partition that was merged before and still grows keeps up to `max-small-files` small
     files. If each of many passes merged these to one file, the same rows would be written as often.
     """
-    selection = context.select()
+    selection = context.select().without(damaged)
     plan = _plan_of_round(context, selection, context.affordable(budget_bytes), cold_only=cold_only)
     waits = not cold_only and SkipReason.CONTESTED in plan.skipped_by_reason
     if not (plan.groups or waits):

@@ -27,6 +27,7 @@ from icesize.maintenance.rewrite_deletes import DeletesReport, rewrite_deletes
 from icesize.maintenance.rewrite_manifests import ManifestReport, rewrite_manifests
 from icesize.maintenance.rounds import Budget
 from icesize.maintenance.table_context import TableContext
+from icesize.planning.files import PartitionKey
 from icesize.planning.plan import Plan
 from icesize.report import Report
 from icesize.results import Keys, Result, keys
@@ -123,7 +124,10 @@ class MaintenancePlan(Result):
 
 
 Round = Callable[..., Report | None]
-"""Runs one round of a step on a context, within a number of bytes; returns None if nothing is due."""
+"""Runs one round of a step on a context, within a number of bytes and without some partitions.
+
+Returns None if nothing is due.
+"""
 
 
 @dataclass(frozen=True)
@@ -155,6 +159,7 @@ class Pass:
         self._failed: dict[str, str] = {}
         self._unsupported: dict[str, str] = {}
         self._left: list[str] = []
+        self._damaged = frozenset[PartitionKey]()
 
     def run(self, steps: Sequence[Step]) -> MaintenanceReport:
         """Run every step that the budget allows.
@@ -177,18 +182,25 @@ class Pass:
         self._left.append(self._step)
 
     def rounds(self, one: Round) -> Generator[Report, None, bool]:
-        """Run rounds of limited size until nothing is due; return False if time or bytes are used up before that."""
+        """Run rounds of limited size until nothing is due; return False if time or bytes are used up before that.
+
+        A round in which every rewrite fails is repeated without its partitions. They must not keep the others from
+        their turn, in this pass or in the next.
+        """
         round_bytes = self.context.environment.limits.round_bytes
         while self.bytes_left is None or self.bytes_left > 0:
             if self._is_late(MERGE_SHARE):
                 break
             try:
                 budget_bytes = round_bytes if self.bytes_left is None else min(round_bytes, self.bytes_left)
-                report = self.context.alone(one, budget_bytes)
+                report = self.context.alone(one, budget_bytes, self._damaged)
             except RewriteFailed as error:
-                # partitions that cannot be merged must not block the others: rounds of all follow those of cold ones
                 self._note_failure(error)
-                return True
+                damaged = self._damaged.union(error.facts.get("partitions", ()))
+                if damaged == self._damaged:
+                    return True
+                self._damaged = damaged
+                continue
             if report is None:
                 return True
             yield report
@@ -230,7 +242,8 @@ class Pass:
 
     def _note_failure(self, error: Exception) -> None:
         LOG.warning("maintain %s: %s failed", self.context.handle.name, self._step, exc_info=error)
-        self._failed[self._step] = said(error)
+        before = self._failed.get(self._step)
+        self._failed[self._step] = f"{before}; {said(error)}" if before else said(error)
 
     def _is_late(self, share: float) -> bool:
         return self._seconds is not None and self._now() - self._began >= share * self._seconds
@@ -251,7 +264,7 @@ def merge(work: Pass, one: Round = merge_round) -> Iterator[Report]:
 def cluster(work: Pass, one: Round = cluster_round) -> Iterator[Report]:
     """Cluster in rounds, none of which begins after the time of merges."""
     report = None
-    for report in work.rounds(lambda context, size: one(context, size, most_bytes=work.bytes_left)):
+    for report in work.rounds(lambda *args: one(*args, most_bytes=work.bytes_left)):
         yield report
     if report and not report.snapshot_ids:
         # work is due but too large for the budget, or conflicted with other writers: the report has the reason

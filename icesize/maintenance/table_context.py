@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from threading import Lock, RLock
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, Protocol, TypeVar
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from icesize.parquet.files.settings import WriteSettings
     from icesize.parquet.files.uncommitted import Uncommitted
     from icesize.parquet.ordering.cluster_order import RowOrder
-    from icesize.planning.files import Layout
+    from icesize.planning.files import Layout, PartitionKey
     from icesize.planning.plan import MergeTask, Plan
     from icesize.table.commit.batch_commit import Outcome
     from icesize.table.commit.protocol import Step
@@ -100,6 +100,10 @@ class Selection:
     filter: PartitionFilter
     notes: tuple[str, ...] = ()
 
+    def without(self, partitions: Collection[PartitionKey]) -> Selection:
+        """Return the selection without these partitions."""
+        return replace(self, layout=self.layout.with_partitions(dict.fromkeys(partitions))) if partitions else self
+
     def noted(self, plan: Plan) -> Plan:
         """Return the plan with the notes of the table's settings and of the filter, without duplicates."""
         return replace(plan, notes=tuple(dict.fromkeys((*self.current.warnings, *self.notes, *plan.notes))))
@@ -176,5 +180,6 @@ class TableContext:
                 f"Cannot {what} '{self.handle.name}': every merge failed, its files stay as they were: {reasons}",
                 table=self.handle.name,
                 reasons=why,
+                partitions=frozenset(group.partition for group in outcome.written.plan.groups),
             )
         return self.refresh(outcome.report) if outcome.commit.snapshot_ids else outcome.report

@@ -187,6 +187,7 @@ class PartitionFacts:
             self,
             files=self.files - len(gone),
             size_bytes=self.size_bytes - sum(file.size_bytes for file in gone.values()),
+            rows=self.rows - sum(file.rows for file in gone.values()),
             small=tuple(file for file in self.small if file.path not in gone),
             large=tuple(file for file in self.large if file.path not in gone),
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import SimpleNamespace
@@ -23,6 +23,7 @@ from icesize.maintenance.rewrite_deletes import DeletesReport
 from icesize.maintenance.rewrite_manifests import ManifestReport
 from icesize.maintenance.rounds import Budget
 from icesize.maintenance.table_context import TableContext
+from icesize.planning.files import PartitionKey
 from icesize.report import Report
 from icesize.table.cleanup.expiry import ExpiryReport
 from icesize.table.cleanup.orphans import OrphanReport
@@ -55,7 +56,9 @@ class FakeTable:
     seconds: float = 0.0
     done: list[str] = field(default_factory=list)
 
-    def merge_round(self, context: TableContext, budget_bytes: int, *, cold_only: bool) -> Report | None:
+    def merge_round(
+        self, context: TableContext, budget_bytes: int, damaged: Collection[PartitionKey], *, cold_only: bool
+    ) -> Report | None:
         self._work(f"merge {'cold' if cold_only else 'all'} {budget_bytes}", "merges")
         size = min(budget_bytes, self.cold_bytes if cold_only else self.hot_bytes)
         if not size:
@@ -66,7 +69,9 @@ class FakeTable:
             self.hot_bytes -= size
         return Report(snapshot_ids=() if self.conflicts else (1,), operations=("replace",), bytes_written=size)
 
-    def cluster_round(self, context: TableContext, budget_bytes: int, most_bytes: int | None) -> Report | None:
+    def cluster_round(
+        self, context: TableContext, budget_bytes: int, damaged: Collection[PartitionKey], *, most_bytes: int | None
+    ) -> Report | None:
         self._work(f"cluster {budget_bytes}", "clustering")
         size = min(budget_bytes, self.loose_bytes)
         self.loose_bytes -= size
@@ -240,6 +245,24 @@ def test_a_damaged_partition_is_an_error_of_the_pass(lake: SqlCatalog) -> None:
     assert "merge of 3 files in 'kind=a' dropped" in report.failed["merges"]
     assert [merge.files_removed for merge in report.merges] == [3]
     assert report.orphans is not None
+
+
+@pytest.mark.parametrize("round_bytes", [1, WorkLimits().round_bytes])
+def test_a_damaged_partition_does_not_keep_the_others_from_their_turn(lake: SqlCatalog, round_bytes: int) -> None:
+    """The largest partitions come first and are damaged: every other one is merged in the same pass, and each damaged
+    file is named."""
+    make_table(lake)
+    for kind, files in (("a", 4), ("b", 4), ("c", 3), ("d", 3)):
+        for number in range(files):
+            append(lake, [number], kind)
+    damaged = [small_files(lake.load_table("db.t"), kind)[0].path for kind in "ab"]
+    for path in damaged:
+        local(path).unlink()
+    environment = Environment(limits=WorkLimits(round_bytes=round_bytes))
+    report = icesize.open(None, "db.t", catalog=lake, environment=environment).maintain()
+    assert sum(merge.files_removed for merge in report.merges) == 6
+    assert all(path in report.failed["merges"] for path in damaged)
+    assert report.not_started == ()
 
 
 def test_merges_that_do_not_land_are_not_repeated() -> None:
