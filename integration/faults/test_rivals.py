@@ -23,7 +23,7 @@ from icesize.errors import (
 )
 from icesize.failpoints import armed
 from icesize.report import Report
-from icesize.table.commit.loaded import BASE_EXPIRED
+from icesize.table.commit.conflicts import BASE_EXPIRED
 from integration.faults.faulted_table import FaultedTable
 from integration.faults.write_or_merge import (
     ALONE,

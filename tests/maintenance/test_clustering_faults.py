@@ -25,7 +25,7 @@ from icesize.errors import ClusteringOff, CommitConflict, CommitStateUnknown, Re
 from icesize.planning.files import FileFact
 from icesize.report import Report
 from icesize.sized_table import SizedTable
-from icesize.table.commit.loaded import BASE_EXPIRED
+from icesize.table.commit.conflicts import BASE_EXPIRED
 from tests.support.machine import Killed, ModelledTable
 from tests.support.parquet_files import RemoteLike
 from tests.support.rest_faults import Fault, Moment

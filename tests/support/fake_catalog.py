@@ -12,7 +12,7 @@ from icesize.environment import Environment
 from icesize.parquet.files.data_file import MergeResult, NewDataFile
 from icesize.parquet.files.uncommitted import uncommitted
 from icesize.planning.files import FileFact, Head, PartitionKey
-from icesize.table.commit.loaded import BASE_EXPIRED
+from icesize.table.commit.conflicts import BASE_EXPIRED
 from icesize.table.commit.protocol import (
     Base,
     CatalogBusy,

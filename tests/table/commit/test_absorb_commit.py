@@ -13,7 +13,8 @@ from pyiceberg.table.update import AddSnapshotUpdate, AssertRefSnapshotId
 
 from icesize.parquet.files.data_file import NewDataFile
 from icesize.planning.files import FileFact
-from icesize.table.commit.loaded import BASE_EXPIRED, Staged
+from icesize.table.commit.conflicts import BASE_EXPIRED
+from icesize.table.commit.loaded import Staged
 from icesize.table.commit.protocol import CommitRequest
 from icesize.table.commit.pyiceberg_committer import PyIcebergCommitter
 from icesize.table.commit.snapshot_builder import SnapshotBuilder, move_ref

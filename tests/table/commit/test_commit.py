@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from icesize import failpoints
 from icesize.errors import BatchOutOfOrder, CommitConflict, CommitStateUnknown, IcesizeError, StreamMismatch, TableError
 from icesize.planning.files import Head, PartitionKey
-from icesize.table.commit.loaded import BASE_EXPIRED
+from icesize.table.commit.conflicts import BASE_EXPIRED
 from icesize.table.commit.protocol import Base, CommitRequest, ConcurrentChange
 from icesize.table.commit.request import CommitOutcome
 from icesize.table.commit.retry import UNKNOWN_ATTEMPTS

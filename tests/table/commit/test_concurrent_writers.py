@@ -22,7 +22,8 @@ from icesize.errors import (
     TableError,
     TableNotFound,
 )
-from icesize.table.commit.loaded import BASE_EXPIRED, Loaded
+from icesize.table.commit.conflicts import BASE_EXPIRED
+from icesize.table.commit.loaded import Loaded
 from icesize.table.commit.protocol import CommitLost, ConcurrentChange
 from icesize.table.commit.pyiceberg_committer import PyIcebergCommitter
 from icesize.table.commit.request import CommitOutcome

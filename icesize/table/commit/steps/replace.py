@@ -11,7 +11,8 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 
 from icesize.parquet.files.data_file import Merged, NewDataFile
 from icesize.planning.files import FileFact
-from icesize.table.commit.loaded import BASE_EXPIRED, Loaded
+from icesize.table.commit.conflicts import BASE_EXPIRED
+from icesize.table.commit.loaded import Loaded
 from icesize.table.commit.protocol import OUTDATED, Base, Kept, Step
 from icesize.table.commit.snapshot_builder import SnapshotBuilder
 from icesize.table.records.summary import BASE_ID

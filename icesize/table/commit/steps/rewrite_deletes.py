@@ -39,7 +39,8 @@ from icesize.parquet.files.data_file import NewDeleteFile, RewrittenDeletes
 from icesize.planning.delete_reach import may_hit, plain_path
 from icesize.planning.files import DeleteFile, FileFact, PartitionKey
 from icesize.table.catalog.history import operation_of
-from icesize.table.commit.loaded import BASE_EXPIRED, Loaded
+from icesize.table.commit.conflicts import BASE_EXPIRED
+from icesize.table.commit.loaded import Loaded
 from icesize.table.commit.protocol import Base, Kept, Step
 from icesize.table.commit.snapshot_builder import SnapshotBuilder
 from icesize.table.manifests.delete_index import is_unpartitioned, read_deletes

@@ -1,0 +1,121 @@
+"""The check for conflicts: input files that other writers have changed since the plan must not be replaced."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import ManifestFile
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.table.snapshots import Snapshot
+
+from icesize.errors import RewriteFailed
+from icesize.parquet.deletes.positions import paths_named
+from icesize.parquet.files.storage import Storage
+from icesize.planning.delete_reach import may_hit, only_path, plain_path
+from icesize.planning.files import DeleteFile, FileFact
+from icesize.table.manifests.delete_index import DeleteIndex
+from icesize.table.manifests.entries import ADDED
+from icesize.table.manifests.lists import Manifests, manifests_in
+from icesize.table.manifests.store import ManifestStore
+
+BASE_EXPIRED = "the snapshot it was planned on has expired or is no longer part of the table's current history"
+"""Reason to drop a step if the fate of its input files is unknown.
+
+Sequence numbers order changes after a snapshot only among its descendants.
+"""
+
+
+@dataclass(frozen=True)
+class ConflictCheck:
+    """A comparison of the manifests at the head of a branch with those of the snapshot that a step was planned on.
+
+    Attributes:
+        io: The table's file access.
+        store: Cache of manifest facts.
+        specs: The table's partition specs by id.
+        manifests: The manifests at the head.
+        base: The snapshot that the step was planned on; None if the known history of the branch does not contain it.
+    """
+
+    io: FileIO
+    store: ManifestStore
+    specs: Mapping[int, PartitionSpec]
+    manifests: Manifests
+    base: Snapshot | None
+
+    def lost(self, inputs: Collection[FileFact], beside_new: Collection[str]) -> dict[str, str]:
+        """Return the input files that must not be replaced any more: path to reason.
+
+        Args:
+            inputs: Files that the base listed.
+            beside_new: Paths of the inputs whose rows go into files that existing equality deletes do not reach.
+        """
+        by_path = {file.path: file for file in inputs}
+        base, known = self.base, set[str]()
+        try:
+            known = {m.manifest_path for m in manifests_in(base, self.io)}
+        except FileNotFoundError:  # the base expired after the head was loaded
+            base = None
+        if base is None:
+            return dict.fromkeys(by_path, BASE_EXPIRED)
+        lost = dict.fromkeys(by_path.keys() - self._live(inputs), "another writer removed a file of it")
+        again = (path for path in self._added_beside(known) if path in by_path)
+        lost |= dict.fromkeys(again, "another writer listed a file of it again")
+        left = [file for path, file in by_path.items() if path not in lost]
+        newer = self._newly_deleted(left, base.sequence_number or 0, beside_new)
+        return lost | dict.fromkeys(newer, "another writer deleted rows of it")
+
+    def _live(self, inputs: Collection[FileFact]) -> set[str]:
+        """Return the paths of live input files.
+
+        Manifests never change, so an input file is live if its manifest is still listed. The other manifests are
+        searched for the remaining files.
+        """
+        listed, looked_at = {m.manifest_path for m in self.manifests.data}, {file.manifest_path for file in inputs}
+        live = {file.path for file in inputs if file.manifest_path in listed}
+        missing = {file.path for file in inputs} - live
+        others = (m for m in self.manifests.data if missing and m.manifest_path not in looked_at)
+        return live.union(listed_in(missing, others, self.store, self.io))
+
+    def _added_beside(self, known: Collection[str]) -> Iterator[str]:
+        """Yield files that manifests outside `known` list as new. They must not be removed while that listing stays."""
+        for manifest in self.manifests.data:
+            if manifest.manifest_path not in known:
+                changes = self.store.changes(self.io, manifest)
+                yield from changes.paths(changes.changed_by(manifest.added_snapshot_id, ADDED))
+
+    def _newly_deleted(self, inputs: Sequence[FileFact], above: int, beside_new: Collection[str]) -> Iterator[str]:
+        """Yield input files that deletes with a sequence number greater than `above` apply to.
+
+        A merge would bring the deleted rows back. Position deletes always count. Equality deletes count only if the
+        rows go into a file that such deletes do not reach (`icesize.planning.delete_reach`).
+        """
+        index = DeleteIndex.of(self.store, self.io, self.manifests.deletes, self.specs, above)
+        hit: defaultdict[DeleteFile, list[FileFact]] = defaultdict(list)
+        for file in inputs:
+            for delete in index.of_partition(file.partition).files:
+                if may_hit(delete, file) and (file.path in beside_new or not delete.equality_ids):
+                    hit[delete].append(file)
+        return (file.path for delete, files in hit.items() for file in self._really_hit(delete, files))
+
+    def _really_hit(self, delete: DeleteFile, files: Sequence[FileFact]) -> Sequence[FileFact]:
+        """Return the files that the delete file names.
+
+        Path bounds match too many files, and Iceberg omits them if a delete file names several.
+        """
+        if delete.equality_ids or only_path(delete) is not None:
+            return files
+        try:
+            named = paths_named(delete, Storage(self.io), [file.path for file in files])
+        except RewriteFailed:  # unreadable: assume that the delete file names all of them
+            return files
+        return [file for file in files if plain_path(file.path) in named]
+
+
+def listed_in(paths: set[str], manifests: Iterable[ManifestFile], store: ManifestStore, io: FileIO) -> Iterator[str]:
+    """Yield those of the paths that the manifests list as live."""
+    for manifest in manifests:
+        yield from paths.intersection(store.facts(io, manifest).paths())
