@@ -20,7 +20,7 @@ from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.uncommitted import Uncommitted, uncommitted
 from icesize.parquet.rewriting.threads import rewrite_in_threads
 from icesize.planning.delete_plan import DeleteRewrite, plan_delete_rewrites
-from icesize.planning.files import Head, PartitionKey
+from icesize.planning.files import PartitionKey
 from icesize.results import JOINED, SUMMED, Result
 from icesize.table.commit import submit
 from icesize.table.commit.protocol import Base, CommitRequest
@@ -83,11 +83,13 @@ def rewrite_deletes(
     selection = context.select()
     current, planned = selection.current, plan_delete_rewrites(selection.layout, selection.current.policy)
     rewrites = [rewrite for rewrite in planned if only is None or rewrite.partition in only]
+    base = Base(selection.layout.head)
     watch.lap("plan")
     failpoints.reach("planned")
 
     def run(some: Sequence[DeleteRewrite], is_first: bool) -> DeletesReport:
-        report = _round(context, current, some, selection.layout.head, watch)
+        # a later round may need new credentials of the catalog
+        report = _round(context, current if is_first else context.load(), some, base, watch)
         return context.refresh(report) if report.snapshot_ids else report
 
     if dry_run:
@@ -102,7 +104,7 @@ def rewrite_deletes(
 
 
 def _round(
-    context: TableContext, current: Current, rewrites: Collection[DeleteRewrite], base: Head, watch: Stopwatch
+    context: TableContext, current: Current, rewrites: Collection[DeleteRewrite], base: Base, watch: Stopwatch
 ) -> DeletesReport:
     settings, environment = current.settings(), context.environment
     run_id = environment.new_id()
@@ -116,7 +118,7 @@ def _round(
         )
         if done:
             step = RewriteDeletes(done, {each.partition: each.label for each in rewrites})
-            request = CommitRequest(current.uuid, run_id, Base(base), (step,), again="doing it again is safe")
+            request = CommitRequest(current.uuid, run_id, base, (step,), again="doing it again is safe")
             outcome = submit.commit(context.handle, current, request, telling)
             report = _counted(report, outcome)
             watch.lap("commit")

@@ -36,6 +36,7 @@ from tests.support.tables import (
     check,
     compact,
     data_files_on_disk,
+    expire,
     head_id,
     ids_of,
     layout_of,
@@ -321,6 +322,46 @@ def test_a_conflict_of_a_later_round_is_reported(lake: SqlCatalog) -> None:
     assert (report.table, report.files_removed, report.rows) == ("lake.db.t", 7, 7)
     assert (len(live_deletes(after)), left_over(after)) == (8, set())
     assert table.rewrite_deletes().files_removed == 7
+
+
+def test_a_later_round_loads_the_table_again(lake: SqlCatalog) -> None:
+    """It writes with the properties, and so with the credentials, that the catalog gives at that time."""
+    upserted_twice(lake)
+
+    def change() -> None:
+        with lake.load_table("db.t").transaction() as change:
+            change.set_properties({"write.parquet.compression-codec": "snappy"})
+
+    with armed("files-written", once(change)):
+        report = opened(lake, limits=WorkLimits(round_bytes=1)).rewrite_deletes()
+    files = [local(entry.data_file.file_path) for entry in live_deletes(lake.load_table("db.t"))]
+    codecs = [pq.read_metadata(file).row_group(0).column(0).compression for file in files]
+    assert (len(report.snapshot_ids), sorted(codecs)) == (2, ["SNAPPY", "ZSTD"])
+
+
+class Silent(SqlCatalog):
+    """A catalog whose first response to a commit is lost, after others have committed and expired its snapshot."""
+
+    others: Callable[[], object] | None = None
+
+    def commit_table(self, table: Table, requirements: Any, updates: Any) -> Any:
+        response = super().commit_table(table, requirements, updates)
+        if others := self.others:
+            self.others = None
+            others()
+            raise ConnectionError("no response")
+        return response
+
+
+def test_a_commit_whose_snapshot_expired_is_known_by_its_delete_files(lake: SqlCatalog) -> None:
+    """The response was lost and the snapshot is gone: the live delete files show that the commit was successful."""
+    upserted(lake)
+    silent = Silent(lake.name, **lake.properties)
+    silent.others = lambda: expire(append(lake, [200], "b"))
+    environment = Environment(sleep=lambda seconds: None)
+    report = icesize.open(None, "db.t", catalog=silent, policy=POLICY, environment=environment).rewrite_deletes()
+    assert (report.conflicts, report.files_removed, report.files_added) == ((), 7, 1)
+    assert seen(lake) == [row for row in range(201) if row not in range(0, 21, 3)]
 
 
 @pytest.mark.parametrize("rounds", [0, 1])

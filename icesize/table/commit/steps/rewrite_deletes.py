@@ -87,6 +87,11 @@ class RewriteDeletes(Step):
     def dropped(self, why: str) -> str:
         return f"delete files stay as they are: {why}"
 
+    def visible(self, live: Collection[str]) -> RewriteDeletes | None:
+        """Return the partitions with a live new delete file. A partition that got none leaves no trace to look for."""
+        kept = tuple(each for each in self.rewritten if any(file.path in live for file in each.files))
+        return replace(self, rewritten=kept) if kept else None
+
     def _may_be_hit(self, state: Loaded, everywhere: Collection[int]) -> Iterator[FileFact]:
         """Yield all live data files that delete files of the plan may apply to."""
         newest = max((delete.sequence_number for delete in self.gone), default=-1)
