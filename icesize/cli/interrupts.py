@@ -1,6 +1,6 @@
 """Ctrl-C and SIGTERM during a command: both stop it, and print whether its commit succeeded.
 
-The `with` blocks of the interrupted code clean up: they remove files that are not committed (`icesize.parquet.files.uncommitted`).
+The `with` blocks of the interrupted code remove files that are not committed (`icesize.parquet.files.uncommitted`).
 """
 
 from __future__ import annotations
