@@ -30,9 +30,8 @@ class Planned:
 class Progress:
     """A step of maintenance has `done` a part of `total`.
 
-    `step` is a name of `MaintenanceReport`: "merges", "clustering", "rewritten_deletes", "deletes", "manifests",
-    "expiry" or "orphans". Merges and clusterings count bytes, and begin again with each round of `maintain`; the other
-    steps count files. `total` is None while it is unknown.
+    `step` is the name of a step of `maintain`, a key of `MaintenancePlan`. Merges and clusterings count bytes, and
+    begin again with each round of `maintain`; the other steps count files. `total` is None while it is unknown.
     """
 
     step: str

@@ -380,9 +380,9 @@ class SizedTable:
     ) -> MaintenanceReport | MaintenancePlan:
         """Run one bounded pass of all maintenance.
 
-        The steps are, in this order: merge small files, cold partitions first; cluster, if the table is clustered;
-        merge delete files; remove dangling delete files; merge manifests; expire snapshots by the table's own rules;
-        count orphan files. The next pass continues where this one stopped. A step that fails is in the report, and the
+        The steps and their order are the attributes of `MaintenanceReport`. Merges begin with cold partitions; the
+        table is clustered only if its properties name columns; snapshots expire by the table's own rules; orphan files
+        are only counted. The next pass continues where this one stopped. A step that fails is in the report, and the
         other steps still run.
 
         Args:

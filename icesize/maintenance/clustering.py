@@ -45,9 +45,6 @@ ClusterRunner = Callable[[ClusterWork], Results]
 Files = Mapping[PartitionKey, Sequence[ClusterFile]]
 Columns = Sequence[str] | None
 
-STEP = "clustering"
-"""The name of this step in events and in a MaintenanceReport."""
-
 
 def wanted_by(current: Current, columns: Sequence[str] | None = None, strategy: str | None = None) -> ClusterBy | None:
     """Return the requested clustering of a table, from arguments or its properties; None if neither names columns.
@@ -228,7 +225,7 @@ def cluster(context: TableContext, request: ClusterRequest) -> Report:
     scan, whole = _planned(context, request)
     planned = noting_rounds(whole, most_bytes)
     context.environment.observe(Planned(lambda: planned))
-    advance = context.advance(STEP, whole.bytes_to_write)
+    advance = context.advance("clustering", whole.bytes_to_write)
     keep = keep_cluster_by(scan.by, context.environment.new_id())
     kept = submit.change(context.handle, scan.current, keep, context.environment)
     if kept.stored:
@@ -253,12 +250,10 @@ def cluster(context: TableContext, request: ClusterRequest) -> Report:
     return carried_out(whole.groups, most_bytes, run, Report.together)
 
 
-def cluster_round(
-    context: TableContext, budget_bytes: int, damaged: Collection[PartitionKey], *, most_bytes: int | None
-) -> Report | None:
-    """Cluster the work that fits into `budget_bytes`; return None if nothing is due, or the table is not clustered.
+def cluster_round(context: TableContext, bytes_left: int | None, damaged: Collection[PartitionKey]) -> Report | None:
+    """Cluster the work that fits into a round; return None if nothing is due, or the table is not clustered.
 
-    If none fits, cluster the least work that fits into `most_bytes` (None: no limit), because a set is written as a
+    If none fits, cluster the least work that fits into `bytes_left` (None: no limit), because a set is written as a
     whole. If work is due but too large, the report has no snapshots. The `damaged` partitions are skipped, and those
     that other writers change constantly.
     """
@@ -267,9 +262,9 @@ def cluster_round(
         return None
     selection, scan = found
     contested = context.handle.contested(scan.current, context.environment)
-    most_bytes = sys.maxsize if most_bytes is None else most_bytes
-    plan = selection.noted(scan.round(context.affordable(budget_bytes), most_bytes, contested))
-    return _report(context, scan, plan, context.advance(STEP, plan.bytes_to_write)) if plan.is_due else None
+    most_bytes = sys.maxsize if bytes_left is None else bytes_left
+    plan = selection.noted(scan.round(context.round_bytes(bytes_left), most_bytes, contested))
+    return _report(context, scan, plan, context.advance("clustering", plan.bytes_to_write)) if plan.is_due else None
 
 
 def _planned(context: TableContext, request: ClusterRequest) -> tuple[ClusterScan, Plan]:

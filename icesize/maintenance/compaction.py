@@ -39,9 +39,6 @@ from icesize.table.state.where import Where
 if TYPE_CHECKING:
     from icesize.maintenance.rewrite_deletes import DeletesReport
 
-STEP = "merges"
-"""The name of this step in events and in a MaintenanceReport."""
-
 _KEYS_SHARE = 8
 """Limit for reading key columns to rewrite delete files, in budgets of a batch.
 
@@ -83,14 +80,12 @@ def compact(context: TableContext, where: Where, budget: Budget) -> Report:
     A round in which every merge fails does not stop the others. Raises RewriteFailed if there is no other, and
     CommitStateUnknown with the attribute `report` of the rounds before.
     """
-    began, selection = context.environment.monotonic(), context.select(where)
-    most_bytes = context.engine.most_bytes
-    if budget.seconds is not None:
-        most_bytes = context.affordable(context.environment.limits.round_bytes)
+    is_late, selection = budget.started(context.environment), context.select(where)
+    most_bytes = context.engine.most_bytes if budget.seconds is None else context.round_bytes()
     merges = plan_merges(selection.layout, selection.current.policy, budget_bytes=budget.size_bytes)
     whole = noting_rounds(merges, context.engine.most_bytes)
     context.environment.observe(Planned(lambda: _forecast(selection, whole)))
-    advance = context.advance(STEP, whole.bytes_to_write)
+    advance = context.advance("merges", whole.bytes_to_write)
 
     def run(groups: Sequence[MergeTask], is_first: bool) -> Report:
         now = selection if is_first else again()
@@ -101,7 +96,7 @@ def compact(context: TableContext, where: Where, budget: Budget) -> Report:
         return replace(report, conflicts=(*lost, *report.conflicts))
 
     def again() -> Selection:
-        if budget.seconds is not None and context.environment.monotonic() - began >= budget.seconds:
+        if is_late():
             raise RoundsEnd(f"the budget of {budget.seconds:g} s is used up")
         now = context.select(where)
         if now.layout.spec_id != selection.layout.spec_id:
@@ -176,16 +171,16 @@ def _with_deletes(report: Report, deletes: DeletesReport, most_deletes: int) -> 
 
 
 def merge_round(
-    context: TableContext, budget_bytes: int, damaged: Collection[PartitionKey], *, cold_only: bool
+    context: TableContext, bytes_left: int | None, damaged: Collection[PartitionKey], *, cold_only: bool
 ) -> Report | None:
-    """Merge within the budget, in cold partitions or in all but the `damaged` ones; return None if nothing is due.
+    """Merge within the bytes left, in cold partitions or in all but the `damaged` ones; return None if nothing is due.
 
     Partitions that other writers change constantly are skipped and reported. Files whose delete files a later step
     rewrites are skipped, too. A partition that was merged before and still grows keeps up to `max-small-files` small
     files. If each of many passes merged these to one file, the same rows would be written as often.
     """
     selection = context.select().without(damaged)
-    plan = _plan_of_round(context, selection, context.affordable(budget_bytes), cold_only=cold_only)
+    plan = _plan_of_round(context, selection, context.round_bytes(bytes_left), cold_only=cold_only)
     waits = not cold_only and SkipReason.CONTESTED in plan.skipped_by_reason
     if not (plan.groups or waits):
         return None
@@ -228,7 +223,7 @@ def _due(rewrites: Iterable[DeleteRewrite]) -> set[str]:
 
 def _merge(context: TableContext, selection: Selection, plan: Plan, advance: Advance | None = None) -> Report:
     planned = WrittenBatch(selection.current, selection.layout, selection.noted(plan))
-    advance = advance or context.advance(STEP, plan.bytes_to_write)
+    advance = advance or context.advance("merges", plan.bytes_to_write)
     runner = partial(context.engine.merge, advance=advance)
     return context.report(rewrite(context.handle, planned, runner, context.environment), "compact")
 

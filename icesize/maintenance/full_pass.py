@@ -1,42 +1,37 @@
-"""One bounded pass of all maintenance, in the order that saves work.
+"""One bounded pass of all maintenance, and its steps in the order that saves work (`STEPS`).
 
-The steps are: merge, cluster, rewrite delete files, remove dangling ones, merge manifests, expire snapshots, count
-orphan files. Each step commits by itself, merges and clustering in rounds. So the next pass continues one that was
-killed or used up its budget. A step that fails does not stop the others.
+Each step commits by itself, merges and clustering in rounds. So the next pass continues one that was killed or used up
+its budget. A step that fails does not stop the others.
 """
 
 from __future__ import annotations
 
 import logging
-import math
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from icesize.environment import Stopwatch, rounded
 from icesize.errors import ClusteringOff, CommitStateUnknown, RewriteFailed, UnsupportedTable
 from icesize.events import Progress
-from icesize.maintenance.clustering import STEP as CLUSTERING
 from icesize.maintenance.clustering import ClusterRequest, cluster_round, plan_clustering, wanted_by
-from icesize.maintenance.compaction import STEP as MERGES
 from icesize.maintenance.compaction import merge_round, plan_rounds
 from icesize.maintenance.dangling_deletes import DanglingReport, remove_dangling_deletes
 from icesize.maintenance.rewrite_deletes import DeletesReport, rewrite_deletes
 from icesize.maintenance.rewrite_manifests import ManifestReport, rewrite_manifests
 from icesize.maintenance.rounds import Budget
 from icesize.maintenance.table_context import TableContext
-from icesize.planning.files import PartitionKey
+from icesize.planning.files import PartitionKey, SkipReason
 from icesize.planning.plan import Plan
 from icesize.report import Report
 from icesize.results import Keys, Result, keys
 from icesize.table.catalog.access_errors import said
-from icesize.table.cleanup.expiry import STEP as EXPIRY
-from icesize.table.cleanup.expiry import ExpiryReport, expire
-from icesize.table.cleanup.orphans import STEP as ORPHANS
-from icesize.table.cleanup.orphans import OrphanReport, OrphanSearch
-from icesize.table.cleanup.retention_inputs import ExpireOptions
+
+if TYPE_CHECKING:
+    from icesize.table.cleanup.expiry import ExpiryReport
+    from icesize.table.cleanup.orphans import OrphanReport
 
 LOG = logging.getLogger("icesize")
 
@@ -123,45 +118,50 @@ class MaintenancePlan(Result):
     failed: dict[str, str] = field(default_factory=dict)
 
 
-Round = Callable[..., Report | None]
-"""Runs one round of a step on a context, within a number of bytes and without some partitions.
-
-Returns None if nothing is due.
-"""
-
-
 @dataclass(frozen=True)
-class Step:
+class MaintenanceStep:
     """One step of a pass.
 
-    `name` identifies it in plans, errors and events. `plan` returns its effect on the table in its current state,
-    within a number of bytes. `run` returns the report of each of its commits: one report, or several, which the pass
-    collects under the name `rounds`. The step does not begin after its `share` of the seconds.
+    Attributes:
+        name: The name in plans, errors and events.
+        words: The words of its progress bar.
+        heading: The heading of its result; neighbours may share one.
+        plan: Returns its effect on the table in its current state, within a number of bytes.
+        run: The jobs of the step. A job takes the context and returns a report. If the step has `rounds`, a job is one
+            round and also takes the bytes that are left (None: no limit) and the partitions to leave out. It is
+            repeated until it returns None.
+        rounds: The key of the reports of all rounds in a MaintenanceReport. Rounds rewrite data files, so they count
+            bytes. Other steps have one report, under `name`.
+        idle: The line for a step that had nothing to do.
+        is_wanted: Returns False if the step has nothing to do on this table, so that no pass leaves it to the next.
+        is_shown: Returns True if a result, or the plan of one, is worth its place under the heading.
     """
 
     name: str
+    words: str
+    heading: str
     plan: Callable[[TableContext, int | None], Any]
-    run: Callable[[Pass], Iterable[Any]]
+    run: tuple[Callable[..., Any], ...]
     rounds: str = ""
-    share: float = 1.0
+    idle: str = ""
+    is_wanted: Callable[[TableContext], object] = lambda context: True
+    is_shown: Callable[[Any], object] = bool
 
 
 class Pass:
     """One pass over one table, with its remaining budget and the results of its steps."""
 
     def __init__(self, context: TableContext, budget: Budget) -> None:
-        self.context, self.bytes_left = context, budget.size_bytes
-        self._seconds = budget.seconds
-        self._now, self._began = context.environment.monotonic, context.environment.monotonic()
+        self._context, self._bytes_left = context, budget.size_bytes
+        self._is_late = budget.started(context.environment)
         self._watch = Stopwatch(context.environment)
-        self._step = ""
         self._done: dict[str, list[Any]] = {}
         self._failed: dict[str, str] = {}
         self._unsupported: dict[str, str] = {}
         self._left: list[str] = []
         self._damaged = frozenset[PartitionKey]()
 
-    def run(self, steps: Sequence[Step]) -> MaintenanceReport:
+    def run(self, steps: Sequence[MaintenanceStep]) -> MaintenanceReport:
         """Run every step that the budget allows.
 
         Raises CommitStateUnknown, with the attribute `report` of the steps before if any of them committed. The report
@@ -177,25 +177,50 @@ class Pass:
             raise
         return self._report(steps)
 
-    def leave(self) -> None:
-        """Record the current step as one that the next pass continues."""
-        self._left.append(self._step)
+    def _run(self, step: MaintenanceStep) -> None:
+        done = self._done.setdefault(step.name, [])
+        is_late = self._is_late(MERGE_SHARE if step.rounds else 1.0)
+        if not is_late:
+            self._context.environment.observe(Progress(step.name, 0))
+        try:
+            if is_late:
+                self._leave(step)
+            elif step.rounds:
+                done.extend(self._rounds(step))
+            else:
+                done.extend(map(self._context.alone, step.run))
+        except CommitStateUnknown as error:
+            done += [error.facts["report"]] if "report" in error.facts else []
+            raise
+        except (ClusteringOff, UnsupportedTable) as error:
+            self._unsupported[step.name] = str(error)
+        except Exception as error:  # an error of one step must not stop the others
+            self._note_failure(step, error)
 
-    def rounds(self, one: Round) -> Generator[Report, None, bool]:
-        """Run rounds of limited size until nothing is due; return False if time or bytes are used up before that.
+    def _leave(self, step: MaintenanceStep) -> None:
+        """Record a step as one that the next pass continues."""
+        if step.is_wanted(self._context):
+            self._left.append(step.name)
+
+    def _rounds(self, step: MaintenanceStep) -> Iterator[Report]:
+        for job in step.run:
+            if not (yield from self._repeated(step, job)):
+                self._leave(step)
+                return
+
+    def _repeated(self, step: MaintenanceStep, job: Callable[..., Report | None]) -> Generator[Report, None, bool]:
+        """Run rounds until nothing is due; return False if time or bytes are used up before that.
 
         A round in which every rewrite fails is repeated without its partitions. They must not keep the others from
         their turn, in this pass or in the next.
         """
-        round_bytes = self.context.environment.limits.round_bytes
-        while self.bytes_left is None or self.bytes_left > 0:
+        while self._bytes_left is None or self._bytes_left > 0:
             if self._is_late(MERGE_SHARE):
                 break
             try:
-                budget_bytes = round_bytes if self.bytes_left is None else min(round_bytes, self.bytes_left)
-                report = self.context.alone(one, budget_bytes, self._damaged)
+                report = self._context.alone(job, self._bytes_left, self._damaged)
             except RewriteFailed as error:
-                self._note_failure(error)
+                self._note_failure(step, error)
                 damaged = self._damaged.union(error.facts.get("partitions", ()))
                 if damaged == self._damaged:
                     return True
@@ -205,48 +230,26 @@ class Pass:
                 return True
             yield report
             if not report.snapshot_ids:
-                # all groups conflicted with other writers: the same plan would conflict again
-                return True
-            if self.bytes_left is not None:
-                self.bytes_left -= report.bytes_written
-        self.leave()
+                # the same plan would end in the same way: it conflicts with other writers, or costs more than is left
+                return bool(report.conflicts) or SkipReason.OVER_BUDGET not in report.skipped
+            if self._bytes_left is not None:
+                self._bytes_left -= report.bytes_written
         return False
 
-    def _run(self, step: Step) -> None:
-        self._step = step.name
-        if self._is_late(step.share):
-            self.leave()
-            return
-        self.context.environment.observe(Progress(step.name, 0))
-        done = self._done.setdefault(step.name, [])
-        try:
-            done.extend(step.run(self))
-        except CommitStateUnknown as error:
-            done += [error.facts["report"]] if "report" in error.facts else []
-            raise
-        except (ClusteringOff, UnsupportedTable) as error:
-            self._unsupported[step.name] = str(error)
-        except Exception as error:  # an error of one step must not stop the others
-            self._note_failure(error)
-
-    def _report(self, steps: Sequence[Step]) -> MaintenanceReport:
+    def _report(self, steps: Sequence[MaintenanceStep]) -> MaintenanceReport:
         done = dict[str, Any]()
         for step in steps:
             reports = tuple(self._done.get(step.name, ()))
             done[step.rounds or step.name] = reports if step.rounds else next(iter(reports), None)
         return MaintenanceReport(
-            self.context.handle.name, failed=self._failed, unsupported=self._unsupported,
-            not_started=tuple(dict.fromkeys(self._left)),
-            seconds=rounded(self._watch.seconds), **done,
+            self._context.handle.name, failed=self._failed, unsupported=self._unsupported,
+            not_started=tuple(self._left), seconds=rounded(self._watch.seconds), **done,
         )  # fmt: skip
 
-    def _note_failure(self, error: Exception) -> None:
-        LOG.warning("maintain %s: %s failed", self.context.handle.name, self._step, exc_info=error)
-        before = self._failed.get(self._step)
-        self._failed[self._step] = f"{before}; {said(error)}" if before else said(error)
-
-    def _is_late(self, share: float) -> bool:
-        return self._seconds is not None and self._now() - self._began >= share * self._seconds
+    def _note_failure(self, step: MaintenanceStep, error: Exception) -> None:
+        LOG.warning("maintain %s: %s failed", self._context.handle.name, step.name, exc_info=error)
+        before = self._failed.get(step.name)
+        self._failed[step.name] = f"{before}; {said(error)}" if before else said(error)
 
 
 def _is_committed(report: Any) -> bool:
@@ -254,61 +257,53 @@ def _is_committed(report: Any) -> bool:
     return bool(getattr(report, "snapshot_ids", ()) or getattr(report, "snapshot_id", None))
 
 
-def merge(work: Pass, one: Round = merge_round) -> Iterator[Report]:
-    """Merge cold partitions first, to the fewest files. Then merge the others, hottest first by the plan."""
-    for cold_only in (True, False):
-        if not (yield from work.rounds(partial(one, cold_only=cold_only))):
-            return
-
-
-def cluster(work: Pass, one: Round = cluster_round) -> Iterator[Report]:
-    """Cluster in rounds, none of which begins after the time of merges."""
-    report = None
-    for report in work.rounds(lambda *args: one(*args, most_bytes=work.bytes_left)):
-        yield report
-    if report and not report.snapshot_ids:
-        # work is due but too large for the budget, or conflicted with other writers: the report has the reason
-        work.leave()
-
-
-def _cluster(work: Pass) -> Iterable[Report]:
-    """Cluster if the table is clustered; otherwise, leave nothing for the next pass."""
-    return cluster(work) if wanted_by(work.context.load()) else ()
-
-
 def _expire(context: TableContext, *, dry_run: bool = False) -> ExpiryReport:
     """Expire by the table's own rules."""
+    from icesize.table.cleanup.expiry import expire  # slow: imports catalogs
+    from icesize.table.cleanup.retention_inputs import ExpireOptions
+
     return context.refresh(expire(context.handle, ExpireOptions(), context.environment, dry_run=dry_run))
 
 
 def _orphans(context: TableContext) -> OrphanReport:
     """Count orphan files and delete none. No other table has to be loaded for that, and a note warns of it."""
+    from icesize.table.cleanup.orphans import OrphanSearch
+
     search = OrphanSearch(context.handle.name, lambda: context.handle.load().table, context.environment)
     found = search.run(trust_location=True)
     return replace(found, notes=(*found.notes, UNCHECKED)) if found.files_found else found
 
 
-def _once(name: str, job: Callable[..., Any]) -> Step:
+def _once(name: str, words: str, heading: str, job: Callable[..., Any], **more: Any) -> MaintenanceStep:
     """Return a step that commits once."""
-    return Step(name, lambda context, _: job(context, dry_run=True), lambda work: [work.context.alone(job)])
+    return MaintenanceStep(name, words, heading, lambda context, _: job(context, dry_run=True), (job,), **more)
 
 
 STEPS = (
-    Step(MERGES, plan_rounds, merge, "merges", MERGE_SHARE),
-    Step(
-        CLUSTERING,
-        lambda context, size: plan_clustering(context, ClusterRequest(budget_bytes=size)),
-        _cluster,
-        "clusterings",
-        math.inf,
+    MaintenanceStep(
+        "merges", "merging", "small files", plan_rounds,
+        # cold partitions first, to the fewest files; then the others, hottest first by the plan
+        (partial(merge_round, cold_only=True), partial(merge_round, cold_only=False)),
+        rounds="merges", idle="no merge of small files is due",
     ),
-    _once("rewritten_deletes", rewrite_deletes),
-    _once("deletes", remove_dangling_deletes),
-    _once("manifests", rewrite_manifests),
-    _once(EXPIRY, _expire),
-    Step(ORPHANS, lambda context, _: _orphans(context), lambda work: [work.context.alone(_orphans)]),
-)
-"""The steps of a pass, in the order that saves work."""
+    MaintenanceStep(
+        "clustering", "clustering", "clustering",
+        lambda context, size: plan_clustering(context, ClusterRequest(budget_bytes=size)),
+        (cluster_round,), rounds="clusterings", is_wanted=lambda context: wanted_by(context.load()),
+    ),
+    _once(
+        "rewritten_deletes", "rewriting delete files", "delete files", rewrite_deletes,
+        # if nothing is rewritten, the line of the next step is enough
+        is_shown=lambda report: report and (report.data_files or report.conflicts),
+    ),
+    _once("deletes", "looking for dangling delete files", "delete files", remove_dangling_deletes),
+    _once("manifests", "merging manifests", "manifests", rewrite_manifests),
+    _once("expiry", "expiring snapshots", "snapshots", _expire),
+    MaintenanceStep(
+        "orphans", "looking for orphan files", "orphan files", lambda context, _: _orphans(context), (_orphans,)
+    ),
+)  # fmt: skip
+"""The steps of a pass, in the order that saves work. Every list of them walks over this one."""
 
 
 def plan_pass(context: TableContext, budget_bytes: int | None) -> MaintenancePlan:

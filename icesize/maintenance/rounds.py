@@ -7,6 +7,7 @@ from dataclasses import Field, dataclass, replace
 from itertools import chain
 from typing import Any, ClassVar, Protocol, TypeVar
 
+from icesize.environment import Environment
 from icesize.errors import CommitConflict, CommitStateUnknown, IcesizeError, RewriteFailed, is_from_outside
 from icesize.planning.delete_plan import DeleteRewrite
 from icesize.planning.files import FileFact, Layout
@@ -40,6 +41,15 @@ class Budget:
         for name, value in (("budget-bytes", self.size_bytes), ("budget-seconds", self.seconds)):
             if value is not None and value < 0:
                 raise ValueError(f"'{name}' ({value}) must be >= 0: leave it out to work without that bound")
+
+    def started(self, environment: Environment) -> Callable[..., bool]:
+        """Start the clock. Return a function that returns True once a share of the seconds (default: all) is over."""
+        began = environment.monotonic()
+
+        def is_late(share: float = 1.0) -> bool:
+            return self.seconds is not None and environment.monotonic() - began >= share * self.seconds
+
+        return is_late
 
 
 def noting_rounds(plan: Plan, most_bytes: int | None) -> Plan:

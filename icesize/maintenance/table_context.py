@@ -162,6 +162,11 @@ class TableContext:
         """Return the bytes of a budget that the engine rewrites before one commit."""
         return budget_bytes if self.engine.most_bytes is None else min(budget_bytes, self.engine.most_bytes)
 
+    def round_bytes(self, bytes_left: int | None = None) -> int:
+        """Return the bytes of one of several rounds, of which `bytes_left` (None: no limit) are left for all."""
+        limit = self.environment.limits.round_bytes
+        return self.affordable(limit if bytes_left is None else min(limit, bytes_left))
+
     def refresh(self, report: T) -> T:
         """Make the engine see the commit; return the report."""
         self.engine.refresh(self.handle)

@@ -19,21 +19,6 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import ProgressColumn
 
-STEP_WORDS = {
-    "merges": "merging",
-    "clustering": "clustering",
-    "rewritten_deletes": "rewriting delete files",
-    "deletes": "looking for dangling delete files",
-    "manifests": "merging manifests",
-    "expiry": "expiring snapshots",
-    "orphans": "looking for orphan files",
-}
-"""Name of a step -> the words of its bar."""
-_DELETING = frozenset({"expiry", "orphans"})
-"""Steps that delete files once their number is known."""
-_BYTES = frozenset({"merging", "clustering"})
-"""Words of the bars that count bytes; the others count files."""
-
 
 @contextmanager
 def drawn(console: Console) -> Iterator[Callable[[object], None]]:
@@ -50,15 +35,19 @@ def drawn(console: Console) -> Iterator[Callable[[object], None]]:
     lock = Lock()
 
     def draw(event: object) -> None:
-        if not isinstance(event, Progress):
+        if not isinstance(event, Progress) or bars.disable:
             return
-        words = "deleting" if event.total is not None and event.step in _DELETING else STEP_WORDS[event.step]
+        from icesize.maintenance.full_pass import STEPS  # slow: imports the jobs
+
+        step = next(step for step in STEPS if step.name == event.step)
+        # steps without rounds know a total once they delete files
+        words = step.words if step.rounds or event.total is None else "deleting"
         with lock:
             shown = bars.tasks[-1] if bars.tasks else None
             if shown is None or shown.description != words or not event.done:
                 for task_id in bars.task_ids:
                     bars.remove_task(task_id)
-                bars.add_task(words, total=event.total)
+                bars.add_task(words, total=event.total, in_bytes=bool(step.rounds))
             bars.update(bars.task_ids[-1], completed=event.done, total=event.total)
             bars.start()
 
@@ -68,9 +57,8 @@ def drawn(console: Console) -> Iterator[Callable[[object], None]]:
         bars.stop()
 
 
-def pace(what: str, done: float, total: float | None, seconds: float) -> str:
+def pace(done: float, total: float | None, seconds: float, *, in_bytes: bool) -> str:
     """Return the progress in words, as in `3 GiB of 10 GiB, 210 MiB/s, 0:00:34 left`; the rate is the mean so far."""
-    in_bytes = what in _BYTES
     if total is None:
         words = _amount(done, in_bytes=in_bytes) if done else ""
     elif in_bytes:
@@ -98,6 +86,6 @@ def _pace_column() -> ProgressColumn:
         """Shows `pace`, because rich's own columns count by 1000 and forget events older than one large group takes."""
 
         def render(self, task: Task) -> Text:
-            return Text(pace(task.description, task.completed, task.total, task.elapsed or 0.0))
+            return Text(pace(task.completed, task.total, task.elapsed or 0.0, **task.fields))
 
     return Pace(Column(no_wrap=True))

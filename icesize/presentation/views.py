@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
+from functools import partial
+from itertools import chain, groupby
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from icesize.planning.partition_labels import label_of
@@ -17,7 +19,7 @@ from icesize.units import format_bytes, format_count, format_time
 if TYPE_CHECKING:
     from icesize.maintenance.checkup import Check
     from icesize.maintenance.dangling_deletes import DanglingReport
-    from icesize.maintenance.full_pass import MaintenancePlan, MaintenanceReport
+    from icesize.maintenance.full_pass import MaintenancePlan, MaintenanceReport, MaintenanceStep
     from icesize.maintenance.rewrite_deletes import DeletesReport
     from icesize.maintenance.rewrite_manifests import ManifestReport
     from icesize.planning.inspection import Inspection, PartitionSizes, PendingDeletes
@@ -520,13 +522,14 @@ def manifests(result: ManifestReport) -> Iterator[Block]:
 
 def maintenance(result: MaintenanceReport) -> Iterator[Block]:
     """Show each step of a pass under its heading, the failures, and the steps left for the next pass."""
-    due: Look = [("no merge of small files is due",)]
-    if result.merges or "merges" in (*result.failed, *result.not_started):
-        due = (line for merge in result.merges for line in committed(merge))
-    yield from _section("small files", due)
-    yield from _section("clustering", (line for clustering in result.clusterings for line in committed(clustering)))
-    rewritten = result.rewritten_deletes
-    yield from _metadata(result, shows_rewritten=bool(rewritten and (rewritten.snapshot_ids or rewritten.conflicts)))
+
+    def blocks(step: MaintenanceStep) -> Look:
+        rounds = getattr(result, step.rounds) if step.rounds else ()
+        is_idle = step.idle and not rounds and step.name not in (*result.failed, *result.not_started)
+        return chain([(step.idle,)] if is_idle else (), *map(committed, rounds), () if step.rounds else shown(step))
+
+    shown = partial(_shown, result)
+    yield from _by_step(blocks)
     failed = [f"{step} failed: {message}" for step, message in result.failed.items()]
     left = [f"no budget left for: {', '.join(result.not_started)}; the next pass resumes"] if result.not_started else []
     refused = [f"{step} left out: {message}" for step, message in result.unsupported.items()]
@@ -535,32 +538,21 @@ def maintenance(result: MaintenanceReport) -> Iterator[Block]:
 
 def maintenance_plan(result: MaintenancePlan) -> Iterator[Block]:
     """Show the changes that each step of a pass would make, under its heading."""
-    yield from _section("small files", _shown(result.merges))
-    yield from _section("clustering", _shown(result.clustering))
-    rewritten = result.rewritten_deletes
-    yield from _metadata(result, shows_rewritten=bool(rewritten and rewritten.data_files))
+    yield from _by_step(partial(_shown, result))
     yield from notes(f"{step} cannot be planned: {message}" for step, message in result.failed.items())
 
 
-_HEADINGS = {
-    "rewritten_deletes": "delete files",
-    "deletes": "delete files",
-    "manifests": "manifests",
-    "expiry": "snapshots",
-    "orphans": "orphan files",
-}
-"""Step that rewrites no data file -> the heading of its result."""
+def _by_step(blocks: Callable[[MaintenanceStep], Look]) -> Iterator[Block]:
+    """Show the blocks of each step under its heading."""
+    from icesize.maintenance.full_pass import STEPS  # slow: imports the jobs
+
+    for heading, steps in groupby(STEPS, attrgetter("heading")):
+        yield from _section(heading, chain.from_iterable(map(blocks, steps)))
 
 
-def _metadata(result: MaintenanceReport | MaintenancePlan, *, shows_rewritten: bool) -> Iterator[Block]:
-    """Show the steps that rewrite no data file."""
-    hidden = () if shows_rewritten else ("rewritten_deletes",)
-    for heading, steps in groupby(_HEADINGS, _HEADINGS.__getitem__):
-        yield from _section(heading, _shown(*(getattr(result, step) for step in steps if step not in hidden)))
-
-
-def _shown(*results: Result | None) -> Iterator[Block]:
-    return (line for result in results if result for line in view(result))
+def _shown(result: MaintenanceReport | MaintenancePlan, step: MaintenanceStep) -> Look:
+    of_step = getattr(result, step.name)
+    return view(of_step) if step.is_shown(of_step) else ()
 
 
 def _section(title: str, blocks: Look) -> Iterator[Block]:

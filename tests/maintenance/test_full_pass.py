@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import SimpleNamespace
@@ -18,7 +18,7 @@ from icesize.errors import CommitStateUnknown, RewriteFailed, TableError
 from icesize.events import Progress
 from icesize.failpoints import armed
 from icesize.maintenance.dangling_deletes import DanglingReport
-from icesize.maintenance.full_pass import STEPS, UNCHECKED, MaintenanceReport, Pass, Step, cluster, merge
+from icesize.maintenance.full_pass import STEPS, UNCHECKED, MaintenanceReport, MaintenanceStep, Pass
 from icesize.maintenance.rewrite_deletes import DeletesReport
 from icesize.maintenance.rewrite_manifests import ManifestReport
 from icesize.maintenance.rounds import Budget
@@ -31,7 +31,7 @@ from icesize.table.state.handle import TableHandle
 from tests.support.jobs import context_of
 from tests.support.tables import append, arrow, check, ids_of, live_paths, local, make_table, operations, small_files
 
-ROUND_BYTES = WorkLimits().round_bytes
+ROUND_BYTES = WorkLimits().bytes_without_spark
 ONCE = {
     "rewritten_deletes": DeletesReport(),
     "deletes": DanglingReport(),
@@ -57,8 +57,9 @@ class FakeTable:
     done: list[str] = field(default_factory=list)
 
     def merge_round(
-        self, context: TableContext, budget_bytes: int, damaged: Collection[PartitionKey], *, cold_only: bool
+        self, context: TableContext, bytes_left: int | None, damaged: Collection[PartitionKey], *, cold_only: bool
     ) -> Report | None:
+        budget_bytes = context.round_bytes(bytes_left)
         self._work(f"merge {'cold' if cold_only else 'all'} {budget_bytes}", "merges")
         size = min(budget_bytes, self.cold_bytes if cold_only else self.hot_bytes)
         if not size:
@@ -70,8 +71,11 @@ class FakeTable:
         return Report(snapshot_ids=() if self.conflicts else (1,), operations=("replace",), bytes_written=size)
 
     def cluster_round(
-        self, context: TableContext, budget_bytes: int, damaged: Collection[PartitionKey], *, most_bytes: int | None
+        self, context: TableContext, bytes_left: int | None, damaged: Collection[PartitionKey]
     ) -> Report | None:
+        if not self.is_clustered:
+            return None
+        budget_bytes = context.round_bytes(bytes_left)
         self._work(f"cluster {budget_bytes}", "clustering")
         size = min(budget_bytes, self.loose_bytes)
         self.loose_bytes -= size
@@ -82,22 +86,24 @@ class FakeTable:
         self._work(step, step)
         return ONCE[step]
 
-    def steps(self) -> list[Step]:
+    def steps(self) -> list[MaintenanceStep]:
         """The steps of every pass, which work on this table."""
-        runs: dict[str, Callable[[Pass], Iterable[Any]]] = {
-            "merges": partial(merge, one=self.merge_round),
-            "clustering": lambda work: cluster(work, self.cluster_round) if self.is_clustered else (),
+        runs: dict[str, tuple[Callable[..., Any], ...]] = {
+            "merges": tuple(partial(self.merge_round, **cast(partial[Any], job).keywords) for job in STEPS[0].run),
+            "clustering": (self.cluster_round,),
         }
-        runs |= {step: lambda work, step=step: [self.once(step)] for step in ONCE}
-        return [replace(step, run=runs[step.name]) for step in STEPS]
+        runs |= {step: (lambda context, step=step: self.once(step),) for step in ONCE}
+        steps = [replace(step, run=runs[step.name]) for step in STEPS]
+        steps[1] = replace(steps[1], is_wanted=lambda context: self.is_clustered)
+        return steps
 
     def _work(self, what: str, step: str) -> None:
         self.seconds += 1
         self.done.append(what)
         if step in self.failing:
             raise TableError(f"Cannot do {step}")
-        if what.partition(" 2")[0] in self.damaged:
-            raise RewriteFailed(f"Cannot compact: {what.partition(' 2')[0]} failed")
+        if (job := what.rpartition(" ")[0]) in self.damaged:
+            raise RewriteFailed(f"Cannot compact: {job} failed")
 
 
 def run(table: FakeTable, budget_bytes: int | None = None, budget_seconds: float | None = None) -> MaintenanceReport:

@@ -15,7 +15,6 @@ from rich.console import Console
 
 from icesize.environment import PendingCommit
 from icesize.events import CommitStarted, Progress
-from icesize.maintenance.full_pass import STEPS
 from icesize.planning.files import FileFact, Head, Layout, PartitionFacts, PartitionKey, SkipReason
 from icesize.planning.inspection import DeletesClass, Inspection, PartitionSizes, PendingDeletes, SizeClass, inspect
 from icesize.planning.merging.planner import plan_merges
@@ -268,11 +267,6 @@ def test_a_bar_waits_for_something_to_do() -> None:
     assert printed(nothing, terminal=True) == "nothing to merge\n"
 
 
-def test_every_step_of_maintenance_has_words() -> None:
-    """Each step of a pass has words for its bar."""
-    assert list(progress.STEP_WORDS) == [step.name for step in STEPS]
-
-
 @pytest.mark.parametrize(
     ("done", "seconds", "words"),
     [
@@ -285,7 +279,7 @@ def test_every_step_of_maintenance_has_words() -> None:
 )
 def test_progress_tells_rate_and_time_left(done: int, seconds: float, words: str) -> None:
     """By the mean since it began, as groups take long and unlike times; in powers of 1024."""
-    assert progress.pace("merging", done, 10 * 2**30, seconds) == words
+    assert progress.pace(done, 10 * 2**30, seconds, in_bytes=True) == words
 
 
 @pytest.mark.parametrize(
@@ -298,7 +292,7 @@ def test_progress_tells_rate_and_time_left(done: int, seconds: float, words: str
 )
 def test_files_are_counted(done: int, total: int | None, seconds: float, words: str) -> None:
     """Without a total as long as they are looked for."""
-    assert progress.pace("deleting", done, total, seconds) == words
+    assert progress.pace(done, total, seconds, in_bytes=False) == words
 
 
 def test_an_error_is_one_line_and_markup_in_it_is_text() -> None:

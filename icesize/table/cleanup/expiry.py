@@ -25,9 +25,6 @@ from icesize.units import format_count
 
 LOG = logging.getLogger("icesize")
 
-STEP = "expiry"
-"""The name of this step in events and in a MaintenanceReport."""
-
 
 @dataclass(frozen=True)
 class ExpiryReport(Result):
@@ -78,7 +75,7 @@ def expire(
         CommitStateUnknown: Snapshots may have expired; nothing was deleted.
     """
     watch = Stopwatch(environment)
-    environment.observe(Progress(STEP, 0))
+    environment.observe(Progress("expiry", 0))
     current = handle.load(environment)
     check_may_delete(current.table.metadata, current.name)
     check_alone(current.table)
@@ -138,7 +135,7 @@ def _delete_all(
         return Deletions()
 
     def progress(done: int, total: int) -> None:
-        environment.observe(Progress(STEP, done, total))
+        environment.observe(Progress("expiry", done, total))
 
     try:
         reload, journals = (lambda: handle.load().table), tuple(expiry.tried)

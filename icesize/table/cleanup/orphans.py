@@ -45,8 +45,6 @@ from icesize.table.storage.ownership import (
 from icesize.table.storage.reachable import Reachable
 from icesize.units import format_count
 
-STEP = "orphans"
-"""The name of this step in events and in a MaintenanceReport."""
 DAY_MS = 24 * 3_600_000
 """Least age of a file that may be deleted, even of a batch up to the ledger's newest one.
 
@@ -176,7 +174,7 @@ class OrphanSearch:
         return now_ms, [f"the clock of the storage is {differs}; its time counts"] if differs else []
 
     def _progress(self, done: int, total: int | None = None) -> None:
-        self.environment.observe(Progress(STEP, done, total))
+        self.environment.observe(Progress("orphans", done, total))
 
     def _counted(self, listed: Iterable[Listed]) -> Iterator[Listed]:
         for number, file in enumerate(listed, 1):

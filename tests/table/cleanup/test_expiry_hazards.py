@@ -31,6 +31,7 @@ from icesize.failpoints import armed
 from icesize.maintenance.full_pass import STEPS, MaintenanceReport, Pass
 from icesize.maintenance.rewrite_manifests import rewrite_manifests
 from icesize.maintenance.rounds import Budget
+from icesize.maintenance.table_context import TableContext
 from icesize.table.cleanup.expiry import ExpiryReport, expire
 from icesize.table.cleanup.retention_inputs import ExpireOptions
 from icesize.table.state.handle import TableHandle
@@ -551,10 +552,10 @@ def test_storage_that_fails_in_one_step_does_not_end_the_pass(lake: SqlCatalog) 
     """An error that is not icesize's own is reported by class and first line; the steps after it run."""
     appended(lake)
 
-    def fails(work: Pass) -> list[object]:
+    def fails(context: TableContext) -> None:
         raise OSError("connection reset\nwith a page of details")
 
-    steps = [replace(step, run=fails) if step.name == "manifests" else step for step in STEPS]
+    steps = [replace(step, run=(fails,)) if step.name == "manifests" else step for step in STEPS]
     report = Pass(context_of(TableHandle(lake, ("db", "t"))), Budget()).run(steps)
     assert report.failed == {"manifests": "OSError: connection reset"}
     assert (report.expiry is None, report.orphans is None, report.succeeded) == (False, False, False)
