@@ -32,7 +32,7 @@ class DanglingReport(Result):
 
     Attributes:
         table: The full name of the table.
-        snapshot_id: The snapshot of the commit; None if there were no such files, or after a dry run.
+        snapshot_ids: The snapshot of the commit; empty if there were no such files, or after a dry run.
         delete_files: Delete files removed, or found by a dry run. Removed files stay in storage until the older
             snapshots have expired.
         bytes: Bytes of these files.
@@ -42,19 +42,19 @@ class DanglingReport(Result):
     """
 
     table: str = ""
-    snapshot_id: int | None = None
+    snapshot_ids: tuple[int, ...] = ()
     delete_files: int = 0
     bytes: int = 0
     dry_run: bool = False
     notes: tuple[str, ...] = ()
     seconds: dict[str, float] = field(default_factory=dict)
 
-    KEYS: ClassVar[Keys] = keys("snapshot_ids")
+    KEYS: ClassVar[Keys] = keys("snapshot_id")
 
     @property
-    def snapshot_ids(self) -> tuple[int, ...]:
-        """The snapshot as a tuple, as in every report of a commit."""
-        return () if self.snapshot_id is None else (self.snapshot_id,)
+    def snapshot_id(self) -> int | None:
+        """The snapshot of the commit; None if there is none."""
+        return next(iter(self.snapshot_ids), None)
 
 
 def remove_dangling_deletes(context: TableContext, *, dry_run: bool = False) -> DanglingReport:
@@ -90,7 +90,7 @@ def remove_dangling_deletes(context: TableContext, *, dry_run: bool = False) -> 
     )
     return DanglingReport(
         current.name,
-        outcome.snapshot_ids[0] if outcome.done and not dry_run else None,
+        () if dry_run else outcome.snapshot_ids,
         int(facts.get("removed-delete-files", 0)),
         int(facts.get("removed-files-size", 0)),
         dry_run=dry_run and bool(outcome.done),

@@ -172,7 +172,8 @@ class Pass:
                 self._run(step)
                 self._watch.lap(step.name)
         except CommitStateUnknown as error:
-            if any(map(_is_committed, chain.from_iterable(self._done.values()))):
+            # neither an expiry nor a count of orphan files adds snapshots
+            if any(getattr(report, "snapshot_ids", ()) for report in chain.from_iterable(self._done.values())):
                 error.facts["report"] = self._report(steps)
             raise
         return self._report(steps)
@@ -250,11 +251,6 @@ class Pass:
         LOG.warning("maintain %s: %s failed", self._context.handle.name, step.name, exc_info=error)
         before = self._failed.get(step.name)
         self._failed[step.name] = f"{before}; {said(error)}" if before else said(error)
-
-
-def _is_committed(report: Any) -> bool:
-    """Return whether a step that adds snapshots has added some."""
-    return bool(getattr(report, "snapshot_ids", ()) or getattr(report, "snapshot_id", None))
 
 
 def _expire(context: TableContext, *, dry_run: bool = False) -> ExpiryReport:

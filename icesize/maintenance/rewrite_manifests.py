@@ -19,7 +19,7 @@ class ManifestReport(Result):
 
     Attributes:
         table: The full name of the table.
-        snapshot_id: The snapshot of the commit; None if no rewrite was worth it, or after a dry run.
+        snapshot_ids: The snapshot of the commit; empty if no rewrite was worth it, or after a dry run.
         manifests_before: Manifests of the snapshot before, those of delete files included.
         manifests_after: Manifests of the snapshot after.
         entries: Entries copied.
@@ -29,7 +29,7 @@ class ManifestReport(Result):
     """
 
     table: str = ""
-    snapshot_id: int | None = None
+    snapshot_ids: tuple[int, ...] = ()
     manifests_before: int = 0
     manifests_after: int = 0
     entries: int = 0
@@ -37,12 +37,12 @@ class ManifestReport(Result):
     notes: tuple[str, ...] = ()
     seconds: dict[str, float] = field(default_factory=dict)
 
-    KEYS: ClassVar[Keys] = keys("snapshot_ids")
+    KEYS: ClassVar[Keys] = keys("snapshot_id")
 
     @property
-    def snapshot_ids(self) -> tuple[int, ...]:
-        """The snapshot as a tuple, as in every report of a commit."""
-        return () if self.snapshot_id is None else (self.snapshot_id,)
+    def snapshot_id(self) -> int | None:
+        """The snapshot of the commit; None if there is none."""
+        return next(iter(self.snapshot_ids), None)
 
 
 def rewrite_manifests(context: TableContext, *, dry_run: bool = False) -> ManifestReport:
@@ -64,7 +64,7 @@ def rewrite_manifests(context: TableContext, *, dry_run: bool = False) -> Manife
     )
     return replace(
         report,
-        snapshot_id=None if dry_run else outcome.snapshot_ids[0],
+        snapshot_ids=() if dry_run else outcome.snapshot_ids,
         manifests_before=kept + replaced,
         manifests_after=kept + created,
         entries=entries,
