@@ -111,7 +111,8 @@ class SizedTable:
     """One Iceberg table and the operations on its files.
 
     Each call loads the table again, so that schema, properties and credentials are current. Any thread may call it.
-    Calls that change files wait for each other; calls that only read do not wait.
+    Maintenance calls of one object wait for each other. Batches (`append`, sinks) and calls that only read do not wait
+    for them: the rows of a batch are committed in any case, and a merge whose files another commit replaced is dropped.
     """
 
     def __init__(

@@ -66,7 +66,7 @@ class TableSource:
 class StreamState:
     """One stream into one table, with the state that this process keeps of it.
 
-    `lock` admits one batch or maintenance call at a time, `commit_lock` one commit. Background merges write their files
+    `lock` admits one batch at a time, `commit_lock` one commit. Background merges write their files
     beside a batch, but do not compete with it for the table's head. `last_batch_id` is the newest batch that arrived,
     even if it had no rows. `warned_of_snapshots` is True if the log has the warning about too many snapshots. `table`
     is the state of the table itself, and None in that state. There, `opener` is the session that first used the table.
