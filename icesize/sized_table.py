@@ -408,22 +408,6 @@ class SizedTable:
             return plan_pass(self._context, budget.size_bytes)
         return Pass(self._context, budget).run(STEPS)
 
-    def plan_maintenance(self, budget_bytes: Size = None) -> MaintenancePlan:
-        """Preview `maintain`: return the effect of each step on the table in its current state.
-
-        Args:
-            budget_bytes: The most bytes that merges and clustering may rewrite; None for no limit.
-        """
-        return self.maintain(budget_bytes, dry_run=True)
-
-    def plan_merge_rounds(self, budget_bytes: Size = None) -> Plan:
-        """Preview only the merges of `maintain`; change nothing.
-
-        Args:
-            budget_bytes: The most bytes that the merges may rewrite; None for no limit.
-        """
-        return compaction.plan_rounds(self._context, Budget.of(budget_bytes).size_bytes)
-
     @overload
     def cluster(
         self, by: Columns = ..., strategy: str | None = ..., where: Where = ..., budget_bytes: Size = ..., *,
