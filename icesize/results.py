@@ -6,9 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import Enum
-from importlib import import_module
 from operator import attrgetter
-from types import ModuleType
 from typing import Any, ClassVar, TypeVar
 
 Value = str | Callable[[Any], Any] | None
@@ -46,11 +44,15 @@ class Result:
         return _fields_of(self)
 
     def __str__(self) -> str:
-        return str(_views().text_of(self))
+        # results alone import from a higher layer, here and below, so that nobody has to wrap them for `print` or a log
+        from icesize.presentation.views import text_of
+
+        return text_of(self)
 
     def _repr_html_(self) -> str | None:
-        shown: str | None = _views().html_of(self)
-        return shown
+        from icesize.presentation.views import html_of
+
+        return html_of(self)
 
     @classmethod
     def together(cls: type[R], rounds: Sequence[R]) -> R:
@@ -61,15 +63,6 @@ class Result:
         """
         marked = {f.name: f.metadata["together"] for f in fields(cls) if "together" in f.metadata}  # type: ignore[arg-type]
         return replace(rounds[-1], **{name: add_up(rounds, name) for name, add_up in marked.items()})  # type: ignore[type-var]
-
-
-def _views() -> ModuleType:
-    """Import the module that displays results.
-
-    It is imported by name and on first display, because it belongs to a higher layer. So no other code here depends on
-    that layer, and no caller has to wrap its result.
-    """
-    return import_module("icesize.presentation.views")
 
 
 def keys(*names: str, **changed: Value) -> dict[str, Value]:

@@ -35,6 +35,7 @@ from icesize.table.catalog.history import head_snapshot, summary_of
 from icesize.table.commit.batch_commit import WrittenBatch, rewrite
 from icesize.table.state.partition_changes import partitions_changed
 from icesize.table.state.where import Where
+from icesize.units import format_count
 
 if TYPE_CHECKING:
     from icesize.maintenance.rewrite_deletes import DeletesReport
@@ -158,7 +159,10 @@ def _with_few_deletes(
 
 def _with_deletes(report: Report, deletes: DeletesReport, most_deletes: int) -> Report:
     """Combine both reports; `most_deletes` is the number of delete files per data file that rewrites leave."""
-    notes, most = (str(deletes),) if deletes.snapshot_ids else deletes.notes, report.delete_files_max
+    notes, most = deletes.notes, report.delete_files_max
+    if deletes.snapshot_ids:
+        of = f"{format_count(deletes.files_removed, 'delete file')} of {format_count(deletes.data_files, 'file')}"
+        notes = (f"{of} became {deletes.files_added:,}", *notes)
     left = deletes.conflicts or not deletes.snapshot_ids
     return replace(
         report,

@@ -383,7 +383,7 @@ def test_commits_before_an_error_are_all_reported(lake: SqlCatalog, rounds: int,
     made = lake.load_table("db.t").metadata.snapshots[before:]
     assert report.snapshot_ids == tuple(snapshot.snapshot_id for snapshot in made)
     assert report.operations == ("replace", "delete")[: 1 + rounds]
-    assert any(note.startswith("7 delete files of 1 file in ") for note in report.notes) == bool(rounds)
+    assert any(note.startswith("7 delete files of 1 file became ") for note in report.notes) == bool(rounds)
 
 
 def test_damaged_delete_files_are_left_with_a_reason(lake: SqlCatalog) -> None:

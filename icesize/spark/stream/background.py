@@ -38,6 +38,7 @@ from icesize.table.cleanup.retention_inputs import ExpireOptions
 from icesize.table.commit.batch_commit import Outcome, WrittenBatch, remember, rewrite
 from icesize.table.commit.cluster_settings import off_because
 from icesize.table.state.handle import Current, TableHandle
+from icesize.units import format_count
 
 LOG = logging.getLogger("icesize")
 
@@ -347,11 +348,11 @@ class Background:
 
     def _expire(self, cycle: Cycle) -> None:
         trigger = cycle.trigger
-        note = expiry_note(
+        notes = expiry_notes(
             trigger.handle.name, lambda: self._own_handle(trigger), trigger.environment, self._commit_lock
         )
         with self._changed:
-            self._notes.append(note)
+            self._notes += notes
 
     def _failed(self, cycle: Cycle, task: str, error: Exception) -> None:
         name = cycle.trigger.handle.name
@@ -399,18 +400,21 @@ def _stop_all() -> None:
             LOG.warning("merges in the background did not end in time; orphan cleanup will find their files")
 
 
-def expiry_note(
+def expiry_notes(
     table: str, handle: Callable[[], TableHandle], environment: Environment, commit_lock: threading.Lock
-) -> str:
-    """Expire snapshots by the table's own rules, and return the outcome in one line.
+) -> tuple[str, ...]:
+    """Expire snapshots by the table's own rules, and return sentences about the outcome.
 
     An error does not affect the batch, which is committed.
     """
     try:
-        return str(expire(handle(), ExpireOptions(), environment, commit_lock=commit_lock))
+        report = expire(handle(), ExpireOptions(), environment, commit_lock=commit_lock)
     except Exception as error:
         LOG.warning("%s: snapshots were not expired, the batch is committed", table, exc_info=True)
-        return f"expiring snapshots failed: {brief(error)}"
+        return (f"expiring snapshots failed: {brief(error)}",)
+    expired, files = len(report.snapshot_ids_expired), format_count(sum(report.files_deleted.values()), "file")
+    outcome = f"expired {expired:,} of {format_count(report.snapshots_before, 'snapshot')}, deleted {files}"
+    return (outcome, *report.dropped_versions, *report.notes)
 
 
 def _for_another_thread(catalog: Catalog) -> Catalog:

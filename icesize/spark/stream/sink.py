@@ -15,7 +15,7 @@ from icesize.events import BatchCommitted
 from icesize.report import Report
 from icesize.spark.clustering.run import cluster_beside_stream, inline_budget
 from icesize.spark.engine import session
-from icesize.spark.stream.background import CLUSTER, MERGE, Trigger, check_same_table, expiry_note
+from icesize.spark.stream.background import CLUSTER, MERGE, Trigger, check_same_table, expiry_notes
 from icesize.spark.stream.batch import commit_batch
 from icesize.spark.stream.options import SinkOptions
 from icesize.spark.stream.process_state import StreamState, TableSource, state_of
@@ -25,6 +25,7 @@ from icesize.table.commit.batch_commit import Outcome
 from icesize.table.commit.cluster_settings import off_because
 from icesize.table.records.ledger import LedgerEntry, stream_hash
 from icesize.table.state.handle import TableHandle
+from icesize.units import format_count
 
 LOG = logging.getLogger("icesize")
 
@@ -146,9 +147,10 @@ class Sink(SinkOptions):
                 trigger, batches = self._trigger(spark, handle, batch_id, state), 1 if committed.snapshot_ids else 0
                 lag = state.background.trigger(trigger, batches, report.bytes_ingested, expire=due)
         elif due:
-            notes.append(expiry_note(handle.name, lambda: handle, self.environment, state.commit_lock))
+            notes += expiry_notes(handle.name, lambda: handle, self.environment, state.commit_lock)
         shown = lag if self.merge == "async" else None
-        return replace(report, notes=(*report.notes, *notes), clustering=clustering, merge_lag_batches=shown)
+        notes = list(dict.fromkeys((*report.notes, *notes)))
+        return replace(report, notes=tuple(notes), clustering=clustering, merge_lag_batches=shown)
 
     @property
     def _in_background(self) -> bool:
@@ -174,12 +176,15 @@ class Sink(SinkOptions):
         if report.snapshot_ids:
             state.refresh(spark)
         # the report of the batch already has the warnings about the table's settings
-        said = replace(report, notes=tuple(note for note in report.notes if note not in outcome.current.warnings))
+        notes = [note for note in report.notes if note not in outcome.current.warnings]
         if not report.seconds.get("merge"):
-            return None, [f"clustering waits: {sentence}" for sentence in said.notes]
+            return None, [f"clustering waits: {note}" for note in notes]
         self._publish(report)
-        failed = [f"clustering failed: {sentence}" for sentence in (*said.conflicts, *said.notes)]
-        return report.clustering, [f"clustered: {said}"] if report.snapshot_ids else failed
+        what, sentences = "clustering failed", list[str]()
+        if report.snapshot_ids:
+            files = format_count(report.files_removed, "file")
+            what, sentences = "clustering", [f"clustered: {files} became {report.files_added:,}"]
+        return report.clustering, [*sentences, *(f"{what}: {sentence}" for sentence in (*report.conflicts, *notes))]
 
     def _trigger(self, spark: SparkSession, handle: TableHandle, batch_id: int, state: StreamState) -> Trigger:
         return Trigger(

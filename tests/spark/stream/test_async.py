@@ -506,7 +506,7 @@ def test_sink_expires_every_n_batches(spark: SparkSession, lake: Lake, merge: st
     expected: list[list[str]] = [[] for _ in range(7)]
     for batch, of in ((2, 3), (5, 4)):
         line = next(n for n in told[batch + (merge == "async")])
-        assert line.startswith(f"lake.db.events: expired {of - 1} of {of} snapshots")
+        assert line.startswith(f"expired {of - 1} of {of} snapshots, deleted ")
         expected[batch + (merge == "async")] = [line]
     assert told == expected
     assert lake.rows() == rows_of(events(range(70)))
