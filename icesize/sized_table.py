@@ -134,7 +134,7 @@ class SizedTable:
             token = process_state.remember_catalog(catalog) if catalog is not None else None
             source = process_state.identified(spark, process_state.TableSource(name, policy, token))
             # this reference keeps the state: the process drops states without references
-            self._state = process_state.state_of(source, None)
+            self._state = process_state.table_state(source)
             self._handle = self._state.open(spark, source)
             self._source = source
         self._spark = spark
@@ -530,12 +530,12 @@ class SizedTable:
         _, source = self._in_spark("append")
         from icesize.spark.stream.batch import commit_batch
         from icesize.spark.stream.options import SinkOptions
-        from icesize.spark.stream.process_state import state_of
+        from icesize.spark.stream.process_state import table_state
         from icesize.spark.stream.sink import Sink
 
         if stream_id is not None and batch_id is not None:
             return Sink(source, stream_id, environment=self._environment, query_id=stream_id).run(df, batch_id)
-        return commit_batch(df, source, SinkOptions(environment=self._environment), None, state_of(source, None)).report
+        return commit_batch(df, source, SinkOptions(environment=self._environment), None, table_state(source)).report
 
     def sink(
         self,

@@ -8,10 +8,13 @@ run.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from icesize.planning.files import PartitionKey
+
+K = TypeVar("K", bound=Hashable)
 
 QUIET_MS = 10 * 60_000
 """Milliseconds without a change by others after which a partition is merged again: jobs that change rows all the time
@@ -77,31 +80,31 @@ MAX_PAUSE_BATCHES = 32
 """Batches between two tries at a partition that others rewrite all the time."""
 
 
-class BackOff:
-    """Pauses of partitions, counted in batches; pure state without a clock."""
+class BackOff(Generic[K]):
+    """Pauses of partitions, or of other keys of work, counted in batches; pure state without a clock."""
 
     def __init__(self) -> None:
         self._batch = 0
-        self._strikes: dict[PartitionKey, int] = {}
-        self._until: dict[PartitionKey, int] = {}
+        self._strikes: dict[K, int] = {}
+        self._until: dict[K, int] = {}
 
-    def next_batch(self) -> frozenset[PartitionKey]:
-        """Begin a batch and return the partitions that it must not merge.
+    def next_batch(self) -> frozenset[K]:
+        """Begin a batch and return the keys whose work it must leave.
 
-        A partition is forgotten when its pause has been over for as long as the longest pause.
+        A key is forgotten when its pause has been over for as long as the longest pause.
         """
         self._batch += 1
         self.succeeded([key for key, until in self._until.items() if until + MAX_PAUSE_BATCHES < self._batch])
         return frozenset(key for key, until in self._until.items() if until >= self._batch)
 
-    def lost(self, partitions: Iterable[PartitionKey]) -> None:
-        """Pause these partitions: their merges lost to another writer."""
-        for key in set(partitions):
+    def lost(self, keys: Iterable[K]) -> None:
+        """Pause these keys: their work lost to another writer, or failed."""
+        for key in set(keys):
             strikes = self._strikes[key] = self._strikes.get(key, 0) + 1
             self._until[key] = self._batch + min(2 ** (strikes - 1), MAX_PAUSE_BATCHES)
 
-    def succeeded(self, partitions: Iterable[PartitionKey]) -> None:
-        """End the pause of these partitions: their merges were committed."""
-        for key in set(partitions):
+    def succeeded(self, keys: Iterable[K]) -> None:
+        """End the pause of these keys: their work was committed."""
+        for key in set(keys):
             self._strikes.pop(key, None)
             self._until.pop(key, None)

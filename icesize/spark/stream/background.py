@@ -52,12 +52,6 @@ class Stopped(Exception):
 
 MERGE, CLUSTER, EXPIRE = "merge", "clustering", "expiry"
 
-_BACKOFF_KEYS = {MERGE: PartitionKey(-1), CLUSTER: PartitionKey(-2)}
-"""Keys under which a whole task backs off, beside those of partitions; no partition spec has these numbers.
-
-Each task has its own key, so that failed clustering does not delay merges, for example if the table stores no columns.
-"""
-
 
 @dataclass(frozen=True)
 class Trigger:
@@ -202,7 +196,9 @@ class Background:
         self._bytes = 0
         self._notes: list[str] = []
         self._report: Report | None = None
-        self._backoff = BackOff()
+        self._backoff = BackOff[PartitionKey]()
+        # each task pauses alone, so that failed clustering, for example of a table without columns, delays no merges
+        self._pauses = BackOff[str]()
         self._handles: tuple[TableHandle, TableHandle] | None = None
         self._tag = f"icesize-background-{uuid.uuid4()}"
         _all.add(self)
@@ -300,10 +296,9 @@ class Background:
         """Return the next cycle; if there is none, return None and give up the thread."""
         with self._changed:
             if self._due and self._newest is not None:
-                contested, trigger = self._backoff.next_batch(), self._newest
-                paused = frozenset[PartitionKey]() if self._forced else contested
+                contested, paused, trigger = self._backoff.next_batch(), self._pauses.next_batch(), self._newest
                 wanted = [task for task in (*trigger.tasks, EXPIRE) if task in self._due]
-                tasks = tuple(task for task in wanted if _BACKOFF_KEYS.get(task) not in paused)
+                tasks = tuple(task for task in wanted if self._forced or task not in paused)
                 self._due, self._forced = set(), False
                 if trigger.tasks[0] in tasks:
                     self._seen = self._committed
@@ -327,7 +322,7 @@ class Background:
         except Exception as error:
             self._failed(cycle, task, error)
             return False
-        self._backoff.succeeded([_BACKOFF_KEYS[task]])
+        self._pauses.succeeded([task])
         with self._changed:
             if task == cycle.trigger.tasks[0] and self._looked_at != cycle.batches:
                 self._looked_at = cycle.batches
@@ -361,7 +356,7 @@ class Background:
         if cycle.stopped():
             LOG.info("%s: %s in the background was stopped", name, task)
             return
-        self._backoff.lost([_BACKOFF_KEYS[task]])
+        self._pauses.lost([task])
         why = off_because(error) if task == CLUSTER else None
         if why is not None:
             LOG.warning("%s: clustering is off: %s", name, why)

@@ -24,7 +24,7 @@ from icesize.spark.engine.jobs import Cores
 from icesize.spark.engine.merge_job import MergeRun
 from icesize.spark.stream.batch_plan import Batch, BatchPlan, plan
 from icesize.spark.stream.options import SinkOptions
-from icesize.spark.stream.process_state import StreamState, TableSource
+from icesize.spark.stream.process_state import TableSource, TableState
 from icesize.table.commit.batch_commit import (
     CommitContext,
     MergeResults,
@@ -45,7 +45,7 @@ OVERWRITES = 3
 
 
 def commit_batch(
-    df: DataFrame, source: TableSource, options: SinkOptions, ledger: LedgerEntry | None, state: StreamState
+    df: DataFrame, source: TableSource, options: SinkOptions, ledger: LedgerEntry | None, state: TableState
 ) -> Outcome:
     """Write and commit one batch, exactly once; `ledger` is None for rows without a stream.
 

@@ -32,7 +32,7 @@ from icesize.spark.engine.merge_job import work_for_spark
 from icesize.spark.routing.statistics import is_small, plan_rows_in_hand, plan_write
 from icesize.spark.routing.write_plan import WritePlan
 from icesize.spark.stream.options import SinkOptions
-from icesize.spark.stream.process_state import StreamState, TableSource
+from icesize.spark.stream.process_state import TableSource, TableState
 from icesize.table.commit import submit
 from icesize.table.commit.loaded import Loaded, Staged
 from icesize.table.commit.metadata_change import MetadataChange
@@ -53,7 +53,7 @@ class Batch:
     source: TableSource
     options: SinkOptions
     ledger: LedgerEntry | None
-    state: StreamState
+    state: TableState
     handle: TableHandle
     watch: Stopwatch
     run_id: str

@@ -17,6 +17,7 @@ from pyiceberg.catalog import Catalog
 from pyspark.sql import SparkSession
 
 from icesize.errors import EngineUnavailable
+from icesize.planning.files import PartitionKey
 from icesize.planning.merging.contention import BackOff
 from icesize.report import Report
 from icesize.spark.engine import session
@@ -28,7 +29,7 @@ from icesize.table.state.handle import PolicyArgument, TableHandle
 
 _MOST_CATALOGS = 64
 MOST_STATES = 256
-"""A table takes one state, and each stream into it another: some hundred streams of one driver keep their state."""
+"""Most tables, and most streams: some hundred streams of one driver keep their state."""
 
 
 class CatalogToken(str):
@@ -63,29 +64,33 @@ class TableSource:
 
 
 @dataclass
-class StreamState:
-    """One stream into one table, with the state that this process keeps of it.
+class Opener:
+    """The session that first used a table. It may have queried the table, so that it must see each commit, too."""
 
-    `lock` admits one batch at a time, `commit_lock` one commit. Background merges write their files
-    beside a batch, but do not compete with it for the table's head. `last_batch_id` is the newest batch that arrived,
-    even if it had no rows. `warned_of_snapshots` is True if the log has the warning about too many snapshots. `table`
-    is the state of the table itself, and None in that state. There, `opener` is the session that first used the table.
+    session: ref[SparkSession] | None = None
+
+    def of(self, spark: SparkSession) -> SparkSession:
+        """Return the first session in the application of this one; that is this one if there was none."""
+        with _lock:
+            known = self.session() if self.session else None
+            if known is None or not session.same_application(known, spark):
+                known, self.session = spark, ref(spark)
+            return known
+
+
+@dataclass
+class TableState:
+    """One table, with the state that this process keeps of it and of the rows that are appended without a stream.
+
+    `lock` admits one batch at a time, `commit_lock` one commit.
     """
 
-    table: StreamState | None = None
+    opener: Opener = field(default_factory=Opener)
     lock: threading.RLock = field(default_factory=threading.RLock)
     commit_lock: threading.Lock = field(default_factory=threading.Lock)
-    backoff: BackOff = field(default_factory=BackOff)
+    backoff: BackOff[PartitionKey] = field(default_factory=BackOff)
     learned: Learned = field(default_factory=Learned)
-    background: Background = field(init=False)
     handle: TableHandle | None = None
-    last_report: Report | None = None
-    last_batch_id: int | None = None
-    warned_of_snapshots: bool = False
-    opener: ref[SparkSession] | None = None
-
-    def __post_init__(self) -> None:
-        self.background = Background(self.commit_lock)
 
     def open(self, spark: SparkSession, source: TableSource) -> TableHandle:
         """Return the table's handle, opened with the settings of the session.
@@ -94,7 +99,7 @@ class StreamState:
         catalog.
         """
         settings = session.settings_of(spark)
-        self._opener(spark)
+        self.opener.of(spark)
         handle = self.handle
         if handle is None or dict(handle.spark_conf) != settings or not same_policy(handle.policy, source.policy):
             handle = self.handle = TableHandle(*_open(source, settings), source.policy, settings)
@@ -106,36 +111,49 @@ class StreamState:
         A streaming query runs its batches in a copy of the user's session, and each session has its own catalog cache.
         """
         if self.handle is not None:
-            for each in dict.fromkeys((spark, self._opener(spark))):
+            for each in dict.fromkeys((spark, self.opener.of(spark))):
                 session.refresh(each, self.handle.name, self.handle.spark_conf)
 
-    def _opener(self, spark: SparkSession) -> SparkSession:
-        """Return the session of this Spark application that first used the table."""
-        state = self.table or self
-        with _lock:
-            known = state.opener() if state.opener else None
-            if known is None or not session.same_application(known, spark):
-                known, state.opener = spark, ref(spark)
-            return known
+
+@dataclass
+class StreamState(TableState):
+    """One stream into one table, with the state that this process keeps of it.
+
+    Background merges write their files beside a batch, but do not compete with it for the table's head: they commit
+    under `commit_lock`. `last_batch_id` is the newest batch that arrived, even if it had no rows. `warned_of_snapshots`
+    is True if the log has the warning about too many snapshots.
+    """
+
+    background: Background = field(init=False)
+    last_report: Report | None = None
+    last_batch_id: int | None = None
+    warned_of_snapshots: bool = False
+
+    def __post_init__(self) -> None:
+        self.background = Background(self.commit_lock)
 
 
 _lock = threading.Lock()
 _opened: Remembered[Catalog] = Remembered(_MOST_CATALOGS)
-_states: Remembered[StreamState] = Remembered(MOST_STATES)
+_tables: Remembered[TableState] = Remembered(MOST_STATES)
+_streams: Remembered[StreamState] = Remembered(MOST_STATES)
 _given: WeakValueDictionary[str, Catalog] = WeakValueDictionary()
 """Catalog objects by the text of their tokens. Sources, and the handles in states, keep them alive."""
 
 
-def state_of(source: TableSource, stream_id: str | None) -> StreamState:
-    """Return the state of a stream into a table, created on first use.
+def table_state(source: TableSource) -> TableState:
+    """Return the state of a table, created on first use. A table that took the name of another has its own state."""
+    return _tables.get(_key(source), TableState)
 
-    A table that has taken the name of another has its own state.
-    """
+
+def state_of(source: TableSource, stream_id: str) -> StreamState:
+    """Return the state of a stream into a table, created on first use."""
+    return _streams.get((*_key(source), stream_id), lambda: StreamState(table_state(source).opener))
+
+
+def _key(source: TableSource) -> tuple[str, str]:
     # only the text of a token: a key must not keep the catalog alive
-    catalog = str(source.catalog_token or opening.split_name(source.name)[0])
-    name = source.table_uuid or source.name
-    table = _states.get((catalog, name, None), StreamState)
-    return table if stream_id is None else _states.get((catalog, name, stream_id), lambda: StreamState(table))
+    return str(source.catalog_token or opening.split_name(source.name)[0]), source.table_uuid or source.name
 
 
 def remember_catalog(catalog: Catalog) -> CatalogToken:

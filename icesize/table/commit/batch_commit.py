@@ -329,7 +329,7 @@ def _most_delete_files(written: WrittenBatch, touched: Iterable[PartitionKey], c
     return max((file.delete_files for file in left), default=0)
 
 
-def remember(backoff: BackOff, outcome: Outcome) -> None:
+def remember(backoff: BackOff[PartitionKey], outcome: Outcome) -> None:
     """Update the back-off: skip partitions with conflicts for some batches, and clear those that were merged."""
     backoff.lost(outcome.commit.contested)
     absorbed = outcome.written.rows.absorbed if outcome.written else ()

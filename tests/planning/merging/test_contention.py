@@ -73,7 +73,7 @@ def test_only_what_others_changed_lately_waits(
 
 def test_pauses_double_while_merges_lose_and_are_forgotten_later() -> None:
     """A partition that keeps losing waits longer each time; one that lost long ago begins with the shortest pause."""
-    backoff = BackOff()
+    backoff = BackOff[PartitionKey]()
 
     def pause() -> int:
         backoff.lost([A])
