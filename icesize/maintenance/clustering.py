@@ -46,14 +46,6 @@ Files = Mapping[PartitionKey, Sequence[ClusterFile]]
 Columns = Sequence[str] | None
 
 
-def wanted_by(current: Current, columns: Sequence[str] | None = None, strategy: str | None = None) -> ClusterBy | None:
-    """Return the requested clustering of a table, from arguments or its properties; None if neither names columns.
-
-    Raises the errors of `icesize.table.commit.cluster_settings.resolve`.
-    """
-    return resolve(current.table.metadata, current.policy, columns, strategy, table=current.name)
-
-
 @dataclass(frozen=True)
 class ClusterRequest:
     """The arguments of one call: the columns (None: those that the table stores), strategy, filter and budget."""
@@ -286,7 +278,7 @@ def _scan(
     Returns None if neither request nor table names columns.
     """
     current = context.load()
-    by = wanted_by(current, request.by, request.strategy)
+    by = resolve(current.table.metadata, current.policy, request.by, request.strategy, table=current.name)
     if by is None:
         return None
     selection = context.select(request.where, current).without(damaged)

@@ -27,7 +27,7 @@ from icesize.planning.delete_plan import DeleteRewrite, plan_delete_rewrites
 from icesize.planning.delete_reach import is_due
 from icesize.planning.files import Layout, PartitionKey, SkipReason
 from icesize.planning.merging.planner import plan_merges
-from icesize.planning.merging.standing import Standing
+from icesize.planning.merging.standing import standing_of
 from icesize.planning.plan import MergeTask, Plan
 from icesize.policy import SizePolicy
 from icesize.report import Report
@@ -234,9 +234,9 @@ def _merge(context: TableContext, selection: Selection, plan: Plan, advance: Adv
 
 def _with_backlog(layout: Layout, policy: SizePolicy) -> set[PartitionKey]:
     """Return the partitions with more mergeable small files than allowed, or with deletes that are due."""
-    if isinstance(layout.standing, Standing):
+    if (standing := standing_of(layout, policy)) is not None:
         # the summary names them, and its table has no deletes
-        outcomes = layout.standing.outcomes.values()
+        outcomes = standing.outcomes.values()
         return {outcome.partition for outcome in outcomes if outcome.small_files > policy.max_small_files}
     return {
         key

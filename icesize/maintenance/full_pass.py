@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from icesize.environment import Stopwatch, rounded
 from icesize.errors import ClusteringOff, CommitStateUnknown, RewriteFailed, UnsupportedTable
 from icesize.events import Progress
-from icesize.maintenance.clustering import ClusterRequest, cluster_round, plan_clustering, wanted_by
+from icesize.maintenance.clustering import ClusterRequest, cluster_round, plan_clustering
 from icesize.maintenance.compaction import merge_round, plan_rounds
 from icesize.maintenance.dangling_deletes import DanglingReport, remove_dangling_deletes
 from icesize.maintenance.rewrite_deletes import DeletesReport, rewrite_deletes
@@ -28,6 +28,7 @@ from icesize.planning.plan import Plan
 from icesize.report import Report
 from icesize.results import Keys, Result, keys
 from icesize.table.catalog.access_errors import said
+from icesize.table.commit.cluster_settings import resolve
 
 if TYPE_CHECKING:
     from icesize.table.cleanup.expiry import ExpiryReport
@@ -253,6 +254,11 @@ class Pass:
         self._failed[step.name] = f"{before}; {said(error)}" if before else said(error)
 
 
+def _is_clustered(context: TableContext) -> bool:
+    current = context.load()
+    return resolve(current.table.metadata, current.policy, table=current.name) is not None
+
+
 def _expire(context: TableContext, *, dry_run: bool = False) -> ExpiryReport:
     """Expire by the table's own rules."""
     from icesize.table.cleanup.expiry import expire  # slow: imports catalogs
@@ -285,7 +291,7 @@ STEPS = (
     MaintenanceStep(
         "clustering", "clustering", "clustering",
         lambda context, size: plan_clustering(context, ClusterRequest(budget_bytes=size)),
-        (cluster_round,), rounds="clusterings", is_wanted=lambda context: wanted_by(context.load()),
+        (cluster_round,), rounds="clusterings", is_wanted=_is_clustered,
     ),
     _once(
         "rewritten_deletes", "rewriting delete files", "delete files", rewrite_deletes,

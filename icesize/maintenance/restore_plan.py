@@ -13,7 +13,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from icesize.errors import TableError, UnsupportedTable
 from icesize.planning.delete_reach import may_hit
-from icesize.planning.files import DeleteFile, FileFact, PartitionKey, SkipReason
+from icesize.planning.files import UNREADABLE, DeleteFile, FileFact, PartitionKey
 from icesize.table.catalog.access_errors import brief
 from icesize.table.catalog.history import head_snapshot
 from icesize.table.commit.batch_commit import missing_files
@@ -25,12 +25,6 @@ from icesize.table.state.naming import Labels, known_snapshot
 from icesize.units import format_count
 
 _Identity = tuple[str, int | None]
-
-_WHY = {
-    SkipReason.HAS_DELETES: "they are not Parquet",
-    SkipReason.NOT_PARQUET: "the files are not Parquet",
-    SkipReason.ENCRYPTED: "the files are encrypted",
-}
 
 
 @dataclass(frozen=True)
@@ -191,10 +185,10 @@ class Restoration:
     def _check_rewritten(self, table: Table, files: Sequence[FileFact]) -> None:
         """Check that the deletes pending on files that return can be applied to them."""
         if bad := [file for file in files if file.obstacle is not None]:
-            why = " or ".join(sorted({_WHY[file.obstacle] for file in bad if file.obstacle}))
+            why = " or ".join(sorted({UNREADABLE[file.obstacle] for file in bad if file.obstacle}))
             raise TableError(
                 f"{self.cannot(table)}: deletes were pending on {format_count(len(bad), 'file')} of that version, and "
-                f"{why}, so deleted rows could come back. Read that version and write the rows again instead",
+                f"the files {why}, so deleted rows could come back. Read that version and write the rows again instead",
                 table=self._name,
             )
 

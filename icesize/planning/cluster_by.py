@@ -13,6 +13,12 @@ from icesize.policy import ignored
 SORT, ZORDER, HILBERT = "sort", "zorder", "hilbert"
 STRATEGIES = (SORT, ZORDER, HILBERT)
 
+MOST_CURVE_COLUMNS = 4
+"""Most columns of a curve.
+
+Each further column makes a curve narrow every one less: a point query on one of d columns opens n^((d-1)/d) of n files.
+"""
+
 NEW_SHARE = 0.2
 """New bytes, per byte of the set that they join, from which on icesize rewrites both together. On average over a set,
 bytes are then written at most 1 + 1 / 0.2 = 6 times until the set is full, and never again.

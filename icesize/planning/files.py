@@ -42,6 +42,14 @@ class SkipReason(str, Enum):
     """The file is in a clustered set, or in order already."""
 
 
+UNREADABLE = {
+    SkipReason.HAS_DELETES: "have deletes pending that are not Parquet",
+    SkipReason.NOT_PARQUET: "are not Parquet",
+    SkipReason.ENCRYPTED: "are encrypted",
+}
+"""Reasons why icesize cannot read the files of an older version, in words that follow `files`."""
+
+
 class NegativeZero(float):
     """-0.0 as a partition value. For Iceberg it is another partition than 0.0; for Python both are the same key."""
 
@@ -80,6 +88,11 @@ class PartitionKey:
     def rank(self) -> tuple[int, str]:
         """The key by which partitions are sorted. It is text, because None and values of mixed types do not compare."""
         return self.spec_id, repr(self.values)
+
+    @property
+    def label(self) -> str:
+        """The values in one word, where the names of their fields are unknown."""
+        return "/".join(map(str, self.values))
 
 
 @dataclass(frozen=True, slots=True)

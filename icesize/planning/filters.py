@@ -6,12 +6,11 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from icesize.planning.cluster_by import MOST_CURVE_COLUMNS
 from icesize.planning.plan import Clustering, Plan
 from icesize.results import Advice
 from icesize.units import format_count
 
-MOST_COLUMNS = 4
-"""Most columns that a recommendation names: a curve orders rows by this many."""
 WORTH_IT = 0.5
 """Share of the files that queries open today. icesize advises clustering if queries then open at most this share."""
 
@@ -39,7 +38,7 @@ def columns_to_cluster(uses: Sequence[FilterUse], partitioned: Collection[str] =
     chosen: list[str] = []
     left = [use for use in uses if use.files > 1]
     most = 0
-    while len(chosen) < MOST_COLUMNS:
+    while len(chosen) < MOST_CURVE_COLUMNS:
         asked = Counter[str]()
         for use in left:
             asked.update({column: use.times for column in use.points if column not in partitioned})

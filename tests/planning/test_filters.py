@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icesize.planning.cluster_by import ClusterBy
-from icesize.planning.filters import MOST_COLUMNS, FilterUse, columns_to_cluster, recommend
+from icesize.planning.cluster_by import MOST_CURVE_COLUMNS, ClusterBy
+from icesize.planning.filters import FilterUse, columns_to_cluster, recommend
 from icesize.planning.merging.planner import plan_merges
 from icesize.planning.plan import Clustering, FilesScanned, Plan
 from icesize.results import Advice
@@ -93,7 +93,7 @@ def test_chosen_columns_are_asked_for(uses: list[FilterUse], partitioned: set[st
     """A few, each once, asked for by filters that open several files, none of them told apart by partitions; the order
     of the filters changes nothing."""
     chosen = columns_to_cluster(uses, partitioned)
-    assert len(set(chosen)) == len(chosen) <= MOST_COLUMNS
+    assert len(set(chosen)) == len(chosen) <= MOST_CURVE_COLUMNS
     asked = {column for one in uses if one.files > 1 for column in one.points}
     assert set(chosen) <= asked - partitioned
     assert bool(chosen) == bool(asked - partitioned)

@@ -169,7 +169,7 @@ def _cheaper(sets: Sets, by: ClusterBy, policy: SizePolicy, left_bytes: float) -
 
 def _merge_group(key: PartitionKey, sets: Sets, layout: Layout, policy: SizePolicy) -> MergeTask:
     facts = layout.partitions.get(key)
-    label = facts.label if facts else "/".join(map(str, key.values))
+    label = facts.label if facts else key.label
     inputs = tuple(file.fact for file in by_bounds(sets.files))
     return MergeTask(inputs, key, outputs_of(sum(file.live_bytes for file in inputs), policy), label)
 

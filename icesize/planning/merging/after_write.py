@@ -46,7 +46,7 @@ def with_files(layout: Layout, new: Iterable[FileFact]) -> Layout:
     for file in new:
         key = file.partition
         facts = wider.get(key) or layout.partitions.get(key)
-        facts = facts or PartitionFacts(key, "/".join(map(str, key.values)), 0, 0, 0)
+        facts = facts or PartitionFacts(key, key.label, 0, 0, 0)
         wider[key] = facts.adding(file, layout.small_file_limit_bytes)
     return layout.with_partitions(wider)
 

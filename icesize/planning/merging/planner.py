@@ -18,7 +18,7 @@ from icesize.planning.delete_reach import delete_files_freed
 from icesize.planning.files import FileFact, Layout, PartitionKey, SkipReason
 from icesize.planning.merging.groups import Work, groups_of, outputs_per_group, within_budget
 from icesize.planning.merging.schedule import choose_prefix
-from icesize.planning.merging.standing import Standing, by_size, outcome_of, skipped_of, work_of
+from icesize.planning.merging.standing import Standing, by_size, outcome_of, skipped_of, standing_of, work_of
 from icesize.planning.plan import MergeTask, PartitionOutcome, Plan, Untouched, ineligible_partitions
 from icesize.planning.sizing import least_output_bytes
 from icesize.policy import SizePolicy
@@ -58,7 +58,7 @@ def plan_merges(
     in which something may be due. All others are in the plan as `untouched`.
     """
     of_all = incoming is None and touched is None
-    standing = None if of_all or excluded_paths else _standing(layout, policy)
+    standing = None if of_all or excluded_paths else standing_of(layout, policy)
     asked = {*(incoming or ()), *(touched or ()), *contested}
     finishes = incoming is not None
     candidates = _candidates(layout, standing, asked, finishes) if standing else layout.partitions.keys()
@@ -94,12 +94,6 @@ def plan_merges(
         delete_files_freed=delete_files_freed(layout, (file for group in groups for file in group.inputs)),
         untouched=untouched,
     )
-
-
-def _standing(layout: Layout, policy: SizePolicy) -> Standing | None:
-    """Return the summary of the layout if it was made by this policy."""
-    known = layout.standing
-    return known if isinstance(known, Standing) and known.policy == policy else None
 
 
 def _candidates(
@@ -150,7 +144,7 @@ def _outcomes(
     known = {work.facts.key for work in works}
     for key, files in sorted(incoming.items(), key=lambda item: repr(item[0])):
         if key not in known:
-            yield PartitionOutcome(key, "/".join(map(str, key.values)), files, {})
+            yield PartitionOutcome(key, key.label, files, {})
 
 
 def _beyond_help(policy: SizePolicy, outcomes: tuple[PartitionOutcome, ...]) -> Iterator[str]:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from icesize.planning.files import FileFact, PartitionFacts, PartitionKey, SkipReason
+from icesize.planning.files import FileFact, Layout, PartitionFacts, PartitionKey, SkipReason
 from icesize.planning.merging.groups import Work
 from icesize.planning.overlay import Overlay
 from icesize.planning.plan import MergeTask, PartitionOutcome, Skipped, Untouched
@@ -76,6 +76,12 @@ class Standing:
             Untouched(left.skipped, max(left.small_files, default=0)),
             tuple(outcome for outcome in left.outcomes.values() if outcome.partition not in gone),
         )
+
+
+def standing_of(layout: Layout, policy: SizePolicy) -> Standing | None:
+    """Return the summary of the layout if it was made by this policy."""
+    known = layout.standing
+    return known if isinstance(known, Standing) and known.policy == policy else None
 
 
 def work_of(

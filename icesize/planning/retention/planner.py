@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
+from operator import attrgetter
 
 from icesize.planning.files import MAIN, PartitionKey
 from icesize.planning.retention.ancestry import VERSION_TAG, RefFact, SnapshotFact, ancestors, main_history
@@ -70,10 +71,6 @@ class Retention:
     dropped_versions: tuple[str, ...]
 
 
-def _values(partition: PartitionKey) -> str:
-    return "/".join(map(str, partition.values))
-
-
 def plan_retention(
     snapshots: Sequence[SnapshotFact],
     refs: Sequence[RefFact],
@@ -81,7 +78,7 @@ def plan_retention(
     now_ms: int,
     *,
     readers: Collection[int] = (),
-    label: Callable[[PartitionKey], str] = _values,
+    label: Callable[[PartitionKey], str] = attrgetter("label"),
 ) -> Retention:
     """Plan which snapshots stay; the plan does not depend on the order of snapshots, refs and readers.
 

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from icesize.environment import Environment, WorkLimits
 from icesize.errors import ClusteringOff
-from icesize.maintenance.clustering import ClusterScan, cluster_and_commit, wanted_by
+from icesize.maintenance.clustering import ClusterScan, cluster_and_commit
 from icesize.maintenance.table_context import ClusterWork
 from icesize.parquet.files.data_file import Results
 from icesize.planning.files import PartitionKey
@@ -24,6 +24,7 @@ from icesize.spark.clustering.gather import cluster_alone
 from icesize.spark.clustering.shuffle import FILES_PER_ASSIGNMENT, Shuffle
 from icesize.spark.engine.jobs import ALL_CORES, Cores, GroupRewrite
 from icesize.table.commit.batch_commit import Outcome
+from icesize.table.commit.cluster_settings import resolve
 from icesize.table.state.handle import Current, TableHandle
 
 LEAST_FILES = 4
@@ -74,7 +75,7 @@ def cluster_beside_stream(
     `commit_lock` is held for the commit, and may raise instead. `budget_bytes` limits the bytes written; if it is too
     small for every set that is due, the limit is `most_bytes`. Raises the error that stopped the pass.
     """
-    by = wanted_by(current)
+    by = resolve(current.table.metadata, current.policy, table=current.name)
     if by is None:
         why = "the table's property 'icesize.cluster.by' does not say by which columns; call cluster(by=[...]) once"
         raise ClusteringOff(f"Cannot cluster '{current.name}': {why}", table=current.name, why=why)

@@ -15,7 +15,7 @@ from icesize.errors import RewriteFailed, TableError, UnsupportedTable
 from icesize.parquet.deletes.deleted_rows import deleted_rows
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.reading.inputs import read_inputs
-from icesize.planning.files import FileFact, PartitionKey, SkipReason
+from icesize.planning.files import UNREADABLE, FileFact, PartitionKey
 from icesize.planning.plan import FileGroup
 from icesize.spark.engine import session
 from icesize.spark.engine.columns import spark_schema
@@ -33,12 +33,6 @@ Spark puts as many bytes into one partition of files (`spark.sql.files.maxPartit
 
 _BATCH_ROWS = 10_000
 """Rows passed to the JVM at a time: Spark's default of `spark.sql.execution.arrow.maxRecordsPerBatch`."""
-
-_WHY = {
-    SkipReason.HAS_DELETES: "have deletes pending that are not Parquet",
-    SkipReason.NOT_PARQUET: "are not Parquet",
-    SkipReason.ENCRYPTED: "are encrypted",
-}
 
 
 def read_version(spark: SparkSession, current: Current, partition: PartitionKey, snapshot_id: int) -> DataFrame:
@@ -68,7 +62,7 @@ def _check(files: list[FileFact], current: Current, label: str, snapshot_id: int
     bad = [f for f in files if f.obstacle is not None]
     if bad:
         where = f"partition {label}" if label else "the table"
-        why = " or ".join(sorted({_WHY[f.obstacle] for f in bad if f.obstacle}))
+        why = " or ".join(sorted({UNREADABLE[f.obstacle] for f in bad if f.obstacle}))
         query = f"SELECT ... FROM {current.name} VERSION AS OF {snapshot_id}"  # noqa: S608 - for people to run
         raise UnsupportedTable(
             f"Cannot read {where} at snapshot {snapshot_id}: {len(bad)} of its {len(files)} files {why}; "

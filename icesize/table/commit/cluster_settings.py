@@ -28,6 +28,7 @@ from icesize.planning.cluster_by import (
     BY_PROPERTY,
     FIELD_IDS_PROPERTY,
     FULL_SET_TARGETS,
+    MOST_CURVE_COLUMNS,
     NEW_SHARE,
     NEW_SHARE_PROPERTY,
     SEALED_SET_PROPERTY,
@@ -41,12 +42,6 @@ from icesize.results import Result
 from icesize.table.catalog import opening
 from icesize.table.commit.loaded import Loaded, Staged
 from icesize.table.commit.metadata_change import MetadataChange
-
-MOST_CURVE_COLUMNS = 4
-"""Most columns of a curve.
-
-Each further column makes a curve narrow every one less: a point query on one of d columns opens n^((d-1)/d) of n files.
-"""
 
 WAY_ON = "run `icesize cluster TABLE` with --by and other columns, or with --forget"
 """Advice for a table whose stored clustering is no longer valid."""
