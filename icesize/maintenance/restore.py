@@ -18,6 +18,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
+from typing import ClassVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -61,7 +62,7 @@ from icesize.table.manifests.entries import Entry, under_new_path
 from icesize.table.manifests.store import ManifestStore
 from icesize.table.past.versions import versions
 from icesize.table.records.ledger import stream_hash
-from icesize.table.records.summary import RESTORED_ID, RUN_ID
+from icesize.table.records.summary import RESTORED_ID, RUN_ID, CommitKind
 from icesize.table.state.handle import Current, TableHandle
 from icesize.table.state.naming import known_snapshot
 from icesize.table.storage.listing import arrow_filesystem, fsspec_filesystem
@@ -361,6 +362,7 @@ def _may_be_left(tag: str) -> str:
 class _Restore(Step):
     """The step that commits the restored files. It checks the plan again on each state that it is tried on."""
 
+    kind: ClassVar[CommitKind] = CommitKind.RESTORE
     tag: str
     planned: _Planned
     overwrite: Overwrite

@@ -12,7 +12,8 @@ from icesize.planning.inspection import Inspection
 from icesize.planning.plan import Plan
 from icesize.planning.trends import FileSizes, Trends
 from icesize.results import Advice, Keys, Result, keys
-from icesize.table.past.commits import CommitKind, History
+from icesize.table.past.commits import History
+from icesize.table.records.summary import CommitKind
 from icesize.units import format_bytes, format_count
 
 MANY_COMMITS = 1_000

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from pyiceberg.manifest import DataFile
 from pyiceberg.table.snapshots import Operation, Snapshot
@@ -13,12 +14,14 @@ from icesize.planning.files import PartitionKey
 from icesize.table.commit.loaded import Loaded
 from icesize.table.commit.protocol import Base, Kept, Step
 from icesize.table.commit.snapshot_builder import SnapshotBuilder, Split
+from icesize.table.records.summary import CommitKind
 
 
 @dataclass(frozen=True)
 class Upsert(Step):
     """Add files with rows, and delete files that hit older rows of their keys."""
 
+    kind: ClassVar[CommitKind] = CommitKind.APPEND
     files: tuple[NewDataFile, ...]
     deletes: tuple[NewDeleteFile, ...]
 

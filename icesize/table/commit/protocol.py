@@ -22,6 +22,7 @@ from icesize.planning.files import Head, PartitionKey
 from icesize.table.commit.loaded import Loaded, Staged
 from icesize.table.commit.snapshot_builder import SnapshotBuilder
 from icesize.table.records.ledger import LedgerEntry
+from icesize.table.records.summary import CommitKind
 
 OUTDATED = "schema or partition spec changed while the merge ran"
 
@@ -84,9 +85,11 @@ class Kept:
 class Step(Protocol):
     """One kind of change, a frozen value. The data and delete files at `paths` become visible with it.
 
+    The summary of its snapshot records its `kind`; a batch is an `APPEND` of a stream, a clustering a `MERGE`.
     A request is never committed without its `essential` steps. Other steps are dropped if they delay the commit.
     """
 
+    kind: ClassVar[CommitKind]
     essential: ClassVar[bool] = True
 
     @property

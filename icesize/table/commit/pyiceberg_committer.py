@@ -33,7 +33,7 @@ from icesize.table.commit.protocol import (
 )
 from icesize.table.commit.snapshot_builder import SnapshotBuilder, remove
 from icesize.table.manifests.store import ManifestStore
-from icesize.table.records.summary import LEDGER, RUN_ID
+from icesize.table.records.summary import KIND, LEDGER, RUN_ID
 from icesize.table.state.handle import TableHandle
 
 _RIGHTS = (
@@ -124,7 +124,7 @@ def committer_of(handle: TableHandle, table: Table, environment: Environment, re
 
 
 def _done(step: Step, builder: SnapshotBuilder, request: CommitRequest) -> StepDone | None:
-    summary = {**request.summary, RUN_ID: request.run_id, **step.summarize(request.base)}
+    summary = {**request.summary, RUN_ID: request.run_id, KIND: step.kind.value, **step.summarize(request.base)}
     if request.ledger:
         summary[LEDGER] = request.ledger.to_json()
     snapshot = step.stage(builder, summary)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from enum import Enum
 from itertools import islice
 from statistics import median
 from typing import Any, ClassVar
@@ -24,10 +23,12 @@ from icesize.table.records import ledger
 from icesize.table.records.summary import (
     BYTES_INGESTED,
     CLUSTERED_BY,
+    KIND,
     LEDGER,
     RESTORED_ID,
     SECONDS,
     SMALL_FILES_MAX,
+    CommitKind,
 )
 
 
@@ -77,32 +78,6 @@ def runs_of(history: Iterable[Snapshot]) -> list[list[Commit]]:
             runs[-1].append(Commit([snapshot]))
         child = parent
     return runs
-
-
-class CommitKind(str, Enum):
-    """The purpose of a commit."""
-
-    BATCH = "batch"
-    """New rows of a stream through icesize, with the merges that became due."""
-    APPEND = "append"
-    """New rows through icesize without a stream."""
-    MERGE = "merge"
-    """A merge of files by icesize without new rows."""
-    CLUSTER = "cluster"
-    """A clustering by icesize: rows ordered for queries."""
-    DELETES = "deletes"
-    """A removal of dangling delete files by icesize."""
-    MANIFESTS = "manifests"
-    """A rewrite of manifests by icesize."""
-    RESTORE = "restore"
-    """A restore of a partition by icesize."""
-    OTHER = "other"
-    """A commit of another writer."""
-
-    @property
-    def brings_rows(self) -> bool:
-        """True if icesize added new rows."""
-        return self in (CommitKind.BATCH, CommitKind.APPEND)
 
 
 @dataclass(frozen=True)
@@ -246,20 +221,28 @@ def _past_commit(commit: Commit) -> PastCommit:
 
 
 def _kind(commit: Commit) -> CommitKind:
-    """Return the kind of a commit, from summary keys that only this kind has."""
-    last = commit.last
+    """Return the kind of a commit: that of its first step, because merges are staged on top of new rows."""
     if not commit.is_ours:
         return CommitKind.OTHER
+    recorded = summary_of(commit.snapshots[-1], KIND)
+    kind = CommitKind(recorded) if recorded in list(CommitKind) else _derived_kind(commit)
+    if kind == CommitKind.APPEND and summary_of(commit.last, LEDGER) is not None:
+        return CommitKind.BATCH
+    return CommitKind.CLUSTER if kind == CommitKind.MERGE and summary_of(commit.last, CLUSTERED_BY) else kind
+
+
+def _derived_kind(commit: Commit) -> CommitKind:
+    """Return the kind of a step whose snapshot records none, as in older releases."""
+    last = commit.last
     if summary_of(last, RESTORED_ID) is not None:
         return CommitKind.RESTORE
-    if any(operation_of(s) in (Operation.APPEND, Operation.OVERWRITE) for s in commit.snapshots):
-        return CommitKind.APPEND if summary_of(last, LEDGER) is None else CommitKind.BATCH
-    if summary_of(last, CLUSTERED_BY) is not None:
-        return CommitKind.CLUSTER
     if summary_of(last, "manifests-replaced") is not None:
         return CommitKind.MANIFESTS
-    only_deletes = summary_of(last, "deleted-data-files") is None and summary_of(last, "removed-delete-files")
-    return CommitKind.DELETES if only_deletes else CommitKind.MERGE
+    # a rewrite of delete files may be of any operation
+    if _sum(commit, "removed-delete-files") and not _sum(commit, "added-data-files", "deleted-data-files"):
+        return CommitKind.DELETES
+    brings_rows = any(operation_of(s) in (Operation.APPEND, Operation.OVERWRITE) for s in commit.snapshots)
+    return CommitKind.APPEND if brings_rows else CommitKind.MERGE
 
 
 def _changes(commit: Commit, kind: CommitKind) -> dict[str, Any]:
@@ -283,9 +266,9 @@ def _changes(commit: Commit, kind: CommitKind) -> dict[str, Any]:
 def _ingested(commit: Commit, kind: CommitKind) -> int | None:
     """Return the bytes of new rows.
 
-    An overwrite contains older rows, too. Only icesize records how many of its bytes are new.
+    An overwrite of data files contains older rows, too. Only icesize records how many of its bytes are new.
     """
-    if any(operation_of(s) == Operation.OVERWRITE for s in commit.snapshots):
+    if kind != CommitKind.DELETES and any(operation_of(s) == Operation.OVERWRITE for s in commit.snapshots):
         return number_of(commit.last, BYTES_INGESTED)
     return sum(count_of(s, "added-files-size") for s in commit.snapshots if operation_of(s) == Operation.APPEND)
 
@@ -309,5 +292,5 @@ def _engine(snapshot: Snapshot) -> str | None:
     return " ".join(word for word in words if word) or None
 
 
-def _sum(commit: Commit, key: str) -> int:
-    return sum(count_of(snapshot, key) for snapshot in commit.snapshots)
+def _sum(commit: Commit, *names: str) -> int:
+    return sum(count_of(snapshot, key) for snapshot in commit.snapshots for key in names)

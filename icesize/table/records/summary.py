@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from enum import Enum
 
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 
@@ -11,6 +12,8 @@ from icesize.planning.files import DeleteFile, FileFact
 
 RUN_ID = "icesize.run-id"
 """Snapshot summary key that identifies one change through all its attempts."""
+KIND = "icesize.kind"
+"""Snapshot summary key: the kind of the step that made the snapshot, a value of `CommitKind`."""
 LEDGER = "icesize.ledger"
 """Snapshot summary key: the ledger entry of the committed batch, for users and for `versions`."""
 BASE_ID = "icesize.base-snapshot-id"
@@ -28,6 +31,32 @@ CLUSTERED_BY = "icesize.clustered-by"
 """Snapshot summary key of a clustering pass: the columns, separated by commas."""
 RESTORED_ID = "icesize.restored-snapshot-id"
 """Snapshot summary key of a restore: the snapshot whose version of the partition was restored."""
+
+
+class CommitKind(str, Enum):
+    """The purpose of a commit."""
+
+    BATCH = "batch"
+    """New rows of a stream through icesize, with the merges that became due."""
+    APPEND = "append"
+    """New rows through icesize without a stream."""
+    MERGE = "merge"
+    """A merge of files by icesize without new rows."""
+    CLUSTER = "cluster"
+    """A clustering by icesize: rows ordered for queries."""
+    DELETES = "deletes"
+    """A rewrite of delete files by icesize, or a removal of those that apply to nothing. Data files stay."""
+    MANIFESTS = "manifests"
+    """A rewrite of manifests by icesize."""
+    RESTORE = "restore"
+    """A restore of a partition by icesize."""
+    OTHER = "other"
+    """A commit of another writer."""
+
+    @property
+    def brings_rows(self) -> bool:
+        """True if icesize added new rows."""
+        return self in (CommitKind.BATCH, CommitKind.APPEND)
 
 
 def counts(

@@ -9,16 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import SnapshotRef, SnapshotRefType
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 
 import icesize
 from icesize.environment import Environment
+from icesize.planning.files import PartitionKey
 from icesize.report import Report
 from icesize.sized_table import SizedTable
 from icesize.table.past.commits import PastCommit, history_of, runs_of
 from icesize.table.records.ledger import LedgerEntry
-from icesize.table.records.summary import LEDGER, RUN_ID, SECONDS, SMALL_FILES_MAX
+from icesize.table.records.summary import KIND, LEDGER, RUN_ID, SECONDS, SMALL_FILES_MAX, CommitKind
+from tests.support.delete_files import delete_equal, delete_positions, upsert
 from tests.support.row_deletes import delete_ids, delete_rows
 from tests.support.tables import (
     NOW_MS,
@@ -125,10 +128,56 @@ def test_each_kind_of_commit_is_told_apart(lake: SqlCatalog) -> None:
     sized.remove_dangling_deletes()
     append(lake, [5], "b")
     rewrite_manifests(lake)
-    assert kinds(lake) == [
+    table = lake.load_table("db.t")
+    run(lake, request_on(table, [write(table, [6], "b")], absorbed=small_files(table, "b")), table)
+    run(lake, batch(lake, 7), lake.load_table("db.t"))
+    expected = [
         "batch", "append", "merge", "other", *["append"] * 6, "cluster", "other", "restore", "deletes", "append",
-        "manifests",
+        "manifests", "append", "batch",
     ]  # fmt: skip
+    assert kinds(lake) == expected
+    older = history_of(of_older_release(lake.load_table("db.t").metadata), "t")
+    assert [commit.kind for commit in reversed(older.commits)] == expected
+
+
+@pytest.mark.parametrize("operation", ["overwrite", "delete", "replace"])
+@pytest.mark.parametrize("is_recorded", [True, False], ids=["recorded", "of an older release"])
+def test_a_rewrite_of_delete_files_brings_no_rows(lake: SqlCatalog, operation: str, is_recorded: bool) -> None:
+    """Whatever operation it took over from the equality deletes, it is no batch, and its bytes are not ingested."""
+    make_table(lake)
+    append(lake, range(40))
+    for number in range(7):
+        table = lake.load_table("db.t")
+        if operation == "overwrite":
+            upsert(table, arrow([number]), ["id"])
+        elif operation == "delete":
+            delete_equal(table, ["id"], [(number,)], PartitionKey(0, ("a",)))
+        else:
+            delete_positions(table, {small_files(table)[0].path: [number]})
+    sizes = {"target-file-size-bytes": 1, "small-file-limit-bytes": 1, "close-file-cost-bytes": 0}
+    report = opened(lake, **sizes).rewrite_deletes()
+    assert report.operations == (operation,)
+    metadata = lake.load_table("db.t").metadata
+    history = history_of(metadata if is_recorded else of_older_release(metadata), "t")
+    newest = history.commits[0]
+    assert (newest.kind, newest.rows, newest.bytes_ingested) == ("deletes", 0, 0)
+    assert newest.bytes_written == report.bytes_written
+    assert [commit.kind for commit in history.batches] == ["append"]
+
+
+def of_older_release(metadata: TableMetadata) -> TableMetadata:
+    """The table without what releases before the kinds of commits did not record."""
+    snapshots = [
+        snapshot.model_copy(update={"summary": Summary(**without_kind(snapshot))}) for snapshot in metadata.snapshots
+    ]
+    return metadata.model_copy(update={"snapshots": snapshots})
+
+
+def without_kind(snapshot: Snapshot) -> dict[str, Any]:
+    """A summary without the key of the kind."""
+    assert snapshot.summary is not None
+    facts = {k: v for k, v in snapshot.summary.additional_properties.items() if k != KIND}
+    return {"operation": snapshot.summary.operation, **facts}
 
 
 def test_other_writers_are_named_by_their_engine(lake: SqlCatalog) -> None:
@@ -231,6 +280,7 @@ FACTS = st.fixed_dictionaries(
             for key in ("added-records", "deleted-records", "added-data-files", "added-files-size", *TOTALS.values())
         },
         RUN_ID: st.sampled_from("ab"),
+        KIND: st.sampled_from([*CommitKind, "squash", ""]),
         LEDGER: st.sampled_from(["{}", "x", LedgerEntry("s", "q", 3).to_json()]),
         "icesize.seconds": st.sampled_from(["1.25", "-1", "nan", "inf", "soon", ""]),
         "icesize.bytes-ingested": st.sampled_from(["7", "many", "-3"]),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from pyiceberg.table.snapshots import Operation, Snapshot
 
@@ -11,12 +12,14 @@ from icesize.parquet.files.data_file import NewDataFile
 from icesize.table.commit.loaded import Loaded
 from icesize.table.commit.protocol import Base, Kept, Step
 from icesize.table.commit.snapshot_builder import SnapshotBuilder, Split
+from icesize.table.records.summary import CommitKind
 
 
 @dataclass(frozen=True)
 class Append(Step):
     """Add files. No change of another writer removes them, but the table must be able to read them."""
 
+    kind: ClassVar[CommitKind] = CommitKind.APPEND
     files: tuple[NewDataFile, ...]
 
     def validate(self, state: Loaded, base: Base, earlier: Collection[str]) -> Kept:

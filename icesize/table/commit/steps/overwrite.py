@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from pyiceberg.table.snapshots import Operation, Snapshot
 
@@ -14,6 +15,7 @@ from icesize.table.commit.loaded import Loaded
 from icesize.table.commit.protocol import OUTDATED, Base, ConcurrentChange, Kept, Step
 from icesize.table.commit.snapshot_builder import SnapshotBuilder
 from icesize.table.manifests.entries import Entry
+from icesize.table.records.summary import CommitKind
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,7 @@ class Overwrite(Step):
     `copied` are entries for files of older snapshots, in the table's current spec.
     """
 
+    kind: ClassVar[CommitKind] = CommitKind.APPEND
     removed: tuple[FileFact, ...]
     files: tuple[NewDataFile, ...]
     copied: tuple[Entry, ...] = ()

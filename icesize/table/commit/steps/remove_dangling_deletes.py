@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from pyiceberg.table.snapshots import Operation, Snapshot
 
@@ -11,6 +12,7 @@ from icesize.planning.delete_reach import only_path
 from icesize.planning.files import DeleteFile
 from icesize.table.commit.protocol import Step
 from icesize.table.commit.snapshot_builder import SnapshotBuilder, Split
+from icesize.table.records.summary import CommitKind
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,7 @@ class RemoveDanglingDeletes(Step):
     stays.
     """
 
+    kind: ClassVar[CommitKind] = CommitKind.DELETES
     named: Callable[[Sequence[DeleteFile]], Mapping[str, frozenset[str]]]
 
     def stage(self, builder: SnapshotBuilder, summary: Mapping[str, str]) -> Snapshot | None:

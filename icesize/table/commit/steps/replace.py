@@ -15,7 +15,7 @@ from icesize.table.commit.conflicts import BASE_EXPIRED
 from icesize.table.commit.loaded import Loaded
 from icesize.table.commit.protocol import OUTDATED, Base, Kept, Step
 from icesize.table.commit.snapshot_builder import SnapshotBuilder
-from icesize.table.records.summary import BASE_ID
+from icesize.table.records.summary import BASE_ID, CommitKind
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,7 @@ class Replace(Step):
     Earlier steps of the same request may have added input files. No other writer can have changed those.
     """
 
+    kind: ClassVar[CommitKind] = CommitKind.MERGE
     groups: tuple[Merged, ...]
     essential: ClassVar[bool] = False
 

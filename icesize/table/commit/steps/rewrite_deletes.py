@@ -30,6 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 from pyiceberg.manifest import ManifestContent
 from pyiceberg.table.metadata import TableMetadata
@@ -44,6 +45,7 @@ from icesize.table.commit.loaded import Loaded
 from icesize.table.commit.protocol import Base, Kept, Step
 from icesize.table.commit.snapshot_builder import SnapshotBuilder
 from icesize.table.manifests.delete_index import is_unpartitioned, read_deletes
+from icesize.table.records.summary import CommitKind
 
 TAKEN = "another writer took delete files of it away"
 LISTED_AGAIN = "another writer listed a data file of it again"
@@ -57,6 +59,7 @@ class RewriteDeletes(Step):
     `labels` are the partitions as users write them.
     """
 
+    kind: ClassVar[CommitKind] = CommitKind.DELETES
     rewritten: tuple[RewrittenDeletes, ...]
     labels: Mapping[PartitionKey, str] = field(default_factory=dict)
 

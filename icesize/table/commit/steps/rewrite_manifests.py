@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from pyiceberg.manifest import ManifestFile
 from pyiceberg.table.snapshots import Operation, Snapshot
@@ -11,6 +12,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 from icesize.table.commit.protocol import Step
 from icesize.table.commit.snapshot_builder import SnapshotBuilder
 from icesize.table.manifests.packing import worth_packing
+from icesize.table.records.summary import CommitKind
 
 
 @dataclass(frozen=True)
@@ -20,6 +22,8 @@ class RewriteManifests(Step):
     Delete manifests stay. Data manifests filled to half of `commit.manifest.target-size-bytes` stay, too. Entries are
     copied as bytes. Their numbers, their snapshots and the table's totals stay unchanged.
     """
+
+    kind: ClassVar[CommitKind] = CommitKind.MANIFESTS
 
     def stage(self, builder: SnapshotBuilder, summary: Mapping[str, str]) -> Snapshot | None:
         created: list[ManifestFile] = []
