@@ -63,6 +63,8 @@ def measured(warehouse: Path, partitions: int, batches: int, touched: int) -> di
             merges = tuple(MergeResult(group.inputs, (_output(group, location),)) for group in plan.groups)
             staged.append(Replace(merges).stage(builder, {}))
         make_visible(catalog, table, staged)
+        for path, columns in builder.facts.items() if batch % 10 else ():
+            handle.store.remember(path, columns)
         if batch % 50 == 49:
             expire(catalog.load_table("db.t"), keep=20)
     catalog.close()

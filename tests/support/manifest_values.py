@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+import numpy as np
+from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestFile
 from pyiceberg.typedef import Record
+
+from icesize.table.manifests.facts import Columns, Texts, read_facts
 
 
 def plain(value: Any) -> Any:
@@ -27,3 +33,22 @@ def without_zero_sign(summary: Any, manifest: ManifestFile, i: int) -> Any:
         ours if ours in zeros and value in zeros else value
         for value, ours in zip(plain(summary), plain(manifest.partitions[i]), strict=True)
     )
+
+
+def check_written_facts(io: FileIO, manifests: Iterable[ManifestFile], facts: Mapping[str, Columns]) -> None:
+    """The facts that a writer has of its manifests are those that a reader gets."""
+    read = {manifest.manifest_path: read_facts(io, manifest).columns for manifest in manifests}
+    assert {path: _columns(each) for path, each in facts.items()} == {
+        path: _columns(each) for path, each in read.items()
+    }
+
+
+def _columns(columns: Columns) -> list[Any]:
+    values = (getattr(columns, field.name) for field in dataclasses.fields(columns))
+    return [_column(value) for value in values]
+
+
+def _column(value: Any) -> Any:
+    if isinstance(value, Texts):
+        return value.at(np.arange(len(value.ends) - 1))
+    return (value.dtype, value.tolist()) if isinstance(value, np.ndarray) else repr(value)

@@ -48,6 +48,7 @@ from icesize.table.commit.steps.overwrite import Overwrite
 from icesize.table.commit.steps.replace import Replace
 from icesize.table.commit.steps.rewrite_manifests import RewriteManifests
 from icesize.table.manifests.entries import Entry
+from icesize.table.manifests.store import ManifestStore
 from icesize.table.records.ledger import LedgerEntry
 from icesize.table.records.summary import LEDGER, RUN_ID
 from icesize.table.state.live_files import LayoutReader
@@ -167,10 +168,16 @@ class FakeTime:
 
 
 def run(
-    catalog: Catalog, request: CommitRequest, table: Table, time: FakeTime | None = None, now_ms: int = NOW_MS
+    catalog: Catalog,
+    request: CommitRequest,
+    table: Table,
+    time: FakeTime | None = None,
+    now_ms: int = NOW_MS,
+    store: ManifestStore | None = None,
 ) -> CommitOutcome:
-    """Commit a request by the real committer, without waiting."""
-    return commit_by(PyIcebergCommitter(catalog, table, lambda: now_ms), request, table, time)
+    """Commit a request by the real committer, without waiting. `store` caches manifests."""
+    committer = PyIcebergCommitter(catalog, table, lambda: now_ms, store=store or ManifestStore())
+    return commit_by(committer, request, table, time)
 
 
 def commit_by(

@@ -17,6 +17,7 @@ from icesize.planning.files import MAIN, FileFact, Head
 from icesize.table.catalog.history import head_of, head_snapshot, known_ancestors, summary_of
 from icesize.table.commit.conflicts import ConflictCheck, listed_in
 from icesize.table.commit.schema_fit import misfit, misfit_spec
+from icesize.table.manifests.facts import Columns
 from icesize.table.manifests.lists import Manifests, manifests_of
 from icesize.table.manifests.store import ManifestStore
 from icesize.table.records.summary import RUN_ID
@@ -26,12 +27,13 @@ from icesize.table.records.summary import RUN_ID
 class Staged:
     """One attempt, still invisible: requirements and updates for the catalog, as its REST protocol defines them.
 
-    `written` are the metadata files of the attempt.
+    `written` are the metadata files of the attempt. `facts` are the facts of its manifests by path.
     """
 
     requirements: tuple[TableRequirement, ...]
     updates: tuple[TableUpdate, ...]
     written: tuple[str, ...] = ()
+    facts: Mapping[str, Columns] = field(default_factory=dict, repr=False)
 
     @property
     def snapshot_ids(self) -> tuple[int, ...]:
@@ -77,11 +79,15 @@ class Loaded:
         return manifests_of(head_snapshot(self.table.metadata, self.ref), self.table.io)
 
     def staged(
-        self, updates: Iterable[TableUpdate], *requirements: TableRequirement, written: Iterable[str] = ()
+        self,
+        updates: Iterable[TableUpdate],
+        *requirements: TableRequirement,
+        written: Iterable[str] = (),
+        facts: Mapping[str, Columns] | None = None,
     ) -> Staged:
         """Return updates of this table. The catalog rejects them if the table was dropped and recreated."""
         same_table = AssertTableUUID(uuid=self.table.metadata.table_uuid)
-        return Staged((same_table, *requirements), tuple(updates), tuple(written))
+        return Staged((same_table, *requirements), tuple(updates), tuple(written), facts or {})
 
     def snapshots_of(self, run_id: str) -> list[int]:
         """Return the ids of snapshots with this run id, oldest first."""

@@ -86,10 +86,11 @@ class PyIcebergCommitter:
         entry = request.ledger
         if entry and done:
             builder.updates.append(SetPropertiesUpdate(updates={entry.key: entry.after(loaded.properties).to_json()}))
-        return loaded.staged(builder.made_visible(), *builder.requirements, written=builder.written), done
+        updates, facts = builder.made_visible(), builder.facts
+        return loaded.staged(updates, *builder.requirements, written=builder.written, facts=facts), done
 
     def commit(self, loaded: Loaded, staged: Staged) -> None:
-        """Make one compare-and-swap, without a retry.
+        """Make one compare-and-swap, without a retry. The store keeps the facts of a visible commit's manifests.
 
         Definite rejections become CommitLost or CommitRefused. Any other error passes through and means: outcome
         unknown.
@@ -112,6 +113,8 @@ class PyIcebergCommitter:
                 refused = f"Cannot commit to '{loaded.name}': the catalog refused it ({brief(error)})"
                 raise CommitRefused(refused) from error
             raise
+        for path, columns in staged.facts.items():
+            loaded.store.remember(path, columns)
 
     def discard(self, staged: Staged) -> None:
         """Remove the metadata files of an attempt that certainly failed."""

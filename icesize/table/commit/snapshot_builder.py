@@ -43,6 +43,7 @@ from icesize.table.catalog.history import head_snapshot
 from icesize.table.commit.obsolete_deletes import ObsoleteCandidates
 from icesize.table.manifests.delete_index import DeleteIndex, delete_index, read_deletes
 from icesize.table.manifests.entries import Entry, read_entries
+from icesize.table.manifests.facts import Columns
 from icesize.table.manifests.lists import manifests_in
 from icesize.table.manifests.packing import ENOUGH_ENTRIES, entries_by_partition, live_entries, sorted_by_partition
 from icesize.table.manifests.store import ManifestStore
@@ -165,6 +166,7 @@ class SnapshotBuilder:
         self._now_ms = max(now_ms, table.metadata.last_updated_ms)
         self.new: dict[str, int] = {}
         self.written: list[str] = []
+        self._facts: dict[str, Columns] = {}
         head = self._parent.snapshot_id if self._parent else None
         self.requirements: list[TableRequirement] = [AssertRefSnapshotId(ref=ref, snapshot_id=head)]
         self.updates: list[TableUpdate] = []
@@ -176,6 +178,12 @@ class SnapshotBuilder:
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         if error is not None:
             self.discard()
+
+    @property
+    def facts(self) -> dict[str, Columns]:
+        """Facts of the written manifests of the newest snapshot, by path."""
+        listed = (manifest.manifest_path for manifest in self.manifests)
+        return {path: self._facts[path] for path in listed if path in self._facts}
 
     def discard(self, start: int = 0) -> None:
         """Remove the written files from index `start` on, because they will not become visible."""
@@ -202,7 +210,7 @@ class SnapshotBuilder:
         before = len(self.written)
         packed = write_manifests(
             self._outputs, self.metadata, spec_id, self._snapshot_id, self._new_path,
-            existing=entries_by_partition(self._io, small),
+            existing=entries_by_partition(self._io, small), facts=self._facts,
         )  # fmt: skip
         if len(packed) < len(small):
             return packed
@@ -247,7 +255,7 @@ class SnapshotBuilder:
             for part in split.parts[kind].by_temperature(self._sequence_number):
                 new += write_manifests(
                     self._outputs, self.metadata, snapshot_id=self._snapshot_id, spec_id=kind[0],
-                    new_path=self._new_path, content=kind[1], **vars(part),
+                    new_path=self._new_path, content=kind[1], facts=self._facts, **vars(part),
                 )  # fmt: skip
         return [*new, *(m for m in self.manifests if m.manifest_path not in split.touched)]
 

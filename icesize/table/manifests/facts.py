@@ -16,17 +16,19 @@ from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pyiceberg.avro.decoder import BinaryDecoder
+from pyiceberg.avro.decoder import BinaryDecoder, new_decoder
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestContent, ManifestFile
 
 from icesize.parquet.files.data_file import FileMetrics
 from icesize.planning.files import DeleteFile, FileFact, PartitionKey, SkipReason
 from icesize.table.manifests.avro_container import read_records
+from icesize.table.manifests.avro_values import AvroSchema, fields_reader
 from icesize.table.manifests.entries import ADDED, DELETED, EXISTING, PLACES, row_reader
 
 Integers = NDArray[np.signedinteger[Any]]
-_Row = list[Any]
+Row = Sequence[Any]
+"""Decoded fields of an entry: those of `PLACES`, then those that the reader asks for."""
 _Target = tuple[str, tuple[int, ...], str | None, str | None, str | None]
 """File format, equality ids, referenced path and bounds of the paths of a delete file."""
 T = TypeVar("T")
@@ -37,6 +39,7 @@ _DELETE_PLACES = ((135, 10), (143, 11), (125, 12), (128, 13))
 _METRIC_PLACES = ((110, 10), (137, 11), (125, 12), (128, 13), (109, 14))
 
 _OBSTACLES = (None, SkipReason.NOT_PARQUET, SkipReason.ENCRYPTED)
+_FILE_PATH = 100
 _DELETED_PATH = 2147483546  # Iceberg's field id of `file_path` in position delete files
 _UNKNOWN = -1
 """Stands for a sequence number or a snapshot id that an entry leaves to its manifest."""
@@ -89,7 +92,7 @@ class Columns:
     targets: tuple[_Target, ...]
 
     @classmethod
-    def of(cls, spec_id: int, rows: Iterable[_Row], deletes: bool) -> Columns:
+    def of(cls, spec_id: int, rows: Iterable[Row], deletes: bool) -> Columns:
         """Return the columns of decoded rows; `deletes` is True for a delete manifest."""
         column: list[list[Any]] = [[] for _ in range(len(PLACES) + len(_DELETE_PLACES) * deletes)]
         rows = iter(rows)
@@ -267,13 +270,13 @@ def read_facts(io: FileIO, manifest: ManifestFile, *, changes_only: bool = False
     return _facts(manifest, _changes(manifest, rows) if changes_only else rows)
 
 
-def _changes(manifest: ManifestFile, rows: Iterable[_Row]) -> Iterable[_Row]:
+def _changes(manifest: ManifestFile, rows: Iterable[Row]) -> Iterable[Row]:
     added, deleted = manifest.added_files_count, manifest.deleted_files_count
     most = None if added is None or deleted is None else added + deleted
     return islice((row for row in rows if row[0] != EXISTING), most)
 
 
-def _facts(manifest: ManifestFile, rows: Iterable[_Row]) -> ManifestFacts:
+def _facts(manifest: ManifestFile, rows: Iterable[Row]) -> ManifestFacts:
     deletes = manifest.content == ManifestContent.DELETES
     return ManifestFacts(manifest, Columns.of(manifest.partition_spec_id, rows, deletes))
 
@@ -288,7 +291,7 @@ def read_described(
     """
     described: list[T] = []
 
-    def rows() -> Iterator[_Row]:
+    def rows() -> Iterator[Row]:
         for row, metrics in _with_metrics(io, manifest.manifest_path):
             described.append(describe(metrics))
             yield row
@@ -304,13 +307,29 @@ def read_metrics(io: FileIO, location: str) -> Iterator[tuple[str, FileMetrics]]
     return ((row[4], metrics) for row, metrics in _with_metrics(io, location) if row[0] != DELETED)
 
 
-def _with_metrics(io: FileIO, location: str) -> Iterator[tuple[_Row, FileMetrics]]:
+def _with_metrics(io: FileIO, location: str) -> Iterator[tuple[Row, FileMetrics]]:
     for row in read_records(io, location, lambda schema: _compiled(schema, _METRIC_PLACES)):
         yield row[: len(PLACES)], FileMetrics(row[7], *(each or {} for each in row[len(PLACES) :]))
 
 
+def row_of(record: AvroSchema, deletes: bool) -> Callable[[bytes], Row]:
+    """Return the function that decodes a data file of a manifest into the last part of a row: all fields of the file.
+
+    `record` describes the data file. `deletes` is True for a delete manifest.
+    """
+    places = {**PLACES, **dict(_DELETE_PLACES if deletes else ())}
+    read, blank = fields_reader(record["fields"], places), [None] * len(places)
+
+    def row(data: bytes) -> Row:
+        decoded: list[Any] = blank.copy()
+        read(new_decoder(data), decoded)
+        return decoded[PLACES[_FILE_PATH] :]
+
+    return row
+
+
 @lru_cache(maxsize=64)
-def _compiled(schema_json: str, more: tuple[tuple[int, int], ...]) -> Callable[[BinaryDecoder, bytes], _Row]:
+def _compiled(schema_json: str, more: tuple[tuple[int, int], ...]) -> Callable[[BinaryDecoder, bytes], Row]:
     """Return the function that reads rows of entries with this schema.
 
     `more` are further fields to read: field ids with their indexes after `PLACES`.
@@ -318,8 +337,8 @@ def _compiled(schema_json: str, more: tuple[tuple[int, int], ...]) -> Callable[[
     _, read = row_reader(schema_json, {**PLACES, **dict(more)})
     blank = [None] * (len(PLACES) + len(more))
 
-    def row(decoder: BinaryDecoder, _: bytes) -> _Row:
-        found: _Row = blank.copy()
+    def row(decoder: BinaryDecoder, _: bytes) -> Row:
+        found: list[Any] = blank.copy()
         read(decoder, found)
         return found
 

@@ -93,9 +93,9 @@ class ManifestStore:
 
         return ManifestFacts(manifest, self.get(manifest.manifest_path, "columns", read))
 
-    def remember(self, facts: ManifestFacts) -> None:
-        """Keep facts that the caller has read together with other data."""
-        self.get(facts.path, "columns", lambda: (facts.columns, facts.columns.held_bytes))
+    def remember(self, path: str, columns: Columns) -> None:
+        """Keep facts that the caller has read together with other data, or written."""
+        self.get(path, "columns", lambda: (columns, columns.held_bytes))
 
     def changes(self, io: FileIO, manifest: ManifestFile) -> ManifestFacts:
         """Return the facts of at least the ADDED and DELETED entries of a manifest.

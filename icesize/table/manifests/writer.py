@@ -52,6 +52,7 @@ from icesize.table.manifests.entries import (
     Entry,
     with_other_value,
 )
+from icesize.table.manifests.facts import Columns, Row, row_of
 
 FormatVersion = Literal[1, 2]
 _PARTITION = 102
@@ -72,6 +73,7 @@ def write_manifests(
     existing: Iterable[Entry] = (),
     deleted: Sequence[Entry] = (),
     content: ManifestContent = ManifestContent.DATA,
+    facts: dict[str, Columns] | None = None,
 ) -> list[ManifestFile]:
     """Write and return the manifests of one partition spec in snapshot `snapshot_id`.
 
@@ -79,7 +81,8 @@ def write_manifests(
     files become ADDED and keep a sequence number that they have. `copied` entries become ADDED too, described as the
     files that they are copies of (`under_new_path`). `existing` entries keep their snapshot and sequence numbers;
     `existing` may be an iterator if no files are added. `deleted` entries become DELETED by this snapshot. `new_path`
-    names each new file. `write_list` assigns the sequence numbers of the returned manifests.
+    names each new file. `write_list` assigns the sequence numbers of the returned manifests. `facts` receives the facts
+    of each manifest by its path, the same that `read_facts` would read.
 
     One manifest results in most cases. More result in two cases: the encodings of the entries differ in more than
     partition types from before a promotion, or one manifest would exceed `commit.manifest.target-size-bytes` (Iceberg's
@@ -95,7 +98,7 @@ def write_manifests(
         raise UnsupportedTable(
             f"Cannot write {what} of Iceberg format v{version}: {supported} supported", format_version=version
         )
-    target = Target(io, metadata, snapshot_id, spec_id, new_path, content)
+    target = Target(io, metadata, snapshot_id, spec_id, new_path, content, facts)
     streams: dict[DataFileSchema, ManifestStream] = {}
     fitted = cache(lambda schema: fit(schema, target.own_schema))
 
@@ -179,7 +182,9 @@ class Target:
         spec_id: int,
         new_path: Callable[[], str],
         content: ManifestContent = ManifestContent.DATA,
+        facts: dict[str, Columns] | None = None,
     ) -> None:
+        self.facts: dict[str, Columns] = {} if facts is None else facts
         self.io: FileIO = io
         self.snapshot_id: int = snapshot_id
         self.new_path: Callable[[], str] = new_path
@@ -275,6 +280,7 @@ class ManifestStream:
 
     def __init__(self, target: Target, schema: DataFileSchema) -> None:
         self._target, self._schema = target, schema
+        self._decoded = row_of(schema.avro, target.content == ManifestContent.DELETES)
         wrapper = {"name": "data_file", "type": schema.avro, "field-id": 2}
         self._avro = {"type": "record", "name": "manifest_entry", "fields": [*_ENTRY_FIELDS[target.version], wrapper]}
         self._done: list[ManifestFile] = []
@@ -283,6 +289,7 @@ class ManifestStream:
     def _begin(self) -> None:
         self._file = ContainerWriter(self._avro, self._target.header)
         self._files, self._rows = [0, 0, 0], [0, 0, 0]
+        self._facts: list[Row] = []
         self._lowest_sequence: int | None = None
         self._values: set[tuple[Any, ...]] = set()
 
@@ -300,7 +307,7 @@ class ManifestStream:
             )
         snapshot_id = entry.snapshot_id if status == EXISTING else self._target.snapshot_id
         header = status, snapshot_id, entry.sequence_number, entry.file_sequence_number
-        self._add(header, entry.rows, entry.values, data)
+        self._add(header, entry.rows, entry.values, data, entry)
 
     def add(self, files: Iterable[NewDataFile | NewDeleteFile]) -> None:
         """Append files that are new to the table.
@@ -319,8 +326,12 @@ class ManifestStream:
             header = ADDED, self._target.snapshot_id, file.sequence_number, None
             self._add(header, file.rows, file.partition.values, bytes(data))
 
-    def _add(self, header: _Header, rows: int, values: tuple[Any, ...], data: bytes) -> None:
+    def _add(
+        self, header: _Header, rows: int, values: tuple[Any, ...], data: bytes, entry: Entry | None = None
+    ) -> None:
         self._file.add(_encoded(self._target.version, header), data)
+        stored = header if self._target.version > 1 else (*header[:2], None, None)
+        self._facts.append((*stored, *self._file_facts(data, entry)))
         status, _, sequence, _ = header
         self._files[status] += 1
         self._rows[status] += rows
@@ -330,6 +341,17 @@ class ManifestStream:
             self._lowest_sequence = sequence
         if self._file.is_full(self._target.max_bytes):
             self._end()
+
+    def _file_facts(self, data: bytes, entry: Entry | None) -> Row:
+        """Return the facts of a data file or delete file as a reader of the manifest gets them.
+
+        An entry that is copied without a change has them already. Values of other entries can change: Avro stores
+        floating-point numbers of a column's width.
+        """
+        if entry is None or data is not entry.data or self._target.content == ManifestContent.DELETES:
+            return self._decoded(data)
+        key = b"" if entry.encrypted else None
+        return entry.path, entry.file_format, entry.values, entry.rows, entry.size_bytes, key
 
     def finish(self) -> list[ManifestFile]:
         """Write what is left and return all manifests of this stream."""
@@ -341,6 +363,8 @@ class ManifestStream:
         target, data, path = self._target, self._file.finish(), self._target.new_path()
         with target.io.new_output(path).create(overwrite=True) as stream:
             stream.write(data)
+        is_deletes = target.content == ManifestContent.DELETES
+        target.facts[path] = Columns.of(target.spec.spec_id, self._facts, is_deletes)
         lowest = UNASSIGNED_SEQ if self._lowest_sequence is None else self._lowest_sequence
         self._done.append(
             ManifestFile.from_args(

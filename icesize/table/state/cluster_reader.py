@@ -57,7 +57,7 @@ class ClusterReader:
         # cached bounds stay valid, because the promotion of a column changes no value
         def described(io: FileIO, manifest: ManifestFile) -> Picked[ClusterFile]:
             facts, bounds = read_described(io, manifest, lambda metrics: _all_bounds(metrics, columns))
-            self.store.remember(facts)
+            self.store.remember(facts.path, facts.columns)
             pairs = zip(facts.files(facts.live), facts.live.tolist(), strict=True)
             return facts, facts.live, [_cluster_file(fact, bounds[row], layout) for fact, row in pairs]
 

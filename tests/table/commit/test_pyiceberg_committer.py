@@ -21,12 +21,16 @@ from icesize.errors import (
 )
 from icesize.table.catalog.opening import with_timeout
 from icesize.table.commit.pyiceberg_committer import PyIcebergCommitter
+from icesize.table.manifests.store import ManifestStore
 from icesize.table.records.ledger import LedgerEntry, parse
 from icesize.table.records.summary import BASE_ID, RUN_ID
+from icesize.table.state.live_files import LayoutReader
 from tests.support.rest_faults import Fault, Moment
 from tests.support.rest_server import MiniRest
 from tests.support.tables import (
+    LIMIT,
     NOW_MS,
+    CountingIO,
     FakeTime,
     append,
     batch,
@@ -36,6 +40,7 @@ from tests.support.tables import (
     expire,
     ids_of,
     landed,
+    layout_of,
     live_paths,
     make_table,
     merged,
@@ -375,6 +380,19 @@ def test_a_silent_catalog_ends_as_unknown(mini: MiniRest) -> None:
     with pytest.raises(CommitStateUnknown, match=f"Look for a snapshot whose summary has {RUN_ID}={wanted.run_id}"):
         commit_by(committer, wanted, before)
     landed(catalog, [1, 2, 3])
+
+
+@pytest.mark.parametrize(("fault", "reads"), [(None, 0), (Fault(409, "before"), 0), (Fault(500, "after"), 2)])
+def test_manifests_of_a_known_commit_are_not_read_again(mini: MiniRest, fault: Fault | None, reads: int) -> None:
+    """The store has their facts once the catalog has confirmed the commit, and none of a commit of unknown outcome."""
+    catalog, store, io = mini.catalog("lake"), ManifestStore(), CountingIO()
+    before = two_files(catalog)
+    if fault:
+        mini.fail_next_commit(fault)
+    run(catalog, batch(catalog), before, store=store)
+    table = landed(catalog, [1, 2, 3])
+    assert LayoutReader(LIMIT, store=store).read(table.metadata, io) == layout_of(table)
+    assert len(io.manifests) == reads
 
 
 @pytest.mark.parametrize("version", ["1", "2"])

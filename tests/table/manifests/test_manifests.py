@@ -76,11 +76,11 @@ from icesize.table.manifests.entries import (
     read_entries,
     under_new_path,
 )
-from icesize.table.manifests.facts import read_facts, read_metrics
+from icesize.table.manifests.facts import Columns, read_facts, read_metrics
 from icesize.table.manifests.store import ManifestStore
 from icesize.table.manifests.writer import ManifestStream, Target, write_list, write_manifests
 from tests.support.examples import examples
-from tests.support.manifest_values import plain, without_zero_sign
+from tests.support.manifest_values import check_written_facts, plain, without_zero_sign
 from tests.support.parquet_files import data_file
 
 SCHEMA = Schema(
@@ -187,9 +187,10 @@ class ManifestFolder:
     def write(
         self, version: int, *, spec: PartitionSpec = SPEC, snapshot_id: int = SNAPSHOT, **what: Any
     ) -> list[ManifestFile]:
-        """Manifests by icesize, listed and read back from their list."""
-        metadata = self.table(version, spec).metadata
-        made = write_manifests(self.io, metadata, spec.spec_id, snapshot_id, self.new_path, **what)
+        """Manifests by icesize, listed and read back from their list. The facts that the writer has are right."""
+        metadata, known = self.table(version, spec).metadata, dict[str, Columns]()
+        made = write_manifests(self.io, metadata, spec.spec_id, snapshot_id, self.new_path, facts=known, **what)
+        check_written_facts(self.io, made, known)
         location = self.new_path()
         write_list(
             metadata, self.io, location, made, snapshot_id=snapshot_id, parent_id=None, sequence_number=SEQUENCE + 1

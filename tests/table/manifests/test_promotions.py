@@ -41,9 +41,10 @@ from pyiceberg.utils.decimal import unscaled_to_decimal
 from icesize.parquet.files.data_file import NewDataFile
 from icesize.planning.files import PartitionKey
 from icesize.table.manifests.entries import Entry, read_entries
+from icesize.table.manifests.facts import Columns
 from icesize.table.manifests.writer import write_manifests
 from tests.support.examples import examples
-from tests.support.manifest_values import plain, without_zero_sign
+from tests.support.manifest_values import check_written_facts, plain, without_zero_sign
 from tests.support.parquet_files import data_file
 
 HISTORIES: list[list[PrimitiveType]] = [
@@ -126,7 +127,10 @@ class ManifestFolder:
         return f"file://{self._folder}/{next(_IDS)}.avro"
 
     def write(self, metadata: TableMetadata, files: Sequence[NewDataFile], **others: Any) -> list[ManifestFile]:
-        return self.numbered(write_manifests(self.io, metadata, 0, 77, self.path, added=files, **others))
+        known = dict[str, Columns]()
+        made = write_manifests(self.io, metadata, 0, 77, self.path, added=files, facts=known, **others)
+        check_written_facts(self.io, made, known)
+        return self.numbered(made)
 
     def write_by_pyiceberg(self, metadata: TableMetadata, files: Sequence[NewDataFile]) -> list[ManifestFile]:
         output = self.io.new_output(self.path())
