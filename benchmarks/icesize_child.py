@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 _MOST_FURTHER = 10
 """Most further batches after the load, until no partition has more than `max-small-files` small files."""
-_NOTHING_COPIED = Environment(limits=WorkLimits(driver_copy_bytes=0))
+_NOTHING_COPIED = Environment(limits=WorkLimits(driver_copy_bytes=0, local_work_bytes=-1))
 """Limits with which the driver copies nothing, so that Spark's workers do it."""
 
 _COPY_WAYS = 2

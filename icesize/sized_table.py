@@ -916,9 +916,9 @@ class _InSpark:
     def merge(
         self, groups: Mapping[int, MergeTask], settings: WriteSettings, owner: Uncommitted, advance: Advance
     ) -> Results:
-        from icesize.spark.engine.merge_job import run_merges
+        from icesize.spark.engine.merge_job import merge_between_batches
 
-        return run_merges(self.spark, groups, settings, owner, limits=self.limits, progress=advance)
+        return merge_between_batches(self.spark, groups, settings, owner, limits=self.limits, progress=advance)
 
     def cluster(self, work: ClusterWork, advance: Advance) -> Results:
         from icesize.spark.clustering.run import run_clusters

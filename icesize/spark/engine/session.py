@@ -92,6 +92,11 @@ def _cores_of_server(spark: SparkSession) -> int:
     return cores
 
 
+def is_local(spark: SparkSession) -> bool:
+    """Return whether tasks run on this machine, in the driver's JVM."""
+    return not is_connect(spark) and str(spark.sparkContext.master).split("[")[0] == "local"
+
+
 def use_this_python(spark: SparkSession) -> None:
     """Let workers on this machine run this Python, unless the user has chosen another one.
 

@@ -24,7 +24,7 @@ from icesize.planning.files import FileFact, PartitionKey
 from icesize.planning.plan import MergeTask
 from icesize.report import Report
 from icesize.spark.engine import merge_job
-from icesize.spark.engine.merge_job import MergeRun, run_merges
+from icesize.spark.engine.merge_job import MergeRun, merge_between_batches, run_merges
 from tests.support.spark_lake import Lake, Make, counted, events, rows_of
 
 K = 3
@@ -185,6 +185,35 @@ def test_large_groups_run_as_a_spark_job(spark: SparkSession, four_groups: tuple
     assert sorted(heard) == sorted(t.size_bytes for t in large)
     names = {os.path.basename(f.path) for r in merged if isinstance(r, MergeResult) for f in r.files}
     assert lake.orphans() == names
+
+
+@pytest.mark.parametrize("room_bytes", [0, -1])
+def test_a_local_master_merges_in_the_driver_between_batches(
+    spark: SparkSession, four_groups: tuple[Lake, list[MergeTask], Any], room_bytes: int
+) -> None:
+    """Without a batch to write, large groups need no Spark job up to a limit of work, and a damaged one fails alone."""
+    lake, tasks, settings = four_groups
+    work_bytes = sum(task.size_bytes for task in tasks)
+    limits = WorkLimits(driver_merge_bytes=-1, local_work_bytes=work_bytes + room_bytes)
+    local(tasks[0].inputs[0].path).write_bytes(b"broken")
+    progress: list[int] = []
+    context, group = spark.sparkContext, f"merges with {room_bytes}"
+    context.setJobGroup(group, "merges")
+    owner = owner_of(settings)
+    try:
+        results = merge_between_batches(
+            spark, dict(enumerate(tasks)), settings, owner, limits=limits, progress=progress.append
+        )
+    finally:
+        for name in ("spark.jobGroup.id", "spark.job.description"):
+            context._jsc.setLocalProperty(name, None)
+    assert bool(context.statusTracker().getJobIdsForGroup(group)) is (room_bytes < 0)
+    failed, *merged = (results[number] for number in range(4))
+    assert isinstance(failed, MergeFailure)
+    assert [r.rows_out for r in merged if isinstance(r, MergeResult)] == [30] * 3
+    assert sorted(progress) == sorted(task.size_bytes for task in tasks)
+    owner.abandon()
+    assert lake.orphans() == set()
 
 
 def owner_of(settings: WriteSettings) -> Uncommitted:
