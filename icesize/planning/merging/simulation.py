@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
 
-from icesize.planning.files import FileFact, Head, Layout, PartitionFacts, PartitionKey, SkipReason
+from icesize.planning.files import FileFact, Head, Layout, PartitionFacts, PartitionKey
 from icesize.planning.merging.planner import plan_merges
+from icesize.planning.merging.standing import Standing
+from icesize.planning.overlay import Overlay
 from icesize.planning.plan import Plan
 from icesize.planning.sizing import expected_files
 from icesize.policy import SizePolicy
@@ -81,84 +83,111 @@ def replay(name: str, batches: Sequence[Batch], policy: SizePolicy) -> Replayed:
     the batch, to make place for new ones or because their partition is cold. A merged file is taken to be as large as
     its inputs.
     """
-    table = _Table(policy)
+    table = ReplayedTable(policy)
+    rewritten, scanned, small_files_max = list[int](), list[int](), 0
     for batch in batches:
-        table.take(batch)
-    ingested, rewritten, count = sum(sum(batch.values()) for batch in batches), table.rewritten, max(1, len(batches))
+        planned = table.plan(batch)
+        table.apply(planned.changes)
+        rewritten.append(planned.plan.bytes_to_write)
+        scanned.append(table.layout.files)
+        small_files_max = max([small_files_max, *(len(table.layout.partitions[key].small) for key in batch)])
+    ingested, number = sum(sum(batch.values()) for batch in batches), max(1, len(batches))
     return Replayed(
         name,
         (ingested + sum(rewritten)) / ingested if ingested else 1.0,
-        table.small_files_max,
-        table.files,
-        sum(table.scanned) / count,
-        sum(rewritten) / count,
+        small_files_max,
+        table.layout.files,
+        sum(scanned) / number,
+        sum(rewritten) / number,
         max(rewritten, default=0),
     )
 
 
-@dataclass
-class _Table:
-    """A table during the replay, with the bytes `rewritten` for each batch, and the files `scanned` after it.
+@dataclass(frozen=True)
+class Exchange:
+    """Files of one partition that are added, in place of `inputs` if there are any."""
 
-    A partition is planned when a batch writes to it, and when it is cold, until nothing in it is due.
+    inputs: tuple[FileFact, ...]
+    outputs: tuple[FileFact, ...]
+
+    @property
+    def written_bytes(self) -> int:
+        """Bytes of the added files."""
+        return sum(file.size_bytes for file in self.outputs)
+
+
+@dataclass(frozen=True)
+class PlannedBatch:
+    """The plan of a batch, the files of its rows, and those of its merges in the order of the plan."""
+
+    plan: Plan
+    appends: tuple[Exchange, ...]
+    merges: tuple[Exchange, ...]
+
+    @property
+    def changes(self) -> tuple[Exchange, ...]:
+        """Merges and rows, in this order."""
+        return self.merges + self.appends
+
+
+class ReplayedTable:
+    """A table without bytes. Its `layout` and the summary in it are made as the reader of a table makes them.
+
+    `batch` is the number of batches so far, which stamps the rows of the next one. Paths are numbers in the order of
+    the files.
     """
 
-    policy: SizePolicy
-    files: int = 0
-    batch: int = 0
-    partitions: dict[PartitionKey, PartitionFacts] = field(default_factory=dict)
-    last: dict[PartitionKey, int] = field(default_factory=dict)
-    cooling: defaultdict[int, set[PartitionKey]] = field(default_factory=lambda: defaultdict(set))
-    waiting: set[PartitionKey] = field(default_factory=set)
-    rewritten: list[int] = field(default_factory=list)
-    scanned: list[int] = field(default_factory=list)
-    small_files_max: int = 0
+    def __init__(self, policy: SizePolicy) -> None:
+        self.policy, self.batch, self.paths = policy, 0, count()
+        standing, limit_bytes = Standing(policy, 0), policy.small_file_limit_bytes
+        self.layout = Layout(Head(), 0, limit_bytes, Overlay(), commits_since=self._commits_since, standing=standing)
 
-    def take(self, batch: Batch) -> None:
-        """Merge the due files, and add the batch."""
-        target_bytes, limit_bytes = self.policy.target_file_size_bytes, self.policy.small_file_limit_bytes
-        counts = {key: max(1, expected_files(size, target_bytes)) for key, size in batch.items()}
-        new = {key: self._files(key, "", size, counts[key]) for key, size in batch.items()}
-        incoming = {key: sum(file.size_bytes < limit_bytes for file in files) for key, files in new.items()}
-        plan = self._plan(batch, incoming)
-        for number, group in enumerate(plan.groups):
-            key = group.partition
-            self.partitions[key] = self.partitions[key].without(group.inputs)
-            self._add(self._files(key, f"{number}-", group.size_bytes, group.outputs))
-        self.files -= plan.files_removed
-        self.waiting = {skip.partition for skip in plan.skipped if skip.reason is SkipReason.OVER_BUDGET} - set(batch)
-        for key, files in new.items():
-            self._add(files)
-            self.last[key] = self.batch
-            self.cooling[self.batch + self.policy.cold_after_commits].add(key)
-        self.batch += 1
-        self.rewritten.append(plan.bytes_to_write)
-        self.scanned.append(self.files)
-        self.small_files_max = max([self.small_files_max, *(len(self.partitions[key].small) for key in batch)])
+    def _commits_since(self, stamp: int) -> int:
+        return self.batch - 1 - stamp
 
-    def _files(self, key: PartitionKey, name: str, size_bytes: int, count: int) -> list[FileFact]:
-        """Return files of equal size."""
-        sizes = [size_bytes * (n + 1) // count - size_bytes * n // count for n in range(count)]
-        return [FileFact(f"{self.batch}/{name}{n}", size, 1, key, self.batch) for n, size in enumerate(sizes)]
-
-    def _plan(self, batch: Batch, incoming: Mapping[PartitionKey, int]) -> Plan:
-        cold = {key for key in self.cooling.pop(self.batch, ()) if self._age(key) >= self.policy.cold_after_commits}
-        facts = {
-            key: replace(self._facts(key), newest=min(0, 1 - self._age(key)))
-            for key in (*batch, *((cold | self.waiting) - batch.keys()))
+    def plan(self, batch: Batch) -> PlannedBatch:
+        """Return the plan of a batch, and all files that it adds."""
+        appends, limit_bytes = self.appends(batch), self.layout.small_file_limit_bytes
+        incoming = {
+            key: sum(file.size_bytes < limit_bytes for file in append.outputs)
+            for key, append in zip(batch, appends, strict=True)
         }
-        layout = Layout(Head(None, self.batch), 0, self.policy.small_file_limit_bytes, facts)
         budget_bytes = self.policy.budget_for(sum(batch.values()))
-        return plan_merges(layout, self.policy, incoming=incoming, budget_bytes=budget_bytes)
+        plan = plan_merges(self.layout, self.policy, incoming=incoming, budget_bytes=budget_bytes)
+        return PlannedBatch(plan, appends, tuple(self.merged(group.inputs, group.outputs) for group in plan.groups))
 
-    def _age(self, key: PartitionKey) -> int:
-        return self.batch - self.last.get(key, self.batch)
+    def appends(self, batch: Batch) -> tuple[Exchange, ...]:
+        """Return the rows of a batch in as few files of equal size as the target allows, by partition."""
+        target_bytes = self.policy.target_file_size_bytes
+        return tuple(
+            Exchange((), self._files(key, size, 1, self.batch, max(1, expected_files(size, target_bytes))))
+            for key, size in batch.items()
+        )
 
-    def _facts(self, key: PartitionKey) -> PartitionFacts:
-        return self.partitions.get(key) or PartitionFacts(key, "", 0, 0, 0)
+    def merged(self, inputs: tuple[FileFact, ...], outputs: int) -> Exchange:
+        """Return a merge of files of one partition into so many files of equal size."""
+        size_bytes, rows = sum(file.size_bytes for file in inputs), sum(file.rows for file in inputs)
+        newest = max(file.sequence_number for file in inputs)
+        return Exchange(inputs, self._files(inputs[0].partition, size_bytes, rows, newest, outputs))
 
-    def _add(self, files: Sequence[FileFact]) -> None:
-        self.files += len(files)
-        for file in files:
-            facts = self._facts(file.partition)
-            self.partitions[file.partition] = facts.adding(file, self.policy.small_file_limit_bytes)
+    def _files(self, key: PartitionKey, size_bytes: int, rows: int, number: int, files: int) -> tuple[FileFact, ...]:
+        def part(whole: int, n: int) -> int:
+            return whole * (n + 1) // files - whole * n // files
+
+        return tuple(
+            FileFact(str(next(self.paths)), part(size_bytes, n), part(rows, n), key, number) for n in range(files)
+        )
+
+    def apply(self, changes: Iterable[Exchange]) -> None:
+        """Make the files of a batch part of the table. Rows that came with it make their partitions young."""
+        changed, limit_bytes = dict[PartitionKey, PartitionFacts | None](), self.layout.small_file_limit_bytes
+        for change in changes:
+            key = change.outputs[0].partition
+            old = changed.get(key) or self.layout.partitions.get(key) or PartitionFacts(key, "", 0, 0, 0)
+            facts = old.without(change.inputs) if change.inputs else old
+            for file in change.outputs:
+                facts = facts.adding(file, limit_bytes)
+            newest = max(old.newest, *(file.sequence_number for file in change.outputs))
+            changed[key] = replace(facts, newest=newest)
+        self.layout = self.layout.with_partitions(changed)
+        self.batch += 1

@@ -51,15 +51,18 @@ class Standing:
         outcomes, unfinished = dict[PartitionKey, PartitionOutcome | None](), dict[PartitionKey, int | None]()
         for sign, partitions in ((-1, before), (1, after)):
             for facts in partitions:
+                # nothing is due and no file has deletes, so that numbers of files are enough
                 work, key = work_of(facts, self.spec_id, self.policy), facts.key
-                outcome = outcome_of(work, self.policy)
+                small = len(work.mergeable)
                 files += sign * facts.files
-                small_files[outcome.small_files] += sign
-                for skip in skipped_of(work):
-                    skipped[skip.reason] += sign * skip.files
-                is_notable = outcome.ineligible or outcome.small_files > self.policy.max_small_files
-                outcomes[key] = outcome if sign > 0 and is_notable else None
-                unfinished[key] = facts.newest if sign > 0 and len(work.mergeable) > 1 else None
+                small_files[small] += sign
+                skipped[SkipReason.TOO_FEW] += sign * small
+                skipped[SkipReason.WELL_SIZED] += sign * (facts.files - small - len(work.ineligible))
+                for _, reason in work.ineligible:
+                    skipped[reason] += sign
+                is_notable = sign > 0 and (work.ineligible or small > self.policy.max_small_files)
+                outcomes[key] = outcome_of(work, self.policy) if is_notable else None
+                unfinished[key] = facts.newest if sign > 0 and small > 1 else None
         return replace(
             self,
             files=files,
