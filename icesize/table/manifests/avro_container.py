@@ -28,7 +28,7 @@ from icesize.table.manifests.avro_values import AvroSchema, write_bytes, write_l
 _MAGIC = b"Obj\x01"
 _SYNC_BYTES = 16
 _DEFLATE_LEVEL = 3
-_DAMAGE = (EOFError, MemoryError, OverflowError, SystemError, ValueError)
+DAMAGE = (EOFError, MemoryError, OverflowError, SystemError, ValueError)
 """Errors of damaged bytes: the decoders', and ValueError of `avro_values`, for numbers out of bounds and UUIDs.
 
 Decoders raise MemoryError, OverflowError and SystemError for lengths that are too large or negative. No decoder raises
@@ -50,28 +50,16 @@ def read_records(
     entries would take a sixth less time; fewer entries take the same time. Raises `TableError` for a damaged file, and
     what `io` raises for a missing one.
     """
-    with io.new_input(location).open() as stream:
-        container = ContainerReader(stream.read(), location)
-    if "avro.schema" not in container.metadata:
-        raise container.broken("it has no schema")
-    read = reader(container.metadata["avro.schema"])
-    for block in container.blocks():
-        for _ in range(block.count):
-            try:
-                record = read(block.decoder, block.buffer)
-            except _DAMAGE as damage:
-                raise container.broken(f"an entry is damaged ({damage})") from damage
-            yield record
+    yield from ContainerReader.of(io, location).records(reader)
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A block of `count` records that `decoder` reads from `buffer`; the last record ends at position `end`."""
+    """A block of `count` records that `decoder` reads from `buffer`."""
 
     count: int
     decoder: BinaryDecoder
     buffer: bytes
-    end: int
 
 
 class ContainerReader:
@@ -93,30 +81,63 @@ class ContainerReader:
         if codec not in KNOWN_CODECS:
             raise self.broken(f"its codec '{codec}' is unknown")
         self._codec = KNOWN_CODECS[codec]
+        self._header_bytes = self._decoder.tell()
+
+    @classmethod
+    def of(cls, io: FileIO, location: str) -> ContainerReader:
+        """Read the file at a location. Raises what `io` raises for a missing one."""
+        with io.new_input(location).open() as stream:
+            return cls(stream.read(), location)
+
+    @property
+    def schema(self) -> str:
+        """The schema of the records. Raises `TableError` if there is none."""
+        if "avro.schema" not in self.metadata:
+            raise self.broken("it has no schema")
+        return self.metadata["avro.schema"]
 
     def broken(self, why: str) -> TableError:
         """Return the error to raise for this file."""
         return TableError(f"Cannot read {self._source}: {why}", path=self._source)
+
+    def records(self, reader: Callable[[str], Callable[[BinaryDecoder, bytes], Record]]) -> Iterator[Record]:
+        """Yield the records, as `read_records` does. Raises `TableError` for a damaged file."""
+        read = reader(self.schema)
+        for block in self.blocks():
+            for _ in range(block.count):
+                try:
+                    record = read(block.decoder, block.buffer)
+                except DAMAGE as damage:
+                    raise self.broken(f"an entry is damaged ({damage})") from damage
+                yield record
 
     def blocks(self) -> Iterator[Block]:
         """Yield the blocks in order; the caller reads all records of a block before it requests the next block.
 
         Raises `TableError` for a damaged file.
         """
-        decoder, size = self._decoder, len(self._data)
-        while decoder.tell() < size:
-            count, length = self._read_long(), self._read_long()
-            if count < 0 or not 0 <= length <= size - _SYNC_BYTES - decoder.tell():
-                raise self.broken("it is cut off or damaged")
-            if self._codec is None:
-                block = Block(count, decoder, self._data, decoder.tell() + length)
-            else:
-                raw = self._decompress(self._read(length))
-                block = Block(count, new_decoder(raw), raw, len(raw))
+        for count, content in self.contents():
+            block = Block(count, new_decoder(content), content)
             yield block
             # The compiled decoder may read past the end of its bytes without an error; this check finds it.
-            if block.decoder.tell() != block.end or self._read(_SYNC_BYTES) != self._sync:
+            if block.decoder.tell() != len(content):
                 raise self.broken("it is cut off or damaged")
+
+    def contents(self) -> Iterator[tuple[int, bytes]]:
+        """Yield the number of records of each block, and its decompressed bytes.
+
+        Raises `TableError` for a damaged file.
+        """
+        self._decoder = new_decoder(self._data)
+        self._decoder.skip(self._header_bytes)
+        while (left := len(self._data) - self._decoder.tell()) > 0:
+            count, length = self._read_long(), self._read_long()
+            if count < 0 or not 0 <= length <= left - _SYNC_BYTES:
+                raise self.broken("it is cut off or damaged")
+            content = self._read(length)
+            if self._read(_SYNC_BYTES) != self._sync:
+                raise self.broken("it is cut off or damaged")
+            yield count, content if self._codec is None else self._decompress(content)
 
     def _read(self, length: int) -> bytes:
         if not 0 <= length <= len(self._data) - self._decoder.tell():

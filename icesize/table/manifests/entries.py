@@ -166,3 +166,10 @@ def row_reader(
         return start, end
 
     return record, read
+
+
+def entry_fields(schema_json: str) -> list[Mapping[str, Any]]:
+    """Return the fields of a manifest's entries in their order, those of the data file among them."""
+    fields = inlined(json.loads(schema_json))["fields"]
+    at = next(i for i, field in enumerate(fields) if field["field-id"] == _DATA_FILE)
+    return [*fields[:at], *fields[at]["type"]["fields"], *fields[at + 1 :]]

@@ -22,9 +22,10 @@ from pyiceberg.manifest import ManifestContent, ManifestFile
 
 from icesize.parquet.files.data_file import FileMetrics
 from icesize.planning.files import DeleteFile, FileFact, PartitionKey, SkipReason
-from icesize.table.manifests.avro_container import read_records
+from icesize.table.manifests.avro_columns import MISSING, ColumnReader, Misfit, RecordColumns
+from icesize.table.manifests.avro_container import DAMAGE, ContainerReader, read_records
 from icesize.table.manifests.avro_values import AvroSchema, fields_reader
-from icesize.table.manifests.entries import ADDED, DELETED, EXISTING, PLACES, row_reader
+from icesize.table.manifests.entries import ADDED, DELETED, EXISTING, PLACES, entry_fields, row_reader
 
 Integers = NDArray[np.signedinteger[Any]]
 Row = Sequence[Any]
@@ -41,10 +42,15 @@ _METRIC_PLACES = ((110, 10), (137, 11), (125, 12), (128, 13), (109, 14))
 _OBSTACLES = (None, SkipReason.NOT_PARQUET, SkipReason.ENCRYPTED)
 _FILE_PATH = 100
 _DELETED_PATH = 2147483546  # Iceberg's field id of `file_path` in position delete files
-_UNKNOWN = -1
+_UNKNOWN = MISSING
 """Stands for a sequence number or a snapshot id that an entry leaves to its manifest."""
 _KEY_BYTES = 250
 _ROWS_AT_ONCE = 50
+_NUMBERS, _VALUES, _PATH = (0, 1, 3, 4, 103, 104), (101, 102, 131), 100
+_BYTES_AT_ONCE = 2**22
+"""Bytes of blocks that are read at once: enough for numpy, little memory."""
+_FEWEST_AT_ONCE = 500
+"""Entries for which reading at once pays: it takes 2 ms for the first one."""
 _INT32 = np.iinfo(np.int32)
 
 
@@ -62,6 +68,16 @@ class Texts:
         start = os.path.commonprefix(texts)  # noqa: RUF071 - characters are meant, not folders
         rest = [text[len(start) :] for text in texts]
         return cls(start, "".join(rest), _narrow(np.cumsum([0, *map(len, rest)])))
+
+    @classmethod
+    def decoded(cls, texts: Sequence[bytes]) -> Texts:
+        """Return these strings of UTF-8 in one piece. Raises UnicodeDecodeError."""
+        start = bytes(os.path.commonprefix(texts) or b"")  # noqa: RUF071 - bytes are meant, not folders
+        rest = b"".join([text[len(start) :] for text in texts])
+        if not (rest.isascii() and start.isascii()):
+            return cls.of([text.decode() for text in texts])
+        ends = np.cumsum([0, *map(len, texts)]) - len(start) * np.arange(len(texts) + 1)
+        return cls(start.decode(), rest.decode(), _narrow(ends))
 
     def at(self, rows: NDArray[np.intp]) -> list[str]:
         """Return the strings of these rows."""
@@ -110,6 +126,25 @@ class Columns:
             keys, partition, _integers(column[0]), snapshot_ids, numbers, file_numbers, _integers(column[8]),
             _integers(column[7]), _integers(obstacles), Texts.of(column[4]),
             tuple(map(_target, formats, *column[10:])) if deletes else (),
+        )  # fmt: skip
+
+    @classmethod
+    def joined(cls, spec_id: int, reader: ColumnReader, parts: Sequence[RecordColumns]) -> Columns | None:
+        """Return the columns of data files that were read at once; None if a value is NaN, which is never the same."""
+        partitions, partition = reader.values(parts, 102)
+        if any(value != value for each in partitions for value in each):
+            return None
+        keys, places = _dictionary(spec_id, partitions)
+        formats, file_format = reader.values(parts, 101)
+        key_metadata, encrypted = reader.values(parts, 131)
+        is_foreign = np.array([each.upper() != "PARQUET" for each in formats])[file_format]
+        is_encrypted = np.array([each is not None for each in key_metadata])[encrypted]
+        numbers = [_narrow(np.concatenate([part.numbers[each] for part in parts])) for each in _NUMBERS]
+        status, snapshot_ids, sequence_numbers, file_sequence_numbers, rows, size_bytes = numbers
+        return cls(
+            keys, _narrow(places[partition].astype(np.int64)), status, snapshot_ids, sequence_numbers,
+            file_sequence_numbers, size_bytes, rows, _narrow(np.where(is_encrypted, 2, is_foreign).astype(np.int64)),
+            Texts.decoded([path for part in parts for path in part.texts]), (),
         )  # fmt: skip
 
     @property
@@ -266,8 +301,47 @@ def read_facts(io: FileIO, manifest: ManifestFile, *, changes_only: bool = False
     Raises TableError for damage in the part that is read, and what `io` raises for a missing manifest.
     """
     more = _DELETE_PLACES if manifest.content == ManifestContent.DELETES else ()
-    rows = read_records(io, manifest.manifest_path, lambda schema: _compiled(schema, more))
-    return _facts(manifest, _changes(manifest, rows) if changes_only else rows)
+    if changes_only:
+        # lazily: a manifest without changes is not opened
+        rows = read_records(io, manifest.manifest_path, lambda schema: _compiled(schema, more))
+        return _facts(manifest, _changes(manifest, rows))
+    container = ContainerReader.of(io, manifest.manifest_path)
+    columns = None if more else _at_once(container, manifest)
+    if columns is not None:
+        return ManifestFacts(manifest, columns)
+    return _facts(manifest, container.records(lambda schema: _compiled(schema, more)))
+
+
+def _at_once(container: ContainerReader, manifest: ManifestFile) -> Columns | None:
+    """Return the columns of a data manifest; None if its entries are to be read one by one, to find the damage, too."""
+    counts = manifest.added_files_count, manifest.existing_files_count, manifest.deleted_files_count
+    if sum(count or 0 for count in counts) < _FEWEST_AT_ONCE:
+        return None
+    reader = _column_reader(container.schema)
+    try:
+        parts = [reader.read(contents, counts) for counts, contents in _grouped(container.contents())]
+        return Columns.joined(manifest.partition_spec_id, reader, parts)
+    except (Misfit, *DAMAGE):
+        return None
+
+
+def _grouped(blocks: Iterable[tuple[int, bytes]]) -> Iterator[tuple[list[int], list[bytes]]]:
+    """Yield numbers of records and contents of several blocks together."""
+    counts, contents, size = list[int](), list[bytes](), 0
+    for count, content in blocks:
+        counts.append(count)
+        contents.append(content)
+        size += len(content)
+        if size >= _BYTES_AT_ONCE:
+            yield counts, contents
+            counts, contents, size = [], [], 0
+    if counts:
+        yield counts, contents
+
+
+@lru_cache(maxsize=64)
+def _column_reader(schema_json: str) -> ColumnReader:
+    return ColumnReader(entry_fields(schema_json), _PATH, _NUMBERS, _VALUES)
 
 
 def _changes(manifest: ManifestFile, rows: Iterable[Row]) -> Iterable[Row]:

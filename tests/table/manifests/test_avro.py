@@ -20,50 +20,7 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 from icesize.errors import TableError
 from icesize.table.manifests.avro_container import BLOCK_BYTES, ContainerReader, ContainerWriter, read_records
 from icesize.table.manifests.avro_values import inlined, reader, skipper, structure, write_bytes, write_long, writer
-
-_LONGS = st.integers(-(2**63), 2**63 - 1)
-_INT_MAP = {
-    "type": "array",
-    "logicalType": "map",
-    "items": {
-        "type": "record",
-        "name": "pair",
-        "fields": [{"name": "key", "type": "int"}, {"name": "value", "type": "long"}],
-    },
-}
-_BYTES_MAP = {
-    "type": "array",
-    "logicalType": "map",
-    "items": {
-        "type": "record",
-        "name": "pair",
-        "fields": [{"name": "key", "type": "int"}, {"name": "value", "type": "bytes"}],
-    },
-}
-_DECIMAL = {"type": "fixed", "name": "d", "size": 4, "logicalType": "decimal", "precision": 9, "scale": 2}
-_VALUES: list[tuple[Any, st.SearchStrategy[Any]]] = [
-    ("null", st.none()),
-    ("boolean", st.booleans()),
-    ("int", st.integers(-(2**31), 2**31 - 1)),
-    ("long", _LONGS),
-    ("float", st.floats(width=32, allow_nan=False)),
-    ("double", st.floats(allow_nan=False)),
-    ("bytes", st.binary(max_size=300)),
-    ("string", st.text(max_size=100)),
-    ({"type": "int", "logicalType": "date"}, st.integers(-(2**31), 2**31 - 1)),
-    ({"type": "long", "logicalType": "timestamp-micros", "adjust-to-utc": True}, _LONGS),
-    ({"type": "fixed", "name": "f", "size": 3}, st.binary(min_size=3, max_size=3)),
-    ({"type": "fixed", "name": "u", "size": 16, "logicalType": "uuid"}, st.uuids()),
-    ({"type": "string", "logicalType": "uuid"}, st.uuids()),
-    (_DECIMAL, st.decimals(-9999999, 9999999, places=2)),
-    ({**_DECIMAL, "type": "bytes"}, st.decimals(-9999999, 9999999, places=2)),
-    (["null", "long"], st.none() | _LONGS),
-    (["string", "null"], st.none() | st.text(max_size=9)),
-    ({"type": "array", "items": "long"}, st.lists(_LONGS, max_size=9)),
-    ({"type": "array", "items": "string"}, st.lists(st.text(max_size=9), max_size=9)),
-    (_INT_MAP, st.dictionaries(st.integers(0, 2**31 - 1), _LONGS, max_size=9)),
-    (_BYTES_MAP, st.dictionaries(st.integers(0, 2**31 - 1), st.binary(max_size=9), max_size=9)),
-]
+from tests.support.avro import AVRO_VALUES, BYTES_MAP, DECIMAL, INT_MAP
 
 
 def _record(types: list[Any]) -> dict[str, Any]:
@@ -72,7 +29,7 @@ def _record(types: list[Any]) -> dict[str, Any]:
 
 @st.composite
 def _schema_and_record(draw: st.DrawFn) -> tuple[dict[str, Any], tuple[Any, ...]]:
-    chosen = draw(st.lists(st.sampled_from(_VALUES), min_size=1, max_size=6))
+    chosen = draw(st.lists(st.sampled_from(AVRO_VALUES), min_size=1, max_size=6))
     return inlined(_record([t for t, _ in chosen])), tuple(draw(values) for _, values in chosen)
 
 
@@ -104,7 +61,7 @@ def test_nan_keeps_its_bits() -> None:
 
 @pytest.mark.parametrize(
     ("schema", "value"),
-    [(_INT_MAP, {1: 2, 3: 4}), ({"type": "array", "items": "string"}, ["a", "b"]), (_BYTES_MAP, {1: b"xy"})],
+    [(INT_MAP, {1: 2, 3: 4}), ({"type": "array", "items": "string"}, ["a", "b"]), (BYTES_MAP, {1: b"xy"})],
 )
 def test_blocks_with_a_size_are_read_and_skipped(schema: Any, value: Any) -> None:
     """Avro allows arrays in blocks with a negative count and their size; they read and skip as the others do."""
@@ -151,11 +108,11 @@ def test_a_value_of_the_wrong_size_is_refused() -> None:
 
 def test_names_are_spelt_out_once_each() -> None:
     """Java's references to a named type and PyIceberg's repeated definitions become definitions of different names."""
-    by_java = _record([_DECIMAL, "d"])
-    by_pyiceberg = _record([_DECIMAL, _DECIMAL])
+    by_java = _record([DECIMAL, "d"])
+    by_pyiceberg = _record([DECIMAL, DECIMAL])
     assert inlined(by_java) == inlined(by_pyiceberg)
     assert [field["type"]["name"] for field in inlined(by_java)["fields"]] == ["d", "d_2"]
-    assert by_java == _record([_DECIMAL, "d"])
+    assert by_java == _record([DECIMAL, "d"])
 
 
 def test_structure_tells_what_can_be_copied() -> None:
@@ -166,9 +123,9 @@ def test_structure_tells_what_can_be_copied() -> None:
         return structure(inlined({"type": "record", "name": "r", "fields": [field]}))
 
     assert key("int", doc="a", name="y") == key({"type": "int", "logicalType": "date"})
-    assert key({**_DECIMAL, "name": "other"}) == key(_DECIMAL)
-    others = [key("int"), key("int", 2), key("long"), key(["null", "int"]), key(["int", "null"]), key(_DECIMAL)]
-    others.append(key({**_DECIMAL, "scale": 3}))
+    assert key({**DECIMAL, "name": "other"}) == key(DECIMAL)
+    others = [key("int"), key("int", 2), key("long"), key(["null", "int"]), key(["int", "null"]), key(DECIMAL)]
+    others.append(key({**DECIMAL, "scale": 3}))
     assert len(set(others)) == len(others)
 
 
@@ -283,7 +240,7 @@ def test_a_length_that_no_text_can_have_is_damage(tmp_path: Path, length: int) -
 
 
 @pytest.mark.parametrize("count", [2**40, 2**62, 2**63 - 1, -(2**63)])
-@pytest.mark.parametrize("schema", [_INT_MAP, _BYTES_MAP, {"type": "array", "items": "long"}])
+@pytest.mark.parametrize("schema", [INT_MAP, BYTES_MAP, {"type": "array", "items": "long"}])
 def test_a_count_above_the_bytes_is_damage(schema: Any, count: int) -> None:
     """Neither decoder reads on behind its bytes, nor takes memory for so many items."""
     out = bytearray()
@@ -301,8 +258,8 @@ def test_a_count_above_the_bytes_is_damage(schema: Any, count: int) -> None:
 def test_blocks_of_any_length_are_read(count: int) -> None:
     """An array or map of more items than one call reads is whole."""
     for schema, value in (
-        (_INT_MAP, {n: -n for n in range(count)}),
-        (_BYTES_MAP, dict.fromkeys(range(count), b"xy")),
+        (INT_MAP, {n: -n for n in range(count)}),
+        (BYTES_MAP, dict.fromkeys(range(count), b"xy")),
         ({"type": "array", "items": "long"}, list(range(count))),
     ):
         out = bytearray()
@@ -326,7 +283,7 @@ def test_a_bug_in_reading_an_entry_is_no_damage(tmp_path: Path) -> None:
 def test_values_are_pyicebergs() -> None:
     """Decimals and UUIDs are objects, dates and timestamps numbers, as in PyIceberg's partition records."""
     schema = inlined(
-        _record([_DECIMAL, {"type": "fixed", "name": "u", "size": 16, "logicalType": "uuid"}, _VALUES[8][0]])
+        _record([DECIMAL, {"type": "fixed", "name": "u", "size": 16, "logicalType": "uuid"}, AVRO_VALUES[8][0]])
     )
     out = bytearray()
     values = (Decimal("-1.50"), UUID(int=7), 19000)
@@ -339,8 +296,8 @@ def test_values_are_pyicebergs() -> None:
     [
         ("int", 2**31), ("int", -(2**31) - 1), ("int", 3_000_000_000), ("long", 2**63), ("long", -(2**63) - 1),
         ("float", 0.1), ("float", 1e300), ("float", 16_777_217), ("double", 2**53 + 1),
-        (_DECIMAL, Decimal("99999999.99")), (_DECIMAL, Decimal("12345678901234.50")), (_DECIMAL, Decimal("1.5")),
-        ({**_DECIMAL, "type": "bytes"}, Decimal("99999999.99")), ({**_DECIMAL, "type": "bytes"}, Decimal("1.500")),
+        (DECIMAL, Decimal("99999999.99")), (DECIMAL, Decimal("12345678901234.50")), (DECIMAL, Decimal("1.5")),
+        ({**DECIMAL, "type": "bytes"}, Decimal("99999999.99")), ({**DECIMAL, "type": "bytes"}, Decimal("1.500")),
         ({"type": "fixed", "name": "f", "size": 3}, b"four"), ("null", 1),
     ],
 )  # fmt: skip

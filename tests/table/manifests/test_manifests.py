@@ -65,6 +65,7 @@ from pyiceberg.types import (
 from icesize.errors import TableError, UnsupportedTable
 from icesize.parquet.files.data_file import NewDataFile, NewDeleteFile
 from icesize.planning.files import FileFact, PartitionKey, SkipReason
+from icesize.table.manifests.avro_columns import ColumnReader
 from icesize.table.manifests.avro_container import ContainerReader, ContainerWriter
 from icesize.table.manifests.avro_values import structure
 from icesize.table.manifests.entries import (
@@ -73,10 +74,12 @@ from icesize.table.manifests.entries import (
     EXISTING,
     DataFileSchema,
     Entry,
+    entry_fields,
     read_entries,
     under_new_path,
+    with_other_value,
 )
-from icesize.table.manifests.facts import Columns, read_facts, read_metrics
+from icesize.table.manifests.facts import Columns, ManifestFacts, read_facts, read_metrics
 from icesize.table.manifests.store import ManifestStore
 from icesize.table.manifests.writer import ManifestStream, Target, write_list, write_manifests
 from tests.support.examples import examples
@@ -342,6 +345,76 @@ def test_copies_are_described_as_what_they_are_copies_of(
     assert counts == (len(files), 0, 0)
     assert manifest.added_rows_count == sum(f.rows for f in files)
     assert manifest.min_sequence_number == number
+
+
+def _many(files: Sequence[NewDataFile]) -> list[NewDataFile]:
+    """So many files that their entries are read at once: these again and again, under other paths."""
+    return [replace(file, path=f"{file.path}.{n}") for n, file in zip(range(600), itertools.cycle(files))]
+
+
+def _entries_of(found: ManifestFacts) -> list[tuple[Any, ...]]:
+    """Facts of all entries, in the order of the arguments of `Entry`, obstacles instead of formats and keys."""
+    columns, rows = found.columns, np.arange(len(found.columns.status))
+    ids = [None if each == -1 else each for each in found.snapshot_ids.tolist()]
+    numbers = (found.sequence_numbers.tolist(), found.file_sequence_numbers.tolist())
+    keys = [plain(found.keys[place].values) for place in columns.partition.tolist()]
+    last = columns.rows.tolist(), columns.size_bytes.tolist(), columns.obstacles.tolist()
+    return list(zip(columns.status.tolist(), ids, *numbers, found.paths(rows), keys, *last, strict=True))
+
+
+def _expected(entry: Entry) -> tuple[Any, ...]:
+    place = (entry.status, entry.snapshot_id, entry.sequence_number or 0, entry.file_sequence_number or 0, entry.path)
+    obstacle = 2 if entry.encrypted else int(entry.file_format != "PARQUET")
+    return (*place, plain(entry.values), entry.rows, entry.size_bytes, obstacle)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("source", ["icesize", "pyiceberg"])
+@examples(10)
+@given(files=FILES, cut=st.integers(0, 6))
+def test_facts_of_many_entries_are_those_of_each(
+    folder: ManifestFolder, version: int, source: str, files: list[NewDataFile], cut: int
+) -> None:
+    """Entries that are read at once have the values, numbers and order that reading one by one finds."""
+    many = _many(files)
+    if source == "pyiceberg":
+        listed = [folder.write_by_pyiceberg(version, many)]
+    else:
+        old = read(folder, folder.write(version, added=many))
+        listed = folder.write(version, snapshot_id=99, added=files, existing=old[cut:], deleted=old[:cut])
+    for manifest in listed:
+        entries = list(read_entries(folder.io, manifest, live_only=False))
+        assert len(entries) >= 600
+        assert _entries_of(read_facts(folder.io, manifest)) == [_expected(entry) for entry in entries]
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_entries_of_all_writers_can_be_read_at_once(folder: ManifestFolder, version: int) -> None:
+    """Entries are where reading at once looks for them, not only one by one."""
+    many = _many([_file(1), _file(200, value_counts={1: 70}, lower_bounds={2: b"x" * 90})])
+    for manifest in (*folder.write(version, added=many), folder.write_by_pyiceberg(version, many)):
+        container = ContainerReader.of(folder.io, manifest.manifest_path)
+        counts, contents = zip(*container.contents(), strict=True)
+        columns = ColumnReader(entry_fields(container.schema), 100, [103], []).read(contents, counts)
+        assert columns.numbers[103].tolist() == [file.rows for file in many]
+
+
+@pytest.mark.parametrize("change", ["format", "encrypted", "nan"])
+def test_obstacles_of_one_of_many_entries(folder: ManifestFolder, change: str) -> None:
+    """A file of another format or with key metadata is one, and NaN is a partition of its own for each file."""
+    nan = PartitionKey(0, (None, 1, None, math.nan, *[None] * 10))
+    many = _many([_file(1, partition=nan) if change == "nan" else _file(1)])
+    manifest = folder.write_by_pyiceberg(2, many)
+    if change != "nan":
+        (manifest,) = folder.write(2, snapshot_id=99, existing=[_foreign(e, change) for e in read(folder, [manifest])])
+    found = read_facts(folder.io, manifest)
+    assert [e[-1] for e in _entries_of(found)] == [{"format": 1, "encrypted": 2, "nan": 0}[change]] * 600
+    assert len(found.keys) == (600 if change == "nan" else 1)
+
+
+def _foreign(entry: Entry, change: str) -> Entry:
+    field_id, kind, value = (101, "string", "orc") if change == "format" else (131, ["null", "bytes"], b"key")
+    return replace(entry, data=with_other_value(entry.schema, field_id, kind)(entry.data, value))
 
 
 @pytest.mark.parametrize("version", [1, 2])

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
 
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
@@ -11,14 +11,18 @@ from pyiceberg.expressions import BooleanExpression, EqualTo, GreaterThanOrEqual
 from pyiceberg.expressions.parser import parse
 from pyiceberg.expressions.visitors import expression_evaluator
 from pyiceberg.schema import Schema
+from pyiceberg.table import Table
 from pyiceberg.typedef import Record
 from pyiceberg.types import DateType, LongType, NestedField, StringType, TimestamptzType
 
+import icesize
 from icesize.errors import TableError
 from icesize.planning.files import Layout
+from icesize.sized_table import SizedTable
+from icesize.table.manifests.lists import manifests_in
 from icesize.table.state.live_files import LayoutReader
 from icesize.table.state.where import Where, parsed, partition_filter
-from tests.support.tables import LIMIT, append, layout_of, make_table, request_on, run, write
+from tests.support.tables import LIMIT, CountingIO, append, layout_of, make_table, request_on, run, write
 
 
 def reference(kind: Any, column: str, value: str) -> BooleanExpression:
@@ -130,6 +134,47 @@ def test_manifests_out_of_range_are_not_read(lake: SqlCatalog) -> None:
     selection = partition_filter(table.metadata, "kind = 'b'")
     layout: Layout = LayoutReader(LIMIT).read(table.metadata, table.io, selection.may_hold)
     assert [p.label for p in layout.partitions.values()] == ["kind=b"]
+
+
+class NotedIO(CountingIO):
+    """Storage that notes the manifests that are opened through any of its objects."""
+
+    noted: ClassVar[list[str]] = []
+
+    def __init__(self, properties: Mapping[str, str]) -> None:
+        super().__init__()
+        self.properties = dict(properties)
+        self.opened = self.noted
+
+
+def _compaction(table: SizedTable, where: Where) -> object:
+    return table.compact(where, dry_run=True)
+
+
+def _clustering(table: SizedTable, where: Where) -> object:
+    return table.plan_clustering(["id"], where=where)
+
+
+@pytest.mark.parametrize("call", [SizedTable.inspect, SizedTable.plan, _compaction, _clustering])
+@pytest.mark.parametrize("where", ["ts >= '1970-01-02' and ts < '1970-01-03'", "ts_day = '1970-01-02'"])
+def test_calls_with_a_filter_open_no_other_manifests(
+    lake: SqlCatalog, call: Callable[[SizedTable, Where], object], where: Where
+) -> None:
+    """Whatever is planned for one day reads the manifest of that day alone."""
+    make_table(lake, {"ts": "day"})
+    for day in range(3):
+        table = append(lake, [24 * day + 1])
+    head = table.metadata.current_snapshot()
+    (expected,) = (m.manifest_path for m in manifests_in(head, table.io) if m.added_snapshot_id == _second(table))
+    NotedIO.noted.clear()
+    lake.properties["py-io-impl"] = f"{__name__}.NotedIO"
+    call(icesize.open(None, "db.t", catalog=lake), where)
+    assert set(NotedIO(lake.properties).manifests) == {expected}
+
+
+def _second(table: Table) -> int:
+    """The id of the second snapshot."""
+    return table.metadata.snapshots[1].snapshot_id
 
 
 def test_partition_fields_of_one_spec_leave_the_others_out(lake: SqlCatalog) -> None:
