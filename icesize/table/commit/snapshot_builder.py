@@ -43,10 +43,10 @@ from icesize.table.catalog.history import head_snapshot
 from icesize.table.commit.obsolete_deletes import ObsoleteCandidates
 from icesize.table.manifests.delete_index import DeleteIndex, delete_index, read_deletes
 from icesize.table.manifests.entries import Entry, read_entries
-from icesize.table.manifests.lists import manifests_in
+from icesize.table.manifests.lists import manifests_in, write_list
 from icesize.table.manifests.packing import ENOUGH_ENTRIES, entries_by_partition, live_entries, sorted_by_partition
 from icesize.table.manifests.store import ManifestStore
-from icesize.table.manifests.writer import write_list, write_manifests
+from icesize.table.manifests.writer import write_manifests
 from icesize.table.records.summary import counts, with_totals
 
 LOG = logging.getLogger("icesize")
@@ -135,8 +135,9 @@ class SnapshotBuilder:
     """Snapshots staged one on top of another, on the head of a branch of the loaded table.
 
     `manifests` are those of the newest snapshot. `written` are all files written so far; an error inside `with` removes
-    them. `new` maps files with new rows from earlier steps to their sequence number. `requirements` and `updates` go to
-    the catalog with the snapshots. `store` caches manifests. A dry run writes no file.
+    them. `written_bytes` are the bytes of the manifests and lists of the staged snapshots. `new` maps files with new
+    rows from earlier steps to their sequence number. `requirements` and `updates` go to the catalog with the snapshots.
+    `store` caches manifests. A dry run writes no file.
     """
 
     def __init__(
@@ -165,6 +166,7 @@ class SnapshotBuilder:
         self._now_ms = max(now_ms, table.metadata.last_updated_ms)
         self.new: dict[str, int] = {}
         self.written: list[str] = []
+        self.written_bytes = 0
         head = self._parent.snapshot_id if self._parent else None
         self.requirements: list[TableRequirement] = [AssertRefSnapshotId(ref=ref, snapshot_id=head)]
         self.updates: list[TableUpdate] = []
@@ -359,10 +361,12 @@ class SnapshotBuilder:
         location = self._locations.new_metadata_location(f"snap-{snapshot_id}-0-{self._commit}.avro")
         self.written.append(location)
         parent_id = parent.snapshot_id if parent else None
-        self.manifests = write_list(
+        self.manifests, list_bytes = write_list(
             self.metadata, self._outputs, location, manifests,
             snapshot_id=snapshot_id, parent_id=parent_id, sequence_number=self._sequence_number,
         )  # fmt: skip
+        new = (manifest for manifest in manifests if manifest.added_snapshot_id == snapshot_id)
+        self.written_bytes += list_bytes + sum(manifest.manifest_length for manifest in new)
         self._now_ms = max(self._now_ms, parent.timestamp_ms + 1 if parent else 0)
         self._parent = Snapshot(
             snapshot_id=snapshot_id,
