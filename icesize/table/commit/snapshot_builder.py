@@ -39,6 +39,7 @@ from pyiceberg.table.update import (
 from icesize import failpoints
 from icesize.parquet.files.data_file import NewDataFile, NewDeleteFile
 from icesize.planning.files import MAIN, FileFact, PartitionKey
+from icesize.policy import DEFAULT_TARGET_BYTES, ICEBERG_TARGET, SMALL_FILE_RATIO
 from icesize.table.catalog.history import head_snapshot
 from icesize.table.commit.obsolete_deletes import ObsoleteCandidates
 from icesize.table.manifests.delete_index import DeleteIndex, delete_index, read_deletes
@@ -56,8 +57,8 @@ _MIN_TO_MERGE = ("commit.manifest.min-count-to-merge", "100")
 _TARGET_BYTES = ("commit.manifest.target-size-bytes", str(8 * 2**20))
 
 
-HOT_COMMITS = 40
-"""Sequence numbers after which the entries of a partition are cold: those of 20 batches, `cold-after-commits`."""
+MOST_HOT_ENTRIES = 1_000
+"""The most entries of small files, beyond those of changed partitions, that stay where the next commits look first."""
 MOST_COLD_ENTRIES = 2_000
 """The most entries in such a manifest: a commit reads and writes so many in 0.1 s.
 
@@ -81,17 +82,22 @@ class Part:
     existing: list[Entry] = field(default_factory=list)
     deleted: list[Entry] = field(default_factory=list)
 
-    def by_temperature(self, sequence_number: int) -> Iterator[Part]:
+    def by_temperature(self, small_bytes: int) -> Iterator[Part]:
         """Yield the changes with the entries that the next commits may touch, then the cold entries if they are many.
 
-        An entry is hot if this commit changes its partition, or if its rows are of the last commits.
+        Merges take files of less than `small_bytes`. Hot are those of partitions that this commit changes, and the
+        newest of the others. The entries of larger files are cold, however new they are: a partition of a thousand
+        large files would otherwise be written again with each merge of a small one.
         """
         changed = {file.partition.values for file in self.added}
         changed |= {entry.values for entry in (*self.copied, *self.deleted)}
-        hot, cold = list[Entry](), list[Entry]()
+        hot, other, cold = list[Entry](), list[Entry](), list[Entry]()
         for entry in self.existing:
-            is_new = sequence_number - (entry.sequence_number or 0) <= HOT_COMMITS
-            (hot if is_new or entry.values in changed else cold).append(entry)
+            is_large = entry.size_bytes >= small_bytes
+            (cold if is_large else hot if entry.values in changed else other).append(entry)
+        other.sort(key=lambda entry: entry.sequence_number or 0, reverse=True)
+        hot += other[:MOST_HOT_ENTRIES]
+        cold += other[MOST_HOT_ENTRIES:]
         if len(cold) < ENOUGH_ENTRIES:
             yield self
             return
@@ -246,7 +252,7 @@ class SnapshotBuilder:
         """Return all manifests of the next snapshot: new ones, split ones rewritten, the others unchanged."""
         new: list[ManifestFile] = []
         for kind in sorted(split.parts, key=lambda kind: (kind[1].value, kind)):
-            for part in split.parts[kind].by_temperature(self._sequence_number):
+            for part in split.parts[kind].by_temperature(self._small_bytes):
                 new += write_manifests(
                     self._outputs, self.metadata, snapshot_id=self._snapshot_id, spec_id=kind[0],
                     new_path=self._new_path, content=kind[1], **vars(part),
@@ -381,6 +387,11 @@ class SnapshotBuilder:
         self._snapshots.append(self._parent)
         self._snapshot_id = self.metadata.new_snapshot_id()
         return self._parent
+
+    @property
+    def _small_bytes(self) -> int:
+        """Bytes below which a file of the table is small, by its own target; a policy may differ."""
+        return int(SMALL_FILE_RATIO * int(self._property((ICEBERG_TARGET, str(DEFAULT_TARGET_BYTES)))))
 
     def _property(self, key_and_default: tuple[str, str]) -> str:
         key, default = key_and_default
