@@ -21,7 +21,7 @@ def _clustered(rounds: Sequence[Report], name: str) -> dict[str, Any] | None:
 
 @dataclass(frozen=True)
 class Report(Result):
-    """Outcome of a micro-batch or a maintenance call. All bytes are bytes of data files.
+    """Outcome of a micro-batch or a maintenance call. All bytes but `metadata_bytes_written` are bytes of data files.
 
     Attributes:
         table: The full name of the table.
@@ -39,6 +39,7 @@ class Report(Result):
         bytes_written: Bytes of all new files.
         bytes_copied: Bytes that merges copied without decoding.
         bytes_decoded: Bytes that merges decoded and encoded again.
+        metadata_bytes_written: Bytes of the manifests and manifest lists that the commits added.
         pages_copied: Pages that merges copied one by one into larger row groups.
         small_files_max: The largest number of mergeable small files in a touched partition after the call.
         delete_files_max: The most delete files that apply to one data file of these partitions.
@@ -75,6 +76,7 @@ class Report(Result):
     bytes_written: int = field(default=0, metadata=SUMMED)
     bytes_copied: int = field(default=0, metadata=SUMMED)
     bytes_decoded: int = field(default=0, metadata=SUMMED)
+    metadata_bytes_written: int = field(default=0, metadata=SUMMED)
     pages_copied: int = field(default=0, metadata=SUMMED)
     small_files_max: int = 0
     delete_files_max: int = 0

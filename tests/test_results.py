@@ -7,7 +7,7 @@ from icesize.results import Advice, document
 
 MARKED = {
     "rows_deleted", "files_added", "files_removed", "bytes_written", "bytes_copied", "bytes_decoded", "pages_copied",
-    "partitions_touched",
+    "partitions_touched", "metadata_bytes_written",
 }  # fmt: skip
 """Numbers of a report that rounds have a share in; of all others the last round has the newest."""
 

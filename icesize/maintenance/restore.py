@@ -164,6 +164,7 @@ def restore(
         _counted(report, step.overwrite, rewrites),
         snapshot_ids=outcome.snapshot_ids,
         operations=outcome.operations,
+        metadata_bytes_written=outcome.metadata_bytes_written,
         seconds=rounded(watch.seconds),
         notes=(*report.notes, *_consequences(current.table, planned, outcome.snapshot_ids)),
     )

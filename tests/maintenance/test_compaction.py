@@ -83,7 +83,7 @@ def files_by_kind(table: Table) -> dict[str, int]:
 def test_compact_merges_every_partition_in_one_replace(lake: SqlCatalog) -> None:
     """Each partition ends with one file, rows and totals unchanged, by one `replace` snapshot."""
     make_table(lake)
-    fill(lake, 5)
+    before = metadata_files_on_disk(fill(lake, 5))
     report = opened(lake).compact()
     table = lake.load_table("db.t")
     check(table)
@@ -95,6 +95,8 @@ def test_compact_merges_every_partition_in_one_replace(lake: SqlCatalog) -> None
     assert report.bytes_written == sum(f.size_bytes for f in small_files(table))
     assert report.small_files_max == 1
     assert metadata_files_on_disk(table) == referenced_metadata(table)
+    new = metadata_files_on_disk(table) - before
+    assert report.metadata_bytes_written == sum(local(path).stat().st_size for path in new)
 
 
 def test_a_second_compact_does_nothing(lake: SqlCatalog) -> None:

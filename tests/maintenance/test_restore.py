@@ -58,6 +58,7 @@ READERS = "stream readers of this table stop at snapshot {}, an overwrite (Spark
 def test_a_partition_is_what_it_was(catalog: Catalog) -> None:
     """Merged and appended files go, copies of the old ones come as new files, in one overwrite without a tag."""
     before, snapshot_id = with_history(catalog)
+    metadata_before = metadata_files_on_disk(before)
     report = restored(catalog, snapshot_id)
     table = landed(catalog, [1, 2, 5, 6])
     assert operations(table) == ["append"] * 3 + ["replace"] + ["append"] * 2 + ["overwrite"]
@@ -76,6 +77,8 @@ def test_a_partition_is_what_it_was(catalog: Catalog) -> None:
     assert (report.files_added, report.files_removed, report.partitions_touched) == (2, 2, 1)
     assert (report.table, report.rows, report.rows_before, report.rows_after) == ("lake.db.t", 0, 3, 2)
     assert report.bytes_written == report.bytes_copied == sum(local(path).stat().st_size for path in now)
+    new = metadata_files_on_disk(table) - metadata_before
+    assert report.metadata_bytes_written == sum(local(path).stat().st_size for path in new)
     assert report.notes == (READERS.format(head.snapshot_id, "'streaming-skip-overwrite-snapshots'"),)
     facts = head.summary.additional_properties
     assert facts[RESTORED_ID] == str(snapshot_id)

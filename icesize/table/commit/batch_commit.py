@@ -262,6 +262,7 @@ def outcome_of(
         snapshot_ids=commit.snapshot_ids,
         operations=commit.operations,
         seconds=rounded(seconds),
+        metadata_bytes_written=commit.metadata_bytes_written,
         conflicts=commit.conflicts,
         notes=tuple(dict.fromkeys(notes)),
         already_committed=commit.already_committed,

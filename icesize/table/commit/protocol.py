@@ -130,13 +130,15 @@ class Step(Protocol):
 class StepDone:
     """A step with the snapshot that it made, None if the snapshot is no longer known.
 
-    `facts` are the snapshot's summary.
+    `facts` are the snapshot's summary. `metadata_bytes` are the bytes of its manifest list and its new manifests, 0 if
+    they are not known.
     """
 
     step: Step
     snapshot_id: int | None = None
     operation: str = ""
     facts: Mapping[str, str] = field(default_factory=dict)
+    metadata_bytes: int = 0
 
 
 @dataclass(frozen=True)

@@ -130,8 +130,9 @@ def _done(step: Step, builder: SnapshotBuilder, request: CommitRequest) -> StepD
     summary = {**request.summary, RUN_ID: request.run_id, KIND: step.kind.value, **step.summarize(request.base)}
     if request.ledger:
         summary[LEDGER] = request.ledger.to_json()
+    before = builder.written_bytes
     snapshot = step.stage(builder, summary)
     if snapshot is None or snapshot.summary is None:
         return None
     operation, facts = snapshot.summary.operation.value, snapshot.summary.additional_properties
-    return StepDone(step, snapshot.snapshot_id, operation, facts)
+    return StepDone(step, snapshot.snapshot_id, operation, facts, builder.written_bytes - before)

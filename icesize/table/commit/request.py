@@ -64,6 +64,11 @@ class CommitOutcome:
         return tuple(each.operation for each in self.done if each.snapshot_id is not None)
 
     @property
+    def metadata_bytes_written(self) -> int:
+        """Bytes of the manifests and manifest lists that the commit added; 0 if an earlier run had committed it."""
+        return sum(each.metadata_bytes for each in self.done)
+
+    @property
     def paths(self) -> set[str]:
         """Paths of files that are now visible."""
         return {path for each in self.done for path in each.step.paths}

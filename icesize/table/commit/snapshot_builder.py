@@ -39,15 +39,16 @@ from pyiceberg.table.update import (
 from icesize import failpoints
 from icesize.parquet.files.data_file import NewDataFile, NewDeleteFile
 from icesize.planning.files import MAIN, FileFact, PartitionKey
+from icesize.policy import DEFAULT_TARGET_BYTES, ICEBERG_TARGET, SMALL_FILE_RATIO
 from icesize.table.catalog.history import head_snapshot
 from icesize.table.commit.obsolete_deletes import ObsoleteCandidates
 from icesize.table.manifests.delete_index import DeleteIndex, delete_index, read_deletes
 from icesize.table.manifests.entries import Entry, read_entries
 from icesize.table.manifests.facts import Columns
-from icesize.table.manifests.lists import manifests_in
+from icesize.table.manifests.lists import manifests_in, write_list
 from icesize.table.manifests.packing import ENOUGH_ENTRIES, entries_by_partition, live_entries, sorted_by_partition
 from icesize.table.manifests.store import ManifestStore
-from icesize.table.manifests.writer import write_list, write_manifests
+from icesize.table.manifests.writer import write_manifests
 from icesize.table.records.summary import counts, with_totals
 
 LOG = logging.getLogger("icesize")
@@ -57,8 +58,8 @@ _MIN_TO_MERGE = ("commit.manifest.min-count-to-merge", "100")
 _TARGET_BYTES = ("commit.manifest.target-size-bytes", str(8 * 2**20))
 
 
-HOT_COMMITS = 40
-"""Sequence numbers after which the entries of a partition are cold: those of 20 batches, `cold-after-commits`."""
+MOST_HOT_ENTRIES = 1_000
+"""The most entries of small files, beyond those of changed partitions, that stay where the next commits look first."""
 MOST_COLD_ENTRIES = 2_000
 """The most entries in such a manifest: a commit reads and writes so many in 0.1 s.
 
@@ -82,17 +83,22 @@ class Part:
     existing: list[Entry] = field(default_factory=list)
     deleted: list[Entry] = field(default_factory=list)
 
-    def by_temperature(self, sequence_number: int) -> Iterator[Part]:
+    def by_temperature(self, small_bytes: int) -> Iterator[Part]:
         """Yield the changes with the entries that the next commits may touch, then the cold entries if they are many.
 
-        An entry is hot if this commit changes its partition, or if its rows are of the last commits.
+        Merges take files of less than `small_bytes`. Hot are those of partitions that this commit changes, and the
+        newest of the others. The entries of larger files are cold, however new they are: a partition of a thousand
+        large files would otherwise be written again with each merge of a small one.
         """
         changed = {file.partition.values for file in self.added}
         changed |= {entry.values for entry in (*self.copied, *self.deleted)}
-        hot, cold = list[Entry](), list[Entry]()
+        hot, other, cold = list[Entry](), list[Entry](), list[Entry]()
         for entry in self.existing:
-            is_new = sequence_number - (entry.sequence_number or 0) <= HOT_COMMITS
-            (hot if is_new or entry.values in changed else cold).append(entry)
+            is_large = entry.size_bytes >= small_bytes
+            (cold if is_large else hot if entry.values in changed else other).append(entry)
+        other.sort(key=lambda entry: entry.sequence_number or 0, reverse=True)
+        hot += other[:MOST_HOT_ENTRIES]
+        cold += other[MOST_HOT_ENTRIES:]
         if len(cold) < ENOUGH_ENTRIES:
             yield self
             return
@@ -136,8 +142,9 @@ class SnapshotBuilder:
     """Snapshots staged one on top of another, on the head of a branch of the loaded table.
 
     `manifests` are those of the newest snapshot. `written` are all files written so far; an error inside `with` removes
-    them. `new` maps files with new rows from earlier steps to their sequence number. `requirements` and `updates` go to
-    the catalog with the snapshots. `store` caches manifests. A dry run writes no file.
+    them. `written_bytes` are the bytes of the manifests and lists of the staged snapshots. `new` maps files with new
+    rows from earlier steps to their sequence number. `requirements` and `updates` go to the catalog with the snapshots.
+    `store` caches manifests. A dry run writes no file.
     """
 
     def __init__(
@@ -166,6 +173,7 @@ class SnapshotBuilder:
         self._now_ms = max(now_ms, table.metadata.last_updated_ms)
         self.new: dict[str, int] = {}
         self.written: list[str] = []
+        self.written_bytes = 0
         self._facts: dict[str, Columns] = {}
         head = self._parent.snapshot_id if self._parent else None
         self.requirements: list[TableRequirement] = [AssertRefSnapshotId(ref=ref, snapshot_id=head)]
@@ -252,7 +260,7 @@ class SnapshotBuilder:
         """Return all manifests of the next snapshot: new ones, split ones rewritten, the others unchanged."""
         new: list[ManifestFile] = []
         for kind in sorted(split.parts, key=lambda kind: (kind[1].value, kind)):
-            for part in split.parts[kind].by_temperature(self._sequence_number):
+            for part in split.parts[kind].by_temperature(self._small_bytes):
                 new += write_manifests(
                     self._outputs, self.metadata, snapshot_id=self._snapshot_id, spec_id=kind[0],
                     new_path=self._new_path, content=kind[1], facts=self._facts, **vars(part),
@@ -367,10 +375,12 @@ class SnapshotBuilder:
         location = self._locations.new_metadata_location(f"snap-{snapshot_id}-0-{self._commit}.avro")
         self.written.append(location)
         parent_id = parent.snapshot_id if parent else None
-        self.manifests = write_list(
+        self.manifests, list_bytes = write_list(
             self.metadata, self._outputs, location, manifests,
             snapshot_id=snapshot_id, parent_id=parent_id, sequence_number=self._sequence_number,
         )  # fmt: skip
+        new = (manifest for manifest in manifests if manifest.added_snapshot_id == snapshot_id)
+        self.written_bytes += list_bytes + sum(manifest.manifest_length for manifest in new)
         self._now_ms = max(self._now_ms, parent.timestamp_ms + 1 if parent else 0)
         self._parent = Snapshot(
             snapshot_id=snapshot_id,
@@ -385,6 +395,11 @@ class SnapshotBuilder:
         self._snapshots.append(self._parent)
         self._snapshot_id = self.metadata.new_snapshot_id()
         return self._parent
+
+    @property
+    def _small_bytes(self) -> int:
+        """Bytes below which a file of the table is small, by its own target; a policy may differ."""
+        return int(SMALL_FILE_RATIO * int(self._property((ICEBERG_TARGET, str(DEFAULT_TARGET_BYTES)))))
 
     def _property(self, key_and_default: tuple[str, str]) -> str:
         key, default = key_and_default

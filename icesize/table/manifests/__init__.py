@@ -6,12 +6,12 @@
 - `delete_index`: the delete files of a snapshot, by the partitions whose data files they may apply to
 - `entries`: manifest entries as bytes that can be copied into another manifest, with the fields that planning needs
 - `facts`: facts of the files that one manifest lists, as columns: read for planning, conflict checks and cleanup
-- `lists`: manifest lists: the manifests of a snapshot
+- `lists`: manifest lists: the manifests of a snapshot, read and written
 - `packing`: selection of small manifests that are worth merging, and their entries in the order of their partitions
 - `partition_values`: values of partition fields: as manifests store them, as Iceberg prints them, and as callers name
   them
 - `repeated_files`: files that a table lists more than once: icesize removes none of them while another listing stays
 - `store`: cache of manifest facts for all readers of a table, in bounded memory; each manifest is read once
-- `writer`: manifests and manifest lists, written without decoding kept entries; partition values from before a
+- `writer`: manifests, written without decoding kept entries; partition values from before a
   promotion of their column are encoded again in its current type
 """

@@ -1,24 +1,34 @@
-"""Manifest lists: the manifests of a snapshot.
+"""Manifest lists: the manifests of a snapshot, read and written.
 
 icesize decodes the lists itself. If a list ends too early, PyIceberg's compiled decoder reads past its end. The plain
 decoder returns fewer manifests, and the next commit would lose the rows of the missing ones. Measured: 4.4 us per
-manifest, the same as PyIceberg.
+manifest, the same as PyIceberg. It encodes them in 9 us per manifest, PyIceberg in 19 us, and knows their bytes
+without a request to the storage.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 from pyiceberg.avro.decoder import BinaryDecoder
 from pyiceberg.io import FileIO
-from pyiceberg.manifest import ManifestContent, ManifestFile, PartitionFieldSummary
+from pyiceberg.manifest import (
+    MANIFEST_LIST_FILE_SCHEMAS,
+    UNASSIGNED_SEQ,
+    ManifestContent,
+    ManifestFile,
+    PartitionFieldSummary,
+)
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.typedef import TableVersion
+from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 
-from icesize.table.manifests.avro_container import read_records
-from icesize.table.manifests.avro_values import fields_reader, inlined
+from icesize.table.manifests.avro_container import ContainerWriter, read_records
+from icesize.table.manifests.avro_values import AvroSchema, Write, fields_reader, inlined, writer
 
 # Iceberg's ids of the fields of a ManifestFile, in PyIceberg's order; `_SUMMARY_FIELDS` are those of a
 # PartitionFieldSummary.
@@ -55,6 +65,62 @@ def read_list(io: FileIO, location: str) -> Iterator[ManifestFile]:
     Raises TableError for a damaged list and what `io` raises for a missing one.
     """
     return read_records(io, location, _compiled)
+
+
+def write_list(
+    metadata: TableMetadata,
+    io: FileIO,
+    location: str,
+    manifests: Sequence[ManifestFile],
+    *,
+    snapshot_id: int,
+    parent_id: int | None,
+    sequence_number: int,
+) -> tuple[list[ManifestFile], int]:
+    """Write the manifest list of a snapshot to `location`; format v1 ignores `sequence_number`.
+
+    Returns the manifests with the values of the list, and its size in bytes. The given objects stay unchanged.
+    Manifests that this snapshot wrote now carry its sequence number. A second snapshot of the same commit needs the
+    number to list and read them.
+    """
+    version = metadata.format_version
+    listed = [_assigned(manifest, sequence_number if version > 1 else 0) for manifest in manifests]
+    header = {
+        "snapshot-id": str(snapshot_id),
+        "parent-snapshot-id": "null" if parent_id is None else str(parent_id),
+        "format-version": str(version),
+    }
+    if version > 1:
+        header["sequence-number"] = str(sequence_number)
+    schema, writes = _list_format(version)
+    container = ContainerWriter(schema, header)
+    for manifest in listed:
+        record = bytearray()
+        for place, write in writes:
+            write(record, manifest[place])
+        container.add(bytes(record))
+    data = container.finish()
+    with io.new_output(location).create(overwrite=True) as stream:
+        stream.write(data)
+    return listed, len(data)
+
+
+def _assigned(manifest: ManifestFile, sequence_number: int) -> ManifestFile:
+    """Return a copy with sequence numbers."""
+    copy = ManifestFile(*[manifest[i] for i in range(len(manifest))])
+    if copy.sequence_number == UNASSIGNED_SEQ:
+        copy.sequence_number = sequence_number
+    if copy.min_sequence_number == UNASSIGNED_SEQ:
+        copy.min_sequence_number = sequence_number
+    return copy
+
+
+@cache
+def _list_format(version: TableVersion) -> tuple[AvroSchema, list[tuple[int, Write]]]:
+    """Return the schema of a list, and for each of its fields the place in a ManifestFile and the encoder."""
+    avro: Any = AvroSchemaConversion().iceberg_to_avro(MANIFEST_LIST_FILE_SCHEMAS[version], schema_name="manifest_file")
+    schema = inlined(avro)
+    return schema, [(_PLACES[field["field-id"]], writer(field["type"])) for field in schema["fields"]]
 
 
 @lru_cache(maxsize=64)

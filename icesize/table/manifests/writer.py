@@ -1,4 +1,4 @@
-"""Writes manifests and manifest lists, and copies kept entries without decoding them.
+"""Writes manifests, and copies kept entries without decoding them.
 
 Kept entries are copied as bytes under the Avro schema that they were written with. This is fast, and keeps statistics
 that icesize cannot read. Only partition values are encoded again, if a column has been promoted since. A manifest's
@@ -26,7 +26,6 @@ from pyiceberg.manifest import (
     ManifestFile,
     PartitionFieldSummary,
     data_file_with_partition,
-    write_manifest_list,
 )
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
@@ -81,8 +80,8 @@ def write_manifests(
     files become ADDED and keep a sequence number that they have. `copied` entries become ADDED too, described as the
     files that they are copies of (`under_new_path`). `existing` entries keep their snapshot and sequence numbers;
     `existing` may be an iterator if no files are added. `deleted` entries become DELETED by this snapshot. `new_path`
-    names each new file. `write_list` assigns the sequence numbers of the returned manifests. `facts` receives the facts
-    of each manifest by its path, the same that `read_facts` would read.
+    names each new file. `lists.write_list` assigns the sequence numbers of the returned manifests. `facts` receives the
+    facts of each manifest by its path, the same that `read_facts` would read.
 
     One manifest results in most cases. More result in two cases: the encodings of the entries differ in more than
     partition types from before a promotion, or one manifest would exceed `commit.manifest.target-size-bytes` (Iceberg's
@@ -132,43 +131,6 @@ def _fullest(
         if fitted(schema).is_current and needed <= {field["field-id"] for field in schema.avro["fields"]}:
             there[fitted(schema).schema] += entries
     return max(there, key=there.__getitem__, default=None)
-
-
-def write_list(
-    metadata: TableMetadata,
-    io: FileIO,
-    location: str,
-    manifests: Sequence[ManifestFile],
-    *,
-    snapshot_id: int,
-    parent_id: int | None,
-    sequence_number: int,
-) -> list[ManifestFile]:
-    """Write the manifest list of a snapshot to `location`; format v1 ignores `sequence_number`.
-
-    Returns the manifests with the values of the list; the given objects stay unchanged. Manifests that this snapshot
-    wrote now carry its sequence number. A second snapshot of the same commit needs the number to list and read them.
-    """
-    listed = [_assigned(manifest, sequence_number if metadata.format_version > 1 else 0) for manifest in manifests]
-    output = io.new_output(location)
-    with write_manifest_list(
-        metadata.format_version, output, snapshot_id, parent_id, sequence_number, "deflate"
-    ) as out:
-        out.add_manifests(listed)
-    return listed
-
-
-def _assigned(manifest: ManifestFile, sequence_number: int) -> ManifestFile:
-    """Return a copy with sequence numbers.
-
-    PyIceberg's own writer sets them on a shallow copy, which changes the original.
-    """
-    copy = ManifestFile(*[manifest[i] for i in range(len(manifest))])
-    if copy.sequence_number == UNASSIGNED_SEQ:
-        copy.sequence_number = sequence_number
-    if copy.min_sequence_number == UNASSIGNED_SEQ:
-        copy.min_sequence_number = sequence_number
-    return copy
 
 
 class Target:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from itertools import count, pairwise
 
 from pyiceberg.catalog.sql import SqlCatalog
@@ -11,7 +12,7 @@ from pyiceberg.table import Table
 
 from icesize.parquet.files.data_file import MergeResult, NewDataFile
 from icesize.planning.files import FileFact, PartitionKey
-from icesize.table.commit.snapshot_builder import HOT_COMMITS, MOST_COLD_ENTRIES, SnapshotBuilder
+from icesize.table.commit.snapshot_builder import MOST_COLD_ENTRIES, MOST_HOT_ENTRIES, SnapshotBuilder
 from icesize.table.commit.steps.append import Append
 from icesize.table.commit.steps.replace import Replace
 from icesize.table.manifests.entries import read_entries
@@ -28,9 +29,9 @@ def new_file(kind: str) -> NewDataFile:
     return NewDataFile(path=path, size_bytes=1_000, rows=1, partition=PartitionKey(0, (kind,)))
 
 
-def appended(lake: SqlCatalog, kinds: list[str]) -> list[NewDataFile]:
-    """Append a file to each of these partitions."""
-    table, files = lake.load_table("db.t"), [new_file(kind) for kind in kinds]
+def appended(lake: SqlCatalog, kinds: list[str], *others: NewDataFile) -> list[NewDataFile]:
+    """Append a file to each of these partitions, and other files beside them."""
+    table, files = lake.load_table("db.t"), [*map(new_file, kinds), *others]
     make_visible(lake, table, [Append(tuple(files)).stage(SnapshotBuilder(table, NOW_MS), {})])
     return files
 
@@ -60,9 +61,8 @@ def test_entries_of_old_partitions_are_written_once(lake: SqlCatalog) -> None:
     in the order of partitions, and the next commits leave them as they are; no entry is lost or doubled."""
     make_table(lake)
     old = appended(lake, [f"old{number:04}" for number in range(OLD)])
-    hot = [appended(lake, ["hot"])[0] for _ in range(HOT_COMMITS + 1)]
-    first = replaced(lake, [*hot[:-1], *appended(lake, ["hot"])])
-    expected = Counter(file.path for file in [*old, hot[-1], first])
+    first = replaced(lake, appended(lake, ["hot", "hot"]))
+    expected = Counter(file.path for file in [*old, first])
     assert live_entries(lake.load_table("db.t")) == expected
 
     merged = replaced(lake, [old[0], *appended(lake, ["old0000"])])
@@ -70,7 +70,9 @@ def test_entries_of_old_partitions_are_written_once(lake: SqlCatalog) -> None:
     table = lake.load_table("db.t")
     assert live_entries(table) == expected
     cold = [m for m in data_manifests(table) if m.existing_files_count and not m.added_files_count]
-    assert sorted(m.existing_files_count or 0 for m in cold) == [1_499, 1_500, 1_500]
+    assert sorted(m.existing_files_count or 0 for m in cold) == [1_749, 1_750]
+    hot = max((m for m in data_manifests(table) if m.deleted_files_count), key=lambda m: m.existing_files_count or 0)
+    assert hot.existing_files_count == MOST_HOT_ENTRIES
     assert all((m.existing_files_count or 0) <= MOST_COLD_ENTRIES for m in cold)
     ranges = sorted((m.partitions[0].lower_bound, m.partitions[0].upper_bound) for m in cold if m.partitions)
     assert all(one[1] < other[0] for one, other in pairwise(ranges))  # type: ignore[operator]
@@ -85,16 +87,30 @@ def test_appends_leave_manifests_of_old_partitions_alone(lake: SqlCatalog) -> No
     """When an append merges small manifests, those with entries of old partitions stay as they are."""
     make_table(lake, properties={"commit.manifest.min-count-to-merge": "5"})
     old = appended(lake, [f"old{number:04}" for number in range(OLD)])
-    for _ in range(HOT_COMMITS + 1):
-        appended(lake, ["hot"])
     replaced(lake, [old[0], *appended(lake, ["old0000"])])
-    cold = {m.manifest_path for m in data_manifests(lake.load_table("db.t")) if (m.existing_files_count or 0) > 1_000}
+    manifests = data_manifests(lake.load_table("db.t"))
+    cold = {m.manifest_path for m in manifests if (m.existing_files_count or 0) > MOST_HOT_ENTRIES}
     for _ in range(6):
         appended(lake, ["hot"])
     manifests = data_manifests(lake.load_table("db.t"))
-    assert len(cold) == 3
+    assert len(cold) == 2
     assert cold <= {m.manifest_path for m in manifests}
     assert len(manifests) < len(cold) + 6
+
+
+def test_large_files_of_a_changed_partition_are_written_once(lake: SqlCatalog) -> None:
+    """Merges take small files: entries of large ones leave the manifest that each merge of the partition rewrites."""
+    make_table(lake)
+    large = [replace(new_file("a"), size_bytes=2**30) for _ in range(OLD)]
+    small = appended(lake, ["a", "a"], *large)[:2]
+    written = list[set[str]]()
+    for _ in range(2):
+        small = [replaced(lake, small), *appended(lake, ["a"])]
+        table = lake.load_table("db.t")
+        assert live_entries(table) == Counter(file.path for file in [*large, *small])
+        written.append({m.manifest_path for m in data_manifests(table) if (m.existing_files_count or 0) > 1})
+    assert len(written[0]) == 3
+    assert written[0] == written[1]
 
 
 def test_two_splits_of_one_kind_keep_all_entries(lake: SqlCatalog) -> None:

@@ -80,8 +80,9 @@ from icesize.table.manifests.entries import (
     with_other_value,
 )
 from icesize.table.manifests.facts import Columns, ManifestFacts, read_facts, read_metrics
+from icesize.table.manifests.lists import write_list
 from icesize.table.manifests.store import ManifestStore
-from icesize.table.manifests.writer import ManifestStream, Target, write_list, write_manifests
+from icesize.table.manifests.writer import ManifestStream, Target, write_manifests
 from tests.support.examples import examples
 from tests.support.manifest_values import check_written_facts, plain, without_zero_sign
 from tests.support.parquet_files import data_file
@@ -496,20 +497,21 @@ def test_a_list_assigns_sequence_numbers_to_its_own_manifests(folder: ManifestFo
     made = write_manifests(
         folder.io, table.metadata, 0, SNAPSHOT, folder.new_path, added=[_file(1), _file(2, sequence_number=2)]
     )
-    first = write_list(
+    first, _ = write_list(
         table.metadata, folder.io, folder.new_path(), made, snapshot_id=SNAPSHOT, parent_id=None, sequence_number=6
     )
     assert [(m.sequence_number, m.min_sequence_number) for m in made] == [(UNASSIGNED_SEQ, 2)]
     assert [(m.sequence_number, m.min_sequence_number) for m in first] == [(6, 2)]
     more = write_manifests(folder.io, table.metadata, 0, 78, folder.new_path, added=[_file(3)])
     location = folder.new_path()
-    second = write_list(
+    second, list_bytes = write_list(
         table.metadata, folder.io, location, [*more, *first], snapshot_id=78, parent_id=SNAPSHOT, sequence_number=7
     )
     listed = list(read_manifest_list(folder.io.new_input(location)))
     for manifests in (second, listed):
         assert [(m.sequence_number, m.min_sequence_number) for m in manifests] == [(7, 7), (6, 2)]
     assert [e.sequence_number for e in read(folder, listed)] == [7, 6, 2]
+    assert list_bytes == len(folder.io.new_input(location))
 
 
 def test_old_specs_keep_their_own_manifests(folder: ManifestFolder) -> None:
