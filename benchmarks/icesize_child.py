@@ -259,7 +259,7 @@ def _seconds(call: Callable[[], object]) -> float:
 def _plan(args: argparse.Namespace) -> dict[str, Any]:
     root = args.warehouse.resolve()
     catalog = peers.catalog(root)
-    table = icesize.open(None, "db.t", catalog=catalog)
+    table = icesize.open(None, "db.t", catalog=catalog, environment=Environment(spill_folder=args.spill))
     began = time.perf_counter()
     groups = len(table.plan().groups)
     cold = time.perf_counter() - began
@@ -292,6 +292,7 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--target-bytes", type=int, required=True)
     planning = commands.add_parser("plan")
     planning.add_argument("warehouse", type=Path)
+    planning.add_argument("--spill", help="directory for facts of files")
     planning.set_defaults(run=_plan)
     return parser
 

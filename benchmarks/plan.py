@@ -1,4 +1,4 @@
-"""Planning a table of 100,000 small files: cold, and again after no change. No peer: bounds, not ratios.
+"""Planning a table of 100,000 small files: cold, after no change, with a spill. No peer: bounds, not ratios.
 
     python -m benchmarks plan [--files 100000] [--partitions 1000] [--json]
     python -m benchmarks plan --batches 200 --partitions 100000 [--touched 10] [--json]
@@ -36,8 +36,12 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="icesize-plan-") as folder:
         _make_table(Path(folder), args.files, args.partitions)
         result = run_child("benchmarks.icesize_child", "plan", folder) | {"benchmark": "plan", "files": args.files}
+        spills = [run_child("benchmarks.icesize_child", "plan", folder, "--spill", f"{folder}/spill") for _ in range(2)]
+    result["spill_seconds"] = [spill["cold_seconds"] for spill in spills]
     rows = [
         ("first plan, seconds", result["cold_seconds"], "3"),
+        ("first plan with an empty spill, seconds", result["spill_seconds"][0], ""),
+        ("first plan of another process with that spill, seconds", result["spill_seconds"][1], ""),
         ("again, seconds (median of 5)", result["again_seconds"], "0.3"),
         ("peak memory of the process, MiB", result["peak_mib"], "600"),
     ]

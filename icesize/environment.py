@@ -89,6 +89,8 @@ class WorkLimits:
     """
     task_bytes: int = 2**20
     """Work below which another Spark task does not pay: it takes 0.03 s to write, and a task costs 0.02 s."""
+    spill_bytes: int = 4 * 2**30
+    """Most bytes below `Environment.spill_folder`: the facts of about 40 million files."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,7 @@ class Environment:
     new_id: Callable[[], str] = lambda: uuid.uuid4().hex
     observe: Callable[[Any], object] = lambda event: None
     limits: WorkLimits = field(default_factory=WorkLimits)
+    spill_folder: str | None = None
 
     def also_observing(self, observer: Callable[[Any], object]) -> Environment:
         """Return this environment with a second observer, which is called first."""

@@ -11,6 +11,7 @@
 - `partition_values`: values of partition fields: as manifests store them, as Iceberg prints them, and as callers name
   them
 - `repeated_files`: files that a table lists more than once: icesize removes none of them while another listing stays
+- `spill`: columns of manifests on the local disk, so that another process need not read the manifests again
 - `store`: cache of manifest facts for all readers of a table, in bounded memory; each manifest is read once
 - `writer`: manifests, written without decoding kept entries; partition values from before a
   promotion of their column are encoded again in its current type

@@ -40,6 +40,8 @@ _DELETE_PLACES = ((135, 10), (143, 11), (125, 12), (128, 13))
 _METRIC_PLACES = ((110, 10), (137, 11), (125, 12), (128, 13), (109, 14))
 
 _OBSTACLES = (None, SkipReason.NOT_PARQUET, SkipReason.ENCRYPTED)
+ENCRYPTED = 2
+"""The obstacle of files with key metadata in `Columns.obstacles`."""
 _FILE_PATH = 100
 _DELETED_PATH = 2147483546  # Iceberg's field id of `file_path` in position delete files
 _UNKNOWN = MISSING
@@ -120,7 +122,9 @@ class Columns:
             _integers([_UNKNOWN if number is None else number for number in column[place]]) for place in (1, 2, 3)
         )
         formats = [name.upper() for name in column[5]]
-        obstacles = [2 if key is not None else name != "PARQUET" for name, key in zip(formats, column[9], strict=True)]
+        obstacles = [
+            ENCRYPTED if key is not None else name != "PARQUET" for name, key in zip(formats, column[9], strict=True)
+        ]
         keys, partition = _dictionary(spec_id, column[6])
         return cls(
             keys, partition, _integers(column[0]), snapshot_ids, numbers, file_numbers, _integers(column[8]),
@@ -139,11 +143,12 @@ class Columns:
         key_metadata, encrypted = reader.values(parts, 131)
         is_foreign = np.array([each.upper() != "PARQUET" for each in formats])[file_format]
         is_encrypted = np.array([each is not None for each in key_metadata])[encrypted]
+        obstacles = np.where(is_encrypted, ENCRYPTED, is_foreign).astype(np.int64)
         numbers = [_narrow(np.concatenate([part.numbers[each] for part in parts])) for each in _NUMBERS]
         status, snapshot_ids, sequence_numbers, file_sequence_numbers, rows, size_bytes = numbers
         return cls(
             keys, _narrow(places[partition].astype(np.int64)), status, snapshot_ids, sequence_numbers,
-            file_sequence_numbers, size_bytes, rows, _narrow(np.where(is_encrypted, 2, is_foreign).astype(np.int64)),
+            file_sequence_numbers, size_bytes, rows, _narrow(obstacles),
             Texts.decoded([path for part in parts for path in part.texts]), (),
         )  # fmt: skip
 

@@ -18,6 +18,7 @@ from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestFile
 
 from icesize.table.manifests.facts import Columns, ManifestFacts, read_facts
+from icesize.table.manifests.spill import Spill
 
 T = TypeVar("T")
 
@@ -74,6 +75,9 @@ class ManifestStore:
     No thread holds the memory's lock while it reads storage. Threads that need the same value wait for the first of
     them. When the memory is full, the least recently used values are dropped first, except those that the newest state
     of the table uses. A table that is larger than the memory keeps the values that fit, and reads the rest each time.
+
+    Attributes:
+        spill: Keeps the columns of manifests on the local disk; None keeps none.
     """
 
     def __init__(self, memory: Memory | None = None, table_uuid: str = "") -> None:
@@ -83,12 +87,18 @@ class ManifestStore:
         self._making: dict[tuple[str, Hashable, Hashable], Future[Any]] = {}
         self._followed: frozenset[str] = frozenset()
         self._pass = object()
+        self.spill: Spill | None = None
 
     def facts(self, io: FileIO, manifest: ManifestFile) -> ManifestFacts:
         """Return the facts of a manifest; raises what `read_facts` raises."""
 
         def read() -> tuple[Columns, int]:
-            columns = read_facts(io, manifest).columns
+            spill = self.spill
+            columns = spill.read(self._table, manifest) if spill else None
+            if columns is None:
+                columns = read_facts(io, manifest).columns
+                if spill:
+                    spill.write(self._table, manifest, columns)
             return columns, columns.held_bytes
 
         return ManifestFacts(manifest, self.get(manifest.manifest_path, "columns", read))

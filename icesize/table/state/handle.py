@@ -20,6 +20,7 @@ from icesize.redaction import scrub
 from icesize.table.catalog import opening
 from icesize.table.catalog.access_errors import brief, may_pass
 from icesize.table.catalog.history import head_of
+from icesize.table.manifests.spill import spill_to
 from icesize.table.manifests.store import ManifestStore, store_of
 from icesize.table.state.cluster_reader import ClusterReader
 from icesize.table.state.concurrent_writers import ConcurrentWriters, other_compactors
@@ -107,6 +108,8 @@ class TableHandle:
             raise opening.load_failed(self.name, error) from scrub(error)
         self.store = self.concurrent_writers.store = store_of(str(table.metadata.table_uuid))
         opening.check_supported(table, self.spark_conf)
+        if cooldown and cooldown.spill_folder:
+            self.store.spill = spill_to(cooldown.spill_folder, cooldown.limits.spill_bytes)
         policy, warnings = SizePolicy.resolve(table.metadata.properties, self.policy)
         self._deadline_ms = policy.commit_deadline_ms
         warnings += [*unknown_properties(table.metadata.properties), *other_compactors(table.metadata, self.name)]

@@ -112,7 +112,8 @@ def test_damage_is_a_misfit_or_reads_as_it_does_one_by_one(
     decoder, read = StreamingBinaryDecoder(damaged), reader(schema)
     assert [read(decoder)[text] for _ in range(count)] == [record[text] for record in columns]
     assert decoder.tell() == len(damaged)
-    assert columns == _one_by_one(schema, damaged, count)
+    # printed, because NaN equals nothing
+    assert repr(columns) == repr(_one_by_one(schema, damaged, count))
 
 
 def _encoded(schema: dict[str, Any], *values: Any) -> bytes:

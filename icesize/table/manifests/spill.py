@@ -1,0 +1,223 @@
+"""Columns of manifests on the local disk, so that another process need not read the manifests again.
+
+A file has a checksum, a header in JSON and numpy's own format for arrays; nothing in it is executed. A file that is
+missing, damaged or of another version costs time, never correctness. Measured on 1,000,000 entries: reading the columns
+takes 0.2 s of CPU time, and decoding the manifests 2.2 s.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import logging
+import os
+import stat
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from decimal import Decimal
+from functools import lru_cache
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import numpy as np
+from pyiceberg.manifest import ManifestFile
+
+from icesize.planning.files import PartitionKey
+from icesize.table.manifests.facts import ENCRYPTED, Columns, Integers, Texts
+
+LOG = logging.getLogger("icesize")
+
+_VERSION = 1
+"""Version of the files; part of their names, and raised with every change of `Columns`."""
+_FOLDER = "icesize-manifests"
+_SUFFIXES = (".columns", ".columns-part")
+_MARK = b"icesize columns\n"
+_DIGEST_BYTES = 16
+_ARRAYS = (
+    "partition", "status", "snapshot_ids", "sequence_numbers", "file_sequence_numbers", "size_bytes", "rows",
+    "obstacles",
+)  # fmt: skip
+_SWEEPS = 16
+"""Parts of the limit after each of which files are counted, because other processes write to the folder, too."""
+_KINDS: dict[str, tuple[type, Callable[[Any], str], Callable[[str], Any]]] = {
+    "bool": (bool, str, "True".__eq__),
+    "int": (int, str, int),
+    "str": (str, str, str),
+    "float": (float, lambda value: float(value).hex(), float.fromhex),
+    "bytes": (bytes, lambda value: base64.b64encode(value).decode(), base64.b64decode),
+    "decimal": (Decimal, str, Decimal),
+    "uuid": (UUID, str, UUID),
+}
+"""Types of partition values, each with its text; the first one that a value has counts."""
+
+
+@lru_cache(maxsize=8)
+def spill_to(folder: str, max_bytes: int) -> Spill:
+    """Return the spill below a folder, one for all tables of this process."""
+    return Spill(Path(folder), max_bytes)
+
+
+class Spill:
+    """Columns below a folder of the local disk, at most about `max_bytes` of them; the least recently used go first.
+
+    The files are in a directory of their own that only this user may open. Nothing is written and read if others may.
+    Threads and processes may share the folder. Errors of the disk are logged, never raised.
+    """
+
+    def __init__(self, folder: Path, max_bytes: int) -> None:
+        self._folder, self._max_bytes = folder / _FOLDER, max_bytes
+        self._lock = threading.Lock()
+        self._uncounted_bytes = max_bytes
+        self._has_warned = False
+
+    def read(self, table_uuid: str, manifest: ManifestFile) -> Columns | None:
+        """Return the columns of a manifest, if they are there. A damaged or foreign file of that name is removed."""
+        if not self._opened():
+            return None
+        place = self._place(table_uuid, manifest)
+        try:
+            content = place.read_bytes()
+            os.utime(place)
+        except OSError:
+            return None
+        try:
+            return _decoded(content, manifest.partition_spec_id)
+        except Exception as damage:  # of any kind: the bytes may come from anywhere
+            LOG.debug("%s is damaged (%s)", place, damage)
+            _remove(place)
+            return None
+
+    def write(self, table_uuid: str, manifest: ManifestFile, columns: Columns) -> None:
+        """Keep the columns of a manifest, unless it is encrypted or lists an encrypted file."""
+        if manifest.key_metadata is not None or bool((columns.obstacles == ENCRYPTED).any()):
+            return
+        content = _encoded(columns)
+        if content is None or len(content) > self._max_bytes or not self._opened():
+            return
+        place = self._place(table_uuid, manifest)
+        part = place.with_name(f"{place.stem}-{uuid.uuid4().hex}{_SUFFIXES[1]}")
+        try:
+            self._make_room(len(content))
+            with open(
+                os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY | getattr(os, "O_BINARY", 0), 0o600), "wb"
+            ) as out:
+                out.write(content)
+            os.replace(part, place)
+        except OSError as error:
+            self._warn(str(error))
+            _remove(part)
+
+    def _place(self, table_uuid: str, manifest: ManifestFile) -> Path:
+        parts = (_VERSION, table_uuid, manifest.manifest_path, manifest.manifest_length, manifest.partition_spec_id)
+        name = hashlib.blake2b(json.dumps(parts).encode(), digest_size=20).hexdigest()
+        return self._folder / f"{name}{_SUFFIXES[0]}"
+
+    def _opened(self) -> bool:
+        """Make the directory; return True if no other user may open it."""
+        try:
+            self._folder.mkdir(0o700, parents=True, exist_ok=True)
+            status = self._folder.lstat()
+        except OSError as error:
+            self._warn(str(error))
+            return False
+        is_ours = not hasattr(os, "geteuid") or (status.st_uid == os.geteuid() and not status.st_mode & 0o077)
+        is_private = is_ours and stat.S_ISDIR(status.st_mode)
+        if not is_private:
+            self._warn("other users may open it")
+        return is_private
+
+    def _warn(self, why: str) -> None:
+        """Log a warning once."""
+        if not self._has_warned:
+            LOG.warning("Cannot keep the columns of manifests in %s: %s", self._folder, why)
+        self._has_warned = True
+
+    def _make_room(self, size: int) -> None:
+        """Remove the least recently used files, once enough was written since the last time."""
+        with self._lock:
+            self._uncounted_bytes += size
+            if self._uncounted_bytes < self._max_bytes // _SWEEPS:
+                return
+            self._uncounted_bytes = size
+            files = sorted(self._files())
+            excess = sum(length for _, length, _ in files) + size - self._max_bytes
+            for _, length, path in files:
+                if excess <= 0:
+                    return
+                _remove(path)
+                excess -= length
+
+    def _files(self) -> Iterator[tuple[int, int, Path]]:
+        """Yield time of last use, length and path of each file; other files in the directory do not count."""
+        with os.scandir(self._folder) as entries:
+            for entry in entries:
+                if entry.name.endswith(_SUFFIXES):
+                    with suppress(FileNotFoundError):
+                        status = entry.stat(follow_symlinks=False)
+                        yield status.st_mtime_ns, status.st_size, Path(entry.path)
+
+
+def _remove(path: Path) -> None:
+    with suppress(OSError):
+        path.unlink()
+
+
+def _encoded(columns: Columns) -> bytes | None:
+    """Return the columns as bytes; None if a partition value has a type that no manifest has."""
+    try:
+        keys = [[_text_of(value) for value in key.values] for key in columns.keys]
+    except LookupError:
+        return None
+    header = {
+        "keys": keys, "entries": columns.status.size, "start": columns.paths.start, "targets": columns.targets,
+    }  # fmt: skip
+    out = BytesIO()
+    head = json.dumps(header).encode()
+    out.write(len(head).to_bytes(8, "little") + head)
+    rest = np.frombuffer(columns.paths.rest.encode("utf-8", "surrogatepass"), np.uint8)
+    for array in (rest, columns.paths.ends, *(getattr(columns, name) for name in _ARRAYS)):
+        # a number that is stored once for all entries stays so
+        np.lib.format.write_array(out, array if any(array.strides) else array[:1], allow_pickle=False)
+    body = out.getvalue()
+    return _MARK + hashlib.blake2b(body, digest_size=_DIGEST_BYTES).digest() + body
+
+
+def _decoded(content: bytes, spec_id: int) -> Columns:
+    """Return columns from their bytes. Raises an error of any type for other bytes."""
+    begin = len(_MARK) + _DIGEST_BYTES
+    body = memoryview(content)[begin:]
+    if content[:begin] != _MARK + hashlib.blake2b(body, digest_size=_DIGEST_BYTES).digest():
+        raise ValueError("the checksum differs")
+    end = 8 + int.from_bytes(body[:8], "little")
+    header = json.loads(bytes(body[8:end]))
+    stream = BytesIO(body[end:])
+    rest = np.lib.format.read_array(stream, allow_pickle=False).tobytes().decode("utf-8", "surrogatepass")
+    ends = _array(stream, header["entries"] + 1)
+    arrays = {name: _array(stream, header["entries"]) for name in _ARRAYS}
+    keys = tuple(PartitionKey.of(spec_id, tuple(map(_value_of, key))) for key in header["keys"])
+    targets = tuple((kind, tuple(ids), *more) for kind, ids, *more in header["targets"])
+    return Columns(keys=keys, paths=Texts(header["start"], rest, ends), targets=targets, **arrays)
+
+
+def _array(stream: BytesIO, size: int) -> Integers:
+    array: Integers = np.lib.format.read_array(stream, allow_pickle=False)
+    return np.broadcast_to(array, (size,)) if array.size == 1 else array
+
+
+def _text_of(value: object) -> list[str] | None:
+    """Return the name of a partition value's type and its text, None for NULL. Raises LookupError for another type."""
+    if value is None:
+        return None
+    for name, (kind, text, _) in _KINDS.items():
+        if isinstance(value, kind):
+            return [name, text(value)]
+    raise LookupError(type(value).__name__)
+
+
+def _value_of(text: list[str] | None) -> object:
+    return None if text is None else _KINDS[text[0]][2](text[1])
