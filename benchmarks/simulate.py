@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import replace
 from functools import reduce
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -20,6 +21,7 @@ from rich.progress import track
 from benchmarks.show import finish
 from benchmarks.simulate_costs import Tally
 from benchmarks.simulate_metadata import Manifests
+from benchmarks.simulate_picture import draw
 from benchmarks.simulate_stream import MOST_DAYS_LATE, Stream
 from benchmarks.simulate_writers import WRITERS, Writer, merged_whole
 from icesize.planning.files import PartitionFacts, PartitionKey
@@ -132,8 +134,10 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
         for name in shown
         for row in simulate(stream, WRITERS[name], args.days, args.periods, args.length)
     ]
-    result = {"benchmark": "simulate", "simulated": _simulated(args), **vars(args), "rows": rows}
-    for title, columns in ((result["simulated"], _FILES), ("per batch, or per day", _COSTS)):
+    if args.picture:
+        draw(rows, args.picture)
+    result = {"benchmark": "simulate", "simulated": _simulated(args), "rows": rows}
+    for title, columns in ((_simulated(args), _FILES), ("per batch, or per day", _COSTS)):
         finish(
             result, title, tuple(columns.values()), [[_cell(row[key]) for key in columns] for row in rows], args.json
         )
@@ -166,5 +170,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--tb", type=float, default=10.0, help="terabytes a day")
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--writer", action="append", choices=list(WRITERS), help="default: all of them; repeatable")
+    parser.add_argument("--picture", type=Path, help="draw the writers' costs and metadata in this SVG file")
     parser.add_argument("--json", action="store_true", help="print JSON only")
     return parser

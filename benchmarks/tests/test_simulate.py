@@ -6,6 +6,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
+from html import unescape
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -113,7 +114,7 @@ def test_manifests_are_those_of_the_snapshot_builder(tmp_path: Path) -> None:
     table = table.transaction().set_properties({"commit.manifest.min-count-to-merge": "20"}).commit_transaction()
     builder, model = SnapshotBuilder(table, NOW_MS), Manifests(100, min_to_merge=20)
     real, stamps, live, paths = dict[str, NewDataFile](), dict[str, int](), list[FileFact](), count()
-    for batch in range(48):
+    for batch in range(60):
         keys = [PartitionKey(0, (batch // 20, tenant)) for tenant in random.sample(range(100), 60)]
         new = [FileFact(str(next(paths)), 1, 1, key, batch) for key in keys]
         merges = _merges(random, live, paths) if batch % 3 else []
@@ -191,14 +192,16 @@ def test_large_files_are_written_in_parts() -> None:
     assert [puts(1), puts(PART_BYTES), puts(16 * PART_BYTES)] == [1, 1, 18]
 
 
-def test_the_benchmark_prints_a_row_for_each_period(capsys: pytest.CaptureFixture[str]) -> None:
-    """Each writer has the days of its periods, and its table grows between them."""
+def test_the_benchmark_prints_a_row_for_each_period(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Each writer has the days of its periods, its table grows between them, and its name is in the picture."""
     days = ["--days", "1", "--periods", "2", "--length", "9"]
     batches = ["--partitions", "10", "--touched", "6", "--late", "2", "--batches", "40", "--tb", "0.02"]
-    result = simulate.main([*days, *batches, "--json"])
+    result = simulate.main([*days, *batches, "--picture", str(tmp_path / "costs.svg"), "--json"])
     assert json.loads(capsys.readouterr().out) == result
     assert [(row["writer"], row["day"]) for row in result["rows"]] == [
         (name, day) for name in WRITERS for day in (1, 9)
     ]
     assert all(row["write_amplification"] >= 1 for row in result["rows"])
     assert [row["partitions"] for row in result["rows"][:2]] == [10, 90]
+    picture = unescape((tmp_path / "costs.svg").read_text(encoding="utf-8"))
+    assert all(name in picture for name in WRITERS)
