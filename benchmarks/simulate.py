@@ -78,14 +78,11 @@ class Simulation:
         """Add finished partitions of so many days before all others, as those of the first day are now."""
         # late rows reach back to days of the stream only, so the copies change no batch
         first = [self._cold(f) for n in range(self.stream.partitions) if (f := self._of_first_day(n))]
-        copies = [
-            _copy(self.table, facts, day)
-            for day in range(self.first_day - days, self.first_day)
-            for facts in first
-        ]  # fmt: skip
+        old = range(self.first_day - days, self.first_day)
+        copies = [_copy(self.table, facts, day) for day in old for facts in first]
         self.first_day -= days
         self.table.layout = self.table.layout.with_partitions({facts.key: facts for facts, _ in copies})
-        self.manifests.put((facts.key, numbers) for facts, numbers in copies)
+        self.manifests.put([(facts.key, numbers) for facts, numbers in copies])
 
     def _cold(self, facts: PartitionFacts) -> PartitionFacts:
         """Return a partition as its writer leaves it: icesize merges it once it gets no rows any more."""
@@ -98,15 +95,15 @@ class Simulation:
         return self.table.layout.partitions.get(PartitionKey(0, (0, tenant)))
 
 
-def _copy(table: ReplayedTable, facts: PartitionFacts, day: int) -> tuple[PartitionFacts, list[int]]:
+def _copy(table: ReplayedTable, facts: PartitionFacts, day: int) -> tuple[PartitionFacts, range]:
     """Return a finished partition as one of another day, and the numbers of its files."""
     key = PartitionKey(0, (day, facts.key.values[1]))
-    numbers = [next(table.paths) for _ in range(facts.files)]
+    paths = [next(table.paths) for _ in range(facts.files)]
     small = tuple(
         replace(file, path=str(number), partition=key, sequence_number=0)
-        for file, number in zip(facts.small, numbers, strict=False)
+        for file, number in zip(facts.small, paths, strict=False)
     )
-    return replace(facts, key=key, small=small, newest=_LONG_AGO), numbers
+    return replace(facts, key=key, small=small, newest=_LONG_AGO), range(paths[0], paths[-1] + 1)
 
 
 def simulate(stream: Stream, writer: Writer, days: int, periods: int, length: int) -> list[dict[str, Any]]:

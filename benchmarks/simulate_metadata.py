@@ -86,12 +86,12 @@ class Manifests:
         rest_bytes = METADATA_BYTES + SNAPSHOT_BYTES * SNAPSHOTS_KEPT
         return MetadataWrites(read, len(new) + lists + 1, sum(new) + list_bytes + rest_bytes)
 
-    def put(self, partitions: Iterable[tuple[PartitionKey, Sequence[int]]]) -> None:
+    def put(self, partitions: Sequence[tuple[PartitionKey, range]]) -> None:
         """Add files that have been in the table for long, by partition in their order, in manifests of cold entries."""
-        listed = [(self._rank(key), number) for key, numbers in partitions for number in numbers]
-        ranks, files = np.array(listed, np.int64).reshape(-1, 2).T
+        files = np.concatenate([np.arange(numbers.start, numbers.stop) for _, numbers in partitions])
         self._hold(files)
-        self._ranks[files], self._sequences[files] = ranks, 0
+        self._ranks[files] = np.repeat([self._rank(key) for key, _ in partitions], [len(n) for _, n in partitions])
+        self._sequences[files] = 0
         for start in range(0, files.size, MOST_COLD_ENTRIES):
             self._list(files[start : start + MOST_COLD_ENTRIES], 0)
 
