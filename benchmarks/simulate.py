@@ -5,7 +5,7 @@
 Every batch of a few days is simulated in each period. Between two periods the table grows by finished partitions, which
 are copies of those of the first day, so that the last period begins with a table of almost a year. With `--days 365
 --periods 1`, every batch of the year is simulated. Peers write the same batches, and commit by the same rules for
-manifests. The default takes four minutes of CPU time, half of it for icesize.
+manifests. The default takes four minutes of CPU time, a third of it for icesize.
 """
 
 from __future__ import annotations
