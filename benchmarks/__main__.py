@@ -7,7 +7,7 @@ import sys
 
 NAMES = (
     "policy", "stream", "compact", "deletes", "upserts", "merge", "columns", "plan", "expire", "shuffle", "rivals",
-    "cluster", "connect",
+    "cluster", "connect", "simulate",
 )  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from docs_tools.blocks import DOCS
@@ -51,13 +52,17 @@ def _words(ours: float, best: float) -> str:
     return f"{ours:.1f} ({best:.1f})"
 
 
-def write() -> None:
-    """Draw all plots, each small enough for a phone and readable on dark and light pages."""
+def configure() -> None:
+    """Set up plots: text stays text, and the same numbers make the same file."""
     import matplotlib as mpl
 
     mpl.use("svg")
-    # Text stays text, and the same numbers make the same file.
     mpl.rcParams.update({"svg.hashsalt": "icesize", "svg.fonttype": "none", "font.size": 11})
+
+
+def write() -> None:
+    """Draw all plots, each small enough for a phone and readable on dark and light pages."""
+    configure()
     _draw("policy-w-k.svg", "max-small-files", SLOTS, ARRIVALS, lambda k, n: (k, n), "{} batches per full file")
     _draw("policy-w-n.svg", "batches per full file", ARRIVALS, SLOTS, lambda n, k: (k, n), "max-small-files {}")
     _draw_house()
@@ -80,16 +85,17 @@ def _draw(name: str, title: str, along: Sequence[int], lines: Sequence[int], key
     axes.minorticks_off()
     axes.grid(alpha=0.3)
     axes.legend(fontsize=9)
-    _save(figure, name)
+    save(figure, IMAGES / name)
 
 
-def _save(figure: Figure, name: str) -> None:
+def save(figure: Figure, target: Path) -> None:
+    """Write a plot to an SVG file."""
     from matplotlib import pyplot
 
     figure.patch.set_facecolor("white")
     figure.tight_layout()
-    IMAGES.mkdir(exist_ok=True)
-    figure.savefig(IMAGES / name, metadata={"Date": None, "Creator": None})
+    target.parent.mkdir(exist_ok=True)
+    figure.savefig(target, metadata={"Date": None, "Creator": None})
     pyplot.close(figure)
 
 
@@ -113,4 +119,4 @@ def _draw_house() -> None:
     for floor, used in arrows():
         begin, end = (0.5, floors.index(floor) + 0.12), (0.5, floors.index(used) + 0.80)
         axes.annotate("", end, begin, arrowprops={"arrowstyle": "->", "color": "#3f51b5"})
-    _save(figure, "rooms.svg")
+    save(figure, IMAGES / "rooms.svg")

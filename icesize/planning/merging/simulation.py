@@ -179,7 +179,12 @@ class ReplayedTable:
         )
 
     def apply(self, changes: Iterable[Exchange]) -> None:
-        """Make the files of a batch part of the table. Rows that came with it make their partitions young."""
+        """Commit the files of a batch."""
+        self.change(changes)
+        self.batch += 1
+
+    def change(self, changes: Iterable[Exchange]) -> None:
+        """Commit files without a batch. A partition is as young as the newest rows that came to it."""
         changed, limit_bytes = dict[PartitionKey, PartitionFacts | None](), self.layout.small_file_limit_bytes
         for change in changes:
             key = change.outputs[0].partition
@@ -190,4 +195,3 @@ class ReplayedTable:
             newest = max(old.newest, *(file.sequence_number for file in change.outputs))
             changed[key] = replace(facts, newest=newest)
         self.layout = self.layout.with_partitions(changed)
-        self.batch += 1
