@@ -8,7 +8,6 @@
 - `full_pass`: one bounded pass of all maintenance, in the order that saves work: merge, cluster, delete files,
   manifests, expiry, orphan count
 - `restore`: restores a partition to an older snapshot: its old files under new names, in one OVERWRITE
-- `restore_plan`: checks whether a partition can be restored to an older snapshot, and plans the changes
 - `rewrite_deletes`: rewrites many delete files into few position delete files; data files do not change
 - `rewrite_manifests`: merges manifests, in one REPLACE that changes no row and no file
 - `rounds`: runs one plan in several rounds, each with a commit, and combines their reports

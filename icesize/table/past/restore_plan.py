@@ -12,11 +12,11 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
 from icesize.errors import TableError, UnsupportedTable
+from icesize.parquet.files.storage import missing_files
 from icesize.planning.delete_reach import may_hit
 from icesize.planning.files import DeleteFile, FileFact, PartitionKey, SkipReason
 from icesize.table.catalog.access_errors import brief
 from icesize.table.catalog.history import head_snapshot
-from icesize.table.commit.batch_commit import missing_files
 from icesize.table.manifests.delete_index import DeleteIndex
 from icesize.table.manifests.entries import Entry, read_entries
 from icesize.table.manifests.lists import manifests_of
