@@ -43,7 +43,7 @@ from icesize.planning.files import FileFact, PartitionKey
 from icesize.planning.plan import MergeTask
 from icesize.report import Report
 from icesize.table.catalog.access_errors import brief, readable, storage_errors
-from icesize.table.catalog.history import age_of, summary_of
+from icesize.table.catalog.history import age_of, main_history
 from icesize.table.catalog.locations import split
 from icesize.table.commit import submit
 from icesize.table.commit.batch_commit import work_of
@@ -54,10 +54,10 @@ from icesize.table.commit.steps.overwrite import Overwrite
 from icesize.table.commit.steps.restore import Restore
 from icesize.table.manifests.entries import Entry, under_new_path
 from icesize.table.manifests.store import ManifestStore
+from icesize.table.past.commits import runs_of
 from icesize.table.past.restore_plan import Difference, Restoration
 from icesize.table.past.versions import versions
 from icesize.table.records.ledger import stream_hash
-from icesize.table.records.summary import RUN_ID
 from icesize.table.state.handle import Current, TableHandle
 from icesize.table.storage.listing import arrow_filesystem, fsspec_filesystem
 
@@ -353,9 +353,8 @@ def _batches_undone(
 ) -> dict[str, list[int]]:
     """Return, by stream, the batches that added rows to the partition after the version."""
     ages = {s.snapshot_id: age_of(s) for s in table.metadata.snapshots}
-    run_id = summary_of(version, RUN_ID)
-    same_commit = (s for s in table.metadata.snapshots if run_id is not None and summary_of(s, RUN_ID) == run_id)
-    age = max(age_of(s) for s in (version, *same_commit))
+    commits = (commit for run in runs_of(main_history(table.metadata)) for commit in run)
+    age = age_of(next((commit.last for commit in commits if version in commit.snapshots), version))
     known = versions(table.metadata, table.io, store, partition)
     batches: dict[str, list[int]] = {}
     for newer, older in zip_longest(known, known[1:]):
