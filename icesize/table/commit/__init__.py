@@ -8,7 +8,6 @@
 - `loaded`: one state of a table that a commit is tried on
 - `metadata_change`: changes of a table's metadata that add no snapshot: add columns, set or remove a tag, forget a
   stream
-- `obsolete_deletes`: delete files that apply to no data file after a commit, decided on the state that it is staged on
 - `protocol`: interfaces between steps, a commit and a catalog
 - `pyiceberg_committer`: commits through PyIceberg: icesize builds manifests and snapshots, the catalog makes the
   compare-and-swap

@@ -38,9 +38,9 @@ from pyiceberg.table.update import (
 
 from icesize import failpoints
 from icesize.parquet.files.data_file import NewDataFile, NewDeleteFile
+from icesize.planning.dangling_rule import DanglingCandidates
 from icesize.planning.files import MAIN, FileFact, PartitionKey
 from icesize.table.catalog.history import head_snapshot
-from icesize.table.commit.obsolete_deletes import ObsoleteCandidates
 from icesize.table.manifests.delete_index import DeleteIndex, delete_index, read_deletes
 from icesize.table.manifests.entries import Entry, read_entries
 from icesize.table.manifests.lists import manifests_in
@@ -289,7 +289,7 @@ class SnapshotBuilder:
         manifests = [m for m in self.manifests if m.content == ManifestContent.DELETES]
         return delete_index(self._store, self._io, manifests, self.metadata.specs())
 
-    def split_deletes(
+    def remove_dangling_deletes(
         self,
         split: Split,
         partitions: Collection[PartitionKey],
@@ -298,14 +298,15 @@ class SnapshotBuilder:
     ) -> None:
         """Remove delete files that apply to nothing after the split of data manifests, beside the added files.
 
-        It considers delete files that may apply to files of the partitions. `named` is as in `ObsoleteCandidates.of`.
+        It considers delete files that may apply to files of the partitions. `named` is as in `DanglingCandidates.of`.
         """
-        if doubtful := ObsoleteCandidates.of(self.delete_index(), partitions, named):
+        index = self.delete_index()
+        if doubtful := DanglingCandidates.of(index.by_partition, index.everywhere, partitions, named):
             new = ((f.partition, self._number(f), f.path) for f in added)
-            if gone := doubtful.obsolete(chain(self._left(split, doubtful), new)):
+            if gone := doubtful.dangling(chain(self._left(split, doubtful), new)):
                 self.split(sorted(gone), ManifestContent.DELETES, split)
 
-    def _left(self, split: Split, doubtful: ObsoleteCandidates) -> Iterator[tuple[PartitionKey, int, str]]:
+    def _left(self, split: Split, doubtful: DanglingCandidates) -> Iterator[tuple[PartitionKey, int, str]]:
         """Yield partition, data sequence number and path of the remaining data files that may need a candidate."""
         for (spec_id, _), part in split.parts.items():
             for entry in part.existing:

@@ -52,7 +52,7 @@ class Overwrite(Step):
         builder.same_schema_and_spec()
         fresh = [replace(file, sequence_number=None) for file in self.files]
         split = builder.split([file.path for file in self.removed])
-        builder.split_deletes(split, {file.partition for file in fresh}, fresh, {})
+        builder.remove_dangling_deletes(split, {file.partition for file in fresh}, fresh, {})
         return builder.exchange(Operation.OVERWRITE, split, fresh, summary, self.copied)
 
 

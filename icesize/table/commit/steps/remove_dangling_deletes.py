@@ -30,5 +30,5 @@ class RemoveDanglingDeletes(Step):
         split, index = Split(), builder.delete_index()
         files = (delete for deletes in index.by_partition.values() for delete in deletes)
         several = [delete for delete in files if not delete.equality_ids and only_path(delete) is None]
-        builder.split_deletes(split, index.by_partition, (), self.named(several))
+        builder.remove_dangling_deletes(split, index.by_partition, (), self.named(several))
         return builder.exchange(Operation.REPLACE, split, (), summary) if split.touched else None
