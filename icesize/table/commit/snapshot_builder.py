@@ -46,14 +46,13 @@ from icesize.table.manifests.entries import Entry, read_entries
 from icesize.table.manifests.lists import manifests_in
 from icesize.table.manifests.packing import ENOUGH_ENTRIES, entries_by_partition, live_entries, sorted_by_partition
 from icesize.table.manifests.store import ManifestStore
-from icesize.table.manifests.writer import write_list, write_manifests
+from icesize.table.manifests.writer import target_manifest_bytes, write_list, write_manifests
 from icesize.table.records.summary import counts, with_totals
 
 LOG = logging.getLogger("icesize")
 
 _MERGE_ENABLED = ("commit.manifest-merge.enabled", "true")
 _MIN_TO_MERGE = ("commit.manifest.min-count-to-merge", "100")
-_TARGET_BYTES = ("commit.manifest.target-size-bytes", str(8 * 2**20))
 
 
 HOT_COMMITS = 40
@@ -324,17 +323,12 @@ class SnapshotBuilder:
     def _number(self, file: NewDataFile) -> int:
         return self._sequence_number + 1 if file.sequence_number is None else file.sequence_number
 
-    @property
-    def target_manifest_bytes(self) -> int:
-        """Target bytes of a data manifest."""
-        return int(self._property(_TARGET_BYTES))
-
     def fold(self) -> None:
         """Merge small data manifests if there are too many, as Iceberg's merge-append does.
 
         Manifests of cold entries are left as they are, so that an append does not write all entries of a table again.
         """
-        most = self.target_manifest_bytes // 2
+        most = target_manifest_bytes(self.metadata) // 2
         small = [
             m for m in self.manifests
             if m.content == ManifestContent.DATA and m.manifest_length < most and live_entries(m) < ENOUGH_ENTRIES

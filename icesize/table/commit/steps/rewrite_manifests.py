@@ -12,6 +12,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 from icesize.table.commit.protocol import Step
 from icesize.table.commit.snapshot_builder import SnapshotBuilder
 from icesize.table.manifests.packing import worth_packing
+from icesize.table.manifests.writer import target_manifest_bytes
 from icesize.table.records.summary import CommitKind
 
 
@@ -28,7 +29,7 @@ class RewriteManifests(Step):
     def stage(self, builder: SnapshotBuilder, summary: Mapping[str, str]) -> Snapshot | None:
         created: list[ManifestFile] = []
         replaced: set[str] = set()
-        for spec_id, small in worth_packing(builder.manifests, builder.target_manifest_bytes).items():
+        for spec_id, small in worth_packing(builder.manifests, target_manifest_bytes(builder.metadata)).items():
             if packed := builder.packed(spec_id, small):
                 created += packed
                 replaced |= {m.manifest_path for m in small}
