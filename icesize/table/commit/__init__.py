@@ -1,7 +1,6 @@
 """The only commit path of icesize, and the changes that go through it.
 
 - `batch_commit`: commit of the files written for a batch, or for merges (a batch without rows), and the report of both
-- `cluster_settings`: clustering columns of a table: resolved from arguments or properties, stored there, and removed
 - `conflicts`: the check that other writers have not changed the input files of a step since its plan
 - `input_metrics`: column metrics of files that a merge copied: read from manifests again at the commit, for those files
   alone
