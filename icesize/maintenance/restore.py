@@ -78,13 +78,13 @@ class _Planned:
     undone: dict[str, list[int]]
 
     @classmethod
-    def on(cls, current: Current, partition: PartitionKey, snapshot_id: int) -> _Planned:
+    def on(cls, store: ManifestStore, current: Current, partition: PartitionKey, snapshot_id: int) -> _Planned:
         """Plan a restore; raise the error with which it is rejected."""
-        work = Restoration(current.name, partition, snapshot_id)
+        work = Restoration(current.name, partition, snapshot_id, store)
         with readable(current.name):
             difference = work.difference(current.table)
             # read before anything is committed: a concurrent expiry may remove the older snapshots
-            return cls(work, difference, _batches_undone(current.table, work.store, partition, difference.version))
+            return cls(work, difference, _batches_undone(current.table, store, partition, difference.version))
 
     def report(self, current: Current, seconds: Mapping[str, float]) -> Report:
         """Return the report of a dry run, with a note if there is nothing to do."""
@@ -124,7 +124,7 @@ def restore(
     the catalog permits it.
     """
     handle, environment, watch = context.handle, context.environment, Stopwatch(context.environment)
-    planned, run_id = _Planned.on(current, partition, snapshot_id), environment.new_id()
+    planned, run_id = _Planned.on(handle.store, current, partition, snapshot_id), environment.new_id()
     settings = current.settings() if planned.difference.rewritten else None
     watch.lap("plan")
     report = planned.report(current, watch.seconds)
