@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 from pyiceberg.table.snapshots import Operation, Snapshot
 
@@ -27,7 +26,7 @@ class Overwrite(Step):
     `copied` are entries for files of older snapshots, in the table's current spec.
     """
 
-    kind: ClassVar[CommitKind] = CommitKind.APPEND
+    kind = CommitKind.APPEND
     removed: tuple[FileFact, ...]
     files: tuple[NewDataFile, ...]
     copied: tuple[Entry, ...] = ()

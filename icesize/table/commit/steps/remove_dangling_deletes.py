@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from pyiceberg.table.snapshots import Operation, Snapshot
 
@@ -23,7 +22,7 @@ class RemoveDanglingDeletes(Step):
     stays.
     """
 
-    kind: ClassVar[CommitKind] = CommitKind.DELETES
+    kind = CommitKind.DELETES
     named: Callable[[Sequence[DeleteFile]], Mapping[str, frozenset[str]]]
 
     def stage(self, builder: SnapshotBuilder, summary: Mapping[str, str]) -> Snapshot | None:

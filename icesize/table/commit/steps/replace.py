@@ -25,7 +25,7 @@ class Replace(Step):
     Earlier steps of the same request may have added input files. No other writer can have changed those.
     """
 
-    kind: ClassVar[CommitKind] = CommitKind.MERGE
+    kind = CommitKind.MERGE
     groups: tuple[Merged, ...]
     essential: ClassVar[bool] = False
 

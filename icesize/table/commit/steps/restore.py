@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import AssertRefSnapshotId, RemoveSnapshotRefUpdate
@@ -26,7 +25,7 @@ class Restore(Step):
     The plan is made again on each state that the step is tried on. Its result must be the same.
     """
 
-    kind: ClassVar[CommitKind] = CommitKind.RESTORE
+    kind = CommitKind.RESTORE
     tag: str
     work: Restoration
     planned: Difference

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 from pyiceberg.manifest import ManifestFile
 from pyiceberg.table.snapshots import Operation, Snapshot
@@ -24,7 +23,7 @@ class RewriteManifests(Step):
     copied as bytes. Their numbers, their snapshots and the table's totals stay unchanged.
     """
 
-    kind: ClassVar[CommitKind] = CommitKind.MANIFESTS
+    kind = CommitKind.MANIFESTS
 
     def stage(self, builder: SnapshotBuilder, summary: Mapping[str, str]) -> Snapshot | None:
         created: list[ManifestFile] = []
