@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from icesize.spark.stream.sink import Sink
     from icesize.table.cleanup.expiry import ExpiryReport
     from icesize.table.cleanup.orphans import OrphanReport
-    from icesize.table.commit.cluster_settings import ForgottenClusterBy
+    from icesize.table.cluster_settings import ForgottenClusterBy
     from icesize.table.past.commits import History
     from icesize.table.past.versions import Version
     from icesize.table.records.ledger import LedgerEntry
@@ -110,7 +110,7 @@ _LAZY = {
     "DanglingReport": "icesize.maintenance.dangling_deletes",
     "DeletesReport": "icesize.maintenance.rewrite_deletes",
     "ExpiryReport": "icesize.table.cleanup.expiry",
-    "ForgottenClusterBy": "icesize.table.commit.cluster_settings",
+    "ForgottenClusterBy": "icesize.table.cluster_settings",
     "History": "icesize.table.past.commits",
     "Inspection": "icesize.planning.inspection",
     "LedgerEntry": "icesize.table.records.ledger",

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from icesize.spark.stream.sink import Sink
     from icesize.table.cleanup.expiry import ExpiryReport
     from icesize.table.cleanup.orphans import OrphanReport
-    from icesize.table.commit.cluster_settings import ForgottenClusterBy
+    from icesize.table.cluster_settings import ForgottenClusterBy
     from icesize.table.commit.metadata_change import MetadataChange
     from icesize.table.past.commits import History
     from icesize.table.past.versions import Version
@@ -502,7 +502,7 @@ class SizedTable:
             CommitConflict: Other writers committed first until the deadline; nothing changed.
             CommitStateUnknown: The outcome of the commit is unknown.
         """
-        from icesize.table.commit.cluster_settings import forget_cluster_by
+        from icesize.table.cluster_settings import forget_cluster_by
 
         return self._change(forget_cluster_by(self._environment.new_id()), dry_run)
 

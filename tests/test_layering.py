@@ -38,6 +38,7 @@ ROOMS = [
     "icesize.table.state",
     "icesize.table.past",
     "icesize.table.commit",
+    "icesize.table.cluster_settings",
     "icesize.table.storage",
     "icesize.table.cleanup",
     "icesize.maintenance",

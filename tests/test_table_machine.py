@@ -15,12 +15,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 import icesize
 from icesize.errors import CommitConflict, CommitStateUnknown, TableError
-from icesize.maintenance.restore import RESTORED_ID, restore
+from icesize.maintenance.restore import restore
 from icesize.planning.cluster_by import STRATEGIES
 from icesize.planning.files import PartitionKey
 from icesize.sized_table import SizedTable
 from icesize.table.commit.protocol import CommitRequest, ConcurrentChange
 from icesize.table.records.ledger import entries
+from icesize.table.records.summary import RESTORED_ID
 from icesize.table.state.handle import PolicyArgument, TableHandle
 from tests.support.examples import examples
 from tests.support.jobs import context_of

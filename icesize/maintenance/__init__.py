@@ -7,7 +7,6 @@
   data file
 - `full_pass`: one bounded pass of all maintenance, and its steps in the order that saves work
 - `restore`: restores a partition to an older snapshot: its old files under new names, in one OVERWRITE
-- `restore_plan`: checks whether a partition can be restored to an older snapshot, and plans the changes
 - `rewrite_deletes`: rewrites many delete files into few position delete files; data files do not change
 - `rewrite_manifests`: merges manifests, in one REPLACE that changes no row and no file
 - `rounds`: runs one plan in several rounds, each with a commit, and combines their reports

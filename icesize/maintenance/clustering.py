@@ -31,9 +31,9 @@ from icesize.planning.clustering.planner import plan_clusters
 from icesize.planning.files import Layout, PartitionKey
 from icesize.planning.plan import MergeTask, Plan
 from icesize.report import Report
+from icesize.table.cluster_settings import keep_cluster_by, resolve
 from icesize.table.commit import submit
 from icesize.table.commit.batch_commit import Outcome, WrittenBatch, rewrite
-from icesize.table.commit.cluster_settings import keep_cluster_by, resolve
 from icesize.table.records.ledger import stream_hash
 from icesize.table.state.cluster_reader import cluster_file_of
 from icesize.table.state.handle import Current, TableHandle

@@ -1,6 +1,6 @@
 """Removes delete files that apply to no live data file, in one REPLACE that changes no row and no data file.
 
-Merges remove the delete files that they make obsolete. Engines that rewrite or drop data files mostly leave theirs, and
+Merges remove the delete files that dangle after them. Engines that rewrite or drop data files mostly leave theirs, and
 every scan that plans with them reads their entries.
 """
 

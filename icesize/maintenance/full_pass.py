@@ -28,7 +28,7 @@ from icesize.planning.plan import Plan
 from icesize.report import Report
 from icesize.results import Keys, Result, keys
 from icesize.table.catalog.access_errors import said
-from icesize.table.commit.cluster_settings import resolve
+from icesize.table.cluster_settings import resolve
 
 if TYPE_CHECKING:
     from icesize.table.cleanup.expiry import ExpiryReport

@@ -15,10 +15,9 @@ requires both the tag and the head on which everything was checked.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
-from typing import ClassVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -27,15 +26,12 @@ from pyiceberg.io.fsspec import FsspecFileIO
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table import Table
 from pyiceberg.table.locations import load_location_provider
-from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot
-from pyiceberg.table.update import AssertRefSnapshotId, RemoveSnapshotRefUpdate, SetSnapshotRefUpdate
 
 from icesize import failpoints
 from icesize.concurrency import concurrently, workers
 from icesize.environment import Environment, Stopwatch, rounded
-from icesize.errors import CommitConflict, CommitStateUnknown, IcesizeError, RewriteFailed, TableError
-from icesize.maintenance.restore_plan import Difference, Restoration
+from icesize.errors import CommitStateUnknown, IcesizeError, RewriteFailed, TableError
 from icesize.maintenance.table_context import TableContext
 from icesize.parquet.files.data_file import Merged, Rewritten
 from icesize.parquet.files.names import FileNames, copy_prefix, location_by
@@ -46,31 +42,28 @@ from icesize.parquet.rewriting.merge import merge
 from icesize.planning.files import FileFact, PartitionKey
 from icesize.planning.plan import MergeTask
 from icesize.report import Report
-from icesize.table.catalog import opening
 from icesize.table.catalog.access_errors import brief, readable, storage_errors
-from icesize.table.catalog.history import age_of, summary_of
+from icesize.table.catalog.history import age_of, main_history
 from icesize.table.catalog.locations import split
 from icesize.table.commit import submit
 from icesize.table.commit.batch_commit import work_of
 from icesize.table.commit.input_metrics import with_carried_over_metrics
-from icesize.table.commit.loaded import Loaded, Staged
-from icesize.table.commit.metadata_change import MetadataChange
-from icesize.table.commit.protocol import Base, CommitRequest, Kept, Step
-from icesize.table.commit.snapshot_builder import SnapshotBuilder
+from icesize.table.commit.metadata_change import add_tag, remove_tag
+from icesize.table.commit.protocol import Base, CommitRequest
 from icesize.table.commit.steps.overwrite import Overwrite
+from icesize.table.commit.steps.restore import Restore
 from icesize.table.manifests.entries import Entry, under_new_path
 from icesize.table.manifests.store import ManifestStore
+from icesize.table.past.commits import runs_of
+from icesize.table.past.restore_plan import Difference, Restoration
 from icesize.table.past.versions import versions
 from icesize.table.records.ledger import stream_hash
-from icesize.table.records.summary import RESTORED_ID, RUN_ID, CommitKind
 from icesize.table.state.handle import Current, TableHandle
-from icesize.table.state.naming import known_snapshot
 from icesize.table.storage.listing import arrow_filesystem, fsspec_filesystem
 
 LOG = logging.getLogger("icesize")
 
 TAG_PREFIX = "icesize-restore-"
-_TAG_AGE_MS = 86_400_000
 PIECE_BYTES = 8 * 2**20
 END_BYTES = 64 * 2**10
 """Bytes at the end of a file that are compared with its copy; more if the Parquet footer is longer."""
@@ -85,13 +78,13 @@ class _Planned:
     undone: dict[str, list[int]]
 
     @classmethod
-    def on(cls, current: Current, partition: PartitionKey, snapshot_id: int) -> _Planned:
+    def on(cls, store: ManifestStore, current: Current, partition: PartitionKey, snapshot_id: int) -> _Planned:
         """Plan a restore; raise the error with which it is rejected."""
-        work = Restoration(current.name, partition, snapshot_id)
+        work = Restoration(current.name, partition, snapshot_id, store)
         with readable(current.name):
             difference = work.difference(current.table)
             # read before anything is committed: a concurrent expiry may remove the older snapshots
-            return cls(work, difference, _batches_undone(current.table, work.store, partition, difference.version))
+            return cls(work, difference, _batches_undone(current.table, store, partition, difference.version))
 
     def report(self, current: Current, seconds: Mapping[str, float]) -> Report:
         """Return the report of a dry run, with a note if there is nothing to do."""
@@ -131,7 +124,7 @@ def restore(
     the catalog permits it.
     """
     handle, environment, watch = context.handle, context.environment, Stopwatch(context.environment)
-    planned, run_id = _Planned.on(current, partition, snapshot_id), environment.new_id()
+    planned, run_id = _Planned.on(handle.store, current, partition, snapshot_id), environment.new_id()
     settings = current.settings() if planned.difference.rewritten else None
     watch.lap("plan")
     report = planned.report(current, watch.seconds)
@@ -141,7 +134,8 @@ def restore(
     prefix, tag = f"{stream_hash(run_id)}-0", TAG_PREFIX + run_id
     copies = _copies(current, partition, planned.difference.copied, prefix)
     storage = settings.storage if settings else Storage(current.table.io)
-    submit.change(handle, current, _tagged(run_id, tag, snapshot_id, environment.now_ms), environment)
+    left = f"The partition did not change; {_may_be_left(tag)}"
+    submit.change(handle, current, add_tag(tag, snapshot_id, run_id, environment.now_ms, left), environment)
     try:
         with uncommitted(storage, prefix, environment) as (owner, telling):
             _make(current, owner, copies)
@@ -149,7 +143,7 @@ def restore(
             if settings:
                 rewrites = _without_deleted_rows(planned.difference.rewritten, current.table.io, settings, owner)
             watch.lap("copy")
-            step = _Restore(tag, planned, _overwrite(planned, copies, rewrites))
+            step = Restore(tag, planned.work, planned.difference, _overwrite(planned, copies, rewrites))
             again = f"restoring again is safe. T{_may_be_left(tag)[1:]}"
             request = CommitRequest(current.uuid, run_id, Base(current.head), (step,), again=again)
             outcome = submit.commit(handle, current, request, telling)
@@ -319,85 +313,17 @@ def _make(current: Current, owner: Uncommitted, copies: Sequence[Copy]) -> None:
 
 def _untag(handle: TableHandle, current: Current, tag: str, environment: Environment) -> None:
     try:
-        submit.change(handle, current, _untagged(environment.new_id(), tag), environment)
+        submit.change(
+            handle, current, remove_tag(tag, environment.new_id(), _may_be_left(tag).capitalize()), environment
+        )
     except Exception as error:  # must not hide the error of the restore; expiry removes the tag by its age
         LOG.warning(
             "could not remove tag %s of %s (%s); the next expiry after a day will", tag, current.name, brief(error)
         )
 
 
-def _tagged(run_id: str, tag: str, snapshot_id: int, now_ms: Callable[[], int]) -> MetadataChange[bool]:
-    """Return the change that protects the snapshot with a tag. Any engine's expiry removes it a day after a crash."""
-
-    def build(loaded: Loaded) -> tuple[Staged, bool]:
-        snapshot = known_snapshot(loaded.table.metadata, snapshot_id)
-        # Iceberg measures the age of a tag from the time of its snapshot
-        age_ms = max(0, now_ms() - snapshot.timestamp_ms)
-        update = SetSnapshotRefUpdate(
-            ref_name=tag, type=SnapshotRefType.TAG, snapshot_id=snapshot_id,
-            max_ref_age_ms=age_ms + _TAG_AGE_MS, max_snapshot_age_ms=None, min_snapshots_to_keep=None,
-        )  # fmt: skip
-        return loaded.staged([update], AssertRefSnapshotId(ref=tag, snapshot_id=None)), True
-
-    advice = f"The partition did not change; {_may_be_left(tag)}"
-    return MetadataChange(run_id, advice, build, lambda loaded: tag in loaded.table.metadata.refs)
-
-
-def _untagged(run_id: str, tag: str) -> MetadataChange[bool]:
-    """Return the change that removes the tag after a failed restore."""
-
-    def build(loaded: Loaded) -> tuple[Staged, bool]:
-        held = loaded.table.metadata.refs[tag].snapshot_id
-        remove = RemoveSnapshotRefUpdate(ref_name=tag)
-        return loaded.staged([remove], AssertRefSnapshotId(ref=tag, snapshot_id=held)), True
-
-    advice = _may_be_left(tag).capitalize()
-    return MetadataChange(run_id, advice, build, lambda loaded: tag not in loaded.table.metadata.refs)
-
-
 def _may_be_left(tag: str) -> str:
     return f"tag '{tag}' may be left over, and expiry removes it after a day"
-
-
-@dataclass(frozen=True)
-class _Restore(Step):
-    """The step that commits the restored files. It checks the plan again on each state that it is tried on."""
-
-    kind: ClassVar[CommitKind] = CommitKind.RESTORE
-    tag: str
-    planned: _Planned
-    overwrite: Overwrite
-
-    @property
-    def paths(self) -> Collection[str]:
-        return self.overwrite.paths
-
-    def validate(self, state: Loaded, base: Base, earlier: Collection[str]) -> Kept:
-        """Raise the errors of `difference` on the state to commit to, and CommitConflict if its result has changed."""
-        table, work = state.table, self.planned.work
-        opening.check_supported(table)
-        if not work.difference(table).same_as(self.planned.difference):
-            raise CommitConflict(
-                f"{work.cannot(table)}: another writer changed the partition during the restore; nothing was changed. "
-                "Look at its versions, and restore again if you still want to",
-                table=state.name,
-            )
-        if self.tag not in table.metadata.refs:
-            raise TableError(
-                f"{work.cannot(table)}: another writer removed tag '{self.tag}', which held the snapshot; nothing was "
-                "changed. Restore again",
-                table=state.name,
-            )
-        return Kept(self)
-
-    def stage(self, builder: SnapshotBuilder, summary: Mapping[str, str]) -> Snapshot:
-        held = self.planned.work.snapshot_id
-        builder.requirements.append(AssertRefSnapshotId(ref=self.tag, snapshot_id=held))
-        builder.updates.append(RemoveSnapshotRefUpdate(ref_name=self.tag))
-        return self.overwrite.stage(builder, summary)
-
-    def summarize(self, base: Base) -> Mapping[str, str]:
-        return {RESTORED_ID: str(self.planned.work.snapshot_id)}
 
 
 def _consequences(table: Table, planned: _Planned, snapshot_ids: Sequence[int]) -> list[str]:
@@ -428,9 +354,8 @@ def _batches_undone(
 ) -> dict[str, list[int]]:
     """Return, by stream, the batches that added rows to the partition after the version."""
     ages = {s.snapshot_id: age_of(s) for s in table.metadata.snapshots}
-    run_id = summary_of(version, RUN_ID)
-    same_commit = (s for s in table.metadata.snapshots if run_id is not None and summary_of(s, RUN_ID) == run_id)
-    age = max(age_of(s) for s in (version, *same_commit))
+    commits = (commit for run in runs_of(main_history(table.metadata)) for commit in run)
+    age = age_of(next((commit.last for commit in commits if version in commit.snapshots), version))
     known = versions(table.metadata, table.io, store, partition)
     batches: dict[str, list[int]] = {}
     for newer, older in zip_longest(known, known[1:]):

@@ -1,6 +1,7 @@
 """Facts about tables and plans for their files, as plain values: pure, from the standard library alone.
 
 - `cluster_by`: the columns that a table is clustered by, and the facts about its files that clustering needs
+- `dangling_rule`: the delete files that apply to no data file after a commit
 - `delete_plan`: the data files that stay and get fewer delete files instead
 - `delete_reach`: the data files that each delete file applies to, and the sequence number of a merged file
 - `files`: the content of a table, as plain values that every layer uses

@@ -33,8 +33,7 @@ from icesize.environment import Environment
 from icesize.errors import ClusteringOff, CommitStateUnknown, PolicyError, TableError, UnsupportedTable
 from icesize.planning.cluster_by import ClusterBy
 from icesize.policy import SizePolicy
-from icesize.table.commit import submit
-from icesize.table.commit.cluster_settings import (
+from icesize.table.cluster_settings import (
     ForgottenClusterBy,
     KeptClusterBy,
     forget_cluster_by,
@@ -42,6 +41,7 @@ from icesize.table.commit.cluster_settings import (
     off_because,
     resolve,
 )
+from icesize.table.commit import submit
 from icesize.table.state.handle import TableHandle
 from tests.support.parquet_files import metadata_of, schema_of, spec_of
 from tests.support.rest_faults import Fault, Moment

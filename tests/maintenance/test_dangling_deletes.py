@@ -78,7 +78,7 @@ def rewritten(catalog: Catalog, *gone: FileFact, ids: list[int] | None = None) -
     table = catalog.load_table("db.t")
     added = [write(table, ids, str(gone[0].partition.values[0]))] if ids else []
     builder = SnapshotBuilder(table, NOW_MS)
-    builder.split_deletes = lambda *_: None  # type: ignore[method-assign]
+    builder.remove_dangling_deletes = lambda *_: None  # type: ignore[method-assign]
     make_visible(catalog, table, [overwritten(builder, [f.path for f in gone], added)])
     return catalog.load_table("db.t")
 

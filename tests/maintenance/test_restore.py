@@ -15,9 +15,10 @@ from pyiceberg.table import Table
 from pyiceberg.types import StringType
 
 from icesize.errors import TableError, UnsupportedTable
-from icesize.maintenance.restore import RESTORED_ID, TAG_PREFIX, restore
+from icesize.maintenance.restore import TAG_PREFIX, restore
 from icesize.parquet.files.names import FileNames, copy_prefix, set_of, set_prefix
 from icesize.planning.files import PartitionKey
+from icesize.table.records.summary import RESTORED_ID
 from icesize.table.state.handle import TableHandle
 from tests.support.jobs import context_of
 from tests.support.restored import (

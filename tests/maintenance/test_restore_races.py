@@ -14,8 +14,8 @@ from pyiceberg.table import Table
 from pyiceberg.table.update import RemoveSnapshotRefUpdate, RemoveSnapshotsUpdate, TableUpdate
 
 from icesize.errors import CommitConflict, CommitStateUnknown, TableError
-from icesize.maintenance.restore import RESTORED_ID, TAG_PREFIX, restore
-from icesize.table.records.summary import RUN_ID
+from icesize.maintenance.restore import TAG_PREFIX, restore
+from icesize.table.records.summary import RESTORED_ID, RUN_ID
 from icesize.table.state.handle import TableHandle
 from tests.support.jobs import context_of
 from tests.support.rest_faults import Fault

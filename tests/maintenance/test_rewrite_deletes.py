@@ -472,7 +472,7 @@ class Others:
         rows = [row[0] for row in Reader().rows_in(oldest.path)]
         file = replace(write(table, rows), sequence_number=1)
         builder = SnapshotBuilder(table, NOW_MS)
-        builder.split_deletes = lambda *_: None  # type: ignore[method-assign]
+        builder.remove_dangling_deletes = lambda *_: None  # type: ignore[method-assign]
         make_visible(self.lake, table, [replaced(builder, [oldest], [file])])
 
     def taken(self, table: Table) -> None:

@@ -27,7 +27,7 @@ from icesize.maintenance.rewrite_manifests import ManifestReport, rewrite_manife
 from icesize.planning.files import PartitionKey
 from icesize.table.manifests.entries import Entry, read_entries
 from icesize.table.manifests.packing import entries_by_partition, partition_order, worth_packing
-from icesize.table.records.summary import RUN_ID
+from icesize.table.records.summary import KIND, RUN_ID
 from icesize.table.state.handle import TableHandle
 from icesize.table.state.where import partition_filter
 from tests.support.jobs import context_of
@@ -111,6 +111,7 @@ def test_small_manifests_become_one(lake: SqlCatalog, version: str) -> None:
         "manifests-replaced": "4",
         "entries-processed": "4",
         RUN_ID: facts[RUN_ID],
+        KIND: "manifests",
     }
     assert facts == {**totals, **named}
     old_entries, new_entries = entries_of(before), entries_of(table)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 from pyiceberg.manifest import DataFile
 from pyiceberg.table.snapshots import Operation, Snapshot
@@ -21,7 +20,7 @@ from icesize.table.records.summary import CommitKind
 class Upsert(Step):
     """Add files with rows, and delete files that hit older rows of their keys."""
 
-    kind: ClassVar[CommitKind] = CommitKind.APPEND
+    kind = CommitKind.APPEND
     files: tuple[NewDataFile, ...]
     deletes: tuple[NewDeleteFile, ...]
 

@@ -62,7 +62,7 @@ class DeletedPositions:
         """Return the number of rows of an input that are not deleted."""
         return file.rows - len(self.positions.get(file.path, ()))
 
-    def number_of(self, inputs: Iterable[FileFact]) -> int:
+    def merged_sequence_number(self, inputs: Iterable[FileFact]) -> int:
         """Return the data sequence number of files with the live rows of these inputs.
 
         `icesize.planning.delete_reach` explains the rule.

@@ -37,7 +37,9 @@ def _is_text(kind: pa.DataType) -> bool:
     return bool(types.is_string(inner) or types.is_large_string(inner))
 
 
-PATH = _Column(NestedField(2147483546, "file_path", StringType(), required=True), "texts", _is_text)
+PATH_ID = 2147483546
+"""Iceberg's field id of `file_path` in position delete files."""
+PATH = _Column(NestedField(PATH_ID, "file_path", StringType(), required=True), "texts", _is_text)
 POSITION = _Column(NestedField(2147483545, "pos", LongType(), required=True), "whole numbers", types.is_integer)
 _BATCH_ROWS = 2**18
 """Positions that are read at once."""

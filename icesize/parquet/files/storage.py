@@ -6,7 +6,7 @@ import contextlib
 import logging
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -14,6 +14,7 @@ from pyiceberg.io import FileIO, InputFile
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from icesize import failpoints
+from icesize.concurrency import concurrently
 from icesize.errors import RewriteFailed, is_from_outside
 from icesize.redaction import remember_secrets
 
@@ -34,6 +35,12 @@ def _as_os_error() -> Iterator[None]:
         if isinstance(error, OSError) or not is_from_outside(error):
             raise
         raise OSError(f"{type(error).__name__}: {error}") from error
+
+
+def missing_files(io: FileIO, paths: Sequence[str]) -> list[str]:
+    """Return the paths that are not in storage. Raises the errors of the storage."""
+    there = concurrently(lambda path: io.new_input(path).exists(), paths)
+    return [path for path, exists in zip(paths, there, strict=True) if not exists]
 
 
 class Storage:

@@ -70,7 +70,7 @@ def cluster(
     """
     with begun("cluster", group, settings, names, TooLarge) as job:
         deleted = job.deleted
-        sequence, live = deleted.number_of(group.inputs), group.rows - deleted.rows
+        sequence, live = deleted.merged_sequence_number(group.inputs), group.rows - deleted.rows
         target = Target(group.partition, live, job.group.outputs, order.sort_order_id, sequence)
         writing, counted = SortedFiles(target, job.new_files), Conservation(settings)
         for part in _Reading(job, order, moved, counted).parts(most_parts):

@@ -48,7 +48,7 @@ def merge(group: MergeTask, settings: WriteSettings, names: FileNames, threads: 
         if result.rows_in - deleted.rows != result.rows_out:
             rows = f"{result.rows_in} rows went in, {deleted.rows} of them deleted"
             raise RewriteFailed(f"Cannot merge: {rows}, and {result.rows_out} came out, report this", path=None)
-    files = tuple(replace(file, sequence_number=deleted.number_of(group.inputs)) for file in result.files)
+    files = tuple(replace(file, sequence_number=deleted.merged_sequence_number(group.inputs)) for file in result.files)
     return replace(result, files=files, rows_deleted=deleted.rows, named=deleted.named)
 
 

@@ -114,7 +114,7 @@ class ScanKeys:
             rows += table.num_rows
         whole = (table for table in read_inputs(group, self.settings) if table.num_rows)
         weighed = next(whole, pa.table({}))
-        number = deleted.number_of(group.inputs)
+        number = deleted.merged_sequence_number(group.inputs)
         keys = pa.concat_tables(kept)
         return KeySample(keys, weighed.num_rows, weighed.nbytes, deleted.rows, number, deleted.named)
 

@@ -35,8 +35,8 @@ from icesize.spark.engine.merge_job import CANCEL_AGAIN_SECONDS, run_merges
 from icesize.table.catalog.access_errors import brief
 from icesize.table.cleanup.expiry import expire
 from icesize.table.cleanup.retention_inputs import ExpireOptions
+from icesize.table.cluster_settings import off_because
 from icesize.table.commit.batch_commit import Outcome, WrittenBatch, remember, rewrite
-from icesize.table.commit.cluster_settings import off_because
 from icesize.table.state.handle import Current, TableHandle
 from icesize.units import format_count
 

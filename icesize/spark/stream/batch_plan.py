@@ -27,15 +27,14 @@ from icesize.planning.merging.after_write import complete_plan, divided, plan_ab
 from icesize.planning.merging.planner import plan_merges
 from icesize.planning.plan import FileGroup, MergeTask, Plan
 from icesize.spark.engine import columns, session
-from icesize.spark.engine.columns import Extra, iceberg_type
+from icesize.spark.engine.columns import iceberg_type
 from icesize.spark.engine.merge_job import work_for_spark
 from icesize.spark.routing.statistics import is_small, plan_rows_in_hand, plan_write
 from icesize.spark.routing.write_plan import WritePlan
 from icesize.spark.stream.options import SinkOptions
 from icesize.spark.stream.process_state import TableSource, TableState
 from icesize.table.commit import submit
-from icesize.table.commit.loaded import Loaded, Staged
-from icesize.table.commit.metadata_change import MetadataChange
+from icesize.table.commit.metadata_change import add_columns
 from icesize.table.records.ledger import LedgerEntry, stream_hash
 from icesize.table.state.handle import Current, TableHandle
 
@@ -186,7 +185,8 @@ def _fit(batch: Batch, current: Current) -> ResolvedBatch:
     fold = str if case_sensitive else str.lower
     extras = columns.extra_columns(df.schema, current.table.metadata.schema().as_struct(), fold)
     if extras and options.schema_evolution == "add":
-        change = add_columns(extras, case_sensitive, options.environment.new_id())
+        new = {extra.path: iceberg_type(extra.kind) for extra in extras}
+        change = add_columns(new, case_sensitive, options.environment.new_id())
         submit.change(handle, current, change, options.environment)
         current = handle.load()
         extras = columns.extra_columns(df.schema, current.table.metadata.schema().as_struct(), fold)
@@ -280,28 +280,3 @@ def _beside_merges(fitted: ResolvedBatch, write_plan: WritePlan, begun: Decision
         return write_plan
     work = work_for_spark(dict(enumerate(begun.merges)), fitted.settings, options.environment.limits)
     return write_plan.beside(list(work.values()), session.parallelism(fitted.batch.spark))
-
-
-def add_columns(extras: Sequence[Extra], case_sensitive: bool, run_id: str) -> MetadataChange[list[str]]:
-    """Return the change that adds optional columns, nested ones too; its result is the names of the added columns.
-
-    A column that another writer has added by then stays unchanged.
-    """
-
-    def missing(loaded: Loaded) -> list[Extra]:
-        fold = str if case_sensitive else str.lower
-        known = {fold(name) for name in loaded.table.schema().column_names}
-        return [extra for extra in extras if fold(".".join(extra.path)) not in known]
-
-    def build(loaded: Loaded) -> tuple[Staged | None, list[str]]:
-        new = missing(loaded)
-        if not new:
-            return None, []
-        update = loaded.table.transaction().update_schema(case_sensitive=case_sensitive)
-        for extra in new:
-            update.add_column(extra.path, iceberg_type(extra.kind))
-        updates, requirements = update._commit()
-        return loaded.staged(updates, *requirements), [".".join(extra.path) for extra in new]
-
-    advice = "Look whether the table has the batch's columns; running the same batch again is safe"
-    return MetadataChange(run_id, advice, build, lambda loaded: not missing(loaded))

@@ -21,8 +21,8 @@ from icesize.spark.stream.options import SinkOptions
 from icesize.spark.stream.process_state import StreamState, TableSource, state_of
 from icesize.spark.stream.stopping import interruptions_reported, was_interrupted
 from icesize.table.catalog.access_errors import brief
+from icesize.table.cluster_settings import off_because
 from icesize.table.commit.batch_commit import Outcome
-from icesize.table.commit.cluster_settings import off_because
 from icesize.table.records.ledger import LedgerEntry, stream_hash
 from icesize.table.state.handle import TableHandle
 from icesize.units import format_count

@@ -1,18 +1,14 @@
-"""The past of a table in its metadata: snapshots of main, refs to others, older metadata files."""
+"""The past of a table in its metadata: snapshots of main, refs to others."""
 
 from __future__ import annotations
 
-import json
-import zlib
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from pyiceberg.io import FileIO
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Operation, Snapshot
 
-from icesize.errors import TableError
 from icesize.planning.files import MAIN, Head
 from icesize.planning.retention import ancestry
 from icesize.planning.retention.ancestry import RefFact, SnapshotFact
@@ -106,32 +102,3 @@ def number_of(snapshot: Snapshot, key: str, parse: Callable[[str], Number] = int
 def count_of(snapshot: Snapshot, key: str) -> int:
     """Return a count in a snapshot's summary; 0 if it is missing, because summaries omit zeros."""
     return number_of(snapshot, key) or 0
-
-
-def read_metadata_file(io: FileIO, location: str) -> dict[str, Any] | None:
-    """Return the content of an older metadata file; None if it is gone. The current state comes from the catalog alone.
-
-    Raises TableError for a damaged file, because no conclusion may be drawn from it.
-    """
-    try:
-        with io.new_input(location).open() as stream:
-            data = stream.read()
-    except FileNotFoundError:
-        return None
-    try:
-        return dict(json.loads(uncompressed(data)))
-    except (TypeError, ValueError, zlib.error) as error:
-        raise TableError(
-            f"Cannot read the metadata file {location}: it is damaged ({type(error).__name__})", location=location
-        ) from error
-
-
-def uncompressed(data: bytes) -> bytes:
-    """Return the text of a metadata file, or of a part of it.
-
-    Java compresses the file if `write.metadata.compression-codec` requires it, as `x.gz.metadata.json`; older releases
-    used `x.metadata.json.gz`. The first bytes show the compression.
-    """
-    if not data.startswith(b"\x1f\x8b"):
-        return data
-    return zlib.decompressobj(16 + zlib.MAX_WBITS).decompress(data)

@@ -26,8 +26,8 @@ from pyiceberg.table.metadata import TableMetadata
 
 from icesize.concurrency import concurrently
 from icesize.environment import MAX_CONCURRENT_DELETES
-from icesize.table.catalog.history import read_metadata_file
 from icesize.table.catalog.locations import FOLDER_PROPERTIES, is_addressable, is_inside, normalised
+from icesize.table.catalog.metadata_files import read_metadata_file
 from icesize.table.cleanup.deletion import Deletion
 from icesize.table.cleanup.journal import JOURNAL, LOST_REFS, Expired, Journal, rivals_of
 from icesize.table.manifests.entries import ADDED

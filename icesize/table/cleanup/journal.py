@@ -17,7 +17,7 @@ from pyiceberg.io import FileIO
 from pyiceberg.table import Table
 
 from icesize.errors import TableError
-from icesize.table.catalog.history import read_metadata_file
+from icesize.table.catalog.metadata_files import read_metadata_file
 
 JOURNAL = "icesize.expiry.journal"
 """Table property: location of the newest expiry's journal."""

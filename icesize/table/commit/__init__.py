@@ -1,13 +1,12 @@
 """The only commit path of icesize, and the changes that go through it.
 
 - `batch_commit`: commit of the files written for a batch, or for merges (a batch without rows), and the report of both
-- `cluster_settings`: clustering columns of a table: resolved from arguments or properties, stored there, and removed
 - `conflicts`: the check that other writers have not changed the input files of a step since its plan
 - `input_metrics`: column metrics of files that a merge copied: read from manifests again at the commit, for those files
   alone
 - `loaded`: one state of a table that a commit is tried on
-- `metadata_change`: changes of a table's metadata that add no snapshot: add a column, set a tag, forget a stream
-- `obsolete_deletes`: delete files that apply to no data file after a commit, decided on the state that it is staged on
+- `metadata_change`: changes of a table's metadata that add no snapshot: add columns, set or remove a tag, forget a
+  stream
 - `protocol`: interfaces between steps, a commit and a catalog
 - `pyiceberg_committer`: commits through PyIceberg: icesize builds manifests and snapshots, the catalog makes the
   compare-and-swap

@@ -9,10 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from pyiceberg.io import FileIO
-
 from icesize import failpoints
-from icesize.concurrency import concurrently
 from icesize.environment import Environment, Stopwatch, rounded
 from icesize.errors import RewriteFailed
 from icesize.parquet.files.data_file import (
@@ -25,6 +22,7 @@ from icesize.parquet.files.data_file import (
     decode_reasons,
 )
 from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.files.storage import missing_files
 from icesize.parquet.files.uncommitted import Uncommitted, uncommitted
 from icesize.planning.files import Layout, PartitionKey
 from icesize.planning.merging.contention import BackOff
@@ -221,12 +219,6 @@ def check_still_there(handle: TableHandle, paths: Sequence[str], watch: Stopwatc
             table=table,
             gone=tuple(gone),
         )
-
-
-def missing_files(io: FileIO, paths: Sequence[str]) -> list[str]:
-    """Return the paths that are not in storage. Raises the errors of the storage."""
-    there = concurrently(lambda path: io.new_input(path).exists(), paths)
-    return [path for path, exists in zip(paths, there, strict=True) if not exists]
 
 
 @dataclass(frozen=True)

@@ -1,19 +1,30 @@
-"""Changes of a table's metadata that add no snapshot: add a column, set a tag, forget a stream."""
+"""Changes of a table's metadata that add no snapshot: add columns, set or remove a tag, forget a stream."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from pyiceberg.table.update import AssertRefSnapshotId, RemovePropertiesUpdate
+from pyiceberg.table.refs import SnapshotRefType
+from pyiceberg.table.update import (
+    AssertRefSnapshotId,
+    RemovePropertiesUpdate,
+    RemoveSnapshotRefUpdate,
+    SetSnapshotRefUpdate,
+)
+from pyiceberg.types import IcebergType
 
 from icesize.errors import TableError
 from icesize.table.commit.loaded import Loaded, Staged
 from icesize.table.commit.retry import Attempts, Change
 from icesize.table.records import ledger
+from icesize.table.state.naming import known_snapshot
 
 T = TypeVar("T")
+
+_TAG_AGE_MS = 86_400_000
+"""Age at which any engine's expiry removes a tag that a crash left over: one day."""
 
 
 @dataclass(frozen=True)
@@ -58,3 +69,57 @@ def forget_stream(table: str, stream_id: str, run_id: str) -> MetadataChange[led
 
     advice = f"Look whether `icesize streams {table}` still shows '{stream_id}'"
     return MetadataChange(run_id, advice, build, lambda loaded: entry_of(loaded) is None)
+
+
+def add_columns(
+    columns: Mapping[tuple[str, ...], IcebergType], case_sensitive: bool, run_id: str
+) -> MetadataChange[list[str]]:
+    """Return the change that adds optional columns, by path, nested ones too; its result is the names of those added.
+
+    A column that another writer has added by then stays unchanged.
+    """
+
+    def missing(loaded: Loaded) -> list[tuple[str, ...]]:
+        fold = str if case_sensitive else str.lower
+        known = {fold(name) for name in loaded.table.schema().column_names}
+        return [path for path in columns if fold(".".join(path)) not in known]
+
+    def build(loaded: Loaded) -> tuple[Staged | None, list[str]]:
+        new = missing(loaded)
+        if not new:
+            return None, []
+        update = loaded.table.transaction().update_schema(case_sensitive=case_sensitive)
+        for path in new:
+            update.add_column(path, columns[path])
+        updates, requirements = update._commit()
+        return loaded.staged(updates, *requirements), list(map(".".join, new))
+
+    advice = "Look whether the table has the batch's columns; running the same batch again is safe"
+    return MetadataChange(run_id, advice, build, lambda loaded: not missing(loaded))
+
+
+def add_tag(tag: str, snapshot_id: int, run_id: str, now_ms: Callable[[], int], advice: str) -> MetadataChange[bool]:
+    """Return the change that protects a snapshot with a tag for one day."""
+
+    def build(loaded: Loaded) -> tuple[Staged, bool]:
+        snapshot = known_snapshot(loaded.table.metadata, snapshot_id)
+        # Iceberg measures the age of a tag from the time of its snapshot
+        age_ms = max(0, now_ms() - snapshot.timestamp_ms)
+        update = SetSnapshotRefUpdate(
+            ref_name=tag, type=SnapshotRefType.TAG, snapshot_id=snapshot_id,
+            max_ref_age_ms=age_ms + _TAG_AGE_MS, max_snapshot_age_ms=None, min_snapshots_to_keep=None,
+        )  # fmt: skip
+        return loaded.staged([update], AssertRefSnapshotId(ref=tag, snapshot_id=None)), True
+
+    return MetadataChange(run_id, advice, build, lambda loaded: tag in loaded.table.metadata.refs)
+
+
+def remove_tag(tag: str, run_id: str, advice: str) -> MetadataChange[bool]:
+    """Return the change that removes a tag."""
+
+    def build(loaded: Loaded) -> tuple[Staged, bool]:
+        held = loaded.table.metadata.refs[tag].snapshot_id
+        remove = RemoveSnapshotRefUpdate(ref_name=tag)
+        return loaded.staged([remove], AssertRefSnapshotId(ref=tag, snapshot_id=held)), True
+
+    return MetadataChange(run_id, advice, build, lambda loaded: tag not in loaded.table.metadata.refs)

@@ -2,8 +2,9 @@
 
 A step is validated on a loaded state of the table and staged on it. The catalog then receives everything staged.
 
-A request is an ordered tuple of steps, one snapshot each, which become visible together. A later format version or
-library implements `Committer`. Jobs and steps use only this protocol and `Loaded`.
+A request is an ordered tuple of steps, one snapshot each, which become visible together. PyIceberg's values (metadata,
+snapshots, updates) are the language of this package: `Loaded` and `Staged` hold them, and steps write with
+`SnapshotBuilder`. Only a `Committer` talks to the catalog. Jobs name no implementation of it.
 """
 
 from __future__ import annotations

@@ -3,8 +3,7 @@
 icesize does not use PyIceberg's transactions, for three reasons. Their retry stages a zombie's batch again on the newer
 head. They delete the manifests of a visible commit if its request was repeated. Each access copies the whole metadata.
 
-This module stages an APPEND snapshot with the new files, and a REPLACE with the merged files on top of it. One metadata
-update adds both.
+Each step of a request stages a snapshot on top of the one before. One request to the catalog adds all of them.
 """
 
 from __future__ import annotations

@@ -38,24 +38,23 @@ from pyiceberg.table.update import (
 
 from icesize import failpoints
 from icesize.parquet.files.data_file import NewDataFile, NewDeleteFile
+from icesize.planning.dangling_rule import DanglingCandidates
 from icesize.planning.files import MAIN, FileFact, PartitionKey
 from icesize.policy import DEFAULT_TARGET_BYTES, ICEBERG_TARGET, SMALL_FILE_RATIO
 from icesize.table.catalog.history import head_snapshot
-from icesize.table.commit.obsolete_deletes import ObsoleteCandidates
 from icesize.table.manifests.delete_index import DeleteIndex, delete_index, read_deletes
 from icesize.table.manifests.entries import Entry, read_entries
 from icesize.table.manifests.facts import Columns
 from icesize.table.manifests.lists import manifests_in, write_list
 from icesize.table.manifests.packing import ENOUGH_ENTRIES, entries_by_partition, live_entries, sorted_by_partition
 from icesize.table.manifests.store import ManifestStore
-from icesize.table.manifests.writer import write_manifests
+from icesize.table.manifests.writer import target_manifest_bytes, write_manifests
 from icesize.table.records.summary import counts, with_totals
 
 LOG = logging.getLogger("icesize")
 
 _MERGE_ENABLED = ("commit.manifest-merge.enabled", "true")
 _MIN_TO_MERGE = ("commit.manifest.min-count-to-merge", "100")
-_TARGET_BYTES = ("commit.manifest.target-size-bytes", str(8 * 2**20))
 
 
 MOST_HOT_ENTRIES = 1_000
@@ -305,7 +304,7 @@ class SnapshotBuilder:
         manifests = [m for m in self.manifests if m.content == ManifestContent.DELETES]
         return delete_index(self._store, self._io, manifests, self.metadata.specs())
 
-    def split_deletes(
+    def remove_dangling_deletes(
         self,
         split: Split,
         partitions: Collection[PartitionKey],
@@ -314,14 +313,15 @@ class SnapshotBuilder:
     ) -> None:
         """Remove delete files that apply to nothing after the split of data manifests, beside the added files.
 
-        It considers delete files that may apply to files of the partitions. `named` is as in `ObsoleteCandidates.of`.
+        It considers delete files that may apply to files of the partitions. `named` is as in `DanglingCandidates.of`.
         """
-        if doubtful := ObsoleteCandidates.of(self.delete_index(), partitions, named):
+        index = self.delete_index()
+        if doubtful := DanglingCandidates.of(index.by_partition, index.everywhere, partitions, named):
             new = ((f.partition, self._number(f), f.path) for f in added)
-            if gone := doubtful.obsolete(chain(self._left(split, doubtful), new)):
+            if gone := doubtful.dangling(chain(self._left(split, doubtful), new)):
                 self.split(sorted(gone), ManifestContent.DELETES, split)
 
-    def _left(self, split: Split, doubtful: ObsoleteCandidates) -> Iterator[tuple[PartitionKey, int, str]]:
+    def _left(self, split: Split, doubtful: DanglingCandidates) -> Iterator[tuple[PartitionKey, int, str]]:
         """Yield partition, data sequence number and path of the remaining data files that may need a candidate."""
         for (spec_id, _), part in split.parts.items():
             for entry in part.existing:
@@ -339,17 +339,12 @@ class SnapshotBuilder:
     def _number(self, file: NewDataFile) -> int:
         return self._sequence_number + 1 if file.sequence_number is None else file.sequence_number
 
-    @property
-    def target_manifest_bytes(self) -> int:
-        """Target bytes of a data manifest."""
-        return int(self._property(_TARGET_BYTES))
-
     def fold(self) -> None:
         """Merge small data manifests if there are too many, as Iceberg's merge-append does.
 
         Manifests of cold entries are left as they are, so that an append does not write all entries of a table again.
         """
-        most = self.target_manifest_bytes // 2
+        most = target_manifest_bytes(self.metadata) // 2
         small = [
             m for m in self.manifests
             if m.content == ManifestContent.DATA and m.manifest_length < most and live_entries(m) < ENOUGH_ENTRIES

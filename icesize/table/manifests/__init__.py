@@ -8,8 +8,6 @@
 - `facts`: facts of the files that one manifest lists, as columns: read for planning, conflict checks and cleanup
 - `lists`: manifest lists: the manifests of a snapshot, read and written
 - `packing`: selection of small manifests that are worth merging, and their entries in the order of their partitions
-- `partition_values`: values of partition fields: as manifests store them, as Iceberg prints them, and as callers name
-  them
 - `repeated_files`: files that a table lists more than once: icesize removes none of them while another listing stays
 - `spill`: columns of manifests on the local disk, so that another process need not read the manifests again
 - `store`: cache of manifest facts for all readers of a table, in bounded memory; each manifest is read once

@@ -20,6 +20,7 @@ from pyiceberg.avro.decoder import BinaryDecoder, new_decoder
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestContent, ManifestFile
 
+from icesize.parquet.deletes.positions import PATH_ID
 from icesize.parquet.files.data_file import FileMetrics
 from icesize.planning.files import DeleteFile, FileFact, PartitionKey, SkipReason
 from icesize.table.manifests.avro_columns import MISSING, ColumnReader, Misfit, RecordColumns
@@ -43,7 +44,6 @@ _OBSTACLES = (None, SkipReason.NOT_PARQUET, SkipReason.ENCRYPTED)
 ENCRYPTED = 2
 """The obstacle of files with key metadata in `Columns.obstacles`."""
 _FILE_PATH = 100
-_DELETED_PATH = 2147483546  # Iceberg's field id of `file_path` in position delete files
 _UNKNOWN = MISSING
 """Stands for a sequence number or a snapshot id that an entry leaves to its manifest."""
 _KEY_BYTES = 250
@@ -171,7 +171,7 @@ def _dictionary(spec_id: int, values: Sequence[tuple[object, ...]]) -> tuple[tup
 
 
 def _target(file_format: str, equality_ids: Sequence[int] | None, path: str | None, *bounds: Any) -> _Target:
-    lowest, highest = ((each or {}).get(_DELETED_PATH) for each in bounds)
+    lowest, highest = ((each or {}).get(PATH_ID) for each in bounds)
     # A shortened bound may end within a character. Dropping that part is safe: a shorter prefix only rules out less.
     lower, upper = (None if bound is None else bound.decode(errors="ignore") for bound in (lowest, highest))
     return file_format, tuple(equality_ids or ()), path, lower, upper

@@ -156,10 +156,13 @@ class Target:
         self.partition_type: StructType = self.spec.partition_type(metadata.schema())
         self.header: dict[str, str] = _header(metadata, self.spec, content)
         self.own_schema: DataFileSchema = _own_schema(self.version, self.partition_type, content)
-        default = TableProperties.MANIFEST_TARGET_SIZE_BYTES_DEFAULT
-        self.max_bytes: int = (
-            property_as_int(metadata.properties, TableProperties.MANIFEST_TARGET_SIZE_BYTES, default) or default
-        )
+        self.max_bytes: int = target_manifest_bytes(metadata)
+
+
+def target_manifest_bytes(metadata: TableMetadata) -> int:
+    """Return the target bytes of a manifest: `commit.manifest.target-size-bytes`."""
+    default = TableProperties.MANIFEST_TARGET_SIZE_BYTES_DEFAULT
+    return property_as_int(metadata.properties, TableProperties.MANIFEST_TARGET_SIZE_BYTES, default) or default
 
 
 def _header(metadata: TableMetadata, spec: PartitionSpec, content: ManifestContent) -> dict[str, str]:

@@ -12,5 +12,7 @@
 - `naming`: names that users write for partitions, points in time and snapshots, resolved to the table's, and back
 - `partition_changes`: partitions at a snapshot and their changes: by a snapshot, by recent commits, and since icesize
   last merged; `after_batch` considers the last kind
-- `where`: `where`: the partitions that a filter selects, by columns of the table or fields of the partition spec
+- `partition_values`: values of partition fields: as manifests store them, as Iceberg prints them, and as callers name
+  them
+- `where`: the partitions that a filter selects, by columns of the table or fields of the partition spec
 """

@@ -15,7 +15,7 @@ from icesize.errors import ArgumentError, TableError
 from icesize.planning.files import PartitionKey
 from icesize.planning.partition_labels import label_of, read_label
 from icesize.table.catalog.history import age_of
-from icesize.table.manifests.partition_values import NamedField, text_of
+from icesize.table.state.partition_values import NamedField, text_of
 
 _SPEC = "@spec"
 """Key for the id of the partition spec, beside partition fields."""

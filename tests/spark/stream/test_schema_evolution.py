@@ -7,21 +7,19 @@ from pathlib import Path
 
 import pytest
 from pyiceberg.catalog import Catalog
-from pyiceberg.types import LongType, StringType
-from pyspark.sql.types import IntegerType
+from pyiceberg.types import IntegerType, LongType, StringType
 
 from icesize import failpoints
 from icesize.environment import Environment
 from icesize.errors import CommitConflict, TableError
-from icesize.spark.engine.columns import Extra
-from icesize.spark.stream.batch_plan import add_columns
 from icesize.table.commit import submit
+from icesize.table.commit.metadata_change import add_columns
 from icesize.table.state.handle import TableHandle
 from tests.support.rest_faults import Fault
 from tests.support.rest_server import MiniRest
 from tests.support.tables import FakeTime, append, make_table, sqlite_catalog
 
-EXTRAS = [Extra(("few",), IntegerType()), Extra(("many",), IntegerType())]
+EXTRAS = {("few",): IntegerType(), ("many",): IntegerType()}
 
 
 @pytest.fixture(params=["sqlite", "rest"])

@@ -10,7 +10,7 @@ import pytest
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from icesize.errors import TableError
-from icesize.table.catalog.history import read_metadata_file
+from icesize.table.catalog.metadata_files import read_metadata_file
 
 DATA = {"refs": {"ü": 1}, "metadata-log": [{"metadata-file": "a"}]}
 

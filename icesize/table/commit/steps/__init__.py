@@ -4,6 +4,7 @@
 - `overwrite`: new files that also hold the rows of older ones, which it removes
 - `remove_dangling_deletes`: removal of delete files that apply to no data file
 - `replace`: the same rows in other files
+- `restore`: files of an older snapshot in place of those of a partition
 - `rewrite_deletes`: the same deleted rows in other delete files
 - `rewrite_manifests`: the same files in fewer manifests
 """

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 from pyiceberg.table.snapshots import Operation, Snapshot
 
@@ -19,7 +18,7 @@ from icesize.table.records.summary import CommitKind
 class Append(Step):
     """Add files. No change of another writer removes them, but the table must be able to read them."""
 
-    kind: ClassVar[CommitKind] = CommitKind.APPEND
+    kind = CommitKind.APPEND
     files: tuple[NewDataFile, ...]
 
     def validate(self, state: Loaded, base: Base, earlier: Collection[str]) -> Kept:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 from pyiceberg.table.snapshots import Operation, Snapshot
 
@@ -27,7 +26,7 @@ class Overwrite(Step):
     `copied` are entries for files of older snapshots, in the table's current spec.
     """
 
-    kind: ClassVar[CommitKind] = CommitKind.APPEND
+    kind = CommitKind.APPEND
     removed: tuple[FileFact, ...]
     files: tuple[NewDataFile, ...]
     copied: tuple[Entry, ...] = ()
@@ -52,7 +51,7 @@ class Overwrite(Step):
         builder.same_schema_and_spec()
         fresh = [replace(file, sequence_number=None) for file in self.files]
         split = builder.split([file.path for file in self.removed])
-        builder.split_deletes(split, {file.partition for file in fresh}, fresh, {})
+        builder.remove_dangling_deletes(split, {file.partition for file in fresh}, fresh, {})
         return builder.exchange(Operation.OVERWRITE, split, fresh, summary, self.copied)
 
 

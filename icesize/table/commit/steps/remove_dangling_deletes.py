@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from pyiceberg.table.snapshots import Operation, Snapshot
 
@@ -23,12 +22,12 @@ class RemoveDanglingDeletes(Step):
     stays.
     """
 
-    kind: ClassVar[CommitKind] = CommitKind.DELETES
+    kind = CommitKind.DELETES
     named: Callable[[Sequence[DeleteFile]], Mapping[str, frozenset[str]]]
 
     def stage(self, builder: SnapshotBuilder, summary: Mapping[str, str]) -> Snapshot | None:
         split, index = Split(), builder.delete_index()
         files = (delete for deletes in index.by_partition.values() for delete in deletes)
         several = [delete for delete in files if not delete.equality_ids and only_path(delete) is None]
-        builder.split_deletes(split, index.by_partition, (), self.named(several))
+        builder.remove_dangling_deletes(split, index.by_partition, (), self.named(several))
         return builder.exchange(Operation.REPLACE, split, (), summary) if split.touched else None

@@ -25,7 +25,7 @@ class Replace(Step):
     Earlier steps of the same request may have added input files. No other writer can have changed those.
     """
 
-    kind: ClassVar[CommitKind] = CommitKind.MERGE
+    kind = CommitKind.MERGE
     groups: tuple[Merged, ...]
     essential: ClassVar[bool] = False
 
@@ -64,7 +64,7 @@ class Replace(Step):
                 named[path] |= paths
         found_in = {file.manifest_path for file in self.inputs}
         split, added = builder.split([f.path for f in self.inputs], first=found_in), self._renumbered(builder)
-        builder.split_deletes(split, {file.partition for file in self.inputs}, added, named)
+        builder.remove_dangling_deletes(split, {file.partition for file in self.inputs}, added, named)
         return builder.exchange(Operation.REPLACE, split, added, summary)
 
     def summarize(self, base: Base) -> Mapping[str, str]:

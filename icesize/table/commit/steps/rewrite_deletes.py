@@ -30,7 +30,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
 
 from pyiceberg.manifest import ManifestContent
 from pyiceberg.table.metadata import TableMetadata
@@ -59,7 +58,7 @@ class RewriteDeletes(Step):
     `labels` are the partitions as users write them.
     """
 
-    kind: ClassVar[CommitKind] = CommitKind.DELETES
+    kind = CommitKind.DELETES
     rewritten: tuple[RewrittenDeletes, ...]
     labels: Mapping[PartitionKey, str] = field(default_factory=dict)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 from pyiceberg.manifest import ManifestFile
 from pyiceberg.table.snapshots import Operation, Snapshot
@@ -12,6 +11,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 from icesize.table.commit.protocol import Step
 from icesize.table.commit.snapshot_builder import SnapshotBuilder
 from icesize.table.manifests.packing import worth_packing
+from icesize.table.manifests.writer import target_manifest_bytes
 from icesize.table.records.summary import CommitKind
 
 
@@ -23,12 +23,12 @@ class RewriteManifests(Step):
     copied as bytes. Their numbers, their snapshots and the table's totals stay unchanged.
     """
 
-    kind: ClassVar[CommitKind] = CommitKind.MANIFESTS
+    kind = CommitKind.MANIFESTS
 
     def stage(self, builder: SnapshotBuilder, summary: Mapping[str, str]) -> Snapshot | None:
         created: list[ManifestFile] = []
         replaced: set[str] = set()
-        for spec_id, small in worth_packing(builder.manifests, builder.target_manifest_bytes).items():
+        for spec_id, small in worth_packing(builder.manifests, target_manifest_bytes(builder.metadata)).items():
             if packed := builder.packed(spec_id, small):
                 created += packed
                 replaced |= {m.manifest_path for m in small}

@@ -1,24 +1,23 @@
-"""Delete files that apply to no data file after a commit, decided on the state that the commit is staged on.
+"""Which delete files are dangling after a commit, because they apply to no data file: pure.
 
-The same commit removes them. A position delete file is obsolete if no data file that it names is live. An equality
-delete is obsolete if its number is not above the number of any live data file in its scope. All later files have
-greater numbers.
+The same commit removes them, on the state that it is staged on. A position delete file is dangling if no data file that
+it names is live. An equality delete is dangling if its number is not above the number of any live data file in its
+scope. All later files have greater numbers.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from icesize.planning.delete_reach import only_path, plain_path
 from icesize.planning.files import DeleteFile, PartitionKey
-from icesize.table.manifests.delete_index import DeleteIndex
 
 
 @dataclass(frozen=True)
-class ObsoleteCandidates:
-    """Delete files that may be obsolete.
+class DanglingCandidates:
+    """Delete files that may be dangling.
 
     `equality` are equality deletes of one partition, `everywhere` those that apply to all partitions. `named` are
     position deletes with the data files that they name.
@@ -30,17 +29,23 @@ class ObsoleteCandidates:
 
     @classmethod
     def of(
-        cls, index: DeleteIndex, partitions: Collection[PartitionKey], named: Mapping[str, frozenset[str]]
-    ) -> ObsoleteCandidates:
+        cls,
+        by_partition: Mapping[PartitionKey, Sequence[DeleteFile]],
+        everywhere: Sequence[DeleteFile],
+        partitions: Collection[PartitionKey],
+        named: Mapping[str, frozenset[str]],
+    ) -> DanglingCandidates:
         """Return the delete files that may apply to files of these partitions.
+
+        `by_partition` are the table's delete files, except the equality deletes that apply `everywhere`.
 
         `named` maps position deletes that name several files to these files. Other deletes of that kind are left out,
         and so are equality deletes with NaN among their partition values, because NaN equals no other value.
         """
-        files = [delete for key in partitions for delete in index.by_partition.get(key, ())]
+        files = [delete for key in partitions for delete in by_partition.get(key, ())]
         known = {d: names for d in files if not d.equality_ids and (names := _names(d, named)) is not None}
         equality = (d for d in files if d.equality_ids and all(value == value for value in d.partition.values))
-        return cls(tuple(equality), tuple(index.everywhere), known)
+        return cls(tuple(equality), tuple(everywhere), known)
 
     def __bool__(self) -> bool:
         return bool(self.equality or self.everywhere or self.named)
@@ -51,7 +56,7 @@ class ObsoleteCandidates:
         of_all = any(d.sequence_number > least_number for d in self.everywhere)
         return own or of_all or any(d.partition.spec_id == spec_id for d in self.named)
 
-    def obsolete(self, live: Iterable[tuple[PartitionKey, int, str]]) -> set[str]:
+    def dangling(self, live: Iterable[tuple[PartitionKey, int, str]]) -> set[str]:
         """Return the paths of the candidates that no live data file needs.
 
         `live` has partition, data sequence number and path of every file that may need one of them.

@@ -12,15 +12,16 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
 from icesize.errors import TableError, UnsupportedTable
+from icesize.parquet.files.storage import missing_files
 from icesize.planning.delete_reach import may_hit
 from icesize.planning.files import UNREADABLE, DeleteFile, FileFact, PartitionKey
 from icesize.table.catalog.access_errors import brief
 from icesize.table.catalog.history import head_snapshot
-from icesize.table.commit.batch_commit import missing_files
-from icesize.table.manifests.delete_index import DeleteIndex
+from icesize.table.manifests.delete_index import delete_index
 from icesize.table.manifests.entries import Entry, read_entries
 from icesize.table.manifests.lists import manifests_of
 from icesize.table.manifests.store import ManifestStore
+from icesize.table.state.live_files import files_at
 from icesize.table.state.naming import Labels, known_snapshot
 from icesize.units import format_count
 
@@ -86,16 +87,13 @@ def _hits(deletes: Iterable[DeleteFile], file: FileFact) -> frozenset[_Identity]
 
 
 class Restoration:
-    """Plans the restore of one partition on states of the table, and checks that it is allowed.
+    """Plans the restore of one partition on states of the table, and checks that it is allowed."""
 
-    The store reads each manifest once, even if several states are planned.
-    """
-
-    def __init__(self, table_name: str, partition: PartitionKey, snapshot_id: int) -> None:
+    def __init__(self, table_name: str, partition: PartitionKey, snapshot_id: int, store: ManifestStore) -> None:
         self._name = table_name
         self.partition: PartitionKey = partition
         self.snapshot_id: int = snapshot_id
-        self.store: ManifestStore = ManifestStore()
+        self.store: ManifestStore = store
 
     def label(self, table: Table) -> str:
         """Return the partition as messages print it."""
@@ -111,20 +109,21 @@ class Restoration:
                 f"partition spec is {metadata.default_spec_id}; its newer rows may lie in other partitions",
                 table=self._name,
             )
-        then, now = (self._files(table.io, snapshot) for snapshot in (version, head))
+        then, now = (
+            files_at(metadata, table.io, snapshot, self.partition) if snapshot else [] for snapshot in (version, head)
+        )
         if not then:
             raise TableError(
                 f"{self.cannot(table)}: it had no files there; it did not exist yet, or was empty", table=self._name
             )
         self._check_specs(table, version, head)
-        kept, gone = _parted(now, then)
-        _, missing = _parted(then, now)
-        index_then, index = (self._delete_index(table, snapshot) for snapshot in (version, head))
-        deletes_then, deletes = (each.of_partition(self.partition).files for each in (index_then, index))
+        kept, missing = _parted(then, now)
+        _, gone = _parted(now, then)
+        deletes_then, deletes = (self._deletes(table, snapshot) for snapshot in (version, head))
         paths = {file.path for file in gone}
         again = [f for f in kept if f.path in paths or _hits(deletes_then, f) != _hits(deletes, f)]
         removed, back = (*gone, *again), (*missing, *again)
-        rewritten = tuple(index_then.noted(file) for file in back if _hits(deletes_then, file))
+        rewritten = tuple(file for file in back if _hits(deletes_then, file))
         self._check_rewritten(table, rewritten)
         self._check_other_listings(table, head, now, removed)
         applied = {path for file in back for path, _ in _hits(deletes_then, file)}
@@ -140,11 +139,6 @@ class Restoration:
         """Return the beginning of the message of a rejection."""
         return f"Cannot restore {self.label(table)} of '{self._name}' to snapshot {self.snapshot_id}"
 
-    def _files(self, io: FileIO, snapshot: Snapshot | None) -> list[FileFact]:
-        data = (m for m in manifests_of(snapshot, io).data if m.partition_spec_id == self.partition.spec_id)
-        listed = (self.store.facts(io, manifest) for manifest in data)
-        return [file for facts in listed for file in facts.files(facts.in_partition(self.partition))]
-
     def _entries(self, io: FileIO, version: Snapshot, files: Sequence[FileFact]) -> tuple[Entry, ...]:
         """Return the manifest entries of these files in the version, complete: a copy has the same bytes."""
         wanted, found = {file.path for file in files}, dict[str, Entry]()
@@ -155,9 +149,10 @@ class Restoration:
                 found |= {e.path: e for e in entries if PartitionKey.of(spec_id, e.values) == self.partition}
         return tuple(found[file.path] for file in files)
 
-    def _delete_index(self, table: Table, snapshot: Snapshot | None) -> DeleteIndex:
+    def _deletes(self, table: Table, snapshot: Snapshot | None) -> tuple[DeleteFile, ...]:
         manifests = manifests_of(snapshot, table.io).deletes
-        return DeleteIndex.of(self.store, table.io, manifests, table.metadata.specs())
+        index = delete_index(self.store, table.io, manifests, table.metadata.specs())
+        return index.of_partition(self.partition).files
 
     def _check_specs(self, table: Table, version: Snapshot, head: Snapshot | None) -> None:
         """Check that files of other specs are the same: rows may have moved between them and the partition."""
