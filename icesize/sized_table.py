@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from icesize.maintenance.checkup import Check
     from icesize.maintenance.clustering import Columns
     from icesize.maintenance.dangling_deletes import DanglingReport
-    from icesize.maintenance.full_pass import MaintenancePlan, MaintenanceReport
+    from icesize.maintenance.maintain import MaintenancePlan, MaintenanceReport
     from icesize.maintenance.rewrite_deletes import DeletesReport
     from icesize.maintenance.rewrite_manifests import ManifestReport
     from icesize.maintenance.table_context import Advance, ClusterWork, Selection
@@ -402,7 +402,7 @@ class SizedTable:
                 before.
             ValueError: A budget is negative or malformed.
         """
-        from icesize.maintenance.full_pass import STEPS, Pass, plan_pass
+        from icesize.maintenance.maintain import STEPS, Pass, plan_pass
 
         budget = Budget.of(budget_bytes, budget_seconds)
         if dry_run:
