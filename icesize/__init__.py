@@ -46,7 +46,7 @@ from icesize.report import Report
 if TYPE_CHECKING:
     from icesize.maintenance.checkup import Check
     from icesize.maintenance.dangling_deletes import DanglingReport
-    from icesize.maintenance.full_pass import MaintenancePlan, MaintenanceReport
+    from icesize.maintenance.maintain import MaintenancePlan, MaintenanceReport
     from icesize.maintenance.rewrite_deletes import DeletesReport
     from icesize.maintenance.rewrite_manifests import ManifestReport
     from icesize.planning.inspection import Inspection
@@ -121,8 +121,8 @@ _LAZY = {
     "PolicyComparison": "icesize.planning.merging.simulation",
     "Sink": "icesize.spark.stream.sink",
     "SizedTable": "icesize.sized_table",
-    "MaintenancePlan": "icesize.maintenance.full_pass",
-    "MaintenanceReport": "icesize.maintenance.full_pass",
+    "MaintenancePlan": "icesize.maintenance.maintain",
+    "MaintenanceReport": "icesize.maintenance.maintain",
     "Version": "icesize.table.past.versions",
     "open": "icesize.sized_table",
 }

@@ -6,35 +6,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
-
-
-class PendingCommit(Protocol):
-    """A commit that has begun. It returns its outcome, also after an interrupt."""
-
-    def may_be_visible(self) -> set[str]:
-        """Return the data files of this commit that are visible, or may be or become so."""
-
-    def status(self) -> CommitStatus:
-        """Return the outcome; loads the table if the outcome is unknown."""
-
-
-@dataclass(frozen=True)
-class CommitStatus:
-    """The outcome of a commit.
-
-    `is_committed` is None if the outcome is unknown; `advice` then describes how a person finds out.
-    """
-
-    is_committed: bool | None
-    snapshot_ids: tuple[int, ...] = ()
-    advice: str = ""
-
-
-MAX_CONCURRENT_DELETES = 8
-"""Delete requests at the same time. They hide the latency of object stores, far below the request limit of a prefix."""
-ORPHANS_OLDER_THAN_MS = 3 * 24 * 3_600_000
-"""Age at which an unreferenced file is an orphan: Iceberg's default."""
+from typing import Any
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from icesize.environment import PendingCommit
     from icesize.planning.plan import Plan
     from icesize.report import Report
 
@@ -37,6 +36,28 @@ class Progress:
     step: str
     done: int
     total: int | None = None
+
+
+class PendingCommit(Protocol):
+    """A commit that has begun. It returns its outcome, also after an interrupt."""
+
+    def may_be_visible(self) -> set[str]:
+        """Return the data files of this commit that are visible, or may be or become so."""
+
+    def status(self) -> CommitStatus:
+        """Return the outcome; loads the table if the outcome is unknown."""
+
+
+@dataclass(frozen=True)
+class CommitStatus:
+    """The outcome of a commit.
+
+    `is_committed` is None if the outcome is unknown; `advice` then describes how a person finds out.
+    """
+
+    is_committed: bool | None
+    snapshot_ids: tuple[int, ...] = ()
+    advice: str = ""
 
 
 @dataclass(frozen=True)

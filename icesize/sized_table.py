@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
-from icesize.environment import MAX_CONCURRENT_DELETES, ORPHANS_OLDER_THAN_MS, Environment, WorkLimits
+from icesize.concurrency import IO_THREADS
+from icesize.environment import Environment, WorkLimits
 from icesize.errors import EngineUnavailable, TableError
 from icesize.maintenance import compaction
 from icesize.maintenance.rounds import Budget
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from icesize.maintenance.checkup import Check
     from icesize.maintenance.clustering import Columns
     from icesize.maintenance.dangling_deletes import DanglingReport
-    from icesize.maintenance.full_pass import MaintenancePlan, MaintenanceReport
+    from icesize.maintenance.maintain import MaintenancePlan, MaintenanceReport
     from icesize.maintenance.rewrite_deletes import DeletesReport
     from icesize.maintenance.rewrite_manifests import ManifestReport
     from icesize.maintenance.table_context import Advance, ClusterWork, Selection
@@ -401,7 +402,7 @@ class SizedTable:
                 before.
             ValueError: A budget is negative or malformed.
         """
-        from icesize.maintenance.full_pass import STEPS, Pass, plan_pass
+        from icesize.maintenance.maintain import STEPS, Pass, plan_pass
 
         budget = Budget.of(budget_bytes, budget_seconds)
         if dry_run:
@@ -755,7 +756,7 @@ class SizedTable:
         *,
         readers: Sequence[str] = (),
         force: bool = False,
-        max_concurrent_deletes: int = MAX_CONCURRENT_DELETES,
+        max_concurrent_deletes: int = IO_THREADS,
     ) -> ExpiryReport:
         """Remove the snapshots that no rule keeps, and the files that only they need.
 
@@ -799,11 +800,11 @@ class SizedTable:
 
     def remove_orphan_files(
         self,
-        older_than: timedelta = timedelta(milliseconds=ORPHANS_OLDER_THAN_MS),
+        older_than: timedelta | None = None,
         dry_run: bool = True,
         *,
         trust_location: bool = False,
-        max_concurrent_deletes: int = MAX_CONCURRENT_DELETES,
+        max_concurrent_deletes: int = IO_THREADS,
     ) -> OrphanReport:
         """Find the files below the table's location that no metadata refers to, and delete them if `dry_run` is False.
 
@@ -811,8 +812,8 @@ class SizedTable:
         too. If one of these tables cannot be read, only files with icesize's own names count as orphans.
 
         Args:
-            older_than: The minimum age of an orphan file, at least 24 hours. Files that icesize wrote for batches that
-                are committed by now are orphans after 24 hours in any case.
+            older_than: The minimum age of an orphan file, at least 24 hours; None is Iceberg's default of three days.
+                Files that icesize wrote for batches that are committed by now are orphans after 24 hours in any case.
             dry_run: Find the files and delete none.
             trust_location: No other table has files in this location: load no other table.
             max_concurrent_deletes: The number of delete requests to storage that run at the same time.
@@ -825,14 +826,15 @@ class SizedTable:
             UnsupportedTable: `gc.enabled` is false.
             PolicyError: `older_than` is below 24 hours.
         """
-        from icesize.table.cleanup.orphans import OrphanSearch
+        from icesize.table.cleanup.orphans import ORPHANS_OLDER_THAN_MS, OrphanSearch
 
+        older_than_ms = ORPHANS_OLDER_THAN_MS if older_than is None else older_than // timedelta(milliseconds=1)
         with self._context.lock:
             search = OrphanSearch(
                 self.name, lambda: self._handle.load().table, self._environment,
                 max_concurrent_deletes=max_concurrent_deletes,
             )  # fmt: skip
-            return search.run(older_than // timedelta(milliseconds=1), dry_run, trust_location=trust_location)
+            return search.run(older_than_ms, dry_run, trust_location=trust_location)
 
     def rewrite_deletes(self, *, dry_run: bool = False) -> DeletesReport:
         """Rewrite the deletes of a data file into one position delete file.

@@ -10,8 +10,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from icesize.environment import PendingCommit
-from icesize.events import CommitStarted, Event
+from icesize.events import CommitStarted, Event, PendingCommit
 
 SHELLS_COUNT_FROM = 128
 """The exit code of a process that a signal ended is this plus the number of the signal."""

@@ -19,7 +19,7 @@ from icesize.units import format_bytes, format_count, format_time
 if TYPE_CHECKING:
     from icesize.maintenance.checkup import Check
     from icesize.maintenance.dangling_deletes import DanglingReport
-    from icesize.maintenance.full_pass import MaintenancePlan, MaintenanceReport, MaintenanceStep
+    from icesize.maintenance.maintain import MaintenancePlan, MaintenanceReport, MaintenanceStep
     from icesize.maintenance.rewrite_deletes import DeletesReport
     from icesize.maintenance.rewrite_manifests import ManifestReport
     from icesize.planning.inspection import Inspection, PartitionSizes, PendingDeletes
@@ -544,7 +544,7 @@ def maintenance_plan(result: MaintenancePlan) -> Iterator[Block]:
 
 def _by_step(blocks: Callable[[MaintenanceStep], Look]) -> Iterator[Block]:
     """Show the blocks of each step under its heading."""
-    from icesize.maintenance.full_pass import STEPS  # slow: imports the jobs
+    from icesize.maintenance.maintain import STEPS  # slow: imports the jobs
 
     for heading, steps in groupby(STEPS, attrgetter("heading")):
         yield from _section(heading, chain.from_iterable(map(blocks, steps)))

@@ -15,7 +15,7 @@ import icesize
 from icesize.environment import Environment
 from icesize.failpoints import armed
 from icesize.maintenance.dangling_deletes import DanglingReport, remove_dangling_deletes
-from icesize.maintenance.full_pass import UNCHECKED
+from icesize.maintenance.maintain import UNCHECKED
 from icesize.planning.files import FileFact, PartitionKey
 from icesize.table.commit.snapshot_builder import SnapshotBuilder
 from icesize.table.state.handle import TableHandle

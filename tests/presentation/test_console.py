@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from icesize.environment import PendingCommit
-from icesize.events import CommitStarted, Progress
+from icesize.events import CommitStarted, PendingCommit, Progress
 from icesize.planning.files import FileFact, Head, Layout, PartitionFacts, PartitionKey, SkipReason
 from icesize.planning.inspection import DeletesClass, Inspection, PartitionSizes, PendingDeletes, SizeClass, inspect
 from icesize.planning.merging.planner import plan_merges

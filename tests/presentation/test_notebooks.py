@@ -13,7 +13,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 import icesize
 from icesize import Report
-from icesize.maintenance.full_pass import MaintenanceReport
+from icesize.maintenance.maintain import MaintenanceReport
 from icesize.maintenance.rewrite_deletes import DeletesReport
 from icesize.presentation.blocks import MOST_ROWS, Bars, Columns, html
 from icesize.presentation.views import LINES, VIEWS

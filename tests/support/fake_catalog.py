@@ -12,6 +12,7 @@ from icesize.environment import Environment
 from icesize.parquet.files.data_file import MergeResult, NewDataFile
 from icesize.parquet.files.uncommitted import uncommitted
 from icesize.planning.files import FileFact, Head, PartitionKey
+from icesize.policy import SizePolicy
 from icesize.table.commit.conflicts import BASE_EXPIRED
 from icesize.table.commit.protocol import (
     Base,
@@ -47,7 +48,7 @@ def commit_of_run(request: CommitRequest, catalog: Any, environment: Environment
     """Commit, and remove files of the run that were not committed; `catalog` is the fake one or a `ScriptedCatalog`."""
     with uncommitted(RunStorage(catalog.delete_data_files), "run", environment) as (owner, told):  # type: ignore[arg-type]
         owner.note(request.paths())
-        return commit_steps(request, catalog, told)
+        return commit_steps(request, catalog, told, SizePolicy().commit_deadline_ms / 1000)
 
 
 def written(path: str) -> NewDataFile:

@@ -11,11 +11,11 @@ from typing import Any
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
-from icesize.environment import ORPHANS_OLDER_THAN_MS, Environment
+from icesize.environment import Environment
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.writing.row_writer import write_rows
-from icesize.table.cleanup.orphans import DAY_MS, OrphanReport, OrphanSearch
+from icesize.table.cleanup.orphans import DAY_MS, ORPHANS_OLDER_THAN_MS, OrphanReport, OrphanSearch
 from icesize.table.records.ledger import stream_hash
 from tests.support.tables import arrow, local
 

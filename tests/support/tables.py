@@ -37,11 +37,11 @@ from icesize.parquet.rewriting.merge import merge
 from icesize.parquet.writing.row_writer import write_rows
 from icesize.planning.files import FileFact, Layout, PartitionKey
 from icesize.planning.plan import MergeTask
+from icesize.policy import SizePolicy
 from icesize.table.catalog.history import head_of
 from icesize.table.commit.protocol import Base, CommitRequest
 from icesize.table.commit.pyiceberg_committer import PyIcebergCommitter
 from icesize.table.commit.request import CommitOutcome, commit_steps, steps_of
-from icesize.table.commit.retry import DEADLINE_SECONDS
 from icesize.table.commit.snapshot_builder import SnapshotBuilder, move_ref
 from icesize.table.commit.steps.append import Append
 from icesize.table.commit.steps.overwrite import Overwrite
@@ -185,7 +185,7 @@ def commit_by(
     request: CommitRequest,
     table: Table,
     time: FakeTime | None = None,
-    deadline_seconds: float = DEADLINE_SECONDS,
+    deadline_seconds: float = SizePolicy().commit_deadline_ms / 1000,
 ) -> CommitOutcome:
     """Commit a request whose files a run has written, which removes those that do not land."""
     with uncommitted(Storage(table.io), "run", (time or FakeTime()).environment) as (owner, environment):

@@ -9,9 +9,9 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from icesize.environment import Environment, PendingCommit
+from icesize.environment import Environment
 from icesize.errors import RewriteFailed
-from icesize.events import CommitStarted
+from icesize.events import CommitStarted, PendingCommit
 from icesize.parquet.files.storage import Storage
 
 

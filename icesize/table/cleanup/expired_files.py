@@ -24,8 +24,7 @@ from pyiceberg.manifest import ManifestContent, ManifestFile
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 
-from icesize.concurrency import concurrently
-from icesize.environment import MAX_CONCURRENT_DELETES
+from icesize.concurrency import IO_THREADS, concurrently
 from icesize.table.catalog.locations import FOLDER_PROPERTIES, is_addressable, is_inside, normalised
 from icesize.table.catalog.metadata_files import read_metadata_file
 from icesize.table.cleanup.deletion import Deletion
@@ -163,7 +162,7 @@ def delete_expired(
     others: Iterable[str] = (),
     *,
     progress: Callable[[int, int], object],
-    max_concurrent_deletes: int = MAX_CONCURRENT_DELETES,
+    max_concurrent_deletes: int = IO_THREADS,
     files_between_checks: int = FILES_BETWEEN_CHECKS,
 ) -> Deletions:
     """Delete the files of a journal that nothing reaches, then the journal, then `others`: journals of failed attempts.

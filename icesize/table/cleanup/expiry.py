@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from icesize import failpoints
-from icesize.environment import MAX_CONCURRENT_DELETES, Environment, Stopwatch, rounded
+from icesize.concurrency import IO_THREADS
+from icesize.environment import Environment, Stopwatch, rounded
 from icesize.events import Progress
 from icesize.results import Result
 from icesize.table.catalog.access_errors import brief, readable
@@ -58,7 +59,7 @@ def expire(
     environment: Environment,
     *,
     dry_run: bool = False,
-    max_concurrent_deletes: int = MAX_CONCURRENT_DELETES,
+    max_concurrent_deletes: int = IO_THREADS,
     files_between_checks: int = FILES_BETWEEN_CHECKS,
     commit_lock: threading.Lock | None = None,
 ) -> ExpiryReport:

@@ -14,7 +14,8 @@ from pyiceberg.io import FileIO
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 
-from icesize.environment import MAX_CONCURRENT_DELETES, ORPHANS_OLDER_THAN_MS, Environment, Stopwatch
+from icesize.concurrency import IO_THREADS
+from icesize.environment import Environment, Stopwatch
 from icesize.errors import PolicyError, TableError
 from icesize.events import Progress
 from icesize.parquet.files.names import set_of
@@ -45,6 +46,8 @@ from icesize.table.storage.ownership import (
 from icesize.table.storage.reachable import Reachable
 from icesize.units import format_count
 
+ORPHANS_OLDER_THAN_MS = 3 * 24 * 3_600_000
+"""Age at which an unreferenced file is an orphan: Iceberg's default."""
 DAY_MS = 24 * 3_600_000
 """Least age of a file that may be deleted, even of a batch up to the ledger's newest one.
 
@@ -100,7 +103,7 @@ class OrphanSearch:
     environment: Environment = field(default_factory=Environment)
     lister: Lister = list_files
     deleter: Callable[[FileIO], Callable[[str], None]] = deleter
-    max_concurrent_deletes: int = MAX_CONCURRENT_DELETES
+    max_concurrent_deletes: int = IO_THREADS
     files_between_checks: int = FILES_BETWEEN_CHECKS
     find_others: Callable[[Table, list[str]], OtherTables] = other_tables
     _reachable: Reachable = field(default_factory=Reachable)

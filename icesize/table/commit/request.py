@@ -16,7 +16,7 @@ from icesize.planning.files import FileFact, PartitionKey
 from icesize.table.catalog.access_errors import brief
 from icesize.table.commit.loaded import Loaded, Staged
 from icesize.table.commit.protocol import CommitRequest, Committer, Step, StepDone
-from icesize.table.commit.retry import DEADLINE_SECONDS, Attempts, Change
+from icesize.table.commit.retry import Attempts, Change
 from icesize.table.commit.steps.append import Append
 from icesize.table.commit.steps.overwrite import Overwrite
 from icesize.table.commit.steps.replace import Replace
@@ -87,7 +87,7 @@ def commit_steps(
     request: CommitRequest,
     committer: Committer,
     environment: Environment,
-    deadline_seconds: float = DEADLINE_SECONDS,
+    deadline_seconds: float,
 ) -> CommitOutcome:
     """Make the request visible in one atomic step, or raise with nothing of it visible.
 

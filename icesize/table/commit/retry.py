@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 from icesize import failpoints
-from icesize.environment import CommitStatus, Environment
+from icesize.environment import Environment
 from icesize.errors import CommitConflict, CommitStateUnknown, IcesizeError, TableError, is_from_outside
-from icesize.events import CommitStarted
+from icesize.events import CommitStarted, CommitStatus
 from icesize.table.catalog.access_errors import brief, may_pass
 from icesize.table.commit.loaded import Loaded, Staged
 from icesize.table.commit.protocol import CatalogBusy, CommitLost, CommitRefused, Committer
@@ -30,9 +30,6 @@ LOG = logging.getLogger("icesize")
 
 UNKNOWN_ATTEMPTS = 10
 """Most responses without a known outcome; then the user gets advice. All waits together take about a minute at most."""
-
-DEADLINE_SECONDS = 600.0
-"""Longest time of conflicts with other writers: the default of the policy key `commit-deadline-ms`."""
 
 T = TypeVar("T")
 

@@ -82,7 +82,7 @@ class TableHandle:
     spark_conf: Mapping[str, str] = field(default_factory=dict, repr=False)
     store: ManifestStore = field(init=False, repr=False)
     concurrent_writers: ConcurrentWriters = field(init=False, default_factory=ConcurrentWriters)
-    _deadline_ms: int = 600_000
+    _deadline_ms: int = SizePolicy().commit_deadline_ms
 
     def __post_init__(self) -> None:
         opening.guard(self.catalog)

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pyiceberg.io import FileIO
 from pyiceberg.io.fsspec import FsspecFileIO
 
-from icesize.concurrency import concurrently
-from icesize.environment import MAX_CONCURRENT_DELETES
+from icesize.concurrency import IO_THREADS, concurrently
 from icesize.errors import TableError
 from icesize.table.catalog.access_errors import brief
 from icesize.table.catalog.locations import is_addressable
@@ -59,7 +58,7 @@ def deleter(io: FileIO) -> Callable[[str], None]:
 def delete_all(
     locations: Iterable[str],
     delete: Callable[[str], None],
-    max_concurrent: int = MAX_CONCURRENT_DELETES,
+    max_concurrent: int = IO_THREADS,
     progress: Callable[[int], object] = lambda tried: None,
 ) -> Deleted:
     """Delete files; a file that is already gone counts as deleted.

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from pyiceberg.types import LongType
 
-from icesize.environment import CommitStatus, Environment
+from icesize.environment import Environment
 from icesize.errors import RewriteFailed
-from icesize.events import CommitStarted
+from icesize.events import CommitStarted, CommitStatus
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.new_files import NewFiles
 from icesize.parquet.files.settings import WriteSettings

@@ -21,8 +21,8 @@ from pyiceberg.table import Table
 import icesize
 from icesize import failpoints
 from icesize.concurrency import THREADS
-from icesize.environment import Environment, PendingCommit
-from icesize.events import CommitStarted
+from icesize.environment import Environment
+from icesize.events import CommitStarted, PendingCommit
 from icesize.sized_table import SizedTable
 from tests.support.tables import (
     check,

@@ -18,7 +18,7 @@ from icesize.errors import CommitStateUnknown, RewriteFailed, TableError
 from icesize.events import Progress
 from icesize.failpoints import armed
 from icesize.maintenance.dangling_deletes import DanglingReport
-from icesize.maintenance.full_pass import STEPS, UNCHECKED, MaintenanceReport, MaintenanceStep, Pass
+from icesize.maintenance.maintain import STEPS, UNCHECKED, MaintenanceReport, MaintenanceStep, Pass
 from icesize.maintenance.rewrite_deletes import DeletesReport
 from icesize.maintenance.rewrite_manifests import ManifestReport
 from icesize.maintenance.rounds import Budget
