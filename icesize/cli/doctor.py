@@ -6,7 +6,6 @@ import platform
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from icesize.cli.options import FAILED, Target, command, table_options
@@ -41,6 +40,8 @@ def doctor(target: Target, *, spark: SparkChoice) -> None:
 
 def _examined(target: Target, spark: SparkChoice) -> Iterator[Check]:
     """Yield the checks, each after the checks that it depends on."""
+    from importlib.metadata import PackageNotFoundError, version  # slow: imports the parser of emails
+
     from icesize.maintenance.checkup import Check, checked
     from icesize.spark.engine.launch import java_version
 

@@ -60,7 +60,7 @@ def test_what_draws_is_not_promised_without_its_library(
             raise PackageNotFoundError(name)
         return version(name)
 
-    monkeypatch.setattr("icesize.cli.doctor.version", installed)
+    monkeypatch.setattr("importlib.metadata.version", installed)
     result = examine(tmp_path)
     assert result.exit_code == 0
     assert "--  matplotlib  `report` needs it to draw: pip install 'icesize[report]'" in result.stdout

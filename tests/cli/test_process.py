@@ -65,3 +65,23 @@ def test_arrow_that_was_loaded_alone_knows_pandas() -> None:
     )
     expected = "DataFrame dictionary<values=large_string, indices=int8, ordered=0>"
     assert printed(code) == ["False", expected]
+
+
+@pytest.mark.parametrize("where", [[], ["--where", "id >= 0"]])
+def test_the_parser_of_filters_is_loaded_for_a_filter(uri: str, where: list[str]) -> None:
+    """A command without a filter does not pay for PyIceberg's parser, and one with a filter has it."""
+    code = (
+        "import sys\nfrom icesize.__main__ import run\ntry:\n    run()\nfinally:\n    print('pyparsing' in sys.modules)"
+    )
+    lines = printed(code, "plan", "lake.db.t", "--catalog-uri", uri, *where)
+    assert lines[-1] == str(bool(where))
+
+
+def test_settings_in_a_file_are_read(uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The parser of PyIceberg's file of settings is there when there is a file."""
+    (tmp_path / ".pyiceberg.yaml").write_text(f"catalog:\n  lake:\n    uri: {uri}\n")
+    monkeypatch.setenv("PYICEBERG_HOME", str(tmp_path))
+    done = subprocess.run(
+        [sys.executable, "-m", "icesize", "plan", "lake.db.t", "--json"], capture_output=True, text=True, check=True
+    )
+    assert '"groups"' in done.stdout

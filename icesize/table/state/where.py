@@ -22,8 +22,8 @@ from pyiceberg.expressions import (
     Not,
     Or,
     SetPredicate,
+    parser,
 )
-from pyiceberg.expressions.parser import parse, predicate
 from pyiceberg.expressions.visitors import (
     bind,
     expression_evaluator,
@@ -94,7 +94,7 @@ def parsed(where: Where, schema: Schema) -> BooleanExpression:
     if isinstance(where, BooleanExpression):
         return where
     try:
-        return _with_times(parse(where), schema)
+        return _with_times(parser.parse(where), schema)
     except Exception as error:  # the parser's errors have no common base
         raise ArgumentError(f"Cannot read the filter {_why_unread(where, error)}", where=where) from None
 
@@ -153,10 +153,10 @@ def _broken_at(where: str, place: int) -> int:
     itself.
     """
     with suppress(Exception):  # the parser's errors have no common base
-        parse(where[:place])
+        parser.parse(where[:place])
         return place  # no condition starts there: only `and` or `or` can follow a complete filter
     try:
-        predicate.parse_string(where[place:])
+        parser.predicate.parse_string(where[place:])
     except Exception as error:
         return place + int(getattr(error, "loc", 0))
     return place
