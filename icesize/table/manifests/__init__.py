@@ -5,6 +5,7 @@
 - `delete_index`: the delete files of a snapshot, by the partitions whose data files they may apply to
 - `entries`: manifest entries as bytes that can be copied into another manifest, with the fields that planning needs
 - `facts`: facts of the files that one manifest lists, as columns: read for planning, conflict checks and cleanup
+- `listing`: the live files of manifests by partition, as arrays, and the difference of two sets of manifests
 - `lists`: manifest lists: the manifests of a snapshot
 - `packing`: selection of small manifests that are worth merging, and their entries in the order of their partitions
 - `partition_values`: values of partition fields: as manifests store them, as Iceberg prints them, and as callers name
