@@ -413,8 +413,7 @@ class KeptLayout:
     ) -> KeptLayout:
         """Return the layout with all of its partitions."""
         numbers = [np.empty(0, np.int64), *(listing.numbers for listing in state.listings.values())]
-        spec_id, has_deletes = state.obstacles.spec_id, bool(state.obstacles.deletes)
-        standing = Standing.of(partitions.values(), spec_id, policy) if policy and not has_deletes else None
+        standing = Standing.of(partitions.values(), state.obstacles.spec_id, policy) if policy else None
         is_exact = not has_equal(np.sort(np.concatenate(numbers))) and not any(map(_is_nan, partitions))
         return cls(state, Overlay(partitions), standing, is_exact)
 

@@ -24,6 +24,8 @@ from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.writing.row_writer import write_rows
 from icesize.planning.files import PartitionKey
+from icesize.planning.merging.standing import Standing
+from icesize.policy import SizePolicy
 from icesize.table.manifests.store import ManifestStore, Memory
 from icesize.table.state.live_files import LayoutReader
 from tests.support.entry_layouts import layout_by_entries, plain
@@ -43,16 +45,19 @@ from tests.support.tables import (
     write,
 )
 
+POLICY = SizePolicy(target_file_size_bytes=2**20, max_small_files=1, max_delete_files=1)
 WAYS = ((1, True), (1, False), (1_000, True), (2**20, True))
 """Small file limits, by which all files are large, some of them or none, and whether deletes are applied."""
 
 
 def check(table: Table, stores: Sequence[ManifestStore]) -> None:
-    """Layouts are those that are made entry by entry."""
+    """Layouts are those that are made entry by entry, and their summary is that of all their partitions."""
     for limit, apply_deletes in WAYS:
         expected = layout_by_entries(table, limit, apply_deletes)
         for store in stores:
-            assert plain(LayoutReader(limit, apply_deletes, store).read(table.metadata, table.io)) == expected
+            layout = LayoutReader(limit, apply_deletes, store, POLICY).read(table.metadata, table.io)
+            assert plain(layout) == expected
+            assert layout.standing == Standing.of(layout.partitions.values(), layout.spec_id, POLICY)
 
 
 def listed_again(catalog: Catalog, kind: str) -> None:
