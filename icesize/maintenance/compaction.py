@@ -234,13 +234,14 @@ def _merge(context: TableContext, selection: Selection, plan: Plan, advance: Adv
 
 def _with_backlog(layout: Layout, policy: SizePolicy) -> set[PartitionKey]:
     """Return the partitions with more mergeable small files than allowed, or with deletes that are due."""
-    if (standing := standing_of(layout, policy)) is not None:
-        # the summary names them, and its table has no deletes
-        outcomes = standing.outcomes.values()
-        return {outcome.partition for outcome in outcomes if outcome.small_files > policy.max_small_files}
+    standing = standing_of(layout, policy)
+    if standing is None:
+        partitions = layout.partitions.items()
+    else:
+        partitions = {key: layout.partitions[key] for key in standing.outcomes.keys() | standing.due.keys()}.items()
     return {
         key
-        for key, facts in layout.partitions.items()
+        for key, facts in partitions
         if sum(f.obstacle is None for f in facts.small) > policy.max_small_files
         or any(f.obstacle is None and is_due(f, policy) for f in facts.with_deletes)
     }

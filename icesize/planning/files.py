@@ -7,12 +7,13 @@ fields of the partition spec.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Protocol
 
 from icesize.planning.overlay import Overlay
+from icesize.policy import SizePolicy
 
 
 class SkipReason(str, Enum):
@@ -232,8 +233,16 @@ class PartitionSummary(Protocol):
     """A summary of all partitions of a layout that is updated with the changed ones."""
 
     @property
+    def policy(self) -> SizePolicy:
+        """The policy that decides what is small and what is due."""
+
+    @property
     def files(self) -> int:
         """Number of data files."""
+
+    @property
+    def due(self) -> Collection[PartitionKey]:
+        """Partitions with files whose deletes are due, also where something forbids to rewrite them."""
 
     def changed(self, before: Iterable[PartitionFacts], after: Iterable[PartitionFacts]) -> PartitionSummary:
         """Return the summary with the partitions `after` in place of those in `before`."""
@@ -251,8 +260,7 @@ class Layout:
         complete: False if a filter ruled out manifests, which were not read.
         manifests: Number of manifests that were read, those of delete files included.
         commits_since: Returns the number of commits that added rows after the commit with a stamp.
-        standing: A summary of the partitions for plans that look at few of them. None for tables with delete files, and
-            if the reader keeps none.
+        standing: A summary of the partitions for plans that look at few of them; None if the reader keeps none.
     """
 
     head: Head
@@ -263,6 +271,10 @@ class Layout:
     manifests: int = 0
     commits_since: Callable[[int], int] = field(default=negative_age, compare=False)
     standing: PartitionSummary | None = field(default=None, compare=False)
+
+    def summary(self, policy: SizePolicy) -> PartitionSummary | None:
+        """Return the summary of the partitions if it was made by this policy."""
+        return self.standing if self.standing and self.standing.policy == policy else None
 
     @property
     def files(self) -> int:

@@ -108,11 +108,12 @@ class Untouched:
     """Files of partitions that a plan did not look at because nothing in them is due.
 
     `files` counts them by the reason for which they stay. `small_files_max` is the largest number of mergeable small
-    files in one of these partitions.
+    files in one of these partitions. `delete_files_max` is the most delete files that apply to one of their files.
     """
 
     files: Mapping[SkipReason, int] = field(default_factory=dict)
     small_files_max: int = 0
+    delete_files_max: int = 0
 
 
 def ineligible_partitions(outcomes: Iterable[PartitionOutcome]) -> tuple[PartitionOutcome, ...]:
@@ -255,7 +256,7 @@ class Plan(Result):
     @property
     def delete_files_max(self) -> int:
         """Most delete files that will apply to one file that could be rewritten."""
-        return max((o.delete_files for o in self.outcomes), default=0)
+        return max(self.untouched.delete_files_max, *(outcome.delete_files for outcome in self.outcomes), 0)
 
     @property
     def small_files_max(self) -> int:

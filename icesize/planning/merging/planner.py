@@ -61,8 +61,9 @@ def plan_merges(
     standing = None if of_all or excluded_paths else standing_of(layout, policy)
     asked = {*(incoming or ()), *(touched or ()), *contested}
     finishes = incoming is not None
-    candidates = _candidates(layout, standing, asked, finishes) if standing else layout.partitions.keys()
-    in_order = sorted((layout.partitions[key] for key in candidates), key=lambda facts: facts.key.rank)
+    candidates = _candidates(layout, standing, asked, finishes) if standing else None
+    looked_up = layout.partitions.values() if candidates is None else map(layout.partitions.__getitem__, candidates)
+    in_order = sorted(looked_up, key=lambda facts: facts.key.rank)
     works = [work_of(facts, layout.spec_id, policy, contested, frozenset(excluded_paths)) for facts in in_order]
     untouched, others = standing.untouched(in_order) if standing else (Untouched(), ())
     hot = dict.fromkeys(growing if of_all else touched or (), 0) | dict(incoming or {})
@@ -71,13 +72,15 @@ def plan_merges(
         key = work.facts.key
         if key in hot:
             work.slots = max(0, policy.max_small_files - hot[key])
-        # the commit of this batch is one more without rows for this partition
-        elif incoming is not None and layout.commits_since(work.facts.newest) + 1 >= policy.cold_after_commits:
+        elif finishes and _is_cold(layout, work.facts.newest, policy):
             work.cold = True
         elif not of_all:
             continue
         looked_at.add(key)
         _find_due(work, policy, most_outputs)
+    if finishes:
+        with_many = (other.partition for other in others if other.delete_files > policy.max_delete_files)
+        looked_at |= {key for key in with_many if _is_cold(layout, layout.partitions[key].newest, policy)}
     groups = within_budget(works, policy, budget_bytes)
     outcomes = (*_outcomes(works, policy, incoming or {}), *others)
     return Plan(
@@ -103,10 +106,13 @@ def _candidates(
     known = {key for key in keys if key in layout.partitions}
     if not finishes:
         return known
-    cold_after = standing.policy.cold_after_commits
-    # the commit of this batch is one more without rows for a cold partition
-    cold = (key for key, newest in standing.unfinished.items() if layout.commits_since(newest) + 1 >= cold_after)
+    cold = (key for key, newest in standing.unfinished.items() if _is_cold(layout, newest, standing.policy))
     return known.union(islice(cold, MOST_COLD))
+
+
+def _is_cold(layout: Layout, newest: int, policy: SizePolicy) -> bool:
+    """Return whether a partition is cold after a batch without rows for it: the commit of the batch counts, too."""
+    return layout.commits_since(newest) + 1 >= policy.cold_after_commits
 
 
 def _find_due(work: Work, policy: SizePolicy, most_outputs: int) -> None:

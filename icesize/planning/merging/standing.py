@@ -9,17 +9,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
+from icesize.planning.delete_reach import is_due
 from icesize.planning.files import FileFact, Layout, PartitionFacts, PartitionKey, SkipReason
 from icesize.planning.merging.groups import Work
 from icesize.planning.overlay import Overlay
 from icesize.planning.plan import MergeTask, PartitionOutcome, Skipped, Untouched
 from icesize.policy import SizePolicy
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True)
 class Standing:
-    """A summary of all partitions of a layout without deletes, as if nothing in them were due.
+    """A summary of all partitions of a layout, as if nothing in them were due.
 
     Attributes:
         policy: The policy that decides which files are small.
@@ -27,9 +31,13 @@ class Standing:
         files: Number of data files.
         skipped: Number of files by the reason for which they stay.
         small_files: Number of mergeable small files in a partition -> number of partitions with so many.
-        outcomes: Partitions with ineligible files, or with more than `max_small_files` mergeable ones.
-        unfinished: Partitions with two or more mergeable small files -> the stamp of their newest rows. These are
-            merged when they are cold; all other partitions stay as they are without a batch or a delete.
+        delete_files: Most delete files of one file in a partition -> number of partitions with so many.
+        outcomes: Partitions with ineligible files, with more than `max_small_files` mergeable ones, or with a file of
+            more than `max_delete_files` delete files.
+        unfinished: Partitions with two or more mergeable small files, or with due deletes -> the stamp of their newest
+            rows. These are merged when they are cold; all other partitions stay as they are without a batch or a
+            delete.
+        due: Partitions with files whose deletes are due, also where something forbids to rewrite them.
     """
 
     policy: SizePolicy
@@ -37,8 +45,10 @@ class Standing:
     files: int = 0
     skipped: Mapping[SkipReason, int] = field(default_factory=dict)
     small_files: Mapping[int, int] = field(default_factory=dict)
+    delete_files: Mapping[int, int] = field(default_factory=dict)
     outcomes: Overlay[PartitionKey, PartitionOutcome] = field(default_factory=Overlay)
     unfinished: Overlay[PartitionKey, int] = field(default_factory=Overlay)
+    due: Overlay[PartitionKey, bool] = field(default_factory=Overlay)
 
     @classmethod
     def of(cls, partitions: Iterable[PartitionFacts], spec_id: int, policy: SizePolicy) -> Standing:
@@ -47,44 +57,58 @@ class Standing:
 
     def changed(self, before: Iterable[PartitionFacts], after: Iterable[PartitionFacts]) -> Standing:
         """Return the summary with the partitions `after` in place of those in `before`."""
-        files, skipped, small_files = self.files, Counter(self.skipped), Counter(self.small_files)
+        files, skipped = self.files, Counter(self.skipped)
+        small_files, delete_files = Counter(self.small_files), Counter(self.delete_files)
         outcomes, unfinished = dict[PartitionKey, PartitionOutcome | None](), dict[PartitionKey, int | None]()
+        due = dict[PartitionKey, bool | None]()
         for sign, partitions in ((-1, before), (1, after)):
             for facts in partitions:
-                # nothing is due and no file has deletes, so that numbers of files are enough
-                work, key = work_of(facts, self.spec_id, self.policy), facts.key
-                small = len(work.mergeable)
+                work, key, is_new = work_of(facts, self.spec_id, self.policy), facts.key, sign > 0
+                outcome = outcome_of(work, self.policy)
                 files += sign * facts.files
-                small_files[small] += sign
-                skipped[SkipReason.TOO_FEW] += sign * small
-                skipped[SkipReason.WELL_SIZED] += sign * (facts.files - small - len(work.ineligible))
-                for _, reason in work.ineligible:
-                    skipped[reason] += sign
-                is_notable = sign > 0 and (work.ineligible or small > self.policy.max_small_files)
-                outcomes[key] = outcome_of(work, self.policy) if is_notable else None
-                unfinished[key] = facts.newest if sign > 0 and small > 1 else None
+                small_files[outcome.small_files] += sign
+                delete_files[outcome.delete_files] += sign
+                for skip in skipped_of(work):
+                    skipped[skip.reason] += sign * skip.files
+                outcomes[key] = outcome if is_new and self._is_notable(outcome) else None
+                unfinished[key] = facts.newest if is_new and self._is_unfinished(work) else None
+                due[key] = True if is_new and any(is_due(file, self.policy) for file in facts.with_deletes) else None
         return replace(
             self,
             files=files,
-            skipped={reason: count for reason, count in skipped.items() if count},
-            small_files={number: count for number, count in small_files.items() if count},
+            skipped=_without_zeros(skipped),
+            small_files=_without_zeros(small_files),
+            delete_files=_without_zeros(delete_files),
             outcomes=self.outcomes.changed(outcomes),
             unfinished=self.unfinished.changed(unfinished),
+            due=self.due.changed(due),
         )
+
+    def _is_notable(self, outcome: PartitionOutcome) -> bool:
+        over_limit = outcome.small_files > self.policy.max_small_files
+        return bool(outcome.ineligible) or over_limit or outcome.delete_files > self.policy.max_delete_files
+
+    def _is_unfinished(self, work: Work) -> bool:
+        # without a limit of size nothing is merged, and no deletes are due
+        return len(work.mergeable) > 1 or bool(work.large) or any(work.is_due(f, self.policy) for f in work.mergeable)
 
     def untouched(self, touched: Collection[PartitionFacts]) -> tuple[Untouched, tuple[PartitionOutcome, ...]]:
         """Return the summary and the notable outcomes of all partitions but the `touched` ones."""
         left, gone = self.changed(touched, ()), {facts.key for facts in touched}
         return (
-            Untouched(left.skipped, max(left.small_files, default=0)),
+            Untouched(left.skipped, max(left.small_files, default=0), max(left.delete_files, default=0)),
             tuple(outcome for outcome in left.outcomes.values() if outcome.partition not in gone),
         )
 
 
 def standing_of(layout: Layout, policy: SizePolicy) -> Standing | None:
     """Return the summary of the layout if it was made by this policy."""
-    known = layout.standing
-    return known if isinstance(known, Standing) and known.policy == policy else None
+    known = layout.summary(policy)
+    return known if isinstance(known, Standing) else None
+
+
+def _without_zeros(counts: Mapping[T, int]) -> dict[T, int]:
+    return {each: count for each, count in counts.items() if count}
 
 
 def work_of(

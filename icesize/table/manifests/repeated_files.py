@@ -23,12 +23,14 @@ from icesize.table.manifests.lists import manifests_of
 from icesize.table.manifests.store import ManifestStore
 
 
+def path_numbers(paths: Sequence[str]) -> NDArray[np.int64]:
+    """Return a number for each path, the same for all spellings of one path. Numbers are valid in this process only."""
+    return np.fromiter(map(hash, map(normalised, paths)), np.int64, len(paths))
+
+
 @dataclass(frozen=True, slots=True)
 class PathNumbers:
-    """Files with a number for each path, which finds equal paths without comparing all strings.
-
-    All spellings of one path have the same number. Numbers are valid in this process only.
-    """
+    """Files with a number for each path, which finds equal paths without comparing all strings."""
 
     files: Sequence[FileFact]
     numbers: NDArray[np.int64]
@@ -37,7 +39,7 @@ class PathNumbers:
     def of(cls, files: Iterable[FileFact]) -> PathNumbers:
         """Return these files with their numbers."""
         kept = list(files)
-        return cls(kept, np.fromiter((hash(normalised(file.path)) for file in kept), np.int64, len(kept)))
+        return cls(kept, path_numbers([file.path for file in kept]))
 
 
 def listed_twice(parts: Sequence[PathNumbers]) -> frozenset[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, ItemsView, Iterator, Mapping, Sequence, ValuesView
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeAlias, TypeVar
 
@@ -29,6 +29,7 @@ from icesize.table.catalog.history import head_of, head_snapshot, known_ancestor
 from icesize.table.catalog.locations import normalised
 from icesize.table.manifests.delete_index import DeleteIndex, delete_index
 from icesize.table.manifests.facts import ManifestFacts
+from icesize.table.manifests.listing import Listing, Rows, difference, has_equal
 from icesize.table.manifests.lists import Manifests, manifests_of
 from icesize.table.manifests.repeated_files import PathNumbers, listed_twice
 from icesize.table.manifests.store import ManifestStore, store_of
@@ -63,6 +64,7 @@ class CommitAges:
         history = list(known_ancestors(metadata))
         self._numbered = metadata.format_version > 1
         self._time = {s.snapshot_id: s.timestamp_ms for s in history}
+        self._oldest = min(self._time.values(), default=0)
         self._head = (history[0].sequence_number or 0) if history else 0
         self._commits = sorted(
             (s.sequence_number or 0) if self._numbered else s.timestamp_ms
@@ -75,19 +77,39 @@ class CommitAges:
         if self._numbered:
             return [some.newest for some in inside.partitions.values()]
         facts = store.facts(io, manifest)
-        ids, places = np.unique(facts.snapshot_ids[facts.live], return_inverse=True)
-        times = np.array([self._time.get(snapshot_id, 0) for snapshot_id in ids.tolist()], np.int64)
         newest = np.zeros(len(facts.keys), np.int64)
-        np.maximum.at(newest, facts.columns.partition[facts.live], times[places])
+        np.maximum.at(newest, facts.columns.partition[facts.live], self.stamps(facts, facts.live))
         stamps = dict(zip(facts.keys, newest.tolist(), strict=True))
         return [stamps[key] for key in inside.partitions]
+
+    def stamps(self, facts: ManifestFacts, rows: NDArray[np.intp]) -> NDArray[np.int64]:
+        """Return the age stamps of files of a manifest."""
+        if self._numbered:
+            return facts.sequence_numbers[rows].astype(np.int64)
+        ids, places = np.unique(facts.snapshot_ids[rows], return_inverse=True)
+        return np.array([self._time.get(snapshot_id, 0) for snapshot_id in ids.tolist()], np.int64)[places]
+
+    @property
+    def known(self) -> frozenset[int]:
+        """What stamps depend on beside the manifests: in format v1 the known snapshots, in others nothing."""
+        return frozenset() if self._numbered else frozenset(self._time)
+
+    def follow(self, before: CommitAges) -> bool:
+        """Return whether stamps of an earlier state give the right ages now.
+
+        In format v1 the stamps of expired snapshots do. They are older than all known snapshots, which `since` sees.
+        After a rollback they are not, and with clocks that went back they may be not.
+        """
+        lost = [before._time[snapshot_id] for snapshot_id in before.known - self.known]
+        is_later = not before.known or next(iter(before._time)) in self._time
+        return is_later and max(lost, default=-1) < self._oldest
 
     def since(self, stamp: int) -> int:
         """Return the number of commits that added rows after the one with this stamp."""
         counted = len(self._commits) - bisect_right(self._commits, stamp)
         if self._numbered:
             return max(counted, (self._head - stamp) // 2)
-        return counted if stamp else OLDEST
+        return counted if stamp and stamp >= self._oldest else OLDEST
 
 
 @dataclass(slots=True)
@@ -273,130 +295,167 @@ def every_manifest(manifest: ManifestFile) -> bool:
 
 
 @dataclass(frozen=True)
-class KeptLayout:
-    """The partitions of a table without deletes, kept from one state of the table to the next.
+class _State:
+    """All that the facts of partitions depend on: the manifests of a table, and `obstacles` with its delete files."""
 
-    It depends on the manifests of the table alone, so it may be made from that of any other state: also of a later one,
-    after a rollback.
+    listings: Mapping[str, Listing]
+    obstacles: Obstacles
+    ages: CommitAges
+    labels: Labels
+    small_file_limit_bytes: int
+
+    def lists(self, facts: PartitionFacts) -> bool:
+        """Return whether the manifests that files of a partition name are those of this state."""
+        return all(file.manifest_path in self.listings for file in (*facts.small, *facts.large))
+
+    def facts_of(self, keys: Collection[PartitionKey]) -> dict[PartitionKey, PartitionFacts]:
+        """Return the facts of those of the partitions that have files."""
+        wanted = defaultdict[int, dict[tuple[object, ...], PartitionKey]](dict)
+        for key in keys:
+            wanted[key.spec_id][key.values] = key
+        totals = {key: PartitionFiles[FileFact](key) for key in keys}
+        large = defaultdict[PartitionKey, list[FileFact]](list)
+        for listing in self.listings.values():
+            of_spec = wanted.get(listing.facts.manifest.partition_spec_id)
+            if not of_spec or of_spec.keys().isdisjoint(listing.places.keys()):
+                continue
+            if listed := listing.of_partitions(of_spec):
+                self._add(listing.facts, listed, totals, large)
+        return {key: self._facts(total, large[key]) for key, total in totals.items() if total.files}
+
+    def _add(
+        self,
+        facts: ManifestFacts,
+        listed: Rows,
+        totals: Mapping[PartitionKey, PartitionFiles[FileFact]],
+        large: Mapping[PartitionKey, list[FileFact]],
+    ) -> None:
+        columns, rows = facts.columns, listed.rows
+        sizes, counts = (each[rows].astype(np.int64) for each in (columns.size_bytes, columns.rows))
+        sums = (np.add.reduceat(each, listed.starts).tolist() for each in (sizes, counts))
+        newest = np.maximum.reduceat(self.ages.stamps(facts, rows), listed.starts).tolist()
+        for key, files, size_bytes, records, stamp in zip(
+            listed.keys, listed.counts.tolist(), *sums, newest, strict=True
+        ):
+            totals[key].add(PartitionFiles(key, files, size_bytes, records), stamp)
+        is_small = sizes < self.small_file_limit_bytes
+        for file in facts.files(rows[is_small]):
+            totals[file.partition].picked.append(file)
+        if self.obstacles.deletes:
+            spec_id, concerns = self.obstacles.spec_id, self.obstacles.deletes.concerns
+            concerned = np.array([key.spec_id == spec_id and concerns(key) for key in listed.keys])
+            for file in facts.files(rows[~is_small & np.repeat(concerned, listed.counts)]):
+                large[file.partition].append(file)
+
+    def _facts(self, total: PartitionFiles[FileFact], large: Sequence[FileFact]) -> PartitionFacts:
+        key, noted = total.key, self.obstacles.noted
+        return PartitionFacts(
+            key, self.labels.of(key), total.files, total.size_bytes, total.rows, noted(total.picked, key), total.newest,
+            tuple(file for file in noted(large, key) if file.delete_files),
+        )  # fmt: skip
+
+
+class _Partitions(Mapping[PartitionKey, PartitionFacts]):
+    """Kept partitions. If a file lies in another manifest since, its partition is made again when it is asked for."""
+
+    def __init__(self, kept: Overlay[PartitionKey, PartitionFacts], state: _State) -> None:
+        self._kept, self._state = kept, state
+        self._again: dict[PartitionKey, PartitionFacts] = {}
+
+    def __getitem__(self, key: PartitionKey) -> PartitionFacts:
+        facts = self._kept[key]
+        if self._state.lists(facts):
+            return facts
+        if key not in self._again:
+            self._again |= self._state.facts_of([key])
+        return self._again[key]
+
+    def __iter__(self) -> Iterator[PartitionKey]:
+        return iter(self._kept)
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def items(self) -> ItemsView[PartitionKey, PartitionFacts]:
+        """Return all partitions; those that have to be made again are made together, which takes less time."""
+        moved = (key for key, facts in self._kept.items() if not self._state.lists(facts))
+        self._again |= self._state.facts_of([key for key in moved if key not in self._again])
+        return super().items()
+
+    def values(self) -> ValuesView[PartitionFacts]:
+        """Return the facts of all partitions, like `items`."""
+        self.items()
+        return super().values()
+
+
+@dataclass(frozen=True)
+class KeptLayout:
+    """The partitions of a table, kept from one state of the table to the next.
+
+    Each state may follow any other one: also an earlier one, after a rollback.
 
     Attributes:
-        insides: Path of a manifest -> its live files.
-        numbers: Numbers of the paths of all small files, in ascending order.
-        partitions: The partitions.
+        state: The state of the table.
+        kept: The partitions. The manifest that a file names may be one of an earlier state.
         standing: The summary for plans, if a policy is known.
-        is_exact: Whether each small file is listed once and each partition key equals itself. If not, the partitions
-            are made anew each time, because a file then also depends on manifests that did not change.
+        is_exact: Whether each file is listed once and each partition key equals itself. If not, the partitions are made
+            anew each time, because a file then also depends on manifests that did not change.
     """
 
-    insides: Mapping[str, _Inside[FileFact]]
-    numbers: NDArray[np.int64]
-    partitions: Overlay[PartitionKey, PartitionFacts]
+    state: _State
+    kept: Overlay[PartitionKey, PartitionFacts]
     standing: Standing | None
     is_exact: bool = True
 
     @classmethod
     def of(
-        cls,
-        insides: Mapping[str, _Inside[FileFact]],
-        partitions: Mapping[PartitionKey, PartitionFacts],
-        spec_id: int,
-        policy: SizePolicy | None,
+        cls, state: _State, partitions: Mapping[PartitionKey, PartitionFacts], policy: SizePolicy | None
     ) -> KeptLayout:
         """Return the layout with all of its partitions."""
-        numbers = np.sort(_numbers(insides.values()))
-        standing = Standing.of(partitions.values(), spec_id, policy) if policy else None
-        is_exact = not _has_equal(numbers) and not any(map(_is_nan, partitions))
-        return cls(insides, numbers, Overlay(partitions), standing, is_exact)
+        numbers = [np.empty(0, np.int64), *(listing.numbers for listing in state.listings.values())]
+        standing = Standing.of(partitions.values(), state.obstacles.spec_id, policy) if policy else None
+        is_exact = not has_equal(np.sort(np.concatenate(numbers))) and not any(map(_is_nan, partitions))
+        return cls(state, Overlay(partitions), standing, is_exact)
+
+    @property
+    def partitions(self) -> Mapping[PartitionKey, PartitionFacts]:
+        """The partitions, as the manifests of the state list them."""
+        return _Partitions(self.kept, self.state)
 
     @property
     def held_bytes(self) -> int:
         """Approximate memory in bytes."""
-        return len(self.partitions) * _FACTS_BYTES + self.numbers.nbytes
+        return len(self.kept) * _FACTS_BYTES
 
-    def updated(self, insides: Mapping[str, _Inside[FileFact]], labels: Labels, spec_id: int) -> KeptLayout | None:
-        """Return the layout of these manifests; None if it is to be made anew."""
-        gone = [inside for path, inside in self.insides.items() if path not in insides]
-        new = [inside for path, inside in insides.items() if path not in self.insides]
-        numbers = self._numbers(gone, new) if self.is_exact else None
-        keys = _changed(gone, new)
-        if numbers is None or any(map(_is_nan, keys)):
+    def updated(self, state: _State) -> KeptLayout | None:
+        """Return the layout of another state; None if it is to be made anew."""
+        before, after = self.state.listings, state.listings
+        new = [listing for path, listing in after.items() if path not in before]
+        changes = difference([listing for path, listing in before.items() if path not in after], new)
+        deletes = _other_deletes(self.state.obstacles.deletes, state.obstacles.deletes)
+        if not self.is_exact or changes is None or deletes is None or not state.ages.follow(self.state.ages):
             return None
-        changes = dict[PartitionKey, PartitionFacts | None]()
-        before, after = list[PartitionFacts](), list[PartitionFacts]()
-        for key in keys:
-            old = self.partitions.get(key)
-            facts = changes[key] = _facts(key, insides.values(), old.label if old else labels.of(key), spec_id)
-            # files that only lie in another manifest change no plan
-            if not (old and facts and _alike(old, facts)):
-                before += [old] if old else []
-                after += [facts] if facts else []
-        standing = self.standing.changed(before, after) if self.standing else None
-        return KeptLayout(insides, numbers, self.partitions.changed(changes), standing)
-
-    def _numbers(self, gone: Sequence[_Inside[FileFact]], new: Sequence[_Inside[FileFact]]) -> NDArray[np.int64] | None:
-        """Return the numbers of all small files; None if a file is listed twice, or seems to be."""
-        kept = np.delete(self.numbers, np.searchsorted(self.numbers, _numbers(gone)))
-        added = np.sort(_numbers(new))
-        places = np.searchsorted(kept, added)
-        is_there = kept[np.minimum(places, kept.size - 1)] == added if kept.size else np.zeros(added.size, np.bool_)
-        return None if _has_equal(added) or is_there.any() else np.insert(kept, places, added)
-
-
-def _numbers(insides: Iterable[_Inside[FileFact]]) -> NDArray[np.int64]:
-    return np.concatenate([np.empty(0, np.int64), *(inside.numbers.numbers for inside in insides)])
-
-
-def _has_equal(ascending: NDArray[np.int64]) -> bool:
-    return bool((ascending[1:] == ascending[:-1]).any())
+        keys, kept = changes.keys | deletes, (listing for path, listing in after.items() if path in before)
+        if any(map(_is_nan, keys)) or any(listing.lists(changes.numbers) for listing in kept):
+            return None
+        facts = state.facts_of(keys)
+        old = [known for key in keys if (known := self.kept.get(key))]
+        standing = self.standing.changed(old, facts.values()) if self.standing else None
+        return KeptLayout(state, self.kept.changed({key: facts.get(key) for key in keys}), standing)
 
 
 def _is_nan(key: PartitionKey) -> bool:
     return any(value != value for value in key.values)
 
 
-def _changed(gone: Sequence[_Inside[FileFact]], new: Sequence[_Inside[FileFact]]) -> list[PartitionKey]:
-    """Return the partitions with other files than before.
-
-    A manifest that is written again has most of its files as before. Partitions without small files in it are equal if
-    their sums and stamps are. A small file is a value with the path of its manifest, so that it changes with that.
-    """
-
-    def sums(insides: Sequence[_Inside[FileFact]], key: PartitionKey) -> tuple[int, int, int, int]:
-        total = _total(key, insides)
-        return total.files, total.size_bytes, total.rows, total.newest
-
-    def has_small(key: PartitionKey) -> bool:
-        return any(some.picked for inside in (*gone, *new) if (some := inside.partitions.get(key)))
-
-    keys = dict.fromkeys(key for inside in (*gone, *new) for key in inside.partitions)
-    return [key for key in keys if has_small(key) or sums(gone, key) != sums(new, key)]
-
-
-def _total(key: PartitionKey, insides: Iterable[_Inside[FileFact]]) -> PartitionFiles[FileFact]:
-    total = PartitionFiles[FileFact](key)
-    for inside in insides:
-        if some := inside.partitions.get(key):
-            total.add(some, some.newest)
-    return total
-
-
-def _alike(one: PartitionFacts, other: PartitionFacts) -> bool:
-    """Return whether two states of a partition differ in the manifests of their files only."""
-
-    def facts(some: PartitionFacts) -> tuple[object, ...]:
-        return some.files, some.size_bytes, some.rows, some.newest, {file.path for file in some.small}
-
-    return facts(one) == facts(other)
-
-
-def _facts(key: PartitionKey, insides: Iterable[_Inside[FileFact]], label: str, spec_id: int) -> PartitionFacts | None:
-    """Return the facts of a partition without deletes; None if it has no files."""
-    total = _total(key, insides)
-    if not total.files:
+def _other_deletes(before: DeleteIndex, after: DeleteIndex) -> set[PartitionKey] | None:
+    """Return the partitions that other delete files concern than before; None if all partitions are."""
+    if before is after:
+        return set()
+    if before.everywhere != after.everywhere:
         return None
-    obstacle = None if key.spec_id == spec_id else SkipReason.OLD_SPEC
-    small = (f if obstacle is None else replace(f, obstacle=f.obstacle or obstacle) for f in total.picked)
-    return PartitionFacts(key, label, total.files, total.size_bytes, total.rows, tuple(small), total.newest)
+    old, new = before.by_partition, after.by_partition
+    return {key for key in old.keys() | new.keys() if old.get(key) != new.get(key)}
 
 
 @dataclass(frozen=True)
@@ -414,18 +473,18 @@ class LayoutReader:
     def read(self, metadata: TableMetadata, io: FileIO, keep: Keep = every_manifest) -> Layout:
         """Return the layout of the current snapshot; manifests that `keep` refuses (pruning by bounds) are not read.
 
-        Without deletes and `keep`, the partitions of the last layout are used again, but for those that changed. In
-        format v1 all are made anew, because an expiry changes the ages of files there.
+        Without `keep`, the partitions of the last layout are used again, but for those that changed.
 
         Raises TableError if manifests cannot be read.
         """
         with readable(metadata.location):
-            manifests = manifests_of(head_snapshot(metadata), io)
-            if keep is every_manifest and not manifests.deletes and metadata.format_version > 1:
-                return self._updated(metadata, io, manifests)
-            live = self._live.read(metadata, io, keep)
-            large = self._large(io, live)
-        return self._layout(metadata, live, large)
+            if keep is every_manifest:
+                return self._updated(metadata, io)
+            return self._whole(metadata, io, keep)
+
+    def _whole(self, metadata: TableMetadata, io: FileIO, keep: Keep) -> Layout:
+        live = self._live.read(metadata, io, keep)
+        return self._layout(metadata, live, self._large(io, live))
 
     @property
     def _live(self) -> LiveFiles[FileFact]:
@@ -434,26 +493,40 @@ class LayoutReader:
             self.apply_deletes,
         )  # fmt: skip
 
-    def _updated(self, metadata: TableMetadata, io: FileIO, manifests: Manifests) -> Layout:
-        """Return the layout of a table without deletes, made from the last one."""
+    def _updated(self, metadata: TableMetadata, io: FileIO) -> Layout:
+        """Return the layout, made from the last one."""
+        manifests, ages = manifests_of(head_snapshot(metadata), io), CommitAges(metadata)
         follow(self.store, metadata, manifests)
-        labels, live = Labels(metadata), self._live
-        spec_id, paths = metadata.default_spec_id, frozenset(manifest.manifest_path for manifest in manifests.data)
+        spec_id = metadata.default_spec_id
 
         def make(before: KeptLayout | None) -> tuple[KeptLayout, int]:
-            insides = {manifest.manifest_path: live.of(io, manifest) for manifest in manifests.data}
-            after = before and before.updated(insides, labels, spec_id)
+            deletes = delete_index(self.store, io, manifests.deletes, metadata.specs())
+            state = _State(
+                {manifest.manifest_path: self._listing(io, manifest) for manifest in manifests.data},
+                Obstacles(spec_id, deletes, frozenset(), self.apply_deletes),
+                ages, Labels(metadata), self.small_file_limit_bytes,
+            )  # fmt: skip
+            after = before and before.updated(state)
             if after is None:
-                whole = self._layout(metadata, live.read(metadata, io, every_manifest), {})
-                after = KeptLayout.of(insides, whole.partitions, spec_id, self.policy)
+                after = KeptLayout.of(state, self._whole(metadata, io, every_manifest).partitions, self.policy)
             return after, after.held_bytes
 
-        kind = ("layout", self.small_file_limit_bytes, spec_id, self.policy)
-        kept = self.store.evolve(kind, paths, make)
-        return Layout(
-            head_of(metadata), spec_id, self.small_file_limit_bytes, kept.partitions, manifests=len(manifests.data),
-            commits_since=CommitAges(metadata).since, standing=kept.standing,
+        paths = frozenset(manifest.manifest_path for manifest in (*manifests.data, *manifests.deletes))
+        kind = (
+            "layout", self.small_file_limit_bytes, self.apply_deletes, spec_id, metadata.format_version, self.policy
         )  # fmt: skip
+        kept = self.store.evolve(kind, (paths, ages.known), make)
+        return Layout(
+            head_of(metadata), spec_id, self.small_file_limit_bytes, kept.partitions,
+            manifests=len(manifests.data) + len(manifests.deletes), commits_since=ages.since, standing=kept.standing,
+        )  # fmt: skip
+
+    def _listing(self, io: FileIO, manifest: ManifestFile) -> Listing:
+        def make() -> tuple[Listing, int]:
+            listing = Listing.of(self.store.facts(io, manifest))
+            return listing, listing.held_bytes
+
+        return self.store.get(manifest.manifest_path, "listing", make, manifest.sequence_number)
 
     def _layout(
         self, metadata: TableMetadata, live: Live[FileFact], large: Mapping[PartitionKey, tuple[FileFact, ...]]

@@ -9,6 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from icesize.planning.delete_plan import plan_delete_rewrites
 from icesize.planning.files import Layout, PartitionFacts, PartitionKey, SkipReason
 from icesize.planning.merging.after_write import complete_plan, plan_absorbing
 from icesize.planning.merging.planner import MOST_COLD, plan_merges
@@ -32,6 +33,9 @@ def facts_of(plan: Plan, policy: SizePolicy) -> dict[str, Any]:
         "groups": plan.groups,
         "skipped": plan.skipped_by_reason,
         "small_files_max": plan.small_files_max,
+        "delete_files_max": plan.delete_files_max,
+        "over_delete_limit": {outcome.partition: outcome for outcome in plan.partitions_over_delete_limit},
+        "delete_files_freed": plan.delete_files_freed,
         "over_limit": {outcome.partition: outcome for outcome in plan.partitions_over_limit},
         "ineligible": {outcome.label: (outcome.small_files, outcome.ineligible) for outcome in plan.ineligible},
         "files": (plan.files_before, plan.files_after),
@@ -43,9 +47,9 @@ def facts_of(plan: Plan, policy: SizePolicy) -> dict[str, Any]:
 
 @st.composite
 def batches(draw: st.DrawFn) -> tuple[Layout, SizePolicy, dict[str, Any]]:
-    """A layout without deletes, a policy, and the arguments of a batch, or of a plan after one."""
+    """A layout, a policy, and the arguments of a batch, or of a plan after one."""
     policy = draw(policies())
-    layout = draw(layouts(policy, deletes=False))
+    layout = draw(layouts(policy))
     owners = sorted(layout.partitions, key=repr)
     chosen = draw(st.lists(st.sampled_from([*owners, key("new")]), unique=True))
     is_written, counts = draw(st.booleans()), st.integers(0, policy.max_small_files + 1)
@@ -91,7 +95,17 @@ def test_plans_that_are_completed_or_absorb_are_the_same_too(
 
 
 @thorough
-@given(policies().flatmap(lambda policy: st.tuples(st.just(policy), *[layouts(policy, deletes=False)] * 2)))
+@given(batches())
+def test_delete_rewrites_are_the_same_with_and_without_the_summary(
+    case: tuple[Layout, SizePolicy, dict[str, Any]],
+) -> None:
+    """The summary names every partition in which new delete files may be due."""
+    layout, policy, _ = case
+    assert plan_delete_rewrites(summed_up(layout, policy), policy) == plan_delete_rewrites(layout, policy)
+
+
+@thorough
+@given(policies().flatmap(lambda policy: st.tuples(st.just(policy), *[layouts(policy)] * 2)))
 def test_a_summary_that_is_updated_is_the_summary_of_the_new_layout(case: tuple[SizePolicy, Layout, Layout]) -> None:
     """Partitions that change, appear and vanish leave the summary that would be made from nothing."""
     policy, old, new = case

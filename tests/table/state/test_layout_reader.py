@@ -12,6 +12,7 @@ from icesize.planning.delete_reach import PartitionDeletes
 from icesize.planning.files import DeleteFile, FileFact, Head, PartitionKey, SkipReason
 from icesize.table.state.live_files import OLDEST, LayoutReader
 from icesize.table.state.naming import Labels
+from tests.support.entry_layouts import plain
 from tests.support.row_deletes import delete_ids, delete_rows
 from tests.support.tables import (
     LIMIT,
@@ -27,6 +28,7 @@ from tests.support.tables import (
     make_table,
     merged,
     request_on,
+    rewrite_manifests,
     run,
     small_files,
     write,
@@ -139,6 +141,31 @@ def test_only_partitions_that_changed_are_made_again(lake: SqlCatalog) -> None:
         snapshots.set_current_snapshot(snapshot_id=earlier)
     table = lake.load_table("db.t")
     assert reader.read(table.metadata, table.io) == layout_of(table)
+
+
+@pytest.mark.parametrize("version", ["1", "2"])
+def test_files_in_other_manifests_change_no_partition(lake: SqlCatalog, version: str) -> None:
+    """Rewritten manifests leave all partitions as they are, but for the manifest that each file names; so do deletes in
+    another partition and an expiry."""
+    make_table(lake, properties={"format-version": version})
+    for kind in "abcab":
+        table = append(lake, [1], kind)
+    reader = LayoutReader(LIMIT)
+    first = reader.read(table.metadata, table.io).partitions
+    second = reader.read(rewrite_manifests(lake).metadata, table.io)
+    assert second == layout_of(lake.load_table("db.t"))
+    paths = [{f.path: f.manifest_path for p in each.values() for f in p.small} for each in (first, second.partitions)]
+    assert paths[0].keys() == paths[1].keys()
+    assert len(set(paths[0].values())) == 5
+    assert len(set(paths[1].values())) == 1
+    if version == "2":
+        table = delete_rows(lake, small_files(table, "a")[0])
+    else:
+        expire(lake.load_table("db.t"), keep=2)
+        table = lake.load_table("db.t")
+    third = reader.read(table.metadata, table.io)
+    assert plain(third) == plain(layout_of(table))
+    assert {key.values[0] for key, facts in third.partitions.items() if facts is second.partitions[key]} <= set("bc")
 
 
 def test_a_merge_does_not_make_a_partition_young(lake: SqlCatalog) -> None:

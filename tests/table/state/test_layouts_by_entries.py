@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.expressions import EqualTo
 from pyiceberg.manifest import FileFormat
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
@@ -23,6 +24,8 @@ from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.writing.row_writer import write_rows
 from icesize.planning.files import PartitionKey
+from icesize.planning.merging.standing import Standing
+from icesize.policy import SizePolicy
 from icesize.table.manifests.store import ManifestStore, Memory
 from icesize.table.state.live_files import LayoutReader
 from tests.support.entry_layouts import layout_by_entries, plain
@@ -42,16 +45,19 @@ from tests.support.tables import (
     write,
 )
 
+POLICY = SizePolicy(target_file_size_bytes=2**20, max_small_files=1, max_delete_files=1)
 WAYS = ((1, True), (1, False), (1_000, True), (2**20, True))
 """Small file limits, by which all files are large, some of them or none, and whether deletes are applied."""
 
 
 def check(table: Table, stores: Sequence[ManifestStore]) -> None:
-    """Layouts are those that are made entry by entry."""
+    """Layouts are those that are made entry by entry, and their summary is that of all their partitions."""
     for limit, apply_deletes in WAYS:
         expected = layout_by_entries(table, limit, apply_deletes)
         for store in stores:
-            assert plain(LayoutReader(limit, apply_deletes, store).read(table.metadata, table.io)) == expected
+            layout = LayoutReader(limit, apply_deletes, store, POLICY).read(table.metadata, table.io)
+            assert plain(layout) == expected
+            assert layout.standing == Standing.of(layout.partitions.values(), layout.spec_id, POLICY)
 
 
 def listed_again(catalog: Catalog, kind: str) -> None:
@@ -121,17 +127,23 @@ def test_partitions_of_nan_and_of_both_zeros(lake: SqlCatalog) -> None:
     assert len(LayoutReader(1, store=old).read(table.metadata, table.io).partitions) == len(values)
 
 
+STEPS = (
+    "small", "large", "merge", "rows", "ids", "again", "manifests", "overwrite",
+    "expire", "spec", "upgrade", "rollback",
+)  # fmt: skip
+
+
 @pytest.mark.engine
-@examples(10)
+@examples(20)
 @given(
     version=st.sampled_from(["1", "2"]),
     steps=st.lists(
         st.tuples(
-            st.sampled_from(["small", "large", "merge", "rows", "ids", "again", "manifests", "expire", "spec"]),
+            st.sampled_from(STEPS),
             st.sampled_from("ab"),
         ),
         min_size=2,
-        max_size=10,
+        max_size=12,
     ),
 )
 def test_any_history(tmp_path_factory: pytest.TempPathFactory, version: str, steps: list[tuple[str, str]]) -> None:
@@ -161,9 +173,23 @@ def change(catalog: Catalog, what: str, kind: str, number: int) -> None:
         listed_again(catalog, kind)
     elif what == "manifests" and files:
         rewrite_manifests(catalog)
-    elif what == "expire" and len(table.metadata.snapshots) > 1:
-        expire(table, keep=1)
-    elif what == "spec" and len(table.metadata.partition_specs) == 1:
-        table.update_spec().add_field("ts", "year", "year").commit()
-    else:
+    elif what == "overwrite" and files:
+        table.delete(EqualTo("id", number - 1))
+    elif not change_metadata(table, what):
         append(catalog, range(number * 1000, number * 1000 + (400 if what == "large" else 1)), kind)
+
+
+def change_metadata(table: Table, what: str) -> bool:
+    """One step that leaves all manifests as they are; False where it is not possible."""
+    metadata = table.metadata
+    if what == "expire" and len(metadata.snapshots) > 1:
+        expire(table, keep=1)
+    elif what == "spec" and len(metadata.partition_specs) == 1:
+        table.update_spec().add_field("ts", "year", "year").commit()
+    elif what == "upgrade" and metadata.format_version == 1:
+        table.transaction().upgrade_table_version(2).commit_transaction()
+    elif what == "rollback" and len(metadata.snapshots) > 1:
+        table.manage_snapshots().set_current_snapshot(snapshot_id=metadata.snapshots[0].snapshot_id).commit()
+    else:
+        return False
+    return True

@@ -1,0 +1,142 @@
+"""The live files of manifests by partition, as arrays.
+
+A table has a million files, and a batch concerns a few of them. Arrays find the files of few partitions, and the
+partitions whose files differ between two sets of manifests, without a value for each file. Measured on a manifest of
+100,000 entries that was divided into 50: 0.2 s instead of 3 s with values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icesize.planning.files import PartitionKey
+from icesize.table.manifests.facts import ManifestFacts
+from icesize.table.manifests.repeated_files import path_numbers
+
+_KEY_BYTES = 100
+"""Approximate memory of a partition in a mapping."""
+
+
+class Rows(NamedTuple):
+    """Rows of a manifest, those of one partition after another: `keys[i]` has the rows from `starts[i]` on."""
+
+    keys: list[PartitionKey]
+    starts: NDArray[np.intp]
+    counts: NDArray[np.intp]
+    rows: NDArray[np.intp]
+
+
+@dataclass(frozen=True, eq=False)
+class Listing:
+    """The live files of one manifest.
+
+    Attributes:
+        facts: The facts of all entries.
+        places: Partition values -> index in `facts.keys`.
+        rows: Rows of the live files in the order of their partitions.
+        ends: For each partition, the end of its rows in `rows`.
+        numbers: Numbers of the paths, in ascending order.
+        by_number: Rows of the live files in the order of `numbers`.
+    """
+
+    facts: ManifestFacts
+    places: Mapping[tuple[object, ...], int]
+    rows: NDArray[np.intp]
+    ends: NDArray[np.intp]
+    numbers: NDArray[np.int64]
+    by_number: NDArray[np.intp]
+
+    @classmethod
+    def of(cls, facts: ManifestFacts) -> Listing:
+        """Return the live files of a manifest."""
+        live = facts.live
+        partition = facts.columns.partition[live]
+        counts = np.bincount(partition, minlength=len(facts.keys))
+        numbers = path_numbers(facts.paths())
+        order = np.argsort(numbers)
+        return cls(
+            facts, {key.values: place for place, key in enumerate(facts.keys)},
+            live[np.argsort(partition, kind="stable")], np.cumsum(counts), numbers[order], live[order],
+        )  # fmt: skip
+
+    @property
+    def held_bytes(self) -> int:
+        """Approximate memory in bytes, without the facts."""
+        return self.rows.nbytes + self.numbers.nbytes + self.by_number.nbytes + len(self.places) * _KEY_BYTES
+
+    def lists(self, numbers: NDArray[np.int64]) -> bool:
+        """Return whether the manifest lists a live file with one of these numbers."""
+        if not self.numbers.size:
+            return False
+        places = np.minimum(np.searchsorted(self.numbers, numbers), self.numbers.size - 1)
+        return bool((self.numbers[places] == numbers).any())
+
+    def of_partitions(self, wanted: Mapping[tuple[object, ...], PartitionKey]) -> Rows | None:
+        """Return the live files of these partitions, by their values; None if the manifest lists none of them."""
+        places = self.places
+        if len(wanted) < len(places):
+            listed = [(key, places[values]) for values, key in wanted.items() if values in places]
+        else:
+            listed = [(wanted[values], place) for values, place in places.items() if values in wanted]
+        ends = [(key, place, int(self.ends[place - 1]) if place else 0, int(self.ends[place])) for key, place in listed]
+        ranges = [(key, start, end) for key, _, start, end in ends if start < end]
+        if not ranges:
+            return None
+        counts = np.array([end - start for _, start, end in ranges], np.intp)
+        rows = np.concatenate([self.rows[start:end] for _, start, end in ranges])
+        return Rows([key for key, _, _ in ranges], np.cumsum(counts) - counts, counts, rows)
+
+
+class Difference(NamedTuple):
+    """The partitions with other files than before, and the numbers of the files that are new or changed."""
+
+    keys: set[PartitionKey]
+    numbers: NDArray[np.int64]
+
+
+def difference(gone: Sequence[Listing], new: Sequence[Listing]) -> Difference | None:
+    """Return how the live files of the `new` manifests differ from those of the manifests that are `gone`.
+
+    A file that only lies in another manifest is no difference. None if a new manifest lists a file twice, or seems to.
+    """
+    ids = dict[tuple[object, ...], int]()
+    before, after = (_table(listings, ids) for listings in (gone, new))
+    if has_equal(after[0]):
+        return None
+    same = np.zeros(before.shape[1], np.bool_)
+    stays = np.zeros(after.shape[1], np.bool_)
+    if after.size:
+        places = np.minimum(np.searchsorted(after[0], before[0]), after.shape[1] - 1)
+        same = (after[:, places] == before).all(axis=0)
+        stays[places[same]] = True
+    values, changed = list(ids), np.concatenate([before[-2:, ~same], after[-2:, ~stays]], axis=1)
+    keys = {PartitionKey(spec_id, values[place]) for spec_id, place in np.unique(changed, axis=1).T.tolist()}
+    return Difference(keys, after[0, ~stays])
+
+
+def has_equal(ascending: NDArray[np.int64]) -> bool:
+    """Return whether two of the numbers are equal."""
+    return bool((ascending[1:] == ascending[:-1]).any())
+
+
+def _table(listings: Sequence[Listing], ids: dict[tuple[object, ...], int]) -> NDArray[np.int64]:
+    """Return all facts of live files, a column for each file, in the order of their numbers.
+
+    The last two lines have partition specs and numbers of the partition values; `ids` holds these numbers.
+    """
+    parts = [np.empty((9, 0), np.int64)]
+    for listing in listings:
+        facts, columns, rows = listing.facts, listing.facts.columns, listing.by_number
+        numbers = np.array([ids.setdefault(values, len(ids)) for values in listing.places], np.int64)
+        lines = (
+            columns.size_bytes, columns.rows, columns.obstacles, facts.sequence_numbers, facts.file_sequence_numbers,
+            facts.snapshot_ids, np.broadcast_to(facts.manifest.partition_spec_id, columns.rows.shape),
+        )  # fmt: skip
+        parts.append(np.stack([listing.numbers, *(line[rows] for line in lines), numbers[columns.partition[rows]]]))
+    table = np.concatenate(parts, axis=1)
+    return table[:, np.argsort(table[0])]
