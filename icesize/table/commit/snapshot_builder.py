@@ -16,7 +16,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from io import BytesIO
-from itertools import chain, pairwise
+from itertools import accumulate, chain, pairwise
 from typing import cast
 
 from pyiceberg.io import FileIO, InputFile, OutputFile, OutputStream
@@ -64,6 +64,9 @@ MOST_COLD_ENTRIES = 2_000
 
 A manifest of Iceberg's default size, 8 MiB, has about 25,000 entries.
 """
+
+MOST_FOLDED_ENTRIES = 10_000
+"""The most entries that an append writes again to have fewer manifests: 0.1 s."""
 
 _Kind = tuple[int, ManifestContent]
 """A manifest's partition spec and content type. One manifest can hold all entries of one kind."""
@@ -270,8 +273,7 @@ class SnapshotBuilder:
         """Split manifests that list a wanted path into entries that stay and entries that go; extend `into` with them.
 
         A table may list a file twice, and its rows then count twice. As many of its entries go as `wanted` repeats its
-        path. Manifests with the paths in `first` are
-        read first; when all wanted paths are found, no more are read.
+        path. Manifests with the paths in `first` are read first; when all wanted paths are found, no more are read.
         """
         split, missing = into or Split(), Counter(wanted)
         for manifest in sorted(self.manifests, key=lambda manifest: manifest.manifest_path not in first):
@@ -283,11 +285,13 @@ class SnapshotBuilder:
             split.touched.add(manifest.manifest_path)
             part = split.parts[manifest.partition_spec_id, content]
             for entry in entries:
-                goes = missing[entry.path] > 0
-                (part.deleted if goes else part.existing).append(entry)
-                if goes:
+                if entry.path in missing:
+                    part.deleted.append(entry)
                     missing[entry.path] -= 1
-            missing = +missing
+                    if not missing[entry.path]:
+                        del missing[entry.path]
+                else:
+                    part.existing.append(entry)
         if missing:
             raise LookupError(f"Cannot replace {min(missing)}: no manifest of the current snapshot lists it")
         return split
@@ -340,6 +344,7 @@ class SnapshotBuilder:
         """Merge small data manifests if there are too many, as Iceberg's merge-append does.
 
         Manifests of cold entries are left as they are, so that an append does not write all entries of a table again.
+        The smallest come first, and what exceeds `MOST_FOLDED_ENTRIES` is left to the next appends.
         """
         most = self.target_manifest_bytes // 2
         small = [
@@ -349,8 +354,11 @@ class SnapshotBuilder:
         enabled = self._property(_MERGE_ENABLED).lower() == "true"
         if not enabled or len(small) < max(2, int(self._property(_MIN_TO_MERGE))):
             return
-        split = Split({m.manifest_path for m in small})
-        for manifest in small:
+        small.sort(key=live_entries)
+        totals = accumulate(map(live_entries, small))
+        folded = [m for m, total in zip(small, totals, strict=True) if total <= MOST_FOLDED_ENTRIES]
+        split = Split({m.manifest_path for m in folded})
+        for manifest in folded:
             part = split.parts[manifest.partition_spec_id, ManifestContent.DATA]
             part.existing.extend(read_entries(self._io, manifest))
         self.manifests = self._rewritten(split)
