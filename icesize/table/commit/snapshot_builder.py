@@ -4,8 +4,12 @@ An APPEND adds one manifest of new files. A REPLACE on top of it, or an OVERWRIT
 manifests that it touches with the files that it adds. The number of manifests therefore stays small after any number of
 commits. PyIceberg's producer keeps one manifest per touched manifest, so each commit touches more of them.
 
-Survivors without new rows lie in manifests of their own, of few entries each and in the order of partitions. Most
-commits touch other partitions, and one that touches an old partition writes few entries again, not all of the table.
+Survivors that no merge is likely to take lie in manifests of their own, of few entries each and in the order of
+partitions. Most commits touch other partitions, and one that touches an old partition writes few entries again, not all
+of the table. The bytes of metadata of a commit therefore depend little on the size of the table:
+
+- It divides a manifest of 25,000 entries, as other writers make them, when it first removes a file from it.
+- Its manifest lists have about 65 bytes for each manifest of the table.
 """
 
 from __future__ import annotations
@@ -57,10 +61,15 @@ _MIN_TO_MERGE = ("commit.manifest.min-count-to-merge", "100")
 _TARGET_BYTES = ("commit.manifest.target-size-bytes", str(8 * 2**20))
 
 
-MOST_HOT_ENTRIES = 1_000
-"""The most entries of small files, beyond those of changed partitions, that stay where the next commits look first."""
+MOST_HOT_ENTRIES = 500
+"""The most entries of small files, beyond those of changed partitions, that stay where the next commits look first.
+
+50 batches into 10 partitions each. With fewer than `ENOUGH_ENTRIES` cold entries beside them, a commit writes at most
+1,500 entries that it does not change. With 1,000 hot entries, tables of 2,000 files had commits of 1.6 times the bytes
+of those of 1,000 files.
+"""
 MOST_COLD_ENTRIES = 2_000
-"""The most entries in such a manifest: a commit reads and writes so many in 0.1 s.
+"""The most entries in a manifest of cold entries: a commit reads and writes so many in 0.1 s.
 
 A manifest of Iceberg's default size, 8 MiB, has about 25,000 entries.
 """
