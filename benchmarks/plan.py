@@ -1,11 +1,11 @@
 """Planning a table of 100,000 small files: cold, after no change, with a spill. No peer: bounds, not ratios.
 
     python -m benchmarks plan [--files 100000] [--partitions 1000] [--json]
-    python -m benchmarks plan --batches 200 --partitions 100000 [--touched 10] [--json]
+    python -m benchmarks plan --batches 200 --partitions 100000 [--files 1000000] [--touched 10] [--json]
 
 The files do not exist, only their manifest entries: 25,000 per manifest, with the statistics of 7 columns. With
 `--batches`, the batches of a stream are planned and committed (`benchmarks.plan_batches`), also on a table of 1,000
-partitions in the same run.
+partitions of one file each in the same run. `--files` are then those of the large table, else one per partition.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from icesize.table.commit.steps.append import Append
 from tests.support.children import run_child
 from tests.support.tables import make_visible
 
+FILES = 100_000
 FEW_PARTITIONS = 1_000
 """Partitions of the table that a large one is compared with."""
 
@@ -33,6 +34,7 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
     args = _parser().parse_args(argv)
     if args.batches:
         return _batches(args)
+    args.files = args.files or FILES
     with tempfile.TemporaryDirectory(prefix="icesize-plan-") as folder:
         _make_table(Path(folder), args.files, args.partitions)
         result = run_child("benchmarks.icesize_child", "plan", folder) | {"benchmark": "plan", "files": args.files}
@@ -51,17 +53,21 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
 def _batches(args: argparse.Namespace) -> dict[str, Any]:
     """Plan the batches of a stream on two tables; print times, and those of the large one in relation to the small."""
     cases = []
-    for partitions in (FEW_PARTITIONS, args.partitions):
+    for partitions, files in ((FEW_PARTITIONS, FEW_PARTITIONS), (args.partitions, args.files or args.partitions)):
         with tempfile.TemporaryDirectory(prefix="icesize-plan-") as folder:
-            counts = {"--partitions": partitions, "--batches": args.batches, "--touched": args.touched}
-            options = [text for name, count in counts.items() for text in (name, str(count))]
+            counts = {"partitions": partitions, "files": files, "batches": args.batches, "touched": args.touched}
+            options = [text for name, count in counts.items() for text in (f"--{name}", str(count))]
             cases.append(run_child("benchmarks.plan_batches", f"{folder}/warehouse", *options))
     few, many = cases
     result = {"benchmark": "plan batches", "cases": cases, "ratio": round(many["median_ms"] / few["median_ms"], 2)}
-    rows = [(f"{c['partitions']:,}", c["first_ms"], c["median_ms"], c["p99_ms"]) for c in cases]
-    rows.append(("ratio", "", result["ratio"], round(many["p99_ms"] / few["p99_ms"], 2)))
-    header = ("partitions", "first batch, ms", "median, ms", "99th percentile, ms")
-    return finish(result, f"planning a batch into {args.touched} partitions", header, rows, args.json)
+    columns = ("first_ms", "median_ms", "p99_ms", "mean_metadata_bytes", "p99_metadata_bytes", "max_metadata_bytes")
+    rows = [(f"{c['partitions']:,}", f"{c['files']:,}", *(f"{c[name]:,}" for name in columns)) for c in cases]
+    rows.append(("ratio", "", *(f"{many[name] / few[name]:.2f}" for name in columns)))
+    header = (
+        "partitions", "files", "first, ms", "median", "p99", "mean, bytes", "p99", "most",
+    )  # fmt: skip
+    title = f"planning a batch into {args.touched} partitions (ms); metadata of its commit (bytes), `most`: all batches"
+    return finish(result, title, header, rows, args.json)
 
 
 def _make_table(root: Path, files: int, partitions: int) -> None:
@@ -76,7 +82,7 @@ def _make_table(root: Path, files: int, partitions: int) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks plan", description=__doc__.splitlines()[0])
-    parser.add_argument("--files", type=int, default=100_000)
+    parser.add_argument("--files", type=int, help="files of the large table")
     parser.add_argument("--partitions", type=int, default=1_000)
     parser.add_argument("--batches", type=int, default=0, help="plan so many batches of a stream")
     parser.add_argument("--touched", type=int, default=10, help="partitions that each batch writes to")

@@ -4,8 +4,12 @@ An APPEND adds one manifest of new files. A REPLACE on top of it, or an OVERWRIT
 manifests that it touches with the files that it adds. The number of manifests therefore stays small after any number of
 commits. PyIceberg's producer keeps one manifest per touched manifest, so each commit touches more of them.
 
-Survivors without new rows lie in manifests of their own, of few entries each and in the order of partitions. Most
-commits touch other partitions, and one that touches an old partition writes few entries again, not all of the table.
+Survivors that no merge is likely to take lie in manifests of their own, of few entries each and in the order of
+partitions. Most commits touch other partitions, and one that touches an old partition writes few entries again, not all
+of the table. The bytes of metadata of a commit therefore depend little on the size of the table:
+
+- It divides a manifest of 25,000 entries, as other writers make them, when it first removes a file from it.
+- Its manifest lists have about 65 bytes for each manifest of the table.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from io import BytesIO
-from itertools import chain, pairwise
+from itertools import accumulate, chain, pairwise
 from typing import cast
 
 from pyiceberg.io import FileIO, InputFile, OutputFile, OutputStream
@@ -57,13 +61,21 @@ _MERGE_ENABLED = ("commit.manifest-merge.enabled", "true")
 _MIN_TO_MERGE = ("commit.manifest.min-count-to-merge", "100")
 
 
-MOST_HOT_ENTRIES = 1_000
-"""The most entries of small files, beyond those of changed partitions, that stay where the next commits look first."""
+MOST_HOT_ENTRIES = 500
+"""The most entries of small files, beyond those of changed partitions, that stay where the next commits look first.
+
+50 batches into 10 partitions each. With fewer than `ENOUGH_ENTRIES` cold entries beside them, a commit writes at most
+1,500 entries that it does not change. With 1,000 hot entries, tables of 2,000 files had commits of 1.6 times the bytes
+of those of 1,000 files.
+"""
 MOST_COLD_ENTRIES = 2_000
-"""The most entries in such a manifest: a commit reads and writes so many in 0.1 s.
+"""The most entries in a manifest of cold entries: a commit reads and writes so many in 0.1 s.
 
 A manifest of Iceberg's default size, 8 MiB, has about 25,000 entries.
 """
+
+MOST_FOLDED_ENTRIES = 10_000
+"""The most entries that an append writes again to have fewer manifests: 0.1 s."""
 
 _Kind = tuple[int, ManifestContent]
 """A manifest's partition spec and content type. One manifest can hold all entries of one kind."""
@@ -277,8 +289,7 @@ class SnapshotBuilder:
         """Split manifests that list a wanted path into entries that stay and entries that go; extend `into` with them.
 
         A table may list a file twice, and its rows then count twice. As many of its entries go as `wanted` repeats its
-        path. Manifests with the paths in `first` are
-        read first; when all wanted paths are found, no more are read.
+        path. Manifests with the paths in `first` are read first; when all wanted paths are found, no more are read.
         """
         split, missing = into or Split(), Counter(wanted)
         for manifest in sorted(self.manifests, key=lambda manifest: manifest.manifest_path not in first):
@@ -290,11 +301,13 @@ class SnapshotBuilder:
             split.touched.add(manifest.manifest_path)
             part = split.parts[manifest.partition_spec_id, content]
             for entry in entries:
-                goes = missing[entry.path] > 0
-                (part.deleted if goes else part.existing).append(entry)
-                if goes:
+                if entry.path in missing:
+                    part.deleted.append(entry)
                     missing[entry.path] -= 1
-            missing = +missing
+                    if not missing[entry.path]:
+                        del missing[entry.path]
+                else:
+                    part.existing.append(entry)
         if missing:
             raise LookupError(f"Cannot replace {min(missing)}: no manifest of the current snapshot lists it")
         return split
@@ -343,6 +356,7 @@ class SnapshotBuilder:
         """Merge small data manifests if there are too many, as Iceberg's merge-append does.
 
         Manifests of cold entries are left as they are, so that an append does not write all entries of a table again.
+        The smallest come first, and what exceeds `MOST_FOLDED_ENTRIES` is left to the next appends.
         """
         most = target_manifest_bytes(self.metadata) // 2
         small = [
@@ -352,8 +366,11 @@ class SnapshotBuilder:
         enabled = self._property(_MERGE_ENABLED).lower() == "true"
         if not enabled or len(small) < max(2, int(self._property(_MIN_TO_MERGE))):
             return
-        split = Split({m.manifest_path for m in small})
-        for manifest in small:
+        small.sort(key=live_entries)
+        totals = accumulate(map(live_entries, small))
+        folded = [m for m, total in zip(small, totals, strict=True) if total <= MOST_FOLDED_ENTRIES]
+        split = Split({m.manifest_path for m in folded})
+        for manifest in folded:
             part = split.parts[manifest.partition_spec_id, ManifestContent.DATA]
             part.existing.extend(read_entries(self._io, manifest))
         self.manifests = self._rewritten(split)

@@ -208,17 +208,55 @@ def _is_number(schema: AvroSchema) -> bool:
 
 
 def _fields_skipper(types: Iterable[AvroSchema]) -> Read:
-    """Return a function that skips the fields of a record; one call skips a run of numbers."""
+    """Return a function that skips the fields of a record; one call skips a run of numbers or of optional maps."""
     steps: list[Read] = []
-    for numbers, run in itertools.groupby(types, _is_number):
-        some = list(run)
-        steps += [methodcaller("read_ints", len(some))] if numbers else [skipper(each) for each in some]
+    for (numbers, maps), run in itertools.groupby(types, lambda kind: (_is_number(kind), bool(_map_items(kind)))):
+        fields = list(run)
+        if numbers:
+            steps.append(methodcaller("read_ints", len(fields)))
+        elif maps:
+            steps.append(_maps_skipper([_map_items(kind) for kind in fields]))
+        else:
+            steps += [skipper(kind) for kind in fields]
 
     def skip(decoder: BinaryDecoder) -> None:
         for step in steps:
             step(decoder)
 
     return steps[0] if len(steps) == 1 else skip
+
+
+def _map_items(schema: AvroSchema) -> list[AvroSchema]:
+    """Return the types of the items of an optional map of counts or bounds, or of an optional list of numbers."""
+    array = schema[1] if isinstance(schema, list) and len(schema) == 2 and schema[0] == "null" else None
+    types = _types_of(array["items"]) if isinstance(array, dict) and array["type"] == "array" else []
+    return types if all(map(_is_number, types)) or types == ["int", "bytes"] else []
+
+
+def _maps_skipper(maps: Sequence[Sequence[AvroSchema]]) -> Read:
+    """Return a function that skips optional maps. An entry has six of them in a row: one call instead of twenty."""
+    widths = [0 if types[-1] == "bytes" else len(types) for types in maps]
+
+    def skip(decoder: BinaryDecoder) -> None:
+        for width in widths:
+            if (branch := decoder.read_int()) == 0:
+                continue
+            if branch != 1:
+                _chosen((), branch)
+            while count := decoder.read_int():
+                if count < 0:
+                    # The size of the block follows a negative count, for readers that skip the block.
+                    count = -count
+                    decoder.skip_int()
+                while count:
+                    step = count if count < _AT_ONCE else _AT_ONCE
+                    if width:
+                        decoder.read_ints(width * step)
+                    else:
+                        decoder.read_int_bytes_dict(step, {})
+                    count -= step
+
+    return skip
 
 
 def _types_of(items: AvroSchema) -> list[AvroSchema]:

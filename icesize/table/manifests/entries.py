@@ -64,9 +64,13 @@ def read_entries(io: FileIO, manifest: ManifestFile, *, live_only: bool = True) 
 
     Raises `TableError` for a damaged manifest, and what `io` raises for a missing one.
     """
+    sequence_number, snapshot_id = manifest.sequence_number, manifest.added_snapshot_id
     for entry in read_records(io, manifest.manifest_path, _compiled):
         if entry.status != DELETED or not live_only:
-            yield _carry_over(entry, manifest.sequence_number, manifest.added_snapshot_id)
+            # most entries inherit nothing: icesize and Java write all three numbers of an entry that they keep
+            if entry.snapshot_id is None or entry.sequence_number is None or entry.file_sequence_number is None:
+                _carry_over(entry, sequence_number, snapshot_id)
+            yield entry
 
 
 def under_new_path(entry: Entry, path: str) -> Entry:
@@ -102,7 +106,7 @@ def with_other_value(schema: DataFileSchema, field_id: int, kind: AvroSchema) ->
     return written
 
 
-def _carry_over(entry: Entry, sequence_number: int, snapshot_id: int | None) -> Entry:
+def _carry_over(entry: Entry, sequence_number: int, snapshot_id: int | None) -> None:
     if entry.snapshot_id is None:
         entry.snapshot_id = snapshot_id
     if entry.status == ADDED or sequence_number == 0:
@@ -110,7 +114,6 @@ def _carry_over(entry: Entry, sequence_number: int, snapshot_id: int | None) -> 
             entry.sequence_number = sequence_number
         if entry.file_sequence_number is None:
             entry.file_sequence_number = sequence_number
-    return entry
 
 
 # Index of each manifest field in a row of facts and among the first arguments of Entry, by Iceberg field id. Key

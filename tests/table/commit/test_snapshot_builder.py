@@ -12,10 +12,16 @@ from pyiceberg.table import Table
 
 from icesize.parquet.files.data_file import MergeResult, NewDataFile
 from icesize.planning.files import FileFact, PartitionKey
-from icesize.table.commit.snapshot_builder import MOST_COLD_ENTRIES, MOST_HOT_ENTRIES, SnapshotBuilder
+from icesize.table.commit.snapshot_builder import (
+    MOST_COLD_ENTRIES,
+    MOST_FOLDED_ENTRIES,
+    MOST_HOT_ENTRIES,
+    SnapshotBuilder,
+)
 from icesize.table.commit.steps.append import Append
 from icesize.table.commit.steps.replace import Replace
 from icesize.table.manifests.entries import read_entries
+from icesize.table.manifests.packing import ENOUGH_ENTRIES
 from tests.support.tables import NOW_MS, append, make_table, make_visible
 
 _NUMBERS = count()
@@ -70,7 +76,7 @@ def test_entries_of_old_partitions_are_written_once(lake: SqlCatalog) -> None:
     table = lake.load_table("db.t")
     assert live_entries(table) == expected
     cold = [m for m in data_manifests(table) if m.existing_files_count and not m.added_files_count]
-    assert sorted(m.existing_files_count or 0 for m in cold) == [1_749, 1_750]
+    assert sorted(m.existing_files_count or 0 for m in cold) == [1_999, 2_000]
     hot = max((m for m in data_manifests(table) if m.deleted_files_count), key=lambda m: m.existing_files_count or 0)
     assert hot.existing_files_count == MOST_HOT_ENTRIES
     assert all((m.existing_files_count or 0) <= MOST_COLD_ENTRIES for m in cold)
@@ -111,6 +117,19 @@ def test_large_files_of_a_changed_partition_are_written_once(lake: SqlCatalog) -
         written.append({m.manifest_path for m in data_manifests(table) if (m.existing_files_count or 0) > 1})
     assert len(written[0]) == 3
     assert written[0] == written[1]
+
+
+def test_an_append_merges_a_bounded_number_of_entries(lake: SqlCatalog) -> None:
+    """Of many manifests that are not quite large enough, an append merges as many as it may, and the next ones more."""
+    make_table(lake, properties={"commit.manifest.min-count-to-merge": "12"})
+    made = [appended(lake, ["a"] * (ENOUGH_ENTRIES - 1)) for _ in range(14)]
+    expected = Counter(file.path for files in made for file in files)
+    table = lake.load_table("db.t")
+    assert live_entries(table) == expected
+    merged = [sum(m.existing_files_count or 0 for m in s.manifests(table.io)) for s in table.metadata.snapshots]
+    assert merged[:12] == [0] * 12
+    assert 0 < merged[12] <= MOST_FOLDED_ENTRIES
+    assert len(data_manifests(table)) < 14
 
 
 def test_two_splits_of_one_kind_keep_all_entries(lake: SqlCatalog) -> None:

@@ -78,6 +78,27 @@ def test_blocks_with_a_size_are_read_and_skipped(schema: Any, value: Any) -> Non
         assert decoder.tell() == len(sized)
 
 
+@given(st.lists(st.sampled_from([None, 0, 1, 3]), min_size=1, max_size=8))
+def test_runs_of_optional_maps_are_skipped_whole(sizes: list[int | None]) -> None:
+    """Skipping ends where the run ends: with maps left out, empty ones, and ones in several blocks with their sizes."""
+    out, kinds = bytearray(), list[Any]()
+    for place, size in enumerate(sizes):
+        kind, value = ((_INT_MAP, 1 << 40), (_BYTES_MAP, b"xyz"), ({"type": "array", "items": "long"}, None))[place % 3]
+        kinds.append(["null", kind])
+        write_long(out, 0 if size is None else 1)
+        for number in range(size or 0):
+            block = bytearray()
+            writer(kind)(block, [number] if value is None else {number: value})
+            write_long(out, -1)
+            write_bytes(out, bytes(block[1:-1]))
+        out += b"" if size is None else b"\0"
+    schema = inlined(_record(kinds))
+    for run in (reader(schema), skipper(schema)):
+        for decoder in _decoders(bytes(out) + b"rest"):
+            run(decoder)
+            assert decoder.tell() == len(out)
+
+
 def test_types_that_only_others_write_are_read_and_skipped() -> None:
     """String maps, enums and unions of three types, which Iceberg may come to use, are no obstacle."""
     schema = inlined(
