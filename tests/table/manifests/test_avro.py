@@ -83,7 +83,7 @@ def test_runs_of_optional_maps_are_skipped_whole(sizes: list[int | None]) -> Non
     """Skipping ends where the run ends: with maps left out, empty ones, and ones in several blocks with their sizes."""
     out, kinds = bytearray(), list[Any]()
     for place, size in enumerate(sizes):
-        kind, value = ((_INT_MAP, 1 << 40), (_BYTES_MAP, b"xyz"), ({"type": "array", "items": "long"}, None))[place % 3]
+        kind, value = ((INT_MAP, 1 << 40), (BYTES_MAP, b"xyz"), ({"type": "array", "items": "long"}, None))[place % 3]
         kinds.append(["null", kind])
         write_long(out, 0 if size is None else 1)
         for number in range(size or 0):
