@@ -1,4 +1,4 @@
-"""Facts about tables and plans for their files, as plain values: pure, from the standard library alone.
+"""Facts about tables, and plans for their files, as plain values. No I/O; only the standard library.
 
 - `cluster_by`: the columns that a table is clustered by, and the facts about its files that clustering needs
 - `delete_plan`: the data files that stay and get fewer delete files instead

@@ -499,7 +499,7 @@ def test_a_round_of_which_every_merge_fails_keeps_no_other_from_being_merged(lak
     report = table.compact()
     assert sorted(files_by_kind(lake.load_table("db.t")).values()) == [1, 1, 3]
     assert len(report.snapshot_ids) == 2
-    assert "every merge failed, its files stay as they were" in report.notes[0]
+    assert "every merge failed, and its files are unchanged" in report.notes[0]
     assert first in report.notes[0]
     with pytest.raises(RewriteFailed, match="every merge failed"):
         table.compact()
