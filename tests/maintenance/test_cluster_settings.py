@@ -651,7 +651,7 @@ def test_what_was_stored_can_be_taken_back(lake: SqlCatalog) -> None:
     assert lake.load_table("db.t").properties["owner"] == "me"
     with pytest.raises(TableError) as refused:
         forget(lake)
-    assert str(refused.value) == ("Cannot forget the clustering of 'db.t': its properties do not say by what")
+    assert str(refused.value) == ("Cannot forget the clustering of 'db.t': the table has no property of clustering")
     keep(lake, by_of("zorder", "id", "ts"))
     with lake.load_table("db.t").update_schema(allow_incompatible_changes=True) as update:
         update.delete_column("ts")

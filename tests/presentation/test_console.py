@@ -158,7 +158,7 @@ def test_pending_deletes_have_lines_of_their_own() -> None:
     lines = shown(views.inspection(replace(INSPECTION, deletes=pending))).splitlines()
     assert lines[-5:-2] == [
         "deletes pending on 1,201 files, 7 deleted rows known (2.0%), 0.5 delete files per file on average "
-        "(2.2 in hour=h191), 3 at most",
+        "(2.2 in hour=h191), at most 3",
         "  1,200 files with 1 delete file",
         "  1 file with 2 - 3 delete files",
     ]

@@ -219,7 +219,7 @@ def test_an_inspection_shows_deletes() -> None:
     assert seen.to_dict()["deletes"]["delete_files_max"] == 3
     assert (
         "deletes pending on 3 files, 5,000 deleted rows known (15.4%), 0.8 delete files per file on average "
-        "(1.7 in hour=a), 3 at most" in str(seen)
+        "(1.7 in hour=a), at most 3" in str(seen)
     )
     clean = layout_of(partition("b", [LIMIT]))
     without = inspect(clean, SMALL_TARGET, {key("b"): {"hour": "b"}}, plan_merges(clean, SMALL_TARGET), table="t")
