@@ -249,7 +249,7 @@ def test_advice_names_commands_to_copy(lake: SqlCatalog) -> None:
     ]
     assert found[0].sentence == "2 files: run `icesize compact`."
     untold = advice_for(replace(inspection, advice=()), overview.plan, overview.history)
-    assert untold[0].sentence.startswith("3 files would become 1, for ")
+    assert untold[0].sentence.startswith("3 files would become 1; this writes ")
     assert untold[0].command == "icesize compact 'lake.db.my t'"
 
 

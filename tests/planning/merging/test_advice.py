@@ -78,7 +78,7 @@ def test_half_as_many_small_files_for_little() -> None:
     """At 14 batches to a file six small files instead of twelve cost little more."""
     assert amplification(14, 6) - amplification(14, 12) <= 0.5
     [sentence] = map(str, advise(replace(CALM, partition_bytes=LIMIT / 14), SizePolicy(max_small_files=12)))
-    assert sentence.endswith("(icesize.policy.max-small-files = 6)")
+    assert sentence.endswith("set icesize.policy.max-small-files = 6")
 
 
 def test_small_files_of_others_are_not_advised_about() -> None:
