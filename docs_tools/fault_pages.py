@@ -35,7 +35,7 @@ COMPONENTS = (
     Component("Rights and tokens", "The call fails, the table is unchanged, and no file remains.", (14,)),
     Component(
         "Replayed batches",
-        "The sink skips the batch, even after its snapshot expired, and refuses a late driver.",
+        "The sink skips the batch, even after its snapshot expired, and refuses a driver with an older batch.",
         (15, 16, 18),
     ),
     Component("Checkpoint", "The sink refuses a new or older checkpoint until you accept it.", (17, 34)),
@@ -46,12 +46,12 @@ COMPONENTS = (
         (23, 24, 25, 36),
     ),
     Component(
-        "Missing or damaged files", "The merge is dropped and its file named; everything else continues.", (26, 27)
+        "Missing or damaged files", "icesize drops the merge and reports the file; all other work continues.", (26, 27)
     ),
     Component("Disk and object store", "The batch fails and leaves no file, or continues without merges.", (28, 29)),
     Component("Cleanup and clocks", "Recent files stay; no snapshot expires early.", (30, 31)),
-    Component("Unusual batches", "An empty batch commits nothing; a huge or uneven one is one commit.", (33,)),
-    Component("Killed maintenance", "Its commit is whole or absent; the next run continues.", (35,)),
+    Component("Unusual batches", "An empty batch commits nothing; a huge or uneven batch is one commit.", (33,)),
+    Component("Killed maintenance", "The commit is complete or absent; the next run continues.", (35,)),
 )
 
 

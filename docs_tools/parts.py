@@ -51,10 +51,15 @@ def recipe(name: str) -> str:
 
 
 def rooms() -> str:
-    """Return a line with the layer that each layer uses, and a row for each package."""
-    chain = ", ".join(f"`{floor}` uses `{used}`" for floor, used in house.arrows())
+    """Return a row for each layer with the layers that it imports from, and a row for each package."""
+    arrows = house.arrows()
+    layers = [
+        f"| `{floor}` | {', '.join(f'`{used}`' for other, used in arrows if other == floor)} |"
+        for floor in dict.fromkeys(floor for floor, _ in arrows)
+    ]
     rows = [f"| `{name.removeprefix('icesize.')}` | {words} |" for name, words in house.rooms()]
-    return "\n".join([f"{chain}.", "", "| package | purpose |", "|---|---|", *rows])
+    heads = ("| layer | imports from this layer and from those below it |", "| package | purpose |")
+    return "\n".join([heads[0], "|---|---|", *layers, "", heads[1], "|---|---|", *rows])
 
 
 PARTS: dict[str, Callable[[], str]] = {

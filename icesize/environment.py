@@ -69,8 +69,13 @@ class WorkLimits:
 class Environment:
     """The clock, the sleep, the ids, the observer and the limits of one process.
 
-    `monotonic` returns seconds, `sleep` takes seconds, and `now_ms` returns milliseconds since 1970. `new_id` never
-    returns the same text twice. `observe` is called with each event of `icesize.events`.
+    Attributes:
+        monotonic: Return seconds of a clock that never goes back.
+        now_ms: Return milliseconds since 1970.
+        sleep: Wait for a number of seconds.
+        new_id: Return a string that no other call returns.
+        observe: Called with each event of `icesize.events`.
+        limits: Limits of the work of one process.
     """
 
     monotonic: Callable[[], float] = time.monotonic

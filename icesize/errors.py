@@ -5,7 +5,7 @@
     ├── TableError             icesize cannot work on the table
     │   ├── TableNotFound          no such catalog, namespace or table
     │   ├── ArgumentError          a malformed filter or partition, or a name that the table does not have
-    │   ├── ClusteringOff          its clustering columns are no longer valid
+    │   ├── ClusteringOff          the table's clustering columns are no longer valid
     │   └── UnsupportedTable       a format, type or feature outside what icesize handles
     ├── BatchError             this micro-batch must not be committed
     │   ├── BatchOutOfOrder        its id is smaller than the last committed one
@@ -15,7 +15,7 @@
     ├── CommitConflict         nothing was committed: other writers committed first until the deadline
     ├── CommitStateUnknown     the outcome is unknown: nothing was deleted, check before retrying
     ├── RewriteFailed          files could not be written; icesize removed its own, the table is unchanged
-    └── EngineUnavailable      Spark, Java, packages that its workers need, or those of an extra are missing
+    └── EngineUnavailable      Spark, Java, a package on the workers, or a package of an extra is missing
 
 Each message ends with the next step. The values in a message are attributes of the error (`table`, `snapshot_id`, ...),
 so that a scheduler need not parse text.
@@ -36,8 +36,7 @@ from icesize.redaction import redacted, scrub
 class IcesizeError(Exception):
     """Base of all errors of icesize; `facts` holds the values in the message.
 
-    Each value is also an attribute. An error that is being handled when this one is created becomes its cause or
-    context; icesize removes credentials from both.
+    Each value is also an attribute. If another error caused this one, icesize removes credentials from that error, too.
     """
 
     def __init__(self, message: str, **facts: object) -> None:

@@ -1,7 +1,8 @@
 """The events that icesize sends to `Environment.observe` while it works.
 
-An observer gets each event as a value of one of these classes. It may be called from several threads, one call at a
-time per table and job. An error that it raises ends the call that sent the event; only after a commit is it logged.
+An observer is called with each event, a value of one of these classes. Several threads may call it, but only one at a
+time per table and job. If the observer raises an error, the call that sent the event fails; after a commit, the error
+is only logged.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 class Planned:
     """`compact` or `cluster` has made its plan and begins the work.
 
-    `plan()` returns the plan. That of a compaction has a forecast, for which footers of files are read.
+    `plan()` returns the plan. For a compaction, it also reads file footers and adds a forecast.
     """
 
     plan: Callable[[], Plan]
@@ -27,10 +28,10 @@ class Planned:
 
 @dataclass(frozen=True)
 class Progress:
-    """A step of maintenance has `done` a part of `total`.
+    """A step of maintenance has finished `done` of `total`.
 
-    `step` is the name of a step of `maintain`, a key of `MaintenancePlan`. Merges and clusterings count bytes, and
-    begin again with each round of `maintain`; the other steps count files. `total` is None while it is unknown.
+    `step` is the name of a step of `maintain`, a key of `MaintenancePlan`. Merges and clusterings count bytes, from 0
+    in each round of `maintain`. The other steps count files. `total` is None while it is unknown.
     """
 
     step: str

@@ -29,7 +29,7 @@ class Report(Result):
         snapshot_ids: The snapshots that the call committed; empty if it committed nothing.
         operations: The operation of each of these snapshots: `append`, `replace` or `overwrite`.
         rows: Rows added.
-        rows_deleted: Rows that had been deleted before the call and are now in no file of the newest snapshot.
+        rows_deleted: Rows that other writers had deleted, and that this call removed from the data files.
         files_added: Data files that the commits added.
         files_removed: Data files that the commits removed.
         bytes_ingested: Bytes of the new rows.
@@ -57,9 +57,8 @@ class Report(Result):
         clustering: After a clustering: `columns`; `strategy`; the files that queries by each column open `before` and
             `after` (`icesize.planning.plan.FilesScanned`); `new_bytes`, which were not clustered before; and
             `amplification`, bytes written per new byte. None after other calls.
-        rows_before: After a restore: rows in the partition's data files before it. Rows that are deleted from a file
-            that stays are included.
-        rows_after: After a restore: the same after it.
+        rows_before: Rows in the partition's data files before a restore, deleted rows of kept files included.
+        rows_after: The same number after a restore.
     """
 
     table: str = ""

@@ -33,11 +33,12 @@ class Advice:
 class Result:
     """Base of the results of calls: frozen dataclasses of plain values.
 
-    `KEYS` names keys of the dictionary that are not fields, or that replace a field; `keys` creates it.
+    They print as text, render as tables in notebooks, and convert to JSON with `to_dict()`.
     """
 
     __slots__ = ()
     KEYS: ClassVar[Keys] = {}
+    # keys of the dictionary that are not fields, or that replace a field; `keys` creates them
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-ready values under stable keys; later releases may add keys, never rename them."""

@@ -94,7 +94,7 @@ def open(
         name: The name of the table, `catalog.namespace.table`. With `catalog`, `namespace.table` is enough.
         catalog: A PyIceberg catalog. None opens the catalog from the session's `spark.sql.catalog.<catalog>.*`, or from
             PyIceberg's configuration.
-        policy: A SizePolicy or a mapping of its keys. Each key has precedence over the table's own properties.
+        policy: A SizePolicy or a mapping of its keys. Each given key overrides the table's own properties.
         environment: Clocks and limits of this process, for tests.
 
     Returns:
@@ -154,7 +154,7 @@ class SizedTable:
 
     @property
     def policy(self) -> SizePolicy:
-        """The current policy: arguments before table properties before Iceberg's own properties before defaults."""
+        """The current policy. Precedence: argument, table property, Iceberg's own property, default."""
         return self._handle.load(self._environment).policy
 
     def inspect(
@@ -170,9 +170,9 @@ class SizedTable:
             where: A filter over columns or partition fields, such as `hour >= 'h06'`. It selects the partitions whose
                 rows all match; None selects all.
             filters: Filters of your queries, such as "user_id = 7". Repeat a filter as often as it is used. The result
-                shows how many files each filter opens, which reads the bounds of all files, and the columns to cluster
-                by. Without filters, the advice on columns comes from bounds alone, and only for tables of up to 10,000
-                files.
+                shows the number of files that each filter opens, and the columns to cluster by. icesize reads the
+                bounds of all files for that. Without filters, the advice on columns comes from bounds alone, and only
+                for tables of up to 10,000 files.
             price_per_1000_requests: The price of 1,000 GET requests in the object store, in USD. The default is the
                 price of Amazon S3; a table on local disks or HDFS has no price.
 
@@ -382,8 +382,8 @@ class SizedTable:
     ) -> MaintenanceReport | MaintenancePlan:
         """Run one bounded pass of all maintenance.
 
-        The steps and their order are the attributes of `MaintenanceReport`. Merges begin with cold partitions; the
-        table is clustered only if its properties name columns; snapshots expire by the table's own rules; orphan files
+        The attributes of `MaintenanceReport` are the steps, in their order. Merges begin with cold partitions. The
+        table is clustered only if its properties name columns. Snapshots expire by the table's own rules. Orphan files
         are only counted. The next pass continues where this one stopped. A step that fails is in the report, and the
         other steps still run.
 
@@ -431,19 +431,19 @@ class SizedTable:
         """Order the rows of each partition by columns, so that queries open few files.
 
         With Spark, the result is one REPLACE commit. Without Spark, it is committed in rounds of about 1 GiB, so that
-        an interrupt keeps the finished rounds. Partitions in order stay unchanged. New files wait until they have a
-        fifth of the bytes of the set that they join.
+        an interrupt keeps the finished rounds. Partitions in order stay unchanged. icesize leaves new files unclustered
+        until they have a fifth of the bytes of their future set.
 
         Args:
-            by: The columns. The table's properties store them, so that they are necessary only the first time; None
-                uses the stored columns.
+            by: The columns. The table's properties store them, so you pass them only once. None uses the stored
+                columns.
             strategy: "sort": queries that filter by the first column gain most. "zorder" or "hilbert": queries that
                 filter by any of up to four columns gain equally. The table's properties store it; "sort" is also stored
                 as Iceberg's sort order. None uses the stored strategy, or "sort".
             where: A filter over columns or partition fields, such as `hour >= 'h06'`. It selects the partitions whose
                 rows all match; None selects all.
-            budget_bytes: The most bytes to rewrite, as a number or a string such as "20GiB"; None for no limit. Files
-                that lower the number of files per query the most per byte come first.
+            budget_bytes: The most bytes to rewrite, as a number or a string such as "20GiB"; None for no limit.
+                Rewrites that save queries the most files per byte come first.
             dry_run: Return the plan; change and store nothing.
 
         Returns:
@@ -490,7 +490,7 @@ class SizedTable:
         """Remove the clustering settings that `cluster` stored in the table.
 
         These settings are the columns and the strategy in its properties, and the sort order if a sort set it. Files do
-        not change, and icesize clusters the table no more.
+        not change, and icesize no longer clusters the table.
 
         Args:
             dry_run: Change nothing; return the settings that the call would remove.
@@ -558,9 +558,9 @@ class SizedTable:
 
         Args:
             stream_id: The name of the stream in this table. It identifies batches that Spark delivers again.
-            placement: The files for new rows. "append": few new files, and older small files are merged. "absorb": the
-                partition's small file.
-            stream_safe: False, with "absorb" only: rows are written once, in snapshots that stop stream readers.
+            placement: "append" writes new rows into few new files and merges older small files. "absorb" writes new
+                rows together with the partition's small file.
+            stream_safe: False (only with "absorb") writes rows once, in snapshots at which stream readers stop.
             merge: The time of merges. "inline": in the commit of the batch. "async": beside the batches, in separate
                 commits. "off": never in the sink.
             statistics: The method to determine the number of rows per partition before the write. "exact": counted.
@@ -570,9 +570,10 @@ class SizedTable:
             schema_evolution: The treatment of columns that the table lacks. "refuse": the batch fails. "add": they are
                 added to the table.
             accept_new_checkpoint: True accepts batches of another query under the same `stream_id`.
-            expire_every: The number of batch ids after which snapshots expire by the table's own rules; None for never.
+            expire_every: Expire snapshots by the table's own rules each time this number of batch ids has passed; None
+                never expires.
             query_id: The id of the query, if Spark does not provide it, as on Spark Connect. None uses Spark's id, or
-                else the `stream_id`.
+                the `stream_id` if Spark has none.
             listener: Called with the report of each batch, and of each commit in the background.
             cluster: The time of clustering by the table's `icesize.cluster.by`. "inline": after the batch. "async":
                 beside the batches. "off": never in the sink.
@@ -582,7 +583,7 @@ class SizedTable:
 
         Raises:
             EngineUnavailable: The table was opened without a session. Or, on Spark Connect, it was opened with a
-                catalog object that holds credentials: the sink is sent to the server, and credentials must not be.
+                catalog object that holds credentials: icesize never sends credentials to a server.
             ValueError: An argument has none of the values above, or cannot be combined with another.
         """
         spark, source = self._in_spark("sink")
@@ -641,8 +642,7 @@ class SizedTable:
     def history(self, limit: int | None = None) -> History:
         """Return the commits of `main` that the table still keeps, newest first.
 
-        Snapshot summaries provide the facts: batches of streams with their files, bytes, write amplification and
-        seconds; merges; and commits of other writers.
+        The values are read from snapshot summaries. The list contains batches, merges and commits of other writers.
 
         Args:
             limit: The number of newest commits to list; None for all.
@@ -768,7 +768,7 @@ class SizedTable:
             keep_versions: The number of newest versions of each partition to keep, in addition to young snapshots. None
                 uses the table's number, unless `older_than` or `retain_last` is given.
             older_than: A point in time (without a zone: UTC) or an age. Only older snapshots expire. None uses the
-                table's `history.expire.max-snapshot-age-ms`; only this argument can go below that age.
+                table's `history.expire.max-snapshot-age-ms`. Only `older_than` can expire younger snapshots.
             retain_last: The number of newest snapshots of each branch to keep. None uses the table's
                 `history.expire.min-snapshots-to-keep`.
             dry_run: Change nothing; return the report that the call would produce.
@@ -813,7 +813,7 @@ class SizedTable:
 
         Args:
             older_than: The minimum age of an orphan file, at least 24 hours; None is Iceberg's default of three days.
-                Files that icesize wrote for batches that are committed by now are orphans after 24 hours in any case.
+                Leftover files of batches that are committed are orphans after 24 hours, even if `older_than` is longer.
             dry_run: Find the files and delete none.
             trust_location: No other table has files in this location: load no other table.
             max_concurrent_deletes: The number of delete requests to storage that run at the same time.
@@ -840,14 +840,14 @@ class SizedTable:
         """Rewrite the deletes of a data file into one position delete file.
 
         This happens if more than `max-delete-files` apply to the data file, and rewriting the data file would cost
-        more. The new file replaces position deletes and equality deletes; for equality deletes, their key columns are
-        read.
+        more. The new file replaces position deletes and equality deletes. To convert equality deletes, icesize reads
+        the key columns of the data file.
 
         Args:
             dry_run: Change nothing; return a report that only counts the data files.
 
         Returns:
-            The report. A partition whose delete files cannot be read is in its notes.
+            The report. Its notes list partitions whose delete files cannot be read.
 
         Raises:
             CommitConflict: Other writers committed first until the deadline; nothing changed.

@@ -27,9 +27,9 @@ _PACKAGES = ("pyiceberg", "pyarrow", "pyspark")
 def doctor(target: Target, *, spark: SparkChoice) -> None:
     """Check what the commands need: versions, Java and, for TABLE, its catalog, read access and write access.
 
-    The check writes two small files to the folders of the table and deletes them. With --master, --remote or --conf it
-    starts Spark and looks for icesize on its workers. It cannot check the right to commit. Exit code 1 if a check
-    failed.
+    The check writes two small files to the directories of the table and deletes them. With --master, --remote or
+    --conf, it starts Spark and checks that its workers have icesize. It cannot check the right to commit. Exit code 1
+    if a check failed.
     """
     checks = list(_examined(target, spark))
     working = _working(target, checks)

@@ -39,7 +39,7 @@ def _policies(ctx: click.Context, parameter: click.Parameter, values: tuple[str,
 
 def _limit_option(default: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Return the option `--limit`, whose value is None if it is omitted."""
-    help_text = f"How many, newest first.  [default: {default}; all with --json]"
+    help_text = f"Show at most N lines, newest first.  [default: {default}; all with --json]"
     return click.option("--limit", type=click.IntRange(1), metavar="N", help=help_text)
 
 
@@ -55,7 +55,7 @@ def _limit_option(default: int) -> Callable[[Callable[..., Any]], Callable[..., 
     "--price-per-1000-requests",
     type=click.FloatRange(0),
     metavar="USD",
-    help="Price of 1,000 GET requests. Default: 0.0004, as Amazon S3 charges; 0 on local disks and HDFS.",
+    help="Price of 1,000 GET requests. Default: 0.0004, the price of Amazon S3; none on local disks and HDFS.",
 )
 @click.option(
     "--filter",
@@ -65,7 +65,10 @@ def _limit_option(default: int) -> Callable[[Callable[..., Any]], Callable[..., 
     help='Query filter, such as "user_id = 7": show the files it opens and what to cluster by. Repeatable.',
 )
 @click.option(
-    "--filters", "filters_file", type=click.File(encoding="utf-8"), help="File of such filters, one per line."
+    "--filters",
+    "filters_file",
+    type=click.File(encoding="utf-8"),
+    help="Read filters from this file, one per line; # starts a comment.",
 )
 @options.choice_options
 @options.table_options
@@ -107,9 +110,9 @@ def inspect(
     metavar="K=V,...",
     multiple=True,
     callback=_policies,
-    help="Replay the batches of the history under the current policy and with these keys. Repeatable.",
+    help="Replay past batches under the current policy and under one with these keys changed. Repeatable.",
 )
-@options.by_options(": show `cluster --by` without changing or remembering anything")
+@options.by_options(": preview `cluster --by`; change and store nothing")
 @options.choice_options
 @options.table_options
 def plan(
@@ -189,7 +192,7 @@ def _describe(entry: LedgerEntry, sized: SizedTable) -> str:
 @_limit_option(views.MOST_VERSIONS)
 @options.table_options
 def versions(target: Target, *, partition: str | None, limit: int | None) -> None:
-    """List the versions of a partition of TABLE, newest first; of all partitions without --partition."""
+    """List the versions of a partition of TABLE, newest first. Without --partition, list all partitions."""
     sized = target.open()
     found = sized.versions(partition)
     target.answer(found[:limit], views.versions(sized.name, found, limit or views.MOST_VERSIONS))
@@ -206,8 +209,8 @@ def versions(target: Target, *, partition: str | None, limit: int | None) -> Non
 def history(target: Target, *, limit: int | None) -> None:
     """List the commits of TABLE, newest first: rows, files, bytes, write amplification, seconds.
 
-    A batch and its merges are one commit; those of other writers are marked as such. A cell is
-    blank if the commit does not record it.
+    A batch and its merges are one commit. Commits of other writers have the kind `other`. A cell is blank if the commit
+    does not record the value.
     """
     target.answer(target.open().history(limit or (None if target.as_json else views.MOST_COMMITS)))
 
@@ -218,12 +221,12 @@ def history(target: Target, *, limit: int | None) -> None:
     "icesize report lake.db.events -o report.html",
     "icesize report lake.db.events -o report.html --png report.png --since 8271638",
 )
-@click.option("--output", "-o", type=_FILE, metavar="FILE", help="Page: one HTML file that works offline.")
-@click.option("--png", type=_FILE, metavar="FILE", help="Image with the charts only.")
+@click.option("--output", "-o", type=_FILE, metavar="FILE", help="Write the page to this HTML file; it works offline.")
+@click.option("--png", type=_FILE, metavar="FILE", help="Write only the charts to this image.")
 @click.option("--since", metavar="SNAPSHOT", help="Compare file sizes with those at this snapshot.")
 @options.table_options
 def report(target: Target, *, output: Path | None, png: Path | None, since: str | None) -> None:
-    """Draw the files of TABLE before and after `compact`, its partitions over time, and the cost of batches.
+    """Draw charts of TABLE: file sizes before and after `compact`, partitions over time, cost of batches.
 
     Needs matplotlib: pip install 'icesize[report]'.
     """

@@ -165,8 +165,8 @@ def partition_option(*, required: bool) -> Callable[[_Command], _Command]:
 
     return click.option(
         "--partition", metavar="FIELD=VALUE", multiple=True, callback=given,
-        help="The partition, as `inspect` prints it: whole, or once per field; not at all if unpartitioned. p=null is "
-        "NULL, p='\"null\"' the text.",
+        help="Partition as `inspect` prints it, whole or once per field; omit it if unpartitioned. p=null is NULL, "
+        "p='\"null\"' is the string.",
     )  # fmt: skip
 
 
@@ -186,7 +186,9 @@ def by_options(help_text: str) -> Callable[[Callable[..., Any]], Callable[..., A
 def choice_options(command: _Command) -> _Command:
     """Add `--where` and `--policy`."""
     where = click.option(
-        "--where", metavar="FILTER", help="Only partitions whose rows all match, such as \"hour = 'h191'\"."
+        "--where",
+        metavar="FILTER",
+        help="Process only partitions in which every row matches, such as \"hour = 'h191'\".",
     )
     return where(policy_option(command))
 
@@ -204,7 +206,7 @@ def policy_option(command: _Command) -> _Command:
 
     return click.option(
         "--policy", metavar="K=V", multiple=True, callback=pairs, shell_complete=keys,
-        help="Key of the size policy, such as max-small-files=4 or target-file-size-bytes=64MiB. Repeatable.",
+        help="Set a key of the size policy, such as max-small-files=4 or target-file-size-bytes=64MiB. Repeatable.",
     )(command)  # fmt: skip
 
 
@@ -285,9 +287,11 @@ def table_options(command: Callable[..., Any], *, required: bool = True) -> Call
     """Add TABLE, the catalog options, `--json` and `-v`; they become a Target, the command's first argument."""
 
     @click.argument("table", metavar="TABLE" if required else "[TABLE]", required=required)
-    @click.option("--catalog-uri", help="URI of the catalog; default: PyIceberg's configuration.")
+    @click.option(
+        "--catalog-uri", help="Open the catalog at this URI; default: the catalog in PyIceberg's configuration."
+    )
     @pair_option("--catalog-property", "A PyIceberg property of the catalog.")
-    @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, and nothing else.")
+    @click.option("--json", "as_json", is_flag=True, help="Print only the result, as JSON.")
     @click.option("--verbose", "-v", count=True, help="Log progress to standard error; -vv logs more.")
     @wraps(command)
     def with_target(

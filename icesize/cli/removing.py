@@ -25,7 +25,7 @@ from icesize.units import format_bytes, format_count
 @click.option(
     "--snapshot", "snapshot_id", type=int, help="Snapshot id of the version, as `icesize versions` prints it."
 )
-@click.option("--as-of", type=TIME, help="Version at this time; UTC unless it names a zone.")
+@click.option("--as-of", type=TIME, help="Restore the version at this time; UTC unless the time has a zone.")
 @options.yes_option
 @options.dry_run_option
 @options.table_options
@@ -33,7 +33,7 @@ def restore(
     target: Target, *, partition: str, snapshot_id: int | None, as_of: datetime | None, yes: bool,
     dry_run: bool,
 ) -> None:  # fmt: skip
-    """Restore a partition of TABLE to a snapshot or a time; copy the files that it no longer has.
+    """Restore a partition of TABLE to a snapshot or a time; copy its removed files to new names.
 
     Stream readers of TABLE stop at the commit, which is an overwrite.
     """
@@ -61,7 +61,9 @@ def restore(
     "icesize expire-snapshots lake.db.events --reader s3://checkpoints/downstream",
 )
 @click.option("--keep-versions", type=int, metavar="N", help="Keep the newest N versions of each partition.")
-@click.option("--older-than", type=AGE_OR_TIME, help="Expire only snapshots older than 5d, 12h or a time.")
+@click.option(
+    "--older-than", type=AGE_OR_TIME, help="Expire only snapshots older than this age, such as 5d or 12h, or this time."
+)
 @click.option("--retain-last", type=int, metavar="N", help="Keep the newest N snapshots of each branch.")
 @click.option(
     "--reader", "readers", multiple=True, metavar="PATH", help="Checkpoint of a streaming reader. Repeatable."
@@ -81,7 +83,7 @@ def expire_snapshots(
     yes: bool,
     dry_run: bool,
 ) -> None:
-    """Remove the snapshots of TABLE that no rule keeps, and the files that only they need.
+    """Expire the snapshots of TABLE that no rule keeps; delete the files that only they need.
 
     Without options, the table's own rules apply: history.expire.* and icesize.policy.keep-versions. A snapshot stays if
     any rule keeps it. Without --older-than, snapshots younger than the table's history.expire.max-snapshot-age-ms stay.
@@ -106,7 +108,7 @@ def expire_snapshots(
 @click.option(
     "--trust-location",
     is_flag=True,
-    help="No other table has files in this location: load no other table of the catalog.",
+    help="Assume that no other table has files in this location; load no other table.",
 )
 @options.yes_option
 @options.table_options
@@ -115,8 +117,8 @@ def remove_orphan_files(
 ) -> None:
     """Find unreferenced files in the location of TABLE; delete them with --delete.
 
-    Files that other tables of the catalog refer to stay. If one of these cannot be read, only files with icesize's own
-    names are deleted.
+    Files that other tables of the catalog refer to stay. If icesize cannot read one of these tables, it deletes only
+    files with its own names.
     """
     sized = target.open()
     remove = partial(sized.remove_orphan_files, older_than, trust_location=trust_location)

@@ -61,7 +61,7 @@ def compact(
     "icesize cluster lake.db.events --by customer_id,day --strategy hilbert",
     "icesize cluster lake.db.events --budget-bytes 20GiB",
 )
-@options.by_options("; remembered in the table's properties, with the strategy")
+@options.by_options("; stored in the table's properties, with the strategy")
 @click.option(
     "--forget", is_flag=True, help="Remove the clustering columns, and the sort order that they set; cluster nothing."
 )
@@ -74,7 +74,7 @@ def cluster(
     target: Target, *, where: str | None, policy: Mapping[str, str], spark: SparkChoice, by: list[str] | None,
     strategy: str | None, budget_bytes: int | None, forget: bool, dry_run: bool,
 ) -> None:  # fmt: skip
-    """Order the rows of TABLE for queries by some columns; skip files already in order.
+    """Order the rows of TABLE for queries that filter on some columns; skip ordered files.
 
     The work runs in this process, with a commit after each GiB. With --master, --remote or --conf, Spark does it, in
     one commit.
@@ -143,7 +143,8 @@ def maintain(
     target: Target, *, budget_bytes: int | None, budget_seconds: float | None, policy: Mapping[str, str],
     spark: SparkChoice, dry_run: bool, yes: bool,
 ) -> None:  # fmt: skip
-    """Run one bounded pass over TABLE: merges, unused delete files, manifests, expiry by its rules, orphan check.
+    """Run one bounded pass: merge small files, cluster, clean up deletes and manifests, expire snapshots, count
+    orphans.
 
     Exit code 1 if a step failed; the other steps still run. The next pass continues where this one stopped.
     """
@@ -181,7 +182,7 @@ def _ask_for_expiry(sized: SizedTable) -> None:
 @options.policy_option
 @options.table_options
 def rewrite_deletes(target: Target, *, policy: Mapping[str, str], dry_run: bool) -> None:
-    """Rewrite the delete files of TABLE: one per data file to which more than max-delete-files apply.
+    """Merge the delete files of each data file of TABLE to which more than max-delete-files apply.
 
     Data files do not change. If rewriting a data file costs less, `compact` does that instead. Exit code 1 if every
     rewrite conflicted with other writers.
@@ -200,7 +201,7 @@ def rewrite_deletes(target: Target, *, policy: Mapping[str, str], dry_run: bool)
 def remove_dangling_deletes(target: Target, *, dry_run: bool) -> None:
     """Remove dangling delete files from TABLE in one commit; data files do not change.
 
-    Expiry deletes the removed files when the snapshots that list them have expired.
+    The removed files stay in storage until the snapshots that list them expire.
     """
     target.answer(target.open().remove_dangling_deletes(dry_run=dry_run))
 
@@ -209,5 +210,5 @@ def remove_dangling_deletes(target: Target, *, dry_run: bool) -> None:
 @options.dry_run_option
 @options.table_options
 def rewrite_manifests(target: Target, *, dry_run: bool) -> None:
-    """Merge many small manifests of TABLE, in one commit."""
+    """Merge the small manifests of TABLE in one commit."""
     target.answer(target.open().rewrite_manifests(dry_run=dry_run))

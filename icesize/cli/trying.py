@@ -36,7 +36,7 @@ from icesize.presentation.console import console_on
 @click.option(
     "--iceberg-jar",
     metavar="JAR",
-    help="Also stream with Iceberg's own writer: its runtime for this Spark, a file or Maven coordinates.",
+    help="Also measure Iceberg's own writer, with this runtime jar: a file or Maven coordinates.",
 )
 def demo(path: str | None, batches: int, rows: int, no_spark: bool, explore: bool, iceberg_jar: str | None) -> None:
     """Create small files, measure a query, compact the table and keep it compact while Spark streams into it.
@@ -67,7 +67,7 @@ def demo(path: str | None, batches: int, rows: int, no_spark: bool, explore: boo
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Print the script that makes SHELL complete the commands, options and policy keys of icesize."""
+    """Print a completion script for SHELL: commands, options and policy keys."""
     kind = get_completion_class(shell)
     if kind is not None:
         click.echo(kind(ctx.find_root().command, {}, "icesize", "_ICESIZE_COMPLETE").source())

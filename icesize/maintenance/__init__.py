@@ -1,4 +1,4 @@
-"""Jobs of maintenance; none of them needs Spark.
+"""Maintenance jobs. None needs Spark.
 
 - `checkup`: checks whether icesize can work on a table: whether it can load it, and read, write and delete files
 - `clustering`: clusters a table: by arguments of a call, by its properties, or one round of a pass

@@ -174,7 +174,7 @@ def _check_names(current: Current, settings: WriteSettings, partition: Partition
     if set_of(location) is None:
         raise UnsupportedTable(
             f"Cannot cluster '{current.name}': its location provider ('write.py-location-provider.impl') "
-            "changes the names of files, which record the clustered sets",
+            "changes the names of files, but icesize records the clustered sets in these names",
             table=current.name,
         )
 

@@ -59,7 +59,7 @@ class MaintenanceReport(Result):
         failed: Step -> reason, for steps that failed.
         unsupported: Step -> reason, for steps that the table does not support: `gc.enabled` is false, or a clustering
             column was dropped.
-        not_started: Steps that the budget left unstarted or unfinished. The next pass continues them.
+        not_started: Steps that did not start or finish within the budget. The next pass continues them.
         seconds: Seconds of each step by its name, and `total`.
     """
 
@@ -93,8 +93,8 @@ class MaintenanceReport(Result):
 class MaintenancePlan(Result):
     """The effect of each step of a pass on the table in its current state; nothing was changed.
 
-    Steps are planned independently, although each changes the table for the next ones. For example, small files that
-    are merged first need no clustering. A step that could not be planned is None.
+    Each step is planned for the current table, although a pass changes the table from step to step. For example, merged
+    files may need no clustering. A step that could not be planned is None.
 
     Attributes:
         table: The full name of the table.

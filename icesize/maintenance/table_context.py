@@ -182,7 +182,7 @@ class TableContext:
             more = f"; and {len(why) - MAX_REASONS:,} more" if len(why) > MAX_REASONS else ""
             reasons = "; ".join((f"{'; '.join(why[:MAX_REASONS])}{more}", *changed))
             raise RewriteFailed(
-                f"Cannot {what} '{self.handle.name}': every merge failed, its files stay as they were: {reasons}",
+                f"Cannot {what} '{self.handle.name}': every merge failed, and its files are unchanged: {reasons}",
                 table=self.handle.name,
                 reasons=why,
                 partitions=frozenset(group.partition for group in outcome.written.plan.groups),

@@ -26,7 +26,7 @@ class SkipReason(str, Enum):
     OVER_BUDGET = "OVER_BUDGET"
     """The file is due, but the budget for rewritten bytes is used up."""
     HAS_DELETES = "HAS_DELETES"
-    """Deletes apply to the file that a merge must not apply (`apply-deletes`) or cannot read."""
+    """The file has deletes that a merge may not apply (`apply-deletes` is false) or cannot read."""
     OLD_SPEC = "OLD_SPEC"
     """The file was written under a partition spec that is not the table's current one."""
     NOT_PARQUET = "NOT_PARQUET"
@@ -38,7 +38,7 @@ class SkipReason(str, Enum):
     NAN_PARTITION = "NAN_PARTITION"
     """A partition value of the file is NaN. NaN equals no value, so that each such file is a partition of its own."""
     CONTESTED = "CONTESTED"
-    """Other writers change rows of this partition all the time. Merges would make their commits fail."""
+    """Another writer changed rows of this partition in the last ten minutes. A merge could make its statement fail."""
     CLUSTERED = "CLUSTERED"
     """The file is in a clustered set, or in order already."""
 

@@ -93,12 +93,30 @@ class PendingDeletes:
 class Inspection(Result):
     """The state of a table's data files at one snapshot. Sizes are in bytes.
 
-    Small files are below `small_file_limit_bytes`. `small_files_max` is the largest number of *mergeable* small files
-    in one partition; `worst` lists the partitions with the most. `ineligible` counts the small files that cannot be
-    merged, by reason; `ineligible_partitions` lists the partitions with the most. `deletes` are pending on files of any
-    size. A compaction would merge `files_to_merge` into `files_merged`; `cost` is the cost of a full scan before and
-    after it. `problems` are sentences about violations of the table's policy; a healthy table has none. `advice` are
-    sentences for people.
+    Attributes:
+        table: The full name of the table.
+        snapshot_id: The inspected snapshot; None for a table without snapshots.
+        partitions: Number of partitions with files.
+        files: Number of data files.
+        size_bytes: Bytes of these files.
+        rows: Rows in these files.
+        small_file_limit_bytes: The size below which a file is small.
+        target_file_size_bytes: The target size of a file.
+        max_small_files: The policy key `max-small-files`.
+        small_files: Number of small files.
+        small_bytes: Bytes of the small files.
+        small_files_max: The largest number of mergeable small files in one partition.
+        histogram: Small files by size class.
+        worst: Partitions with the most mergeable small files.
+        ineligible: Number of small files that cannot be merged, by reason.
+        ineligible_partitions: Partitions with the most ineligible files.
+        advice: Recommendations as sentences, with commands.
+        deletes: Pending deletes of files of any size.
+        files_to_merge: Number of files that a compaction would merge.
+        files_merged: Number of files that would replace them.
+        problems: Violations of the policy as sentences; empty for a healthy table.
+        cost: Cost of a full scan, now and after a compaction.
+        filters: The given filters, each with the number of files that it opens.
     """
 
     table: str

@@ -167,7 +167,7 @@ class Plan(Result):
     Every file of the layout is counted once: in `groups`, `skipped` or `untouched`.
 
     Attributes:
-        head: The planning base. A delete that is committed later and applies to an input forbids its merge.
+        head: The snapshot that the plan is based on. If a later delete applies to an input file, its merge is dropped.
         spec_id: The table's current partition spec.
         groups: The merges, those that save most per byte first.
         skipped: Files that stay, with reasons.
@@ -180,7 +180,7 @@ class Plan(Result):
         delete_files_freed: Number of delete files that apply to no file after the plan, as far as the layout shows.
         forecast: Expected copying and decoding, if it was computed.
         clustering: The clustering, if the plan orders rows.
-        untouched: Files of partitions that the plan did not look at.
+        untouched: Files of partitions that the plan did not examine, because nothing in them is due.
     """
 
     head: Head
@@ -250,17 +250,17 @@ class Plan(Result):
 
     @property
     def partitions_over_delete_limit(self) -> tuple[PartitionOutcome, ...]:
-        """Partitions in which more than `max_delete_files` will still apply to some file."""
+        """Partitions in which more than `max_delete_files` delete files will still apply to one data file."""
         return tuple(o for o in self.outcomes if o.delete_files > self.max_delete_files)
 
     @property
     def delete_files_max(self) -> int:
-        """Most delete files that will apply to one file that could be rewritten."""
+        """The largest number of delete files that will apply to one data file."""
         return max(self.untouched.delete_files_max, *(outcome.delete_files for outcome in self.outcomes), 0)
 
     @property
     def small_files_max(self) -> int:
-        """Most mergeable small files that a partition will hold."""
+        """The largest number of mergeable small files in one partition after the plan."""
         return max((self.untouched.small_files_max, *(o.small_files for o in self.outcomes)))
 
     @property

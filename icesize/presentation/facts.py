@@ -74,7 +74,7 @@ def _advice(inspection: Inspection, plan: Plan, history: History) -> Iterator[Ad
     compact = f"icesize compact {table}"
     if plan.groups and not any(advice.command == compact for advice in advice_shown):
         files = f"{plan.files_removed:,} files would become {plan.files_added:,}"
-        yield Advice(f"{files}, for {format_bytes(plan.bytes_to_write)} to write.", compact)
+        yield Advice(f"{files}; this writes {format_bytes(plan.bytes_to_write)}.", compact)
     yield from advice_shown
     kinds = Counter(commit.kind for commit in history.commits)
     kept_by_us = any(kinds[kind] for kind in (CommitKind.BATCH, CommitKind.APPEND, CommitKind.MERGE))
@@ -86,8 +86,8 @@ def _advice(inspection: Inspection, plan: Plan, history: History) -> Iterator[Ad
         )
     if history.commits_kept > MANY_COMMITS:
         yield Advice(
-            f"The table keeps {format_count(history.commits_kept, 'commit')}, and every commit rewrites that list: "
-            "preview what its rules would expire.",
+            f"The table keeps {format_count(history.commits_kept, 'commit')}, and each new commit writes the list of "
+            "all of them again: preview what the table's rules would expire.",
             f"icesize expire-snapshots {table} --dry-run",
         )
 

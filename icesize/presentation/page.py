@@ -27,7 +27,7 @@ WHY_SKIPPED = {
     SkipReason.WELL_SIZED: "as large as they should be",
     SkipReason.TOO_FEW: "merging them now would not lower the number of files",
     SkipReason.OVER_BUDGET: "due, but the budget is used up: the next pass resumes",
-    SkipReason.HAS_DELETES: "deletes apply to them that must not be applied, or cannot be read",
+    SkipReason.HAS_DELETES: "they have pending deletes that must not be applied or cannot be read",
     SkipReason.OLD_SPEC: "written under a partition spec that is not the table's current one",
     SkipReason.NOT_PARQUET: "ORC or Avro",
     SkipReason.ENCRYPTED: "encrypted",
@@ -143,10 +143,10 @@ def _plan_sentence(facts: Facts) -> str:
     if not plan.groups:
         return f"Nothing to merge: {format_count(plan.files_before, 'file')} stay."
     left = plan.files_before - plan.files_removed + plan.files_added
-    gone = f" {freed(plan)} would go." if freed(plan) else ""
+    gone = f" {freed(plan)} would be removed." if freed(plan) else ""
     return (
-        f"It costs {format_bytes(plan.bytes_to_write)} to write{ways(plan.forecast)}. A scan of the whole table would "
-        f"open {left:,} data files instead of {plan.files_before:,}, and no partition would hold more than "
+        f"A compaction would write {format_bytes(plan.bytes_to_write)}{ways(plan.forecast)}. A scan of the whole table "
+        f"would open {left:,} data files instead of {plan.files_before:,}, and no partition would hold more than "
         f"{format_count(plan.small_files_max, 'mergeable small file')}.{gone}"
     )
 
@@ -158,14 +158,14 @@ def _partitions(facts: Facts, drawn: dict[str, Picture]) -> Iterator[str]:
     yield "<h2>Partitions over time</h2>"
     first, last = (format_time(trends.times_ms[place]) for place in (0, -1))
     seen = f"{format_count(len(trends.times_ms), 'commit')} from {first} to {last} UTC, the newest at the right"
-    lost = f"; of {trends.unreadable:,} more storage does not give the files" if trends.unreadable else ""
+    lost = f"; the manifests of {trends.unreadable:,} more commits could not be read" if trends.unreadable else ""
     yield f'<p class="quiet">{_text(seen + lost)}. The worst partitions come first.</p>'
     yield _grid(drawn, "small", "deletes", "small-all") or "<p>There were no small files and no delete files.</p>"
     rows = [
         (p.label or WHOLE_TABLE, f"{p.files:,}", f"{p.small_files[-1]:,}", f"{p.delete_files[-1]:,}", f"{p.worst:,}")
         for p in trends.partitions
     ]
-    heads = ("Partition", "Files", "small", "delete files", "both, at most")
+    heads = ("Partition", "Files", "small", "delete files", "small and delete files, maximum")
     yield f"<details><summary>{format_count(len(rows), 'partition')} in numbers</summary>"
     yield _table(heads, rows, names=1)
     yield f"{_more(trends.left_out, 'partition')}</details>"

@@ -147,8 +147,8 @@ def _deletes(deletes: PendingDeletes) -> Iterator[Block]:
     rows = f", {format_count(deletes.deleted_rows, 'deleted row')} known ({deletes.row_share:.1%})"
     yield (
         f"deletes pending on {format_count(deletes.files, 'file')}{rows if deletes.deleted_rows else ''}, "
-        f"{deletes.delete_files_per_file:,.1f} delete files to be read with a file{in_worst}, "
-        f"{deletes.delete_files_max:,} at most",
+        f"{deletes.delete_files_per_file:,.1f} delete files per file on average{in_worst}, "
+        f"at most {deletes.delete_files_max:,}",
     )
     for part in deletes.histogram:
         most = 2 * part.at_least - 1
@@ -168,7 +168,9 @@ def _cost(cost: ScanCost, usd: float | None) -> str:
     """Return a cost in words, as in `192 files, planned in 26 ms, 400 requests, 0.16 USD per 1,000 scans`."""
     seconds = cost.planning_seconds
     duration = f"{1000 * seconds:.0f} ms" if seconds < 1 else f"{seconds:,.1f} s"
-    work = f"{format_count(cost.opened, 'file')}, planned in {duration}, {format_count(cost.requests, 'request')}"
+    work = (
+        f"{format_count(cost.opened, 'file')}, takes {duration} to plan, sends {format_count(cost.requests, 'request')}"
+    )
     return work if usd is None else f"{work}, {format_price(1000 * usd)} USD per 1,000 scans"
 
 
@@ -198,7 +200,7 @@ def plan(result: Plan, *, groups: bool = True) -> Iterator[Block]:
     if result.clustering is not None:
         for column, now in result.clustering.before.items():
             then = result.clustering.expected_point_files[column]
-            expected = f"; then in about {then:,.1f}" if result.groups else ""
+            expected = f"; after clustering, about {then:,.1f}" if result.groups else ""
             yield (f"  {column}: {_in_queries(now.to_dict())}{expected}",)
     if held := result.to_dict()["ineligible"]:
         files = sum(sum(reasons.values()) for reasons in held.values())
@@ -218,7 +220,7 @@ def headline(result: Plan) -> str:
     gone = freed(result)
     return (
         f"{title}: {partitions}, {result.files_removed:,} -> {format_count(result.files_added, 'file')}, "
-        f"{format_bytes(result.bytes_to_write)} to write{ways(result.forecast)}{f', {gone} go' if gone else ''}"
+        f"{format_bytes(result.bytes_to_write)} to write{ways(result.forecast)}{f', {gone} to remove' if gone else ''}"
     )
 
 
@@ -239,15 +241,15 @@ def freed(result: Plan) -> str:
 
 def _in_queries(queries: Mapping[str, float]) -> str:
     """Return the average files and bytes that queries by one column open."""
-    point = f"one value is in {queries['point_files']:,.1f} files ({format_bytes(round(queries['point_bytes']))})"
+    point = f"{queries['point_files']:,.1f} files ({format_bytes(round(queries['point_bytes']))})"
     share = f"{queries['range_files']:,.1f} ({format_bytes(round(queries['range_bytes']))})"
-    return f"{point}, a tenth of all values in {share}"
+    return f"a query for one value opens {point}, for a tenth of all values {share}"
 
 
 def _decoded(because: Mapping[str, int]) -> Iterator[Block]:
     """Show the reasons why bytes are not copied, in one line."""
     if because:
-        yield (f"decoded, not copied: {_reasons(because)}",)
+        yield (f"decoded: {_reasons(because)}",)
 
 
 def _reasons(reasons: Mapping[str, int]) -> str:
@@ -258,11 +260,19 @@ def _reasons(reasons: Mapping[str, int]) -> str:
 def comparison(result: PolicyComparison) -> Iterator[Block]:
     """Show the cost of the batches under each policy, one line per policy."""
     if not result.batches:
-        yield ((f"{result.table}: no batch to replay: the history that it keeps adds no rows", "bold"),)
+        yield ((f"{result.table}: no batch to replay: no commit in its history added rows", "bold"),)
         return
     came = f"{format_bytes(result.bytes_ingested)} in {format_count(result.partitions, 'partition')}"
     yield ((f"{result.table}: the newest {format_count(result.batches, 'batch')} replayed, {came}", "bold"),)
-    heads = ("policy", "write amp", "most small files", "files", "files a scan opens", "rewritten per batch", "at most")
+    heads = (
+        "policy",
+        "write amp",
+        "most small files",
+        "files",
+        "files a scan opens",
+        "rewritten per batch",
+        "most rewritten",
+    )
     rows = [
         (
             p.name, f"{p.write_amplification:.2f}", f"{p.small_files_max:,}", f"{p.files:,}", f"{p.files_scanned:,.1f}",
@@ -291,9 +301,9 @@ def report_line(result: Report) -> str:
     if result.write_amplification is not None:
         parts.append(f"write amplification {result.write_amplification:.2f}")
     if not restored:  # restore does not inspect the partition again
-        parts.append(f"most small files {result.small_files_max}")
+        parts.append(f"max small files {result.small_files_max} per partition")
     if result.delete_files_max:
-        parts.append(f"most delete files {result.delete_files_max}")
+        parts.append(f"max delete files {result.delete_files_max} per data file")
     return "  ".join((*parts, _seconds(result), *tail))
 
 
@@ -477,7 +487,9 @@ def orphans(result: OrphanReport) -> Iterator[Block]:
     if result.too_recent:
         yield (f"  {format_count(result.too_recent, 'file')} too young to be sure",)
     if result.from_committed_batches:
-        yield (f"  {result.from_committed_batches:,} were written by icesize for batches that are in the table",)
+        yield (
+            f"  {result.from_committed_batches:,} are left from failed attempts of batches that were committed later",
+        )
     if result.incomplete_uploads:
         yield (f"  {format_count(result.incomplete_uploads, 'incomplete upload')}, left to the store's rules",)
     yield from notes((*_failed(result), *result.notes))
@@ -492,7 +504,7 @@ def deletes(result: DeletesReport) -> Iterator[Block]:
     if result.snapshot_ids:
         removed, files = format_count(result.files_removed, "delete file"), format_count(result.data_files, "file")
         size = format_bytes(result.bytes_written)
-        line = f"{removed} of {files} in {result.table} became {result.files_added:,} of {size}  {_seconds(result)}"
+        line = f"{removed} of {files} in {result.table} merged into {result.files_added:,}, {size}  {_seconds(result)}"
     elif result.dry_run and result.data_files:
         line = f"would rewrite the delete files of {format_count(result.data_files, 'file')} in {result.table}"
     else:

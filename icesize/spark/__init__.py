@@ -1,1 +1,1 @@
-"""Everything that talks to Spark; no other room imports pyspark at run time."""
+"""All code that uses Spark; no other package imports pyspark at run time."""

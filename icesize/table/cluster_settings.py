@@ -248,7 +248,7 @@ class KeptClusterBy:
     @property
     def sentences(self) -> tuple[str, ...]:
         """Sentences about the table for users, printed even if no rows move."""
-        remembered = f"the table remembers: {', '.join(self.stored)}; `icesize cluster TABLE --forget` takes it back"
+        remembered = f"stored in the table: {', '.join(self.stored)}; `icesize cluster TABLE --forget` removes them"
         return (*self.notes, remembered) if self.stored else self.notes
 
 
@@ -326,7 +326,9 @@ def _order_to_keep(metadata: TableMetadata, wanted: list[SortField]) -> tuple[tu
 class ForgottenClusterBy(Result):
     """Clustering settings that were removed.
 
-    `removed` are properties and the sort order; `notes` are sentences for users.
+    Attributes:
+        removed: The removed properties, and the sort order if a sort of icesize set it.
+        notes: Remarks as sentences.
     """
 
     removed: tuple[str, ...]
@@ -345,7 +347,8 @@ def forget_cluster_by(run_id: str) -> MetadataChange[ForgottenClusterBy]:
         keys = _stored_keys(metadata)
         if not keys:
             raise TableError(
-                f"Cannot forget the clustering of '{loaded.name}': its properties do not say by what", table=loaded.name
+                f"Cannot forget the clustering of '{loaded.name}': the table has no property of clustering",
+                table=loaded.name,
             )
         removed = [f"{key}={metadata.properties[key]}" for key in keys]
         order, notes = _order_to_keep(metadata, [])

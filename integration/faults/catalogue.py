@@ -63,11 +63,11 @@ Each test then checks the following (`FaultedTable.holds`):
 
 - The rows of the table are exactly those of the input: none lost, none duplicated, none returned. PyIceberg and
   Iceberg's Spark runtime both read them.
-- Each batch of a stream has one snapshot, with at most one `replace` on top.
+- Each batch of a stream has one `append` snapshot, and at most one `replace` snapshot on top of it.
 - Every file in the metadata exists, with the size and rows of its manifest entry. None is listed twice, and the totals
   of the snapshot are correct.
 - No partition has more small files than allowed, unless a report names it. One compaction removes the excess.
-- Orphan cleanup, days later, leaves exactly the files that the table's snapshots need, and the rows are the same.
+- Orphan cleanup that runs days later keeps exactly the files of the table's snapshots, and the rows do not change.
 - No file of a neighboring table was touched.
 
 `.ci/run` runs for every change, `.ci/full` before a release. "both" means that some cases run in `.ci/full` only.

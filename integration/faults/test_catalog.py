@@ -74,7 +74,7 @@ def test_rivals_come_first_until_the_deadline(rest_faulted: FaultedTable, how: s
     ids = iter(range(1000, 2000))
     with armed("before-swap", lambda: rival_append(rest_faulted, next(ids))), pytest.raises(CommitConflict) as raised:
         operation.act()
-    assert "other writers came first" in str(raised.value)
+    assert "other writers committed first" in str(raised.value)
     assert "nothing was committed" in str(raised.value)
     waits = rest_faulted.time.sleeps
     assert len(waits) == raised.value.attempts
@@ -96,7 +96,7 @@ def test_merges_beside_a_stream_lose_until_the_deadline(rest_faulted: FaultedTab
     with armed("before-swap", lambda: operation.once(lambda: rival_append(rest_faulted, next(ids)))()):
         report = operation.act()
     assert report.notes[0].startswith("background merge failed: CommitConflict: Cannot commit to")
-    assert "other writers came first" in report.notes[0]
+    assert "other writers committed first" in report.notes[0]
     assert rest_faulted.leftovers() == set()
     # delivered again, the batch is skipped and its merges have another try
     assert operation.again().operations == ("replace",)
@@ -311,7 +311,7 @@ def test_a_catalog_shows_an_old_state_for_ever(rest_faulted: FaultedTable, mini:
 def test_the_answer_is_lost_and_then_the_way_to_look(
     rest_faulted: FaultedTable, mini: MiniRest, how: str, when: Moment
 ) -> None:
-    """After a lost response, icesize queries an unavailable catalog until it knows the outcome."""
+    """After a lost response, icesize queries the unavailable catalog until it responds and shows the outcome."""
     operation = WriteOrMerge(rest_faulted, how)
     operation.prepare()
     known = len(rest_faulted.operations())
@@ -377,7 +377,8 @@ def succeeded_and_expired(faulted: FaultedTable, tag: bool) -> None:
 def test_a_landed_commit_is_hidden_by_its_successors(
     rest_faulted: FaultedTable, mini: MiniRest, how: str, kind: int, tag: bool
 ) -> None:
-    """A commit that succeeded, was denied, was built upon and has expired is not repeated."""
+    """icesize does not repeat a successful commit that the catalog reported as failed, even if its snapshot has
+    expired."""
     operation = WriteOrMerge(rest_faulted, how)
     operation.prepare()
     rival = rest_faulted.seen_by(mini.catalog("rival"))

@@ -148,8 +148,8 @@ def test_disk_full_for_rows(faulted: FaultedTable, placement: str) -> None:
 @pytest.mark.fault(28)
 @pytest.mark.parametrize("placement", ["append", "absorb"])
 def test_disk_full_for_merges(faulted: FaultedTable, placement: str) -> None:
-    """If there is space for new rows only, the batch is committed without merges, and the report names them; later they
-    run."""
+    """If there is space for new rows only, the batch is committed and reports its skipped merges; a later batch runs
+    them."""
     sink = faulted.sized(max_small_files=1).sink("s", listener=faulted.reports.append, **PLACEMENTS[placement])
     rows = [widened(events(range(n * 100, n * 100 + 100)), 1000) for n in range(4)]
     batches = [faulted.batch(each) for each in rows]
@@ -191,7 +191,7 @@ def test_disk_full_for_rows_that_wait(faulted: FaultedTable, monkeypatch: pytest
     rows = widened(events(range(8000), hours=200), 200)
     batch, before = faulted.batch(rows), faulted.on_disk()
     sink = faulted.sized().sink("s", listener=faulted.reports.append)
-    with quota(300_000), pytest.raises(RewriteFailed, match=r"File too large, make room.*SPARK_LOCAL_DIRS") as e:
+    with quota(300_000), pytest.raises(RewriteFailed, match=r"File too large. Free space.*SPARK_LOCAL_DIRS") as e:
         sink.run(batch, 0)
     assert str(faulted.folder) in str(e.value)
     assert faulted.on_disk() == before
@@ -249,8 +249,7 @@ def test_empty_batches(faulted: FaultedTable) -> None:
 @pytest.mark.slow
 @pytest.mark.fault(33)
 def test_all_rows_in_one_partition(faulted: FaultedTable) -> None:
-    """Once they are counted or predicted, batches of one partition are divided over all tasks, and their files are well
-    sized."""
+    """If the rows of a one-partition batch are counted or predicted, all tasks share it; its files are well sized."""
     parts = []
     for number, statistics in enumerate(("auto", "exact", "recent")):
         parts.append(widened(events(range(number * 3800, number * 3800 + 3800)), 500))

@@ -54,8 +54,7 @@ def lost_files(faulted: FaultedTable, batch: int) -> set[str]:
     ],
 )
 def test_killed_before_the_commit(faulted: FaultedTable, point: str, leaves_files: bool) -> None:
-    """A driver that dies before its commit leaves at most the files of one batch, and writes the batch once after a
-    restart."""
+    """If a driver dies before its commit, only files of one batch remain; a restart writes the batch once."""
     feed(faulted, 0, BATCHES)
     code, before = run_child(faulted, "append", f"{point}=kill")
     assert (code, [report["batch_id"] for report in before]) == (KILLED, [0, 1, 2])
@@ -69,7 +68,7 @@ def test_killed_before_the_commit(faulted: FaultedTable, point: str, leaves_file
 @pytest.mark.slow
 @pytest.mark.fault(3)
 def test_killed_while_writing(faulted: FaultedTable) -> None:
-    """A driver that dies while its workers write leaves invisible files of one batch, and writes the batch again."""
+    """If a driver dies while its workers write, invisible files of one batch remain, and the batch is written again."""
     feed(faulted, 0, 3)
     assert run_child(faulted, "append")[0] == 0
     feed(faulted, 3, BATCHES)
@@ -113,7 +112,7 @@ def test_killed_while_absorbing(faulted: FaultedTable, how: str) -> None:
 @pytest.mark.slow
 @pytest.mark.fault(1, 5)
 def test_killed_in_the_thread_of_the_merges(faulted: FaultedTable) -> None:
-    """A driver that dies as a background merge begins resumes with the same batch."""
+    """If a driver dies at the start of a background merge, the restarted query resumes with the same batch."""
     feed(faulted, 0, BATCHES)
     code, before = run_child(faulted, "async", "background@2=kill")
     assert code == KILLED

@@ -62,8 +62,7 @@ class Twins(WriteRows):
 
 @pytest.mark.fault(7)
 def test_a_speculative_twin(faulted: FaultedTable, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of two attempts of a task, the table contains the files of the one that Spark chose; orphan cleanup finds the
-    others."""
+    """If a task has two attempts, the table contains the files of the chosen one; orphan cleanup finds the others."""
     monkeypatch.setattr(jobs, "WriteRows", Twins)
     rows = events(range(60), hours=3)
     report = (
@@ -80,8 +79,8 @@ def test_a_speculative_twin(faulted: FaultedTable, monkeypatch: pytest.MonkeyPat
 @pytest.mark.slow
 @pytest.mark.fault(7)
 def test_tasks_that_fail_after_writing(faulted: FaultedTable) -> None:
-    """Spark repeats a task that fails with finished files: rows are exact, and the table contains files of the
-    successful attempt only."""
+    """If a task fails after it finished files, Spark repeats it: rows are exact, and only files of the successful
+    attempt are visible."""
     raised, killed = faulted.folder / "raised", faulted.folder / "killed"
     failpoint = f"writing@2=raise-once:{raised};writing@3=kill-once:{killed}"
     rows = events(range(80), hours=4)

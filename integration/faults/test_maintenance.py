@@ -107,7 +107,8 @@ def test_clustering_killed(faulted: FaultedTable, point: str, landed: bool) -> N
     ],
 )
 def test_expiry_killed(faulted: FaultedTable, point: str, expired: bool) -> None:
-    """An expiry that dies before its commit changed nothing; after it, the next expiry deletes the remaining files."""
+    """An expiry that dies before its commit changes nothing; if it dies later, the next one deletes the remaining
+    files."""
     fill(faulted)
     faulted.sized().compact()
     # the newest append stays, with all files that it knows
@@ -128,7 +129,7 @@ def test_expiry_killed(faulted: FaultedTable, point: str, expired: bool) -> None
 @pytest.mark.slow
 @pytest.mark.fault(35)
 def test_orphan_cleanup_killed(faulted: FaultedTable) -> None:
-    """Orphan cleanup that dies has deleted orphans only; a second run deletes the others."""
+    """Orphan cleanup that dies has deleted only orphans; a second run deletes the remaining ones."""
     fill(faulted)
     [needed, *_] = data_files(faulted)
     before = len(data_files(faulted))
@@ -184,7 +185,7 @@ def test_cleanup_spares_a_batch_under_way(faulted: FaultedTable) -> None:
 
 @pytest.mark.fault(30)
 def test_cleanup_after_days_fails_the_batch(faulted: FaultedTable) -> None:
-    """A batch whose files were removed as orphans after days fails; the table is unchanged, and a retry succeeds."""
+    """If orphan cleanup removed the files of a batch that ran for days, the batch fails; a retry succeeds."""
     fill(faulted)
     rows, cleanup = events(range(500, 530), hours=2), Cleanup(faulted, days_later=True)
     faulted.expect(rows)

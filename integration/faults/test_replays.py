@@ -36,7 +36,7 @@ def test_a_replayed_batch_is_skipped(faulted: FaultedTable) -> None:
 
 @pytest.mark.fault(5, 15)
 def test_a_batch_that_spark_knows_nothing_of_is_skipped(faulted: FaultedTable) -> None:
-    """A query whose checkpoint lacks its last batch receives it again, skips it and continues."""
+    """If a checkpoint lacks the last committed batch, the query receives that batch again, skips it and continues."""
     feed(faulted, 0, 2)
     run(faulted.spark, faulted, faulted.sized().sink("s"))
     forget_commit(faulted, 1)

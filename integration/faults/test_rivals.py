@@ -73,8 +73,8 @@ def dropped(report: Report, why: str) -> list[str]:
 @pytest.mark.fault(18)
 @pytest.mark.parametrize("how", BATCHES)
 def test_two_drivers_commit_one_batch(faulted: FaultedTable, another: FaultedTable, how: str) -> None:
-    """Of two drivers that commit one batch at the same time, one succeeds; the other finds it committed and leaves no
-    file."""
+    """If two drivers commit one batch at the same time, one succeeds; the other finds the batch committed and leaves
+    no file."""
     operation = WriteOrMerge(faulted, how)
     operation.prepare()
     operation.next_batch()
@@ -88,7 +88,7 @@ def test_two_drivers_commit_one_batch(faulted: FaultedTable, another: FaultedTab
 @pytest.mark.fault(18)
 @pytest.mark.parametrize("how", BATCHES)
 def test_a_driver_wakes_up_batches_later(faulted: FaultedTable, another: FaultedTable, how: str) -> None:
-    """A driver that wakes up after newer batches is refused; orphan cleanup finds its files."""
+    """icesize refuses a driver that resumes after newer batches were committed; orphan cleanup finds its files."""
     operation = WriteOrMerge(faulted, how)
     operation.prepare()
     operation.next_batch()
@@ -161,7 +161,7 @@ def test_another_compaction_is_faster(faulted: FaultedTable, another: FaultedTab
 @pytest.mark.fault(21)
 @pytest.mark.parametrize("how", HOWS)
 def test_icebergs_own_compaction_is_faster(rest_faulted: FaultedTable, iceberg: Iceberg, how: str) -> None:
-    """The same holds beside Iceberg's `rewrite_data_files`: its files stay, the merge is dropped, new rows are
+    """If Iceberg's `rewrite_data_files` replaced the files, its files stay; the merge is dropped, new rows are
     committed."""
     operation = WriteOrMerge(rest_faulted, how)
     operation.prepare()
@@ -202,7 +202,7 @@ def test_rows_are_deleted_from_a_file_that_we_merge(
 def test_keys_are_deleted_from_a_partition_that_we_merge(
     rest_faulted: FaultedTable, iceberg: Iceberg, how: str
 ) -> None:
-    """An equality delete (as of Flink) during a merge applies to older rows only; merges of older files are still
+    """An equality delete during a merge (as from Flink) applies only to older rows; merges of older files are still
     committed."""
     operation = WriteOrMerge(rest_faulted, how)
     operation.prepare()
@@ -371,7 +371,8 @@ def by_nothing(table: Table) -> None:
 def test_the_partitioning_changes(
     faulted: FaultedTable, another: FaultedTable, how: str, point: str, change: Callable[[Table], None]
 ) -> None:
-    """A new partition spec during a batch drops merges; written files keep the spec they were made for."""
+    """If the partition spec changes during a batch, merges are dropped; written files keep the spec they were planned
+    for."""
     operation = WriteOrMerge(faulted, how)
     operation.prepare()
     old = {file.file_path for file in faulted.files()}
@@ -407,7 +408,7 @@ FATES: dict[str, tuple[Callable[[FaultedTable], object], type[IcesizeError], str
 @pytest.mark.parametrize("point", [*EARLY, POINTS[2]])
 @pytest.mark.parametrize("fate", FATES)
 def test_the_table_goes_away(faulted: FaultedTable, another: FaultedTable, how: str, point: str, fate: str) -> None:
-    """If the table is dropped, recreated or renamed during a batch, the batch fails and the new one gets nothing."""
+    """If the table is dropped, recreated or renamed during a batch, the batch fails, and the new table gets no rows."""
     operation = WriteOrMerge(faulted, how)
     operation.prepare()
     folder = Path(local_path(faulted.table().location()))
@@ -471,7 +472,7 @@ def test_the_snapshot_that_we_read_expires(faulted: FaultedTable, another: Fault
 @pytest.mark.parametrize("how", HOWS)
 @pytest.mark.parametrize("point", [*EARLY, POINTS[2]])
 def test_main_is_moved_beside_its_history(rest_faulted: FaultedTable, iceberg: Iceberg, how: str, point: str) -> None:
-    """A merge planned on a snapshot that main has left is dropped; rows deleted on the new history stay deleted."""
+    """If `main` moves off the snapshot of a plan, the merge is dropped; rows deleted on the new history stay so."""
     operation = WriteOrMerge(rest_faulted, how)
     operation.prepare()
     iceberg("ALTER TABLE {}.db.events SET TBLPROPERTIES ('write.delete.mode'='merge-on-read')")
@@ -498,8 +499,7 @@ def test_main_is_moved_beside_its_history(rest_faulted: FaultedTable, iceberg: I
 @pytest.mark.parametrize("how", HOWS)
 @pytest.mark.parametrize("point", ["statistics", "planned"])
 def test_a_file_that_we_merge_is_gone(faulted: FaultedTable, how: str, point: str) -> None:
-    """A small file missing from storage is not merged and is named; new rows and other merges are committed. A
-    maintenance pass fails."""
+    """If a small file is missing, its merge is dropped and reported; other changes are committed. `maintain` fails."""
     operation = WriteOrMerge(faulted, how, ends_well=False)
     operation.prepare()
     input_file = next(Path(local_path(f.file_path)) for f in faulted.files() if f.partition[0] == "h0")

@@ -46,20 +46,20 @@ def test_the_first_run_lays_out_and_the_second_has_nothing_to_do(lake: SqlCatalo
     assert ids_of(lake) == ids
     plan_line, foreseen, snapshot_line, written_line, opened_line, remembered = first.stdout.splitlines()
     stored = "icesize.cluster.by=id, icesize.cluster.field-ids=1:id, sort order (id ASC NULLS FIRST)"
-    assert remembered == f"! the table remembers: {stored}; `icesize cluster TABLE --forget` takes it back"
+    assert remembered == f"! stored in the table: {stored}; `icesize cluster TABLE --forget` removes them"
     assert plan_line.startswith("cluster (sort by id): 2 partitions, 12 -> ")
-    assert foreseen.startswith("  id: one value is in ")
-    assert "; then in about 2.0" in foreseen
+    assert foreseen.startswith("  id: a query for one value opens ")
+    assert "; after clustering, about 2.0" in foreseen
     files = len(live_paths(table))
     assert snapshot_line == f"snapshot {table.metadata.current_snapshot_id} replace  -12 +{files} files, rows unchanged"
     assert " written in " in written_line
-    assert opened_line.startswith("  id: one value is in 2.0 files (")
-    assert "; before, one value is in " in opened_line
+    assert opened_line.startswith("  id: a query for one value opens 2.0 files (")
+    assert "; before, a query for one value opens " in opened_line
     second = run("cluster", *SIZES)
     assert second.exit_code == 0
     plan_line, now = second.stdout.splitlines()
     assert plan_line == f"cluster (sort by id): nothing to cluster, {files} files stay"
-    assert now.startswith("  id: one value is in 2.0 files (")
+    assert now.startswith("  id: a query for one value opens 2.0 files (")
     assert operations(lake.load_table("db.t")) == ["append", "replace"]
 
 
@@ -196,7 +196,7 @@ def test_maintain_clusters_and_shows_it(lake: SqlCatalog, run: Run) -> None:
     assert first.exit_code == 0, first.output
     assert "no merge of small files is due" in first.stdout
     assert " replace  -12 +" in first.stdout
-    assert "  id: one value is in 2.0 files (" in first.stdout
+    assert "  id: a query for one value opens 2.0 files (" in first.stdout
     assert ids_of(lake) == ids
     fill(lake, 3)
     report = json.loads(run("maintain", "--json").stdout)
@@ -208,7 +208,7 @@ def test_maintain_clusters_and_shows_it(lake: SqlCatalog, run: Run) -> None:
 
 
 def test_what_moves_nothing_says_why_and_what_it_remembers(lake: SqlCatalog, run: Run) -> None:
-    """Small partitions: a dry run changes nothing, the command itself the table and no file; --forget takes it back."""
+    """Small partitions: a dry run changes nothing, the command itself the table and no file; --forget removes them."""
     make_table(lake)
     fill(lake, 1)
     before = lake.load_table("db.t").metadata_location
@@ -221,7 +221,7 @@ def test_what_moves_nothing_says_why_and_what_it_remembers(lake: SqlCatalog, run
     done = run("cluster", "--by", "id", *SIZES).stdout.splitlines()
     assert done[-2] == nothing
     assert done[-1].startswith(
-        "! the table remembers: icesize.cluster.by=id, icesize.cluster.field-ids=1:id, sort order"
+        "! stored in the table: icesize.cluster.by=id, icesize.cluster.field-ids=1:id, sort order"
     )
     remembered = lake.load_table("db.t").metadata_location
     would = run("cluster", "--forget", "--dry-run")

@@ -103,7 +103,7 @@ def _parts(text: str) -> dict[str, str]:
 def _names(text: str) -> list[str]:
     """Headings, options, rooms, and arrows between them."""
     return re.findall(
-        r"^##+ .*|(?<![\w-])--[a-z][a-z-]+(?=[ ,`\n])|^\| `[\w.]+`|`[\w.]+` uses `[\w.]+`", text, re.MULTILINE
+        r"^##+ .*|(?<![\w-])--[a-z][a-z-]+(?=[ ,`\n])|^\| `[\w.]+`(?: \| `[\w.`, ]+)?", text, re.MULTILINE
     )
 
 

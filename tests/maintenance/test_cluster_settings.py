@@ -640,8 +640,8 @@ def test_what_was_stored_can_be_taken_back(lake: SqlCatalog) -> None:
     and columns that were dropped hinder nobody."""
     make_table(lake, {}, properties={"icesize.cluster.new-share": "0.5", "owner": "me"})
     assert keep(lake, by_of("sort", "id", "ts")).sentences == (
-        "the table remembers: icesize.cluster.by=id,ts, icesize.cluster.field-ids=1:id,3:ts, sort order "
-        "(id ASC NULLS FIRST, ts ASC NULLS FIRST); `icesize cluster TABLE --forget` takes it back",
+        "stored in the table: icesize.cluster.by=id,ts, icesize.cluster.field-ids=1:id,3:ts, sort order "
+        "(id ASC NULLS FIRST, ts ASC NULLS FIRST); `icesize cluster TABLE --forget` removes them",
     )
     removed = ("icesize.cluster.by=id,ts", "icesize.cluster.field-ids=1:id,3:ts")
     before = versions(lake)
@@ -651,7 +651,7 @@ def test_what_was_stored_can_be_taken_back(lake: SqlCatalog) -> None:
     assert lake.load_table("db.t").properties["owner"] == "me"
     with pytest.raises(TableError) as refused:
         forget(lake)
-    assert str(refused.value) == ("Cannot forget the clustering of 'db.t': its properties do not say by what")
+    assert str(refused.value) == ("Cannot forget the clustering of 'db.t': the table has no property of clustering")
     keep(lake, by_of("zorder", "id", "ts"))
     with lake.load_table("db.t").update_schema(allow_incompatible_changes=True) as update:
         update.delete_column("ts")

@@ -201,7 +201,7 @@ def test_an_error_says_what_the_table_remembers_all_the_same(lake: SqlCatalog) -
     make_table(lake)
     for file in small_files(fill(lake, 5, "a")):
         local(file.path).unlink()
-    with pytest.raises(RewriteFailed, match=r"every merge failed.* remembers: .* --forget` takes it back$"):
+    with pytest.raises(RewriteFailed, match=r"every merge failed.* stored in the table: .* --forget` removes them$"):
         opened(lake).cluster(["id"])
     assert operations(lake.load_table("db.t")) == ["append"] * 5
 
@@ -403,7 +403,7 @@ def test_a_round_that_fails_keeps_no_other_from_being_done(lake: SqlCatalog) -> 
     local(first).write_bytes(b"no parquet")
     report = table.cluster(["id"])
     assert (len(report.snapshot_ids), report.partitions_touched) == (2, 2)
-    assert "every merge failed, its files stay as they were" in report.notes[0]
+    assert "every merge failed, and its files are unchanged" in report.notes[0]
     assert first in report.notes[0]
 
 

@@ -264,7 +264,7 @@ def test_appends_that_always_come_first_end_in_a_conflict(rest: ModelledTable) -
     endless = one_by_one(*[lambda: add(rest, "a", 1)] * 20)
     with (
         failpoints.armed("before-swap", endless),
-        pytest.raises(CommitConflict, match=r"other writers came first \d+ times.*nothing was committed"),
+        pytest.raises(CommitConflict, match=r"other writers committed first \d+ times.*nothing was committed"),
     ):
         opened(rest, **{"commit-deadline-ms": 200}).cluster()
     assert set(operations(rest.table())) == {"append"}

@@ -146,7 +146,7 @@ class _GivenUpMeanwhile(Storage):
 def test_a_thread_that_was_left_behind_removes_its_copy(table: Table) -> None:
     """Whoever gave up has looked for the file already."""
     before = data_files_on_disk(table)
-    with pytest.raises(RewriteFailed, match="what it was written for was given up"):
+    with pytest.raises(RewriteFailed, match="the operation that writes it was cancelled"):
         copy_files(table.io, _GivenUpMeanwhile(table.io).owner, copied(table)[:1])
     assert data_files_on_disk(table) == before
 

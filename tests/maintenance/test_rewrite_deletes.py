@@ -121,7 +121,7 @@ def test_equality_deletes_become_positions(lake: SqlCatalog) -> None:
     ]
     assert (report.snapshot_ids, report.operations) == ((head_id(after),), ("delete",))
     assert (report.data_files, report.files_removed, report.files_added, report.rows) == (2, 7, 1, 7)
-    assert str(report).startswith("7 delete files of 2 files in lake.db.t became 1 of ")
+    assert str(report).startswith("7 delete files of 2 files in lake.db.t merged into 1, ")
     assert left_over(after) == set()
     assert opened(lake).rewrite_deletes().snapshot_ids == ()
 

@@ -78,8 +78,8 @@ def test_lines_say_files_seconds_requests_and_money() -> None:
     table = replace(layout_of(partition("a", [10] * 1000)), manifests=1)
     cost = LayoutCost.of(table, plan_merges(table, SMALL_TARGET), 0.005)
     assert costs(cost) == (
-        "a full scan opens 1,000 files, planned in 61 ms, 2,002 requests, 10.01 USD per 1,000 scans",
-        "  after a compaction 1 file, planned in 1 ms, 4 requests, 0.02 USD per 1,000 scans",
+        "a full scan opens 1,000 files, takes 61 ms to plan, sends 2,002 requests, 10.01 USD per 1,000 scans",
+        "  after a compaction 1 file, takes 1 ms to plan, sends 4 requests, 0.02 USD per 1,000 scans",
     )
     assert document(cost)["then"]["usd"] == pytest.approx(4 * 0.005 / 1000)
     tidy = layout_of(partition("a", [LIMIT]))

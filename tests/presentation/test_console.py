@@ -155,8 +155,8 @@ def test_pending_deletes_have_lines_of_their_own() -> None:
     pending = PendingDeletes(1_201, 0, 7, 0.02, 0.5, {"hour": "h191"}, 2.25, 3, classes)
     lines = shown(views.inspection(replace(INSPECTION, deletes=pending))).splitlines()
     assert lines[-5:-2] == [
-        "deletes pending on 1,201 files, 7 deleted rows known (2.0%), 0.5 delete files to be read with a file "
-        "(2.2 in hour=h191), 3 at most",
+        "deletes pending on 1,201 files, 7 deleted rows known (2.0%), 0.5 delete files per file on average "
+        "(2.2 in hour=h191), at most 3",
         "  1,200 files with 1 delete file",
         "  1 file with 2 - 3 delete files",
     ]
@@ -210,11 +210,11 @@ def test_a_report_says_what_changed_and_what_was_lost() -> None:
         (Report("lake.db.t", batch_id=0, conflicts=("lost",)), "batch 0: nothing was committed  lost"),
         (
             Report("lake.db.t", batch_id=3, snapshot_ids=(1,), rows=20, files_added=2, small_files_max=1),
-            "batch 3: 20 rows  files +2 -0  most small files 1  0.00 s",
+            "batch 3: 20 rows  files +2 -0  max small files 1 per partition  0.00 s",
         ),
         (
             Report("lake.db.t", snapshot_ids=(1,), files_added=1, files_removed=35, small_files_max=1),
-            "rows unchanged  files +1 -35  most small files 1  0.00 s",
+            "rows unchanged  files +1 -35  max small files 1 per partition  0.00 s",
         ),
         (
             Report("lake.db.t", snapshot_ids=(1,), files_added=35, rows_before=3_600, rows_after=0),

@@ -97,7 +97,7 @@ def test_the_page_says_what_the_calls_say(lake: SqlCatalog) -> None:
         f"Small files (< 384 MiB) {inspection.small_files}",
         f"Files with deletes {inspection.deletes.files}",
         f"Bytes written per byte ingested {history.write_amplification:.2f}",
-        f"It costs {format_bytes(plan.bytes_to_write)} to write",
+        f"A compaction would write {format_bytes(plan.bytes_to_write)}",
         f"open {inspection.files - plan.files_removed + plan.files_added} data files instead of {inspection.files},",
         "icesize compact lake.db.t",
         *(as_sentence(line.strip()) for line in costs(inspection.cost)),
@@ -249,7 +249,7 @@ def test_advice_names_commands_to_copy(lake: SqlCatalog) -> None:
     ]
     assert found[0].sentence == "2 files: run `icesize compact`."
     untold = advice_for(replace(inspection, advice=()), overview.plan, overview.history)
-    assert untold[0].sentence.startswith("3 files would become 1, for ")
+    assert untold[0].sentence.startswith("3 files would become 1; this writes ")
     assert untold[0].command == "icesize compact 'lake.db.my t'"
 
 

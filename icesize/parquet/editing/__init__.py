@@ -1,4 +1,4 @@
-"""Row groups made of the pages of other row groups: copied, cut, renumbered or encoded again.
+"""Row groups built from pages of other row groups. Pages are copied, cut, renumbered or encoded again.
 
 - `column_plan`: a cost-based choice: the columns of a row group that can consist of pages of older ones, and the
   columns that are encoded again

@@ -83,7 +83,7 @@ def rewrite_failed(cannot: str, *passing: type[Exception]) -> Iterator[None]:
     except Exception as error:
         is_of_storage = isinstance(error, (pa.ArrowException, OSError))
         why = str(error) if is_of_storage else log_internal_error(f"an attempt to {cannot}", error)
-        raise RewriteFailed(f"Cannot {cannot}: {why}, what was written is removed", path=None) from error
+        raise RewriteFailed(f"Cannot {cannot}: {why}; the files written so far were removed", path=None) from error
 
 
 def _nothing() -> None:

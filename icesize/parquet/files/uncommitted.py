@@ -59,7 +59,7 @@ class Uncommitted:
 
     def _check_wanted(self, location: str) -> None:
         if self._abandoned:
-            raise RewriteFailed(f"Cannot finish {location}: what it was written for was given up", path=location)
+            raise RewriteFailed(f"Cannot finish {location}: the operation that writes it was cancelled", path=location)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Rows of data files in the table's current schema.
+"""Readers of data files, which return rows in the table's current schema.
 
 - `casting`: arrays of one Arrow type -> arrays of another, level by level, without losing a NULL
 - `conservation`: counts of values and NULLs, and the least and greatest value, of each column: equal in the rows read

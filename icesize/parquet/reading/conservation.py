@@ -154,13 +154,15 @@ class Conservation:
     def _error(self, leaf: Leaf, written: Count) -> RewriteFailed:
         read = self.sums.get(leaf.field_id, Count())
         if not read.counts_agree(written):
-            why = f"column '{leaf.name}' has {read} and {written} in the files that were written"
+            why = f"column '{leaf.name}' has {read} in the input files, and {written} in the new files"
         else:
             path = file_at_fault(sorted(self.paths), self.settings, leaf)
             if path is not None:
                 return _contradicted(path, leaf)
-            why = f"column '{leaf.name}' has another least or greatest value in the files that were written"
-        return RewriteFailed(f"Cannot rewrite rows: {why}; they are removed. Report this", path=None, column=leaf.name)
+            why = f"column '{leaf.name}' has another minimum or maximum in the new files"
+        return RewriteFailed(
+            f"Cannot rewrite rows: {why}; icesize removed the new files. Report this bug", path=None, column=leaf.name
+        )
 
     def _open(self) -> None:
         """Record that some rows have unknown least and greatest values."""
@@ -189,8 +191,8 @@ class Conservation:
 
 def _contradicted(path: str, leaf: Leaf) -> RewriteFailed:
     return RewriteFailed(
-        f"Cannot rewrite {path}: its footer has another least or greatest value of column '{leaf.name}' than its "
-        "pages. Check it with python -m icesize.parquet.verify, and write it again if its values are right",
+        f"Cannot rewrite {path}: the minimum or maximum of column '{leaf.name}' differs between its footer and "
+        "its pages. Check it with python -m icesize.parquet.verify, and write it again if its values are right",
         path=path,
         column=leaf.name,
     )

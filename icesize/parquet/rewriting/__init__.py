@@ -1,4 +1,4 @@
-"""Input files rewritten into new ones, in the fastest correct way.
+"""Rewrites of input files into new files, by the fastest safe method.
 
 - `absorb`: new rows and the rows of older small files, written once, into the same files
 - `cluster`: clustering the files of one partition: their rows, in another order, in new files

@@ -145,7 +145,8 @@ def write_copied(
     new_files.finished(path, assembled.size_bytes)
     if settings.storage.tail(path, assembled.size_bytes, len(assembled.end)) != assembled.end:
         raise RewriteFailed(
-            f"Cannot finish {path}: storage gives another footer than was written, try again", path=path
+            f"Cannot finish {path}: the footer read back from storage differs from the one written, try again",
+            path=path,
         )
     _Copy(contents, counted, footer).check(path)
     return replace(file, copied_from=contents.copied_from)

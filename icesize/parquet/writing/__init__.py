@@ -1,4 +1,4 @@
-"""Rows into data files of the target size.
+"""Writers of data files of the target size.
 
 - `encoding`: the encoding of a file's columns, and the bytes that rows need with it, judged from rows in memory
 - `file_writer`: one Parquet file while it is being written

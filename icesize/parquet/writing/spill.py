@@ -120,6 +120,7 @@ class Spill(Generic[Key]):
             yield
         except OSError as error:
             raise RewriteFailed(
-                f"Cannot keep rows in '{self._folder}': {error}, make room there or name another folder in {FOLDERS}",
+                f"Cannot spill rows to '{self._folder}': {error}. Free space there, or set another directory in "
+                f"{FOLDERS}",
                 path=None,
             ) from error

@@ -127,7 +127,7 @@ def advise(
     if not gaining:
         return ()
     ordered = [candidate for candidate, estimate in found if estimate.in_order]
-    start = f"files are in order of {_names(ordered)} already; " if ordered else ""
+    start = f"files are already ordered by {_names(ordered)}; " if ordered else ""
     best, estimate = next((one, estimate) for one, estimate in found if estimate.gains)
     count = sum(map(len, files.values()))
     merged = f" ({estimate.merged:,.1f} after a compaction)" if estimate.merged < KNOWN_VALUES * estimate.now else ""
@@ -139,8 +139,13 @@ def advise(
     if best.why:
         command = f"icesize cluster {shlex.quote(table)} --by {shlex.quote(best.name)}"
         return (Advice(f"{fact}: `{command}`", command),)
-    others = f" (likewise {_names(gaining[1:])})" if gaining[1:] else ""
-    return (Advice(f"{fact} by it{others}; `--filter` with your query filters shows the columns to cluster by"),)
+    others = f" (the same holds for {_names(gaining[1:])})" if gaining[1:] else ""
+    return (
+        Advice(
+            f"{fact} by it{others}; to see the columns to cluster by, run `icesize inspect` with `--filter` and your "
+            "query filters"
+        ),
+    )
 
 
 def _bounds(files: Mapping[PartitionKey, Sequence[ClusterFile]], column: int) -> list[list[tuple[Bounds, int]]]:

@@ -91,10 +91,11 @@ def _trigger(arrivals: Arrivals, policy: SizePolicy) -> Iterator[str]:
     arrives = f"a batch every {between:.0f} s"
     if amplification(fewer, slots) < amplification(per_file, slots):
         adds = f"{format_bytes(arrivals.partition_bytes)} per partition: {per_file:,.0f} batches fill a file"
-        costs = f"write amplification {_amplified(per_file, slots)}; trigger(processingTime='{chosen} seconds')"
-        yield f"{arrives}{busy} adds {adds} at {costs} gives {_amplified(fewer, slots)}"
+        costs = f"write amplification is {_amplified(per_file, slots)}. Use trigger(processingTime='{chosen} seconds')"
+        yield f"{arrives}{busy} adds {adds}, and {costs}: write amplification {_amplified(fewer, slots)}"
     elif is_busy:
-        yield f"{arrives} takes {arrivals.seconds_per_batch:.1f} s: use trigger(processingTime='{longer[0]} seconds')"
+        takes = f"{arrivals.seconds_per_batch:.1f} s"
+        yield f"{arrives} takes {takes}: use trigger(processingTime='{longer[0]} seconds')"
 
 
 def _amplified(per_file: float, slots: int) -> str:
@@ -117,5 +118,5 @@ def _slots(arrivals: Arrivals, policy: SizePolicy) -> Iterator[str]:
 
 
 def _compared(per_file: float, slots: int, now: float, other: int, then: float) -> str:
-    costs = f"write amplification {now:.1f} at max-small-files {slots}, {then:.1f} at {other}"
-    return f"{per_file:,.0f} batches fill a file: {costs} (icesize.policy.max-small-files = {other})"
+    costs = f"max-small-files {other} gives write amplification {then:.1f}, the present {slots} gives {now:.1f}"
+    return f"{per_file:,.0f} batches fill a file: {costs}; to change it, set icesize.policy.max-small-files = {other}"

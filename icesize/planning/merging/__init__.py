@@ -1,4 +1,4 @@
-"""Which small files are merged, and when: pure.
+"""Selection and schedule of merges. No I/O.
 
 - `after_write`: new rows inside the small files of their partition: what is merged when new files may be merged at
   once

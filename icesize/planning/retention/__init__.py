@@ -1,4 +1,4 @@
-"""Which snapshots expire, and which stay readable: pure.
+"""Selection of snapshots that expire, and of versions that stay readable. No I/O.
 
 - `ancestry`: snapshots and refs of a table as plain values, and the part of its history that `main` went through
 - `planner`: snapshots + refs + rules -> Retention: which snapshots stay, each with its reasons, and which may expire

@@ -1,4 +1,4 @@
-"""How the bytes of a batch are divided over tasks: pure.
+"""Division of a batch's bytes among write tasks. No I/O.
 
 - `expected_rows`: how many rows each partition will get in the next batch, learned from what the last batches wrote
 - `router`: how many tasks write a batch beside its merges, which of them which partitions, how much of each, and where

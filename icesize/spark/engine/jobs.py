@@ -185,8 +185,8 @@ def _translated(error: Exception, what: str, spark: SparkSession) -> IcesizeErro
         module, workers = missing[1] or missing[2].lower(), session.python_of_workers(spark)
         return EngineUnavailable(
             f"Cannot {what}: Spark's workers have no module '{module}'; they run {workers}, and this driver is "
-            f"'{sys.executable}'. Set PYSPARK_PYTHON (spark.pyspark.python) to a Python that has icesize where they "
-            "run, or ship an environment with --archives (spark.archives) or icesize with --py-files "
+            f"'{sys.executable}'. Set PYSPARK_PYTHON (spark.pyspark.python) to a Python on the workers that has "
+            "icesize, or ship an environment with --archives (spark.archives) or icesize with --py-files "
             "(spark.submit.pyFiles)",
             module=module,
             workers=workers,

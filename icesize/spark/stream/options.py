@@ -33,17 +33,17 @@ class SinkOptions:
             readers.
         merge: The time of merges. "inline": in the commit of the batch. "async": beside the batches, in separate
             commits. "off": never in the sink.
-        statistics: The method to determine the number of rows per partition before the write. "exact": counted, in one
-            more pass over the columns of the partition values. "recent": predicted from recent batches, at first from
-            those of the table. "auto": counted only if the batch is cheap to read again, and only until predictions are
-            as good.
+        statistics: The method to determine the number of rows per partition before the write. "exact" counts the rows
+            in one more pass over the partition columns. "recent" predicts them from recent batches; the first
+            predictions use the table's history. "auto" counts only if the batch is cheap to read again, and only until
+            predictions are as good.
         write_tasks: The number of Spark tasks that write a batch; None derives it from the bytes of the batch and the
             cores.
         schema_evolution: The treatment of columns that the table lacks. "refuse": the batch fails. "add": they are
             added to the table.
         accept_new_checkpoint: True accepts batches of another query under the same stream id.
         expire_every: The number of batch ids after which snapshots expire by the table's own rules; None for never. It
-            counts ids, not calls, so that a query that restarts for each batch expires snapshots, too.
+            counts batch ids, not calls: a query that restarts for each batch also expires snapshots.
         query_id: The id of the query, if Spark does not provide it, as on Spark Connect. None uses Spark's id, or else
             the stream id.
         listener: Called with the report of each batch. It is also called with the report of each background run, from

@@ -46,7 +46,9 @@ class Sink(SinkOptions):
 
     def __post_init__(self) -> None:
         if not self.stream_id:
-            raise ValueError("Cannot make a sink: 'stream_id' is empty, and it is what makes replayed batches known")
+            raise ValueError(
+                "Cannot make a sink: 'stream_id' is empty, but the sink needs it to recognize replayed batches"
+            )
         super().__post_init__()
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
@@ -105,8 +107,8 @@ class Sink(SinkOptions):
     def stop(self) -> None:
         """Stop background merges, wait for their end, and remove the files that they have not committed.
 
-        The next batch starts them again. They continue when a query ends. When the interpreter or Spark ends, they stop
-        in the same way.
+        The next batch starts background merges again. They run on after the end of a query, and stop at the end of the
+        interpreter or of Spark.
         """
         self._state.background.stop()
 

@@ -47,8 +47,8 @@ def interruptions_reported(stream_id: str, batch_id: int) -> Iterator[None]:
         if not was_interrupted(error):
             raise
         raise BatchInterrupted(
-            f"Batch {batch_id} of stream '{stream_id}' was not finished: its query was stopped; started again, Spark "
-            f"delivers it again ({_KNOWN_TO_SPARK})",
+            f"Batch {batch_id} of stream '{stream_id}' was not finished: its query was stopped. After a restart, "
+            f"Spark delivers the batch again ({_KNOWN_TO_SPARK})",
             batch_id=batch_id,
         ) from None
 

@@ -29,7 +29,7 @@ def readable(table: str) -> AbstractContextManager[None]:
     The usual cause is an expiry that removed a snapshot after the table was loaded.
     """
     cannot = f"Cannot read the history of '{table}'"
-    return storage_errors(cannot, "if snapshots have expired since, try again", table=table)
+    return storage_errors(cannot, "if snapshots expired during this call, run it again", table=table)
 
 
 def brief(error: BaseException) -> str:

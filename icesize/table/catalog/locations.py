@@ -89,8 +89,8 @@ def check_folder(location: str) -> str:
         )
     if not split(location)[2].strip("/"):
         raise TableError(
-            f"Cannot list {location!r}: it is the root of its storage, and files of others may lie there; "
-            "a table needs a folder of its own",
+            f"Cannot list {location!r}: it is the root of its storage and may contain other files; "
+            "set the table's location to a directory of its own",
             location=location,
         )
     return location.rstrip("/")

@@ -86,8 +86,8 @@ def _kind(name: str, spark: Mapping[str, str]) -> str:
         raise UnsupportedTable(f"Cannot open catalog '{name}': its type is '{kind}'; {_REFUSED[kind]}", catalog=name)
     if kind not in _TYPES:
         raise UnsupportedTable(
-            f"Cannot open catalog '{name}': icesize does not know the type '{kind}'; pass a PyIceberg catalog object "
-            "(open(spark, name, catalog=...))",
+            f"Cannot open catalog '{name}': icesize does not support the type '{kind}'; pass a PyIceberg catalog "
+            "object (open(spark, name, catalog=...))",
             catalog=name,
         )
     return kind

@@ -31,10 +31,21 @@ LOG = logging.getLogger("icesize")
 class ExpiryReport(Result):
     """The result of an expiry.
 
-    `kept` is the id of each kept snapshot -> the rules that keep it.
-    `dropped_versions` are sentences about versions that could not be kept. Files are counted by kind; a dry run counts
-    the files that it would delete. `files_outside` lie outside of the table's directories and stay. `files_failed`
-    could not be deleted; the next expiry tries again.
+    Attributes:
+        table: The full name of the table.
+        dry_run: True if the call changed nothing; counts then show what an expiry would delete.
+        snapshots_before: Number of snapshots before the expiry.
+        snapshot_ids_expired: Ids of the expired snapshots.
+        refs_removed: Names of removed branches and tags.
+        version_tags: Names of the tags that keep versions.
+        kept: Id of each kept snapshot -> the rules that keep it.
+        files_deleted: Number of deleted files, by kind.
+        bytes_deleted: Bytes of these files.
+        files_outside: Files outside the table's directories, which stay.
+        files_failed: Files that could not be deleted; the next expiry retries.
+        dropped_versions: Versions that could not be kept, as sentences.
+        notes: Remarks as sentences.
+        seconds: Seconds of each phase, and `total`.
     """
 
     table: str = ""

@@ -112,8 +112,8 @@ class Journal:
                 data = json.loads(stream.read())
             if isinstance(data, dict) and isinstance(version := data.get("version"), int) and version > VERSION:
                 raise TableError(
-                    f"Cannot read the journal {location}: it has version {version}; a newer icesize wrote it, expire "
-                    "with that one"
+                    f"Cannot read the journal {location}: it has version {version}, from a newer icesize: run the "
+                    "expiry with that version"
                 )
             expired = tuple(Expired(int(i), parent, str(path)) for i, parent, path in data["snapshots"])
             files, refs = tuple(map(str, data["files"])), tuple(map(str, data["refs"]))

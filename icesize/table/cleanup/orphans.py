@@ -66,11 +66,22 @@ LISTED_BETWEEN_TELLING = 1000
 class OrphanReport(Result):
     """The result of a search for orphan files.
 
-    `files_found` and `bytes_found` count the orphan files that are old enough to be deleted. Of these,
-    `from_committed_batches` were written by icesize for a batch that its stream has since committed by other files; a
-    day is old enough for them, whatever `older_than_ms` is. `too_recent` counts unreferenced files that may belong to a
-    batch that is being written; they stay. `incomplete_uploads` counts unfinished multipart uploads; it is None if the
-    storage cannot list them. `examples` are up to 20 locations of the files found.
+    Attributes:
+        table: The full name of the table.
+        dry_run: True if the call deleted nothing.
+        older_than_ms: The minimum age of an orphan file, in milliseconds.
+        files_found: Orphan files that are old enough to be deleted.
+        bytes_found: Bytes of these files.
+        files_deleted: Files deleted.
+        bytes_deleted: Bytes of these files.
+        files_failed: Files that could not be deleted.
+        too_recent: Unreferenced files that are too recent: a running batch may need them.
+        from_committed_batches: Files among `files_found` that icesize wrote for batches that were committed with
+            other files. They are orphans after one day.
+        incomplete_uploads: Unfinished multipart uploads; None if the storage cannot list them.
+        examples: Up to 20 locations of the files found.
+        notes: Remarks as sentences.
+        seconds: Seconds of each phase, and `total`.
     """
 
     table: str = ""
@@ -190,7 +201,7 @@ class OrphanSearch:
     def _learn(self, table: Table) -> None:
         """Add the files that this state of the table needs; files that earlier states needed stay in the set."""
         cannot = f"Cannot read which files '{self.name}' needs"
-        with storage_errors(cannot, "without that none can be deleted", table=self.name):
+        with storage_errors(cannot, "icesize deleted no file", table=self.name):
             self._reachable.add(table.metadata, table.metadata_location, table.io)
 
     def _orphans(self, table: Table, found: Found, trust_location: bool) -> tuple[tuple[Listed, ...], list[str]]:

@@ -213,9 +213,9 @@ def check_still_there(handle: TableHandle, paths: Sequence[str], watch: Stopwatc
     if gone:
         hours = watch.seconds["total"] / 3600
         raise RewriteFailed(
-            f"Cannot commit to '{table}': {len(gone)} of {len(paths)} files written for it are gone, {gone[0]} is one; "
-            f"this took {hours:.0f} h, and orphan cleanup took them: it must spare files for longer than that "
-            "('older-than'). Nothing is visible; run it again",
+            f"Cannot commit to '{table}': {len(gone)} of {len(paths)} new files are gone, for example {gone[0]}. This "
+            f"run took {hours:.0f} h, and an orphan cleanup deleted them: set its 'older-than' to more than that. "
+            "Nothing is visible; run it again",
             table=table,
             gone=tuple(gone),
         )

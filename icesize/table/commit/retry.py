@@ -206,7 +206,7 @@ class Attempts(Generic[T]):
             self._note_unknown(answer)
         if self._late():
             raise CommitConflict(
-                f"Cannot commit to '{loaded.name}': other writers came first {self.losses} times in "
+                f"Cannot commit to '{loaded.name}': other writers committed first {self.losses} times in "
                 f"{self.deadline_seconds:.0f} s ('commit-deadline-ms'); nothing was committed",
                 table=loaded.name,
                 attempts=self.losses,

@@ -64,7 +64,7 @@ def check_listed_once(store: ManifestStore, io: FileIO, head: Snapshot | None, p
     times = Counter(name for name in map(normalised, listed) if name in wanted)
     if twice := next((path for path in paths if times[normalised(path)] > 1), None):
         raise UnsupportedTable(
-            f"Cannot rewrite {twice}: the table lists it more than once, also in a partition that the filter leaves "
-            "out; without a filter it is skipped",
+            f"Cannot rewrite {twice}: the table lists this file more than once, and once outside the filter; run it "
+            "without a filter, and icesize skips the file",
             path=twice,
         )

@@ -94,7 +94,7 @@ class PastCommit(Result):
         writer: The engine of another writer.
         rows: Rows added. Rows that were only rewritten do not count.
         rows_deleted: Rows that left the data files. Rows that were only rewritten do not count.
-        files_added: Data files added. Files that exist only between the commit's own snapshots are included.
+        files_added: Data files added. Includes files that the commit's first snapshot adds and its second one removes.
         files_removed: Data files removed, counted in the same way.
         delete_files_added: Delete files added.
         delete_files_removed: Delete files removed.

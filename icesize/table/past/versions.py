@@ -29,8 +29,8 @@ from icesize.table.state.partition_changes import NOTHING, Contents, differing, 
 class Version(Result):
     """The state of a partition after one commit, readable at `snapshot_id`.
 
-    The commit that made it may have expired. Then the version has the oldest snapshot that still shows it, with the
-    time and operation of that snapshot, and without a batch.
+    If the commit of the version has expired, the id, time and operation are those of the oldest snapshot that still
+    contains the version. Then `stream_id` and `batch_id` are None.
 
     Attributes:
         partition: Field names and values, as `inspect` prints them; None is NULL.

@@ -31,8 +31,11 @@ Some catalogs keep at most 4,000 characters in a property, and this number needs
 class LedgerEntry:
     """The newest batch of one stream.
 
-    `stream_id` names the stream, `query_id` the checkpoint of its query, and `batch_id` the newest committed batch.
-    `retired` are short hashes of queries that wrote the stream before, newest last.
+    Attributes:
+        stream_id: The id of the stream.
+        query_id: The id of the query, which Spark keeps in its checkpoint.
+        batch_id: The number of the newest committed batch.
+        retired: Short hashes of queries that wrote the stream before, newest last.
     """
 
     stream_id: str
@@ -113,18 +116,19 @@ def is_done(properties: Mapping[str, str], entry: LedgerEntry, accept_new_checkp
             return False
         raise StreamMismatch(
             f"Cannot commit batch {entry.batch_id} of stream '{entry.stream_id}': query {last.query_id} wrote batch "
-            f"{last.batch_id} under this stream id, this is query {entry.query_id}. Either the checkpoint is new "
-            f"(then its first batches may hold rows that are in the table: sink(..., accept_new_checkpoint=True) or "
-            f"`icesize streams TABLE --forget {entry.stream_id}` lets it continue), or two queries share a stream id "
-            "(give each its own)",
+            f"{last.batch_id} under this stream id, but this is query {entry.query_id}. If two queries share the "
+            "stream id, give each its own. If the checkpoint is new, its first batches may contain rows that are "
+            "already in the table: check the starting offset, then use sink(..., accept_new_checkpoint=True) or "
+            f"`icesize streams TABLE --forget {entry.stream_id}`",
             stream_id=entry.stream_id,
             last=last,
         )
     if entry.batch_id < last.batch_id:
         raise BatchOutOfOrder(
             f"Cannot commit batch {entry.batch_id} of stream '{entry.stream_id}': batch {last.batch_id} is committed "
-            "already, and Spark replays only the newest one; the checkpoint was restored from an older copy or is "
-            "shared. Start from the newest checkpoint, or from a new one with accept_new_checkpoint=True",
+            "already. Spark replays only the newest batch, so this is not a replay: the checkpoint was restored from "
+            "an older copy or is shared. Start from the newest checkpoint, or from a new one with "
+            "accept_new_checkpoint=True",
             stream_id=entry.stream_id,
             last=last,
         )

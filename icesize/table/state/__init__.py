@@ -1,4 +1,4 @@
-"""The present state of a table.
+"""The current state of a table.
 
 - `cluster_reader`: the files that clustering considers: all live ones, with bounds of the clustering columns
 - `column_advice`: columns worth clustering by, and the files that queries would skip, estimated from metadata and

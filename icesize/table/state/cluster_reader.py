@@ -85,7 +85,7 @@ def _columns(schema: Schema, by: ClusterBy) -> _Columns:
     types = {field.field_id: field.field_type for field in schema.fields}
     for name, field_id in zip(by.columns, by.field_ids, strict=True):
         if not isinstance(types.get(field_id), PrimitiveType):
-            raise TableError(f"Cannot look how files are clustered by '{name}': the column was dropped", column=name)
+            raise TableError(f"Cannot read the clustering by '{name}': the column was dropped", column=name)
     return {field_id: cast(PrimitiveType, types[field_id]) for field_id in by.field_ids}
 
 

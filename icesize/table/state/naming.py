@@ -77,7 +77,7 @@ def _ways(labels: Labels, found: Collection[PartitionKey]) -> str:
     """Return a hint with a unique name for each of several partitions that have the same name."""
     ways = sorted({"/".join(filter(None, (labels.of(key), f"{_SPEC}={key.spec_id}"))) for key in found})
     if len(ways) < len(found):
-        return ", and NaN is equal to nothing"
+        return "; partitions with NaN cannot be named"
     return f". Name one of {', '.join(map(repr, ways))}"
 
 
@@ -90,7 +90,10 @@ def _named(labels: Labels, wanted: Mapping[str, Any] | str) -> dict[str, Any]:
     except ValueError as error:
         raise ArgumentError(f"Cannot find partition {wanted}: {error}") from None
     if len(dict(pairs)) < len(pairs):
-        raise ArgumentError(f"Cannot find partition {wanted}: a field is named twice. Write its text in double quotes")
+        raise ArgumentError(
+            f"Cannot find partition {wanted}: a field is named twice. If the second name is part of a value, put "
+            "that value in double quotes"
+        )
     return dict(pairs)
 
 

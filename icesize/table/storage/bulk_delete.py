@@ -43,7 +43,9 @@ def deleter(io: FileIO) -> Callable[[str], None]:
 
     def delete(location: str) -> None:
         if not is_addressable(location):
-            raise TableError(f"Cannot delete {location!r}: its name would be taken for that of other files")
+            raise TableError(
+                f"Cannot delete {location!r}: the storage client would read its name as the name of other files"
+            )
         path = local_path(io, location)
         if path is not None:
             os.remove(path)

@@ -38,7 +38,9 @@ class LocalFiles:
                 continue
             self._seen.add(name)
             path = local_path(self.io, needed.spelt(name))
-            with storage_errors(f"Cannot look up {name}", "no file can be called an orphan without that"):
+            with storage_errors(
+                f"Cannot look up {name}", "without this lookup, icesize cannot decide which files are orphans"
+            ):
                 if path is not None and (found := _identity(path)) is not None:
                     self._known.add(found)
 

@@ -70,8 +70,8 @@ def list_files(io: FileIO, location: str) -> Iterator[Listed]:
 
 def _unknown(io: FileIO, folder: str) -> UnsupportedTable:
     return UnsupportedTable(
-        f"Cannot list {folder}: '{type(io).__name__}' is no FileIO that icesize can list by; it lists by PyIceberg's "
-        "PyArrowFileIO and FsspecFileIO ('py-io-impl')",
+        f"Cannot list {folder}: icesize cannot list files with '{type(io).__name__}'; set 'py-io-impl' to PyIceberg's "
+        "PyArrowFileIO or FsspecFileIO",
         location=folder,
     )
 
@@ -160,8 +160,8 @@ def storage_now_ms(io: FileIO, folder: str, new_id: Callable[[], str]) -> int:
             io.delete(location)
     except Exception as error:  # each storage client raises its own errors
         raise TableError(
-            f"Cannot read the clock of the storage of {folder}: {brief(error)}; the age of its files is measured by a "
-            "file written there",
+            f"Cannot read the clock of the storage of {folder}: {brief(error)}; icesize writes a small file there to "
+            "measure the age of other files",
             location=folder,
         ) from error
 

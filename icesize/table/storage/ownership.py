@@ -135,12 +135,14 @@ def check_spelling(location: str, reachable: Reachable, suspects: Iterable[str])
             continue
         cannot = f"Cannot look for orphan files: the table needs {reachable.spelt(needed)}"
         if "/../" in needed:
-            raise TableError(f"{cannot}, and '..' does not say where that lies", location=location)
+            raise TableError(
+                f"{cannot}, but its path contains '..', so its real location is unknown", location=location
+            )
         for suspect in map(normalised, by_name.get(needed.rpartition("/")[2], ())):
             below = suspect[len(normalised(location)) :]
             if needed.endswith(below) or split(needed)[2] == split(suspect)[2]:
                 raise TableError(
-                    f"{cannot}, and {suspect} may be the same file under another name; set the table's location as its "
-                    "metadata spells it",
+                    f"{cannot}, and {suspect} may be the same file under another name; write the table's location in "
+                    "the same form as the file paths in its metadata",
                     location=location,
                 )

@@ -471,7 +471,7 @@ def test_writes_that_fail_for_good_leave_nothing(store_options: WriteSettings, s
     inputs = several_ways(store_options)
     before = {path: path.read_bytes() for path in files_of_table(store_options)}
     store.fail_write, store.lasting = number, True
-    with pytest.raises(RewriteFailed, match=r"write \d+ failed, what was written is removed"):
+    with pytest.raises(RewriteFailed, match=r"write \d+ failed; the files written so far were removed"):
         merge(MergeTask(tuple(inputs), KEY), store_options, MERGED)
     assert {path: path.read_bytes() for path in files_of_table(store_options)} == before
     assert len(store.of("create")) == 2
@@ -503,7 +503,7 @@ def test_an_output_that_cannot_be_completed_is_removed(
     [
         ({"size_error": 1}, "storage holds {more} bytes of {size}"),
         ({"size_error": -1}, "storage holds {less} bytes of {size}"),
-        ({"tail_damaged": True}, "storage gives another footer than was written"),
+        ({"tail_damaged": True}, "the footer read back from storage differs"),
     ],
 )
 def test_an_output_that_storage_has_otherwise_is_removed(

@@ -119,7 +119,7 @@ def test_a_thread_that_is_late_finds_its_run_given_up(
     """It removes its own file: whoever gave the run up has looked for it already."""
     owner = Uncommitted(storage, "s1-7")
     files = NewFiles(settings, FileNames("s1-7", 3, 0, owner))
-    with ends_with(RewriteFailed, "what it was written for was given up"), files.all_or_none():
+    with ends_with(RewriteFailed, "the operation that writes it was cancelled"), files.all_or_none():
         stream = files.create(str(tmp_path / "late"))
         owner.abandon()
         stream.close()

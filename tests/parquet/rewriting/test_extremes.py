@@ -117,7 +117,7 @@ def test_other_bounds_fail_and_name_file_and_column(tmp_path: Path, column: str)
     """Nothing is left of what was written."""
     options, small = small_files(tmp_path)
     small = tuple(lying(file, column, {}) for file in small)
-    with pytest.raises(RewriteFailed, match=f"another least or greatest value of column '{column}'") as caught:
+    with pytest.raises(RewriteFailed, match=f"the minimum or maximum of column '{column}' differs") as caught:
         merged(options, small)
     assert (caught.value.column, len(files_below(tmp_path))) == (column, 2)
     assert caught.value.path in {file.path for file in small}
@@ -194,7 +194,7 @@ def test_storage_that_fails_while_the_file_is_looked_for_hides_nothing(
         raise HttpError("503")
 
     monkeypatch.setattr(Storage, "stream", fails)
-    with pytest.raises(RewriteFailed, match="another least or greatest value") as caught:
+    with pytest.raises(RewriteFailed, match="the minimum or maximum") as caught:
         merged(options, small)
     assert (caught.value.column, caught.value.path) == ("long", None)
 

@@ -132,7 +132,7 @@ def test_a_column_with_a_reason_comes_with_the_command() -> None:
     key = Candidate("customer_id", "an identifier field")
     assert told((key, SPREAD), (Candidate("ts"), IN_ORDER), (Candidate("other"), SPREAD)) == (
         Advice(
-            "files are in order of ts already; a query for one value of customer_id, an identifier field, opens "
+            "files are already ordered by ts; a query for one value of customer_id, an identifier field, opens "
             "12.0 of 12 files on average, about 1.0 after clustering: `icesize cluster lake.db.t --by customer_id`",
             "icesize cluster lake.db.t --by customer_id",
         ),
@@ -145,7 +145,8 @@ def test_columns_without_a_reason_come_without_one() -> None:
     assert told(*((name, SPREAD) for name in names)) == (
         Advice(
             "a query for one value of a opens 12.0 of 12 files on average, about 1.0 after clustering by it "
-            "(likewise b, c, d, 1 more column); `--filter` with your query filters shows the columns to cluster by"
+            "(the same holds for b, c, d, 1 more column); to see the columns to cluster by, run "
+            "`icesize inspect` with `--filter` and your query filters"
         ),
     )
 
@@ -172,7 +173,7 @@ def test_partitions_that_rule_files_out_count() -> None:
         files |= clustered_files(times, SPREAD, kind=str(day))
     [sentence] = map(str, advise("lake.db.t", files, [Candidate("ts"), Candidate("customer_id")], POLICY))
     assert sentence.startswith(
-        "files are in order of ts already; a query for one value of customer_id opens 60.0 of 60 files on average, "
+        "files are already ordered by ts; a query for one value of customer_id opens 60.0 of 60 files on average, "
     )
 
 

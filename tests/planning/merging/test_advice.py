@@ -36,8 +36,9 @@ def test_tiny_batches_want_a_longer_trigger() -> None:
     """768 batches to a file: the sentence says how many, what that costs, and the trigger that makes it 64."""
     [sentence] = map(str, advise(replace(CALM, partition_bytes=LIMIT / 384, seconds_between=10.0), DEFAULT))
     assert sentence == (
-        "a batch every 10 s adds 1 MiB per partition: 384 batches fill a file at write amplification "
-        f"{amplification(384, 6):.1f}; trigger(processingTime='60 seconds') gives {amplification(64, 6):.1f}"
+        "a batch every 10 s adds 1 MiB per partition: 384 batches fill a file, and write amplification "
+        f"is {amplification(384, 6):.1f}. Use trigger(processingTime='60 seconds'): write amplification "
+        f"{amplification(64, 6):.1f}"
     )
 
 
@@ -68,8 +69,8 @@ def test_few_small_files_that_cost_much_are_told() -> None:
     """k = 1 at 24 batches to a file rewrites a lot, k = 6 little."""
     [sentence] = map(str, advise(CALM, SizePolicy(max_small_files=1)))
     assert sentence == (
-        f"24 batches fill a file: write amplification {amplification(24, 1):.1f} at max-small-files 1, "
-        f"{amplification(24, 6):.1f} at 6 (icesize.policy.max-small-files = 6)"
+        f"24 batches fill a file: max-small-files 6 gives write amplification {amplification(24, 6):.1f}, the present "
+        f"1 gives {amplification(24, 1):.1f}; to change it, set icesize.policy.max-small-files = 6"
     )
 
 
@@ -77,7 +78,7 @@ def test_half_as_many_small_files_for_little() -> None:
     """At 14 batches to a file six small files instead of twelve cost little more."""
     assert amplification(14, 6) - amplification(14, 12) <= 0.5
     [sentence] = map(str, advise(replace(CALM, partition_bytes=LIMIT / 14), SizePolicy(max_small_files=12)))
-    assert sentence.endswith("(icesize.policy.max-small-files = 6)")
+    assert sentence.endswith("set icesize.policy.max-small-files = 6")
 
 
 def test_small_files_of_others_are_not_advised_about() -> None:

@@ -168,7 +168,7 @@ def test_the_plan_says_what_goes() -> None:
     plan = plan_merges(layout_of(facts), SMALL_TARGET)
     assert (
         str(plan).splitlines()[0]
-        == "plan: 1 partition, 2 -> 1 file, 20 B to write, 1 deleted row and 2 delete files go"
+        == "plan: 1 partition, 2 -> 1 file, 20 B to write, 1 deleted row and 2 delete files to remove"
     )
     assert (plan.to_dict()["rows_freed"], plan.to_dict()["delete_files_freed"]) == (1, 2)
 
@@ -218,8 +218,8 @@ def test_an_inspection_shows_deletes() -> None:
     )
     assert seen.to_dict()["deletes"]["delete_files_max"] == 3
     assert (
-        "deletes pending on 3 files, 5,000 deleted rows known (15.4%), 0.8 delete files to be read with a file "
-        "(1.7 in hour=a), 3 at most" in str(seen)
+        "deletes pending on 3 files, 5,000 deleted rows known (15.4%), 0.8 delete files per file on average "
+        "(1.7 in hour=a), at most 3" in str(seen)
     )
     clean = layout_of(partition("b", [LIMIT]))
     without = inspect(clean, SMALL_TARGET, {key("b"): {"hour": "b"}}, plan_merges(clean, SMALL_TARGET), table="t")

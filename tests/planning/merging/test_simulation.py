@@ -109,7 +109,7 @@ def test_a_comparison_prints_one_line_for_each_policy() -> None:
 def test_nothing_to_replay_is_said() -> None:
     """A table without rows has no batches."""
     compared = compare("lake.db.t", [{}, {WHOLE: 0}], {"current": few(2)})
-    assert str(compared) == "lake.db.t: no batch to replay: the history that it keeps adds no rows"
+    assert str(compared) == "lake.db.t: no batch to replay: no commit in its history added rows"
     assert compared.replayed == ()
 
 

@@ -559,7 +559,7 @@ def bounded(settings: WriteSettings) -> WriteSettings:
     [
         (None, ""),
         (_without_users, "Cannot rewrite rows: column 'user' has"),
-        (_at_one_time, "Cannot rewrite rows: column 'at' has another least or greatest value"),
+        (_at_one_time, "Cannot rewrite rows: column 'at' has another minimum or maximum"),
     ],
 )
 def test_rows_that_change_between_tasks_are_noticed(
@@ -582,7 +582,7 @@ def test_a_wrong_footer_of_a_group_that_crosses_the_shuffle_is_named(bounded: Wr
     task = replace(task, inputs=(replace(task.inputs[0], size_bytes=size_bytes),))
     found, written = through_tasks(task, bounded)
     assert not any(Path(local(file.path)).exists() for file in written)
-    why = f"Cannot rewrite {task.inputs[0].path}: its footer has another least or greatest value of column 'at'"
+    why = f"Cannot rewrite {task.inputs[0].path}: the minimum or maximum of column 'at' differs"
     assert found.why.startswith(why)
 
 

@@ -110,7 +110,7 @@ def test_others_until_the_deadline_are_a_conflict(catalog: Catalog) -> None:
         time.seconds += 100
         catalog.load_table("db.t").update_schema().add_column(f"c{next(count)}", StringType()).commit()
 
-    with failpoints.armed("before-swap", rival), pytest.raises(CommitConflict, match="other writers came first"):
+    with failpoints.armed("before-swap", rival), pytest.raises(CommitConflict, match="other writers committed first"):
         add(catalog, time.environment)
     assert not {"few", "many"} & set(names(catalog))
 

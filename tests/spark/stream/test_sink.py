@@ -146,7 +146,7 @@ def test_log_line(spark: SparkSession, lake: Lake, caplog: pytest.LogCaptureFixt
     lines = [r.message for r in caplog.records if r.name == "icesize" and "rows" in r.message]
     assert len(lines) == 3
     assert lines[0].startswith(
-        "lake.db.events: batch 0: 1,000 rows  files +1 -0  write amplification 1.00  most small files 1"
+        "lake.db.events: batch 0: 1,000 rows  files +1 -0  write amplification 1.00  max small files 1 per partition"
     )
     assert lines[2].startswith("lake.db.events: batch 2: 1,000 rows  files +2 -2  write amplification ")
     assert all(line.endswith(" s") for line in lines)

@@ -109,8 +109,8 @@ def test_roots_are_refused(location: str) -> None:
     with pytest.raises(TableError) as refused:
         check_folder(location)
     assert str(refused.value) == (
-        f"Cannot list {location!r}: it is the root of its storage, and files of others may lie there; a table needs a "
-        "folder of its own"
+        f"Cannot list {location!r}: it is the root of its storage and may contain other files; set the table's "
+        "location to a directory of its own"
     )
 
 

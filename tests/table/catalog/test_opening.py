@@ -103,8 +103,8 @@ def test_authentication_that_pyiceberg_finds_by_itself(kind: str, left: dict[str
         ({"catalog_impl": "org.apache.iceberg.hadoop.HadoopCatalog"}, "its type is 'hadoop'"),
         ({"type": "nessie"}, "use Nessie's Iceberg REST endpoint: type=rest"),
         ({"catalog_impl": "org.apache.iceberg.nessie.NessieCatalog"}, "its type is 'nessie'"),
-        ({"type": "unity"}, "does not know the type 'unity'; pass a PyIceberg catalog object"),
-        ({"catalog_impl": "com.example.Mine"}, "does not know the type 'com.example.Mine'"),
+        ({"type": "unity"}, "does not support the type 'unity'; pass a PyIceberg catalog object"),
+        ({"catalog_impl": "com.example.Mine"}, "does not support the type 'com.example.Mine'"),
         ({"type": "rest", "rest__auth__type": "basic", "token": SECRET}, "'rest.auth.type' is 'basic'; pass a PyIc"),
     ],
 )

@@ -392,7 +392,7 @@ def test_a_file_that_may_be_needed_under_another_name(needed: str) -> None:
         check_spelling("s3://bucket/lake/t", reachable, ["s3://bucket/lake/t/data/z.parquet", suspect])
     assert str(refused.value) == (
         f"Cannot look for orphan files: the table needs {needed}, and {suspect} may be the same file under another "
-        "name; set the table's location as its metadata spells it"
+        "name; write the table's location in the same form as the file paths in its metadata"
     )
 
 

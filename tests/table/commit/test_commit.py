@@ -345,7 +345,7 @@ def test_conflicts_until_the_deadline_end_with_one() -> None:
     catalog, time = FakeCatalog(), FakeTime()
     catalog.rivals = [rival_append] * 100_000
     with pytest.raises(
-        CommitConflict, match=r"other writers came first \d+ times in 600 s.*nothing was committed"
+        CommitConflict, match=r"other writers committed first \d+ times in 600 s.*nothing was committed"
     ) as raised:
         run(catalog, time=time)
     assert time.seconds > 600

@@ -510,7 +510,7 @@ def test_rivals_until_the_deadline_end_in_a_conflict(mini: MiniRest) -> None:
         compare_and_swap(loaded, staged)
 
     committer.commit = commit_after_rival  # type: ignore[method-assign]
-    with pytest.raises(CommitConflict, match=r"other writers came first .* 1 s"):
+    with pytest.raises(CommitConflict, match=r"other writers committed first .* 1 s"):
         commit_by(committer, wanted, before, FakeTime(), 1.0)
     table = catalog.load_table("db.t")
     check(table)

@@ -412,7 +412,7 @@ def test_a_missing_manifest_is_an_error_of_the_table(lake: SqlCatalog) -> None:
     head = table.metadata.current_snapshot()
     assert head is not None
     local(head.manifests(table.io)[0].manifest_path).unlink()
-    with pytest.raises(TableError, match=r"Cannot read the history of .*; if snapshots have expired since, try"):
+    with pytest.raises(TableError, match=r"Cannot read the history of .*; if snapshots expired during this call, run"):
         ClusterReader(BY_ID).read(table.metadata, table.io)
 
 

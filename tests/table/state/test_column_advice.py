@@ -48,7 +48,10 @@ def test_columns_that_queries_may_ask_for_are_named(table: Table, lake: SqlCatal
     assert re.match(
         r"a query for one value of id opens 1[012]\.\d of 12 files on average, about 1\.\d after clustering", sentence
     )
-    assert sentence.endswith("by it (likewise ts); `--filter` with your query filters shows the columns to cluster by")
+    assert sentence.endswith(
+        "by it (the same holds for ts); to see the columns to cluster by, run `icesize inspect` with `--filter` and "
+        "your query filters"
+    )
     assert "kind" not in sentence
     told = opened(lake).overview().advice
     assert any("A query for one value of id opens" in each.sentence for each in told)
@@ -115,7 +118,7 @@ def test_nothing_is_said_unasked_where_it_costs_or_is_known(
     """Of many files bounds are read for filters only; filters, and a table that is to be clustered, speak for
     themselves."""
     assert advice(lake) != []
-    assert not any("likewise" in advice.sentence for advice in inspected(lake, filters=["id = 7"]).advice)
+    assert not any("the same holds" in advice.sentence for advice in inspected(lake, filters=["id = 7"]).advice)
     with monkeypatch.context() as patched:
         patched.setattr(column_advice, "MOST_FILES", FILES - 1)
         assert advice(lake) == []

@@ -254,7 +254,7 @@ def test_partitions_of_nan_have_one_name() -> None:
     """NaN is equal to nothing: the message says that no name chooses one of several; one alone is found."""
     metadata = metadata_of([(DoubleType(), "identity")])
     keys = [PartitionKey(0, (float("nan"),)) for _ in range(2)]
-    with pytest.raises(TableError, match="f1=nan: 2 partitions have this name, and NaN is equal to nothing"):
+    with pytest.raises(TableError, match="f1=nan: 2 partitions have this name; partitions with NaN cannot be named"):
         find_partition(metadata, keys, {"f1": "nan"})
     assert find_partition(metadata, keys[:1], {"f1": float("nan")}) is keys[0]
 

@@ -101,6 +101,6 @@ def test_names_that_mean_other_files_are_refused(
     for name in ("*", "[ab]"):
         delete(f"file://{tmp_path}/{name}")
     for name in ("a#b", "a?b"):
-        with pytest.raises(TableError, match="its name would be taken for that of other files"):
+        with pytest.raises(TableError, match="would read its name as the name of other files"):
             delete(f"file://{tmp_path}/{name}")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "a#b", "b"]

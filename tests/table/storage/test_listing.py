@@ -135,8 +135,8 @@ def test_another_file_io_is_refused() -> None:
     with pytest.raises(UnsupportedTable) as refused:
         list(list_files(Own(), "s3://b/t"))
     assert str(refused.value) == (
-        "Cannot list s3://b/t: 'Own' is no FileIO that icesize can list by; it lists by PyIceberg's PyArrowFileIO and "
-        "FsspecFileIO ('py-io-impl')"
+        "Cannot list s3://b/t: icesize cannot list files with 'Own'; set 'py-io-impl' to PyIceberg's PyArrowFileIO or "
+        "FsspecFileIO"
     )
     with pytest.raises(UnsupportedTable):
         modified_ms(Own(), "s3://b/t")

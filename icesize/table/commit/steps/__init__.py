@@ -1,4 +1,4 @@
-"""The kinds of steps in a commit: one module each. A new kind needs a new module here and no other change.
+"""One module per kind of commit step. A new kind needs only a new module here.
 
 - `append`: new rows in new files
 - `overwrite`: new files that also hold the rows of older ones, which it removes
