@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from icesize.planning.files import PartitionKey
 from icesize.planning.merging.simulation import Exchange
-from icesize.table.commit.snapshot_builder import HOT_COMMITS, MOST_COLD_ENTRIES
+from icesize.policy import DEFAULT_TARGET_BYTES, SMALL_FILE_RATIO
+from icesize.table.commit.snapshot_builder import MOST_COLD_ENTRIES, MOST_FOLDED_ENTRIES, MOST_HOT_ENTRIES
 from icesize.table.manifests.packing import ENOUGH_ENTRIES
 
 MANIFEST_BYTES, ENTRY_BYTES = 4_800, 245
@@ -58,14 +59,20 @@ class Manifests:
     Args:
         tenants: Number of partitions of a day; values of partitions are a day and a number below it.
         min_to_merge: Iceberg's `commit.manifest.min-count-to-merge`.
+        small_bytes: Files of fewer bytes are small, as in `Part.by_temperature`.
     """
 
-    def __init__(self, tenants: int, min_to_merge: int = MIN_TO_MERGE) -> None:
+    def __init__(
+        self,
+        tenants: int,
+        min_to_merge: int = MIN_TO_MERGE,
+        small_bytes: int = int(SMALL_FILE_RATIO * DEFAULT_TARGET_BYTES),
+    ) -> None:
         self.manifests: dict[int, Manifest] = {}
-        self._tenants, self._min_to_merge = tenants, min_to_merge
+        self._tenants, self._min_to_merge, self._small_bytes = tenants, min_to_merge, small_bytes
         self._sequence_number = self._next = 0
-        # by the number of a file: its partition, as a rank in their order; data sequence number; number of its manifest
-        self._ranks, self._sequences, self._places = np.zeros((3, 1 << 16), np.int64)
+        # by the number of a file: rank of its partition, data sequence number, number of its manifest, bytes
+        self._ranks, self._sequences, self._places, self._sizes = np.zeros((4, 1 << 16), np.int64)
 
     def commit(self, snapshots: Iterable[Sequence[Exchange]]) -> MetadataWrites:
         """Make these snapshots visible together; one without removed files is an append."""
@@ -91,17 +98,20 @@ class Manifests:
         files = np.concatenate([np.arange(numbers.start, numbers.stop) for _, numbers in partitions])
         self._hold(files)
         self._ranks[files] = np.repeat([self._rank(key) for key, _ in partitions], [len(n) for _, n in partitions])
-        self._sequences[files] = 0
+        self._sequences[files], self._sizes[files] = 0, self._small_bytes
         for start in range(0, files.size, MOST_COLD_ENTRIES):
             self._list(files[start : start + MOST_COLD_ENTRIES], 0)
 
     def _many_small(self) -> set[int]:
         """Return the manifests that an append merges: as `SnapshotBuilder.fold`."""
-        small = {
-            number for number, manifest in self.manifests.items()
+        small = sorted(
+            (manifest.files.size, number) for number, manifest in self.manifests.items()
             if manifest.files.size < ENOUGH_ENTRIES and manifest.size_bytes < _MOST_LENGTH
-        }  # fmt: skip
-        return small if len(small) >= max(2, self._min_to_merge) else set()
+        )  # fmt: skip
+        if len(small) < max(2, self._min_to_merge):
+            return set()
+        totals = accumulate(entries for entries, _ in small)
+        return {number for (_, number), total in zip(small, totals, strict=True) if total <= MOST_FOLDED_ENTRIES}
 
     def _taken(self, numbers: set[int]) -> Ids:
         """Remove manifests, and return the files in them."""
@@ -115,6 +125,7 @@ class Manifests:
         self._hold(files)
         self._ranks[files] = [self._rank(file.partition) for file in added]
         self._sequences[files] = self._sequence_number + 1
+        self._sizes[files] = [file.size_bytes for file in added]
         for change in exchanges:
             older = max((file.sequence_number for file in change.inputs), default=-1)
             if older >= change.outputs[0].sequence_number:
@@ -125,8 +136,10 @@ class Manifests:
     def _write(self, kept: Ids, added: Ids, removed: Ids) -> None:
         """Write manifests of entries that stay, files that are new, and files that go: as `Part.by_temperature`."""
         changed = np.union1d(self._ranks[added], self._ranks[removed])
-        is_new = self._sequence_number - self._sequences[kept] <= HOT_COMMITS
-        is_hot = is_new | np.isin(self._ranks[kept], changed)
+        is_small = self._sizes[kept] < self._small_bytes
+        is_hot = is_small & np.isin(self._ranks[kept], changed)
+        other = np.flatnonzero(is_small & ~is_hot)
+        is_hot[other[np.argsort(-self._sequences[kept[other]], kind="stable")[:MOST_HOT_ENTRIES]]] = True
         cold = kept[~is_hot]
         if cold.size < ENOUGH_ENTRIES:
             self._list(np.concatenate([added, kept]), removed.size)
@@ -153,8 +166,8 @@ class Manifests:
         missing = int(files.max(initial=0)) + 1 - self._places.size
         if missing > 0:
             more = max(missing, self._places.size)
-            columns = (np.pad(each, (0, more)) for each in (self._ranks, self._sequences, self._places))
-            self._ranks, self._sequences, self._places = columns
+            before = self._ranks, self._sequences, self._places, self._sizes
+            self._ranks, self._sequences, self._places, self._sizes = (np.pad(each, (0, more)) for each in before)
 
 
 def _numbers(paths: Iterable[str]) -> Ids:

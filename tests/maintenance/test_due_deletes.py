@@ -51,7 +51,7 @@ def test_a_well_sized_file_is_rewritten_without_its_deleted_rows(lake: SqlCatalo
     delete_rows(lake, file, [2])
     plan = table.plan()
     assert (plan.rows_freed, plan.delete_files_freed) == (3, 2)
-    assert str(plan).splitlines()[0].endswith(", 3 deleted rows and 2 delete files go")
+    assert str(plan).splitlines()[0].endswith(", 3 deleted rows and 2 delete files to remove")
     report = table.compact()
     assert (report.files_removed, report.files_added) == (1, 1)
     after = lake.load_table("db.t")

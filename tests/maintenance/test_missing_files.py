@@ -40,7 +40,7 @@ def test_a_long_compaction_whose_file_is_gone(lake: SqlCatalog, took_s: float, r
 
     with failpoints.armed("files-written", hours_later):
         if refused:
-            with pytest.raises(RewriteFailed, match=r"Cannot commit to 'lake\.db\.t': 1 of 1 files .* this took 12 h"):
+            with pytest.raises(RewriteFailed, match=r"Cannot commit to 'lake\.db\.t': 1 of 1 new files .* took 12 h"):
                 table.compact()
         else:
             assert table.compact().files_removed == 2

@@ -157,7 +157,9 @@ def test_what_is_unknown_agrees_with_everything() -> None:
     leaf = count.difference([replace(file, counts={**file.counts, LEAVES[2]: (4, None)})])
     assert leaf is leaves(options())[2]
     file = replace(file, counts={**dict.fromkeys(LEAVES, (3, 1)), LEAVES[0]: (3, 2)})
-    with pytest.raises(RewriteFailed, match="column 'a' has 3 entries, 1 of them NULL, and 3 entries, 2 of") as caught:
+    with pytest.raises(
+        RewriteFailed, match="column 'a' has 3 entries, 1 of them NULL, in the input files, and 3 entries, 2 of"
+    ) as caught:
         count.check([file])
     assert caught.value.column == "a"
 

@@ -497,7 +497,7 @@ def test_a_full_disk_is_told_and_leaves_nothing(tmp_path: Path, monkeypatch: pyt
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("tempfile.TemporaryFile", full)
-    with pytest.raises(RewriteFailed, match=r"Cannot keep rows in .*No space left on device.* SPARK_LOCAL_DIRS"):
+    with pytest.raises(RewriteFailed, match=r"Cannot spill rows to .*No space left on device.* SPARK_LOCAL_DIRS"):
         cluster(task, order_by(options, "user"), in_passes(options, tables, 3), NAMES)
     assert files_below(tmp_path) == before
 

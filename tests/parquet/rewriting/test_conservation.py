@@ -495,7 +495,9 @@ def test_new_rows_are_counted_as_they_came(tmp_path: Path, rows: int, monkeypatc
     assert sum(file.rows for file in done.files) == rows + 3
     monkeypatch.setattr(projection, "nulls", lambda count, kind: pa.array([1] * count, kind))
     if rows:
-        with pytest.raises(RewriteFailed, match="column 'other' has 1 entries, 1 of them NULL, and 1 entries, 0 of"):
+        with pytest.raises(
+            RewriteFailed, match="column 'other' has 1 entries, 1 of them NULL, in the input files, and 1 entries, 0 of"
+        ):
             write_with(Absorption(), 0, [rows_from(0, 1).drop_columns(["other"])], options, NEW)
     assert len(files_below(tmp_path)) == 1
 
@@ -513,7 +515,10 @@ def test_a_field_that_the_projection_overlooks_is_counted(tmp_path: Path, monkey
     with pytest.raises(RewriteFailed, match="column 'line' field 'element': field 'x' may be 'x' of the file"):
         merge(group, options, NEW)
     monkeypatch.setattr(projection, "may_become", lambda *_: False)  # so that nothing is in doubt
-    wanted = r"column 'line\.element\.x' has 2 entries, 1 of them NULL, and 2 entries, 2 of them NULL, in the files"
+    wanted = (
+        r"column 'line\.element\.x' has 2 entries, 1 of them NULL, in the input files, "
+        "and 2 entries, 2 of them NULL, in the new files"
+    )
     with pytest.raises(RewriteFailed, match=wanted):
         merge(group, options, NEW)
     assert files_below(tmp_path) == [path]

@@ -194,7 +194,7 @@ def test_storage_that_fails_while_the_file_is_looked_for_hides_nothing(
         raise HttpError("503")
 
     monkeypatch.setattr(Storage, "stream", fails)
-    with pytest.raises(RewriteFailed, match="the minimum or maximum") as caught:
+    with pytest.raises(RewriteFailed, match="another minimum or maximum") as caught:
         merged(options, small)
     assert (caught.value.column, caught.value.path) == ("long", None)
 
@@ -209,7 +209,7 @@ def test_columns_that_change_places_are_noticed(tmp_path: Path, monkeypatch: pyt
         return pa.Table.from_arrays([done.column(1), done.column(0), *done.columns[2:]], schema=done.schema)
 
     monkeypatch.setattr(projection.BoundProjection, "__call__", swapped)
-    with pytest.raises(RewriteFailed, match="column 'long' has another least"):
+    with pytest.raises(RewriteFailed, match="column 'long' has another minimum or maximum in the new"):
         merged(options, small)
 
 

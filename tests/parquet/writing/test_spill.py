@@ -238,7 +238,7 @@ def test_a_full_disk_is_named(tmp_path: Path, disk: Path, monkeypatch: pytest.Mo
     batches = [hourly_rows([i % 50 for i in range(500)], start) for start in range(0, 10_000, 500)]
     with pytest.raises(RewriteFailed) as caught:
         write_or_nothing(options, batches)
-    assert f"Cannot keep rows in '{disk}'" in str(caught.value)
+    assert f"Cannot spill rows to '{disk}'" in str(caught.value)
     assert "No space left on device" in str(caught.value)
     assert files_below(tmp_path) == []
 
@@ -253,7 +253,7 @@ def test_rows_that_are_cut_short_are_named(tmp_path: Path, disk: Path, size_byte
     links = [link for link in Path("/proc/self/fd").iterdir() if os.path.lexists(link)]
     (link,) = (link for link in links if os.readlink(link).startswith(str(disk)))
     os.truncate(link, size_bytes)
-    with pytest.raises(RewriteFailed, match=f"Cannot keep rows in '{disk}': {size_bytes} of .* bytes are there"):
+    with pytest.raises(RewriteFailed, match=f"Cannot spill rows to '{disk}': {size_bytes} of .* bytes are there"):
         list(spill.read("rows"))
     spill.close()
 

@@ -402,7 +402,7 @@ def test_a_dropped_column_is_named(lake: SqlCatalog) -> None:
     table = lake.load_table("db.t")
     with pytest.raises(TableError) as refused:
         ClusterReader(BY_ID).read(table.metadata, table.io)
-    assert str(refused.value) == "Cannot look how files are clustered by 'ts': the column was dropped"
+    assert str(refused.value) == "Cannot read the clustering by 'ts': the column was dropped"
 
 
 def test_a_missing_manifest_is_an_error_of_the_table(lake: SqlCatalog) -> None:
