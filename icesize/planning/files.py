@@ -179,6 +179,15 @@ class PartitionFacts:
     large: tuple[FileFact, ...] = ()
 
     @property
+    def arrivals(self) -> tuple[int, int]:
+        """Stamps of the newest rows, and of the newest ones before them in a small file.
+
+        Both are `newest` if no small file has older rows with a sequence number (format v1 has none).
+        """
+        before = (file.sequence_number for file in self.small if 0 < file.sequence_number < self.newest)
+        return self.newest, max(before, default=self.newest)
+
+    @property
     def with_deletes(self) -> list[FileFact]:
         """Files of any size to which some delete may apply."""
         return [file for file in self.small + self.large if file.delete_files]

@@ -29,6 +29,11 @@ MOST_COLD = 1_000
 
 A table that was never maintained can have hundreds of thousands; the budget of a batch pays for few of them.
 """
+PAUSES = 2
+"""A partition is cold after so many of its last pause, if that is longer than `cold-after-commits`.
+
+One would end just before the next rows of a regular partition. More would leave small files for longer.
+"""
 
 
 def plan_merges(
@@ -72,7 +77,7 @@ def plan_merges(
         key = work.facts.key
         if key in hot:
             work.slots = max(0, policy.max_small_files - hot[key])
-        elif finishes and _is_cold(layout, work.facts.newest, policy):
+        elif finishes and _is_cold(layout, work.facts.arrivals, policy):
             work.cold = True
         elif not of_all:
             continue
@@ -80,7 +85,7 @@ def plan_merges(
         _find_due(work, policy, most_outputs)
     if finishes:
         with_many = (other.partition for other in others if other.delete_files > policy.max_delete_files)
-        looked_at |= {key for key in with_many if _is_cold(layout, layout.partitions[key].newest, policy)}
+        looked_at |= {key for key in with_many if _is_cold(layout, layout.partitions[key].arrivals, policy)}
     groups = within_budget(works, policy, budget_bytes)
     outcomes = (*_outcomes(works, policy, incoming or {}), *others)
     return Plan(
@@ -106,13 +111,18 @@ def _candidates(
     known = {key for key in keys if key in layout.partitions}
     if not finishes:
         return known
-    cold = (key for key, newest in standing.unfinished.items() if _is_cold(layout, newest, standing.policy))
+    cold = (key for key, arrivals in standing.unfinished.items() if _is_cold(layout, arrivals, standing.policy))
     return known.union(islice(cold, MOST_COLD))
 
 
-def _is_cold(layout: Layout, newest: int, policy: SizePolicy) -> bool:
-    """Return whether a partition is cold after a batch without rows for it: the commit of the batch counts, too."""
-    return layout.commits_since(newest) + 1 >= policy.cold_after_commits
+def _is_cold(layout: Layout, arrivals: tuple[int, int], policy: SizePolicy) -> bool:
+    """Return whether a partition is cold after a batch without rows for it: the commit of the batch counts, too.
+
+    A partition that paused between its last two `arrivals` is cold after twice that pause. Otherwise each regular pause
+    longer than `cold-after-commits` would merge all of its small files (simulated: 149 bytes written per byte).
+    """
+    quiet, before = map(layout.commits_since, arrivals)
+    return quiet + 1 >= max(policy.cold_after_commits, PAUSES * (before - quiet))
 
 
 def _find_due(work: Work, policy: SizePolicy, most_outputs: int) -> None:

@@ -34,9 +34,8 @@ class Standing:
         delete_files: Most delete files of one file in a partition -> number of partitions with so many.
         outcomes: Partitions with ineligible files, with more than `max_small_files` mergeable ones, or with a file of
             more than `max_delete_files` delete files.
-        unfinished: Partitions with two or more mergeable small files, or with due deletes -> the stamp of their newest
-            rows. These are merged when they are cold; all other partitions stay as they are without a batch or a
-            delete.
+        unfinished: Partitions with two or more mergeable small files, or with due deletes -> their `arrivals`. These
+            are merged when they are cold; all other partitions stay as they are without a batch or a delete.
         due: Partitions with files whose deletes are due, also where something forbids to rewrite them.
     """
 
@@ -47,7 +46,7 @@ class Standing:
     small_files: Mapping[int, int] = field(default_factory=dict)
     delete_files: Mapping[int, int] = field(default_factory=dict)
     outcomes: Overlay[PartitionKey, PartitionOutcome] = field(default_factory=Overlay)
-    unfinished: Overlay[PartitionKey, int] = field(default_factory=Overlay)
+    unfinished: Overlay[PartitionKey, tuple[int, int]] = field(default_factory=Overlay)
     due: Overlay[PartitionKey, bool] = field(default_factory=Overlay)
 
     @classmethod
@@ -59,7 +58,8 @@ class Standing:
         """Return the summary with the partitions `after` in place of those in `before`."""
         files, skipped = self.files, Counter(self.skipped)
         small_files, delete_files = Counter(self.small_files), Counter(self.delete_files)
-        outcomes, unfinished = dict[PartitionKey, PartitionOutcome | None](), dict[PartitionKey, int | None]()
+        outcomes = dict[PartitionKey, PartitionOutcome | None]()
+        unfinished = dict[PartitionKey, tuple[int, int] | None]()
         due = dict[PartitionKey, bool | None]()
         for sign, partitions in ((-1, before), (1, after)):
             for facts in partitions:
@@ -71,7 +71,7 @@ class Standing:
                 for skip in skipped_of(work):
                     skipped[skip.reason] += sign * skip.files
                 outcomes[key] = outcome if is_new and self._is_notable(outcome) else None
-                unfinished[key] = facts.newest if is_new and self._is_unfinished(work) else None
+                unfinished[key] = facts.arrivals if is_new and self._is_unfinished(work) else None
                 due[key] = True if is_new and any(is_due(file, self.policy) for file in facts.with_deletes) else None
         return replace(
             self,

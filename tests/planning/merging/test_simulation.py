@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from icesize.planning.files import PartitionKey
 from icesize.planning.merging.schedule import choose_prefix
-from icesize.planning.merging.simulation import Batch, compare, replay
+from icesize.planning.merging.simulation import Batch, ReplayedTable, compare, replay
 from icesize.policy import SizePolicy
 from tests.support.layouts import thorough
 from tests.support.one_partition import simulate
@@ -82,6 +82,22 @@ def test_a_partition_that_goes_cold_is_finished() -> None:
     batches: list[Batch] = [*in_one_partition(10, 10, 10), *({other: 7} for _ in range(3))]
     assert replay("p", batches[:-1], few(6, cold_after_commits=3)).files == 3 + 2
     assert replay("p", batches, few(6, cold_after_commits=3)).files == 1 + 3
+
+
+@pytest.mark.parametrize("pause", [18, 22, 60])
+def test_regular_pauses_do_not_finish_a_partition_each_time(pause: int) -> None:
+    """Rows in every so many batches are merged as rows in each, and twice the pause without rows finishes them."""
+    table, other, written = ReplayedTable(few(6)), PartitionKey(0, ("other",)), 0
+    for batch in [batch for _ in range(60) for batch in ({WHOLE: 1000}, *[{other: 7}] * pause)]:
+        planned = table.plan(batch)
+        written += sum(change.written_bytes for change in planned.changes if change.outputs[0].partition == WHOLE)
+        table.apply(planned.changes)
+    # 4.8 at each pause; merging in each pause writes 31 bytes per byte
+    assert written < 6 * 60 * 1000
+    assert len(table.layout.partitions[WHOLE].small) > 1
+    for _ in range(pause + 3):
+        table.apply(table.plan({other: 7}).changes)
+    assert len(table.layout.partitions[WHOLE].small) == 1
 
 
 def test_a_larger_k_rewrites_less_and_leaves_more_files() -> None:

@@ -45,11 +45,24 @@ def facts_of(plan: Plan, policy: SizePolicy) -> dict[str, Any]:
     }
 
 
+def paused(layout: Layout, pause: int, quiet: int) -> Layout:
+    """The layout with newest rows so many commits after those of the last small file, and so many commits ago."""
+    last = max((file.sequence_number for facts in layout.partitions.values() for file in facts.small), default=0)
+    newest = last + pause
+    return dataclasses.replace(
+        layout,
+        partitions={k: dataclasses.replace(facts, newest=newest) for k, facts in layout.partitions.items()},
+        commits_since=lambda stamp: newest + quiet - stamp,
+    )
+
+
 @st.composite
 def batches(draw: st.DrawFn) -> tuple[Layout, SizePolicy, dict[str, Any]]:
     """A layout, a policy, and the arguments of a batch, or of a plan after one."""
     policy = draw(policies())
     layout = draw(layouts(policy))
+    if draw(st.booleans()):
+        layout = paused(layout, draw(st.integers(0, 60)), draw(st.integers(0, 150)))
     owners = sorted(layout.partitions, key=repr)
     chosen = draw(st.lists(st.sampled_from([*owners, key("new")]), unique=True))
     is_written, counts = draw(st.booleans()), st.integers(0, policy.max_small_files + 1)
