@@ -78,8 +78,7 @@ class SizePolicy:
     merge_budget_bytes       bytes that merges of one batch may rewrite; unset: grows with the batch
     merge_deadline_ms        time that merges may run after the batch is written; unset: as long as the write
     commit_deadline_ms       time during which a commit is retried after conflicts with other writers
-    cold_after_commits       commits without new rows after which a partition is merged to the fewest files; twice its
-                             last pause if that is longer
+    cold_after_commits       commits (at least twice the last pause) without new rows until a merge to the fewest files
     bytes_per_row            size of one written row; unset: learned from the table's files
     merge_by_copying         true: merges may copy compressed bytes; false: they decode and encode every row
     apply_deletes            true: files with pending deletes are merged, without the deleted rows

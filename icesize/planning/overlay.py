@@ -43,7 +43,8 @@ class Overlay(Mapping[K, V], Generic[K, V]):
         new._changes = {**self._changes, **changes}
         new._size = self._size + sum((value is not None) - (key in self) for key, value in changes.items())
         if len(new._changes) > max(_LEAST_CHANGES, len(self._base) // _SHARE):
-            merged = dict(self._base)
+            # a base may make several values together in less time than one by one
+            merged = dict(self._base.items())
             for key, value in new._changes.items():
                 if value is None:
                     merged.pop(key, None)

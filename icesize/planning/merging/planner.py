@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
-from itertools import islice
+from heapq import nlargest
+from operator import itemgetter
 
 from icesize.planning.delete_reach import delete_files_freed
 from icesize.planning.files import FileFact, Layout, PartitionKey, SkipReason
@@ -111,8 +112,10 @@ def _candidates(
     known = {key for key in keys if key in layout.partitions}
     if not finishes:
         return known
-    cold = (key for key, arrivals in standing.unfinished.items() if _is_cold(layout, arrivals, standing.policy))
-    return known.union(islice(cold, MOST_COLD))
+    cold = (item for item in standing.unfinished.items() if _is_cold(layout, item[1], standing.policy))
+    # the newest first: older ones whose merges exceed the budget would take each other's turn again and again
+    newest = nlargest(MOST_COLD, cold, key=itemgetter(1))
+    return known.union(key for key, _ in newest)
 
 
 def _is_cold(layout: Layout, arrivals: tuple[int, int], policy: SizePolicy) -> bool:

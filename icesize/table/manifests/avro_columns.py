@@ -39,6 +39,8 @@ _LENGTH_BYTES = 3
 """Most bytes of the length of a text that has the mark: a million characters."""
 _SHORT = np.array([(n >> 1) ^ -(n & 1) for n in range(_MORE)], np.int64)
 """Numbers of one byte, by that byte."""
+_MOST_ITEMS = 10_000
+"""Manifests with longer lists or maps are read one entry at a time; those of a wide table have an item per column."""
 _SAME_BYTES = 32
 """Most bytes of values that are compared with the first one before they are cut out one by one."""
 
@@ -175,7 +177,7 @@ def _array(item: _Move) -> _Move:
             # The size of the block follows a negative count, for readers that skip the block.
             _of_some(positions, np.flatnonzero(counts < 0), _Positions.longs)
             counts = np.abs(counts)
-            if not 0 <= counts.min() <= counts.max() <= positions.size:
+            if not 0 <= counts.min() <= counts.max() <= _MOST_ITEMS:
                 raise Misfit
             for number in range(int(counts.max())):
                 _of_some(positions, np.flatnonzero(counts > number), item)
@@ -270,8 +272,10 @@ class ColumnReader:
     def values(self, parts: Sequence[RecordColumns], field_id: int) -> tuple[list[Any], Places]:
         """Return the decoded distinct values of all parts, and the index of each record's value among them.
 
-        Raises what decoders raise for damaged values.
+        A field that the schema does not have is null in all records. Raises what decoders raise for damaged values.
         """
+        if field_id not in self._readers:
+            return [None], np.zeros(sum(len(part.texts) for part in parts), np.intp)
         indexes, read = dict[bytes, int](), self._readers[field_id]
         places = list[Places]()
         for distinct, place in (part.values[field_id] for part in parts):

@@ -22,6 +22,10 @@ _KEY_BYTES = 100
 """Approximate memory of a partition in a mapping."""
 
 
+_Partition = tuple[int, tuple[object, ...]]
+"""Partition spec and values."""
+
+
 class Rows(NamedTuple):
     """Rows of a manifest, those of one partition after another: `keys[i]` has the rows from `starts[i]` on."""
 
@@ -104,7 +108,7 @@ def difference(gone: Sequence[Listing], new: Sequence[Listing]) -> Difference | 
 
     A file that only lies in another manifest is no difference. None if a new manifest lists a file twice, or seems to.
     """
-    ids = dict[tuple[object, ...], int]()
+    ids = dict[_Partition, int]()
     before, after = (_table(listings, ids) for listings in (gone, new))
     if has_equal(after[0]):
         return None
@@ -114,9 +118,8 @@ def difference(gone: Sequence[Listing], new: Sequence[Listing]) -> Difference | 
         places = np.minimum(np.searchsorted(after[0], before[0]), after.shape[1] - 1)
         same = (after[:, places] == before).all(axis=0)
         stays[places[same]] = True
-    values, changed = list(ids), np.concatenate([before[-2:, ~same], after[-2:, ~stays]], axis=1)
-    keys = {PartitionKey(spec_id, values[place]) for spec_id, place in np.unique(changed, axis=1).T.tolist()}
-    return Difference(keys, after[0, ~stays])
+    partitions, changed = list(ids), np.unique(np.concatenate([before[-1, ~same], after[-1, ~stays]]))
+    return Difference({PartitionKey(*partitions[place]) for place in changed.tolist()}, after[0, ~stays])
 
 
 def has_equal(ascending: NDArray[np.int64]) -> bool:
@@ -124,18 +127,20 @@ def has_equal(ascending: NDArray[np.int64]) -> bool:
     return bool((ascending[1:] == ascending[:-1]).any())
 
 
-def _table(listings: Sequence[Listing], ids: dict[tuple[object, ...], int]) -> NDArray[np.int64]:
+def _table(listings: Sequence[Listing], ids: dict[_Partition, int]) -> NDArray[np.int64]:
     """Return all facts of live files, a column for each file, in the order of their numbers.
 
-    The last two lines have partition specs and numbers of the partition values; `ids` holds these numbers.
+    The last line has numbers of the partitions; `ids` holds them. Equal values of two specs are two partitions: True
+    and 1 are equal in Python.
     """
-    parts = [np.empty((9, 0), np.int64)]
+    parts = [np.empty((8, 0), np.int64)]
     for listing in listings:
         facts, columns, rows = listing.facts, listing.facts.columns, listing.by_number
-        numbers = np.array([ids.setdefault(values, len(ids)) for values in listing.places], np.int64)
+        spec_id = facts.manifest.partition_spec_id
+        numbers = np.array([ids.setdefault((spec_id, values), len(ids)) for values in listing.places], np.int64)
         lines = (
             columns.size_bytes, columns.rows, columns.obstacles, facts.sequence_numbers, facts.file_sequence_numbers,
-            facts.snapshot_ids, np.broadcast_to(facts.manifest.partition_spec_id, columns.rows.shape),
+            facts.snapshot_ids,
         )  # fmt: skip
         parts.append(np.stack([listing.numbers, *(line[rows] for line in lines), numbers[columns.partition[rows]]]))
     table = np.concatenate(parts, axis=1)

@@ -22,6 +22,8 @@ from icesize.table.manifests.spill import Spill
 
 T = TypeVar("T")
 
+_MOST_KINDS = 4
+"""A sink, calls with another policy, and the partition specs before and after a change."""
 MAX_BYTES = 2**30
 """Memory of a process for this, about: the facts of two million files that are all small, or of ten million others."""
 
@@ -134,11 +136,11 @@ class ManifestStore:
         """Return a value of several files, computed again if the last call with this `kind` had other files."""
         return self.get("", kind, make, frozenset(paths))
 
-    def evolve(self, kind: Hashable, version: Hashable, make: Callable[[T | None], tuple[T, int]]) -> T:
+    def evolve(self, kind: tuple[Hashable, ...], version: Hashable, make: Callable[[T | None], tuple[T, int]]) -> T:
         """Return a value of a version of the table, made from the value that was made last.
 
         Args:
-            kind: Name of the value, the same for all values that are computed in the same way.
+            kind: Name of the value and what it depends on beside the table. Of each name, the four newest are kept.
             version: Identifies the state of the table.
             make: Returns the value and its approximate bytes. It gets the value of another version, or None if there is
                 none. Called without a lock; its errors are raised.
@@ -146,7 +148,17 @@ class ManifestStore:
         with self._lock:
             held = self._memory.held.get((self._table, ""))
             known = held.values.get(kind) if held else None
-        return self.get("", kind, lambda: make(known.value if known else None), version)
+        value = self.get("", kind, lambda: make(known.value if known else None), version)
+        with self._lock:
+            self._drop_older_kinds(name=kind[0])
+        return value
+
+    def _drop_older_kinds(self, name: Hashable) -> None:
+        """Drop all but the newest values of this name, which other policies or partition specs made once."""
+        if held := self._memory.held.get((self._table, "")):
+            kinds = [kind for kind in held.values if isinstance(kind, tuple) and kind[0] == name]
+            for kind in kinds[:-_MOST_KINDS]:
+                self._memory.held_bytes -= held.values.pop(kind).held_bytes
 
     def _use(self, path: str, kind: Hashable, version: Hashable) -> _Value | None:
         held = self._memory.held.get((self._table, path))

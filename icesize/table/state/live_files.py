@@ -11,6 +11,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, ItemsView, Iterator, Mapping, Sequence, ValuesView
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
@@ -370,6 +371,10 @@ class _Partitions(Mapping[PartitionKey, PartitionFacts]):
             self._again |= self._state.facts_of([key])
         return self._again[key]
 
+    def made_again(self) -> dict[PartitionKey, PartitionFacts]:
+        """Return the partitions that were made again so far."""
+        return self._again.copy()
+
     def __iter__(self) -> Iterator[PartitionKey]:
         return iter(self._kept)
 
@@ -417,8 +422,8 @@ class KeptLayout:
         is_exact = not has_equal(np.sort(np.concatenate(numbers))) and not any(map(_is_nan, partitions))
         return cls(state, Overlay(partitions), standing, is_exact)
 
-    @property
-    def partitions(self) -> Mapping[PartitionKey, PartitionFacts]:
+    @cached_property
+    def partitions(self) -> _Partitions:
         """The partitions, as the manifests of the state list them."""
         return _Partitions(self.kept, self.state)
 
@@ -441,7 +446,9 @@ class KeptLayout:
         facts = state.facts_of(keys)
         old = [known for key in keys if (known := self.kept.get(key))]
         standing = self.standing.changed(old, facts.values()) if self.standing else None
-        return KeptLayout(state, self.kept.changed({key: facts.get(key) for key in keys}), standing)
+        # partitions that were made again for their manifests stay so, or each layout would make them again
+        changed = {**self.partitions.made_again(), **{key: facts.get(key) for key in keys}}
+        return KeptLayout(state, self.kept.changed(changed), standing)
 
 
 def _is_nan(key: PartitionKey) -> bool:

@@ -40,6 +40,8 @@ def _columns(schema: dict[str, Any], text: int, blocks: Sequence[Sequence[bytes]
     columns = ColumnReader(fields, text, [*numbers, _ABSENT], values)
     part = columns.read([b"".join(records) for records in blocks], list(map(len, blocks)))
     assert part.numbers[_ABSENT].tolist() == [MISSING] * sum(map(len, blocks))
+    nulls, where = columns.values([part], _ABSENT)
+    assert [nulls[place] for place in where.tolist()] == [None] * sum(map(len, blocks))
     found: list[list[Any]] = []
     for each in range(len(fields)):
         if each == text:

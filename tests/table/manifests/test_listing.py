@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -76,3 +77,11 @@ def test_a_file_that_is_listed_twice_has_no_difference() -> None:
     moved = difference(twice[:1], twice[1:])
     assert moved is not None
     assert (moved.keys, moved.numbers.size) == (set(), 0)
+
+
+def test_equal_values_of_two_specs_are_two_partitions() -> None:
+    """True and 1 are equal in Python; each changed partition keeps the value of its own spec."""
+    files: list[Any] = [(1, 0, True, 1), (2, 1, 1, 1)]
+    found = difference([], listings(files, 1, 0))
+    assert found is not None
+    assert {(key.spec_id, repr(key.values)) for key in found.keys} == {(0, "(True,)"), (1, "(1,)")}

@@ -92,6 +92,18 @@ def test_what_a_table_needs_no_more_is_forgotten() -> None:
     assert (store.get("b", "kind", value("newest"), version=2), memory.held_bytes) == ("newer", 3)
 
 
+def test_values_of_other_policies_are_dropped_in_time() -> None:
+    """Of one name the four newest values stay: each change of a policy would leave a layout in memory for ever."""
+    memory = Memory()
+    store = ManifestStore(memory)
+    for policy in range(9):
+        store.evolve(("layout", policy), 1, lambda before, policy=policy: (policy, 1))
+    store.get("", ("listed twice", 0), value("other"))
+    assert memory.held_bytes == 4 + 1
+    assert [store.evolve(("layout", policy), 1, lambda before: ("new", 1)) for policy in (8, 5)] == [8, 5]
+    assert store.evolve(("layout", 8), 2, lambda before: (before, 1)) == 8
+
+
 def test_tables_share_one_memory() -> None:
     """A table sees no value of another one, and the table that was used least recently makes room for the next."""
     memory = Memory(max_bytes=4)

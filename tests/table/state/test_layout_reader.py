@@ -159,13 +159,13 @@ def test_files_in_other_manifests_change_no_partition(lake: SqlCatalog, version:
     assert len(set(paths[0].values())) == 5
     assert len(set(paths[1].values())) == 1
     if version == "2":
-        table = delete_rows(lake, small_files(table, "a")[0])
+        table, same = delete_rows(lake, small_files(table, "a")[0]), set("bc")
     else:
         expire(lake.load_table("db.t"), keep=2)
-        table = lake.load_table("db.t")
+        table, same = lake.load_table("db.t"), set("abc")
     third = reader.read(table.metadata, table.io)
     assert plain(third) == plain(layout_of(table))
-    assert {key.values[0] for key, facts in third.partitions.items() if facts is second.partitions[key]} <= set("bc")
+    assert {key.values[0] for key, facts in third.partitions.items() if facts is second.partitions[key]} == same
 
 
 def test_a_merge_does_not_make_a_partition_young(lake: SqlCatalog) -> None:
