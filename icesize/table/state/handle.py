@@ -92,33 +92,34 @@ class TableHandle:
         """`catalog.namespace.table`."""
         return ".".join((self.catalog.name, *self.identifier))
 
-    def load(self, cooldown: Environment | None = None) -> Current:
+    def load(self, environment: Environment | None = None) -> Current:
         """Return the current state of the table, with fresh schema, spec, properties and vended credentials.
 
-        With `cooldown`, a catalog that does not respond is retried until `commit-deadline-ms`, as in commits.
+        With `environment`, a catalog that does not respond is retried until `commit-deadline-ms`, as in commits. Facts of
+        manifests are kept in its `spill_folder`.
 
         Raises TableNotFound, UnsupportedTable, TableError if the catalog does not respond, and PolicyError for
         contradictory settings.
         """
         try:
-            table = self._load(cooldown)
+            table = self._load(environment)
         except IcesizeError:
             raise
         except Exception as error:  # each catalog client raises its own errors
             raise opening.load_failed(self.name, error) from scrub(error)
         self.store = self.concurrent_writers.store = store_of(str(table.metadata.table_uuid))
         opening.check_supported(table, self.spark_conf)
-        if cooldown and cooldown.spill_folder:
-            self.store.spill = spill_to(cooldown.spill_folder, cooldown.limits.spill_bytes)
+        if environment and environment.spill_folder:
+            self.store.spill = spill_to(environment.spill_folder, environment.limits.spill_bytes)
         policy, warnings = SizePolicy.resolve(table.metadata.properties, self.policy)
         self._deadline_ms = policy.commit_deadline_ms
         warnings += [*unknown_properties(table.metadata.properties), *other_compactors(table.metadata, self.name)]
         return Current(table, self.name, policy, tuple(warnings))
 
-    def _load(self, cooldown: Environment | None) -> Table:
-        if cooldown is None:
+    def _load(self, environment: Environment | None) -> Table:
+        if environment is None:
             return opening.load(self.catalog, self.identifier)
-        until = cooldown.monotonic() + self._deadline_ms / 1000
+        until = environment.monotonic() + self._deadline_ms / 1000
 
         def log_retry(state: RetryCallState) -> None:
             error = state.outcome and state.outcome.exception()
@@ -126,9 +127,9 @@ class TableHandle:
 
         again = Retrying(
             retry=retry_if_exception(may_pass),
-            stop=lambda state: cooldown.monotonic() > until,
+            stop=lambda state: environment.monotonic() > until,
             wait=wait_random_exponential(multiplier=0.5, max=10),
-            sleep=cooldown.sleep,
+            sleep=environment.sleep,
             before_sleep=log_retry,
             reraise=True,
         )
