@@ -24,7 +24,7 @@ COMPONENTS = (
     Component("Executors and tasks", "Spark repeats the task; the table contains the files of one attempt.", (6, 7, 8)),
     Component(
         "Catalog rejects a commit",
-        "icesize retries until `commit-deadline-ms`, then fails and leaves no file.",
+        "icesize retries until `commit-deadline-ms`, then fails. It leaves no file unless the outcome is unknown.",
         (9, 10),
     ),
     Component(
@@ -32,7 +32,11 @@ COMPONENTS = (
         "icesize checks the outcome; if it cannot, it deletes nothing.",
         (11, 12, 13, 32),
     ),
-    Component("Rights and tokens", "The call fails, the table is unchanged, and no file remains.", (14,)),
+    Component(
+        "Rights and tokens",
+        "A renewed token is used. Otherwise, the call fails, or background merges are dropped; no file remains.",
+        (14,),
+    ),
     Component(
         "Replayed batches",
         "The sink skips the batch, even after its snapshot expired, and refuses a driver with an older batch.",
@@ -46,7 +50,9 @@ COMPONENTS = (
         (23, 24, 25, 36),
     ),
     Component(
-        "Missing or damaged files", "icesize drops the merge and reports the file; all other work continues.", (26, 27)
+        "Missing or damaged files",
+        "icesize drops and reports the merge, and commits other changes; `maintain` fails if a file is missing.",
+        (26, 27),
     ),
     Component("Disk and object store", "The batch fails and leaves no file, or continues without merges.", (28, 29)),
     Component("Cleanup and clocks", "Recent files stay; no snapshot expires early.", (30, 31)),

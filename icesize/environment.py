@@ -11,7 +11,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class WorkLimits:
-    """Limits of work, above which another process, task or round is used. The defaults were measured."""
+    """Limits above which icesize uses another process, task or round. The defaults were measured."""
 
     driver_source_bytes: int = 4 * 2**20
     """Size of a batch at its source (compressed files) up to which the driver writes it, about 100,000 rows.
@@ -26,7 +26,7 @@ class WorkLimits:
     That takes half a second: as long as counting the batch and starting a Spark job for it.
     """
     driver_merge_bytes: int = 8 * 2**20
-    """Groups with at most the work of decoding so many bytes are merged or clustered in the driver.
+    """The driver merges or clusters groups up to this work, in bytes to decode.
 
     A Spark job costs 0.15 s before it reads a byte. In that time, the driver decodes and encodes about 10 MB, or copies
     64 MB.
@@ -60,7 +60,7 @@ class WorkLimits:
     That is half a minute of decoding on two cores, and the most that a killed pass loses.
     """
     task_bytes: int = 2**20
-    """Work below which another Spark task does not pay: it takes 0.03 s to write, and a task costs 0.02 s."""
+    """Least work for another Spark task: writing that many bytes takes 0.03 s, and a task costs 0.02 s."""
     spill_bytes: int = 4 * 2**30
     """Most bytes below `Environment.spill_folder`: the facts of about 40 million files."""
 
@@ -76,6 +76,7 @@ class Environment:
         new_id: Return a string that no other call returns.
         observe: Called with each event of `icesize.events`.
         limits: Limits of the work of one process.
+        spill_folder: A local directory for a cache of manifests that new processes reuse; None for no cache.
     """
 
     monotonic: Callable[[], float] = time.monotonic

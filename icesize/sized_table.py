@@ -95,7 +95,7 @@ def open(
         catalog: A PyIceberg catalog. None opens the catalog from the session's `spark.sql.catalog.<catalog>.*`, or from
             PyIceberg's configuration.
         policy: A SizePolicy or a mapping of its keys. Each given key overrides the table's own properties.
-        environment: Clocks and limits of this process, for tests.
+        environment: The clock, limits, observer and cache directory of this process; None uses the defaults.
 
     Returns:
         The table. Each of its calls loads the newest state.
@@ -300,8 +300,8 @@ class SizedTable:
     ) -> Report | Plan:
         """Merge the small files of every partition into as few files as possible.
 
-        With Spark, all merges are one REPLACE commit. Without Spark, they are committed in rounds of about 1 GiB, so
-        that an interrupt keeps the finished rounds.
+        With Spark, all merges are one REPLACE commit, unless `budget_seconds` is set. Without Spark, they are committed
+        in rounds of about 1 GiB, so that an interrupt keeps the finished rounds.
 
         Args:
             where: A filter over columns or partition fields, such as `hour >= 'h06'`. It selects the partitions whose
@@ -815,7 +815,8 @@ class SizedTable:
             older_than: The minimum age of an orphan file, at least 24 hours; None is Iceberg's default of three days.
                 Leftover files of batches that are committed are orphans after 24 hours, even if `older_than` is longer.
             dry_run: Find the files and delete none.
-            trust_location: No other table has files in this location: load no other table.
+            trust_location: True asserts that no other table has files in this location; icesize then loads no other
+                table.
             max_concurrent_deletes: The number of delete requests to storage that run at the same time.
 
         Returns:

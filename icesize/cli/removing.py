@@ -87,6 +87,7 @@ def expire_snapshots(
 
     Without options, the table's own rules apply: history.expire.* and icesize.policy.keep-versions. A snapshot stays if
     any rule keeps it. Without --older-than, snapshots younger than the table's history.expire.max-snapshot-age-ms stay.
+    The table's keep-versions applies only without --keep-versions, --older-than and --retain-last.
     """
     sized = target.open()
     expire = partial(sized.expire_snapshots, keep_versions, older_than, retain_last, readers=readers, force=force)

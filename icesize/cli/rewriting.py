@@ -44,8 +44,8 @@ def compact(
 ) -> None:  # fmt: skip
     """Merge the small files of TABLE into as few as possible.
 
-    The merges run in this process, with a commit after each GiB. With --master, --remote or --conf, Spark runs them, in
-    one commit.
+    The merges run in this process, with a commit after each GiB. With --master, --remote or --conf, Spark runs them in
+    one commit or, with --budget-seconds, in rounds of at most about 2 GiB.
     """
     if dry_run:
         sized = target.open(policy, conf=spark.conf)
@@ -63,7 +63,7 @@ def compact(
 )
 @options.by_options("; stored in the table's properties, with the strategy")
 @click.option(
-    "--forget", is_flag=True, help="Remove the clustering columns, and the sort order that they set; cluster nothing."
+    "--forget", is_flag=True, help="Remove the clustering settings and the sort order that they set; change no file."
 )
 @options.budget_bytes_option
 @options.dry_run_option

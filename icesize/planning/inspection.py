@@ -21,7 +21,7 @@ from icesize.results import Advice, Keys, Result, keys
 from icesize.units import format_count
 
 WORST_SHOWN = 10
-"""Partitions of which an inspection tells more than counts."""
+"""Number of partitions that an inspection shows one by one."""
 
 SMALLER_TARGET_BYTES = 128 * MIB
 """Target advised for partitions that get little: Iceberg's row group size is 128 MiB, so scans lose nothing by it."""
@@ -72,8 +72,8 @@ class DeletesClass:
 class PendingDeletes:
     """Pending deletes of files in the table's current partition spec.
 
-    `files` is the number of data files to which some delete may apply; `files_due` is the number of those to rewrite
-    for it. `deleted_rows` are known deletes, a share `row_share` of all rows. The rows of equality deletes, and of
+    `files` is the number of data files to which some delete may apply; `files_due` of them are due for a
+    rewrite. `deleted_rows` are known deletes, a share `row_share` of all rows. The rows of equality deletes, and of
     deletes for several files, are unknown. A scan opens `delete_files_per_file` on average for each data file,
     `worst_per_file` in the worst partition (`worst`; None without deletes), and `delete_files_max` for one file.
     """

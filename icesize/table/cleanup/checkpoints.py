@@ -149,7 +149,7 @@ def _position(text: str, name: str) -> int | None:
 
 
 def positions_in(metadata: TableMetadata, readers: Sequence[Reader], force: bool) -> tuple[set[int], list[str]]:
-    """Return snapshots of the table at which readers are, and notes about readers that `force` dropped.
+    """Return the snapshots at which readers are positioned, and notes about readers that `force` ignored.
 
     A query may read several tables, so some of its ids may be unknown to this table, but not all. Raises TableError for
     a reader without any position in the table, because the snapshots that it needs cannot be kept.

@@ -79,7 +79,7 @@ class Decision:
 
 @dataclass(frozen=True)
 class Expiry(Change[Decision]):
-    """One expiry on its way through its attempts: each state that it is tried on is decided on again.
+    """One expiry with its commit attempts. Each attempt decides again, on the state that it commits to.
 
     `current` is the table as the expiry found it. Snapshots that `readers` have not read stay. Ages are counted from
     `now_ms`. `tried` maps the journal location of each attempt to its decision.

@@ -96,7 +96,7 @@ def _what_is_left(listed: Iterable[Listed]) -> list[Listed] | None:
 
 
 def old_metadata_files(metadata: TableMetadata, io: FileIO) -> Iterator[str]:
-    """Yield metadata files that have dropped out of the log, found by the logs of the files still in it.
+    """Yield metadata files that the log no longer names; the logs of older metadata files name them.
 
     Each log names the 100 before it (`write.metadata.previous-versions-max`), so the oldest one leads further back.
     Raises TableError for a damaged file.

@@ -134,8 +134,9 @@ class OrphanSearch:
 
         Raises:
             PolicyError: The age is under a day.
-            TableError: `gc.enabled` is false, the location is or may be shared with another table, or another table
-                replaces this one during the run. Also if the listing fails; nothing is deleted then.
+            UnsupportedTable: `gc.enabled` is false.
+            TableError: The location is or may be shared with another table, or another table replaces this one during
+                the run. Also if the listing fails; nothing is deleted then.
         """
         if older_than_ms < DAY_MS:
             raise PolicyError(
@@ -303,8 +304,8 @@ class Found:
     """Files that no state of the table needs.
 
     `due` are old enough to be deleted; `from_committed_batches` of them were written by icesize for batches that are
-    committed. The owner of the `metadata_files` among them has to be checked. The recent metadata files that are not
-    whole are `being_written`.
+    committed. `metadata_files` are those of them whose owner must be checked. `being_written` are recent, incomplete
+    metadata files.
     """
 
     due: list[Listed] = field(default_factory=list)

@@ -35,9 +35,9 @@ class ExpireOptions:
 
     `older_than` is a point in time (naive: UTC) or an age; snapshots at or after it stay. `retain_last` counts
     snapshots per branch. `keep_versions` counts versions of each partition. A snapshot stays if any rule keeps it. The
-    table's rules apply for omitted options: unless `older_than` is set, nothing younger than
-    `history.expire.max-snapshot-age-ms` expires. `readers` are checkpoint directories of streaming queries that read
-    this table. `force` continues even if a reader's position cannot be kept.
+    table's rules apply for omitted options (`keep_versions` only if all three are omitted): unless `older_than` is set,
+    nothing younger than `history.expire.max-snapshot-age-ms` expires. `readers` are checkpoint directories of streaming
+    queries that read this table. `force` continues even if a reader's position cannot be kept.
     """
 
     keep_versions: int | None = None
