@@ -95,8 +95,8 @@ class TableHandle:
     def load(self, environment: Environment | None = None) -> Current:
         """Return the current state of the table, with fresh schema, spec, properties and vended credentials.
 
-        With `environment`, a catalog that does not respond is retried until `commit-deadline-ms`, as in commits. Facts of
-        manifests are kept in its `spill_folder`.
+        With `environment`, a catalog that does not respond is retried until `commit-deadline-ms`, as in commits, and
+        its `spill_folder` keeps facts of manifests.
 
         Raises TableNotFound, UnsupportedTable, TableError if the catalog does not respond, and PolicyError for
         contradictory settings.
