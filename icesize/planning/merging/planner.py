@@ -124,8 +124,10 @@ def _is_cold(layout: Layout, arrivals: tuple[int, int], policy: SizePolicy) -> b
     A partition that paused between its last two `arrivals` is cold after twice that pause. Otherwise each regular pause
     longer than `cold-after-commits` would merge all of its small files (simulated: 149 bytes written per byte).
     """
-    quiet, before = map(layout.commits_since, arrivals)
-    return quiet + 1 >= max(policy.cold_after_commits, PAUSES * (before - quiet))
+    newest, before = arrivals
+    quiet = layout.commits_since(newest)
+    # most partitions that a batch asks about are younger, and need no second count
+    return quiet + 1 >= policy.cold_after_commits and quiet + 1 >= PAUSES * (layout.commits_since(before) - quiet)
 
 
 def _find_due(work: Work, policy: SizePolicy, most_outputs: int) -> None:

@@ -64,7 +64,7 @@ class _Positions:
     def longs(self) -> Longs:
         """Read an int or a long."""
         first = self.data[self.at]
-        self._move(1)
+        self.skip(1)
         return _SHORT[first] if not first.size or first.max() < _MORE else self._longer(first)
 
     def _longer(self, first: NDArray[np.uint8]) -> Longs:
@@ -81,9 +81,10 @@ class _Positions:
         numbers: Longs = ((raw >> np.uint64(1)) ^ (~(raw & np.uint64(1)) + np.uint64(1))).view(np.int64)
         return numbers
 
-    def skip(self, length: int) -> None:
-        """Skip as many bytes of each record."""
-        self._move(length)
+    def skip(self, length: int | Longs) -> None:
+        """Skip so many bytes: the same number of each record, or a number for each."""
+        self.at = self.at + length
+        self._check()
 
     def skip_text(self) -> None:
         """Skip bytes or a string."""
@@ -93,11 +94,7 @@ class _Positions:
         """Skip a number of bytes of each record."""
         if lengths.size and not 0 <= lengths.min() <= lengths.max() <= self.size:
             raise Misfit
-        self._move(lengths)
-
-    def _move(self, length: int | Longs) -> None:
-        self.at = self.at + length
-        self._check()
+        self.skip(lengths)
 
     def _check(self) -> None:
         if self.at.size and self.at.max() > self.size:
