@@ -20,7 +20,7 @@ _DRIVER = (
     ("settings of the session", "settings_of (icesize/spark/engine/session.py"),
     ("table loaded from the catalog", "_load (icesize/spark/stream/batch.py"),
     ("columns matched", "align (icesize/spark/engine/columns.py"),
-    ("manifests read", "read (icesize/table/state/live_files.py"),
+    ("manifests read", "read (icesize/table/state/layouts.py"),
     ("asked for the size of the batch", "is_small (icesize/spark/routing/statistics.py"),
     ("rows or counts fetched from Spark", "fetch (icesize/spark/engine/jobs.py"),
     ("rows divided by partition", "arrange_by_partition (icesize/"),

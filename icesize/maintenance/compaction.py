@@ -90,8 +90,8 @@ def compact(context: TableContext, where: Where, budget: Budget) -> Report:
 
     def run(groups: Sequence[MergeTask], is_first: bool) -> Report:
         now = selection if is_first else again()
-        owned = (now.layout.partitions.get(group.partition) for group in groups)
-        files = (file for facts in owned if facts for file in facts.small + facts.large)
+        owned = now.layout.partitions.some(dict.fromkeys(group.partition for group in groups))
+        files = (file for facts in owned.values() for file in facts.small + facts.large)
         plan, lost = as_they_are(whole, groups, now.layout, files)
         report = _merge(context, now, plan, advance)
         return replace(report, conflicts=(*lost, *report.conflicts))
@@ -235,13 +235,10 @@ def _merge(context: TableContext, selection: Selection, plan: Plan, advance: Adv
 def _with_backlog(layout: Layout, policy: SizePolicy) -> set[PartitionKey]:
     """Return the partitions with more mergeable small files than allowed, or with deletes that are due."""
     standing = standing_of(layout, policy)
-    if standing is None:
-        partitions = layout.partitions.items()
-    else:
-        partitions = {key: layout.partitions[key] for key in standing.outcomes.keys() | standing.due.keys()}.items()
+    owed = layout.partitions.some(standing.outcomes.keys() | standing.due.keys()) if standing else layout.partitions
     return {
         key
-        for key, facts in partitions
+        for key, facts in owed.items()
         if sum(f.obstacle is None for f in facts.small) > policy.max_small_files
         or any(f.obstacle is None and is_due(f, policy) for f in facts.with_deletes)
     }

@@ -57,8 +57,8 @@ def plan_delete_rewrites(layout: Layout, policy: SizePolicy) -> tuple[DeleteRewr
     if not policy.merging or not policy.max_delete_files:  # with none allowed, one for each file is too many
         return ()
     summary = layout.summary(policy)
-    with_due = map(layout.partitions.__getitem__, summary.due) if summary else layout.partitions.values()
-    in_order = sorted(with_due, key=lambda facts: facts.key.rank)
+    with_due = layout.partitions.some(summary.due) if summary else layout.partitions
+    in_order = sorted(with_due.values(), key=lambda facts: facts.key.rank)
     found = (_rewrite_of(facts, layout, policy) for facts in in_order if facts.key.spec_id == layout.spec_id)
     return tuple(rewrite for rewrite in found if rewrite is not None)
 

@@ -154,8 +154,9 @@ def delete_files_freed(layout: Layout, inputs: Iterable[FileFact]) -> int:
         if file.delete_files and file.partition in layout.partitions:
             gone[file.partition][file.path] = file
     freed = 0
-    for key, files in gone.items():
-        left = DataFiles([file for file in layout.partitions[key].with_deletes if file.path not in files])
+    for key, facts in layout.partitions.some(gone).items():
+        files = gone[key]
+        left = DataFiles([file for file in facts.with_deletes if file.path not in files])
         inputs_here = DataFiles(files.values())
         own = [delete for delete in next(iter(files.values())).deletes if delete.partition == key]
         freed += sum(not left.may_be_hit(delete) and inputs_here.may_be_hit(delete) for delete in own)

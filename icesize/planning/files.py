@@ -7,10 +7,11 @@ fields of the partition spec.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, ItemsView, Iterable, Iterator, Mapping, ValuesView
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Protocol
+from itertools import takewhile
+from typing import Protocol, TypeAlias
 
 from icesize.planning.overlay import Overlay
 from icesize.policy import SizePolicy
@@ -219,6 +220,73 @@ class PartitionFacts:
 NEW_ROWS = 1 << 62
 """The stamp of rows that are not committed yet: no commit came after them."""
 
+MakeFacts: TypeAlias = Callable[[Collection["PartitionKey"] | None], Mapping["PartitionKey", PartitionFacts]]
+"""Returns the facts of partitions, or of all partitions for None."""
+
+
+class Partitions(Mapping[PartitionKey, PartitionFacts]):
+    """The partitions of a layout. Their facts are made when somebody asks for them: a batch asks for few.
+
+    Args:
+        newest: For each partition, the stamp of its newest rows.
+        make: Makes facts. Asked for many partitions, it takes less time than asked for each of them.
+        made: Facts that are known.
+    """
+
+    __slots__ = ("_made", "_make", "newest")
+
+    def __init__(
+        self,
+        newest: Overlay[PartitionKey, int],
+        make: MakeFacts,
+        made: Overlay[PartitionKey, PartitionFacts] | None = None,
+    ) -> None:
+        self.newest = newest
+        self._make = make
+        self._made: Overlay[PartitionKey, PartitionFacts] = made or Overlay()
+
+    @classmethod
+    def of(cls, facts: Mapping[PartitionKey, PartitionFacts]) -> Partitions:
+        """Return these partitions."""
+        if isinstance(facts, Partitions):
+            return facts
+        return cls(Overlay({key: each.newest for key, each in facts.items()}), lambda keys: {}, Overlay(facts))
+
+    def some(self, keys: Iterable[PartitionKey]) -> dict[PartitionKey, PartitionFacts]:
+        """Return the facts of those of the partitions that exist."""
+        wanted = [key for key in keys if key in self.newest]
+        if missing := [key for key in wanted if key not in self._made]:
+            self._made = self._made.changed(self._make(missing))
+        return {key: self._made[key] for key in wanted}
+
+    def changed(self, changes: Mapping[PartitionKey, PartitionFacts | None]) -> Partitions:
+        """Return the partitions with these facts in addition or instead; None removes a partition."""
+        newest = self.newest.changed({key: facts.newest if facts else None for key, facts in changes.items()})
+        return Partitions(newest, self._make, self._made.changed(changes))
+
+    def _all(self) -> Mapping[PartitionKey, PartitionFacts]:
+        if len(self._made) < len(self.newest):
+            known, every = self._made, self._make(None)
+            self._made = Overlay({key: known.get(key) or every[key] for key in self.newest})
+        return self._made
+
+    def __getitem__(self, key: PartitionKey) -> PartitionFacts:
+        return self.some([key])[key]
+
+    def __iter__(self) -> Iterator[PartitionKey]:
+        return iter(self.newest)
+
+    def __len__(self) -> int:
+        return len(self.newest)
+
+    def items(self) -> ItemsView[PartitionKey, PartitionFacts]:
+        """Return all partitions with their facts, which are made together."""
+        return self._all().items()
+
+    def values(self) -> ValuesView[PartitionFacts]:
+        """Return the facts of all partitions, which are made together."""
+        return self._all().values()
+
 
 def negative_age(stamp: int) -> int:
     """Return the age of a stamp that is a negative number of commits."""
@@ -269,16 +337,18 @@ class Layout:
         complete: False if a filter ruled out manifests, which were not read.
         manifests: Number of manifests that were read, those of delete files included.
         commits_since: Returns the number of commits that added rows after the commit with a stamp.
+        now: The stamp of the newest commit.
         standing: A summary of the partitions for plans that look at few of them; None if the reader keeps none.
     """
 
     head: Head
     spec_id: int
     small_file_limit_bytes: int
-    partitions: Mapping[PartitionKey, PartitionFacts] = field(default_factory=dict)
+    partitions: Partitions = field(default_factory=lambda: Partitions.of({}))
     complete: bool = True
     manifests: int = 0
     commits_since: Callable[[int], int] = field(default=negative_age, compare=False)
+    now: int = field(default=0, compare=False)
     standing: PartitionSummary | None = field(default=None, compare=False)
 
     def summary(self, policy: SizePolicy) -> PartitionSummary | None:
@@ -304,16 +374,21 @@ class Layout:
 
     def with_partitions(self, changes: Mapping[PartitionKey, PartitionFacts | None]) -> Layout:
         """Return the layout with these partitions in addition or instead; None removes a partition."""
-        before = [facts for key in changes if (facts := self.partitions.get(key))]
+        before = self.partitions.some(changes).values()
         return replace(
             self,
-            partitions=Overlay.of(self.partitions).changed(changes),
+            partitions=self.partitions.changed(changes),
             standing=self.standing and self.standing.changed(before, filter(None, changes.values())),
         )
 
     def recent(self, cold_after_commits: int) -> list[PartitionKey]:
         """Return the partitions that received rows in the last `cold_after_commits` commits that added rows."""
-        return [key for key, facts in self.partitions.items() if self.commits_since(facts.newest) < cold_after_commits]
+        return [
+            key
+            for newest, key in takewhile(
+                lambda pair: self.commits_since(pair[0]) < cold_after_commits, self.partitions.newest.up_to(NEW_ROWS)
+            )
+        ]
 
     def growing(self, since_number: int, cold_after_commits: int) -> list[PartitionKey]:
         """Return the partitions that were merged before and received rows since the commit `since_number`.
@@ -323,7 +398,7 @@ class Layout:
         """
         return [
             key
-            for key in self.recent(cold_after_commits)
-            if any(0 < file.sequence_number < file.file_sequence_number for file in self.partitions[key].small)
-            and max(file.sequence_number for file in self.partitions[key].small) >= since_number
+            for key, facts in self.partitions.some(self.recent(cold_after_commits)).items()
+            if any(0 < file.sequence_number < file.file_sequence_number for file in facts.small)
+            and max(file.sequence_number for file in facts.small) >= since_number
         ]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping
-from typing import Generic, TypeVar
+from heapq import merge
+from typing import Any, Generic, TypeVar
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -23,12 +25,14 @@ class Overlay(Mapping[K, V], Generic[K, V]):
         base: The entries. The caller does not change them afterwards.
     """
 
-    __slots__ = ("_base", "_changes", "_size")
+    __slots__ = ("_base", "_changes", "_order", "_size")
 
     def __init__(self, base: Mapping[K, V] | None = None) -> None:
         self._base: Mapping[K, V] = base or {}
         self._changes: dict[K, V | None] = {}
         self._size = len(self._base)
+        # the values of the base in ascending order and their keys, once they are known: all overlays of a base share it
+        self._order: list[tuple[list[Any], list[K]]] = []
 
     @classmethod
     def of(cls, mapping: Mapping[K, V]) -> Overlay[K, V]:
@@ -40,7 +44,7 @@ class Overlay(Mapping[K, V], Generic[K, V]):
         if not changes:
             return self
         new: Overlay[K, V] = Overlay(self._base)
-        new._changes = {**self._changes, **changes}
+        new._changes, new._order = {**self._changes, **changes}, self._order
         new._size = self._size + sum((value is not None) - (key in self) for key, value in changes.items())
         if len(new._changes) > max(_LEAST_CHANGES, len(self._base) // _SHARE):
             # a base may make several values together in less time than one by one
@@ -60,6 +64,25 @@ class Overlay(Mapping[K, V], Generic[K, V]):
                 raise KeyError(key)
             return value
         return self._base[key]
+
+    def up_to(self, bound: Any) -> Iterator[tuple[Any, K]]:
+        """Yield values up to `bound` with their keys, the largest first; the values must compare.
+
+        The base is sorted once, so the first entries cost little in a large mapping.
+        """
+        if not self._order:
+            in_order = sorted(self._base.items(), key=lambda item: item[1])  # type: ignore[arg-type, return-value]
+            self._order.append(([value for _, value in in_order], [key for key, _ in in_order]))
+        values, keys = self._order[0]
+        changes = self._changes
+        of_base = (
+            (values[place], keys[place])
+            for place in range(bisect_right(values, bound) - 1, -1, -1)
+            if keys[place] not in changes
+        )
+        changed: list[tuple[Any, K]] = [(value, key) for key, value in changes.items() if value is not None]
+        changed = sorted((pair for pair in changed if pair[0] <= bound), key=lambda pair: pair[0], reverse=True)
+        return merge(of_base, changed, key=lambda pair: pair[0], reverse=True)
 
     def __iter__(self) -> Iterator[K]:
         if not self._changes:

@@ -31,7 +31,7 @@ from icesize.report import Report
 from icesize.results import Advice
 from icesize.sized_table import SizedTable
 from icesize.table.manifests.store import ManifestStore
-from icesize.table.state.live_files import LayoutReader
+from icesize.table.state.layouts import LayoutReader
 from icesize.table.state.partition_changes import partitions_changed
 from tests.support.armed import failing_at
 from tests.support.delete_files import live_deletes

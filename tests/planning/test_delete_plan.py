@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from icesize.planning.delete_plan import DeleteRewrite, plan_delete_rewrites
-from icesize.planning.files import DeleteFile, Head, Layout, PartitionFacts, PartitionKey, SkipReason
+from icesize.planning.files import DeleteFile, Head, Layout, PartitionFacts, PartitionKey, Partitions, SkipReason
 from icesize.planning.merging.planner import plan_merges
 from icesize.policy import SizePolicy
 from tests.support.layouts import SPEC, key, partition
@@ -26,7 +26,9 @@ def position(number: int, path: str | None, rows: int = 10) -> DeleteFile:
 
 
 def planned(*partitions: PartitionFacts, policy: SizePolicy = POLICY) -> list[DeleteRewrite]:
-    layout = Layout(Head(1, 100), SPEC, policy.small_file_limit_bytes, {facts.key: facts for facts in partitions})
+    layout = Layout(
+        Head(1, 100), SPEC, policy.small_file_limit_bytes, Partitions.of({facts.key: facts for facts in partitions})
+    )
     return list(plan_delete_rewrites(layout, policy))
 
 
@@ -61,7 +63,7 @@ def test_more_than_may_be_read_with_a_file(count: int) -> None:
     facts = partition("p", [LARGE], deletes=[equality(n) for n in range(1, count + 1)])
     rewrites = planned(facts)
     assert len(rewrites) == (count > POLICY.max_delete_files)
-    layout = Layout(Head(1, 100), SPEC, POLICY.small_file_limit_bytes, {facts.key: facts})
+    layout = Layout(Head(1, 100), SPEC, POLICY.small_file_limit_bytes, Partitions.of({facts.key: facts}))
     excluded_paths = [file.path for rewrite in rewrites for file in rewrite.due]
     assert plan_merges(layout, POLICY, excluded_paths=excluded_paths).groups == ()
     assert plan_merges(layout, POLICY, excluded_paths=excluded_paths).partitions_over_delete_limit == ()

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from icesize.events import CommitStarted, PendingCommit, Progress
-from icesize.planning.files import FileFact, Head, Layout, PartitionFacts, PartitionKey, SkipReason
+from icesize.planning.files import FileFact, Head, Layout, PartitionFacts, PartitionKey, Partitions, SkipReason
 from icesize.planning.inspection import DeletesClass, Inspection, PartitionSizes, PendingDeletes, SizeClass, inspect
 from icesize.planning.merging.planner import plan_merges
 from icesize.planning.plan import Forecast
@@ -81,7 +81,7 @@ def facts(kind: str, sizes: list[int], spec_id: int = 0, obstacle: SkipReason | 
 
 
 def layout(*partitions: PartitionFacts) -> Layout:
-    return Layout(Head(1, 1), 0, 384 * MIB, {p.key: p for p in partitions})
+    return Layout(Head(1, 1), 0, 384 * MIB, Partitions.of({p.key: p for p in partitions}))
 
 
 def test_inspection_reads_as_in_the_readme() -> None:
@@ -178,7 +178,8 @@ def test_the_whole_of_an_unpartitioned_table_has_a_name() -> None:
     key = PartitionKey(0)
     files = tuple(FileFact(str(i), MIB, 1, key) for i in range(3))
     plan = plan_merges(
-        Layout(Head(1, 1), 0, 384 * MIB, {key: PartitionFacts(key, "", 3, 3 * MIB, 3, files)}), SizePolicy()
+        Layout(Head(1, 1), 0, 384 * MIB, Partitions.of({key: PartitionFacts(key, "", 3, 3 * MIB, 3, files)})),
+        SizePolicy(),
     )
     assert "  (whole table)  3 -> 1 file, 3 MiB\n" in shown(views.plan(plan))
 

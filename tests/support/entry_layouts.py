@@ -16,7 +16,8 @@ from icesize.table.manifests.delete_index import DeleteIndex, is_unpartitioned
 from icesize.table.manifests.entries import Entry, read_entries
 from icesize.table.manifests.facts import read_facts
 from icesize.table.manifests.lists import manifests_of
-from icesize.table.state.live_files import CommitAges, Obstacles
+from icesize.table.state.commit_ages import CommitAges
+from icesize.table.state.live_files import Obstacles
 from icesize.table.state.naming import Labels
 
 Plain = list[tuple[Any, ...]]
@@ -63,20 +64,19 @@ def layout_by_entries(table: Table, limit_bytes: int, apply_deletes: bool = True
         for key, pairs in keys.items()
         if index and (key.spec_id != metadata.default_spec_id or index.concerns(key))
     }
-    of_small, of_large = (
-        Obstacles(metadata.default_spec_id, index, _twice(each.values()), apply_deletes) for each in (small, large)
-    )
+    twice = _twice([fact for _, fact in pairs] for pairs in keys.values())
+    obstacles = Obstacles(metadata.default_spec_id, index, twice, apply_deletes)
     found: Plain = []
     for key, pairs in keys.items():
         entries = [entry for entry, _ in pairs]
         numbered = metadata.format_version > 1
         stamps = (e.sequence_number or 0 if numbered else times.get(e.snapshot_id or 0, 0) for e in entries)
-        hit = [f for f in of_large.noted(large.get(key, []), key) if f.delete_files]
+        hit = [f for f in obstacles.noted(large.get(key, []), key) if f.delete_files]
         found.append(
             (
                 *(repr(key), labels.of(key), len(entries), sum(e.size_bytes for e in entries)),
                 *(sum(e.rows for e in entries), ages.since(max(stamps))),
-                [_plain_file(file) for file in of_small.noted(small[key], key)],
+                [_plain_file(file) for file in obstacles.noted(small[key], key)],
                 [_plain_file(file) for file in hit if key.spec_id == metadata.default_spec_id],
             )
         )

@@ -8,7 +8,16 @@ from collections.abc import Callable, Sequence
 from hypothesis import strategies as st
 
 from icesize.planning.delete_reach import PartitionDeletes, is_due, only_path
-from icesize.planning.files import DeleteFile, FileFact, Head, Layout, PartitionFacts, PartitionKey, SkipReason
+from icesize.planning.files import (
+    DeleteFile,
+    FileFact,
+    Head,
+    Layout,
+    PartitionFacts,
+    PartitionKey,
+    Partitions,
+    SkipReason,
+)
 from icesize.planning.plan import Plan
 from icesize.policy import SizePolicy
 from tests.support.examples import examples
@@ -75,7 +84,7 @@ def position_delete(owner: PartitionKey, number: int, path: str | None = None, r
 
 
 def layout_of(*partitions: PartitionFacts, limit: int = LIMIT) -> Layout:
-    return Layout(Head(7, 70), SPEC, limit, {facts.key: facts for facts in partitions})
+    return Layout(Head(7, 70), SPEC, limit, Partitions.of({facts.key: facts for facts in partitions}))
 
 
 def simulate(layout: Layout, plan: Plan, size_of_output: Callable[[int], int] = lambda size: size) -> Layout:
@@ -106,7 +115,7 @@ def simulate(layout: Layout, plan: Plan, size_of_output: Callable[[int], int] = 
             changed, [*kept, *created], _deletes_left(facts, kept), layout.small_file_limit_bytes
         )
     head = dataclasses.replace(layout.head, sequence_number=sequence)
-    return dataclasses.replace(layout, partitions=partitions, head=head)
+    return dataclasses.replace(layout, partitions=Partitions.of(partitions), head=head)
 
 
 def _deletes_left(facts: PartitionFacts, kept: Sequence[FileFact]) -> list[DeleteFile]:

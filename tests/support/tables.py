@@ -51,7 +51,7 @@ from icesize.table.manifests.entries import Entry
 from icesize.table.manifests.store import ManifestStore
 from icesize.table.records.ledger import LedgerEntry
 from icesize.table.records.summary import LEDGER, RUN_ID
-from icesize.table.state.live_files import LayoutReader
+from icesize.table.state.layouts import LayoutReader
 
 SCHEMA = Schema(
     NestedField(1, "id", LongType()), NestedField(2, "kind", StringType()), NestedField(3, "ts", TimestampType())

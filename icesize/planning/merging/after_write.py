@@ -33,7 +33,8 @@ def plan_absorbing(
     their sizes, paths and partitions are used.
     """
     incoming = Counter({file.partition: 0 for file in new})
-    appended = {key for key in incoming if key in contested or _keeps_deletes(layout.partitions.get(key))}
+    known = layout.partitions.some(incoming)
+    appended = {key for key in incoming if key in contested or _keeps_deletes(known.get(key))}
     small = (file.partition for file in new if file.size_bytes < layout.small_file_limit_bytes)
     incoming.update(key for key in small if key in appended)
     wider = with_files(layout, (file for file in new if file.partition not in appended))
@@ -42,11 +43,11 @@ def plan_absorbing(
 
 def with_files(layout: Layout, new: Iterable[FileFact]) -> Layout:
     """Return the layout with these files of any size in addition; its snapshot stays the planning base."""
-    wider = dict[PartitionKey, PartitionFacts | None]()
-    for file in new:
+    added = list(new)
+    wider: dict[PartitionKey, PartitionFacts | None] = {**layout.partitions.some({file.partition for file in added})}
+    for file in added:
         key = file.partition
-        facts = wider.get(key) or layout.partitions.get(key)
-        facts = facts or PartitionFacts(key, key.label, 0, 0, 0)
+        facts = wider.get(key) or PartitionFacts(key, key.label, 0, 0, 0)
         wider[key] = facts.adding(file, layout.small_file_limit_bytes)
     return layout.with_partitions(wider)
 
@@ -92,8 +93,8 @@ def complete_plan(
     settled = {key for key in begun if incoming.get(key, 0) <= first.incoming.get(key, 0)}
     rest: dict[PartitionKey, PartitionFacts | None] = dict.fromkeys(settled)
     small = {key: files for key, files in incoming.items() if key not in settled}
-    for key in begun.keys() - settled:
-        rest[key] = layout.partitions[key].without(file for group in begun[key] for file in group.inputs)
+    for key, facts in layout.partitions.some(begun.keys() - settled).items():
+        rest[key] = facts.without(file for group in begun[key] for file in group.inputs)
         small[key] += sum(
             group.outputs for group in begun[key] if group.output_size_bytes < policy.small_file_limit_bytes
         )

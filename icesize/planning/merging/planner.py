@@ -12,14 +12,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
-from heapq import nlargest
-from operator import itemgetter
+from itertools import islice
 
 from icesize.planning.delete_reach import delete_files_freed
-from icesize.planning.files import FileFact, Layout, PartitionKey, SkipReason
+from icesize.planning.files import FileFact, Layout, PartitionFacts, PartitionKey, SkipReason
 from icesize.planning.merging.groups import Work, groups_of, outputs_per_group, within_budget
 from icesize.planning.merging.schedule import choose_prefix
-from icesize.planning.merging.standing import Standing, by_size, outcome_of, skipped_of, standing_of, work_of
+from icesize.planning.merging.standing import (
+    Standing,
+    by_size,
+    outcome_of,
+    skipped_of,
+    standing_of,
+    turns_cold,
+    work_of,
+)
 from icesize.planning.plan import MergeTask, PartitionOutcome, Plan, Untouched, ineligible_partitions
 from icesize.planning.sizing import least_output_bytes
 from icesize.policy import SizePolicy
@@ -29,11 +36,6 @@ MOST_COLD = 1_000
 """Cold partitions with files to merge that one batch looks at: 50 ms of planning.
 
 A table that was never maintained can have hundreds of thousands; the budget of a batch pays for few of them.
-"""
-PAUSES = 2
-"""A partition is cold after so many of its last pause, if that is longer than `cold-after-commits`.
-
-One would end just before the next rows of a regular partition. More would leave small files for longer.
 """
 
 
@@ -68,8 +70,8 @@ def plan_merges(
     asked = {*(incoming or ()), *(touched or ()), *contested}
     finishes = incoming is not None
     candidates = _candidates(layout, standing, asked, finishes) if standing else None
-    looked_up = layout.partitions.values() if candidates is None else map(layout.partitions.__getitem__, candidates)
-    in_order = sorted(looked_up, key=lambda facts: facts.key.rank)
+    looked_up = layout.partitions if candidates is None else layout.partitions.some(candidates)
+    in_order = sorted(looked_up.values(), key=lambda facts: facts.key.rank)
     works = [work_of(facts, layout.spec_id, policy, contested, frozenset(excluded_paths)) for facts in in_order]
     untouched, others = standing.untouched(in_order) if standing else (Untouched(), ())
     hot = dict.fromkeys(growing if of_all else touched or (), 0) | dict(incoming or {})
@@ -78,7 +80,7 @@ def plan_merges(
         key = work.facts.key
         if key in hot:
             work.slots = max(0, policy.max_small_files - hot[key])
-        elif finishes and _is_cold(layout, work.facts.arrivals, policy):
+        elif finishes and _is_cold(layout, work.facts, policy):
             work.cold = True
         elif not of_all:
             continue
@@ -86,7 +88,8 @@ def plan_merges(
         _find_due(work, policy, most_outputs)
     if finishes:
         with_many = (other.partition for other in others if other.delete_files > policy.max_delete_files)
-        looked_at |= {key for key in with_many if _is_cold(layout, layout.partitions[key].arrivals, policy)}
+        asked_about = layout.partitions.some(with_many)
+        looked_at |= {key for key, facts in asked_about.items() if _is_cold(layout, facts, policy)}
     groups = within_budget(works, policy, budget_bytes)
     outcomes = (*_outcomes(works, policy, incoming or {}), *others)
     return Plan(
@@ -112,22 +115,20 @@ def _candidates(
     known = {key for key in keys if key in layout.partitions}
     if not finishes:
         return known
-    cold = (item for item in standing.unfinished.items() if _is_cold(layout, item[1], standing.policy))
     # the newest first: older ones whose merges exceed the budget would take each other's turn again and again
-    newest = nlargest(MOST_COLD, cold, key=itemgetter(1))
-    return known.union(key for key, _ in newest)
+    newest = layout.partitions.newest
+    waited = (key for _, key in standing.unfinished.up_to(layout.now + 1))
+    cold = (key for key in waited if _is_quiet(layout, newest[key], standing.policy))
+    return known.union(islice(cold, MOST_COLD))
 
 
-def _is_cold(layout: Layout, arrivals: tuple[int, int], policy: SizePolicy) -> bool:
-    """Return whether a partition is cold after a batch without rows for it: the commit of the batch counts, too.
+def _is_cold(layout: Layout, facts: PartitionFacts, policy: SizePolicy) -> bool:
+    """Return whether a partition is cold after a batch without rows for it: the commit of the batch counts, too."""
+    return turns_cold(facts.arrivals, policy) <= layout.now + 1 and _is_quiet(layout, facts.newest, policy)
 
-    A partition that paused between its last two `arrivals` is cold after twice that pause. Otherwise each regular pause
-    longer than `cold-after-commits` would merge all of its small files (simulated: 149 bytes written per byte).
-    """
-    newest, before = arrivals
-    quiet = layout.commits_since(newest)
-    # most partitions that a batch asks about are younger, and need no second count
-    return quiet + 1 >= policy.cold_after_commits and quiet + 1 >= PAUSES * (layout.commits_since(before) - quiet)
+
+def _is_quiet(layout: Layout, newest: int, policy: SizePolicy) -> bool:
+    return layout.commits_since(newest) + 1 >= policy.cold_after_commits
 
 
 def _find_due(work: Work, policy: SizePolicy, most_outputs: int) -> None:

@@ -9,7 +9,6 @@ from itertools import count
 from icesize.planning.files import FileFact, Head, Layout, PartitionFacts, PartitionKey
 from icesize.planning.merging.planner import plan_merges
 from icesize.planning.merging.standing import Standing
-from icesize.planning.overlay import Overlay
 from icesize.planning.plan import Plan
 from icesize.planning.sizing import expected_files
 from icesize.policy import SizePolicy
@@ -140,7 +139,7 @@ class ReplayedTable:
     def __init__(self, policy: SizePolicy) -> None:
         self.policy, self.batch, self.paths = policy, 0, count()
         standing, limit_bytes = Standing(policy, 0), policy.small_file_limit_bytes
-        self.layout = Layout(Head(), 0, limit_bytes, Overlay(), commits_since=self._commits_since, standing=standing)
+        self.layout = Layout(Head(), 0, limit_bytes, commits_since=self._commits_since, now=-1, standing=standing)
 
     def _commits_since(self, stamp: int) -> int:
         return self.batch - 1 - stamp
@@ -181,6 +180,7 @@ class ReplayedTable:
     def apply(self, changes: Iterable[Exchange]) -> None:
         """Commit the files of a batch."""
         self.change(changes)
+        self.layout = replace(self.layout, now=self.batch)
         self.batch += 1
 
     def change(self, changes: Iterable[Exchange]) -> None:

@@ -7,9 +7,12 @@ that the cost of planning a batch does not grow with the table.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from icesize.planning.delete_reach import is_due
 from icesize.planning.files import FileFact, Layout, PartitionFacts, PartitionKey, SkipReason
@@ -19,6 +22,43 @@ from icesize.planning.plan import MergeTask, PartitionOutcome, Skipped, Untouche
 from icesize.policy import SizePolicy
 
 T = TypeVar("T")
+
+PAUSES = 2
+"""A partition is cold after so many of its last pause, if that is longer than `cold-after-commits`.
+
+One would end just before the next rows of a regular partition. More would leave small files for longer.
+"""
+
+
+@dataclass(frozen=True, eq=False)
+class PlainPartitions:
+    """Counts of partitions of the current spec, without deletes and without files that must stay.
+
+    Attributes:
+        keys: The partitions.
+        files: Number of files in each partition.
+        small: Number of small files.
+        newest: Stamp of the newest rows.
+        before: Stamp of the newest rows before them in a small file; 0 if there are none.
+        label_of: Returns a partition as people write it.
+    """
+
+    keys: Sequence[PartitionKey]
+    files: NDArray[np.int64]
+    small: NDArray[np.int64]
+    newest: NDArray[np.int64]
+    before: NDArray[np.int64]
+    label_of: Callable[[PartitionKey], str]
+
+    def outcome(self, number: int) -> PartitionOutcome:
+        """Return the outcome of a plan that leaves a partition as it is."""
+        key = self.keys[number]
+        return PartitionOutcome(key, self.label_of(key), int(self.small[number]), {})
+
+    def arrivals(self, number: int) -> tuple[int, int]:
+        """Return the `arrivals` of a partition."""
+        newest = int(self.newest[number])
+        return newest, int(self.before[number]) or newest
 
 
 @dataclass(frozen=True)
@@ -34,8 +74,8 @@ class Standing:
         delete_files: Most delete files of one file in a partition -> number of partitions with so many.
         outcomes: Partitions with ineligible files, with more than `max_small_files` mergeable ones, or with a file of
             more than `max_delete_files` delete files.
-        unfinished: Partitions with two or more mergeable small files, or with due deletes -> their `arrivals`. These
-            are merged when they are cold; all other partitions stay as they are without a batch or a delete.
+        unfinished: Partitions with two or more mergeable small files, or with due deletes -> the stamp of `turns_cold`.
+            These are merged when they are cold; all other partitions stay as they are without a batch or a delete.
         due: Partitions with files whose deletes are due, also where something forbids to rewrite them.
     """
 
@@ -46,7 +86,7 @@ class Standing:
     small_files: Mapping[int, int] = field(default_factory=dict)
     delete_files: Mapping[int, int] = field(default_factory=dict)
     outcomes: Overlay[PartitionKey, PartitionOutcome] = field(default_factory=Overlay)
-    unfinished: Overlay[PartitionKey, tuple[int, int]] = field(default_factory=Overlay)
+    unfinished: Overlay[PartitionKey, int] = field(default_factory=Overlay)
     due: Overlay[PartitionKey, bool] = field(default_factory=Overlay)
 
     @classmethod
@@ -54,12 +94,35 @@ class Standing:
         """Return the summary of these partitions."""
         return cls(policy, spec_id).changed((), partitions)
 
+    @classmethod
+    def of_counts(
+        cls, counts: PlainPartitions, others: Iterable[PartitionFacts], spec_id: int, policy: SizePolicy
+    ) -> Standing:
+        """Return the summary of the partitions in `counts` and of the `others`.
+
+        Measured for a million small files: 0.01 s, and 3 s from their facts.
+        """
+        files, small = int(counts.files.sum()), int(counts.small.sum())
+        over_limit = np.flatnonzero(counts.small > policy.max_small_files).tolist()
+        unfinished = np.flatnonzero(counts.small > 1).tolist()
+        plain = cls(
+            policy,
+            spec_id,
+            files,
+            _without_zeros({SkipReason.WELL_SIZED: files - small, SkipReason.TOO_FEW: small}),
+            Counter(counts.small.tolist()),
+            _without_zeros({0: len(counts.keys)}),
+            Overlay({counts.keys[n]: counts.outcome(n) for n in over_limit}),
+            Overlay({counts.keys[n]: turns_cold(counts.arrivals(n), policy) for n in unfinished}),
+        )
+        return plain.changed((), others)
+
     def changed(self, before: Iterable[PartitionFacts], after: Iterable[PartitionFacts]) -> Standing:
         """Return the summary with the partitions `after` in place of those in `before`."""
         files, skipped = self.files, Counter(self.skipped)
         small_files, delete_files = Counter(self.small_files), Counter(self.delete_files)
         outcomes = dict[PartitionKey, PartitionOutcome | None]()
-        unfinished = dict[PartitionKey, tuple[int, int] | None]()
+        unfinished = dict[PartitionKey, int | None]()
         due = dict[PartitionKey, bool | None]()
         for sign, partitions in ((-1, before), (1, after)):
             for facts in partitions:
@@ -71,7 +134,8 @@ class Standing:
                 for skip in skipped_of(work):
                     skipped[skip.reason] += sign * skip.files
                 outcomes[key] = outcome if is_new and self._is_notable(outcome) else None
-                unfinished[key] = facts.arrivals if is_new and self._is_unfinished(work) else None
+                is_unfinished = is_new and self._is_unfinished(work)
+                unfinished[key] = turns_cold(facts.arrivals, self.policy) if is_unfinished else None
                 due[key] = True if is_new and any(is_due(file, self.policy) for file in facts.with_deletes) else None
         return replace(
             self,
@@ -99,6 +163,17 @@ class Standing:
             Untouched(left.skipped, max(left.small_files, default=0), max(left.delete_files, default=0)),
             tuple(outcome for outcome in left.outcomes.values() if outcome.partition not in gone),
         )
+
+
+def turns_cold(arrivals: tuple[int, int], policy: SizePolicy) -> int:
+    """Return the stamp of the first commit after which a partition without new rows can be cold.
+
+    A partition that paused between its last two `arrivals` is cold after twice that pause. Otherwise each regular pause
+    longer than `cold-after-commits` would merge all of its small files (simulated: 149 bytes written per byte). Stamps
+    rather than commits measure the pause: they stay the same, so partitions that wait can be kept in order.
+    """
+    newest, before = arrivals
+    return newest + max(policy.cold_after_commits, PAUSES * (newest - before))
 
 
 def standing_of(layout: Layout, policy: SizePolicy) -> Standing | None:

@@ -135,5 +135,5 @@ def _recent(layout: Layout, policy: SizePolicy) -> list[PartitionWrites]:
     """Return the content of the table's files, only of recently written partitions if there are any."""
     keys = [key for key in layout.partitions if key.spec_id == layout.spec_id]
     recent = {*layout.recent(policy.cold_after_commits)}
-    partitions = [layout.partitions[key] for key in keys if key in recent or recent.isdisjoint(keys)]
-    return [PartitionWrites(facts.rows, facts.size_bytes, facts.files) for facts in partitions]
+    partitions = layout.partitions.some(key for key in keys if key in recent or recent.isdisjoint(keys))
+    return [PartitionWrites(facts.rows, facts.size_bytes, facts.files) for facts in partitions.values()]

@@ -218,8 +218,7 @@ def _expected(learned: Learned, settings: WriteSettings, layout: Layout, policy:
 def _small_bytes(layout: Layout, partition_rows: PartitionRows) -> dict[PartitionKey, int]:
     return {
         partition: sum(file.size_bytes for file in facts.small)
-        for partition in partition_rows.rows
-        if (facts := layout.partitions.get(partition))
+        for partition, facts in layout.partitions.some(partition_rows.rows).items()
     }
 
 

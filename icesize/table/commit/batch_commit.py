@@ -301,10 +301,9 @@ def _most_small_files(written: WrittenBatch, touched: Iterable[PartitionKey], co
     """Return the largest number of mergeable small files in one of the touched partitions after the commit."""
     layout = written.layout
     limit = layout.small_file_limit_bytes
-    counts: Counter[PartitionKey] = Counter()
-    for key in touched:
-        facts = layout.partitions.get(key)
-        counts[key] = sum(f.obstacle is None for f in facts.small) if facts else 0
+    counts: Counter[PartitionKey] = Counter(dict.fromkeys(touched, 0))
+    for key, facts in layout.partitions.some(counts).items():
+        counts[key] = sum(f.obstacle is None for f in facts.small)
     for file in (*written.rows.files, *(f for g in committed for f in g.files)):
         counts[file.partition] += file.size_bytes < limit
     for group in committed:
@@ -317,8 +316,8 @@ def _most_small_files(written: WrittenBatch, touched: Iterable[PartitionKey], co
 def _most_delete_files(written: WrittenBatch, touched: Iterable[PartitionKey], committed: Sequence[Merged]) -> int:
     """Return the most delete files that one older, rewritable file of the touched partitions has after the commit."""
     gone = {file.path for file in (*written.rows.absorbed, *(f for g in committed for f in g.inputs))}
-    facts = [facts for key in touched if (facts := written.layout.partitions.get(key))]
-    left = (f for some in facts for f in some.with_deletes if f.obstacle is None and f.path not in gone)
+    older = written.layout.partitions.some(touched).values()
+    left = (f for facts in older for f in facts.with_deletes if f.obstacle is None and f.path not in gone)
     return max((file.delete_files for file in left), default=0)
 
 

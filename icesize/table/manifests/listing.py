@@ -7,7 +7,7 @@ partitions whose files differ between two sets of manifests, without a value for
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icesize.planning.files import PartitionKey
+from icesize.table.catalog.locations import normalised
 from icesize.table.manifests.facts import ManifestFacts
-from icesize.table.manifests.repeated_files import path_numbers
 
 _KEY_BYTES = 100
 """Approximate memory of a partition in a mapping."""
@@ -24,6 +24,11 @@ _KEY_BYTES = 100
 
 _Partition = tuple[int, tuple[object, ...]]
 """Partition spec and values."""
+
+
+def path_numbers(paths: Sequence[str]) -> NDArray[np.int64]:
+    """Return a number for each path, the same for all spellings of one path. Numbers are valid in this process only."""
+    return np.fromiter(map(hash, map(normalised, paths)), np.int64, len(paths))
 
 
 class Rows(NamedTuple):
@@ -70,8 +75,8 @@ class Listing:
 
     @property
     def held_bytes(self) -> int:
-        """Approximate memory in bytes, without the facts."""
-        return self.rows.nbytes + self.numbers.nbytes + self.by_number.nbytes + len(self.places) * _KEY_BYTES
+        """Approximate memory in bytes: three arrays here, and four that `facts` keeps beside its columns."""
+        return 7 * self.rows.nbytes + len(self.places) * _KEY_BYTES
 
     def lists(self, numbers: NDArray[np.int64]) -> bool:
         """Return whether the manifest lists a live file with one of these numbers."""
@@ -80,20 +85,33 @@ class Listing:
         places = np.minimum(np.searchsorted(self.numbers, numbers), self.numbers.size - 1)
         return bool((self.numbers[places] == numbers).any())
 
-    def of_partitions(self, wanted: Mapping[tuple[object, ...], PartitionKey]) -> Rows | None:
-        """Return the live files of these partitions, by their values; None if the manifest lists none of them."""
-        places = self.places
-        if len(wanted) < len(places):
-            listed = [(key, places[values]) for values, key in wanted.items() if values in places]
+    def of_partitions(self, wanted: Mapping[tuple[object, ...], PartitionKey] | None) -> Rows | None:
+        """Return the live files of these partitions, by their values, or of all partitions.
+
+        None if the manifest lists none of them.
+        """
+        if wanted is None:
+            chosen = list(enumerate(self.facts.keys))
+        elif len(wanted) < len(self.places):
+            chosen = [(self.places[values], key) for values, key in wanted.items() if values in self.places]
         else:
-            listed = [(wanted[values], place) for values, place in places.items() if values in wanted]
-        ends = [(key, place, int(self.ends[place - 1]) if place else 0, int(self.ends[place])) for key, place in listed]
-        ranges = [(key, start, end) for key, _, start, end in ends if start < end]
-        if not ranges:
+            chosen = [(place, wanted[values]) for values, place in self.places.items() if values in wanted]
+        places = np.array([place for place, _ in chosen], np.intp)
+        ends = self.ends[places]
+        starts = np.where(places > 0, self.ends[places - 1], 0)
+        has_files = starts < ends
+        if not has_files.any():
             return None
-        counts = np.array([end - start for _, start, end in ranges], np.intp)
-        rows = np.concatenate([self.rows[start:end] for _, start, end in ranges])
-        return Rows([key for key, _, _ in ranges], np.cumsum(counts) - counts, counts, rows)
+        keys = [key for (_, key), has in zip(chosen, has_files.tolist(), strict=True) if has]
+        starts, ends = starts[has_files], ends[has_files]
+        counts = ends - starts
+        parts = zip(starts.tolist(), ends.tolist(), strict=True)
+        rows = self.rows if wanted is None else np.concatenate([self.rows[start:end] for start, end in parts])
+        return Rows(keys, np.cumsum(counts) - counts, counts, rows)
+
+    def paths_of(self, numbers: NDArray[np.int64]) -> list[str]:
+        """Return the paths of live files with one of these numbers."""
+        return self.facts.paths(self.by_number[np.isin(self.numbers, numbers)])
 
 
 class Difference(NamedTuple):
@@ -110,7 +128,7 @@ def difference(gone: Sequence[Listing], new: Sequence[Listing]) -> Difference | 
     """
     ids = dict[_Partition, int]()
     before, after = (_table(listings, ids) for listings in (gone, new))
-    if has_equal(after[0]):
+    if _equal(after[0]).size:
         return None
     same = np.zeros(before.shape[1], np.bool_)
     stays = np.zeros(after.shape[1], np.bool_)
@@ -122,9 +140,15 @@ def difference(gone: Sequence[Listing], new: Sequence[Listing]) -> Difference | 
     return Difference({PartitionKey(*partitions[place]) for place in changed.tolist()}, after[0, ~stays])
 
 
-def has_equal(ascending: NDArray[np.int64]) -> bool:
-    """Return whether two of the numbers are equal."""
-    return bool((ascending[1:] == ascending[:-1]).any())
+def repeated_numbers(listings: Iterable[Listing]) -> NDArray[np.int64]:
+    """Return the numbers that occur more than once in these manifests."""
+    numbers = np.sort(np.concatenate([np.empty(0, np.int64), *(listing.numbers for listing in listings)]))
+    return _equal(numbers)
+
+
+def _equal(ascending: NDArray[np.int64]) -> NDArray[np.int64]:
+    repeated: NDArray[np.int64] = ascending[1:][ascending[1:] == ascending[:-1]]
+    return repeated
 
 
 def _table(listings: Sequence[Listing], ids: dict[_Partition, int]) -> NDArray[np.int64]:

@@ -8,49 +8,26 @@ checking for another listing.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable
 
-import numpy as np
-from numpy.typing import NDArray
 from pyiceberg.io import FileIO
 from pyiceberg.table.snapshots import Snapshot
 
 from icesize.errors import UnsupportedTable
-from icesize.planning.files import FileFact
 from icesize.table.catalog.locations import normalised
+from icesize.table.manifests.listing import Listing, repeated_numbers
 from icesize.table.manifests.lists import manifests_of
 from icesize.table.manifests.store import ManifestStore
 
 
-def path_numbers(paths: Sequence[str]) -> NDArray[np.int64]:
-    """Return a number for each path, the same for all spellings of one path. Numbers are valid in this process only."""
-    return np.fromiter(map(hash, map(normalised, paths)), np.int64, len(paths))
-
-
-@dataclass(frozen=True, slots=True)
-class PathNumbers:
-    """Files with a number for each path, which finds equal paths without comparing all strings."""
-
-    files: Sequence[FileFact]
-    numbers: NDArray[np.int64]
-
-    @classmethod
-    def of(cls, files: Iterable[FileFact]) -> PathNumbers:
-        """Return these files with their numbers."""
-        kept = list(files)
-        return cls(kept, path_numbers([file.path for file in kept]))
-
-
-def listed_twice(parts: Sequence[PathNumbers]) -> frozenset[str]:
+def listed_twice(listings: Iterable[Listing]) -> frozenset[str]:
     """Return the `normalised` paths of files that occur more than once."""
-    numbers = np.sort(np.concatenate([np.empty(0, np.int64), *(part.numbers for part in parts)]))
-    again = numbers[1:][numbers[1:] == numbers[:-1]]
+    parts = list(listings)
+    again = repeated_numbers(parts)
     if not again.size:
         return frozenset()
     # Different paths may have the same number, so the paths themselves are compared.
-    rows = ((part, row) for part in parts for row in np.flatnonzero(np.isin(part.numbers, again)).tolist())
-    times = Counter(normalised(part.files[row].path) for part, row in rows)
+    times = Counter(normalised(path) for part in parts for path in part.paths_of(again))
     return frozenset(path for path, count in times.items() if count > 1)
 
 

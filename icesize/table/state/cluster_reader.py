@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
@@ -20,9 +21,18 @@ from icesize.parquet.files.names import set_of
 from icesize.planning.cluster_by import Bounds, ClusterBy, ClusterFile
 from icesize.planning.files import FileFact, PartitionKey
 from icesize.table.catalog.access_errors import readable
+from icesize.table.manifests.delete_index import delete_index
 from icesize.table.manifests.facts import read_described
+from icesize.table.manifests.repeated_files import listed_twice
 from icesize.table.manifests.store import ManifestStore
-from icesize.table.state.live_files import FILE_BYTES, Keep, LiveFiles, Picked
+from icesize.table.state.live_files import (
+    FILE_BYTES,
+    Keep,
+    Obstacles,
+    current_manifests,
+    every_manifest,
+    listing_of,
+)
 
 _BOUNDS_BYTES = 200
 """Approximate memory of the bounds of one column of a file."""
@@ -43,7 +53,7 @@ class ClusterReader:
     store: ManifestStore = field(default_factory=ManifestStore, compare=False, repr=False)
 
     def read(
-        self, metadata: TableMetadata, io: FileIO, keep: Keep = lambda manifest: True
+        self, metadata: TableMetadata, io: FileIO, keep: Keep = every_manifest
     ) -> dict[PartitionKey, list[ClusterFile]]:
         """Return the live data files of the current snapshot by partition, of any size and spec.
 
@@ -52,27 +62,44 @@ class ClusterReader:
         Bounds are None if a file holds NaN, has no bounds, or is older than the column, because every reader must open
         it. Raises TableError if manifests cannot be read, or if a column is gone.
         """
-        columns, layout = _columns(metadata.schema(), self.by), self.by.key
+        columns = _columns(metadata.schema(), self.by)
+        with readable(metadata.location):
+            manifests = current_manifests(self.store, metadata, io)
+            chosen = [manifest for manifest in manifests.data if keep(manifest)]
+            # the bounds first: reading them finds the facts for listings, too
+            files = [file for manifest in chosen for file in self._described(io, manifest, columns)]
+            obstacles = Obstacles(
+                metadata.default_spec_id,
+                delete_index(self.store, io, manifests.deletes, metadata.specs()),
+                listed_twice(listing_of(self.store, io, manifest) for manifest in chosen),
+                self.apply_deletes,
+            )
+        found = defaultdict[PartitionKey, list[ClusterFile]](list)
+        for file in files:
+            found[file.fact.partition].append(file)
+        return {key: _noted(some, key, obstacles) for key, some in found.items()}
 
-        # cached bounds stay valid, because the promotion of a column changes no value
-        def described(io: FileIO, manifest: ManifestFile) -> Picked[ClusterFile]:
+    def _described(self, io: FileIO, manifest: ManifestFile, columns: _Columns) -> list[ClusterFile]:
+        """Return the live files of a manifest.
+
+        Cached bounds stay valid, because the promotion of a column changes no value.
+        """
+
+        def make() -> tuple[list[ClusterFile], int]:
             facts, bounds = read_described(io, manifest, lambda metrics: _all_bounds(metrics, columns))
             self.store.remember(facts.path, facts.columns)
             pairs = zip(facts.files(facts.live), facts.live.tolist(), strict=True)
-            return facts, facts.live, [_cluster_file(fact, bounds[row], layout) for fact, row in pairs]
+            files = [_cluster_file(fact, bounds[row], self.by.key) for fact, row in pairs]
+            return files, len(files) * (FILE_BYTES + _BOUNDS_BYTES * len(columns))
 
-        files = LiveFiles[ClusterFile](
-            self.store, ("cluster", self.by.strategy, self.by.field_ids), described, lambda file: file.fact,
-            FILE_BYTES + _BOUNDS_BYTES * len(columns), self.apply_deletes,
-        )  # fmt: skip
-        with readable(metadata.location):
-            live = files.read(metadata, io, keep)
-        found: dict[PartitionKey, list[ClusterFile]] = {}
-        for key, some in live.partitions.items():
-            facts = live.obstacles.noted([file.fact for file in some.picked], key)
-            pairs = zip(some.picked, facts, strict=True)
-            found[key] = [file if file.fact is fact else replace(file, fact=fact) for file, fact in pairs]
-        return found
+        kind = "cluster", self.by.strategy, self.by.field_ids
+        return self.store.get(manifest.manifest_path, kind, make, manifest.sequence_number)
+
+
+def _noted(files: list[ClusterFile], key: PartitionKey, obstacles: Obstacles) -> list[ClusterFile]:
+    facts = obstacles.noted([file.fact for file in files], key)
+    pairs = zip(files, facts, strict=True)
+    return [file if file.fact is fact else replace(file, fact=fact) for file, fact in pairs]
 
 
 def cluster_file_of(file: NewDataFile, by: ClusterBy, schema: Schema) -> ClusterFile:

@@ -24,7 +24,7 @@ from icesize.table.manifests.spill import spill_to
 from icesize.table.manifests.store import ManifestStore, store_of
 from icesize.table.state.cluster_reader import ClusterReader
 from icesize.table.state.concurrent_writers import ConcurrentWriters, other_compactors
-from icesize.table.state.live_files import LayoutReader
+from icesize.table.state.layouts import LayoutReader
 
 LOG = logging.getLogger("icesize")
 

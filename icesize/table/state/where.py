@@ -38,7 +38,7 @@ from pyiceberg.typedef import Record
 from pyiceberg.types import IcebergType, TimestampType, TimestamptzType
 
 from icesize.errors import ArgumentError
-from icesize.planning.files import Layout, PartitionKey
+from icesize.planning.files import Layout, PartitionKey, Partitions
 from icesize.table.catalog.access_errors import brief
 from icesize.table.state.live_files import every_manifest
 
@@ -68,7 +68,7 @@ class PartitionFilter:
             return layout, 0
         chosen = {k: p for k, p in layout.partitions.items() if self.covers(k)}
         partly = sum(1 for k in layout.partitions if k not in chosen and self.touches(k))
-        return replace(layout, partitions=chosen, standing=None), partly
+        return replace(layout, partitions=Partitions.of(chosen), standing=None), partly
 
 
 def partition_filter(metadata: TableMetadata, where: Where) -> PartitionFilter:

@@ -17,7 +17,7 @@ from icesize.planning.cluster_by import STRATEGIES, Bounds, ClusterBy, ClusterFi
 from icesize.planning.clustering.depth import files_scanned
 from icesize.planning.clustering.planner import plan_clusters
 from icesize.planning.clustering.sets import outputs_of
-from icesize.planning.files import FileFact, Head, Layout, PartitionFacts, PartitionKey, SkipReason
+from icesize.planning.files import FileFact, Head, Layout, PartitionFacts, PartitionKey, Partitions, SkipReason
 from icesize.planning.plan import Plan
 from icesize.policy import SizePolicy
 from tests.support.examples import examples, sampled
@@ -62,7 +62,7 @@ def layout_of(table: Sequence[Stored]) -> Layout:
     for owner in owners:
         sizes = [file.fact.size_bytes for file in table if file.fact.partition == owner]
         facts[owner] = PartitionFacts(owner, f"day={owner.values[0]}", len(sizes), sum(sizes), len(sizes))
-    return Layout(Head(7, 70), SPEC, LIMIT, facts)
+    return Layout(Head(7, 70), SPEC, LIMIT, Partitions.of(facts))
 
 
 def plan_of(table: Sequence[Stored], by: ClusterBy, **arguments: Any) -> Plan:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from icesize.planning.delete_plan import plan_delete_rewrites
-from icesize.planning.files import Layout, PartitionFacts, PartitionKey, SkipReason
+from icesize.planning.files import Layout, PartitionFacts, PartitionKey, Partitions, SkipReason
 from icesize.planning.merging.after_write import complete_plan, plan_absorbing
 from icesize.planning.merging.planner import MOST_COLD, plan_merges
 from icesize.planning.merging.standing import Standing
@@ -51,8 +51,11 @@ def paused(layout: Layout, pause: int, quiet: int) -> Layout:
     newest = last + pause
     return dataclasses.replace(
         layout,
-        partitions={k: dataclasses.replace(facts, newest=newest) for k, facts in layout.partitions.items()},
+        partitions=Partitions.of(
+            {k: dataclasses.replace(facts, newest=newest) for k, facts in layout.partitions.items()}
+        ),
         commits_since=lambda stamp: newest + quiet - stamp,
+        now=newest + quiet,
     )
 
 
@@ -129,36 +132,23 @@ def test_a_summary_that_is_updated_is_the_summary_of_the_new_layout(case: tuple[
     assert updated.files == new.files
 
 
-class Counted(Mapping[PartitionKey, PartitionFacts]):
-    """Partitions that count how often one of them is taken."""
-
-    def __init__(self, partitions: Mapping[PartitionKey, PartitionFacts]) -> None:
-        self.partitions, self.taken = partitions, 0
-
-    def __getitem__(self, owner: PartitionKey) -> PartitionFacts:
-        self.taken += 1
-        return self.partitions[owner]
-
-    def __iter__(self) -> Iterator[PartitionKey]:
-        raise AssertionError("a plan of a batch walks over all partitions")
-
-    def __len__(self) -> int:
-        return len(self.partitions)
-
-
-def test_planning_a_batch_takes_few_partitions() -> None:
-    """A batch into three of 3,000 partitions takes these and the two that turn cold, and walks over no others."""
+def test_planning_a_batch_makes_the_facts_of_few_partitions() -> None:
+    """A batch into three of 3,000 partitions asks for these and the two that turn cold, and for no others."""
     idle = [partition(f"idle{n}", [1_000], quiet=COLD) for n in range(2_995)]
     hot = [partition(f"hot{n}", [1_000] * 7) for n in range(3)]
     cold = [partition(f"cold{n}", [1_000] * 3, quiet=COLD - 1) for n in range(2)]
-    layout = summed_up(layout_of(*idle, *hot, *cold), SMALL_TARGET)
-    counted = Counted(layout.partitions)
-    plan = plan_merges(
-        dataclasses.replace(layout, partitions=counted), SMALL_TARGET, incoming={facts.key: 1 for facts in hot}
-    )
+    layout, made = summed_up(layout_of(*idle, *hot, *cold), SMALL_TARGET), list[PartitionKey]()
+
+    def make(keys: Collection[PartitionKey] | None) -> dict[PartitionKey, PartitionFacts]:
+        assert keys is not None, "a plan of a batch asks for all partitions"
+        made.extend(keys)
+        return layout.partitions.some(keys)
+
+    lazy = dataclasses.replace(layout, partitions=Partitions(layout.partitions.newest, make))
+    plan = plan_merges(lazy, SMALL_TARGET, incoming={facts.key: 1 for facts in hot})
     assert sorted({group.label for group in plan.groups}) == [f"hour={name}{n}" for name, n in NAMES]
     assert plan.skipped_by_reason["TOO_FEW"] >= 2_995
-    assert counted.taken <= 20
+    assert sorted(made, key=repr) == [key(f"{name}{n}") for name, n in NAMES]
     assert plan.untouched.files == {SkipReason.TOO_FEW: 2_995}
 
 
@@ -191,3 +181,26 @@ def test_an_overlay_is_the_mapping_with_its_changes(base: dict[int, int], steps:
         assert (len(overlay), set(overlay)) == (len(expected), set(expected))
         assert all((number in overlay) == (number in expected) for number in changes)
         assert dict(before) == copy
+        for bound in (-1, 0, 200):
+            pairs = [(value, number) for number, value in expected.items() if value <= bound]
+            assert sorted(overlay.up_to(bound)) == sorted(pairs)
+            assert [value for value, _ in overlay.up_to(bound)] == sorted((v for v, _ in pairs), reverse=True)
+
+
+@thorough
+@given(policies().flatmap(lambda policy: st.tuples(st.just(policy), layouts(policy))), st.data())
+def test_partitions_are_the_same_made_at_once_or_when_asked_for(
+    case: tuple[SizePolicy, Layout], data: st.DataObject
+) -> None:
+    """Whatever is asked for, removed and put in place first, the mapping has the facts of all partitions."""
+    facts = dict(case[1].partitions)
+    lazy = Partitions(case[1].partitions.newest, lambda keys: facts if keys is None else case[1].partitions.some(keys))
+    expected = dict(facts)
+    for owner in data.draw(st.lists(st.sampled_from(sorted(facts, key=repr)), unique=True)) if facts else []:
+        assert lazy.some([owner, key("unknown")]) == {owner: expected[owner]}
+        change = data.draw(st.sampled_from([None, dataclasses.replace(facts[owner], newest=5)]))
+        lazy = lazy.changed({owner: change})
+        expected = {k: v for k, v in {**expected, owner: change}.items() if v is not None}
+    assert (len(lazy), set(lazy)) == (len(expected), set(expected))
+    assert dict(lazy.items()) == expected == {owner: lazy[owner] for owner in lazy}
+    assert {owner: stamp for stamp, owner in lazy.newest.up_to(10**9)} == {k: f.newest for k, f in expected.items()}

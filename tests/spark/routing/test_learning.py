@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from icesize.planning.files import Head, Layout, PartitionFacts, PartitionKey
+from icesize.planning.files import Head, Layout, PartitionFacts, PartitionKey, Partitions
 from icesize.policy import SizePolicy
 from icesize.spark.routing.learning import Learned
 
@@ -17,7 +17,7 @@ def layout(*partitions: tuple[int, float, int]) -> Layout:
         )
         for number, (spec, size, commits) in enumerate(partitions)
     }
-    return Layout(Head(1, 1), 0, 2**20, facts)
+    return Layout(Head(1, 1), 0, 2**20, Partitions.of(facts))
 
 
 def bytes_per_row(files: Layout, policy: SizePolicy | None = None) -> float | None:

@@ -24,7 +24,7 @@ from icesize.table.commit.pyiceberg_committer import PyIcebergCommitter
 from icesize.table.manifests.store import ManifestStore
 from icesize.table.records.ledger import LedgerEntry, parse
 from icesize.table.records.summary import BASE_ID, RUN_ID
-from icesize.table.state.live_files import LayoutReader
+from icesize.table.state.layouts import LayoutReader
 from tests.support.rest_faults import Fault, Moment
 from tests.support.rest_server import MiniRest
 from tests.support.tables import (

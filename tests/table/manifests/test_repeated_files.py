@@ -10,14 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.manifest import ManifestFile
 from pyiceberg.table import Table
 
 import icesize
 from icesize.errors import UnsupportedTable
-from icesize.planning.files import FileFact, PartitionKey
+from icesize.planning.files import PartitionKey
 from icesize.sized_table import SizedTable
 from icesize.table.catalog.locations import normalised
-from icesize.table.manifests.repeated_files import PathNumbers, listed_twice
+from icesize.table.manifests.entries import ADDED
+from icesize.table.manifests.facts import Columns, ManifestFacts
+from icesize.table.manifests.listing import Listing
+from icesize.table.manifests.repeated_files import listed_twice
 from tests.support.tables import append, ids_of, make_table, removed_and_live, request_on, run, write
 
 A, B = PartitionKey(0, ("a",)), PartitionKey(0, ("b",))
@@ -25,19 +29,26 @@ PATHS = ("file:///w/a", "file:/w/a", "/w/b", "s3://b/c", "s3a://b/c", "s3://b/d"
 SAME = {"file:/w/a": "file:///w/a", "s3a://b/c": "s3://b/c"}
 
 
+def listing_of(paths: list[str]) -> Listing:
+    """The listing of a manifest with these files."""
+    rows = [(ADDED, 1, 1, 1, path, "PARQUET", ("a",), 1, 1, None) for path in paths]
+    manifest = ManifestFile.from_args(_table_format_version=2, manifest_path="m", partition_spec_id=0)
+    return Listing.of(ManifestFacts(manifest, Columns.of(0, rows, deletes=False)))
+
+
 @given(manifests=st.lists(st.lists(st.sampled_from(PATHS), max_size=4), max_size=6))
 def test_files_that_are_there_twice_are_found(manifests: list[list[str]]) -> None:
     """In one manifest or in several, and however a path is spelt."""
     times = Counter(SAME.get(path, path) for paths in manifests for path in paths)
-    parts = [PathNumbers.of(FileFact(path, 1, 1, A) for path in paths) for paths in manifests]
+    parts = [listing_of(paths) for paths in manifests]
     assert {name for path, count in times.items() if count > 1 for name in [normalised(path)]} == listed_twice(parts)
 
 
 def test_different_paths_with_one_number_are_two_files() -> None:
     """Numbers only point to paths that may be equal."""
-    files = [FileFact("s3://b/c", 1, 1, A), FileFact("s3://b/d", 1, 1, A), FileFact("s3a://b/c", 1, 1, A)]
-    assert listed_twice([PathNumbers(files[:2], np.zeros(2, np.int64))]) == frozenset()
-    assert listed_twice([PathNumbers(files, np.zeros(3, np.int64))]) == {"s3://b/c"}
+    paths = ["s3://b/c", "s3://b/d", "s3a://b/c"]
+    assert listed_twice([replace(listing_of(paths[:2]), numbers=np.zeros(2, np.int64))]) == frozenset()
+    assert listed_twice([replace(listing_of(paths), numbers=np.zeros(3, np.int64))]) == {"s3://b/c"}
 
 
 def opened(catalog: SqlCatalog) -> SizedTable:

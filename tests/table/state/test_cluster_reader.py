@@ -48,7 +48,7 @@ from icesize.planning.cluster_by import Bounds, ClusterBy, ClusterFile
 from icesize.planning.files import PartitionKey, SkipReason
 from icesize.table.manifests.avro_values import fields_reader
 from icesize.table.state.cluster_reader import ClusterReader, cluster_file_of
-from icesize.table.state.live_files import LayoutReader
+from icesize.table.state.layouts import LayoutReader
 from icesize.table.state.where import partition_filter
 from tests.support.parquet_files import append as append_files
 from tests.support.parquet_files import data_file, schema_of

@@ -8,7 +8,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from icesize.errors import ArgumentError
 from icesize.table.manifests.store import ManifestStore
 from icesize.table.state.filter_scan import filters_asked, partition_columns
-from icesize.table.state.live_files import LayoutReader
+from icesize.table.state.layouts import LayoutReader
 from tests.support.tables import append, arrow, make_table
 
 FILTERS = (

@@ -29,7 +29,7 @@ from icesize.planning.merging.standing import Standing
 from icesize.policy import SizePolicy
 from icesize.table.manifests.lists import manifests_of
 from icesize.table.manifests.store import ManifestStore, Memory
-from icesize.table.state.live_files import LayoutReader
+from icesize.table.state.layouts import LayoutReader
 from tests.support.entry_layouts import layout_by_entries, plain
 from tests.support.examples import examples
 from tests.support.parquet_files import data_file

@@ -11,7 +11,7 @@ from icesize.planning.files import SkipReason
 from icesize.table.manifests import store
 from icesize.table.manifests.store import ManifestStore
 from icesize.table.state.cluster_reader import ClusterReader
-from icesize.table.state.live_files import LayoutReader
+from icesize.table.state.layouts import LayoutReader
 from icesize.table.state.partition_changes import touched
 from tests.support.meeting import Meeting, MeetingIO, all_at_once
 from tests.support.tables import LIMIT, append, compact, ids_of, layout_of, make_table

@@ -20,7 +20,7 @@ from icesize.errors import TableError
 from icesize.planning.files import Layout
 from icesize.sized_table import SizedTable
 from icesize.table.manifests.lists import manifests_in
-from icesize.table.state.live_files import LayoutReader
+from icesize.table.state.layouts import LayoutReader
 from icesize.table.state.where import Where, parsed, partition_filter
 from tests.support.tables import LIMIT, CountingIO, append, layout_of, make_table, request_on, run, write
 
