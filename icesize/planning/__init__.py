@@ -1,4 +1,4 @@
-"""Facts about tables, and plans for their files, as plain values. No I/O; only the standard library.
+"""Facts about tables, and plans for their files, as plain values. No I/O; only the standard library and numpy.
 
 - `cluster_by`: the columns that a table is clustered by, and the facts about its files that clustering needs
 - `dangling_rule`: the delete files that apply to no data file after a commit

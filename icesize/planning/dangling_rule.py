@@ -8,7 +8,7 @@ scope. All later files have greater numbers.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from icesize.planning.delete_reach import only_path, plain_path
@@ -56,18 +56,19 @@ class DanglingCandidates:
         of_all = any(d.sequence_number > least_number for d in self.everywhere)
         return own or of_all or any(d.partition.spec_id == spec_id for d in self.named)
 
-    def dangling(self, live: Iterable[tuple[PartitionKey, int, str]]) -> set[str]:
+    @property
+    def asked(self) -> frozenset[str]:
+        """Data files that candidates name, as `plain_path` spells them."""
+        return frozenset[str]().union(*self.named.values())
+
+    def dangling(self, least: Mapping[PartitionKey, int], live: Collection[str]) -> set[str]:
         """Return the paths of the candidates that no live data file needs.
 
-        `live` has partition, data sequence number and path of every file that may need one of them.
+        Args:
+            least: For each partition with files that may need a candidate, the least data sequence number of its files.
+            live: Paths of live files in any spelling; of the `asked` files, all that are live.
         """
-        least: dict[PartitionKey, int] = {}
-        asked = frozenset[str]().union(*self.named.values())
-        found = set[str]()
-        for key, number, path in live:
-            least[key] = min(number, least.get(key, number))
-            if asked and (plain := plain_path(path)) in asked:
-                found.add(plain)
+        found = set(map(plain_path, live))
         oldest = min(least.values(), default=math.inf)
         spent = [d.path for d in self.equality if d.sequence_number <= least.get(d.partition, math.inf)]
         spent += [d.path for d in self.everywhere if d.sequence_number <= oldest]

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyiceberg.io import FileIO
-from pyiceberg.manifest import ManifestFile
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.table.snapshots import Snapshot
 
@@ -78,7 +77,7 @@ class ConflictCheck:
         live = {file.path for file in inputs if file.manifest_path in listed}
         missing = {file.path for file in inputs} - live
         others = (m for m in self.manifests.data if missing and m.manifest_path not in looked_at)
-        return live.union(listed_in(missing, others, self.store, self.io))
+        return live.union(missing.intersection(self.store.listed(self.io, others, missing)))
 
     def _added_beside(self, known: Collection[str]) -> Iterator[str]:
         """Yield files that manifests outside `known` list as new. They must not be removed while that listing stays."""
@@ -113,9 +112,3 @@ class ConflictCheck:
         except RewriteFailed:  # unreadable: assume that the delete file names all of them
             return files
         return [file for file in files if plain_path(file.path) in named]
-
-
-def listed_in(paths: set[str], manifests: Iterable[ManifestFile], store: ManifestStore, io: FileIO) -> Iterator[str]:
-    """Yield those of the paths that the manifests list as live."""
-    for manifest in manifests:
-        yield from paths.intersection(store.facts(io, manifest).paths())

@@ -15,7 +15,7 @@ from pyiceberg.table.update import AddSnapshotUpdate, AssertTableUUID, TableRequ
 
 from icesize.planning.files import MAIN, FileFact, Head
 from icesize.table.catalog.history import head_of, head_snapshot, known_ancestors, summary_of
-from icesize.table.commit.conflicts import ConflictCheck, listed_in
+from icesize.table.commit.conflicts import ConflictCheck
 from icesize.table.commit.schema_fit import misfit, misfit_spec
 from icesize.table.manifests.facts import Columns
 from icesize.table.manifests.lists import Manifests, manifests_of
@@ -101,7 +101,7 @@ class Loaded:
     def live(self, paths: Collection[str]) -> set[str]:
         """Return those of the paths that the head of the branch lists, as data files or as delete files."""
         manifests = (*self.manifests.data, *self.manifests.deletes) if paths else ()
-        return set(listed_in(set(paths), manifests, self.store, self.table.io))
+        return set(paths).intersection(self.store.listed(self.table.io, manifests, paths))
 
     def misfit(self, schema: Schema, spec: PartitionSpec) -> str | None:
         """Return the reason that files of this schema and spec cannot be read in this state; None if they can."""

@@ -15,12 +15,13 @@ of the table. The bytes of metadata of a commit therefore depend little on the s
 from __future__ import annotations
 
 import logging
+import sys
 import uuid
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from io import BytesIO
-from itertools import accumulate, chain, pairwise
+from itertools import accumulate, pairwise
 from typing import cast
 
 from pyiceberg.io import FileIO, InputFile, OutputFile, OutputStream
@@ -330,24 +331,34 @@ class SnapshotBuilder:
         """
         index = self.delete_index()
         if doubtful := DanglingCandidates.of(index.by_partition, index.everywhere, partitions, named):
-            new = ((f.partition, self._number(f), f.path) for f in added)
-            if gone := doubtful.dangling(chain(self._left(split, doubtful), new)):
+            least, live = self._left(split, doubtful)
+            for file in added:
+                least[file.partition] = min(self._number(file), least[file.partition])
+            if gone := doubtful.dangling(least, {*live, *(file.path for file in added)}):
                 self.split(sorted(gone), ManifestContent.DELETES, split)
 
-    def _left(self, split: Split, doubtful: DanglingCandidates) -> Iterator[tuple[PartitionKey, int, str]]:
-        """Yield partition, data sequence number and path of the remaining data files that may need a candidate."""
+    def _left(self, split: Split, doubtful: DanglingCandidates) -> tuple[defaultdict[PartitionKey, int], list[str]]:
+        """Return the least data sequence number of each partition, and the paths that candidates may name.
+
+        Both are those of the remaining data files that may need a candidate.
+        """
+        least, live = defaultdict[PartitionKey, int](lambda: sys.maxsize), list[str]()
         for (spec_id, _), part in split.parts.items():
             for entry in part.existing:
-                yield PartitionKey.of(spec_id, entry.values), entry.sequence_number or 0, entry.path
-        for manifest in self.manifests:
-            if manifest.content != ManifestContent.DATA or manifest.manifest_path in split.touched:
-                continue
-            if doubtful.may_depend_on(manifest.partition_spec_id, manifest.min_sequence_number or 0):
-                facts = self._store.facts(self._io, manifest)
-                places, numbers = (
-                    each[facts.live].tolist() for each in (facts.columns.partition, facts.sequence_numbers)
-                )
-                yield from zip((facts.keys[place] for place in places), numbers, facts.paths(), strict=True)
+                key = PartitionKey.of(spec_id, entry.values)
+                least[key] = min(entry.sequence_number or 0, least[key])
+                live.append(entry.path)
+        others = [
+            manifest
+            for manifest in self.manifests
+            if manifest.content == ManifestContent.DATA
+            and manifest.manifest_path not in split.touched
+            and doubtful.may_depend_on(manifest.partition_spec_id, manifest.min_sequence_number or 0)
+        ]
+        for manifest in others:
+            for key, number in self._store.listing(self._io, manifest).least_numbers():
+                least[key] = min(number, least[key])
+        return least, [*live, *self._store.listed(self._io, others, doubtful.asked)]
 
     def _number(self, file: NewDataFile) -> int:
         return self._sequence_number + 1 if file.sequence_number is None else file.sequence_number

@@ -7,7 +7,7 @@ partitions whose files differ between two sets of manifests, without a value for
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -108,6 +108,12 @@ class Listing:
         parts = zip(starts.tolist(), ends.tolist(), strict=True)
         rows = self.rows if wanted is None else np.concatenate([self.rows[start:end] for start, end in parts])
         return Rows(keys, np.cumsum(counts) - counts, counts, rows)
+
+    def least_numbers(self) -> Iterator[tuple[PartitionKey, int]]:
+        """Yield each partition with the least data sequence number of its live files."""
+        if listed := self.of_partitions(None):
+            least = np.minimum.reduceat(self.facts.sequence_numbers[listed.rows], listed.starts)
+            yield from zip(listed.keys, least.tolist(), strict=True)
 
     def paths_of(self, numbers: NDArray[np.int64]) -> list[str]:
         """Return the paths of live files with one of these numbers."""

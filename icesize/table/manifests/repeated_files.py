@@ -36,9 +36,7 @@ def check_listed_once(store: ManifestStore, io: FileIO, head: Snapshot | None, p
 
     Reads all data manifests of `head`.
     """
-    wanted = set(map(normalised, paths))
-    listed = (path for manifest in manifests_of(head, io).data for path in store.facts(io, manifest).paths())
-    times = Counter(name for name in map(normalised, listed) if name in wanted)
+    times = Counter(map(normalised, store.listed(io, manifests_of(head, io).data, paths)))
     if twice := next((path for path in paths if times[normalised(path)] > 1), None):
         raise UnsupportedTable(
             f"Cannot rewrite {twice}: the table lists this file more than once, and once outside the filter; run it "

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Hashable, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -18,6 +18,7 @@ from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestFile
 
 from icesize.table.manifests.facts import Columns, ManifestFacts, read_facts
+from icesize.table.manifests.listing import Listing, path_numbers
 from icesize.table.manifests.spill import Spill
 
 T = TypeVar("T")
@@ -104,6 +105,24 @@ class ManifestStore:
             return columns, columns.held_bytes
 
         return ManifestFacts(manifest, self.get(manifest.manifest_path, "columns", read))
+
+    def listing(self, io: FileIO, manifest: ManifestFile) -> Listing:
+        """Return the live files of a manifest by partition and by path; raises what `read_facts` raises."""
+
+        def make() -> tuple[Listing, int]:
+            listing = Listing.of(self.facts(io, manifest))
+            return listing, listing.held_bytes
+
+        return self.get(manifest.manifest_path, "listing", make, manifest.sequence_number)
+
+    def listed(self, io: FileIO, manifests: Iterable[ManifestFile], paths: Collection[str]) -> Iterator[str]:
+        """Yield the live files of the manifests that are at one of these paths, in the spelling of each manifest.
+
+        A file that is listed again is yielded again. Raises what `read_facts` raises.
+        """
+        numbers = path_numbers(list(paths))
+        for manifest in manifests if paths else ():
+            yield from self.listing(io, manifest).paths_of(numbers)
 
     def remember(self, path: str, columns: Columns) -> None:
         """Keep facts that the caller has read together with other data, or written."""

@@ -144,7 +144,7 @@ class Restoration:
         wanted, found = {file.path for file in files}, dict[str, Entry]()
         for manifest in manifests_of(version, io).data:
             spec_id = manifest.partition_spec_id
-            if spec_id == self.partition.spec_id and not wanted.isdisjoint(self.store.facts(io, manifest).paths()):
+            if spec_id == self.partition.spec_id and any(self.store.listed(io, [manifest], wanted)):
                 entries = (entry for entry in read_entries(io, manifest) if entry.path in wanted)
                 found |= {e.path: e for e in entries if PartitionKey.of(spec_id, e.values) == self.partition}
         return tuple(found[file.path] for file in files)
@@ -191,9 +191,9 @@ class Restoration:
         self, table: Table, head: Snapshot | None, now: Sequence[FileFact], removed: Sequence[FileFact]
     ) -> None:
         """Check that no file to remove is listed in another partition: it would be removed and live."""
-        listed = (self.store.facts(table.io, manifest).paths() for manifest in manifests_of(head, table.io).data)
-        every = Counter(path for paths in listed for path in paths)
-        beside = {path for path, count in Counter(file.path for file in now).items() if every[path] > count}
+        here = Counter(file.path for file in now)
+        every = Counter(self.store.listed(table.io, manifests_of(head, table.io).data, here))
+        beside = {path for path, count in here.items() if every[path] > count}
         if twice := sorted({file.path for file in removed} & beside):
             raise UnsupportedTable(
                 f"{self.cannot(table)}: {twice[0]} is listed in another partition as well, where it has to stay",

@@ -31,7 +31,6 @@ from icesize.table.state.live_files import (
     Obstacles,
     current_manifests,
     every_manifest,
-    listing_of,
 )
 
 _BOUNDS_BYTES = 200
@@ -71,7 +70,7 @@ class ClusterReader:
             obstacles = Obstacles(
                 metadata.default_spec_id,
                 delete_index(self.store, io, manifests.deletes, metadata.specs()),
-                listed_twice(listing_of(self.store, io, manifest) for manifest in chosen),
+                listed_twice(self.store.listing(io, manifest) for manifest in chosen),
                 self.apply_deletes,
             )
         found = defaultdict[PartitionKey, list[ClusterFile]](list)

@@ -27,7 +27,6 @@ from icesize.table.state.live_files import (
     current_manifests,
     every_manifest,
     is_nan,
-    listing_of,
 )
 from icesize.table.state.naming import Labels
 
@@ -171,7 +170,7 @@ class LayoutReader:
     def _live(self, metadata: TableMetadata, io: FileIO, manifests: Manifests, ages: CommitAges) -> LiveFiles:
         deletes = delete_index(self.store, io, manifests.deletes, metadata.specs())
         return LiveFiles(
-            {manifest.manifest_path: listing_of(self.store, io, manifest) for manifest in manifests.data},
+            {manifest.manifest_path: self.store.listing(io, manifest) for manifest in manifests.data},
             Obstacles(metadata.default_spec_id, deletes, frozenset(), self.apply_deletes),
             ages, Labels(metadata), self.small_file_limit_bytes,
         )  # fmt: skip

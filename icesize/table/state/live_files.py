@@ -50,16 +50,6 @@ def current_manifests(store: ManifestStore, metadata: TableMetadata, io: FileIO)
     return manifests
 
 
-def listing_of(store: ManifestStore, io: FileIO, manifest: ManifestFile) -> Listing:
-    """Return the live files of a manifest, from the store."""
-
-    def make() -> tuple[Listing, int]:
-        listing = Listing.of(store.facts(io, manifest))
-        return listing, listing.held_bytes
-
-    return store.get(manifest.manifest_path, "listing", make, manifest.sequence_number)
-
-
 def is_nan(key: PartitionKey) -> bool:
     """Return True if a partition value is NaN, which equals no value."""
     return any(value != value for value in key.values)
