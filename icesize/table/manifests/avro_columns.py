@@ -192,11 +192,22 @@ class RecordColumns:
         texts: The texts with the mark, as bytes.
         numbers: Ints and longs by field id, `MISSING` for null and for a field that the record does not have.
         values: Distinct encoded values by field id, and the index of each record's value among them.
+        data: All records.
+        begins: Where the span of each record begins in `data`.
+        ends: Where it ends.
     """
 
     texts: list[bytes]
     numbers: Mapping[int, Longs]
     values: Mapping[int, tuple[list[bytes], Places]]
+    data: bytes
+    begins: Places
+    ends: Places
+
+    @property
+    def spans(self) -> list[bytes]:
+        """The bytes of each record's span."""
+        return _parts(self.data, self.begins, self.ends)
 
 
 class ColumnReader:
@@ -207,15 +218,21 @@ class ColumnReader:
         text: Field id of the string with the mark.
         numbers: Field ids of ints and longs to read.
         values: Field ids of other fields to read.
+        span: Field ids of the first field and the last field of the span.
     """
 
     def __init__(
-        self, fields: Sequence[Mapping[str, Any]], text: int, numbers: Iterable[int], values: Iterable[int]
+        self,
+        fields: Sequence[Mapping[str, Any]],
+        text: int,
+        numbers: Iterable[int],
+        values: Iterable[int],
+        span: tuple[int, int],
     ) -> None:
         at = next(place for place, field in enumerate(fields) if field["field-id"] == text)
         steps = [(field["field-id"], _mover(field["type"])) for field in fields]
         self._before, self._after = steps[:at], steps[at + 1 :]
-        self._numbers, wanted = frozenset(numbers), frozenset(values)
+        self._text, self._numbers, self._span, wanted = text, frozenset(numbers), span, frozenset(values)
         self._readers = {field["field-id"]: reader(field["type"]) for field in fields if field["field-id"] in wanted}
 
     def read(self, contents: Sequence[bytes], counts: Sequence[int]) -> RecordColumns:
@@ -234,16 +251,20 @@ class ColumnReader:
         after.skip_bytes(lengths)
         text_ends, values = after.at, dict[int, tuple[list[bytes], Places]]()
         numbers = {field_id: np.full(starts.size, MISSING, np.int64) for field_id in self._numbers}
-        self._read(after, self._after, data, numbers, values)
+        places = dict[int, tuple[Places, Places]]()
+        self._read(after, self._after, data, numbers, values, places)
         before = _Positions(padded, len(data), np.concatenate([[0], after.at[:-1]]))
-        self._read(before, self._before, data, numbers, values)
+        self._read(before, self._before, data, numbers, values, places)
+        places[self._text] = before.at, text_ends
         if not (
             np.array_equal(before.longs(), lengths)
             and np.array_equal(before.at, starts)
             and np.array_equal(after.at[np.cumsum(counts) - 1], ends)
         ):
             raise Misfit
-        return RecordColumns(_parts(data, starts, text_ends), numbers, values)
+        first_field, last_field = self._span
+        begins, ends = places[first_field][0], places[last_field][1]
+        return RecordColumns(_parts(data, starts, text_ends), numbers, values, data, begins, ends)
 
     def _first_texts(self, positions: _Positions, data: bytes) -> list[bytes]:
         """Return the texts of the records at these positions."""
@@ -256,11 +277,13 @@ class ColumnReader:
 
     def _read(
         self, positions: _Positions, steps: Sequence[tuple[int, _Move]], data: bytes, numbers: dict[int, Longs],
-        values: dict[int, tuple[list[bytes], Places]],
+        values: dict[int, tuple[list[bytes], Places]], places: dict[int, tuple[Places, Places]],
     ) -> None:  # fmt: skip
         for field_id, move in steps:
             start = positions.at
             column = move(positions)
+            if field_id in self._span:
+                places[field_id] = start, positions.at
             if field_id in numbers and column is not None:
                 numbers[field_id] = column
             elif field_id in self._readers:

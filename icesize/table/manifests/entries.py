@@ -6,16 +6,19 @@ Each entry is read by the schema of its writer, and its statistics are skipped. 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import repeat
 from typing import Any
 
+import numpy as np
 from pyiceberg.avro.decoder import BinaryDecoder, new_decoder
 from pyiceberg.io import FileIO
-from pyiceberg.manifest import ManifestFile
+from pyiceberg.manifest import ManifestContent, ManifestFile
 
-from icesize.table.manifests.avro_container import read_records
+from icesize.table.manifests.avro_columns import MISSING, ColumnReader, Misfit, RecordColumns
+from icesize.table.manifests.avro_container import DAMAGE, ContainerReader
 from icesize.table.manifests.avro_values import AvroSchema, fields_reader, inlined, skipper, structure, writer
 
 EXISTING, ADDED, DELETED = 0, 1, 2
@@ -65,12 +68,86 @@ def read_entries(io: FileIO, manifest: ManifestFile, *, live_only: bool = True) 
     Raises `TableError` for a damaged manifest, and what `io` raises for a missing one.
     """
     sequence_number, snapshot_id = manifest.sequence_number, manifest.added_snapshot_id
-    for entry in read_records(io, manifest.manifest_path, _compiled):
+    for entry in _entries(ContainerReader.of(io, manifest.manifest_path), manifest):
         if entry.status != DELETED or not live_only:
             # most entries inherit nothing: icesize and Java write all three numbers of an entry that they keep
             if entry.snapshot_id is None or entry.sequence_number is None or entry.file_sequence_number is None:
                 _carry_over(entry, sequence_number, snapshot_id)
             yield entry
+
+
+def _entries(container: ContainerReader, manifest: ManifestFile) -> Iterable[Entry]:
+    """Return the entries as they are stored."""
+    try:
+        if read := read_at_once(container, manifest):
+            return _entries_at_once(container.schema, *read)
+    except (Misfit, *DAMAGE):
+        pass  # one by one, which finds the damage, too
+    return container.records(_compiled)
+
+
+def _entries_at_once(schema_json: str, reader: ColumnReader, parts: Sequence[RecordColumns]) -> list[Entry]:
+    """Return the entries from columns: 2 us less for each entry than one by one (measured on 200,000 entries).
+
+    Raises Misfit if a partition value is NaN, because each NaN is a partition of its own.
+    """
+    record, _ = row_reader(schema_json, {})
+    schema = DataFileSchema(structure(record), record)
+    numbers = (np.concatenate([part.numbers[each] for part in parts]) for each in NUMBERS)
+    status, *inherited, rows, size_bytes = (column.tolist() for column in numbers)
+    known = ([None if number == MISSING else number for number in column] for column in inherited)
+    partitions, partition = reader.values(parts, 102)
+    if any(value != value for values in partitions for value in values):
+        raise Misfit
+    formats, file_format = reader.values(parts, 101)
+    key_metadata, encrypted = reader.values(parts, 131)
+    return list(
+        map(
+            Entry, status, *known,
+            [path.decode() for part in parts for path in part.texts],
+            map([name.upper() for name in formats].__getitem__, file_format.tolist()),
+            map(partitions.__getitem__, partition.tolist()),
+            rows, size_bytes,
+            map([key is not None for key in key_metadata].__getitem__, encrypted.tolist()),
+            [data for part in parts for data in part.spans],
+            repeat(schema),
+        )
+    )  # fmt: skip
+
+
+def read_at_once(container: ContainerReader, manifest: ManifestFile) -> tuple[ColumnReader, list[RecordColumns]] | None:
+    """Return columns of the entries of a data manifest, with the reader of their values; None for few entries.
+
+    Raises Misfit or an error of `DAMAGE` if the entries are to be read one by one.
+    """
+    counts = manifest.added_files_count, manifest.existing_files_count, manifest.deleted_files_count
+    if manifest.content != ManifestContent.DATA or sum(count or 0 for count in counts) < _FEWEST_AT_ONCE:
+        return None
+    reader = _column_reader(container.schema)
+    return reader, [reader.read(contents, counts) for counts, contents in _grouped(container.contents())]
+
+
+@lru_cache(maxsize=64)
+def _column_reader(schema_json: str) -> ColumnReader:
+    fields = inlined(json.loads(schema_json))["fields"]
+    at = next(i for i, field in enumerate(fields) if field["field-id"] == _DATA_FILE)
+    of_file = fields[at]["type"]["fields"]
+    ends = of_file[0]["field-id"], of_file[-1]["field-id"]
+    return ColumnReader([*fields[:at], *of_file, *fields[at + 1 :]], _FILE_PATH, NUMBERS, _VALUES, ends)
+
+
+def _grouped(blocks: Iterable[tuple[int, bytes]]) -> Iterator[tuple[list[int], list[bytes]]]:
+    """Yield numbers of records and contents of several blocks together."""
+    counts, contents, size = list[int](), list[bytes](), 0
+    for count, content in blocks:
+        counts.append(count)
+        contents.append(content)
+        size += len(content)
+        if size >= _BYTES_AT_ONCE:
+            yield counts, contents
+            counts, contents, size = [], [], 0
+    if counts:
+        yield counts, contents
 
 
 def under_new_path(entry: Entry, path: str) -> Entry:
@@ -121,6 +198,13 @@ def _carry_over(entry: Entry, sequence_number: int, snapshot_id: int | None) -> 
 PLACES = {0: 0, 1: 1, 3: 2, 4: 3, 100: 4, 101: 5, 102: 6, 103: 7, 104: 8, 131: 9}
 _DATA_FILE = 2
 _FILE_PATH = 100
+NUMBERS = (0, 1, 3, 4, 103, 104)
+"""Field ids of the numbers of an entry, in the order of `PLACES`."""
+_VALUES = (101, 102, 131)
+_BYTES_AT_ONCE = 2**22
+"""Bytes of blocks that are read at once: enough for numpy, little memory."""
+_FEWEST_AT_ONCE = 500
+"""Entries for which reading at once pays: it takes 2 ms for the first one."""
 
 
 @lru_cache(maxsize=64)
@@ -169,10 +253,3 @@ def row_reader(
         return start, end
 
     return record, read
-
-
-def entry_fields(schema_json: str) -> list[Mapping[str, Any]]:
-    """Return the fields of a manifest's entries in their order, those of the data file among them."""
-    fields = inlined(json.loads(schema_json))["fields"]
-    at = next(i for i, field in enumerate(fields) if field["field-id"] == _DATA_FILE)
-    return [*fields[:at], *fields[at]["type"]["fields"], *fields[at + 1 :]]

@@ -26,7 +26,7 @@ from icesize.planning.files import DeleteFile, FileFact, PartitionKey, SkipReaso
 from icesize.table.manifests.avro_columns import MISSING, ColumnReader, Misfit, RecordColumns
 from icesize.table.manifests.avro_container import DAMAGE, ContainerReader, read_records
 from icesize.table.manifests.avro_values import AvroSchema, fields_reader
-from icesize.table.manifests.entries import ADDED, DELETED, EXISTING, PLACES, entry_fields, row_reader
+from icesize.table.manifests.entries import ADDED, DELETED, EXISTING, NUMBERS, PLACES, read_at_once, row_reader
 
 Integers = NDArray[np.signedinteger[Any]]
 Row = Sequence[Any]
@@ -48,11 +48,6 @@ _UNKNOWN = MISSING
 """Stands for a sequence number or a snapshot id that an entry leaves to its manifest."""
 _KEY_BYTES = 250
 _ROWS_AT_ONCE = 50
-_NUMBERS, _VALUES, _PATH = (0, 1, 3, 4, 103, 104), (101, 102, 131), 100
-_BYTES_AT_ONCE = 2**22
-"""Bytes of blocks that are read at once: enough for numpy, little memory."""
-_FEWEST_AT_ONCE = 500
-"""Entries for which reading at once pays: it takes 2 ms for the first one."""
 _INT32 = np.iinfo(np.int32)
 
 
@@ -144,7 +139,7 @@ class Columns:
         is_foreign = np.array([each.upper() != "PARQUET" for each in formats])[file_format]
         is_encrypted = np.array([each is not None for each in key_metadata])[encrypted]
         obstacles = np.where(is_encrypted, ENCRYPTED, is_foreign).astype(np.int64)
-        numbers = [_narrow(np.concatenate([part.numbers[each] for part in parts])) for each in _NUMBERS]
+        numbers = [_narrow(np.concatenate([part.numbers[each] for part in parts])) for each in NUMBERS]
         status, snapshot_ids, sequence_numbers, file_sequence_numbers, rows, size_bytes = numbers
         return cls(
             keys, _narrow(places[partition].astype(np.int64)), status, snapshot_ids, sequence_numbers,
@@ -319,34 +314,11 @@ def read_facts(io: FileIO, manifest: ManifestFile, *, changes_only: bool = False
 
 def _at_once(container: ContainerReader, manifest: ManifestFile) -> Columns | None:
     """Return the columns of a data manifest; None if its entries are to be read one by one, to find the damage, too."""
-    counts = manifest.added_files_count, manifest.existing_files_count, manifest.deleted_files_count
-    if sum(count or 0 for count in counts) < _FEWEST_AT_ONCE:
-        return None
-    reader = _column_reader(container.schema)
     try:
-        parts = [reader.read(contents, counts) for counts, contents in _grouped(container.contents())]
-        return Columns.joined(manifest.partition_spec_id, reader, parts)
+        read = read_at_once(container, manifest)
+        return read and Columns.joined(manifest.partition_spec_id, *read)
     except (Misfit, *DAMAGE):
         return None
-
-
-def _grouped(blocks: Iterable[tuple[int, bytes]]) -> Iterator[tuple[list[int], list[bytes]]]:
-    """Yield numbers of records and contents of several blocks together."""
-    counts, contents, size = list[int](), list[bytes](), 0
-    for count, content in blocks:
-        counts.append(count)
-        contents.append(content)
-        size += len(content)
-        if size >= _BYTES_AT_ONCE:
-            yield counts, contents
-            counts, contents, size = [], [], 0
-    if counts:
-        yield counts, contents
-
-
-@lru_cache(maxsize=64)
-def _column_reader(schema_json: str) -> ColumnReader:
-    return ColumnReader(entry_fields(schema_json), _PATH, _NUMBERS, _VALUES)
 
 
 def _changes(manifest: ManifestFile, rows: Iterable[Row]) -> Iterable[Row]:

@@ -37,8 +37,9 @@ def _columns(schema: dict[str, Any], text: int, blocks: Sequence[Sequence[bytes]
     fields = schema["fields"]
     numbers = [f["field-id"] for f in fields if any(f["type"] == kind for kind, _ in _NUMBERS)]
     values = [f["field-id"] for f in fields if f["field-id"] not in (*numbers, text)]
-    columns = ColumnReader(fields, text, [*numbers, _ABSENT], values)
+    columns = ColumnReader(fields, text, [*numbers, _ABSENT], values, (fields[0]["field-id"], fields[-1]["field-id"]))
     part = columns.read([b"".join(records) for records in blocks], list(map(len, blocks)))
+    assert b"".join(part.spans) == b"".join(record for records in blocks for record in records)
     assert part.numbers[_ABSENT].tolist() == [MISSING] * sum(map(len, blocks))
     nulls, where = columns.values([part], _ABSENT)
     assert [nulls[place] for place in where.tolist()] == [None] * sum(map(len, blocks))
@@ -153,8 +154,9 @@ def test_blocks_with_other_numbers_of_records_are_a_misfit() -> None:
     """The counts of the blocks are checked, as their ends are."""
     schema = _schema(["string", "long"])
     record = _encoded(schema, "s3://lake/t/a", 7)
-    columns = ColumnReader(schema["fields"], 0, [1], [])
-    assert columns.read([record, record * 2], [1, 2]).numbers[1].tolist() == [7, 7, 7]
+    columns = ColumnReader(schema["fields"], 0, [1], [], (0, 1))
+    part = columns.read([record, record * 2], [1, 2])
+    assert (part.numbers[1].tolist(), part.spans) == ([7, 7, 7], [record] * 3)
     for counts in ([2, 1], [3, 0], [1, 1], [2, 2]):
         with pytest.raises(Misfit):
             columns.read([record, record * 2], counts)

@@ -65,7 +65,6 @@ from pyiceberg.types import (
 from icesize.errors import TableError, UnsupportedTable
 from icesize.parquet.files.data_file import NewDataFile, NewDeleteFile
 from icesize.planning.files import FileFact, PartitionKey, SkipReason
-from icesize.table.manifests.avro_columns import ColumnReader
 from icesize.table.manifests.avro_container import ContainerReader, ContainerWriter
 from icesize.table.manifests.avro_values import structure
 from icesize.table.manifests.entries import (
@@ -74,7 +73,7 @@ from icesize.table.manifests.entries import (
     EXISTING,
     DataFileSchema,
     Entry,
-    entry_fields,
+    read_at_once,
     read_entries,
     under_new_path,
     with_other_value,
@@ -384,8 +383,10 @@ def test_facts_of_many_entries_are_those_of_each(
         old = read(folder, folder.write(version, added=many))
         listed = folder.write(version, snapshot_id=99, added=files, existing=old[cut:], deleted=old[:cut])
     for manifest in listed:
-        entries = list(read_entries(folder.io, manifest, live_only=False))
+        entries = _one_by_one(folder, manifest)
         assert len(entries) >= 600
+        at_once = read_entries(folder.io, manifest, live_only=False)
+        assert [_copied(entry) for entry in at_once] == [_copied(entry) for entry in entries]
         assert _entries_of(read_facts(folder.io, manifest)) == [_expected(entry) for entry in entries]
 
 
@@ -394,10 +395,23 @@ def test_entries_of_all_writers_can_be_read_at_once(folder: ManifestFolder, vers
     """Entries are where reading at once looks for them, not only one by one."""
     many = _many([_file(1), _file(200, value_counts={1: 70}, lower_bounds={2: b"x" * 90})])
     for manifest in (*folder.write(version, added=many), folder.write_by_pyiceberg(version, many)):
-        container = ContainerReader.of(folder.io, manifest.manifest_path)
-        counts, contents = zip(*container.contents(), strict=True)
-        columns = ColumnReader(entry_fields(container.schema), 100, [103], []).read(contents, counts)
-        assert columns.numbers[103].tolist() == [file.rows for file in many]
+        _, parts = read_at_once(ContainerReader.of(folder.io, manifest.manifest_path), manifest) or (None, [])
+        assert [rows for part in parts for rows in part.numbers[103].tolist()] == [file.rows for file in many]
+        copied = [_copied(entry) for entry in read_entries(folder.io, manifest)]
+        assert copied == [_copied(entry) for entry in _one_by_one(folder, manifest)]
+
+
+def _copied(entry: Entry) -> tuple[Any, ...]:
+    """All that is copied from an entry into another manifest, and what decides about it."""
+    return (*_expected(entry), entry.data, entry.schema)
+
+
+def _one_by_one(folder: ManifestFolder, manifest: ManifestFile) -> list[Entry]:
+    """All entries as a reader decodes them that does not know how many there are."""
+    counts = range(7, 10)
+    uncounted = ManifestFile(*[None if place in counts else manifest[place] for place in range(len(manifest))])
+    assert uncounted.added_files_count is uncounted.existing_files_count is uncounted.deleted_files_count is None
+    return list(read_entries(folder.io, uncounted, live_only=False))
 
 
 @pytest.mark.parametrize("change", ["format", "encrypted", "nan"])
