@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 import pyarrow as pa
-from pyiceberg.io import load_file_io
+from pyiceberg.io import FileIO, load_file_io
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
@@ -218,7 +218,12 @@ class WriteSettings:
     @cached_property
     def storage(self) -> Storage:
         """The storage of the table's files."""
-        return Storage(load_file_io(dict(self.io_properties), self.table_location))
+        return Storage(self.io)
+
+    @cached_property
+    def io(self) -> FileIO:
+        """The table's FileIO in this process."""
+        return load_file_io(dict(self.io_properties), self.table_location)
 
     @cached_property
     def locations(self) -> LocationProvider:

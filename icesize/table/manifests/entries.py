@@ -120,11 +120,16 @@ def read_at_once(container: ContainerReader, manifest: ManifestFile) -> tuple[Co
 
     Raises Misfit or an error of `DAMAGE` if the entries are to be read one by one.
     """
-    counts = manifest.added_files_count, manifest.existing_files_count, manifest.deleted_files_count
-    if manifest.content != ManifestContent.DATA or sum(count or 0 for count in counts) < _FEWEST_AT_ONCE:
+    if manifest.content != ManifestContent.DATA or entries_in(manifest) < _FEWEST_AT_ONCE:
         return None
     reader = _column_reader(container.schema)
     return reader, [reader.read(contents, counts) for counts, contents in _grouped(container.contents())]
+
+
+def entries_in(manifest: ManifestFile) -> int:
+    """Return the number of entries, deleted ones included; 0 if the manifest list does not have it."""
+    counts = manifest.added_files_count, manifest.existing_files_count, manifest.deleted_files_count
+    return sum(count or 0 for count in counts)
 
 
 @lru_cache(maxsize=64)

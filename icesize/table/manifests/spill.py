@@ -86,7 +86,7 @@ class Spill:
         except OSError:
             return None
         try:
-            return _decoded(content, manifest.partition_spec_id)
+            return decoded(content, manifest.partition_spec_id)
         except Exception as damage:  # of any kind: the bytes may come from anywhere
             LOG.debug("%s is damaged (%s)", place, damage)
             _remove(place)
@@ -96,7 +96,7 @@ class Spill:
         """Keep the columns of a manifest, unless it is encrypted or lists an encrypted file."""
         if manifest.key_metadata is not None or bool((columns.obstacles == ENCRYPTED).any()):
             return
-        content = _encoded(columns)
+        content = encoded(columns)
         if content is None or len(content) > self._max_bytes or not self._opened():
             return
         place = self._place(table_uuid, manifest)
@@ -167,7 +167,7 @@ def _remove(path: Path) -> None:
         path.unlink()
 
 
-def _encoded(columns: Columns) -> bytes | None:
+def encoded(columns: Columns) -> bytes | None:
     """Return the columns as bytes; None if a partition value has a type that no manifest has."""
     try:
         keys = [[_text_of(value) for value in key.values] for key in columns.keys]
@@ -187,7 +187,7 @@ def _encoded(columns: Columns) -> bytes | None:
     return _MARK + hashlib.blake2b(body, digest_size=_DIGEST_BYTES).digest() + body
 
 
-def _decoded(content: bytes, spec_id: int) -> Columns:
+def decoded(content: bytes, spec_id: int) -> Columns:
     """Return columns from their bytes. Raises an error of any type for other bytes."""
     begin = len(_MARK) + _DIGEST_BYTES
     body = memoryview(content)[begin:]

@@ -8,20 +8,24 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestFile
 
+from icesize.table.manifests.entries import entries_in
 from icesize.table.manifests.facts import Columns, ManifestFacts, read_facts
 from icesize.table.manifests.listing import Listing, path_numbers
 from icesize.table.manifests.spill import Spill
 
 T = TypeVar("T")
+
+ReadMany: TypeAlias = Callable[[Sequence[ManifestFile]], Iterable[tuple[ManifestFile, Columns]]]
+"""Reads the facts of many manifests together."""
 
 _MOST_KINDS = 4
 """A sink, calls with another policy, and the partition specs before and after a change."""
@@ -105,6 +109,28 @@ class ManifestStore:
             return columns, columns.held_bytes
 
         return ManifestFacts(manifest, self.get(manifest.manifest_path, "columns", read))
+
+    def prefetch(self, manifests: Sequence[ManifestFile], read: ReadMany, more_than: int) -> None:
+        """Read facts together if so many entries are unknown that this pays.
+
+        Args:
+            manifests: Data manifests of the table.
+            read: Returns manifests with their columns. It may leave out some: `facts` reads these one by one.
+            more_than: Number of entries that are read one by one.
+        """
+        spill = self.spill
+        with self._lock:
+            unknown = [each for each in manifests if not self._use(each.manifest_path, "columns", None)]
+        if sum(map(entries_in, unknown)) <= more_than:
+            return
+        for manifest in list(unknown) if spill else ():
+            if columns := spill and spill.read(self._table, manifest):
+                self.remember(manifest.manifest_path, columns)
+                unknown.remove(manifest)
+        for manifest, columns in read(unknown) if sum(map(entries_in, unknown)) > more_than else ():
+            self.remember(manifest.manifest_path, columns)
+            if spill:
+                spill.write(self._table, manifest, columns)
 
     def listing(self, io: FileIO, manifest: ManifestFile) -> Listing:
         """Return the live files of a manifest by partition and by path; raises what `read_facts` raises."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from pyiceberg.io import FileIO
+from pyiceberg.manifest import ManifestFile
 from pyiceberg.table.metadata import TableMetadata
 
 from icesize.planning.files import Layout, MakeFacts, PartitionFacts, PartitionKey, Partitions
@@ -101,6 +103,14 @@ def _other_deletes(before: DeleteIndex, after: DeleteIndex) -> set[PartitionKey]
     return {key for key in old.keys() | new.keys() if old.get(key) != new.get(key)}
 
 
+Prefetch: TypeAlias = Callable[[ManifestStore, Sequence[ManifestFile]], None]
+"""Reads facts of manifests into the store if it can do so faster than the layout reader."""
+
+
+def no_prefetch(store: ManifestStore, manifests: Sequence[ManifestFile]) -> None:
+    """Read nothing: this process reads each manifest."""
+
+
 @dataclass(frozen=True)
 class LayoutReader:
     """Reads layouts of one table repeatedly. Each manifest is read once, as long as the store has room.
@@ -112,6 +122,7 @@ class LayoutReader:
     apply_deletes: bool = True
     store: ManifestStore = field(default_factory=ManifestStore, compare=False, repr=False)
     policy: SizePolicy | None = None
+    prefetch: Prefetch = no_prefetch
 
     def read(self, metadata: TableMetadata, io: FileIO, keep: Keep = every_manifest) -> Layout:
         """Return the layout of the current snapshot; manifests that `keep` refuses (pruning by bounds) are not read.
@@ -168,6 +179,7 @@ class LayoutReader:
         return kept, make
 
     def _live(self, metadata: TableMetadata, io: FileIO, manifests: Manifests, ages: CommitAges) -> LiveFiles:
+        self.prefetch(self.store, manifests.data)
         deletes = delete_index(self.store, io, manifests.deletes, metadata.specs())
         return LiveFiles(
             {manifest.manifest_path: self.store.listing(io, manifest) for manifest in manifests.data},
