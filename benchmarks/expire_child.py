@@ -14,7 +14,6 @@ import cProfile
 import io
 import json
 import pstats
-import resource
 import statistics
 import time
 import uuid
@@ -72,7 +71,7 @@ def _ours(args: argparse.Namespace) -> dict[str, Any]:
         "phases": {phase: round(value, 2) for phase, value in report.seconds.items()},
         "expired": len(report.snapshot_ids_expired),
         "deleted": report.files_deleted,
-        "peak_mib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
+        "peak_mib": peers.peak_mib(),
         "profile": _told(profiler) if args.profile else None,
     }
 

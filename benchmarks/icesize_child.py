@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import statistics
 import sys
 import time
@@ -265,7 +264,7 @@ def _plan(args: argparse.Namespace) -> dict[str, Any]:
     cold = time.perf_counter() - began
     again = statistics.median(_seconds(table.plan) for _ in range(AGAIN))
     catalog.close()
-    peak_mib = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+    peak_mib = peers.peak_mib()
     return {"cold_seconds": round(cold, 3), "again_seconds": round(again, 3), "peak_mib": peak_mib, "groups": groups}
 
 

@@ -104,6 +104,15 @@ def catalog(warehouse: Path) -> SqlCatalog:
     return SqlCatalog("c", uri=f"sqlite:///{root}/cat.db", warehouse=f"file://{root}/wh")
 
 
+def peak_mib() -> int:
+    """Return the most memory that this process had, in MiB, on Linux.
+
+    The peak of `getrusage` would be that of the parent process, if that was larger when this process began.
+    """
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) // 1024 for line in lines if line.startswith("VmHWM:"))
+
+
 def session(warehouse: Path, cores: int = 2) -> SparkSession:
     """Return Spark `local[cores]` with Iceberg's runtime and catalog `c`; the process must not have Spark yet."""
     return _session(session_settings(warehouse), cores)

@@ -56,7 +56,7 @@ def measured(warehouse: Path, partitions: int, files: int, batches: int, touched
     def new_file(hour: str) -> Any:
         return data_file(f"{location}/data/hour={hour}/{uuid.uuid4()}.parquet", hour)
 
-    first, builder, made = _first_files(location, partitions, files), SnapshotBuilder(table, NOW_MS), list[Snapshot]()
+    first, builder, made = first_files(location, partitions, files), SnapshotBuilder(table, NOW_MS), list[Snapshot]()
     while listed := tuple(islice(first, LISTED_TOGETHER)):
         made.append(Append(listed).stage(builder, {}))
     make_visible(catalog, table, made)
@@ -97,7 +97,7 @@ def measured(warehouse: Path, partitions: int, files: int, batches: int, touched
     }
 
 
-def _first_files(location: str, partitions: int, files: int) -> Iterator[NewDataFile]:
+def first_files(location: str, partitions: int, files: int) -> Iterator[NewDataFile]:
     """Yield the files by partition: in each a small one, and others of more than half of the target size."""
     for number in range(files):
         hour = f"h{number * partitions // files:06}"

@@ -241,8 +241,8 @@ class Partitions(Mapping[PartitionKey, PartitionFacts]):
         make: MakeFacts,
         made: Overlay[PartitionKey, PartitionFacts] | None = None,
     ) -> None:
-        self.newest = newest
-        self._make = make
+        self.newest: Overlay[PartitionKey, int] = newest
+        self._make: MakeFacts = make
         self._made: Overlay[PartitionKey, PartitionFacts] = made or Overlay()
 
     @classmethod

@@ -169,7 +169,7 @@ class SnapshotBuilder:
         dry_run: bool = False,
     ) -> None:
         self._ref = ref
-        self.metadata = table.metadata
+        self.metadata: TableMetadata = table.metadata
         self._store = store or ManifestStore()
         self._io = table.io
         self._outputs: FileIO = _NoOutput() if dry_run else table.io
@@ -177,7 +177,7 @@ class SnapshotBuilder:
         self._commit = uuid.uuid4()
         self._snapshot_id = table.metadata.new_snapshot_id()
         self._parent = head_snapshot(table.metadata, ref)
-        self.manifests = manifests_in(self._parent, table.io)
+        self.manifests: list[ManifestFile] = manifests_in(self._parent, table.io)
         self._numbered = table.metadata.format_version > 1
         self._sequence_number = getattr(table.metadata, "last_sequence_number", 0) if self._numbered else 0
         # readers reject metadata whose last update is older than its own history, so a clock that went back must not
@@ -185,7 +185,7 @@ class SnapshotBuilder:
         self._now_ms = max(now_ms, table.metadata.last_updated_ms)
         self.new: dict[str, int] = {}
         self.written: list[str] = []
-        self.written_bytes = 0
+        self.written_bytes: int = 0
         self._facts: dict[str, Columns] = {}
         head = self._parent.snapshot_id if self._parent else None
         self.requirements: list[TableRequirement] = [AssertRefSnapshotId(ref=ref, snapshot_id=head)]

@@ -198,6 +198,11 @@ class ManifestStore:
             self._drop_older_kinds(name=kind[0])
         return value
 
+    def knows(self, kind: Hashable, version: Hashable) -> bool:
+        """Return whether `evolve` has a value of this version."""
+        with self._lock:
+            return self._use("", kind, version) is not None
+
     def _drop_older_kinds(self, name: Hashable) -> None:
         """Drop all but the newest values of this name, which other policies or partition specs made once."""
         if held := self._memory.held.get((self._table, "")):

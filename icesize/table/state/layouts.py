@@ -128,15 +128,19 @@ class LayoutReader:
         """Return the layout of the current snapshot; manifests that `keep` refuses (pruning by bounds) are not read.
 
         If all manifests are read, the layout is made from the last one: only partitions that changed are counted again.
+        A layout that is known has all partitions, whatever `keep` refuses.
 
         Raises TableError if manifests cannot be read.
         """
         with readable(metadata.location):
             manifests, ages = current_manifests(self.store, metadata, io), CommitAges(metadata)
             chosen = Manifests([manifest for manifest in manifests.data if keep(manifest)], manifests.deletes)
-            complete = len(chosen.data) == len(manifests.data)
+            paths = frozenset(manifest.manifest_path for manifest in (*manifests.data, *manifests.deletes))
+            version = paths, ages.known
+            complete = len(chosen.data) == len(manifests.data) or self.store.knows(self._kind(metadata), version)
             if complete:
-                kept, make = self._kept(metadata, io, manifests, ages)
+                chosen = manifests
+                kept, make = self._kept(metadata, io, manifests, ages, version)
             else:
                 kept = KeptLayout.of(self._live(metadata, io, chosen, ages), None)
                 make = kept.live.facts_of
@@ -145,8 +149,13 @@ class LayoutReader:
             complete, len(chosen.data) + len(chosen.deletes), ages.since, ages.now, kept.standing,
         )  # fmt: skip
 
+    def _kind(self, metadata: TableMetadata) -> tuple[Hashable, ...]:
+        """Return what the layout of a state depends on, beside the state."""
+        spec_id, version = metadata.default_spec_id, metadata.format_version
+        return "layout", self.small_file_limit_bytes, self.apply_deletes, spec_id, version, self.policy
+
     def _kept(
-        self, metadata: TableMetadata, io: FileIO, manifests: Manifests, ages: CommitAges
+        self, metadata: TableMetadata, io: FileIO, manifests: Manifests, ages: CommitAges, version: Hashable
     ) -> tuple[KeptLayout, MakeFacts]:
         """Return the layout, made from the last one, and what makes the facts of its partitions.
 
@@ -164,18 +173,12 @@ class LayoutReader:
             return facts, files * FILE_BYTES + len(facts) * _FACTS_BYTES
 
         def make(keys: Collection[PartitionKey] | None) -> Mapping[PartitionKey, PartitionFacts]:
-            return (
-                self.store.evolve(("partitions", *depends), version, every)
-                if keys is None
-                else kept.live.facts_of(keys)
-            )
+            if keys is not None:
+                return kept.live.facts_of(keys)
+            return self.store.evolve(("partitions", *kind[1:-1]), version, every)
 
-        depends: tuple[Hashable, ...] = (
-            self.small_file_limit_bytes, self.apply_deletes, metadata.default_spec_id, metadata.format_version,
-        )  # fmt: skip
-        paths = frozenset(manifest.manifest_path for manifest in (*manifests.data, *manifests.deletes))
-        version = paths, ages.known
-        kept = self.store.evolve(("layout", *depends, self.policy), version, evolved)
+        kind = self._kind(metadata)
+        kept = self.store.evolve(kind, version, evolved)
         return kept, make
 
     def _live(self, metadata: TableMetadata, io: FileIO, manifests: Manifests, ages: CommitAges) -> LiveFiles:

@@ -179,7 +179,9 @@ class Labels:
 
     def __init__(self, metadata: TableMetadata) -> None:
         self._schemas = [metadata.schema(), *reversed(metadata.schemas)]
-        self.fields = {i: [self._field(field) for field in spec.fields] for i, spec in metadata.specs().items()}
+        self.fields: dict[int, list[NamedField]] = {
+            i: [self._field(field) for field in spec.fields] for i, spec in metadata.specs().items()
+        }
 
     def of(self, key: PartitionKey) -> str:
         """Return the label of a partition; an empty string for an unpartitioned table."""

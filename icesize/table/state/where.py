@@ -66,9 +66,10 @@ class PartitionFilter:
         """Return the layout of the covered partitions, and the number of omitted, partly matching ones."""
         if self.may_hold is every_manifest:
             return layout, 0
-        chosen = {k: p for k, p in layout.partitions.items() if self.covers(k)}
-        partly = sum(1 for k in layout.partitions if k not in chosen and self.touches(k))
-        return replace(layout, partitions=Partitions.of(chosen), standing=None), partly
+        covered = dict.fromkeys(key for key in layout.partitions if self.covers(key))
+        partly = sum(1 for key in layout.partitions if key not in covered and self.touches(key))
+        chosen = Partitions.of(layout.partitions.some(covered))
+        return replace(layout, partitions=chosen, standing=None), partly
 
 
 def partition_filter(metadata: TableMetadata, where: Where) -> PartitionFilter:

@@ -136,6 +136,21 @@ def test_manifests_out_of_range_are_not_read(lake: SqlCatalog) -> None:
     assert [p.label for p in layout.partitions.values()] == ["kind=b"]
 
 
+def test_a_known_layout_is_selected_from(lake: SqlCatalog) -> None:
+    """After a whole reading, a filter opens no manifest and selects the same facts from what is known."""
+    make_table(lake)
+    append(lake, [1], "a")
+    table = append(lake, [2], "b")
+    selection, reader, io = partition_filter(table.metadata, "kind = 'b'"), LayoutReader(LIMIT), CountingIO()
+    expected = selection.select(LayoutReader(LIMIT).read(table.metadata, table.io, selection.may_hold))
+    reader.read(table.metadata, io)
+    before = len(io.manifests)
+    layout = reader.read(table.metadata, io, selection.may_hold)
+    assert (layout.complete, len(layout.partitions), len(io.manifests) - before) == (True, 2, 0)
+    chosen, partly = selection.select(layout)
+    assert (chosen.partitions, partly) == (expected[0].partitions, expected[1])
+
+
 class NotedIO(CountingIO):
     """Storage that notes the manifests that are opened through any of its objects."""
 
