@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from icesize.maintenance.maintain import MaintenancePlan, MaintenanceReport
     from icesize.maintenance.rewrite_deletes import DeletesReport
     from icesize.maintenance.rewrite_manifests import ManifestReport
+    from icesize.maintenance.verify import Verification
     from icesize.planning.inspection import Inspection
     from icesize.planning.merging.simulation import PolicyComparison
     from icesize.planning.plan import Plan
@@ -99,6 +100,7 @@ __all__ = [
     "TableError",
     "TableNotFound",
     "UnsupportedTable",
+    "Verification",
     "Version",
     "open",
 ]
@@ -123,6 +125,7 @@ _LAZY = {
     "SizedTable": "icesize.sized_table",
     "MaintenancePlan": "icesize.maintenance.maintain",
     "MaintenanceReport": "icesize.maintenance.maintain",
+    "Verification": "icesize.maintenance.verify",
     "Version": "icesize.table.past.versions",
     "open": "icesize.sized_table",
 }

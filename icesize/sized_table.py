@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from icesize.maintenance.rewrite_deletes import DeletesReport
     from icesize.maintenance.rewrite_manifests import ManifestReport
     from icesize.maintenance.table_context import Advance, ClusterWork, Selection
+    from icesize.maintenance.verify import Verification
     from icesize.parquet.files.data_file import Results
     from icesize.parquet.files.settings import WriteSettings
     from icesize.parquet.files.uncommitted import Uncommitted
@@ -343,6 +344,24 @@ class SizedTable:
         return tuple(check_up(self._handle, self._environment))
 
     doctor = check_up
+
+    def verify(self) -> Verification:
+        """Verify that the metadata of the table agree with each other at its newest snapshot.
+
+        The call reads the metadata file, the manifest list and all manifests anew, and no data file. It changes nothing
+        and needs read access only.
+
+        Returns:
+            The findings, each with the rule and the file. A table without an error `is_valid`.
+
+        Raises:
+            TableNotFound: The table does not exist.
+            TableError: A manifest list or a manifest is damaged or missing.
+            UnsupportedTable: The format version is not supported.
+        """
+        from icesize.maintenance.verify import verify
+
+        return verify(self._context.load())
 
     @overload
     def after_batch(self, *, dry_run: Literal[False] = ...) -> Report: ...

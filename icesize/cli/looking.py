@@ -97,6 +97,17 @@ def inspect(
         target.answer(inspection, views.health(inspection), exit_code=options.UNHEALTHY if inspection.problems else 0)
 
 
+@command("verify", "Verify that the metadata agree with each other", "icesize verify lake.db.events")
+@options.table_options
+def verify(target: Target) -> None:
+    """Verify that the metadata of TABLE agree with each other at its newest snapshot; change nothing.
+
+    The command reads the manifest list and all manifests, and no data file. Exit code 4 if they contradict each other.
+    """
+    found = target.open().verify()
+    target.answer(found, exit_code=0 if found.is_valid else options.UNHEALTHY)
+
+
 @command(
     "plan",
     "Preview `compact` and `cluster`",

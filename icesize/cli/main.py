@@ -20,7 +20,10 @@ from icesize.errors import ArgumentError, CommitStateUnknown, IcesizeError, Poli
 from icesize.redaction import redacted
 
 _SECTIONS: dict[str, tuple[click.Command, ...]] = {
-    "Inspect": (looking.inspect, looking.plan, looking.versions, looking.streams, looking.history, looking.report),
+    "Inspect": (
+        looking.inspect, looking.plan, looking.versions, looking.streams, looking.history, looking.report,
+        looking.verify,
+    ),
     "Rewrite files": (
         rewriting.compact, rewriting.cluster, rewriting.maintain, rewriting.rewrite_deletes,
         rewriting.remove_dangling_deletes, rewriting.rewrite_manifests,

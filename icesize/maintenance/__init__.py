@@ -11,4 +11,5 @@
 - `rewrite_manifests`: merges manifests, in one REPLACE that changes no row and no file
 - `rounds`: runs one plan in several rounds, each with a commit, and combines their reports
 - `table_context`: the context of every job: a table, the environment, and the engine that rewrites files
+- `verify`: verifies that the metadata of a table agree with each other
 """

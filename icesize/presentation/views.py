@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, groupby
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from icesize.maintenance.maintain import MaintenancePlan, MaintenanceReport, MaintenanceStep
     from icesize.maintenance.rewrite_deletes import DeletesReport
     from icesize.maintenance.rewrite_manifests import ManifestReport
+    from icesize.maintenance.verify import Finding, Verification
     from icesize.planning.inspection import Inspection, PartitionSizes, PendingDeletes
     from icesize.planning.merging.simulation import PolicyComparison
     from icesize.planning.plan import Forecast, Plan
@@ -495,6 +496,22 @@ def orphans(result: OrphanReport) -> Iterator[Block]:
     yield from notes((*_failed(result), *result.notes))
 
 
+def verification(result: Verification) -> Iterator[Block]:
+    """Show the verdict, and one line per finding, with the number of findings of each rule that are not shown."""
+    read = (result.manifests, "manifest"), (result.files, "data file"), (result.delete_files, "delete file")
+    counts = ", ".join(format_count(number, noun) for number, noun in read)
+    verdict = "the metadata are valid" if result.is_valid else "the metadata contradict each other"
+    yield ((f"{result.table}: {verdict}", "bold" if result.is_valid else "bold red"), f" ({counts})")
+    by_rule = defaultdict[str, list[Finding]](list)
+    for finding in result.findings:
+        by_rule[finding.rule].append(finding)
+    for rule, found in by_rule.items():
+        yield ((f"{rule}: {format_count(len(found), 'finding')}", "bold"),)
+        yield from ((f"  {finding.path}: {finding.detail}",) for finding in found[:MOST_LINES])
+        if len(found) > MOST_LINES:
+            yield ((f"  and {len(found) - MOST_LINES:,} more: use --json", "dim"),)
+
+
 def _failed(result: ExpiryReport | OrphanReport) -> list[str]:
     return [f"{format_count(result.files_failed, 'file')} could not be deleted"] if result.files_failed else []
 
@@ -588,6 +605,7 @@ VIEWS: Mapping[str, Callable[[Any], Look]] = {
     "History": history,
     "ExpiryReport": expiry,
     "OrphanReport": orphans,
+    "Verification": verification,
     "DeletesReport": deletes,
     "DanglingReport": dangling,
     "ManifestReport": manifests,

@@ -64,7 +64,7 @@ def test_what_draws_is_not_promised_without_its_library(
     result = examine(tmp_path)
     assert result.exit_code == 0
     assert "--  matplotlib  `report` needs it to draw: pip install 'icesize[report]'" in result.stdout
-    assert ", history, compact, " in result.stdout.splitlines()[-1]
+    assert ", history, verify, compact, " in result.stdout.splitlines()[-1]
 
 
 def test_an_unknown_table_fails(table: Table, tmp_path: Path) -> None:

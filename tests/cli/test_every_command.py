@@ -26,6 +26,7 @@ LOOKING = {
     "doctor": [],
     "report": [],
     "streams": [],
+    "verify": [],
 }
 """Commands that change no table, with the options of their test."""
 WELL_SIZED = ("max-delete-files=1", "target-file-size-bytes=1", "small-file-limit-bytes=1", "close-file-cost-bytes=0")

@@ -1,0 +1,318 @@
+"""Whether the metadata of a table agree with each other at its newest snapshot. No data file is read.
+
+Iceberg's specification says what has to agree (sections "Snapshots", "Manifests", "Sequence Numbers" and "Deletes").
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+from pyiceberg.conversions import from_bytes
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import ManifestContent, PartitionFieldSummary
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.types import NestedField, PrimitiveType, UnknownType
+
+from icesize.planning.dangling_rule import DanglingCandidates
+from icesize.planning.delete_reach import only_path, plain_path
+from icesize.planning.files import DeleteFile, PartitionKey
+from icesize.results import Keys, Result, keys
+from icesize.table.catalog.access_errors import readable
+from icesize.table.catalog.history import head_snapshot, summary_of
+from icesize.table.catalog.locations import normalised
+from icesize.table.manifests.delete_index import DeleteIndex
+from icesize.table.manifests.entries import ADDED, DELETED, EXISTING
+from icesize.table.manifests.facts import ManifestFacts, read_facts
+from icesize.table.manifests.listing import Listing
+from icesize.table.manifests.lists import manifests_of
+from icesize.table.manifests.store import ManifestStore
+from icesize.table.state.handle import Current
+
+_UNKNOWN = -1
+_STATUSES = {ADDED: "added", EXISTING: "existing", DELETED: "deleted"}
+
+
+@dataclass(frozen=True)
+class Finding(Result):
+    """Two statements of the metadata that contradict each other, or a delete file without effect.
+
+    Attributes:
+        rule: The rule that is broken, such as `manifest counts`.
+        path: The file that it is about.
+        detail: What is wrong with it.
+        is_error: False if readers find the right rows nevertheless.
+    """
+
+    rule: str
+    path: str
+    detail: str
+    is_error: bool = True
+
+
+@dataclass(frozen=True)
+class Verification(Result):
+    """The outcome of a verification of one snapshot.
+
+    Attributes:
+        table: Name of the table.
+        snapshot_id: The snapshot; None for a table without one.
+        manifests: Number of manifests that were read.
+        files: Number of live data files.
+        delete_files: Number of live delete files.
+        findings: What is wrong, in the order of the rules.
+    """
+
+    table: str
+    snapshot_id: int | None
+    manifests: int
+    files: int
+    delete_files: int
+    findings: tuple[Finding, ...]
+
+    KEYS: ClassVar[Keys] = keys("is_valid")
+
+    @property
+    def is_valid(self) -> bool:
+        """True if no finding is an error."""
+        return not any(finding.is_error for finding in self.findings)
+
+
+def verify(current: Current) -> Verification:
+    """Verify the newest snapshot of a table.
+
+    Args:
+        current: The loaded table.
+
+    Raises:
+        TableError: A manifest or a manifest list is damaged or missing.
+    """
+    table = current.table
+    with readable(current.name):
+        subject = Subject.read(table.metadata, table.io)
+        findings = [
+            Finding(rule, path, detail, rule not in HARMLESS)
+            for rule, look in RULES.items()
+            for path, detail in (look(subject) if subject.snapshot else ())
+        ]
+    head = subject.snapshot.snapshot_id if subject.snapshot else None
+    files, deletes = (sum(facts.live.size for facts in some) for some in (subject.data, subject.deletes))
+    manifests = len(subject.data) + len(subject.deletes)
+    return Verification(current.name, head, manifests, files, deletes, tuple(findings))
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A snapshot with the facts of its data manifests and of its delete manifests, read anew from storage."""
+
+    metadata: TableMetadata
+    snapshot: Snapshot | None
+    data: list[ManifestFacts]
+    deletes: list[ManifestFacts]
+    store: ManifestStore
+    io: FileIO
+
+    @classmethod
+    def read(cls, metadata: TableMetadata, io: FileIO) -> Subject:
+        """Read the manifests of the newest snapshot."""
+        snapshot, store = head_snapshot(metadata), ManifestStore()
+        found = manifests_of(snapshot, io)
+        data, deletes = ([read_facts(io, manifest) for manifest in some] for some in found)
+        for facts in (*data, *deletes):
+            store.remember(facts.path, facts.columns)
+        return cls(metadata, snapshot, data, deletes, store, io)
+
+    @property
+    def all(self) -> list[ManifestFacts]:
+        """The facts of all manifests."""
+        return [*self.data, *self.deletes]
+
+    @cached_property
+    def index(self) -> DeleteIndex:
+        """The live delete files."""
+        manifests = [facts.manifest for facts in self.deletes]
+        return DeleteIndex.of(self.store, self.io, manifests, self.metadata.specs())
+
+    @cached_property
+    def position_deletes(self) -> list[DeleteFile]:
+        """Position deletes that name one data file."""
+        files = (file for some in self.index.by_partition.values() for file in some)
+        return [file for file in files if not file.equality_ids and only_path(file) is not None]
+
+    @cached_property
+    def partitions_of_named(self) -> Mapping[str, PartitionKey]:
+        """The partition of each live data file that a position delete names, by its `plain_path`."""
+        wanted = {plain_path(only_path(delete) or "") for delete in self.position_deletes}
+        return {
+            plain: facts.keys[place]
+            for facts in self.data
+            for place, path in zip(facts.columns.partition[facts.live].tolist(), facts.paths(), strict=True)
+            if (plain := plain_path(path)) in wanted
+        }
+
+
+def _manifest_counts(subject: Subject) -> Iterator[tuple[str, str]]:
+    """A manifest list has the number of files and rows of each manifest, by status."""
+    for facts in subject.all:
+        columns, manifest = facts.columns, facts.manifest
+        for status, name in _STATUSES.items():
+            chosen = columns.status == status
+            for kind, found in (("files", int(chosen.sum())), ("rows", int(columns.rows[chosen].sum()))):
+                listed = getattr(manifest, f"{name}_{kind}_count")
+                if listed is not None and listed != found:
+                    yield facts.path, f"the manifest list has {listed:,} {name} {kind}, the manifest {found:,}"
+
+
+def _sequence_numbers(subject: Subject) -> Iterator[tuple[str, str]]:
+    """No number is larger than that of what contains it, and only added files inherit one."""
+    metadata, snapshot = subject.metadata, subject.snapshot
+    if metadata.format_version == 1 or snapshot is None:
+        return
+    head = snapshot.sequence_number or 0
+    if head > metadata.last_sequence_number:
+        detail = f"its sequence number is {head}, the last one of the table is {metadata.last_sequence_number}"
+        yield snapshot.manifest_list, detail
+    for facts in subject.all:
+        manifest, live = facts.manifest, facts.live
+        if manifest.sequence_number > head:
+            yield facts.path, f"its sequence number is {manifest.sequence_number}, that of the snapshot {head}"
+        without = (facts.columns.sequence_numbers == _UNKNOWN) & (facts.columns.status != ADDED)
+        if without.any():
+            yield facts.path, f"{int(without.sum()):,} entries that are not new have no sequence number"
+        if not live.size:
+            continue
+        numbers = facts.sequence_numbers[live]
+        if int(numbers.max()) > manifest.sequence_number:
+            yield facts.path, f"a file has the number {int(numbers.max())}, its manifest {manifest.sequence_number}"
+        if int(numbers.min()) < (manifest.min_sequence_number or 0):
+            listed = manifest.min_sequence_number
+            yield facts.path, f"a file has the number {int(numbers.min())}, below the listed minimum {listed}"
+
+
+def _partition_values(subject: Subject) -> Iterator[tuple[str, str]]:
+    """The partition values of a manifest lie within the bounds in the manifest list; readers skip it by these."""
+    for facts in subject.all:
+        spec = subject.metadata.specs().get(facts.manifest.partition_spec_id)
+        if spec is None:
+            yield facts.path, f"its partition spec {facts.manifest.partition_spec_id} is unknown"
+            continue
+        fields = spec.partition_type(subject.metadata.schema()).fields
+        live = np.unique(facts.columns.partition[facts.live]).tolist()
+        for place, (field, summary) in enumerate(zip(fields, facts.manifest.partitions or (), strict=False)):
+            values = {facts.keys[at].values[place] for at in live}
+            if (why := _outside(values, field, summary)) is not None:
+                yield facts.path, f"partition field '{field.name}': {why}"
+
+
+def _outside(values: Collection[Any], field: NestedField, summary: PartitionFieldSummary) -> str | None:
+    """Return the reason why a reader could miss one of the values; None if it could not."""
+    if None in values and not summary.contains_null:
+        return "by the manifest list, no value is NULL"
+    present = [value for value in values if value is not None]
+    if summary.contains_nan is False and any(value != value for value in present):
+        return "by the manifest list, no value is NaN"
+    ordered = [value for value in present if value == value]
+    if not ordered or isinstance(field.field_type, UnknownType) or not isinstance(field.field_type, PrimitiveType):
+        return None
+    lowest, highest = (
+        None if bound is None else from_bytes(field.field_type, bound)
+        for bound in (summary.lower_bound, summary.upper_bound)
+    )
+    if lowest is not None and min(ordered) < lowest:
+        return f"{min(ordered)!r} is below the lower bound {lowest!r}"
+    if highest is not None and max(ordered) > highest:
+        return f"{max(ordered)!r} is above the upper bound {highest!r}"
+    return None
+
+
+def _totals(subject: Subject) -> Iterator[tuple[str, str]]:
+    """The summary of the snapshot has the totals of its manifests."""
+    snapshot = subject.snapshot
+    if snapshot is None:
+        return
+    data, deletes = (
+        [(facts, facts.live) for facts in some if facts.live.size] for some in (subject.data, subject.deletes)
+    )
+    files = [file for some in (*subject.index.by_partition.values(), subject.index.everywhere) for file in some]
+    found = {
+        "total-data-files": sum(live.size for _, live in data),
+        "total-records": sum(int(facts.columns.rows[live].sum(dtype=np.int64)) for facts, live in data),
+        "total-files-size": sum(int(f.columns.size_bytes[live].sum(dtype=np.int64)) for f, live in (*data, *deletes)),
+        "total-delete-files": len(files),
+        "total-position-deletes": sum(file.rows for file in files if not file.equality_ids),
+        "total-equality-deletes": sum(file.rows for file in files if file.equality_ids),
+    }
+    for name, number in found.items():
+        listed = summary_of(snapshot, name)
+        if listed is not None and listed != str(number):
+            yield snapshot.manifest_list, f"'{name}' of the snapshot is {listed}, the manifests have {number}"
+
+
+def _listed_twice(subject: Subject) -> Iterator[tuple[str, str]]:
+    """No file is listed more than once."""
+    for some in (subject.data, subject.deletes):
+        times = Counter(normalised(path) for facts in some for path in facts.paths())
+        yield from ((path, f"the table lists it {count} times") for path, count in times.items() if count > 1)
+
+
+def _deletes_of_others(subject: Subject) -> Iterator[tuple[str, str]]:
+    """A position delete file that names one data file has its partition."""
+    for delete in subject.position_deletes:
+        partition = subject.partitions_of_named.get(plain_path(only_path(delete) or ""))
+        if partition is not None and partition != delete.partition:
+            where = f"{delete.partition.label} of spec {delete.partition.spec_id}"
+            yield delete.path, f"it is in partition {where}, its data file in {partition.label} of {partition.spec_id}"
+
+
+def _dangling(subject: Subject) -> Iterator[tuple[str, str]]:
+    """Each delete file may apply to a live data file."""
+    index, least, live = subject.index, dict[PartitionKey, int](), list[str]()
+    candidates = DanglingCandidates.of(index.by_partition, index.everywhere, index.by_partition.keys(), {})
+    for facts in subject.data if candidates else ():
+        for key, number in Listing.of(facts).least_numbers():
+            least[key] = min(number, least.get(key, number))
+        live += facts.paths()
+    for path in sorted(candidates.dangling(least, live)):
+        yield path, "it applies to no live data file"
+
+
+def _references(subject: Subject) -> Iterator[tuple[str, str]]:
+    """Refs name snapshots that are there, and the snapshot a schema that is there."""
+    metadata, snapshot = subject.metadata, subject.snapshot
+    known = {each.snapshot_id for each in metadata.snapshots}
+    for name, ref in metadata.refs.items():
+        if ref.snapshot_id not in known:
+            yield metadata.location, f"the ref '{name}' names snapshot {ref.snapshot_id}, which is not there"
+    schemas = {schema.schema_id for schema in metadata.schemas}
+    if snapshot and snapshot.schema_id is not None and snapshot.schema_id not in schemas:
+        yield snapshot.manifest_list, f"the snapshot has schema {snapshot.schema_id}, which is not there"
+
+
+def _contents(subject: Subject) -> Iterator[tuple[str, str]]:
+    """A manifest list names each manifest once."""
+    times = Counter(facts.path for facts in subject.all)
+    yield from ((path, f"the manifest list names it {count} times") for path, count in times.items() if count > 1)
+    for facts in subject.deletes:
+        if subject.metadata.format_version == 1:
+            yield facts.path, f"a table of format v1 has a {ManifestContent.DELETES.name.lower()} manifest"
+
+
+RULES: Mapping[str, Callable[[Subject], Iterator[tuple[str, str]]]] = {
+    "references": _references,
+    "manifest list": _contents,
+    "manifest counts": _manifest_counts,
+    "sequence numbers": _sequence_numbers,
+    "partition values": _partition_values,
+    "totals": _totals,
+    "listed twice": _listed_twice,
+    "deletes of another partition": _deletes_of_others,
+    "dangling deletes": _dangling,
+}
+"""The rules by name. Each yields files with what is wrong."""
+HARMLESS = frozenset({"dangling deletes"})
+"""Rules that other writers break without a wrong row: readers open more files than they need."""
