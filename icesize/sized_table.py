@@ -361,7 +361,8 @@ class SizedTable:
         """
         from icesize.maintenance.verify import verify
 
-        return verify(self._context.load())
+        current = self._context.load()
+        return verify(current.name, current.table.metadata, current.table.io)
 
     @overload
     def after_batch(self, *, dry_run: Literal[False] = ...) -> Report: ...

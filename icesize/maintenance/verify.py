@@ -32,7 +32,6 @@ from icesize.table.manifests.facts import ManifestFacts, read_facts
 from icesize.table.manifests.listing import Listing
 from icesize.table.manifests.lists import manifests_of
 from icesize.table.manifests.store import ManifestStore
-from icesize.table.state.handle import Current
 
 _UNKNOWN = -1
 _STATUSES = {ADDED: "added", EXISTING: "existing", DELETED: "deleted"}
@@ -83,18 +82,19 @@ class Verification(Result):
         return not any(finding.is_error for finding in self.findings)
 
 
-def verify(current: Current) -> Verification:
+def verify(name: str, metadata: TableMetadata, io: FileIO) -> Verification:
     """Verify the newest snapshot of a table.
 
     Args:
-        current: The loaded table.
+        name: Name of the table.
+        metadata: The table's metadata.
+        io: Reads its manifests.
 
     Raises:
         TableError: A manifest or a manifest list is damaged or missing.
     """
-    table = current.table
-    with readable(current.name):
-        subject = Subject.read(table.metadata, table.io)
+    with readable(name):
+        subject = Subject.read(metadata, io)
         findings = [
             Finding(rule, path, detail, rule not in HARMLESS)
             for rule, look in RULES.items()
@@ -103,7 +103,7 @@ def verify(current: Current) -> Verification:
     head = subject.snapshot.snapshot_id if subject.snapshot else None
     files, deletes = (sum(facts.live.size for facts in some) for some in (subject.data, subject.deletes))
     manifests = len(subject.data) + len(subject.deletes)
-    return Verification(current.name, head, manifests, files, deletes, tuple(findings))
+    return Verification(name, head, manifests, files, deletes, tuple(findings))
 
 
 @dataclass(frozen=True)
@@ -264,7 +264,8 @@ def _deletes_of_others(subject: Subject) -> Iterator[tuple[str, str]]:
     """A position delete file that names one data file has its partition."""
     for delete in subject.position_deletes:
         partition = subject.partitions_of_named.get(plain_path(only_path(delete) or ""))
-        if partition is not None and partition != delete.partition:
+        # ranks, because NaN among the values equals nothing
+        if partition is not None and partition.rank != delete.partition.rank:
             where = f"{delete.partition.label} of spec {delete.partition.spec_id}"
             yield delete.path, f"it is in partition {where}, its data file in {partition.label} of {partition.spec_id}"
 

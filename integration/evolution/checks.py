@@ -10,6 +10,7 @@ from typing import Any
 
 import icesize
 from icesize.errors import IcesizeError
+from icesize.maintenance.verify import verify
 from icesize.table.manifests.entries import read_entries
 from integration.evolution.icesize_operations import difference
 from integration.evolution.pair import FIELD, Broken, Over, Pair, Side, brief
@@ -21,6 +22,7 @@ def after_step(pair: Pair, number: int) -> None:
     """The cheap checks: rows, metadata, filters planned by Java and by PyIceberg."""
     _same_rows(pair)
     _only_here(pair, _metadata)
+    _only_here(pair, _verified)
     _history(pair)
     pair.ever |= {_local(p) for p in pair.engine.probe.referenced(pair.kept.java)}
     if pair.kept.head is not None:
@@ -56,6 +58,15 @@ def _metadata(side: Side) -> Mapping[str, str]:
     # files of the two tables have sizes of their own
     found = side.engine.probe.problems(side.java)
     return {(_VALUES if p.startswith("summary") else _PLACES).sub("...", p): p for p in found}
+
+
+def _verified(side: Side) -> Mapping[str, str]:
+    verification = verify("", side.table.metadata, side.table.io)
+    return {
+        f"icesize verify, {finding.rule}: {_VALUES.sub('...', finding.detail)}": finding.path
+        for finding in verification.findings
+        if finding.is_error
+    }
 
 
 _VALUES = re.compile(r"\bo\d+\.|-?\d[\d.]*")

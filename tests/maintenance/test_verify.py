@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,7 +18,6 @@ from icesize.maintenance.verify import Verification, verify
 from icesize.planning.files import PartitionKey
 from icesize.sized_table import SizedTable
 from icesize.table.manifests.lists import manifests_in, write_list
-from icesize.table.state.handle import TableHandle
 from tests.support.delete_files import delete_positions
 from tests.support.row_deletes import delete_ids, delete_rows
 from tests.support.tables import append, arrow, compact, make_table, request_on, run, small_files, write
@@ -180,12 +178,12 @@ def test_refs_and_schemas_that_are_not_there(lake: SqlCatalog) -> None:
     """A ref names a snapshot, and a snapshot a schema."""
     make_table(lake)
     append(lake, [1])
-    current = TableHandle(lake, ("db", "t")).load()
-    metadata = current.table.metadata
+    table = lake.load_table("db.t")
+    metadata = table.metadata
     head = metadata.snapshots[0].model_copy(update={"schema_id": 9})
     refs = {**metadata.refs, "gone": SnapshotRef(snapshot_id=7, snapshot_ref_type="branch")}
-    current.table.metadata = metadata.model_copy(update={"snapshots": [head], "refs": refs})
-    assert found(verify(replace(current))) == {
+    broken = metadata.model_copy(update={"snapshots": [head], "refs": refs})
+    assert found(verify("lake.db.t", broken, table.io)) == {
         "references": [
             "the ref 'gone' names snapshot 7, which is not there",
             "the snapshot has schema 9, which is not there",
