@@ -254,10 +254,11 @@ class Partitions(Mapping[PartitionKey, PartitionFacts]):
 
     def some(self, keys: Iterable[PartitionKey]) -> dict[PartitionKey, PartitionFacts]:
         """Return the facts of those of the partitions that exist."""
-        wanted = [key for key in keys if key in self.newest]
-        if missing := [key for key in wanted if key not in self._made]:
-            self._made = self._made.changed(self._make(missing))
-        return {key: self._made[key] for key in wanted}
+        wanted, made = [key for key in keys if key in self.newest], self._made
+        if missing := [key for key in wanted if key not in made]:
+            # another thread may put its own facts in place of these
+            made = self._made = made.changed(self._make(missing))
+        return {key: made[key] for key in wanted}
 
     def changed(self, changes: Mapping[PartitionKey, PartitionFacts | None]) -> Partitions:
         """Return the partitions with these facts in addition or instead; None removes a partition."""
@@ -265,10 +266,11 @@ class Partitions(Mapping[PartitionKey, PartitionFacts]):
         return Partitions(newest, self._make, self._made.changed(changes))
 
     def _all(self) -> Mapping[PartitionKey, PartitionFacts]:
-        if len(self._made) < len(self.newest):
-            known, every = self._made, self._make(None)
-            self._made = Overlay({key: known.get(key) or every[key] for key in self.newest})
-        return self._made
+        made = self._made
+        if len(made) < len(self.newest):
+            known, every = made, self._make(None)
+            made = self._made = Overlay({key: known.get(key) or every[key] for key in self.newest})
+        return made
 
     def __getitem__(self, key: PartitionKey) -> PartitionFacts:
         return self.some([key])[key]
