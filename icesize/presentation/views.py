@@ -502,7 +502,7 @@ def verification(result: Verification) -> Iterator[Block]:
     counts = ", ".join(format_count(number, noun) for number, noun in read)
     verdict = "the metadata are valid" if result.is_valid else "the metadata contradict each other"
     yield ((f"{result.table}: {verdict}", "bold" if result.is_valid else "bold red"), f" ({counts})")
-    by_rule = defaultdict[str, list[Finding]](list)
+    by_rule: defaultdict[str, list[Finding]] = defaultdict(list)
     for finding in result.findings:
         by_rule[finding.rule].append(finding)
     for rule, found in by_rule.items():

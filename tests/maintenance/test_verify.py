@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from icesize.maintenance.verify import Verification, verify
 from icesize.planning.files import PartitionKey
 from icesize.sized_table import SizedTable
 from icesize.table.manifests.lists import manifests_in, write_list
+from tests.support.command_line import run_in
 from tests.support.delete_files import delete_positions
 from tests.support.row_deletes import delete_ids, delete_rows
 from tests.support.tables import append, arrow, compact, make_table, request_on, run, small_files, write
@@ -71,6 +74,7 @@ def test_tables_of_all_writers_are_valid(lake: SqlCatalog, version: str) -> None
         delete_ids(lake, small_files(lake.load_table("db.t"), "b")[0], [4])
     verification = opened(lake).verify()
     assert (verification.findings, verification.is_valid) == ((), True)
+    assert str(verification).startswith("lake.db.t: the metadata are valid (")
     assert (verification.files, verification.delete_files) == (3, 2 if version == "2" else 0)
     compact(lake, "a")
     with lake.load_table("db.t").update_spec() as update:
@@ -152,6 +156,11 @@ def test_files_and_manifests_that_are_listed_twice(lake: SqlCatalog) -> None:
     verification = opened(lake).verify()
     assert found(verification) == {"listed twice": ["the table lists it 2 times"]}
     assert [finding.path for finding in verification.findings] == [file.path]
+    assert str(verification).splitlines() == [
+        "lake.db.t: the metadata contradict each other (3 manifests, 3 data files, 0 delete files)",
+        "listed twice: 1 finding",
+        f"  {file.path}: the table lists it 2 times",
+    ]
     table = lake.load_table("db.t")
     relist(table, lambda manifests: [*manifests, manifests[0]])
     assert found(opened(lake).verify())["manifest list"] == ["the manifest list names it 2 times"]
@@ -189,3 +198,15 @@ def test_refs_and_schemas_that_are_not_there(lake: SqlCatalog) -> None:
             "the snapshot has schema 9, which is not there",
         ]
     }
+
+
+def test_the_command_says_it_by_its_exit_code(lake: SqlCatalog, tmp_path: Path) -> None:
+    """0 for a valid table, 4 for one that is not; JSON has the findings."""
+    run_command = run_in(tmp_path)
+    make_table(lake)
+    table = append(lake, [1])
+    assert run_command("verify").exit_code == 0
+    relist(table, lambda manifests: [changed(manifests[0], added_rows_count=8)])
+    done = run_command("verify", "--json")
+    assert (done.exit_code, [each["rule"] for each in json.loads(done.stdout)["findings"]]) == (4, ["manifest counts"])
+    assert "the manifest list has 8 added rows, the manifest 1" in run_command("verify").stdout
