@@ -26,14 +26,14 @@ from icesize.results import Keys, Result, keys
 from icesize.table.catalog.access_errors import readable
 from icesize.table.catalog.history import head_snapshot, summary_of
 from icesize.table.catalog.locations import normalised
+from icesize.table.manifests.avro_columns import MISSING
 from icesize.table.manifests.delete_index import DeleteIndex
 from icesize.table.manifests.entries import ADDED, DELETED, EXISTING
-from icesize.table.manifests.facts import ManifestFacts, read_facts
-from icesize.table.manifests.listing import Listing
+from icesize.table.manifests.facts import ManifestFacts
 from icesize.table.manifests.lists import manifests_of
+from icesize.table.manifests.repeated_files import listed_twice
 from icesize.table.manifests.store import ManifestStore
 
-_UNKNOWN = -1
 _STATUSES = {ADDED: "added", EXISTING: "existing", DELETED: "deleted"}
 
 
@@ -120,11 +120,9 @@ class Subject:
     @classmethod
     def read(cls, metadata: TableMetadata, io: FileIO) -> Subject:
         """Read the manifests of the newest snapshot."""
+        # a store of its own, so that nothing is taken from memory
         snapshot, store = head_snapshot(metadata), ManifestStore()
-        found = manifests_of(snapshot, io)
-        data, deletes = ([read_facts(io, manifest) for manifest in some] for some in found)
-        for facts in (*data, *deletes):
-            store.remember(facts.path, facts.columns)
+        data, deletes = ([store.facts(io, manifest) for manifest in some] for some in manifests_of(snapshot, io))
         return cls(metadata, snapshot, data, deletes, store, io)
 
     @property
@@ -181,7 +179,7 @@ def _sequence_numbers(subject: Subject) -> Iterator[tuple[str, str]]:
         manifest, live = facts.manifest, facts.live
         if manifest.sequence_number > head:
             yield facts.path, f"its sequence number is {manifest.sequence_number}, that of the snapshot {head}"
-        without = (facts.columns.sequence_numbers == _UNKNOWN) & (facts.columns.status != ADDED)
+        without = (facts.columns.sequence_numbers == MISSING) & (facts.columns.status != ADDED)
         if without.any():
             yield facts.path, f"{int(without.sum()):,} entries that are not new have no sequence number"
         if not live.size:
@@ -256,8 +254,10 @@ def _totals(subject: Subject) -> Iterator[tuple[str, str]]:
 def _listed_twice(subject: Subject) -> Iterator[tuple[str, str]]:
     """No file is listed more than once."""
     for some in (subject.data, subject.deletes):
-        times = Counter(normalised(path) for facts in some for path in facts.paths())
-        yield from ((path, f"the table lists it {count} times") for path, count in times.items() if count > 1)
+        manifests = [facts.manifest for facts in some]
+        twice = listed_twice(subject.store.listing(subject.io, manifest) for manifest in manifests)
+        times = Counter(map(normalised, subject.store.listed(subject.io, manifests, twice)))
+        yield from ((path, f"the table lists it {times[path]} times") for path in sorted(twice))
 
 
 def _deletes_of_others(subject: Subject) -> Iterator[tuple[str, str]]:
@@ -272,12 +272,13 @@ def _deletes_of_others(subject: Subject) -> Iterator[tuple[str, str]]:
 
 def _dangling(subject: Subject) -> Iterator[tuple[str, str]]:
     """Each delete file may apply to a live data file."""
-    index, least, live = subject.index, dict[PartitionKey, int](), list[str]()
+    index, least = subject.index, dict[PartitionKey, int]()
     candidates = DanglingCandidates.of(index.by_partition, index.everywhere, index.by_partition.keys(), {})
-    for facts in subject.data if candidates else ():
-        for key, number in Listing.of(facts).least_numbers():
+    manifests = [facts.manifest for facts in subject.data] if candidates else []
+    for manifest in manifests:
+        for key, number in subject.store.listing(subject.io, manifest).least_numbers():
             least[key] = min(number, least.get(key, number))
-        live += facts.paths()
+    live = [*subject.store.listed(subject.io, manifests, candidates.asked)]
     for path in sorted(candidates.dangling(least, live)):
         yield path, "it applies to no live data file"
 

@@ -123,14 +123,18 @@ class ManifestStore:
             unknown = [each for each in manifests if not self._use(each.manifest_path, "columns", None)]
         if sum(map(entries_in, unknown)) <= more_than:
             return
-        for manifest in list(unknown) if spill else ():
-            if columns := spill and spill.read(self._table, manifest):
-                self.remember(manifest.manifest_path, columns)
-                unknown.remove(manifest)
+        unknown = [each for each in unknown if not self._take_spilled(each)]
         for manifest, columns in read(unknown) if sum(map(entries_in, unknown)) > more_than else ():
             self.remember(manifest.manifest_path, columns)
             if spill:
                 spill.write(self._table, manifest, columns)
+
+    def _take_spilled(self, manifest: ManifestFile) -> bool:
+        """Return whether the spill has the facts of a manifest, which are then cached."""
+        columns = self.spill.read(self._table, manifest) if self.spill else None
+        if columns is not None:
+            self.remember(manifest.manifest_path, columns)
+        return columns is not None
 
     def listing(self, io: FileIO, manifest: ManifestFile) -> Listing:
         """Return the live files of a manifest by partition and by path; raises what `read_facts` raises."""
