@@ -53,14 +53,11 @@ class CommitAges:
         return frozenset() if self._numbered else frozenset(self._time)
 
     def follow(self, before: CommitAges) -> bool:
-        """Return whether stamps of an earlier state give the right ages now.
+        """Return whether the stamps of an earlier state are those of now.
 
-        In format v1 the stamps of expired snapshots do. They are older than all known snapshots, which `since` sees.
-        After a rollback they are not, and with clocks that went back they may be not.
+        In format v1 they are not after snapshots expired or after a rollback: files of these lost their time.
         """
-        lost = [before._time[snapshot_id] for snapshot_id in before.known - self.known]
-        is_later = not before.known or next(iter(before._time)) in self._time
-        return is_later and max(lost, default=-1) < self._oldest
+        return before.known <= self.known
 
     def since(self, stamp: int) -> int:
         """Return the number of commits that added rows after the one with this stamp."""
