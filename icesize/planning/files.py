@@ -97,14 +97,21 @@ class PartitionKey:
         return "/".join(map(str, self.values))
 
 
+FileId: TypeAlias = str | tuple[str, int]
+"""What an entry of a manifest is told apart by: the path of a file; for a deletion vector, path and offset."""
+
+
 @dataclass(frozen=True, slots=True)
 class DeleteFile:
-    """One live delete file.
+    """One live delete file, or one deletion vector (format v3).
 
     An equality delete file has `equality_ids`: it deletes the rows whose columns with these field ids equal one of its
     rows. A position delete file has none: its rows name a data file and a position. `referenced_path` is the path of
     the data file if there is only one. Otherwise the paths lie between `lowest_path` and `highest_path`, if these are
     known. Long bounds are prefixes, and the upper one is then rounded up. `sequence_number` is that of the data.
+
+    A deletion vector lies in a Puffin file, which several vectors may share: `content_size_bytes` bytes from
+    `content_offset` on. It has the deleted positions of `referenced_path`. Its `rows` are the number of positions.
     """
 
     path: str
@@ -117,6 +124,18 @@ class DeleteFile:
     referenced_path: str | None = None
     lowest_path: str | None = None
     highest_path: str | None = None
+    content_offset: int | None = None
+    content_size_bytes: int | None = None
+
+    @property
+    def is_vector(self) -> bool:
+        """Whether this is a deletion vector."""
+        return self.content_offset is not None
+
+    @property
+    def id(self) -> FileId:
+        """What no other live delete file has."""
+        return self.path if self.content_offset is None else (self.path, self.content_offset)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +156,8 @@ class FileFact:
         deleted_rows: Rows in those delete files that name no other data file.
         avoidable_deletes: Number of delete files that would not apply to a new file in the place of this one.
         file_sequence_number: Sequence number of the commit that added the path to the table; 0 if it is unknown.
+        first_row_id: The `_row_id` of the first row if the file does not store another one (format v3); None if the
+            table has not given row ids to the file.
     """
 
     path: str
@@ -151,6 +172,7 @@ class FileFact:
     deleted_rows: int = 0
     avoidable_deletes: int = 0
     file_sequence_number: int = field(default=0, compare=False)
+    first_row_id: int | None = None
 
     @property
     def live_bytes(self) -> int:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Generic, TypeVar, cast
 
 from icesize.parquet.format.refusals import LOG, Refusal
-from icesize.planning.files import DeleteFile, FileFact, PartitionKey
+from icesize.planning.files import DeleteFile, FileFact, FileId, PartitionKey
 
 N = TypeVar("N", bound="NewFile")
 
@@ -66,14 +66,22 @@ class NewDataFile(NewFile):
 
 @dataclass(frozen=True, slots=True)
 class NewDeleteFile(NewFile):
-    """A file of deleted rows, by position or by equality.
+    """A file of deleted rows, by position or by equality, or a deletion vector in a Puffin file.
 
     `deletes_of` is the path of the data file, if the position deletes are for one data file only. `equality_ids` are
-    the field ids of the compared columns, if the file deletes by equality.
+    the field ids of the compared columns, if the file deletes by equality. A deletion vector is `content_size_bytes`
+    long and begins at `content_offset` in the file, which it may share with others; `size_bytes` is that of the file.
     """
 
     deletes_of: str | None = None
     equality_ids: tuple[int, ...] = ()
+    content_offset: int | None = None
+    content_size_bytes: int | None = None
+
+    @property
+    def id(self) -> FileId:
+        """What no other delete file of a table has."""
+        return self.path if self.content_offset is None else (self.path, self.content_offset)
 
 
 @dataclass(frozen=True, slots=True)

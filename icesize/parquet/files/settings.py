@@ -124,7 +124,7 @@ class WriteSettings:
 
     `bytes_per_row` is the mean number of bytes per row in this table's files so far, None if unknown. No partition is
     cut into files below `small_file_limit_bytes`. `sort_order_json` is the table's sort order, empty without one.
-    `merge_by_copying` is the policy's.
+    `merge_by_copying` is the policy's. From `format_version` 3 on, merged files store the row lineage of their rows.
     """
 
     schema_json: str
@@ -139,6 +139,7 @@ class WriteSettings:
     small_file_limit_bytes: int = 0
     sort_order_json: str = ""
     merge_by_copying: bool = True
+    format_version: int = 2
     limits: Limits = field(default_factory=Limits)
 
     @staticmethod
@@ -160,8 +161,8 @@ class WriteSettings:
         Raises `UnsupportedTable` for a format version, column type, partition field or property that icesize's files
         cannot honor.
         """
-        if metadata.format_version > 2:
-            raise UnsupportedTable(f"Cannot write format version {metadata.format_version}: only 1 and 2 are supported")
+        if metadata.format_version > 3:
+            raise UnsupportedTable(f"Cannot write format version {metadata.format_version}: only 1 to 3 are supported")
         schema, spec, order = metadata.schema(), metadata.spec(), metadata.sort_order()
         check_supported(schema, spec, metadata.properties)
         kept = {k: v for k, v in metadata.properties.items() if k.startswith("write.") or k == NAME_MAPPING}
@@ -179,7 +180,13 @@ class WriteSettings:
             small_file_limit_bytes=small_file_limit_bytes,
             sort_order_json="" if order.is_unsorted else order.model_dump_json(),
             merge_by_copying=merge_by_copying,
+            format_version=metadata.format_version,
         )
+
+    @property
+    def has_lineage(self) -> bool:
+        """Whether each row of the table has a `_row_id` and the number of the commit that last changed it."""
+        return self.format_version >= 3
 
     def with_schema(self, schema: Schema) -> WriteSettings:
         """Return the same settings with another schema, and the same connections to storage."""

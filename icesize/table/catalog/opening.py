@@ -292,8 +292,8 @@ def check_supported(table: Table, spark_conf: Mapping[str, str] | None = None) -
 
 
 def _unsupported(metadata: TableMetadata, spark_conf: Mapping[str, str]) -> Iterator[str]:
-    if metadata.format_version > 2:
-        yield f"its format version is {metadata.format_version}; icesize writes versions 1 and 2"
+    if metadata.format_version > 3:
+        yield f"its format version is {metadata.format_version}; icesize writes versions 1 to 3"
     if metadata.properties.get("write.wap.enabled", "").lower() == "true":
         yield "'write.wap.enabled' is true; icesize commits to the main branch only"
     for key in ("spark.wap.id", "spark.wap.branch"):

@@ -1,0 +1,34 @@
+"""Tables of format v3 in catalogs of which PyIceberg writes the metadata: it cannot create or upgrade them itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table
+
+
+def with_document(catalog: Catalog, change: Callable[[dict[str, Any]], None], name: str = "db.t") -> Table:
+    """The table after a change to its metadata document, as another client of the catalog would make it."""
+    table = catalog.load_table(name)
+    with table.io.new_input(table.metadata_location).open() as stream:
+        document = json.loads(stream.read())
+    change(document)
+    number = int(table.metadata_location.rpartition("/")[2].partition("-")[0]) + 1
+    location = f"{table.metadata.location}/metadata/{number:05d}-{table.metadata.table_uuid}.metadata.json"
+    with table.io.new_output(location).create(overwrite=True) as stream:
+        stream.write(json.dumps(document).encode())
+    catalog.drop_table(name)
+    return catalog.register_table(name, location)
+
+
+def as_v3(catalog: Catalog, name: str = "db.t") -> Table:
+    """The table after its upgrade to format v3, which changes nothing else."""
+
+    def upgraded(document: dict[str, Any]) -> None:
+        document["format-version"] = 3
+        document.setdefault("next-row-id", 0)
+
+    return with_document(catalog, upgraded, name)
