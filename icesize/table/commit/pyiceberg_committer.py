@@ -43,11 +43,13 @@ _RIGHTS = (
 
 _MEANWHILE = (
     "older than last sequence number", "does not exist: [", "arraySize cannot be negative", "to unknown snapshot",
+    "first-row-id is behind", "first row id smaller than",
 )  # fmt: skip
 """Catalog messages that mean a concurrent change without calling it a conflict.
 
-Another branch was committed to (all branches share sequence numbers), or a snapshot that was to be expired or tagged is
-gone. For an expiry, PyIceberg lists the remaining snapshots, and Iceberg's Java library computes a negative list size.
+Another branch was committed to (all branches share sequence numbers and row ids), or a snapshot that was to be expired
+or tagged is gone. For an expiry, PyIceberg lists the remaining snapshots, and Iceberg's Java library computes a
+negative list size.
 """
 
 _MAY_HAVE_LANDED = (408, 409)
@@ -56,7 +58,7 @@ _MAY_HAVE_LANDED = (408, 409)
 
 @dataclass(eq=False)
 class PyIcebergCommitter:
-    """Format versions 1 and 2, any catalog that PyIceberg opens, with or without Spark; one branch of a table.
+    """Format versions 1 to 3, any catalog that PyIceberg opens, with or without Spark; one branch of a table.
 
     `clock_ms` returns milliseconds since 1970 for snapshot timestamps. `store` caches manifests.
     """
