@@ -48,6 +48,8 @@ class CommitKind(str, Enum):
     """A rewrite of delete files by icesize, or a removal of those that apply to nothing. Data files stay."""
     MANIFESTS = "manifests"
     """A rewrite of manifests by icesize."""
+    ROW_IDS = "row-ids"
+    """Row ids, by icesize, for the rows of a table that was upgraded to format v3. Files stay."""
     RESTORE = "restore"
     """A restore of a partition by icesize."""
     OTHER = "other"
@@ -72,11 +74,11 @@ def counts(
     numbers = {
         "added-data-files": len(added),
         "added-records": sum(f.rows for f in added),
-        "added-files-size": sum(f.size_bytes for f in (*added, *new_deletes)),
+        "added-files-size": sum(f.size_bytes for f in added) + _delete_bytes(new_deletes),
         **_delete_counts("added", new_deletes),
         "deleted-data-files": len(removed),
         "deleted-records": sum(f.rows for f in removed),
-        "removed-files-size": sum(f.size_bytes for f in removed) + sum(d.size_bytes for d in deletes),
+        "removed-files-size": sum(f.size_bytes for f in removed) + _delete_bytes(deletes),
         **_delete_counts("removed", deletes),
         "changed-partition-count": len({f.partition for f in (*added, *removed, *deletes, *new_deletes)}),
     }
@@ -84,11 +86,18 @@ def counts(
 
 
 def _delete_counts(change: str, deletes: Sequence[DeleteFile | NewDeleteFile]) -> dict[str, int]:
-    numbers = {f"{change}-delete-files": len(deletes)}
+    vectors = sum(delete.content_offset is not None for delete in deletes)
+    numbers = {f"{change}-delete-files": len(deletes), f"{change}-dvs": vectors}
     for kind, by_equality in (("position", False), ("equality", True)):
         files = [d for d in deletes if bool(d.equality_ids) == by_equality]
         numbers |= {f"{change}-{kind}-delete-files": len(files), f"{change}-{kind}-deletes": sum(d.rows for d in files)}
+    numbers[f"{change}-position-delete-files"] -= vectors
     return numbers
+
+
+def _delete_bytes(deletes: Sequence[DeleteFile | NewDeleteFile]) -> int:
+    """Return the bytes of delete files; of a deletion vector those of its own, not of the file that it shares."""
+    return sum(d.size_bytes if d.content_size_bytes is None else d.content_size_bytes for d in deletes)
 
 
 # Iceberg's running totals, and the counts of a snapshot that are added to and subtracted from each.
