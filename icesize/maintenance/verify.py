@@ -279,8 +279,8 @@ def _dangling(subject: Subject) -> Iterator[tuple[str, str]]:
         for key, number in subject.store.listing(subject.io, manifest).least_numbers():
             least[key] = min(number, least.get(key, number))
     live = [*subject.store.listed(subject.io, manifests, candidates.asked)]
-    for path in sorted(candidates.dangling(least, live)):
-        yield path, "it applies to no live data file"
+    for delete_id in sorted(candidates.dangling(least, live), key=str):
+        yield delete_id if isinstance(delete_id, str) else delete_id[0], "it applies to no live data file"
 
 
 def _references(subject: Subject) -> Iterator[tuple[str, str]]:

@@ -47,7 +47,7 @@ class SkipReason(str, Enum):
 
 
 UNREADABLE = {
-    SkipReason.HAS_DELETES: "have deletes pending that are not Parquet",
+    SkipReason.HAS_DELETES: "have deletes pending that icesize cannot read",
     SkipReason.NOT_PARQUET: "are not Parquet",
     SkipReason.ENCRYPTED: "are encrypted",
 }
