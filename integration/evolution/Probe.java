@@ -842,6 +842,8 @@ public class Probe {
 
   /** No path that a snapshot behind the head removed may be live in it: other engines' expiry deletes such paths. */
   private static void deletedOnce(Table table, Snapshot head, Map live, List problems) throws Exception {
+    Set paths = new HashSet();
+    for (Object file : live.values()) paths.add(((ContentFile) file).location());
     for (Object o : SnapshotUtil.ancestorsOf(head.snapshotId(), new Lookup(table))) {
       Snapshot snapshot = (Snapshot) o;
       for (Object m : snapshot.allManifests(table.io())) {
@@ -849,7 +851,7 @@ public class Probe {
         for (Object e : entries(table, manifest)) {
           int status = ((Integer) ((Object[]) e)[0]).intValue();
           String path = ((ContentFile) ((Object[]) e)[1]).location();
-          if (status == 2 && live.containsKey(path)) {
+          if (status == 2 && paths.contains(path)) {
             problems.add("live, and listed as deleted by snapshot " + manifest.snapshotId() + ": " + path);
           }
         }
