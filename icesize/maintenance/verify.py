@@ -233,14 +233,13 @@ def _totals(subject: Subject) -> Iterator[tuple[str, str]]:
     snapshot = subject.snapshot
     if snapshot is None:
         return
-    data, deletes = (
-        [(facts, facts.live) for facts in some if facts.live.size] for some in (subject.data, subject.deletes)
-    )
+    data = [(facts, facts.live) for facts in subject.data if facts.live.size]
     files = [file for some in (*subject.index.by_partition.values(), subject.index.everywhere) for file in some]
     found = {
         "total-data-files": sum(live.size for _, live in data),
         "total-records": sum(int(facts.columns.rows[live].sum(dtype=np.int64)) for facts, live in data),
-        "total-files-size": sum(int(f.columns.size_bytes[live].sum(dtype=np.int64)) for f, live in (*data, *deletes)),
+        "total-files-size": sum(int(facts.columns.size_bytes[live].sum(dtype=np.int64)) for facts, live in data)
+        + sum(file.content_bytes for file in files),
         "total-delete-files": len(files),
         "total-position-deletes": sum(file.rows for file in files if not file.equality_ids),
         "total-equality-deletes": sum(file.rows for file in files if file.equality_ids),
