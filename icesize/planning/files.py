@@ -139,6 +139,11 @@ class DeleteFile:
         """What no other live delete file has."""
         return self.path if self.content_offset is None else (self.path, self.content_offset)
 
+    @property
+    def content_bytes(self) -> int:
+        """Bytes of the file, or of the vector in it: what Iceberg's summaries count."""
+        return self.size_bytes if self.content_size_bytes is None else self.content_size_bytes
+
 
 @dataclass(frozen=True, slots=True)
 class FileFact:

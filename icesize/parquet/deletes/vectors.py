@@ -1,10 +1,12 @@
 """Deletion vectors: the deleted rows of one data file as a bitmap, which is a part of a Puffin file.
 
-The layout of the bytes is Iceberg's (Puffin specification, blob type `deletion-vector-v1`).
+The layout of the bytes is Iceberg's (Puffin specification, blob type `deletion-vector-v1`). Readers of tables find a
+vector by its manifest entry, and do not read the footer of the Puffin file.
 """
 
 from __future__ import annotations
 
+import json
 import zlib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -12,14 +14,21 @@ from dataclasses import dataclass
 
 from pyroaring import BitMap, BitMap64
 
+from icesize import __version__
 from icesize.concurrency import Ahead
 from icesize.parquet.deletes.delete_files import UnreadableDeletesError, blaming
 from icesize.parquet.deletes.positions import check_positions
+from icesize.parquet.files.data_file import NewDeleteFile
+from icesize.parquet.files.new_files import NewFiles
 from icesize.parquet.files.storage import Storage
 from icesize.parquet.format.sources import StreamSource, read_ranges
 from icesize.planning.delete_reach import vectors_hitting
-from icesize.planning.files import DeleteFile, FileFact
+from icesize.planning.files import DeleteFile, FileFact, PartitionKey
 
+_PUFFIN = b"PFA1"
+"""The first and last bytes of a Puffin file and of its footer."""
+_POSITION_ID = 2147483645
+"""Iceberg's field id of the position of a row in its file (`_pos`), the column that a vector is about."""
 _MAGIC = b"\xd1\xd3\x39\x64"
 """The first bytes of a vector, as in Delta Lake."""
 _AROUND = 4 + 4
@@ -116,3 +125,60 @@ def _positions(data: bytes) -> BitMap | BitMap64:
         return BitMap64.deserialize(data)
     except (ValueError, IndexError) as error:
         raise UnreadableDeletesError(f"its deletion vector is no bitmap: {error}") from error
+
+
+def write_vectors(
+    new_files: NewFiles, partition: PartitionKey, deleted: Mapping[FileFact, BitMap], number: int
+) -> tuple[NewDeleteFile, ...]:
+    """Write one Puffin file with the vectors of data files of a partition, and return the vectors in the same order.
+
+    `deleted` has all deleted rows of each data file, `number` is the data sequence number of the vectors. The bitmaps
+    are compressed in place. Raises what `NewFiles` raises.
+    """
+    path = new_files.location(partition, "puffin")
+    with new_files.create(path) as stream:
+        stream.write(_PUFFIN)
+        size_bytes, places = len(_PUFFIN), list[tuple[int, int]]()
+        for rows in deleted.values():
+            blob = encoded(rows)
+            stream.write(blob)
+            places.append((size_bytes, len(blob)))
+            size_bytes += len(blob)
+        footer = _footer(deleted, places)
+        stream.write(footer)
+        size_bytes += len(footer)
+    new_files.finished(path, size_bytes)
+    return tuple(
+        NewDeleteFile(
+            path, size_bytes, len(rows), partition, sequence_number=number,
+            deletes_of=file.path, content_offset=offset, content_size_bytes=length,
+        )
+        for (file, rows), (offset, length) in zip(deleted.items(), places, strict=True)
+    )  # fmt: skip
+
+
+def encoded(rows: BitMap) -> bytes:
+    """Return the bytes of the vector of these rows; the bitmap is compressed in place."""
+    rows.run_optimize()
+    data = _MAGIC + _ONE_BITMAP + rows.serialize()
+    return len(data).to_bytes(4, "big") + data + zlib.crc32(data).to_bytes(4, "big")
+
+
+def _footer(deleted: Mapping[FileFact, BitMap], places: Sequence[tuple[int, int]]) -> bytes:
+    """Return the footer of a Puffin file. The numbers of its snapshot are -1, because that does not exist yet."""
+    blobs = [
+        {
+            "type": "deletion-vector-v1",
+            "fields": [_POSITION_ID],
+            "snapshot-id": -1,
+            "sequence-number": -1,
+            "offset": offset,
+            "length": length,
+            "properties": {"referenced-data-file": file.path, "cardinality": str(len(rows))},
+        }
+        for (file, rows), (offset, length) in zip(deleted.items(), places, strict=True)
+    ]
+    content = {"blobs": blobs, "properties": {"created-by": f"icesize version {__version__}"}}
+    payload = json.dumps(content, separators=(",", ":")).encode()
+    no_flags = bytes(4)
+    return _PUFFIN + payload + len(payload).to_bytes(4, "little") + no_flags + _PUFFIN

@@ -74,11 +74,11 @@ def counts(
     numbers = {
         "added-data-files": len(added),
         "added-records": sum(f.rows for f in added),
-        "added-files-size": sum(f.size_bytes for f in added) + _delete_bytes(new_deletes),
+        "added-files-size": sum(f.size_bytes for f in added) + sum(d.content_bytes for d in new_deletes),
         **_delete_counts("added", new_deletes),
         "deleted-data-files": len(removed),
         "deleted-records": sum(f.rows for f in removed),
-        "removed-files-size": sum(f.size_bytes for f in removed) + _delete_bytes(deletes),
+        "removed-files-size": sum(f.size_bytes for f in removed) + sum(d.content_bytes for d in deletes),
         **_delete_counts("removed", deletes),
         "changed-partition-count": len({f.partition for f in (*added, *removed, *deletes, *new_deletes)}),
     }
@@ -86,18 +86,13 @@ def counts(
 
 
 def _delete_counts(change: str, deletes: Sequence[DeleteFile | NewDeleteFile]) -> dict[str, int]:
-    vectors = sum(delete.content_offset is not None for delete in deletes)
+    vectors = sum(d.content_offset is not None for d in deletes)
     numbers = {f"{change}-delete-files": len(deletes), f"{change}-dvs": vectors}
     for kind, by_equality in (("position", False), ("equality", True)):
         files = [d for d in deletes if bool(d.equality_ids) == by_equality]
         numbers |= {f"{change}-{kind}-delete-files": len(files), f"{change}-{kind}-deletes": sum(d.rows for d in files)}
     numbers[f"{change}-position-delete-files"] -= vectors
     return numbers
-
-
-def _delete_bytes(deletes: Sequence[DeleteFile | NewDeleteFile]) -> int:
-    """Return the bytes of delete files; of a deletion vector those of its own, not of the file that it shares."""
-    return sum(d.size_bytes if d.content_size_bytes is None else d.content_size_bytes for d in deletes)
 
 
 # Iceberg's running totals, and the counts of a snapshot that are added to and subtracted from each.

@@ -1,4 +1,5 @@
-"""Deletion vectors: exactly their rows are deleted, in place of those of position deletes, and damage is refused."""
+"""Deletion vectors: exactly their rows are deleted, in place of those of position deletes, and damage is refused. What
+icesize writes is what Iceberg writes."""
 
 from __future__ import annotations
 
@@ -12,15 +13,21 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyiceberg.table.deletion_vector import deletion_vectors_from_puffin_file
+from pyiceberg.table.puffin import PuffinFile
 from pyiceberg.types import LongType
 from pyroaring import BitMap, BitMap64
 
+import icesize
 from icesize.errors import RewriteFailed
 from icesize.parquet.deletes.deleted_rows import deleted_rows
+from icesize.parquet.deletes.vectors import write_vectors
+from icesize.parquet.files.names import FileNames
+from icesize.parquet.files.new_files import NewFiles
 from icesize.parquet.files.settings import WriteSettings
 from icesize.planning.files import DeleteFile, FileFact
 from tests.support.examples import examples
-from tests.support.parquet_files import schema_of, settings_of
+from tests.support.parquet_files import local, schema_of, settings_of
 from tests.support.unit_deletes import UNPARTITIONED, data_file, position_deletes
 from tests.support.unit_vectors import framed, stored, vector, vectors_in
 
@@ -199,3 +206,65 @@ def test_two_vectors_of_one_file(tmp_path: Path) -> None:
     """Nobody knows which one holds: Iceberg's readers refuse the table."""
     deletes = [vectors_in(tmp_path / f"{i}.puffin", {"/t/a": [i]})[0] for i in (1, 2)]
     assert refused(tmp_path, deletes) == "/t/a has another deletion vector, check the table's metadata"
+
+
+def new_files(folder: Path) -> NewFiles:
+    """The files of a new table."""
+    return NewFiles(settings_in(folder), FileNames("run", 0, 0))
+
+
+@examples(300)
+@given(st.lists(POSITIONS, min_size=1, max_size=4))
+def test_what_is_written_is_read(rows: list[set[int]]) -> None:
+    """By icesize and by PyIceberg, which finds the vectors by the footer; both find them at the same places."""
+    with tempfile.TemporaryDirectory() as name:
+        files = [data_file(f"/t/{i}", 2**32, ()) for i in range(len(rows))]
+        vectors = write_vectors(
+            new_files(Path(name)), UNPARTITIONED, {f: BitMap(some) for f, some in zip(files, rows, strict=True)}, 5
+        )
+        data = Path(local(vectors[0].path)).read_bytes()
+        deletes = [
+            DeleteFile(
+                each.path, each.size_bytes, each.rows, each.partition, each.sequence_number or 0, "PUFFIN",
+                referenced_path=each.deletes_of, content_offset=each.content_offset,
+                content_size_bytes=each.content_size_bytes,
+            )
+            for each in vectors
+        ]  # fmt: skip
+        inputs = [data_file(file.path, file.rows, deletes, 5) for file in files]
+        assert found(inputs, Path(name)) == {file.path: some for file, some in zip(files, rows, strict=True)}
+    puffin = PuffinFile(data)
+    assert [(b.offset, b.length) for b in puffin.footer.blobs] == [
+        (each.content_offset, each.content_size_bytes) for each in vectors
+    ]
+    if sum(map(len, rows)) < 1_000:  # PyIceberg needs a second for a million
+        read = {each.referenced_data_file: set(each.to_vector().to_pylist())
+                for each in deletion_vectors_from_puffin_file(puffin)}  # fmt: skip
+        assert read == {file.path: some for file, some in zip(files, rows, strict=True)}
+    assert {(each.size_bytes, each.path.rpartition(".")[2]) for each in vectors} == {(len(data), "puffin")}
+    assert [each.rows for each in vectors] == [len(some) for some in rows]
+
+
+def test_the_same_bytes_as_icebergs(tmp_path: Path) -> None:
+    """For the same rows of the same files, all but the name of the writer."""
+    deletes, deleted, _ = from_iceberg()
+    rows = {
+        data_file(delete.referenced_path or "", 10**6, ()): BitMap(some)
+        for delete, some in zip(deletes, deleted, strict=True)
+    }
+    [vector, _] = write_vectors(new_files(tmp_path), UNPARTITIONED, rows, 1)
+    mine, theirs = Path(local(vector.path)).read_bytes(), FROM_ICEBERG.read_bytes()
+    start, end = deletes[-1].content_offset or 0, b'"created-by":'
+    assert mine[:start] == theirs[:start]
+    assert mine.partition(end)[0] == theirs.partition(end)[0]
+    assert mine[-8:] == theirs[-8:]
+    assert PuffinFile(mine).footer.properties == {"created-by": f"icesize version {icesize.__version__}"}
+
+
+def test_a_file_that_cannot_be_finished_is_removed(tmp_path: Path) -> None:
+    """Storage does not hold all bytes: nothing stays."""
+    files = new_files(tmp_path)
+    files.settings.storage.__dict__["size"] = lambda location: 7
+    with pytest.raises(RewriteFailed, match="storage holds 7 bytes of"), files.all_or_none():
+        write_vectors(files, UNPARTITIONED, {data_file("/t/a", 9, ()): BitMap([1])}, 1)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
