@@ -211,9 +211,9 @@ def test_refs_and_schemas_that_are_not_there(lake: SqlCatalog) -> None:
 
 
 def upgraded(catalog: SqlCatalog) -> Table:
-    """A table with three files of rows from before its upgrade to format v3, and one of rows since."""
-    make_table(catalog)
-    append(catalog, [1, 2], "a")
+    """A table with four files of rows from before its upgrade to format v3, and one of rows since."""
+    table = make_table(catalog)
+    run(catalog, request_on(table, [write(table, [1]), write(table, [2])]), table)
     append(catalog, [3], "a")
     append(catalog, [4], "b")
     delete_rows(catalog, small_files(catalog.load_table("db.t"), "a")[0])
@@ -245,13 +245,16 @@ def test_a_table_without_rows_since_its_upgrade_is_valid(lake: SqlCatalog) -> No
 def test_row_ids_that_files_share(lake: SqlCatalog) -> None:
     """Rows of two files have the same ids, or ids that the table gives to the next rows again."""
     table = upgraded(lake)
-    # the manifest of the oldest file is the last one, and has the ids 5 and 6
-    relist(table, lambda manifests: [*manifests[:-1], changed(manifests[-1], first_row_id=1)])
+    # the last manifest is that of the two oldest files, which have the ids 5 and 6
+    first, second, _ = small_files(table, "a")
+    relist(table, lambda manifests: [*manifests[:-1], changed(manifests[-1], first_row_id=4)])
     verification = opened(lake).verify()
-    assert found(verification) == {"row ids": ["its row ids from 1 on are those of another file, too"]}
-    assert [finding.path for finding in verification.findings] == [small_files(table, "a")[0].path]
+    assert found(verification) == {"row ids": ["its row ids from 4 on are those of another file, too"]}
+    assert [finding.path for finding in verification.findings] == [first.path]
     relist(table, lambda manifests: [*manifests[:-1], changed(manifests[-1], first_row_id=6)])
-    assert found(opened(lake).verify()) == {"row ids": ["its row ids end at 7, the next one of the table is 7"]}
+    verification = opened(lake).verify()
+    assert found(verification) == {"row ids": ["its row ids end at 7, the next one of the table is 7"]}
+    assert [finding.path for finding in verification.findings] == [second.path]
 
 
 def test_row_ids_of_snapshots(lake: SqlCatalog) -> None:
@@ -316,11 +319,11 @@ def test_a_position_delete_file_of_format_v3(lake: SqlCatalog) -> None:
 def test_vectors_that_their_puffin_file_does_not_have(lake: SqlCatalog) -> None:
     """A reader of the manifest reads other bytes, or deletes other rows, than the writer meant."""
     table = upgraded(lake)
-    first, second, third, _ = small_files(table)
+    first, _, second, third, other = small_files(table)
     vectors = vectors_in_puffin(table, {first: [0], second: [0], third: [0]})
     vectors[0] = replace(vectors[0], rows=2, content_size_bytes=9)
     vectors[1] = replace(vectors[1], content_offset=(vectors[1].content_offset or 0) + 1)
-    vectors[2] = replace(vectors[2], deletes_of=small_files(table)[3].path)
+    vectors[2] = replace(vectors[2], deletes_of=other.path)
     size = vectors[0].content_size_bytes
     add_deletes(lake, vectors)
     verification = opened(lake).verify()
@@ -330,8 +333,8 @@ def test_vectors_that_their_puffin_file_does_not_have(lake: SqlCatalog) -> None:
             f"the deletion vector of {first.path}: its 'length' is {actual}, in the manifest {size}; "
             "its 'cardinality' is 1, in the manifest 2",
             f"the deletion vector of {second.path}: none begins at byte {vectors[1].content_offset}",
-            f"the deletion vector of {vectors[2].deletes_of}: its 'referenced-data-file' is "
-            f"{plain_path(third.path)}, in the manifest {plain_path(vectors[2].deletes_of or '')}",
+            f"the deletion vector of {other.path}: its 'referenced-data-file' is "
+            f"{plain_path(third.path)}, in the manifest {plain_path(other.path)}",
         ]
     }
     assert {finding.path for finding in verification.findings} == {vectors[0].path}

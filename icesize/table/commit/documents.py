@@ -7,9 +7,7 @@ that the first model was read from, and everything else stays as it is.
 
 from __future__ import annotations
 
-import gzip
 import json
-from collections import Counter
 from collections.abc import Hashable, Mapping
 from copy import copy
 from dataclasses import dataclass
@@ -70,23 +68,16 @@ def _merged_object(base: dict[str, Any], updated: dict[str, Any], document: dict
 
 
 def _merged_list(base: list[Any], updated: list[Any], document: list[Any], name: str) -> list[Any]:
-    known = dict(zip(_identities(base, name), zip(base, document, strict=True), strict=True))
+    known = {_identity(pair[0], name): pair for pair in zip(base, document, strict=True)}
     # a new schema is a change of the last one: fields that both have keep what the models do not know
     other = (base[-1], document[-1]) if name == "schemas" and base else None
-    pairs = ((value, known.get(key, other)) for key, value in zip(_identities(updated, name), updated, strict=True))
+    pairs = ((value, known.get(_identity(value, name), other)) for value in updated)
     return [value if pair is None else merged(pair[0], value, pair[1]) for value, pair in pairs]
 
 
-def _identities(values: list[Any], name: str) -> list[Hashable]:
-    """Return a key for each element; elements that occur repeatedly are numbered."""
-    seen: Counter[Hashable] = Counter()
-    keys: list[Hashable] = []
-    for value in values:
-        given = value.get(_IDS.get(name, "")) if isinstance(value, dict) else None
-        key = json.dumps(value, sort_keys=True) if given is None else given
-        keys.append((key, seen[key]))
-        seen[key] += 1
-    return keys
+def _identity(value: Any, name: str) -> Hashable:
+    known = value.get(_IDS.get(name, "")) if isinstance(value, dict) else None
+    return json.dumps(value, sort_keys=True) if known is None else known
 
 
 def dumped(metadata: TableMetadata) -> dict[str, Any]:
@@ -166,9 +157,9 @@ class _Commit:
         document = None if base is None else read_metadata_file(base.io, base.metadata_location)
         if base is None or document is None:
             raise CommitFailedException("the table or its metadata file was removed by another commit")
-        data = document_of(base.metadata, metadata, document, ".".join(base.name())).encode()
+        text = document_of(base.metadata, metadata, document, ".".join(base.name()))
         with io.new_output(metadata_path).create(overwrite=overwrite) as stream:
-            stream.write(gzip.compress(data) if metadata_path.endswith(".gz.metadata.json") else data)
+            stream.write(text.encode())  # PyIceberg 0.12 names no compressed files
 
 
 def _check_order(metadata: TableMetadata, updates: tuple[TableUpdate, ...]) -> None:
