@@ -29,6 +29,7 @@ class V3:
     spark: SparkSession
     catalog: Catalog
     name: str
+    policy: dict[str, object] = field(default_factory=dict)
     lineage: dict[int, tuple[int, int]] = field(default_factory=dict)
     """Row id and number of the last change of each row, by the row's `id`."""
 
@@ -42,7 +43,7 @@ class V3:
 
     @property
     def sized(self) -> SizedTable:
-        return sized(self.spark, self.name, small_file_limit_bytes=500_000, cold_after_commits=1_000)
+        return sized(self.spark, self.name, **self.policy)
 
     def create(self, version: int = 3, **properties: str) -> V3:
         options = {"format-version": str(version), "write.delete.mode": "merge-on-read", **properties}
@@ -148,6 +149,7 @@ def test_clustering(v3: V3) -> None:
     v3.check(new=range(40))
     v3("UPDATE {} SET v = -1 WHERE id IN (5, 16, 27)")
     v3.check(changed=[5, 16, 27])
+    v3.policy = {"target_file_size_bytes": 1_000, "small_file_limit_bytes": 500}
     assert v3.sized.cluster(by=["v"]).snapshot_ids
     v3.check()
 

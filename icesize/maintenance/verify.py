@@ -241,22 +241,12 @@ def _totals(subject: Subject) -> Iterator[tuple[str, str]]:
     if snapshot is None:
         return
     data = [(facts, facts.live) for facts in subject.data if facts.live.size]
-<<<<<<< HEAD
     files = subject.delete_files
-    # Java counts the bytes of a vector, not those of the file that it shares with others
-    delete_bytes = (file.content_bytes for file in files)
-=======
-    files = [file for some in (*subject.index.by_partition.values(), subject.index.everywhere) for file in some]
->>>>>>> v3-vectors
     found = {
         "total-data-files": sum(live.size for _, live in data),
         "total-records": sum(int(facts.columns.rows[live].sum(dtype=np.int64)) for facts, live in data),
         "total-files-size": sum(int(facts.columns.size_bytes[live].sum(dtype=np.int64)) for facts, live in data)
-<<<<<<< HEAD
-        + sum(delete_bytes),
-=======
         + sum(file.content_bytes for file in files),
->>>>>>> v3-vectors
         "total-delete-files": len(files),
         "total-position-deletes": sum(file.rows for file in files if not file.equality_ids),
         "total-equality-deletes": sum(file.rows for file in files if file.equality_ids),
