@@ -40,6 +40,8 @@ class SkipReason(str, Enum):
     """A partition value of the file is NaN. NaN equals no value, so that each such file is a partition of its own."""
     CONTESTED = "CONTESTED"
     """Another writer changed rows of this partition in the last ten minutes. A merge could make its statement fail."""
+    NO_ROW_IDS = "NO_ROW_IDS"
+    """The table was upgraded to format v3, and no commit has given row ids to the rows of the file yet."""
     CLUSTERED = "CLUSTERED"
     """The file is in a clustered set, or in order already."""
 

@@ -48,6 +48,8 @@ class CommitKind(str, Enum):
     """A rewrite of delete files by icesize, or a removal of those that apply to nothing. Data files stay."""
     MANIFESTS = "manifests"
     """A rewrite of manifests by icesize."""
+    ROW_IDS = "row-ids"
+    """Row ids, by icesize, for the rows of a table that was upgraded to format v3. Files stay."""
     RESTORE = "restore"
     """A restore of a partition by icesize."""
     OTHER = "other"
