@@ -18,7 +18,7 @@ from icesize.planning.delete_reach import (
     is_due_at_any_cost,
     only_path,
 )
-from icesize.planning.files import DeleteFile, FileFact, Layout, PartitionFacts, PartitionKey
+from icesize.planning.files import DeleteFile, FileFact, Layout, PartitionFacts, PartitionKey, SkipReason
 from icesize.policy import SizePolicy
 
 _POSITION_BYTES = 4
@@ -75,7 +75,10 @@ def _rewrite_of(facts: PartitionFacts, layout: Layout, policy: SizePolicy) -> De
     with_due = DataFiles(due)
     deletes = PartitionDeletes(delete for delete in due[0].deletes if with_due.may_be_hit(delete))
     files = tuple(file for file in with_deletes if deletes.hitting(file).delete_files)
-    if any(file.obstacle for file in files) or _reach_beyond(facts.key, deletes.files, layout):
+    # the data files stay, so that nobody has to know the ids of their rows
+    if any(file.obstacle not in (None, SkipReason.NO_ROW_IDS) for file in files) or _reach_beyond(
+        facts.key, deletes.files, layout
+    ):
         return None  # what hits others stays, so that nothing would be gained
     rows = sum(expected_rows[file.path] for file in files)
     cost = len(files) * policy.close_file_cost_bytes + rows * _POSITION_BYTES
