@@ -1,4 +1,4 @@
-"""Delete files into deletion vectors in format v3: what readers see, what goes, and what others do meanwhile."""
+"""Deletion vectors in tables: delete files become vectors, which go with their files, whatever others do meanwhile."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from icesize.planning.files import DeleteFile, FileFact, PartitionKey
 from icesize.sized_table import SizedTable
 from tests.support.delete_files import delete_equal, delete_positions, equality_deletes
 from tests.support.puffin import add_deletes, vectors_in_puffin
-from tests.support.tables import append, ids_of, layout_of, local, make_table
+from tests.support.tables import append, ids_of, layout_of, local, make_table, merged, request_on, run, small_files
 from tests.support.v3_tables import as_v3
 
 A, B = PartitionKey(0, ("a",)), PartitionKey(0, ("b",))
@@ -188,3 +188,39 @@ def test_what_others_do_meanwhile(lake: SqlCatalog, kind: str) -> None:
     assert (report.snapshot_ids, report.conflicts[0].endswith(why)) == ((), True)
     assert opened(lake).rewrite_deletes().snapshot_ids
     assert len({*rows} - {*seen(lake)}) == (kind == "vector")
+
+
+@pytest.mark.parametrize("planned", ["before", "after"])
+def test_merges_that_were_under_way(lake: SqlCatalog, planned: str) -> None:
+    """One that has applied the deletes lands, and takes the vectors that were written for them with it; one that began
+    before the newest of them is dropped."""
+    rows = upserted(lake)
+    opened(lake, max_delete_files=100).compact()  # gives the rows ids
+    table = lake.load_table("db.t")
+    wanted = request_on(table, groups=[merged(table, small_files(table, "a"))])
+    if planned == "before":
+        delete_keys(lake, 1)
+    before = lake.load_table("db.t")
+    assert opened(lake).rewrite_deletes().snapshot_ids
+    outcome = run(lake, wanted, before)
+    assert len(outcome.conflicts) == (planned == "before")
+    assert seen(lake) == [row for row in rows if row != 1 or planned == "after"]
+    assert len(deletes(lake)) == (2 if planned == "before" else 0)
+
+
+def test_a_version_comes_back_with_its_own_vector(lake: SqlCatalog) -> None:
+    """The rows of its vector stay deleted, those of the next vector return."""
+    make_table(lake)
+    append(lake, range(30))
+    table = as_v3(lake)
+    [file] = (file for facts in layout_of(table).partitions.values() for file in facts.small)
+    [vector] = vectors_in_puffin(table, {file: [3]})
+    version = add_deletes(lake, [vector]).current_snapshot()
+    assert version is not None
+    for number in range(7):
+        delete_keys(lake, number)
+    opened(lake).rewrite_deletes()
+    assert seen(lake) == [*range(7, 30)]
+    opened(lake).restore({"kind": "a"}, version.snapshot_id)
+    assert seen(lake) == [row for row in range(30) if row != 3]
+    assert deletes(lake) == []
