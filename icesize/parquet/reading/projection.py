@@ -16,6 +16,7 @@ from pyiceberg.transforms import IdentityTransform
 
 from icesize.errors import SchemaMismatch
 from icesize.parquet.files.defaults import initial_defaults, write_defaults
+from icesize.parquet.files.properties import NANOSECONDS
 from icesize.parquet.files.settings import NAME_MAPPING, WriteSettings
 from icesize.parquet.reading.casting import (
     CastingError,
@@ -47,6 +48,8 @@ class Projection:
         self._defaults = initial_defaults(settings)
         self._identities = _identity_values(settings, partition)
         self._last: tuple[pa.Schema, BoundProjection] | None = None
+        kinds = (settings.schema.find_type(field_id) for field_id in settings.schema.field_ids)
+        self.has_nanoseconds = any(isinstance(kind, NANOSECONDS) for kind in kinds)
 
     def fit(self, source: pa.Schema) -> BoundProjection:
         """Return the function that turns rows of files with this Arrow schema into rows of the table.
