@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from icesize.planning.delete_reach import (
     DataFiles,
     PartitionDeletes,
+    applying,
     is_due,
     is_due_at_any_cost,
-    may_hit,
     only_path,
 )
 from icesize.planning.files import DeleteFile, FileFact, Layout, PartitionFacts, PartitionKey
@@ -88,7 +88,7 @@ def _is_soon_due_at_any_cost(file: FileFact, facts: PartitionFacts, policy: Size
 
 def _expected_rows(file: FileFact, facts: PartitionFacts) -> float:
     """Return the deleted rows of a file, if deletes without a known target are spread evenly over all files."""
-    unknown = sum(d.rows for d in file.deletes if (d.equality_ids or only_path(d) is None) and may_hit(d, file))
+    unknown = sum(d.rows for d in applying(file.deletes, file) if d.equality_ids or only_path(d) is None)
     return min(file.rows, file.deleted_rows + unknown * file.rows / max(1, facts.rows))
 
 

@@ -22,7 +22,17 @@ from icesize.parquet.format.footer import Chunk, Footer, RowGroup
 from icesize.parquet.format.page_index import concatenate
 from icesize.parquet.format.pages import DICTIONARY_ENCODINGS, PLAIN, data_encodings
 from icesize.parquet.format.refusals import CopyRefused, Refusal, damaged_as
-from icesize.parquet.format.schema import BOOLEAN, BYTE_ARRAY, DOUBLE, FLOAT, INT32, INT64, INT96, Column
+from icesize.parquet.format.schema import (
+    BOOLEAN,
+    BYTE_ARRAY,
+    DOUBLE,
+    FLOAT,
+    INT32,
+    INT64,
+    INT96,
+    LINEAGE_IDS,
+    Column,
+)
 from icesize.parquet.format.statistics import column_orders, is_trusted, order_of, orders_by_type
 from icesize.parquet.format.thrift import (
     BINARY,
@@ -50,8 +60,6 @@ _COMMON_ENCODINGS = DICTIONARY_ENCODINGS | {PLAIN, _DELTA_BINARY_PACKED, _DELTA_
 _COMMON_BOOLEANS = frozenset({PLAIN})
 """Iceberg's vectorized reader refuses booleans of v2 pages, which are RLE."""
 
-_LINEAGE_IDS = frozenset({2147483540, 2147483539})
-"""Field ids of `_row_id` and `_last_updated_sequence_number` (Iceberg specification, reserved field ids)."""
 _LEGACY_PREFIX = b"org.apache.spark.legacy"
 _DELETE_KEYS = (b"delete-type", b"delete-field-ids")
 _SPARK_VERSION = b"org.apache.spark.version"
@@ -63,7 +71,7 @@ def check_file(footer: Footer) -> None:
     """Raise `CopyRefused` if values of this file may change their meaning in a file with another writer's metadata."""
     if any(element.type == INT96 for element in footer.schema):
         raise CopyRefused(Refusal.INT96)
-    if any(element.field_id in _LINEAGE_IDS for element in footer.schema):
+    if any(element.field_id in LINEAGE_IDS for element in footer.schema):
         raise CopyRefused(Refusal.ROW_LINEAGE)
     if column_orders(footer) not in (b"", orders_by_type(len(footer.columns))):
         raise CopyRefused(Refusal.COLUMN_ORDERS)

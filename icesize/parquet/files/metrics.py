@@ -25,6 +25,7 @@ from pyiceberg.utils.truncate import truncate_upper_bound_binary_string, truncat
 from icesize.parquet.files.data_file import CopiedFile, FileMetrics, NewDataFile
 from icesize.parquet.files.properties import METRICS_DEFAULT, METRICS_OF_COLUMN
 from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.format.schema import LINEAGE_IDS
 
 _MAX_INFERRED = "write.metadata.metrics.max-inferred-column-defaults"
 
@@ -176,11 +177,14 @@ def _modes(schema: Schema, properties: Mapping[str, str]) -> Callable[[str], Met
     """
     prefix = METRICS_OF_COLUMN
     own = {k.removeprefix(prefix): match_metrics_mode(v) for k, v in properties.items() if k.startswith(prefix)}
+    of_table = [field for field in schema.fields if field.field_id not in LINEAGE_IDS]
+    # no reader filters by the lineage of rows
+    own |= {field.name: match_metrics_mode("none") for field in schema.fields if field.field_id in LINEAGE_IDS}
     default = match_metrics_mode(properties.get(METRICS_DEFAULT, "truncate(16)"))
     if METRICS_DEFAULT in properties:
         return lambda name: own.get(name, default)
     limit = int(properties.get(_MAX_INFERRED, "100"))
-    inferred = {schema.find_column_name(field_id) for field_id in islice(_by_level(schema.fields), limit)}
+    inferred = {schema.find_column_name(field_id) for field_id in islice(_by_level(of_table), limit)}
     none = match_metrics_mode("none")
     return lambda name: own.get(name, default if name in inferred else none)
 

@@ -20,6 +20,7 @@ from pyiceberg.transforms import IdentityTransform, TruncateTransform, UnknownTr
 from pyiceberg.types import FixedType, TimestampNanoType, TimestamptzNanoType
 
 from icesize.errors import UnsupportedTable
+from icesize.parquet.files.row_lineage import is_lineage
 
 T = TypeVar("T", int, float)
 
@@ -102,6 +103,9 @@ class ParquetOptions:
         }
         if "max_rows_per_page" in _WRITER_ARGUMENTS:
             arguments["max_rows_per_page"] = self.page_rows
+        if packed := [column.name for column in schema if is_lineage(column)]:
+            # runs and ramps: some bytes a page
+            arguments["column_encoding"] = dict.fromkeys(packed, "DELTA_BINARY_PACKED")
         columns = {"use_dictionary": list(dictionary) or False, "write_statistics": statistics or False}
         return pq.ParquetWriter(sink, schema, **columns, **arguments | others)
 

@@ -19,6 +19,7 @@ from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
 
 from icesize.errors import UnsupportedTable
 from icesize.parquet.files.properties import ParquetOptions, check_supported
+from icesize.parquet.files.row_lineage import FIRST_WITH_LINEAGE, LINEAGE_FIELDS, check_names
 from icesize.parquet.files.storage import Storage
 from icesize.redaction import is_secret
 
@@ -165,6 +166,8 @@ class WriteSettings:
             raise UnsupportedTable(f"Cannot write format version {metadata.format_version}: only 1 to 3 are supported")
         schema, spec, order = metadata.schema(), metadata.spec(), metadata.sort_order()
         check_supported(schema, spec, metadata.properties, metadata.format_version)
+        if metadata.format_version >= FIRST_WITH_LINEAGE:
+            check_names(schema)
         kept = {k: v for k, v in metadata.properties.items() if k.startswith("write.") or k == NAME_MAPPING}
         ParquetOptions.of(kept)
         return WriteSettings(
@@ -186,7 +189,20 @@ class WriteSettings:
     @property
     def has_lineage(self) -> bool:
         """Whether each row of the table has a `_row_id` and the number of the commit that last changed it."""
-        return self.format_version >= 3
+        return self.format_version >= FIRST_WITH_LINEAGE
+
+    @property
+    def with_lineage(self) -> WriteSettings:
+        """The settings for files with rows that were in the table before, which keep their lineage.
+
+        In format v3, such a file stores the lineage in two columns behind the table's. Before, they are these settings.
+        """
+        return self.derived(_with_lineage) if self.has_lineage else self
+
+    @cached_property
+    def stores_lineage(self) -> bool:
+        """Whether the schema has the columns of the row lineage."""
+        return self.schema.fields[-1:] == LINEAGE_FIELDS[-1:]
 
     def with_schema(self, schema: Schema) -> WriteSettings:
         """Return the same settings with another schema, and the same connections to storage."""
@@ -247,6 +263,13 @@ class WriteSettings:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+
+
+def _with_lineage(settings: WriteSettings) -> WriteSettings:
+    schema = settings.schema
+    if settings.stores_lineage:
+        return settings
+    return settings.with_schema(Schema(*schema.fields, *LINEAGE_FIELDS, schema_id=schema.schema_id))
 
 
 def pruned(settings: WriteSettings, columns: Sequence[str]) -> WriteSettings:

@@ -24,6 +24,9 @@ BOOLEAN, INT32, INT64, INT96, FLOAT, DOUBLE, BYTE_ARRAY, FIXED_LEN_BYTE_ARRAY = 
 """Physical types (parquet.thrift, Type)."""
 REQUIRED, OPTIONAL, REPEATED = range(3)
 """Repetition (parquet.thrift, FieldRepetitionType)."""
+ROW_ID, LAST_UPDATED = 2147483540, 2147483539
+"""Field ids of `_row_id` and `_last_updated_sequence_number` (Iceberg specification, reserved field ids)."""
+LINEAGE_IDS = frozenset({ROW_ID, LAST_UPDATED})
 _MOST_NESTING = 64
 CONVERTED = -1
 """Stands for a converted type that has no logical type: its number follows."""

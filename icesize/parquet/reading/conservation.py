@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from pyarrow import types
+from pyiceberg.schema import Schema
 from pyiceberg.table.name_mapping import MappedField, parse_mapping_from_json
 from pyiceberg.types import StructType
 
@@ -22,12 +23,11 @@ from icesize.errors import RewriteFailed
 from icesize.parquet.files.data_file import NewDataFile
 from icesize.parquet.files.defaults import write_defaults
 from icesize.parquet.files.metrics import Leaf, fields_below, leaves
+from icesize.parquet.files.row_lineage import FIELD_ID, LINEAGE_FIELDS, LINEAGE_NAMES
 from icesize.parquet.files.settings import NAME_MAPPING, WriteSettings
 from icesize.parquet.format.footer import Footer
 from icesize.parquet.reading.casting import CastingError
 from icesize.parquet.reading.extremes import NO_ENDS, OPEN, Ends, file_at_fault, stored_ends, written_ends
-
-FIELD_ID = b"PARQUET:field_id"
 
 
 class Count(NamedTuple):
@@ -176,7 +176,9 @@ class Conservation:
         return self.settings.derived(_Target.of)
 
     def _source(self, stored: pa.Schema, names: Sequence[str] | None) -> _Source:
-        mapping = None if _has_ids(stored) else self.settings.derived(_by_mapping)
+        # files that store no lineage, and no field id either, get the columns of the lineage with their ids
+        of_file = [column for column in stored if column.name not in LINEAGE_NAMES]
+        mapping = None if _has_ids(of_file) else self.settings.derived(_by_mapping)
         return _Source.of(stored, names, mapping, self._target)
 
     def _add_rows(self, rows: pa.Table | pa.RecordBatch, source: _Source, constants: frozenset[int]) -> None:
@@ -316,7 +318,8 @@ def _has_ids(fields: Iterable[pa.Field]) -> bool:
 
 def _by_mapping(settings: WriteSettings) -> Names:
     mapping = settings.properties.get(NAME_MAPPING)
-    return {} if mapping is None else _named(parse_mapping_from_json(mapping))
+    lineage = _named(Schema(*LINEAGE_FIELDS).name_mapping)
+    return lineage if mapping is None else {**lineage, **_named(parse_mapping_from_json(mapping))}
 
 
 def _by_name(settings: WriteSettings) -> Names:

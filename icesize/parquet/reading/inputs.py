@@ -22,6 +22,7 @@ from icesize.parquet.format.schema import Column
 from icesize.parquet.format.sources import Source, StreamSource
 from icesize.parquet.reading.casting import CastingError
 from icesize.parquet.reading.conservation import Conservation
+from icesize.parquet.reading.lineage import check_row_ids, with_lineage
 from icesize.parquet.reading.prefetch import Fetched
 from icesize.parquet.reading.projection import BoundProjection, Projection
 from icesize.parquet.reading.texts import (
@@ -60,18 +61,24 @@ def read_inputs(
 ) -> Iterator[pa.Table]:
     """Yield the rows of all input files, in their order, as tables of `settings.arrow_schema`.
 
+    With the columns of the row lineage in this schema, each row has both values.
+
     Small files share tables. With `dictionaries`, text columns with few distinct values in a file are dictionaries.
     Rows that are `deleted`, by file and position in it, are left out. The threads of `fetched` read ahead. `counted`
     counts the rows before they are projected.
 
     Raises `RewriteFailed`, possibly after some of the rows. Its attribute `path` is a file that is missing, damaged or
-    does not have as many rows as its manifest entry records.
+    does not have as many rows as its manifest entry records. It is None if rows whose lineage is wanted have no row ids
+    yet.
     """
     projection = Projection(settings, group.partition)
 
+    if settings.stores_lineage:
+        check_row_ids(group.inputs)
+
     def stored(file: FileFact) -> Iterator[_Stored]:
         source = None if fetched is None else fetched.get(file.path)
-        return _stored(settings, file.path, file.size_bytes, projection, dictionaries, source)
+        return _stored(settings, file, projection, dictionaries, source)
 
     def begin(files: Sequence[FileFact]) -> list[Iterator[_Stored]]:
         begun, left_bytes = list[Iterator[_Stored]](), settings.limits.whole_file_bytes
@@ -106,22 +113,29 @@ class _Stored(NamedTuple):
 
 def _stored(
     settings: WriteSettings,
-    path: str,
-    size_bytes: int,
+    file: FileFact,
     projection: Projection,
     dictionaries: bool,
     source: Source | None = None,
 ) -> Iterator[_Stored]:
-    """Yield the rows of one file; `source` has its bytes if they were fetched already."""
+    """Yield the rows of one file, with their lineage if the settings have its columns.
+
+    `source` has the bytes of the file if they were fetched already.
+    """
+    path, first = file.path, 0
     try:
-        opened = settings.storage.open(path, size_bytes) if source is None else source.stream()
+        opened = settings.storage.open(path, file.size_bytes) if source is None else source.stream()
         with opened as stream, open_parquet(stream) as parquet:
             fitted = projection.fit(plain_schema(parquet.schema_arrow))
             if projection.has_nanoseconds:
                 _check_no_int96(parquet)
             footer = None if _is_small(parquet.metadata, settings.limits) else _footer(stream)
             for rows in _tables(stream, parquet, fitted, settings.limits, footer):
-                yield _Stored(path, rows if dictionaries else of_schema(rows, fitted.stored), fitted, footer)
+                rows = rows if dictionaries else of_schema(rows, fitted.stored)
+                if settings.stores_lineage:
+                    rows = with_lineage(rows, file, first, fitted.target)
+                yield _Stored(path, rows, fitted, footer)
+                first += rows.num_rows
     except Exception as error:
         raise _unreadable(path, error) from error
 

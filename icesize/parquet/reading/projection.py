@@ -17,6 +17,7 @@ from pyiceberg.transforms import IdentityTransform
 from icesize.errors import SchemaMismatch
 from icesize.parquet.files.defaults import initial_defaults, write_defaults
 from icesize.parquet.files.properties import NANOSECONDS
+from icesize.parquet.files.row_lineage import FIELD_ID, is_lineage
 from icesize.parquet.files.settings import NAME_MAPPING, WriteSettings
 from icesize.parquet.reading.casting import (
     CastingError,
@@ -28,7 +29,6 @@ from icesize.parquet.reading.casting import (
     is_list,
     may_become,
 )
-from icesize.parquet.reading.conservation import FIELD_ID
 from icesize.parquet.reading.texts import are_text, as_read
 from icesize.planning.files import PartitionKey
 
@@ -61,6 +61,9 @@ class Projection:
             return last[1]
         fields = with_ids(source, self._mapping)
         rules = replace(_BY_ID if _has_ids(source) else _BY_MAPPING, default=self._default)
+        ids = set(map(field_id, fields))
+        added = [field for field in self._target if is_lineage(field) and field_id(field) not in ids]
+        fields += added
         found = {field_id(field): i for i, field in enumerate(fields)}
         positions = [found.get(field_id(field)) for field in self._target]
         for field, position in zip(self._target, positions, strict=True):
@@ -69,20 +72,22 @@ class Projection:
                 raise CastingError(f"column {problem}")
         # read in file order, so that a column's position is its rank; pyarrow also reads "a.b" as field b of column a
         wanted = sorted(position for position in positions if position is not None)
-        ambiguous = len(set(source.names)) < len(source) or any("." in name for name in source.names)
+        names = [field.name for field in fields]
+        ambiguous = len(set(names)) < len(names) or any("." in name for name in names)
         if ambiguous:
-            wanted = list(range(len(source)))
-        stored = pa.schema([source.field(i) for i in wanted], source.metadata)
+            wanted = list(range(len(fields)))
+        stored = pa.schema([source.field(i) for i in wanted if i < len(source)], source.metadata)
         columns = [
             _Constant(field, self._default(field))
             if at is None
             else _from_file(fields[at], field, wanted.index(at), rules)
             for field, at in zip(self._target, positions, strict=True)
         ]
-        names = None if len(wanted) == len(fields) else stored.names
+        read = None if len(wanted) == len(fields) else [names[i] for i in wanted]
         both = [(fields[at], field) for field, at in zip(self._target, positions, strict=True) if at is not None]
         texts = [a.name for a, b in both if are_text(a.type, b.type) and not ambiguous]
-        fitted = BoundProjection(source, stored, names, texts, self._target, columns)
+        whole = pa.schema([*source, *added], source.metadata)
+        fitted = BoundProjection(whole, stored, read, texts, self._target, columns)
         self._last = source, fitted
         return fitted
 
@@ -105,7 +110,8 @@ class BoundProjection:
     """A projection of files with the schema `source`.
 
     `stored` is the schema of the columns `names`, which are read; None means all. Columns of `texts` may be read as
-    dictionaries, and stay dictionaries.
+    dictionaries, and stay dictionaries. `source` and `names` end with the columns of the row lineage that the files
+    lack; `with_lineage` adds them to the rows read.
     """
 
     source: pa.Schema

@@ -50,6 +50,7 @@ def write_with(
     """Write all batches, after the rows of the files that this writer absorbs.
 
     If one file of a partition cannot be read, the files of that partition stay unchanged, and `failed` has the reason.
+    The same applies to a file whose rows have no row ids yet. Older rows keep their lineage.
 
     Raises `SchemaMismatch` if new rows do not fit the table, and `RewriteFailed` or `OSError` if storage fails. Raises
     `RewriteFailed` with the attribute `column` if older rows would change. On any error, what was written is removed,
@@ -57,10 +58,12 @@ def write_with(
     """
     taken, failed = list(absorption.by_writer.get(writer, ())), list[str]()
     while True:
-        counted = Conservation(settings)
+        # new rows have no lineage before they are committed: NULL in its columns means that they inherit it
+        to_files = settings.with_lineage if taken else settings
+        counted = Conservation(to_files)
         try:
             deleted = [_deleted(group, settings) for group in taken]
-            files = write_rows(batches, settings, names, _rows_of(taken, deleted, counted), counted)
+            files = write_rows(batches, to_files, names, _rows_of(taken, deleted, counted), counted)
         except _DamagedError as damaged:
             # all rows are written again without that partition, because files may already hold some of its rows
             taken.remove(damaged.group)

@@ -72,7 +72,7 @@ def cluster(
         deleted = job.deleted
         sequence, live = deleted.merged_sequence_number(group.inputs), group.rows - deleted.rows
         target = Target(group.partition, live, job.group.outputs, order.sort_order_id, sequence)
-        writing, counted = SortedFiles(target, job.new_files), Conservation(settings)
+        writing, counted = SortedFiles(target, job.new_files), Conservation(job.new_files.settings)
         for part in _Reading(job, order, moved, counted).parts(most_parts):
             arranged = part.ranking.arrange(_keys(order, part.rows))
             writing.write(part.rows, arranged, part.later.nan, part.later.arrow_bytes)

@@ -17,6 +17,7 @@ from icesize.parquet.format.refusals import CopyRefused, Refusal, log_internal_e
 from icesize.parquet.ordering.sort_order import sorter_of
 from icesize.parquet.reading.conservation import Conservation
 from icesize.parquet.reading.inputs import Stream, read_inputs
+from icesize.parquet.reading.lineage import check_row_ids
 from icesize.parquet.reading.prefetch import Fetched
 from icesize.parquet.reading.texts import with_short_dictionaries
 from icesize.parquet.rewriting.copy_merge import copy_merge
@@ -68,7 +69,10 @@ def begun(
 ) -> Iterator[Job]:
     """Begin a job, whose group has as many outputs as its live rows need, and remove its files if it fails.
 
-    Raises `RewriteFailed` for all errors of the block except those of `passing`.
+    The settings of `new_files` have the columns of the row lineage if the table has row lineage.
+
+    Raises `RewriteFailed` for all errors of the block except those of `passing`, for files of another partition spec
+    than the table's, and for files whose rows have no row ids yet.
     """
     if group.partition.spec_id != settings.spec_id:
         raise RewriteFailed(
@@ -76,7 +80,10 @@ def begun(
             "plan again",
             path=None,
         )
-    failing, new_files = rewrite_failed(f"{verb} {len(group.inputs)} files", *passing), NewFiles(settings, names)
+    if settings.has_lineage:
+        check_row_ids(group.inputs)
+    failing = rewrite_failed(f"{verb} {len(group.inputs)} files", *passing)
+    new_files = NewFiles(settings.with_lineage, names)
     with failing, Fetched(settings, threads) as fetched, new_files.all_or_none():
         deleted = deleted_rows(group.inputs, settings, group.partition, fetched)
         yield Job(with_enough_outputs(group, settings, deleted), new_files, fetched, deleted)

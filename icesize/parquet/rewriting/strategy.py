@@ -276,6 +276,8 @@ def forbidden(settings: WriteSettings) -> Refusal | None:
     """Return the reason why no merge of this table may copy anything; None if merges may copy."""
     if not settings.merge_by_copying:
         return Refusal.COPYING_OFF
+    if settings.has_lineage:
+        return Refusal.ROW_LINEAGE
     return None if sorter_of(settings) is None else Refusal.SORTED
 
 

@@ -13,6 +13,7 @@ from pyarrow import types
 
 from icesize.parquet.files.metrics import Leaf, leaves
 from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.format.schema import LINEAGE_IDS
 from icesize.planning.routing.row_sizes import RowSize
 
 T = TypeVar("T", pa.Table, pa.ChunkedArray)
@@ -39,7 +40,8 @@ class Encoding:
 def dictionary_columns(settings: WriteSettings, rows: pa.Table) -> tuple[str, ...]:
     """Return the paths of the columns that a dictionary makes smaller in files of rows like these."""
     limit = settings.parquet.dictionary_bytes
-    return tuple(leaf.path for leaf, values in leaf_values(leaves(settings), rows) if repeats(values, limit))
+    columns = [leaf for leaf in leaves(settings) if leaf.field_id not in LINEAGE_IDS]
+    return tuple(leaf.path for leaf, values in leaf_values(columns, rows) if repeats(values, limit))
 
 
 def nan_columns(settings: WriteSettings, rows: pa.Table) -> frozenset[int]:

@@ -117,7 +117,7 @@ def run_clusters(
     apart = sorted(groups.keys() - {*here, *_uneven(work, slots, limits)})
     run.in_tasks(spark, {n: groups[n].size_bytes for n in apart}, slots)
     together = {n: groups[n] for n in sorted(groups.keys() - results.keys())}
-    shuffle = Shuffle(spark, replace(work, groups=together), cores)
+    shuffle = Shuffle(spark, replace(work, groups=together, settings=work.settings.with_lineage), cores)
     run.by(lambda: shuffle.run(cancelled), together)
     return results
 

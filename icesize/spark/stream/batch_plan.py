@@ -19,7 +19,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from icesize import failpoints
 from icesize.environment import Stopwatch
+from icesize.errors import UnsupportedTable
 from icesize.parquet.files.data_file import NewDataFile
+from icesize.parquet.files.row_lineage import FIRST_WITH_LINEAGE
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.rewriting.absorb import NOTHING, Absorption
 from icesize.planning.files import FileFact, Layout, PartitionKey
@@ -182,6 +184,12 @@ def plan(batch: Batch, current: Current) -> BatchPlan | None:
 def _fit(batch: Batch, current: Current) -> ResolvedBatch:
     """Give the batch the table's columns; with schema_evolution="add", first add the batch's columns to the table."""
     handle, df, options = batch.handle, batch.df, batch.options
+    if batch.absorbs and options.stream_safe and current.table.metadata.format_version >= FIRST_WITH_LINEAGE:
+        raise UnsupportedTable(
+            f"Cannot absorb into '{current.name}': in format v3, new rows have no row ids before they are committed, "
+            "and a merge in the same commit would give them other ones. Set stream_safe=False, or placement='append'",
+            table=current.name,
+        )
     case_sensitive = session.is_case_sensitive(batch.spark)
     fold = str if case_sensitive else str.lower
     extras = columns.extra_columns(df.schema, current.table.metadata.schema().as_struct(), fold)

@@ -14,7 +14,7 @@ from pyiceberg.table.snapshots import Snapshot
 from icesize.errors import TableError, UnsupportedTable
 from icesize.parquet.files.storage import missing_files
 from icesize.planning.delete_reach import may_hit
-from icesize.planning.files import UNREADABLE, DeleteFile, FileFact, PartitionKey
+from icesize.planning.files import UNREADABLE, DeleteFile, FileFact, FileId, PartitionKey
 from icesize.table.catalog.access_errors import brief
 from icesize.table.catalog.history import head_snapshot
 from icesize.table.manifests.delete_index import delete_index
@@ -25,7 +25,7 @@ from icesize.table.state.live_files import files_at
 from icesize.table.state.naming import Labels, known_snapshot
 from icesize.units import format_count
 
-_Identity = tuple[str, int | None]
+_Identity = tuple[FileId, int | None]
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,8 @@ class Difference:
 
 
 def _identity(file: Entry | DeleteFile | FileFact) -> _Identity:
-    """Return the path of a file and its data sequence number, which decides which deletes apply to it."""
-    return file.path, file.sequence_number
+    """Return what tells a file apart and its data sequence number, which decides which deletes apply to it."""
+    return file.id if isinstance(file, DeleteFile) else file.path, file.sequence_number
 
 
 def _parted(files: Iterable[FileFact], others: Iterable[FileFact]) -> tuple[list[FileFact], list[FileFact]]:
@@ -126,7 +126,7 @@ class Restoration:
         rewritten = tuple(file for file in back if _hits(deletes_then, file))
         self._check_rewritten(table, rewritten)
         self._check_other_listings(table, head, now, removed)
-        applied = {path for file in back for path, _ in _hits(deletes_then, file)}
+        applied = {delete.path for file in back for delete in deletes_then if may_hit(delete, file)}
         self._check_files(table, {file.path for file in back} | applied)
         rows_before, rows_after = (sum(file.rows for file in files) for files in (now, then))
         rows_after -= sum(file.deleted_rows for file in rewritten)
