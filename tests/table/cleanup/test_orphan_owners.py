@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from icesize.table.storage.ownership import check_spelling
 from icesize.table.storage.reachable import Reachable
 from tests.support.orphans import HOUR_MS, Search, aged, all_aged, exists, left_by_batch, leftover, on_load
 from tests.support.tables import SCHEMA, append, arrow, check, ids_of, local, make_table, spec_of, two_files
+from tests.support.v3_tables import with_document
 
 BEING_WRITTEN = "1 metadata file without a whole text left alone for three days: perhaps still being written"
 
@@ -332,6 +334,22 @@ def test_what_is_certainly_no_table_is_no_doubt(
     old = leftover(table, "data/x.parquet")
     report = search()
     assert (report.files_deleted, report.notes, exists(old)) == (1, (), False)
+
+
+def test_a_table_with_a_column_that_cannot_be_read_is_a_doubt(lake: SqlCatalog, search: Search) -> None:
+    """It may have files at the same place: nothing is deleted, although a view with such an error would be none."""
+    table = two_files(lake)
+    neighbour(lake, {})
+
+    def with_variant(document: dict[str, Any]) -> None:
+        document["schemas"][-1]["fields"][0]["type"] = "variant"
+
+    with suppress(Exception):  # PyIceberg loads what it registers
+        with_document(lake, with_variant, "db.other")
+    old = leftover(table, "data/x.parquet")
+    report = search()
+    assert (report.files_deleted, exists(old)) == (0, True)
+    assert "column 'id' has type 'variant', which PyIceberg cannot read" in str(report.notes)
 
 
 @pytest.mark.parametrize(
