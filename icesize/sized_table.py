@@ -348,8 +348,8 @@ class SizedTable:
     def verify(self) -> Verification:
         """Verify that the metadata of the table agree with each other at its newest snapshot.
 
-        The call reads the metadata file, the manifest list and all manifests anew, and no data file. It changes nothing
-        and needs read access only.
+        The call reads the metadata file, the manifest list and all manifests anew, the footers of Puffin files with
+        deletion vectors (format v3), and no data file. It changes nothing and needs read access only.
 
         Returns:
             The findings, each with the rule and the file. A table without an error `is_valid`.

@@ -34,7 +34,7 @@ def test_new_rows_and_equality_deletes_on_a_branch(
     deletes = new_delete_file(equality_deletes(table, ["id"], [(2,), (3,)], new.partition), new.partition)
     upsert = Upsert((new,), (deletes,))
     steps = (Append((write(table, [7]),)), upsert) if behind_an_append else (upsert,)
-    base = Base(head_of(metadata, "audit"), metadata.schema(), metadata.spec())
+    base = Base(head_of(metadata, "audit"), metadata.schema(), metadata.spec(), metadata.format_version)
     request = CommitRequest(str(metadata.table_uuid), "own", base, steps)
 
     outcome = commit_by(PyIcebergCommitter(rest, table, lambda: NOW_MS, "audit"), request, table)

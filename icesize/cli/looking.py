@@ -102,7 +102,8 @@ def inspect(
 def verify(target: Target) -> None:
     """Verify that the metadata of TABLE agree with each other at its newest snapshot; change nothing.
 
-    The command reads the manifest list and all manifests, and no data file. Exit code 4 if they contradict each other.
+    The command reads the manifest list, all manifests and the footers of Puffin files, and no data file. Exit code 4 if
+    they contradict each other.
     """
     found = target.open().verify()
     target.answer(found, exit_code=0 if found.is_valid else options.UNHEALTHY)

@@ -19,7 +19,7 @@ from icesize.environment import Environment
 from icesize.errors import ClusteringOff, TableError, UnsupportedTable
 from icesize.events import Planned
 from icesize.maintenance.rounds import Budget, RoundsEnd, as_they_are, carried_out, noting_rounds
-from icesize.maintenance.table_context import Advance, ClusterWork, Selection, TableContext
+from icesize.maintenance.table_context import Advance, ClusterWork, Selection, TableContext, lacks_row_ids
 from icesize.parquet.files.data_file import Merged, Results
 from icesize.parquet.files.names import FileNames, data_location, set_of, set_prefix
 from icesize.parquet.files.settings import WriteSettings
@@ -220,7 +220,10 @@ def cluster(context: TableContext, request: ClusterRequest) -> Report:
     advance = context.advance("clustering", whole.bytes_to_write)
     keep = keep_cluster_by(scan.by, context.environment.new_id())
     kept = submit.change(context.handle, scan.current, keep, context.environment)
-    if kept.stored:
+    unnumbered = lacks_row_ids(scan.current)
+    if unnumbered:
+        context.numbered()
+    if kept.stored or unnumbered:
         scan, whole = _planned(context, replace(request, by=None, strategy=None))
     whole = noting_rounds(replace(whole, notes=(*kept.sentences, *whole.notes)), most_bytes)
 
@@ -250,6 +253,9 @@ def cluster_round(context: TableContext, bytes_left: int | None, damaged: Collec
     that other writers change constantly.
     """
     found = _scan(context, ClusterRequest(), damaged)
+    if found is not None and lacks_row_ids(found[1].current):
+        context.numbered()
+        found = _scan(context, ClusterRequest(), damaged)
     if found is None:
         return None
     selection, scan = found

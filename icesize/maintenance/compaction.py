@@ -33,6 +33,7 @@ from icesize.policy import SizePolicy
 from icesize.report import Report
 from icesize.table.catalog.history import head_snapshot, summary_of
 from icesize.table.commit.batch_commit import WrittenBatch, rewrite
+from icesize.table.state.handle import Current
 from icesize.table.state.partition_changes import partitions_changed
 from icesize.table.state.where import Where
 from icesize.units import format_count
@@ -81,7 +82,7 @@ def compact(context: TableContext, where: Where, budget: Budget) -> Report:
     A round in which every merge fails does not stop the others. Raises RewriteFailed if there is no other, and
     CommitStateUnknown with the attribute `report` of the rounds before.
     """
-    is_late, selection = budget.started(context.environment), context.select(where)
+    is_late, selection = budget.started(context.environment), context.select(where, context.numbered())
     most_bytes = context.engine.most_bytes if budget.seconds is None else context.round_bytes()
     merges = plan_merges(selection.layout, selection.current.policy, budget_bytes=budget.size_bytes)
     whole = noting_rounds(merges, context.engine.most_bytes)
@@ -114,7 +115,7 @@ def merge_changed(context: TableContext) -> Report:
     due deletes are rewritten in every partition. If only the number of delete files is too large, icesize rewrites the
     delete files instead. It does so only if the bytes to read are in proportion to the budget.
     """
-    selection, plan, rewrites = _changed(context)
+    selection, plan, rewrites = _changed(context, context.numbered())
     report = _merge(context, selection, plan)
     max_delete_files = selection.current.policy.max_delete_files
     return _with_few_deletes(context, report, rewrites, max_delete_files) if rewrites else report
@@ -126,8 +127,8 @@ def plan_changed(context: TableContext) -> Plan:
     return _forecast(selection, plan)
 
 
-def _changed(context: TableContext) -> tuple[Selection, Plan, list[DeleteRewrite]]:
-    selection = context.select()
+def _changed(context: TableContext, current: Current | None = None) -> tuple[Selection, Plan, list[DeleteRewrite]]:
+    selection = context.select(current=current)
     current, layout, policy = selection.current, selection.layout, selection.current.policy
     changed = partitions_changed(current.table.metadata, current.table.io, context.handle.store)
     touched = layout.partitions.keys() if changed is None else changed | _with_backlog(layout, policy)
@@ -183,7 +184,7 @@ def merge_round(
     rewrites are skipped, too. A partition that was merged before and still grows keeps up to `max-small-files` small
     files. If each of many passes merged these to one file, the same rows would be written as often.
     """
-    selection = context.select().without(damaged)
+    selection = context.select(current=context.numbered()).without(damaged)
     plan = _plan_of_round(context, selection, context.round_bytes(bytes_left), cold_only=cold_only)
     waits = not cold_only and SkipReason.CONTESTED in plan.skipped_by_reason
     if not (plan.groups or waits):

@@ -345,7 +345,10 @@ def _consequences(table: Table, planned: _Planned, snapshot_ids: Sequence[int]) 
         notes.append(f"{several or one} written again without the deleted rows")
     version = planned.difference.version
     if version.schema_id is not None and version.schema_id != table.metadata.current_schema_id:
-        notes.append("the schema has changed since that version: columns that came later are NULL in its rows")
+        notes.append(
+            "the schema has changed since that version: columns that came later are NULL in its rows, or have their "
+            "initial default"
+        )
     return notes
 
 

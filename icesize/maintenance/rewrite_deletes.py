@@ -1,4 +1,4 @@
-"""Rewrites many delete files into few position delete files; data files do not change.
+"""Rewrites many delete files into few position delete files, or deletion vectors; data files do not change.
 
 Each round of partitions is one commit, which changes no row and no data file.
 """
@@ -45,7 +45,7 @@ class DeletesReport(Result):
         data_files: Data files whose deletes were rewritten. These files do not change. It is the only count of a dry
             run.
         files_removed: Delete files removed.
-        files_added: Delete files that replaced them.
+        files_added: Delete files that replaced them, or deletion vectors (format v3).
         rows: Deleted rows in the new delete files.
         bytes_written: Bytes of the new delete files.
         dry_run: True if the call only planned the rewrite.
@@ -135,7 +135,7 @@ def _counted(report: DeletesReport, outcome: CommitOutcome) -> DeletesReport:
         files_removed=len(step.gone),
         files_added=len(step.files),
         rows=sum(file.rows for file in step.files),
-        bytes_written=sum(file.size_bytes for file in step.files),
+        bytes_written=sum({file.path: file.size_bytes for file in step.files}.values()),  # vectors share files
         conflicts=outcome.conflicts,
     )
 

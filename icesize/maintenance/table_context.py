@@ -11,6 +11,8 @@ from icesize.environment import Environment
 from icesize.errors import RewriteFailed
 from icesize.events import Progress
 from icesize.report import Report
+from icesize.table.catalog.history import head_snapshot
+from icesize.table.commit.steps.number_rows import NumberRows
 from icesize.table.commit.submit import commit_step
 from icesize.table.state.handle import Current, TableHandle
 from icesize.table.state.layouts import Prefetch, no_prefetch
@@ -117,6 +119,13 @@ class Selection:
         return replace(plan, notes=tuple(dict.fromkeys((*self.current.warnings, *self.notes, *plan.notes))))
 
 
+def lacks_row_ids(current: Current) -> bool:
+    """Return whether the table was upgraded to format v3 and has had no commit since."""
+    metadata = current.table.metadata
+    head = head_snapshot(metadata) if metadata.format_version > 2 else None
+    return head is not None and head.first_row_id is None
+
+
 @dataclass(frozen=True)
 class TableContext:
     """A table to maintain and the engine that does the work; calls that change the table hold `lock`."""
@@ -134,6 +143,17 @@ class TableContext:
     def load(self) -> Current:
         """Return the current table; retry for a while if the catalog does not respond."""
         return self.handle.load(self.environment)
+
+    def numbered(self) -> Current:
+        """Return the current table, whose rows have ids.
+
+        After an upgrade to format v3 they have none until the next commit. A commit that changes no file gives them.
+        """
+        current = self.load()
+        if not lacks_row_ids(current):
+            return current
+        self.commit(current, NumberRows(), "giving row ids again is safe", dry_run=False)
+        return self.load()
 
     def select(self, where: Where = None, current: Current | None = None) -> Selection:
         """Return the partitions whose rows all match `where`, of the table in `current` or in its newest state."""

@@ -1,4 +1,6 @@
-"""Whether the metadata of a table agree with each other at its newest snapshot. No data file is read.
+"""Whether the metadata of a table agree with each other at its newest snapshot.
+
+No data file is read, and of a Puffin file only the footer.
 
 Iceberg's specification says what has to agree (sections "Snapshots", "Manifests", "Sequence Numbers" and "Deletes").
 """
@@ -19,6 +21,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.types import NestedField, PrimitiveType, UnknownType
 
+from icesize.maintenance import verify_v3
 from icesize.planning.dangling_rule import DanglingCandidates
 from icesize.planning.delete_reach import only_path, plain_path
 from icesize.planning.files import DeleteFile, PartitionKey
@@ -45,7 +48,7 @@ class Finding(Result):
         rule: The rule that is broken, such as `manifest counts`.
         path: The file that it is about.
         detail: What is wrong with it.
-        is_error: False if readers find the right rows nevertheless.
+        is_error: False for a delete file without effect, which costs readers time only.
     """
 
     rule: str
@@ -137,10 +140,14 @@ class Subject:
         return DeleteIndex.of(self.store, self.io, manifests, self.metadata.specs())
 
     @cached_property
+    def delete_files(self) -> list[DeleteFile]:
+        """All live delete files, each deletion vector on its own."""
+        return [file for some in (*self.index.by_partition.values(), self.index.everywhere) for file in some]
+
+    @cached_property
     def position_deletes(self) -> list[DeleteFile]:
         """Position deletes that name one data file."""
-        files = (file for some in self.index.by_partition.values() for file in some)
-        return [file for file in files if not file.equality_ids and only_path(file) is not None]
+        return [file for file in self.delete_files if not file.equality_ids and only_path(file) is not None]
 
     @cached_property
     def partitions_of_named(self) -> Mapping[str, PartitionKey]:
@@ -233,14 +240,13 @@ def _totals(subject: Subject) -> Iterator[tuple[str, str]]:
     snapshot = subject.snapshot
     if snapshot is None:
         return
-    data, deletes = (
-        [(facts, facts.live) for facts in some if facts.live.size] for some in (subject.data, subject.deletes)
-    )
-    files = [file for some in (*subject.index.by_partition.values(), subject.index.everywhere) for file in some]
+    data = [(facts, facts.live) for facts in subject.data if facts.live.size]
+    files = subject.delete_files
     found = {
         "total-data-files": sum(live.size for _, live in data),
         "total-records": sum(int(facts.columns.rows[live].sum(dtype=np.int64)) for facts, live in data),
-        "total-files-size": sum(int(f.columns.size_bytes[live].sum(dtype=np.int64)) for f, live in (*data, *deletes)),
+        "total-files-size": sum(int(facts.columns.size_bytes[live].sum(dtype=np.int64)) for facts, live in data)
+        + sum(file.content_bytes for file in files),
         "total-delete-files": len(files),
         "total-position-deletes": sum(file.rows for file in files if not file.equality_ids),
         "total-equality-deletes": sum(file.rows for file in files if file.equality_ids),
@@ -252,12 +258,13 @@ def _totals(subject: Subject) -> Iterator[tuple[str, str]]:
 
 
 def _listed_twice(subject: Subject) -> Iterator[tuple[str, str]]:
-    """No file is listed more than once."""
-    for some in (subject.data, subject.deletes):
-        manifests = [facts.manifest for facts in some]
-        twice = listed_twice(subject.store.listing(subject.io, manifest) for manifest in manifests)
-        times = Counter(map(normalised, subject.store.listed(subject.io, manifests, twice)))
-        yield from ((path, f"the table lists it {times[path]} times") for path in sorted(twice))
+    """No file is listed more than once, and no deletion vector."""
+    manifests = [facts.manifest for facts in subject.data]
+    twice = listed_twice(subject.store.listing(subject.io, manifest) for manifest in manifests)
+    times = Counter(map(normalised, subject.store.listed(subject.io, manifests, twice)))
+    yield from ((path, f"the table lists it {times[path]} times") for path in sorted(twice))
+    deletes = Counter((normalised(delete.path), delete.content_offset) for delete in subject.delete_files)
+    yield from ((path, f"the table lists it {count} times") for (path, _), count in deletes.items() if count > 1)
 
 
 def _deletes_of_others(subject: Subject) -> Iterator[tuple[str, str]]:
@@ -279,8 +286,8 @@ def _dangling(subject: Subject) -> Iterator[tuple[str, str]]:
         for key, number in subject.store.listing(subject.io, manifest).least_numbers():
             least[key] = min(number, least.get(key, number))
     live = [*subject.store.listed(subject.io, manifests, candidates.asked)]
-    for path in sorted(candidates.dangling(least, live)):
-        yield path, "it applies to no live data file"
+    for delete_id in sorted(candidates.dangling(least, live), key=str):
+        yield delete_id if isinstance(delete_id, str) else delete_id[0], "it applies to no live data file"
 
 
 def _references(subject: Subject) -> Iterator[tuple[str, str]]:
@@ -314,6 +321,9 @@ RULES: Mapping[str, Callable[[Subject], Iterator[tuple[str, str]]]] = {
     "listed twice": _listed_twice,
     "deletes of another partition": _deletes_of_others,
     "dangling deletes": _dangling,
+    "row ids": lambda subject: verify_v3.row_ids(subject.metadata, subject.snapshot, subject.data),
+    "position delete files": lambda subject: verify_v3.new_position_deletes(subject.metadata, subject.deletes),
+    "deletion vectors": lambda subject: verify_v3.vectors(subject.io, subject.delete_files),
 }
 """The rules by name. Each yields files with what is wrong."""
 HARMLESS = frozenset({"dangling deletes"})

@@ -1,8 +1,8 @@
 """Which delete files are dangling after a commit, because they apply to no data file: pure.
 
 The same commit removes them, on the state that it is staged on. A position delete file is dangling if no data file that
-it names is live. An equality delete is dangling if its number is not above the number of any live data file in its
-scope. All later files have greater numbers.
+it names is live; a deletion vector names one. An equality delete is dangling if its number is not above the number of
+any live data file in its scope. All later files have greater numbers.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from icesize.planning.delete_reach import only_path, plain_path
-from icesize.planning.files import DeleteFile, PartitionKey
+from icesize.planning.files import DeleteFile, FileId, PartitionKey
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,8 @@ class DanglingCandidates:
         """Data files that candidates name, as `plain_path` spells them."""
         return frozenset[str]().union(*self.named.values())
 
-    def dangling(self, least: Mapping[PartitionKey, int], live: Collection[str]) -> set[str]:
-        """Return the paths of the candidates that no live data file needs.
+    def dangling(self, least: Mapping[PartitionKey, int], live: Collection[str]) -> set[FileId]:
+        """Return the ids of the candidates that no live data file needs.
 
         Args:
             least: For each partition with files that may need a candidate, the least data sequence number of its files.
@@ -70,9 +70,9 @@ class DanglingCandidates:
         """
         found = set(map(plain_path, live))
         oldest = min(least.values(), default=math.inf)
-        spent = [d.path for d in self.equality if d.sequence_number <= least.get(d.partition, math.inf)]
-        spent += [d.path for d in self.everywhere if d.sequence_number <= oldest]
-        return {*spent, *(delete.path for delete, names in self.named.items() if not names & found)}
+        spent = [d.id for d in self.equality if d.sequence_number <= least.get(d.partition, math.inf)]
+        spent += [d.id for d in self.everywhere if d.sequence_number <= oldest]
+        return {*spent, *(delete.id for delete, names in self.named.items() if not names & found)}
 
 
 def _names(delete: DeleteFile, named: Mapping[str, frozenset[str]]) -> frozenset[str] | None:

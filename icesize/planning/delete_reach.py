@@ -2,7 +2,8 @@
 
 An equality delete of sequence number d hits data files of numbers n < d, a position delete those with n <= d, both of
 its own partition and spec; an equality delete without partition values hits files of every partition (Iceberg
-specification, "Scan planning").
+specification, "Scan planning"). A deletion vector (format v3) is a position delete with all deleted positions
+of one data file: readers ignore position delete files for a data file that a vector hits.
 
 Let S be the number of the snapshot whose deletes were read to plan a merge, never the table's last sequence number,
 which other branches push up. All deletes with d <= S are applied while the inputs are read, each by the input's own n.
@@ -55,6 +56,25 @@ def may_hit(delete: DeleteFile, file: FileFact) -> bool:
     return number >= file.sequence_number and _may_name(delete, plain_path(file.path))
 
 
+def vectors_hitting(files: Iterable[FileFact], deletes: Iterable[DeleteFile]) -> dict[str, list[DeleteFile]]:
+    """Return the deletion vectors of each data file that has some, by `FileFact.path`; more than one is an error."""
+    by_path, vectors = {plain_path(file.path): file for file in files}, defaultdict[str, list[DeleteFile]](list)
+    for delete in deletes:
+        if delete.is_vector and delete.referenced_path is not None:
+            file = by_path.get(plain_path(delete.referenced_path))
+            if file is not None and may_hit(delete, file):
+                vectors[file.path].append(delete)
+    return dict(vectors)
+
+
+def _is_readable(delete: DeleteFile) -> bool:
+    """Return whether icesize can read a delete: Parquet, or a deletion vector with all facts that a reader needs."""
+    if not delete.is_vector:
+        return delete.file_format == "PARQUET"
+    has_place = delete.file_format == "PUFFIN" and delete.content_size_bytes is not None
+    return has_place and delete.referenced_path is not None and not delete.equality_ids
+
+
 def _may_name(delete: DeleteFile, path: str) -> bool:
     if (only := only_path(delete)) is not None:
         return plain_path(only) == path
@@ -87,21 +107,25 @@ class PartitionDeletes:
 
     def __init__(self, files: Iterable[DeleteFile]) -> None:
         self.files: tuple[DeleteFile, ...] = tuple(
-            sorted(files, key=lambda delete: (delete.sequence_number, delete.path))
+            sorted(files, key=lambda delete: (delete.sequence_number, delete.path, delete.content_offset or 0))
         )
+        self._unreadable = [delete for delete in self.files if not _is_readable(delete)]
         # equality deletes, and position deletes that may be about any file, are counted by their numbers alone
         self._equality, self._anywhere = list[int](), list[int]()
+        self._by_equality, self._of_any = list[DeleteFile](), list[DeleteFile]()
         self._by_path = defaultdict[str, list[DeleteFile]](list)
         self._between: list[DeleteFile] = []
         for delete in self.files:
             if delete.equality_ids:
                 self._equality.append(delete.sequence_number)
+                self._by_equality.append(delete)
             elif (only := only_path(delete)) is not None:
                 self._by_path[plain_path(only)].append(delete)
             elif _tells_bounds(delete):
                 self._between.append(delete)
             else:
                 self._anywhere.append(delete.sequence_number)
+                self._of_any.append(delete)
 
     def hitting(self, file: FileFact) -> Hits:
         """Return the deletes that may apply to a data file.
@@ -112,7 +136,10 @@ class PartitionDeletes:
         """
         first = max(file.sequence_number, file.file_sequence_number)
         equality = len(self._equality) - bisect_right(self._equality, file.sequence_number)
-        own = [d for d in self._by_path.get(plain_path(file.path), ()) if may_hit(d, file)]
+        own = self._naming(file)
+        if vectors := [delete for delete in own if delete.is_vector]:
+            hits = equality + len(vectors)
+            return Hits(hits, min(file.rows, sum(delete.rows for delete in vectors)), hits)
         between = [d.sequence_number for d in self._between if may_hit(d, file)]
         anywhere = len(self._anywhere) - bisect_left(self._anywhere, file.sequence_number)
         avoidable = sum(n >= first for n in between) + len(self._anywhere) - bisect_left(self._anywhere, first)
@@ -120,6 +147,24 @@ class PartitionDeletes:
         return Hits(
             sure + len(between) + anywhere, min(file.rows, sum(delete.rows for delete in own)), sure + avoidable
         )
+
+    def applying(self, file: FileFact) -> list[DeleteFile]:
+        """Return the deletes that may apply to a data file, as readers select them."""
+        equality, own = self._by_equality[bisect_right(self._equality, file.sequence_number) :], self._naming(file)
+        if vectors := [delete for delete in own if delete.is_vector]:
+            return [*equality, *vectors]
+        between = [delete for delete in self._between if may_hit(delete, file)]
+        return [*equality, *own, *between, *self._of_any[bisect_left(self._anywhere, file.sequence_number) :]]
+
+    def are_readable(self, file: FileFact) -> bool:
+        """Return False if icesize cannot read a delete that may apply to a data file, or if two vectors apply to it."""
+        if any(may_hit(delete, file) for delete in self._unreadable):
+            return False
+        return sum(delete.is_vector for delete in self._naming(file)) < 2
+
+    def _naming(self, file: FileFact) -> list[DeleteFile]:
+        """Return the position deletes and vectors that apply to this data file, and to no other."""
+        return [delete for delete in self._by_path.get(plain_path(file.path), ()) if may_hit(delete, file)]
 
 
 def _tells_bounds(delete: DeleteFile) -> bool:

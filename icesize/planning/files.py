@@ -40,12 +40,14 @@ class SkipReason(str, Enum):
     """A partition value of the file is NaN. NaN equals no value, so that each such file is a partition of its own."""
     CONTESTED = "CONTESTED"
     """Another writer changed rows of this partition in the last ten minutes. A merge could make its statement fail."""
+    NO_ROW_IDS = "NO_ROW_IDS"
+    """The table was upgraded to format v3, and no commit has given row ids to the rows of the file yet."""
     CLUSTERED = "CLUSTERED"
     """The file is in a clustered set, or in order already."""
 
 
 UNREADABLE = {
-    SkipReason.HAS_DELETES: "have deletes pending that are not Parquet",
+    SkipReason.HAS_DELETES: "have deletes pending that icesize cannot read",
     SkipReason.NOT_PARQUET: "are not Parquet",
     SkipReason.ENCRYPTED: "are encrypted",
 }
@@ -136,6 +138,11 @@ class DeleteFile:
     def id(self) -> FileId:
         """What no other live delete file has."""
         return self.path if self.content_offset is None else (self.path, self.content_offset)
+
+    @property
+    def content_bytes(self) -> int:
+        """Bytes of the file, or of the vector in it: what Iceberg's summaries count."""
+        return self.size_bytes if self.content_size_bytes is None else self.content_size_bytes
 
 
 @dataclass(frozen=True, slots=True)

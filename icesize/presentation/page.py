@@ -34,6 +34,7 @@ WHY_SKIPPED = {
     SkipReason.LISTED_TWICE: "listed more than once by the table",
     SkipReason.NAN_PARTITION: "NaN is among their partition values",
     SkipReason.CONTESTED: "other writers keep rewriting their partitions",
+    SkipReason.NO_ROW_IDS: "the next commit gives row ids to their rows, after the upgrade to format v3",
     SkipReason.CLUSTERED: "clustered already",
 }
 """Reasons for unchanged files, in words."""

@@ -50,6 +50,22 @@ public class Probe {
     return String.join(NEXT, found);
   }
 
+  /** Each row as `row id FIELD number of its last change FIELD text`, of a table of format v3 as it is. */
+  public static String lineage(Table table) throws Exception {
+    List columns = new ArrayList(table.schema().columns());
+    columns.add(MetadataColumns.ROW_ID);
+    columns.add(MetadataColumns.LAST_UPDATED_SEQUENCE_NUMBER);
+    List found = new ArrayList();
+    CloseableIterable rows = IcebergGenerics.read(table).project(new Schema(columns)).build();
+    for (Object o : rows) {
+      Record row = (Record) o;
+      String ids = row.getField("_row_id") + FIELD + row.getField("_last_updated_sequence_number");
+      found.add(ids + FIELD + text(table.schema().asStruct(), row));
+    }
+    rows.close();
+    return String.join(NEXT, found);
+  }
+
   /** The same of a snapshot, by the columns that the table has now. */
   public static String rowsNow(Table table, long snapshotId) throws Exception {
     List found = new ArrayList();
@@ -370,6 +386,10 @@ public class Probe {
     }
     rows.close();
     if (positions.isEmpty()) throw new IllegalStateException("no rows to delete");
+    if (hasVectors(table)) {
+      deleteByVectors(table, head, positions, branch);
+      return;
+    }
     Map groups = new LinkedHashMap();
     Map some = new HashMap();
     for (Object o : files(table, head)) {
@@ -392,10 +412,74 @@ public class Probe {
     delta.commit();
   }
 
+  /** Format v3 has deletion vectors in place of position delete files. */
+  private static boolean hasVectors(Table table) {
+    return ((HasTableOperations) table).operations().current().formatVersion() > 2;
+  }
+
+  /** Delete positions of files; the new vector of a file takes up the deletes that it has. */
+  private static void deleteByVectors(Table table, Snapshot head, Map positions, String branch) throws Exception {
+    final Table of = table;
+    final Map deletes = new HashMap();
+    Map files = new LinkedHashMap();
+    CloseableIterable tasks = ((TableScan) table.newScan()).useSnapshot(head.snapshotId()).planFiles();
+    try {
+      for (Object o : tasks) {
+        FileScanTask task = (FileScanTask) o;
+        files.put(task.file().location(), task.file());
+        List known = new ArrayList();
+        for (Object delete : task.deletes()) {
+          if (((DeleteFile) delete).content() == FileContent.POSITION_DELETES) known.add(delete);
+        }
+        deletes.put(task.file().location(), known);
+      }
+    } finally {
+      tasks.close();
+    }
+    final BaseDeleteLoader loader = new BaseDeleteLoader(new java.util.function.Function() {
+      public Object apply(Object delete) {
+        return of.io().newInputFile((DeleteFile) delete);
+      }
+    });
+    OutputFileFactory names = OutputFileFactory.builderFor(table, 1, 1).format(FileFormat.PUFFIN).build();
+    BaseDVFileWriter writer = new BaseDVFileWriter(names, new java.util.function.Function() {
+      public Object apply(Object path) {
+        List known = (List) deletes.get(path);
+        return known == null || known.isEmpty() ? null : loader.loadPositionDeletes(known, (String) path);
+      }
+    });
+    RowDelta delta = table.newRowDelta();
+    for (Object path : positions.keySet()) {
+      DataFile file = (DataFile) files.get(path);
+      PartitionSpec spec = (PartitionSpec) table.specs().get(file.specId());
+      for (Object position : (Set) positions.get(path)) {
+        writer.delete((String) path, ((Long) position).longValue(), spec, file.partition());
+      }
+    }
+    writer.close();
+    for (Object delete : writer.result().deleteFiles()) delta.addDeletes((DeleteFile) delete);
+    for (Object delete : writer.result().rewrittenDeleteFiles()) delta.removeDeletes((DeleteFile) delete);
+    if (branch != null) delta.toBranch(branch);
+    delta.commit();
+  }
+
   /** Positions of rows by path, in the partition of a file. */
   private static DeleteFile positionDeletes(
       Table table, DataFile file, SortedMap positions, GenericAppenderFactory appenders) throws Exception {
     PartitionSpec spec = (PartitionSpec) table.specs().get(file.specId());
+    if (hasVectors(table)) {
+      OutputFileFactory vectors = OutputFileFactory.builderFor(table, 1, 1).format(FileFormat.PUFFIN).build();
+      BaseDVFileWriter writer = new BaseDVFileWriter(vectors, new java.util.function.Function() {
+        public Object apply(Object path) {
+          return null;
+        }
+      });
+      for (Object position : (Set) positions.get(file.location())) {
+        writer.delete(file.location(), ((Long) position).longValue(), spec, file.partition());
+      }
+      writer.close();
+      return (DeleteFile) writer.result().deleteFiles().get(0);
+    }
     StructLike partition = spec.isUnpartitioned() ? null : file.partition();
     OutputFileFactory names = OutputFileFactory.builderFor(table, 1, 1).format(FileFormat.PARQUET).build();
     EncryptedOutputFile output = partition == null ? names.newOutputFile() : names.newOutputFile(spec, partition);
@@ -618,7 +702,7 @@ public class Probe {
         rowCounts[status] += file.recordCount();
         covered(table, manifest, file, problems);
         if (status == 2) continue;
-        if (live.put(file.location(), file) != null) problems.add("listed twice: " + file.location());
+        if (live.put(idOf(file), file) != null) problems.add("listed twice: " + file.location());
         if (!exists(file.location())) problems.add("live and gone from storage: " + file.location());
       }
       same(manifest.path(), "existing-files", manifest.existingFilesCount(), counts[0], problems);
@@ -666,10 +750,16 @@ public class Probe {
         ContentFile file = (ContentFile) ((Object[]) e)[1];
         sums[0] += isData ? file.recordCount() : 0;
         sums[isData ? 1 : 2]++;
-        sums[3] += file.fileSizeInBytes();
+        sums[3] += ScanTaskUtil.contentSizeInBytes(file);
       }
     }
     return sums;
+  }
+
+  /** Several deletion vectors share a file. */
+  private static String idOf(ContentFile file) {
+    Long offset = file instanceof DeleteFile ? ((DeleteFile) file).contentOffset() : null;
+    return offset == null ? file.location() : file.location() + " " + offset;
   }
 
   private static boolean exists(String location) {
@@ -752,6 +842,8 @@ public class Probe {
 
   /** No path that a snapshot behind the head removed may be live in it: other engines' expiry deletes such paths. */
   private static void deletedOnce(Table table, Snapshot head, Map live, List problems) throws Exception {
+    Set paths = new HashSet();
+    for (Object file : live.values()) paths.add(((ContentFile) file).location());
     for (Object o : SnapshotUtil.ancestorsOf(head.snapshotId(), new Lookup(table))) {
       Snapshot snapshot = (Snapshot) o;
       for (Object m : snapshot.allManifests(table.io())) {
@@ -759,7 +851,7 @@ public class Probe {
         for (Object e : entries(table, manifest)) {
           int status = ((Integer) ((Object[]) e)[0]).intValue();
           String path = ((ContentFile) ((Object[]) e)[1]).location();
-          if (status == 2 && live.containsKey(path)) {
+          if (status == 2 && paths.contains(path)) {
             problems.add("live, and listed as deleted by snapshot " + manifest.snapshotId() + ": " + path);
           }
         }

@@ -78,6 +78,13 @@ class Side:
         found = self.engine.probe.rows(self.java, snapshot_id)
         return [tuple(line.split(FIELD, 1)) for line in found]
 
+    def lineage(self) -> list[str]:
+        """Each row as text with its row id and the number of its last change; empty where rows have no ids."""
+        if self.table.metadata.format_version < 3 or self.head is None:
+            return []
+        lines = self.engine.probe.lineage(self.java)
+        return [] if any(line.startswith("null") for line in lines) else sorted(lines)
+
     def rows(self, snapshot_id: int = -1) -> list[str]:
         """Each row as text, in order."""
         return sorted(row for _, row in self.files_and_rows(snapshot_id))

@@ -72,7 +72,8 @@ def statement(name: str) -> Callable[[Statement], Statement]:
 def create(pair: Pair, draw: Draw) -> str:
     schema = _new_schema(draw)
     fields = _new_spec(schema, draw)
-    properties = {"format-version": "1" if draw.maybe(0.25) else "2", "write.distribution-mode": "none"}
+    version = "3" if draw.maybe(0.5) else draw.chance.choice("1222")
+    properties = {"format-version": version, "write.distribution-mode": "none"}
     for name, choices in _PROPERTIES:
         if draw.maybe(0.12):
             properties[name] = draw.chance.choice(choices)
@@ -477,10 +478,11 @@ def set_property(pair: Pair, draw: Draw) -> str:
 
 @statement("upgrade")
 def upgrade(pair: Pair, draw: Draw) -> str:
-    if pair.twin.table.metadata.format_version > 1:
-        raise Skip("it is version 2")
-    pair.both(lambda side: side.java.updateProperties().set("format-version", "2").commit())
-    return "SET TBLPROPERTIES (format-version = 2)"
+    version = pair.twin.table.metadata.format_version
+    if version == 3 or (version == 2 and draw.maybe(0.5)):
+        raise Skip(f"it is version {version}")
+    pair.both(lambda side: side.java.updateProperties().set("format-version", str(version + 1)).commit())
+    return f"SET TBLPROPERTIES (format-version = {version + 1})"
 
 
 def _refs(table: Table, kind: str) -> list[str]:

@@ -24,7 +24,6 @@ from pyiceberg.types import (
     NestedField,
     StringType,
     StructType,
-    TimestampNanoType,
     TimestampType,
 )
 
@@ -264,9 +263,9 @@ def test_limits_of_shares_and_sets_are_taken() -> None:
 
 def test_tables_that_are_not_written_are_refused() -> None:
     """By the sentence that every write of such a table ends with."""
-    schema = schema_of(("at", TimestampNanoType()))
-    with pytest.raises(UnsupportedTable, match="Cannot write format version 3: only 1 and 2 are supported"):
-        resolve(metadata_of("/lake/t", schema, properties={"format-version": "3"}), POLICY, ["at"])
+    metadata = metadata_of("/lake/t", SCHEMA).model_copy(update={"format_version": 4})
+    with pytest.raises(UnsupportedTable, match="Cannot write format version 4: only 1 to 3 are supported"):
+        resolve(metadata, POLICY, ["kind"])
 
 
 def by_of(strategy: str, *columns: str) -> ClusterBy:

@@ -265,7 +265,8 @@ def test_a_newer_schema_is_told(lake: SqlCatalog) -> None:
         update.add_column("note", StringType())
     report = restored(lake, snapshot_id)
     assert report.notes[1:] == (
-        "the schema has changed since that version: columns that came later are NULL in its rows",
+        "the schema has changed since that version: columns that came later are NULL in its rows, or have their "
+        "initial default",
     )
     assert lake.load_table("db.t").scan().to_arrow()["note"].null_count == 4
 

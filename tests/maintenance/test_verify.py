@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.conversions import to_bytes
 from pyiceberg.manifest import ManifestFile, PartitionFieldSummary
@@ -17,13 +22,18 @@ from pyiceberg.types import StringType
 
 import icesize
 from icesize.maintenance.verify import Verification, verify
+from icesize.maintenance.verify_v3 import overlapping
+from icesize.parquet.files.data_file import NewDeleteFile
+from icesize.planning.delete_reach import plain_path
 from icesize.planning.files import PartitionKey
 from icesize.sized_table import SizedTable
-from icesize.table.manifests.lists import manifests_in, write_list
+from icesize.table.manifests.lists import first_row_id_of, manifests_in, write_list
 from tests.support.command_line import run_in
 from tests.support.delete_files import delete_positions
+from tests.support.puffin import add_deletes, footer, vectors_in_puffin
 from tests.support.row_deletes import delete_ids, delete_rows
-from tests.support.tables import append, arrow, compact, make_table, request_on, run, small_files, write
+from tests.support.tables import append, arrow, compact, local, make_table, request_on, run, small_files, write
+from tests.support.v3_tables import as_v3
 
 A, B = PartitionKey(0, ("a",)), PartitionKey(0, ("b",))
 
@@ -53,10 +63,10 @@ def relist(table: Table, change: Callable[[list[ManifestFile]], Sequence[Manifes
 def changed(manifest: ManifestFile, **values: Any) -> ManifestFile:
     """The manifest as a list with other values would name it."""
     places = {"sequence_number": 4, "min_sequence_number": 5, "added_files_count": 7, "added_rows_count": 10}
-    places["partitions"] = 13
+    places |= {"partitions": 13, "first_row_id": 15}
     parts = [manifest[place] for place in range(len(manifest))]
     for name, value in values.items():
-        assert parts[places[name]] == getattr(manifest, name)
+        assert parts[places[name]] == getattr(manifest, name, first_row_id_of(manifest))
         parts[places[name]] = value
     return ManifestFile(*parts)
 
@@ -198,6 +208,186 @@ def test_refs_and_schemas_that_are_not_there(lake: SqlCatalog) -> None:
             "the snapshot has schema 9, which is not there",
         ]
     }
+
+
+def upgraded(catalog: SqlCatalog) -> Table:
+    """A table with four files of rows from before its upgrade to format v3, and one of rows since."""
+    table = make_table(catalog)
+    run(catalog, request_on(table, [write(table, [1]), write(table, [2])]), table)
+    append(catalog, [3], "a")
+    append(catalog, [4], "b")
+    delete_rows(catalog, small_files(catalog.load_table("db.t"), "a")[0])
+    as_v3(catalog)
+    return append(catalog, [5, 6, 7], "b")
+
+
+@pytest.mark.parametrize("footer_of", [footer, partial(footer, compressed=True), partial(footer, padding=100_000)])
+def test_tables_of_format_v3_are_valid(lake: SqlCatalog, footer_of: Callable[[list[dict[str, Any]]], bytes]) -> None:
+    """An upgraded table, with merges, and with vectors that share a Puffin file whatever its footer is like."""
+    table = upgraded(lake)
+    assert opened(lake).verify().findings == ()
+    compact(lake, "b")
+    assert opened(lake).verify().findings == ()
+    first, second, *_ = small_files(lake.load_table("db.t"))
+    add_deletes(lake, vectors_in_puffin(table, {first: [0], second: [0]}, footer_of))
+    verification = opened(lake).verify()
+    assert (verification.findings, verification.delete_files) == ((), 3)
+
+
+def test_a_table_without_rows_since_its_upgrade_is_valid(lake: SqlCatalog) -> None:
+    """No row has an id yet, which is no contradiction."""
+    make_table(lake)
+    append(lake, [1])
+    as_v3(lake)
+    assert opened(lake).verify().findings == ()
+
+
+def test_row_ids_that_files_share(lake: SqlCatalog) -> None:
+    """Rows of two files have the same ids, or ids that the table gives to the next rows again."""
+    table = upgraded(lake)
+    # the last manifest is that of the two oldest files, which have the ids 5 and 6
+    first, second, _ = small_files(table, "a")
+    relist(table, lambda manifests: [*manifests[:-1], changed(manifests[-1], first_row_id=4)])
+    verification = opened(lake).verify()
+    assert found(verification) == {"row ids": ["its row ids from 4 on are those of another file, too"]}
+    assert [finding.path for finding in verification.findings] == [first.path]
+    relist(table, lambda manifests: [*manifests[:-1], changed(manifests[-1], first_row_id=6)])
+    verification = opened(lake).verify()
+    assert found(verification) == {"row ids": ["its row ids end at 7, the next one of the table is 7"]}
+    assert [finding.path for finding in verification.findings] == [second.path]
+
+
+def test_row_ids_of_snapshots(lake: SqlCatalog) -> None:
+    """Snapshots take ids from the table's counter, one after the other, and each of them does since the upgrade."""
+    upgraded(lake)
+    table = append(lake, [8])
+    older = [s.manifest_list for s in table.metadata.snapshots[-2:]]
+
+    def details(**changes: Any) -> list[str]:
+        *others, last = table.metadata.snapshots
+        snapshots = [*others, last.model_copy(update=changes)]
+        broken = verify("t", table.metadata.model_copy(update={"snapshots": snapshots}), table.io)
+        assert {finding.path for finding in broken.findings} == {older[1]}
+        return found(broken)["row ids"]
+
+    assert details(first_row_id=3) == ["its row ids from 3 on are those of another snapshot, too"]
+    assert details(added_rows=2) == ["its row ids end at 8, the next one of the table is 8"]
+    assert details(first_row_id=None) == ["it has no first row id, although an older snapshot has one"]
+    gone = verify("t", table.metadata.model_copy(update={"next_row_id": None}), table.io)
+    assert found(gone) == {"row ids": ["the metadata have no 'next-row-id'"]}
+
+
+def test_a_manifest_without_row_ids(lake: SqlCatalog) -> None:
+    """Rows of a snapshot with row ids have some."""
+    table = upgraded(lake)
+    head = table.metadata.current_snapshot()
+    assert head is not None
+    as_of_v2 = table.metadata.model_copy(update={"format_version": 2})
+    write_list(
+        as_of_v2, table.io, head.manifest_list, manifests_in(head, table.io), snapshot_id=head.snapshot_id,
+        parent_id=head.parent_snapshot_id, sequence_number=head.sequence_number or 0,
+    )  # fmt: skip
+    expected = ["it has no first row id, although the snapshot has one"] * 4
+    assert found(opened(lake).verify()) == {"row ids": expected}
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 5)), max_size=12))
+def test_ranges_overlap_if_they_share_an_id(ranges: list[tuple[int, int]]) -> None:
+    """Without the ranges that are found, no two share an id; none is found if no two do."""
+    first, rows = (np.array([each[place] for each in ranges], np.int64) for place in (0, 1))
+    places = set(overlapping(first, rows).tolist())
+
+    def ids(chosen: Iterable[int]) -> list[int]:
+        return [number for at in chosen for number in range(ranges[at][0], sum(ranges[at]))]
+
+    left, every = ids(set(range(len(ranges))) - places), ids(range(len(ranges)))
+    assert len(left) == len(set(left))
+    assert bool(places) == (len(every) > len(set(every)))
+
+
+def test_a_position_delete_file_of_format_v3(lake: SqlCatalog) -> None:
+    """Delete files from before the upgrade may stay; a snapshot of format v3 may not add one."""
+    table = upgraded(lake)
+    file = small_files(table, "b")[0]
+    add_deletes(lake, [NewDeleteFile(f"{file.path}-deletes", 1, 1, file.partition, deletes_of=file.path)])
+    verification = opened(lake).verify()
+    added_by = lake.load_table("db.t").metadata.current_snapshot_id
+    assert found(verification) == {"position delete files": [f"snapshot {added_by} of format v3 added it"]}
+    assert [finding.path for finding in verification.findings] == [f"{file.path}-deletes"]
+
+
+def test_vectors_that_their_puffin_file_does_not_have(lake: SqlCatalog) -> None:
+    """A reader of the manifest reads other bytes, or deletes other rows, than the writer meant."""
+    table = upgraded(lake)
+    first, _, second, third, other = small_files(table)
+    vectors = vectors_in_puffin(table, {first: [0], second: [0], third: [0]})
+    vectors[0] = replace(vectors[0], rows=2, content_size_bytes=9)
+    vectors[1] = replace(vectors[1], content_offset=(vectors[1].content_offset or 0) + 1)
+    vectors[2] = replace(vectors[2], deletes_of=other.path)
+    size = vectors[0].content_size_bytes
+    add_deletes(lake, vectors)
+    verification = opened(lake).verify()
+    actual = vectors_in_puffin(table, {first: [0]})[0].content_size_bytes
+    assert found(verification) == {
+        "deletion vectors": [
+            f"the deletion vector of {first.path}: its 'length' is {actual}, in the manifest {size}; "
+            "its 'cardinality' is 1, in the manifest 2",
+            f"the deletion vector of {second.path}: none begins at byte {vectors[1].content_offset}",
+            f"the deletion vector of {other.path}: its 'referenced-data-file' is "
+            f"{plain_path(third.path)}, in the manifest {plain_path(other.path)}",
+        ]
+    }
+    assert {finding.path for finding in verification.findings} == {vectors[0].path}
+    assert not verification.is_valid
+
+
+def test_two_vectors_of_one_file(lake: SqlCatalog) -> None:
+    """A reader finds one of them, and shows rows that the other one deletes; one listed twice is found, too."""
+    table = upgraded(lake)
+    file = small_files(table, "b")[0]
+    one, other = (vectors_in_puffin(table, {file: [0]})[0] for _ in range(2))
+    add_deletes(lake, [one, other])
+    assert found(opened(lake).verify()) == {"deletion vectors": ["it has 2 deletion vectors"]}
+    add_deletes(lake, [one])
+    assert found(opened(lake).verify()) == {
+        "listed twice": ["the table lists it 2 times"], "deletion vectors": ["it has 3 deletion vectors"],
+    }  # fmt: skip
+
+
+def test_vectors_of_another_partition_and_of_no_file(lake: SqlCatalog) -> None:
+    """A vector has the partition of its data file; one whose data file is gone is harmless."""
+    table = upgraded(lake)
+    file = small_files(table, "b")[0]
+    add_deletes(lake, [replace(each, partition=A) for each in vectors_in_puffin(table, {file: [0]})])
+    expected = ["it is in partition a of spec 0, its data file in b of 0"]
+    assert found(opened(lake).verify()) == {"deletes of another partition": expected}
+    compact(lake, "a")
+    gone = small_files(table, "a")[0]
+    add_deletes(lake, vectors_in_puffin(table, {gone: [0]}))
+    assert found(opened(lake).verify())["dangling deletes"] == ["it applies to no live data file"]
+
+
+@pytest.mark.parametrize(
+    ("data", "detail"),
+    [
+        (None, "it is not there"),
+        (b"", "its footer is damaged (ValueError)"),
+        (b"PFA1" + bytes(12), "its footer is damaged (ValueError)"),
+        (b"PFA1" + b"\xff\xff\xff\x7f" + bytes(4) + b"PFA1", "its footer is damaged (ValueError)"),
+        (footer([])[4:], "its footer is damaged (ValueError)"),
+        (footer([{"type": "deletion-vector-v1"}]), "its footer is damaged (KeyError)"),
+        (b"PFA1" + b"?" + bytes([1, 0, 0, 0, 0, 0, 0, 0]) + b"PFA1", "its footer is damaged (JSONDecodeError)"),
+        (b"PFA1" + b"?" + bytes([1, 0, 0, 0, 1, 0, 0, 0]) + b"PFA1", "its footer is damaged (ValueError)"),
+    ],
+)
+def test_puffin_files_that_cannot_be_read(lake: SqlCatalog, data: bytes | None, detail: str) -> None:
+    """A missing or damaged Puffin file is a finding for itself; the other files are verified nevertheless."""
+    table = upgraded(lake)
+    (vector,) = vectors_in_puffin(table, {small_files(table, "b")[0]: [0]})
+    add_deletes(lake, [vector])
+    path = local(vector.path)
+    path.unlink() if data is None else path.write_bytes(data)
+    assert found(opened(lake).verify()) == {"deletion vectors": [detail]}
 
 
 def test_the_command_says_it_by_its_exit_code(lake: SqlCatalog, tmp_path: Path) -> None:

@@ -246,9 +246,11 @@ def leaf_column(data: pa.Table, leaf: Leaf) -> pa.ChunkedArray | None:
 
 
 def physical(column: pa.ChunkedArray) -> list[Any]:
-    """Values as Iceberg's bounds give them back: dates and times as numbers."""
+    """Values as Iceberg's bounds give them back: dates and times as numbers, UUIDs as bytes."""
     kind = column.type
-    if pa.types.is_date32(kind):
+    if isinstance(kind, pa.BaseExtensionType):
+        column = pa.chunked_array([chunk.storage for chunk in column.chunks], kind.storage_type)
+    elif pa.types.is_date32(kind):
         column = column.cast(pa.int32())
     elif pa.types.is_timestamp(kind) or pa.types.is_time64(kind):
         column = column.cast(pa.int64())

@@ -39,6 +39,7 @@ from icesize.planning.files import FileFact, Layout, PartitionKey
 from icesize.planning.plan import MergeTask
 from icesize.policy import SizePolicy
 from icesize.table.catalog.history import head_of
+from icesize.table.commit.documents import lossless
 from icesize.table.commit.protocol import Base, CommitRequest
 from icesize.table.commit.pyiceberg_committer import PyIcebergCommitter
 from icesize.table.commit.request import CommitOutcome, commit_steps, steps_of
@@ -141,7 +142,7 @@ def request_on(
     metadata = table.metadata
     return CommitRequest(
         table_uuid=str(metadata.table_uuid),
-        base=Base(head_of(metadata), metadata.schema(), metadata.spec()),
+        base=Base(head_of(metadata), metadata.schema(), metadata.spec(), metadata.format_version),
         run_id=f"run-{next(_numbers)}",
         steps=steps_of(appended, groups, absorbed),
         ledger=LedgerEntry("s", "q", batch) if isinstance(batch, int) else batch,
@@ -357,7 +358,7 @@ def commit_built(catalog: Catalog, build: Callable[[SnapshotBuilder], Snapshot |
     if snapshot is not None:
         unmoved = AssertRefSnapshotId(**{"ref": "main", "snapshot-id": head_id(table)})
         updates = AddSnapshotUpdate(snapshot=snapshot), move_ref(table.metadata, "main", snapshot.snapshot_id)
-        catalog.commit_table(table, (unmoved,), updates)
+        (lossless(catalog) if table.metadata.format_version > 2 else catalog).commit_table(table, (unmoved,), updates)
     return catalog.load_table("db.t")
 
 

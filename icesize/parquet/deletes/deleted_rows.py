@@ -12,13 +12,14 @@ from pyroaring import BitMap
 from icesize.concurrency import IO_THREADS, NOT_AHEAD, Ahead
 from icesize.parquet.deletes.equality import EqualRows
 from icesize.parquet.deletes.positions import NamedRows
+from icesize.parquet.deletes.vectors import VectorRows
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.reading.prefetch import Fetched
 from icesize.planning.files import DeleteFile, FileFact, PartitionKey
 
 
 class DeletedRows(Protocol):
-    """Delete files of one kind. A new kind (deletion vectors) is another class with these two methods."""
+    """Delete files of one kind. A new kind is another class with these two methods."""
 
     @property
     def least_number(self) -> int:
@@ -92,17 +93,21 @@ def deleted_rows(
         return NONE_DELETED
     positions = {file.path: BitMap() for file in inputs}
     least = min(file.sequence_number for file in inputs)
-    by_position = [delete for delete in deletes if not delete.equality_ids]
+    by_position = [delete for delete in deletes if not (delete.equality_ids or delete.is_vector)]
     by_equality = [delete for delete in deletes if delete.equality_ids and delete.sequence_number > least]
-    kinds: tuple[DeletedRows, ...] = (
-        NamedRows(by_position, settings.storage),
-        EqualRows(by_equality, partition, settings, fetched),
+    vectors = VectorRows.of(inputs, deletes, settings.storage)
+    # position deletes are ignored for a file with a vector (`icesize.planning.delete_reach`)
+    without_vector = [file for file in inputs if file.path not in vectors.by_path]
+    kinds: tuple[tuple[DeletedRows, Sequence[FileFact]], ...] = (
+        (vectors, inputs),
+        (NamedRows(by_position, settings.storage), without_vector),
+        (EqualRows(by_equality, partition, settings, fetched), inputs),
     )
     named = dict[str, frozenset[str]]()
     with _ahead(deletes, settings, fetched) as ahead:
-        for kind in kinds:
-            named |= kind.mark(inputs, positions, ahead)
-    number = max(kind.least_number for kind in kinds)
+        for kind, files in kinds:
+            named |= kind.mark(files, positions, ahead)
+    number = max(kind.least_number for kind, _ in kinds)
     return DeletedPositions({path: rows for path, rows in positions.items() if rows}, number, named)
 
 
@@ -123,4 +128,4 @@ def _ahead(deletes: Sequence[DeleteFile], settings: WriteSettings, fetched: Fetc
 def _all_deletes(inputs: Iterable[FileFact]) -> list[DeleteFile]:
     """Return each delete file once; files of one partition usually share their delete files as one value."""
     different = {id(file.deletes): file.deletes for file in inputs}
-    return list({delete.path: delete for deletes in different.values() for delete in deletes}.values())
+    return list({delete.id: delete for deletes in different.values() for delete in deletes}.values())

@@ -118,11 +118,15 @@ class _Target:
     deleted: BitMap
 
     def delete(self, positions: Positions) -> None:
-        lowest, highest = int(positions.min()), int(positions.max())
-        if lowest < 0 or highest >= min(self.file.rows, _MOST_ROWS):
-            wrong = lowest if lowest < 0 else highest
-            raise UnreadableDeletesError(f"it deletes row {wrong} of {self.file.path}, which has {self.file.rows} rows")
+        check_positions(int(positions.min()), int(positions.max()), self.file)
         add_positions(self.deleted, positions)
+
+
+def check_positions(lowest: int, highest: int, file: FileFact) -> None:
+    """Raise `UnreadableDeletesError` for positions that are no rows of a data file, or too large for a bitmap."""
+    if lowest < 0 or highest >= min(file.rows, _MOST_ROWS):
+        wrong = lowest if lowest < 0 else highest
+        raise UnreadableDeletesError(f"it deletes row {wrong} of {file.path}, which has {file.rows} rows")
 
 
 def add_positions(deleted: BitMap, positions: Positions) -> None:

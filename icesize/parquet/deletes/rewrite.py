@@ -1,4 +1,4 @@
-"""Rewrites the deleted rows of data files as position deletes, in one delete file per data file."""
+"""Rewrites the deleted rows of data files as position deletes, in one delete file or deletion vector per data file."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pyroaring import BitMap
 
 from icesize.parquet.deletes.deleted_rows import deleted_rows
 from icesize.parquet.deletes.positions import PATH, POSITION
+from icesize.parquet.deletes.vectors import write_vectors
 from icesize.parquet.files.data_file import NewDeleteFile, RewrittenDeletes
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.new_files import NewFiles, rewrite_failed
@@ -20,7 +21,7 @@ from icesize.parquet.reading.prefetch import ReadInPlace
 from icesize.parquet.writing.encoding import Encoding
 from icesize.parquet.writing.file_writer import FileEncoder
 from icesize.planning.delete_plan import DeleteRewrite
-from icesize.planning.delete_reach import may_hit
+from icesize.planning.delete_reach import DataFiles
 from icesize.planning.files import DeleteFile, FileFact
 
 _COLUMNS = Schema(PATH.field, POSITION.field)
@@ -33,6 +34,9 @@ def rewrite_deletes(
 ) -> RewrittenDeletes:
     """Write the deleted rows of some data files as position deletes, one new delete file per data file.
 
+    From format v3 on, these are deletion vectors in one Puffin file, because Iceberg allows no other new position
+    deletes. A vector has the rows of the data file's position deletes, too, since readers ignore those beside it.
+
     The new files carry the greatest data sequence number of the delete files that they replace. They therefore apply to
     the same data files, and no reader takes them for new deletes. Data files are read only for equality deletes, and
     then only their key columns. Raises the errors of `deleted_rows` and `rewrite_failed`, after everything written is
@@ -44,16 +48,20 @@ def rewrite_deletes(
         deleted = deleted_rows(rewrite.files, settings, rewrite.partition, ahead)
         replaced = _replaced(rewrite)
         number = max(delete.sequence_number for delete in replaced)
-        hit = (file for file in rewrite.files if file.path in deleted.positions)
-        columns = _settings(settings)
-        files = tuple(_written(new_files, columns, file, deleted.positions[file.path], number) for file in hit)
+        rows = {file: found for file in rewrite.files if (found := deleted.positions.get(file.path))}
+        if settings.format_version >= 3:
+            files = write_vectors(new_files, rewrite.partition, rows, number) if rows else ()
+        else:
+            columns = _settings(settings)
+            files = tuple(_written(new_files, columns, file, some, number) for file, some in rows.items())
     return RewrittenDeletes(rewrite.partition, rewrite.files, replaced, files, deleted.named)
 
 
 def _replaced(rewrite: DeleteRewrite) -> tuple[DeleteFile, ...]:
     """Return the delete files of the partition that may apply to one of the data files."""
+    covered = DataFiles(rewrite.files)
     own = (delete for delete in rewrite.files[0].deletes if delete.partition == rewrite.partition)
-    return tuple(delete for delete in own if any(may_hit(delete, file) for file in rewrite.files))
+    return tuple(delete for delete in own if covered.may_be_hit(delete))
 
 
 def _settings(settings: WriteSettings) -> WriteSettings:

@@ -2,6 +2,7 @@
 
 - `data_file`: facts of data files that are written but not yet visible: the values of an Iceberg manifest entry, and
   the older files that a merge replaces
+- `defaults`: default values of columns, for rows that were written without a column
 - `metrics`: Iceberg column metrics of a finished Parquet file, from its footer and the rows written, or from the older
   files whose bytes it contains
 - `names`: names and locations of data files

@@ -83,6 +83,11 @@ class NewDeleteFile(NewFile):
         """What no other delete file of a table has."""
         return self.path if self.content_offset is None else (self.path, self.content_offset)
 
+    @property
+    def content_bytes(self) -> int:
+        """Bytes of the file, or of the vector in it: what Iceberg's summaries count."""
+        return self.size_bytes if self.content_size_bytes is None else self.content_size_bytes
+
 
 @dataclass(frozen=True, slots=True)
 class FileMetrics:
@@ -151,7 +156,7 @@ G = TypeVar("G", bound=FinishedFile)
 
 @dataclass(frozen=True, slots=True)
 class RewrittenDeletes:
-    """Position delete files that replace other delete files.
+    """Position delete files or deletion vectors that replace other delete files.
 
     Each of the data files `covered` with deleted rows has one file in `files`. It names all rows that the delete files
     `replaced` mark as deleted. `replaced` are the delete files of the partition that may apply to one of `covered`.

@@ -258,6 +258,8 @@ _NUMBERS: dict[type[types.PrimitiveType], dict[int, str]] = {
     types.TimeType: {8: "<q"},
     types.TimestampType: {8: "<q"},
     types.TimestamptzType: {8: "<q"},
+    types.TimestampNanoType: {8: "<q"},
+    types.TimestamptzNanoType: {8: "<q"},
 }
 """Iceberg's single-value serialisation by type and length: a bound may be older than the column's promotion."""
 

@@ -29,9 +29,9 @@ class NewFiles:
         self._owner = names.owner or Uncommitted(settings.storage, names.prefix)
         self._begun: dict[str, Callable[[], object]] = {}
 
-    def location(self, partition: PartitionKey) -> str:
+    def location(self, partition: PartitionKey, ending: str = "parquet") -> str:
         """Return the location of the next file of a partition."""
-        return data_location(self.settings, partition, self._names.next())
+        return data_location(self.settings, partition, self._names.next(ending))
 
     def create(self, location: str) -> Any:
         """Return a binary stream that becomes the file when closed, from `Uncommitted.create`."""

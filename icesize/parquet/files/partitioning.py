@@ -24,6 +24,7 @@ from pyiceberg import transforms, types
 from pyiceberg.schema import Accessor, Schema
 
 from icesize.errors import SchemaMismatch
+from icesize.parquet.files.properties import NANOSECONDS
 from icesize.parquet.files.settings import WriteSettings
 from icesize.planning.files import PartitionKey
 
@@ -32,6 +33,7 @@ Value = Callable[[Any], Any]
 
 _DAY_US = 86_400_000_000
 _HOUR_US = 3_600_000_000
+_MICROSECOND_NS = 1_000
 
 
 def split_by_partition(table: pa.Table, settings: WriteSettings) -> list[tuple[PartitionKey, pa.Table]]:
@@ -137,10 +139,11 @@ def transform_steps(name: str, transform: Any, source: types.IcebergType) -> tup
 
     The second step is `same` if the first one does everything.
     """
+    unit = _MICROSECOND_NS if isinstance(source, NANOSECONDS) else 1
     if isinstance(transform, transforms.HourTransform):
-        return lambda array: _floor(integers(array), _HOUR_US), same
+        return lambda array: _floor(integers(array), _HOUR_US * unit), same
     if isinstance(transform, transforms.TimeTransform):
-        days = integers if isinstance(source, types.DateType) else lambda array: _floor(integers(array), _DAY_US)
+        days = integers if isinstance(source, types.DateType) else lambda array: _floor(integers(array), _DAY_US * unit)
         return days, _calendar(transform)
     if isinstance(transform, transforms.BucketTransform):
         return plain, _bucket(source, transform)

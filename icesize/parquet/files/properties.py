@@ -17,7 +17,7 @@ from pyiceberg.io.pyarrow import match_metrics_mode
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import IdentityTransform, TruncateTransform, UnknownTransform, VoidTransform
-from pyiceberg.types import FixedType
+from pyiceberg.types import FixedType, TimestampNanoType, TimestamptzNanoType
 
 from icesize.errors import UnsupportedTable
 from icesize.parquet.files.row_lineage import is_lineage
@@ -31,8 +31,9 @@ _LEVEL = "write.parquet.compression-level"
 METRICS_DEFAULT = "write.metadata.metrics.default"
 METRICS_OF_COLUMN = "write.metadata.metrics.column."
 _CODECS = {**{n: n for n in ("zstd", "snappy", "gzip", "lz4", "none")}, "lz4_raw": "lz4", "uncompressed": "none"}
-_MOST_VERSION = 2
-"""Of the table format; what is of a later one has no place in files of this."""
+NANOSECONDS = (TimestampNanoType, TimestamptzNanoType)
+_BEFORE_V3 = 2
+"""The format version up to which all types are supported; of later types, only `NANOSECONDS`."""
 _NUMBERS = {
     "row_group_bytes": "write.parquet.row-group-size-bytes",
     "row_group_rows": "write.parquet.row-group-limit",
@@ -190,13 +191,15 @@ def _parsed(kind: Callable[[str], T], text: str) -> T | None:
         return None
 
 
-def check_supported(schema: Schema, spec: PartitionSpec, properties: Mapping[str, str]) -> None:
+def check_supported(schema: Schema, spec: PartitionSpec, properties: Mapping[str, str], format_version: int) -> None:
     """Raise `UnsupportedTable`, one sentence, for a type, partition field or property that cannot be honored."""
+    later = NANOSECONDS if format_version > _BEFORE_V3 else ()
     for field_id, column in schema._lazy_id_to_field.items():
-        if column.field_type.minimum_format_version() > _MOST_VERSION:
+        kind = column.field_type
+        if kind.minimum_format_version() > _BEFORE_V3 and not isinstance(kind, later):
             name = schema.find_column_name(field_id)
             raise UnsupportedTable(
-                f"Cannot write column '{name}': type {column.field_type} is not supported, use Iceberg's own writer",
+                f"Cannot write column '{name}': type {kind} is not supported, use Iceberg's own writer",
                 column=name,
             )
     for each in spec.fields:
@@ -219,6 +222,8 @@ def _why_unfit(field: PartitionField, schema: Schema) -> str | None:
             f"values of type {source.field_type} in manifests are read differently by Iceberg's libraries, "
             "partition by bucket instead"
         )
+    if keeps_type and isinstance(source.field_type, NANOSECONDS):
+        return f"PyIceberg does not read values of type {source.field_type} in manifests, partition by hour instead"
     return None
 
 

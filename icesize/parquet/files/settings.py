@@ -165,7 +165,7 @@ class WriteSettings:
         if metadata.format_version > 3:
             raise UnsupportedTable(f"Cannot write format version {metadata.format_version}: only 1 to 3 are supported")
         schema, spec, order = metadata.schema(), metadata.spec(), metadata.sort_order()
-        check_supported(schema, spec, metadata.properties)
+        check_supported(schema, spec, metadata.properties, metadata.format_version)
         if metadata.format_version >= FIRST_WITH_LINEAGE:
             check_names(schema)
         kept = {k: v for k, v in metadata.properties.items() if k.startswith("write.") or k == NAME_MAPPING}

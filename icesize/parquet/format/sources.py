@@ -154,7 +154,7 @@ def _check_range(at: int, size_bytes: int, source: Source) -> None:
 
 
 def read_ranges(
-    source: Source,
+    source: Readable,
     ranges: set[tuple[int, int]],
     *,
     gap_bytes: int = JOIN_GAP_BYTES,

@@ -18,14 +18,16 @@ from pyarrow import types
 
 Convert = Callable[[pa.Array], pa.Array]
 Match = Callable[[pa.Field, list[pa.Field]], "int | None"]
-"""(wanted field, fields at hand) -> position, None when the field is missing and becomes NULL."""
+"""(wanted field, fields at hand) -> position, None when the field is missing."""
+Default = Callable[[pa.Field], "pa.Scalar | None"]
+"""(missing field) -> its value in all rows, None for NULL."""
 Doubt = Callable[[pa.Field, list[pa.Field]], "str | None"]
 """(missing field, fields at hand) -> why it may be one of them, None when it is missing for sure."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Rules that match fields, and that compare timestamps with and without a zone.
+    """Rules that match fields, give values to missing ones, and compare timestamps with and without a zone.
 
     With `zones_matter`, the two kinds of timestamps differ, as between a session's rows and a table. Between two files
     of a table, both are the same microseconds.
@@ -34,6 +36,7 @@ class Rules:
     match: Match
     zones_matter: bool
     doubt: Doubt = lambda wanted, at_hand: None
+    default: Default = lambda wanted: None
 
 
 class CastingError(ValueError):
@@ -70,24 +73,24 @@ def may_become(source: pa.DataType, target: pa.DataType) -> bool:
 def _struct(source: pa.StructType, target: pa.StructType, rules: Rules) -> Convert:
     at_hand = [source.field(i) for i in range(source.num_fields)]
     wanted = [target.field(i) for i in range(target.num_fields)]
-    steps: list[tuple[int, Convert] | None] = []
+    steps: list[tuple[int, Convert] | pa.Scalar | None] = []
     for field in wanted:
         position = rules.match(field, at_hand)
         if position is not None:
             steps.append((position, _named(field.name, at_hand[position].type, field.type, rules)))
         elif problem := rules.doubt(field, at_hand):
             raise CastingError(f"field {problem}")
-        elif field.nullable:
-            steps.append(None)
-        else:
+        elif (default := rules.default(field)) is None and not field.nullable:
             raise CastingError(f"lacks required field '{field.name}'")
+        else:
+            steps.append(default)
 
     def convert(array: pa.Array) -> pa.Array:
         mask = array.is_null() if array.null_count else None
         children = []
         for field, step in zip(wanted, steps, strict=True):
-            if step is None:
-                children.append(nulls(len(array), field.type))
+            if not isinstance(step, tuple):
+                children.append(constant(len(array), field.type, step))
                 continue
             position, change = step
             child = change(array.field(position))
@@ -129,11 +132,19 @@ def _without_mask(array: pa.Array) -> pa.Array:
     return pa.Array.from_buffers(kind, len(array), [None, *array.buffers()[1:]], 0, array.offset)
 
 
+def constant(rows: int, kind: pa.DataType, value: pa.Scalar | None) -> pa.Array:
+    """Return the value of this type `rows` times, or NULL if it is None."""
+    return nulls(rows, kind) if value is None else pa.repeat(value, rows)
+
+
 def nulls(rows: int, kind: pa.DataType) -> pa.Array:
     """Return `rows` NULLs; below a NULL struct, required fields have values instead of NULLs."""
-    if not types.is_nested(kind):
+    if not types.is_struct(kind) or not kind.num_fields:
         return pa.nulls(rows, kind)
-    return pa.array([None], kind).take(pa.repeat(0, rows))
+    fields = [kind.field(i) for i in range(kind.num_fields)]
+    children = [nulls(rows, field.type) for field in fields]
+    filled = [c if f.nullable else _without_mask(c) for f, c in zip(fields, children, strict=True)]
+    return pa.StructArray.from_arrays(filled, fields=fields, mask=pa.repeat(True, rows))
 
 
 def _list(source: pa.DataType, target: pa.DataType, rules: Rules) -> Convert:

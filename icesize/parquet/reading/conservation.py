@@ -21,6 +21,7 @@ from pyiceberg.types import StructType
 
 from icesize.errors import RewriteFailed
 from icesize.parquet.files.data_file import NewDataFile
+from icesize.parquet.files.defaults import write_defaults
 from icesize.parquet.files.metrics import Leaf, fields_below, leaves
 from icesize.parquet.files.row_lineage import FIELD_ID, LINEAGE_FIELDS, LINEAGE_NAMES
 from icesize.parquet.files.settings import NAME_MAPPING, WriteSettings
@@ -70,8 +71,8 @@ Counts = Mapping[int, Count]
 class Conservation:
     """Adds up the rows read from the files of one partition, or new rows; `check` compares the sums with written files.
 
-    `constants` are the columns that have a value in all rows of files that lack them. `paths` are the files that were
-    read.
+    `constants` are the columns and nested fields that have a value in all rows of files that lack them. `paths` are the
+    files that were read.
     """
 
     settings: WriteSettings
@@ -117,7 +118,7 @@ class Conservation:
         if last is None or not last[0].equals(rows.schema):
             by_name = self.settings.derived(_by_name)
             self._last_new = last = rows.schema, _Source.of(rows.schema, None, by_name, self._target)
-        self._add_rows(rows, last[1], frozenset())
+        self._add_rows(rows, last[1], frozenset(write_defaults(self.settings)))
         self._open()
 
     def add(self, counts: Counts) -> None:
@@ -187,8 +188,10 @@ class Conservation:
                 _count(array, node, 0, found)
         self.add({leaf: found[leaf] for leaf in source.stored if leaf in found})
         for leaf, parent in source.added.items():
-            slots = rows.num_rows if parent is None else found.get(parent, Count()).entries
-            self.add({leaf: Count(slots, 0 if leaf in constants else slots)})
+            around = Count(rows.num_rows) if parent is None else found.get(parent, Count())
+            # a struct that is missing as a whole is NULL, whatever the defaults of its fields are
+            has_value = leaf in constants and self._target.parents[leaf] == parent
+            self.add({leaf: Count(around.entries, around.nulls if has_value else around.entries)})
 
 
 def _contradicted(path: str, leaf: Leaf) -> RewriteFailed:

@@ -11,6 +11,7 @@ from contextlib import closing
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from icesize.errors import is_from_outside
 from icesize.parquet.files.data_file import NewDataFile
@@ -144,7 +145,12 @@ def _elements(settings: WriteSettings) -> dict[int | None, tuple[object, ...]]:
 
 def own_footer(settings: WriteSettings) -> Footer:
     """Return the footer that icesize's own writer gives to a file without rows."""
-    return read_footer(BytesSource(settings.parquet.in_memory(settings.arrow_schema.empty_table())))
+    return read_footer(BytesSource(settings.parquet.in_memory(without_rows(settings.arrow_schema))))
+
+
+def without_rows(schema: pa.Schema) -> pa.Table:
+    """Return a table without rows; pyarrow's own `empty_table` fails for a UUID in a struct."""
+    return pa.Table.from_batches([], schema)
 
 
 def _ends(footer: Footer, at: int, leaf: Leaf) -> Ends:

@@ -127,6 +127,8 @@ def _stored(
         opened = settings.storage.open(path, file.size_bytes) if source is None else source.stream()
         with opened as stream, open_parquet(stream) as parquet:
             fitted = projection.fit(plain_schema(parquet.schema_arrow))
+            if projection.has_nanoseconds:
+                _check_no_int96(parquet)
             footer = None if _is_small(parquet.metadata, settings.limits) else _footer(stream)
             for rows in _tables(stream, parquet, fitted, settings.limits, footer):
                 rows = rows if dictionaries else of_schema(rows, fitted.stored)
@@ -136,6 +138,16 @@ def _stored(
                 first += rows.num_rows
     except Exception as error:
         raise _unreadable(path, error) from error
+
+
+def _check_no_int96(parquet: pq.ParquetFile) -> None:
+    """Raise `CastingError` for timestamps of 96 bits, which `open_parquet` reads as microseconds."""
+    columns = (parquet.schema.column(i) for i in range(len(parquet.schema)))
+    if (path := next((column.path for column in columns if column.physical_type == "INT96"), None)) is not None:
+        raise CastingError(
+            f"column '{path}' is stored as INT96, and the table has columns with nanoseconds; write the file again "
+            "with timestamps of 64 bits"
+        )
 
 
 UNREADABLE_ROWS = (pa.ArrowException, OSError, CastingError, DamagedFile, UnicodeDecodeError)

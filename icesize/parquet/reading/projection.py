@@ -6,7 +6,8 @@ An error names the column that does not fit.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import pyarrow as pa
 from pyarrow import types
@@ -14,6 +15,8 @@ from pyiceberg.table.name_mapping import MappedField, parse_mapping_from_json
 from pyiceberg.transforms import IdentityTransform
 
 from icesize.errors import SchemaMismatch
+from icesize.parquet.files.defaults import initial_defaults, write_defaults
+from icesize.parquet.files.properties import NANOSECONDS
 from icesize.parquet.files.row_lineage import FIELD_ID, is_lineage
 from icesize.parquet.files.settings import NAME_MAPPING, WriteSettings
 from icesize.parquet.reading.casting import (
@@ -22,9 +25,9 @@ from icesize.parquet.reading.casting import (
     Rules,
     casting_of,
     compile_convert,
+    constant,
     is_list,
     may_become,
-    nulls,
 )
 from icesize.parquet.reading.texts import are_text, as_read
 from icesize.planning.files import PartitionKey
@@ -34,16 +37,19 @@ class Projection:
     """Turns tables read from files into `settings.arrow_schema`.
 
     Columns are found by field id, so renamed, moved, widened and nested columns keep their values. Dropped columns are
-    not read. Added columns are NULL. The exception is the source of an identity partition field, which files imported
-    from Hive do not store: it has the partition's value. Files without any field id are read through the table's name
-    mapping.
+    not read. Added columns have their initial default, or are NULL without one. The exception is the source of an
+    identity partition field, which files imported from Hive do not store: it has the partition's value. Files without
+    any field id are read through the table's name mapping.
     """
 
     def __init__(self, settings: WriteSettings, partition: PartitionKey) -> None:
         self._target = settings.arrow_schema
         self._mapping = settings.properties.get(NAME_MAPPING)
-        self._constants = _identity_values(settings, partition)
+        self._defaults = initial_defaults(settings)
+        self._identities = _identity_values(settings, partition)
         self._last: tuple[pa.Schema, BoundProjection] | None = None
+        kinds = (settings.schema.find_type(field_id) for field_id in settings.schema.field_ids)
+        self.has_nanoseconds = any(isinstance(kind, NANOSECONDS) for kind in kinds)
 
     def fit(self, source: pa.Schema) -> BoundProjection:
         """Return the function that turns rows of files with this Arrow schema into rows of the table.
@@ -54,14 +60,14 @@ class Projection:
         if last is not None and source.equals(last[0], check_metadata=True):
             return last[1]
         fields = with_ids(source, self._mapping)
-        rules = _BY_ID if _has_ids(source) else _BY_MAPPING
+        rules = replace(_BY_ID if _has_ids(source) else _BY_MAPPING, default=self._default)
         ids = set(map(field_id, fields))
         added = [field for field in self._target if is_lineage(field) and field_id(field) not in ids]
         fields += added
         found = {field_id(field): i for i, field in enumerate(fields)}
         positions = [found.get(field_id(field)) for field in self._target]
         for field, position in zip(self._target, positions, strict=True):
-            missing = position is None and field_id(field) not in self._constants
+            missing = position is None and field_id(field) not in self._identities
             if missing and (problem := rules.doubt(field, fields)):
                 raise CastingError(f"column {problem}")
         # read in file order, so that a column's position is its rank; pyarrow also reads "a.b" as field b of column a
@@ -72,7 +78,7 @@ class Projection:
             wanted = list(range(len(fields)))
         stored = pa.schema([source.field(i) for i in wanted if i < len(source)], source.metadata)
         columns = [
-            _Constant(field, self._constants.get(field_id(field)))
+            _Constant(field, self._default(field))
             if at is None
             else _from_file(fields[at], field, wanted.index(at), rules)
             for field, at in zip(self._target, positions, strict=True)
@@ -85,10 +91,18 @@ class Projection:
         self._last = source, fitted
         return fitted
 
+    def _default(self, field: pa.Field) -> pa.Scalar | None:
+        """Return the value of a column or nested field in files that lack it; None for NULL."""
+        return _constant_of(field, self._constants)
+
+    @cached_property
+    def _constants(self) -> Mapping[int, pa.Scalar | None]:
+        return {**self._defaults, **self._identities}
+
     @property
     def constants(self) -> frozenset[int]:
-        """Field ids of the columns that have a value in files that lack them."""
-        return frozenset(found for found in self._constants if found is not None)
+        """Field ids of the columns and nested fields that have a value in files that lack them."""
+        return frozenset(i for i, value in self._constants.items() if value is not None)
 
 
 @dataclass(frozen=True)
@@ -152,17 +166,20 @@ class _Constant:
     value: pa.Scalar | None
 
     def __call__(self, rows: pa.Table) -> pa.ChunkedArray:
-        if self.value is not None:
-            return pa.chunked_array([pa.repeat(self.value, rows.num_rows)], type=self.field.type)
-        if not self.field.nullable:
+        if self.value is None and not self.field.nullable:
             raise CastingError(f"column '{self.field.name}' is required and not in the file")
-        return pa.chunked_array([nulls(rows.num_rows, self.field.type)])
+        return pa.chunked_array([constant(rows.num_rows, self.field.type, self.value)], type=self.field.type)
 
 
 def field_id(field: pa.Field) -> int | None:
     """Return Iceberg's id of a field that was read from a file."""
     text = (field.metadata or {}).get(FIELD_ID)
     return None if text is None else int(text)
+
+
+def _constant_of(field: pa.Field, constants: Mapping[int, pa.Scalar | None]) -> pa.Scalar | None:
+    number = field_id(field)
+    return None if number is None else constants.get(number)
 
 
 def _by_id(wanted: pa.Field, at_hand: list[pa.Field]) -> int | None:
@@ -194,16 +211,16 @@ _BY_ID = Rules(_by_id, zones_matter=False, doubt=_any_without_id)
 _BY_MAPPING = Rules(_by_id, zones_matter=False, doubt=_same_name_without_id)
 
 
-def _identity_values(settings: WriteSettings, partition: PartitionKey) -> Mapping[int | None, pa.Scalar]:
-    """Return the partition's value for each source column of an identity field, by field id.
+def _identity_values(settings: WriteSettings, partition: PartitionKey) -> Mapping[int, pa.Scalar | None]:
+    """Return the partition's value for each source column of an identity field, by field id; None for NULL.
 
-    This is Iceberg's column projection.
+    This is Iceberg's column projection, which prefers the partition's value to the initial default, also if it is NULL.
     """
     types_by_id = {field_id(column): column.type for column in settings.arrow_schema}
     return {
-        field.source_id: _scalar(value, types_by_id[field.source_id])
+        field.source_id: None if value is None else _scalar(value, types_by_id[field.source_id])
         for field, value in zip(settings.spec.fields, partition.values, strict=True)
-        if value is not None and isinstance(field.transform, IdentityTransform) and field.source_id in types_by_id
+        if isinstance(field.transform, IdentityTransform) and field.source_id in types_by_id
     }
 
 
@@ -262,14 +279,17 @@ def _mapped_field(field: pa.Field, entry: MappedField | None) -> pa.Field:
 class ColumnAligner:
     """Casts batches to `settings.arrow_schema`, matching columns and nested fields by their exact names.
 
-    A missing optional column is NULL. Raises `SchemaMismatch`, naming the column, for an extra column and a missing
-    required column. The same applies to null in a required column, a type of another kind and a value out of range.
+    A missing column has its write default; an optional one without a default is NULL. Raises `SchemaMismatch`, naming
+    the column, for an extra column and a missing required column. The same applies to null in a required column, a type
+    of another kind and a value out of range.
     """
 
     def __init__(self, settings: WriteSettings) -> None:
         self._target = settings.arrow_schema
+        self._defaults = write_defaults(settings)
+        self._rules = replace(_BY_NAME, default=self._default)
         self._source: pa.Schema | None = None
-        self._steps: list[tuple[int, Convert] | None] = []  # None for a missing column
+        self._steps: list[tuple[int, Convert] | pa.Scalar | None] = []  # a missing column has its value in all rows
 
     def __call__(self, rows: pa.Table | pa.RecordBatch) -> pa.Table:
         if self._source is None or not rows.schema.equals(self._source):
@@ -277,13 +297,16 @@ class ColumnAligner:
             self._source = rows.schema
         columns = []
         for field, step in zip(self._target, self._steps, strict=True):
-            if step is None:
-                columns.append(pa.chunked_array([nulls(rows.num_rows, field.type)]))
-            else:
+            if isinstance(step, tuple):
                 columns.append(_convert(field, rows.column(step[0]), step[1]))
+            else:
+                columns.append(pa.chunked_array([constant(rows.num_rows, field.type, step)]))
         return pa.Table.from_arrays(columns, schema=self._target)
 
-    def _compile(self, source: pa.Schema) -> list[tuple[int, Convert] | None]:
+    def _default(self, field: pa.Field) -> pa.Scalar | None:
+        return _constant_of(field, self._defaults)
+
+    def _compile(self, source: pa.Schema) -> list[tuple[int, Convert] | pa.Scalar | None]:
         extra = [name for name in source.names if self._target.get_field_index(name) < 0]
         if extra:
             raise SchemaMismatch(
@@ -292,20 +315,21 @@ class ColumnAligner:
             )
         return [self._step(field, source) for field in self._target]
 
-    def _step(self, field: pa.Field, source: pa.Schema) -> tuple[int, Convert] | None:
+    def _step(self, field: pa.Field, source: pa.Schema) -> tuple[int, Convert] | pa.Scalar | None:
         position = source.get_field_index(field.name)
         if position >= 0:
             try:
-                return position, compile_convert(source.field(position).type, field.type, _BY_NAME)
+                return position, compile_convert(source.field(position).type, field.type, self._rules)
             except CastingError as error:
                 raise _mismatch(field.name, error) from error
         if source.names.count(field.name) > 1:
             raise SchemaMismatch(f"Cannot write column '{field.name}': there are two of that name", column=field.name)
-        if not field.nullable:
+        value = self._default(field)
+        if value is None and not field.nullable:
             raise SchemaMismatch(
                 f"Cannot write without column '{field.name}': the table requires it", column=field.name
             )
-        return None
+        return value
 
 
 _BY_NAME = Rules(

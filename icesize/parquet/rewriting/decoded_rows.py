@@ -18,6 +18,7 @@ from icesize.parquet.format.footer import Footer, read_footer
 from icesize.parquet.format.schema import REQUIRED, Element, top_level
 from icesize.parquet.format.sources import BytesSource
 from icesize.parquet.reading.conservation import Conservation
+from icesize.parquet.reading.extremes import without_rows
 from icesize.parquet.reading.inputs import Stream, read_inputs
 from icesize.parquet.reading.prefetch import Fetched
 from icesize.parquet.reading.texts import as_read, with_short_dictionaries, with_used_values
@@ -43,7 +44,7 @@ class EncodedRows:
 def empty_like(settings: WriteSettings, copied: Sequence[Element]) -> EncodedRows:
     """Return the result of `encoded_rows` for no rows, which shows whether its schema is that of the copied files."""
     settings, schema = _like(copied, settings)
-    return _encode(settings.arrow_schema.empty_table(), schema, settings)
+    return _encode(without_rows(settings.arrow_schema), schema, settings)
 
 
 def encoded_rows(

@@ -1,7 +1,8 @@
 """The columns of a batch, matched by name to those of the table as Spark compares names.
 
-A missing optional column becomes NULL. An extra column is refused or added. Types are cast as in an INSERT, by the
-store assignment rules of Spark's `DataFrame.to`. A number out of range stops the batch.
+A missing column has its write default; without one, an optional column becomes NULL. An extra column is refused or
+added. Types are cast as in an INSERT, by the store assignment rules of Spark's `DataFrame.to`. A number out of range
+stops the batch.
 
 An INSERT drops digits after the point or the time of day without an error; icesize refuses such a batch. Floats are
 rounded to the table's precision.
@@ -12,11 +13,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import date
+from decimal import Decimal
+from typing import Any
 
 from pyiceberg import types as iceberg
 from pyiceberg.schema import Schema
 from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as spark
 
 from icesize.errors import SchemaMismatch, UnsupportedTable
@@ -74,15 +79,16 @@ def extra_columns(
 ) -> list[Extra]:
     """Return the columns of the batch that the table lacks, nested ones included.
 
-    `fold` maps all spellings of one name to the same string. Raises SchemaMismatch if a required column of the table is
-    missing or two columns have one name. It does so too if the table's type would silently drop a part of the values.
+    `fold` maps all spellings of one name to the same string. Raises SchemaMismatch if a required column of the table
+    without a write default is missing or two columns have one name. It does so too if the table's type would silently
+    drop a part of the values.
     """
     names = [fold(f.name) for f in batch.fields]
     twice = next((f.name for f in batch.fields if names.count(fold(f.name)) > 1), None)
     if twice is not None:
         raise SchemaMismatch(f"Cannot write column '{_dotted(path, twice)}': the batch has two of that name")
     known = {fold(f.name): f for f in table.fields}
-    missing = [f.name for f in table.fields if f.required and fold(f.name) not in names]
+    missing = [f.name for f in table.fields if f.required and f.write_default is None and fold(f.name) not in names]
     if missing:
         raise SchemaMismatch(
             f"Cannot write without column '{_dotted(path, missing[0])}': the table requires it",
@@ -165,17 +171,77 @@ def refuse(extras: list[Extra], table: str) -> None:
         )
 
 
-def align(df: DataFrame, schema: Schema, table: str) -> DataFrame:
+def align(df: DataFrame, schema: Schema, table: str, fold: Callable[[str], str]) -> DataFrame:
     """Return the batch with exactly the table's columns, in the table's order and types.
 
-    Raises SchemaMismatch that names the column that does not fit, with the reason.
+    Columns and nested fields that the batch lacks have their write default, or are NULL. `fold` maps all spellings of
+    one name to the same string. Raises SchemaMismatch that names the column that does not fit, with the reason.
     """
     target = spark_schema(schema)
+    filled = _filled(df.schema, schema.as_struct(), fold, lambda name: F.col(_quoted(name)))
     try:
-        return df.to(target)
+        return (df.withColumns(filled) if filled else df).to(target)
     except AnalysisException as error:
         reason = str(error).split("\n")[0]
         raise SchemaMismatch(f"Cannot write to '{table}': {reason}", table=table) from error
+
+
+def _filled(
+    batch: spark.StructType, table: iceberg.StructType, fold: Callable[[str], str], get: Callable[[str], Column]
+) -> dict[str, Column]:
+    """Return the fields of a struct that write defaults add, or add something to; `get` returns its other fields."""
+    present = {fold(field.name): field for field in batch.fields}
+    filled = dict[str, Column]()
+    for field in table.fields:
+        here = present.get(fold(field.name))
+        if here is None and field.write_default is not None:
+            filled[field.name] = _literal(field.field_type, field.write_default)
+        elif here is not None and _has_gaps(here.dataType, field.field_type, fold):
+            filled[here.name] = _with_defaults(get(here.name), here.dataType, field.field_type, fold)
+    return filled
+
+
+def _has_gaps(batch: spark.DataType, table: iceberg.IcebergType, fold: Callable[[str], str]) -> bool:
+    """Return whether structs of a nested type lack a field with a write default."""
+    if isinstance(batch, spark.StructType) and isinstance(table, iceberg.StructType):
+        present = {fold(field.name): field.dataType for field in batch.fields}
+        return any(
+            _has_gaps(present[fold(field.name)], field.field_type, fold)
+            if fold(field.name) in present
+            else field.write_default is not None
+            for field in table.fields
+        )
+    if isinstance(batch, spark.ArrayType) and isinstance(table, iceberg.ListType):
+        return _has_gaps(batch.elementType, table.element_type, fold)
+    if isinstance(batch, spark.MapType) and isinstance(table, iceberg.MapType):
+        return _has_gaps(batch.valueType, table.value_type, fold)
+    return False
+
+
+def _with_defaults(column: Column, batch: Any, table: Any, fold: Callable[[str], str]) -> Column:
+    """Return values of a nested type that has gaps with their write defaults; what is NULL stays NULL."""
+    if isinstance(batch, spark.ArrayType):
+        return F.transform(column, lambda each: _with_defaults(each, batch.elementType, table.element_type, fold))
+    if isinstance(batch, spark.MapType):
+        return F.transform_values(column, lambda _, each: _with_defaults(each, batch.valueType, table.value_type, fold))
+    for name, value in _filled(batch, table, fold, column.getField).items():
+        column = column.withField(_quoted(name), value)
+    return column
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _literal(kind: iceberg.IcebergType, value: Any) -> Column:
+    """Return a default as a column; times pass as text, which no time zone of a session changes."""
+    if isinstance(value, bytes):
+        return F.unhex(F.lit(value.hex()))
+    if isinstance(value, Decimal):
+        value = format(value, "f")
+    elif not isinstance(value, (bool, int, float, str)):
+        value = value.isoformat() if isinstance(value, date) else str(value)
+    return F.lit(value).cast(spark_type(kind))
 
 
 def iceberg_type(kind: spark.DataType) -> iceberg.IcebergType:

@@ -38,9 +38,10 @@ _BATCH_ROWS = 10_000
 def read_version(spark: SparkSession, current: Current, partition: PartitionKey, snapshot_id: int) -> DataFrame:
     """Return the rows of a partition at a snapshot, with the table's current columns, as a lazy DataFrame.
 
-    Columns are found by field id: renamed columns keep their values, and added ones are NULL. Types are those that
-    Iceberg's own Spark integration gives the table, with every column nullable. If a file is gone, for example because
-    its snapshot has expired since, an action fails with a TableError inside Spark's exception.
+    Columns are found by field id: renamed columns keep their values, and added ones have their initial default, or are
+    NULL without one. Types are those that Iceberg's own Spark integration gives the table, with every column nullable.
+    If a file is gone, for example because its snapshot has expired since, an action fails with a TableError inside
+    Spark's exception.
 
     Raises TableError for an unknown snapshot, UnsupportedTable for files that icesize cannot read.
     """

@@ -201,7 +201,7 @@ def _fit(batch: Batch, current: Current) -> ResolvedBatch:
         extras = columns.extra_columns(df.schema, current.table.metadata.schema().as_struct(), fold)
     columns.refuse(extras, current.name)
     metadata, io = current.table.metadata, current.table.io
-    fitted = columns.align(df, metadata.schema(), current.name)
+    fitted = columns.align(df, metadata.schema(), current.name, fold)
     batch.watch.lap("load")
     settings = current.settings()
     prefetch = prefetching(batch.spark, current, options.environment.limits)

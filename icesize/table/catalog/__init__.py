@@ -6,4 +6,5 @@
 - `metadata_files`: older metadata files of a table
 - `opening`: opens catalogs (by object, by PyIceberg's configuration, or from Spark's own settings) and their tables,
   and explains names that do not exist
+- `unreadable_columns`: the column that keeps PyIceberg from reading a table's metadata
 """

@@ -26,6 +26,7 @@ from pyiceberg.utils.config import Config
 from icesize.errors import EngineUnavailable, TableError, TableNotFound, UnsupportedTable
 from icesize.redaction import is_secret, keys_with_secrets, remember_secrets
 from icesize.table.catalog.access_errors import brief
+from icesize.table.catalog.unreadable_columns import unreadable_column
 
 LOG = logging.getLogger("icesize")
 
@@ -234,12 +235,22 @@ def split_name(name: str) -> tuple[str, tuple[str, ...]]:
 def load(catalog: Catalog, identifier: tuple[str, ...]) -> Table:
     """Return the current state of a table.
 
-    Raises TableNotFound (for a missing namespace or table, with similar names) and UnsupportedTable for a view.
+    Raises TableNotFound (for a missing namespace or table, with similar names) and UnsupportedTable for a view, or for
+    a column that PyIceberg cannot read.
     """
     try:
         table = catalog.load_table(identifier)
     except NoSuchTableError as error:
         raise _not_found(catalog, identifier) from error
+    except Exception as error:  # the errors of PyIceberg's parsers have no common base
+        if (column := unreadable_column(error)) is None:
+            raise
+        name = ".".join((catalog.name, *identifier))
+        raise UnsupportedTable(
+            f"Cannot open '{name}': column '{column.name}' has {column.why}, which PyIceberg cannot read",
+            table=name,
+            column=column.name,
+        ) from error
     remember_secrets(table.io.properties)
     return table
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import BadRequestError, NoSuchIcebergTableError, NoSuchNamespaceError
+from pyiceberg.exceptions import BadRequestError, NoSuchIcebergTableError, NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.table import Table
 
 from icesize.concurrency import concurrently
@@ -125,8 +125,10 @@ def _loaded(catalog: Catalog, name: Name, overlaps: Callable[[str], bool]) -> Ta
     """Return a table with a directory that overlaps; None for any other, a sentence for one that cannot be loaded."""
     try:
         table = opening.load(catalog, name)
-    except UnsupportedTable:
-        return None  # a view, which has no files
+    except UnsupportedTable as error:
+        if isinstance(error.__cause__, NoSuchTableError):
+            return None  # a view, which has no files
+        return f"{'.'.join(name)}: {brief(error)}"
     except TableNotFound as error:
         if isinstance(error.__cause__, NoSuchIcebergTableError):
             return None

@@ -2,6 +2,7 @@
 
 - `batch_commit`: commit of the files written for a batch, or for merges (a batch without rows), and the report of both
 - `conflicts`: the check that other writers have not changed the input files of a step since its plan
+- `documents`: metadata files of format v3 where PyIceberg writes them: the loaded JSON document with the changes
 - `input_metrics`: column metrics of files that a merge copied: read from manifests again at the commit, for those files
   alone
 - `loaded`: one state of a table that a commit is tried on

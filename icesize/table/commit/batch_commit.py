@@ -135,7 +135,8 @@ def commit(written: WrittenBatch, handle: TableHandle, how: CommitContext) -> Co
     failpoints.reach("files-written")
     metadata = current.table.metadata
     request = CommitRequest(
-        current.uuid, how.run_id, Base(written.layout.head, metadata.schema(), metadata.spec()),
+        current.uuid, how.run_id,
+        Base(written.layout.head, metadata.schema(), metadata.spec(), metadata.format_version),
         steps_of(appended, merged, written.rows.absorbed), how.ledger, how.accept_new_checkpoint,
     )  # fmt: skip
     check_still_there(handle, sorted(request.paths()), how.watch)

@@ -26,6 +26,8 @@ from icesize.table.records.ledger import LedgerEntry
 from icesize.table.records.summary import CommitKind
 
 OUTDATED = "schema or partition spec changed while the merge ran"
+UPGRADED = "the table was upgraded to format v3 while the merge ran"
+"""The rows of the input files have ids now, which the merged files lack."""
 
 
 class ConcurrentChange(IcesizeError):
@@ -55,15 +57,18 @@ class CommitRefused(Exception):
 
 @dataclass(frozen=True)
 class Base:
-    """The state that a request was planned on: a head, and the schema and spec of the files written for it."""
+    """The state that a request was planned on: a head, and the schema, spec and format of the files written for it."""
 
     head: Head = field(default_factory=Head)
     schema: Schema = field(default_factory=Schema)
     spec: PartitionSpec = UNPARTITIONED_PARTITION_SPEC
+    format_version: int = 2
 
-    def is_outdated(self, state: Loaded) -> bool:
-        """Return True if the table's current schema or spec is another one."""
-        return (state.schema_id, state.spec_id) != (self.schema.schema_id, self.spec.spec_id)
+    def outdated(self, state: Loaded) -> str | None:
+        """Return the reason that files with rows of older ones cannot be committed on this state; None if they can."""
+        if self.format_version < 3 <= state.format_version:
+            return UPGRADED
+        return OUTDATED if (state.schema_id, state.spec_id) != (self.schema.schema_id, self.spec.spec_id) else None
 
     def check_fit(self, state: Loaded) -> None:
         """Raise `ConcurrentChange` unless new files can be read in this state."""

@@ -20,6 +20,7 @@ from icesize.environment import Environment
 from icesize.planning.files import MAIN
 from icesize.table.catalog import opening
 from icesize.table.catalog.access_errors import brief
+from icesize.table.commit.documents import lossless
 from icesize.table.commit.loaded import Loaded, Staged
 from icesize.table.commit.protocol import (
     CatalogBusy,
@@ -43,11 +44,13 @@ _RIGHTS = (
 
 _MEANWHILE = (
     "older than last sequence number", "does not exist: [", "arraySize cannot be negative", "to unknown snapshot",
+    "first-row-id is behind", "first row id smaller than", "without first row id", "Writing V3 is not yet supported",
 )  # fmt: skip
 """Catalog messages that mean a concurrent change without calling it a conflict.
 
-Another branch was committed to (all branches share sequence numbers), or a snapshot that was to be expired or tagged is
-gone. For an expiry, PyIceberg lists the remaining snapshots, and Iceberg's Java library computes a negative list size.
+Another branch was committed to (all branches share sequence numbers and row ids), or a snapshot that was to be expired
+or tagged is gone. For an expiry, PyIceberg lists the remaining snapshots, and Iceberg's Java library computes a
+negative list size. Or the table was upgraded to format v3, which PyIceberg does not write.
 """
 
 _MAY_HAVE_LANDED = (408, 409)
@@ -56,7 +59,7 @@ _MAY_HAVE_LANDED = (408, 409)
 
 @dataclass(eq=False)
 class PyIcebergCommitter:
-    """Format versions 1 and 2, any catalog that PyIceberg opens, with or without Spark; one branch of a table.
+    """Format versions 1 to 3, any catalog that PyIceberg opens, with or without Spark; one branch of a table.
 
     `clock_ms` returns milliseconds since 1970 for snapshot timestamps. `store` caches manifests.
     """
@@ -95,7 +98,10 @@ class PyIcebergCommitter:
         unknown.
         """
         try:
-            self.catalog.commit_table(loaded.table, staged.requirements, staged.updates)
+            catalog = self.catalog if loaded.table.format_version < 3 else lossless(self.catalog)
+            catalog.commit_table(loaded.table, staged.requirements, staged.updates)
+        except CommitRefused:
+            raise
         except CommitFailedException as error:
             raise CommitLost(brief(error)) from error
         except TooManyRequestsError as error:
@@ -106,7 +112,9 @@ class PyIcebergCommitter:
             # status of the response that caused an error of PyIceberg's REST client; 0 without a response
             status = int(getattr(getattr(error.__cause__, "response", None), "status_code", 0))
             definite = isinstance(error, NoSuchTableError) or (400 <= status < 500 and status not in _MAY_HAVE_LANDED)
-            if any(text in str(error) for text in _MEANWHILE) and (definite or type(error) is ValueError):
+            if any(text in str(error) for text in _MEANWHILE) and (
+                definite or type(error) in (ValueError, NotImplementedError)
+            ):
                 raise CommitLost(brief(error)) from error
             if definite:
                 refused = f"Cannot commit to '{loaded.name}': the catalog refused it ({brief(error)})"

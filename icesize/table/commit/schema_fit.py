@@ -31,7 +31,7 @@ def misfit(written: Schema, now: Schema) -> str | None:
     """Return the reason that files of one schema cannot stay in a table of another; None if they can.
 
     Each written field must exist, with its type or one that the type may be promoted to. No field may be required if
-    the files lack it or hold NULLs for it.
+    the files lack it without an initial default, or hold NULLs for it.
     """
     return next(_misfits(written.fields, now.fields, ""), None)
 
@@ -54,7 +54,7 @@ def _misfits(written: Iterable[NestedField], now: Iterable[NestedField], path: s
         else:
             yield f"column '{path}{field.name}' was dropped"
     for field in fields.values():
-        if field.required:
+        if field.required and field.initial_default is None:
             yield f"the table requires column '{path}{field.name}' now"
 
 

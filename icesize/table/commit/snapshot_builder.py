@@ -44,7 +44,7 @@ from pyiceberg.table.update import (
 from icesize import failpoints
 from icesize.parquet.files.data_file import NewDataFile, NewDeleteFile
 from icesize.planning.dangling_rule import DanglingCandidates
-from icesize.planning.files import MAIN, FileFact, PartitionKey
+from icesize.planning.files import MAIN, FileFact, FileId, PartitionKey
 from icesize.policy import DEFAULT_TARGET_BYTES, ICEBERG_TARGET, SMALL_FILE_RATIO
 from icesize.table.catalog.history import head_snapshot
 from icesize.table.manifests.delete_index import DeleteIndex, delete_index, read_deletes
@@ -179,6 +179,9 @@ class SnapshotBuilder:
         self._parent = head_snapshot(table.metadata, ref)
         self.manifests: list[ManifestFile] = manifests_in(self._parent, table.io)
         self._numbered = table.metadata.format_version > 1
+        self._next_row_id: int | None = None
+        if table.metadata.format_version > 2:
+            self._next_row_id = getattr(table.metadata, "next_row_id", None) or 0
         self._sequence_number = getattr(table.metadata, "last_sequence_number", 0) if self._numbered else 0
         # readers reject metadata whose last update is older than its own history, so a clock that went back must not
         # show
@@ -250,15 +253,16 @@ class SnapshotBuilder:
         gone = [(*kind, entry) for kind, part in parts.items() for entry in part.deleted]
         touched = (m for m in self.manifests if m.manifest_path in split.touched)
         listed = (m for m in touched if m.content == ManifestContent.DELETES)
-        deletes = {delete.path: delete for m in listed for delete in read_deletes(self._store, self._io, m)}
+        deletes = {delete.id: delete for m in listed for delete in read_deletes(self._store, self._io, m)}
         data = [file for file in added if isinstance(file, NewDataFile)]
         new_deletes = [file for file in added if isinstance(file, NewDeleteFile)]
         facts = counts(
             added=[*data, *(data_file_of(entry, own_spec) for entry in copied)],
             new_deletes=new_deletes,
             removed=[data_file_of(e, spec_id) for spec_id, content, e in gone if content == ManifestContent.DATA],
-            deletes=[deletes[e.path] for _, content, e in gone if content == ManifestContent.DELETES],
+            deletes=[deletes[e.id] for _, content, e in gone if content == ManifestContent.DELETES],
         )
+        self._leave_out_shared(split)
         for file in added:
             content = ManifestContent.DATA if isinstance(file, NewDataFile) else ManifestContent.DELETES
             parts[file.partition.spec_id, content].added.append(file)
@@ -279,38 +283,58 @@ class SnapshotBuilder:
                 )  # fmt: skip
         return [*new, *(m for m in self.manifests if m.manifest_path not in split.touched)]
 
+    def _leave_out_shared(self, split: Split) -> None:
+        """Leave replaced vectors out of the next snapshot, rather than to list them as deleted, if their file is live.
+
+        Several vectors share a Puffin file. Iceberg's Java library deletes the path of each deleted entry when its
+        snapshot expires, without a look at other entries of the path. The last live vector takes the path along.
+        """
+        kinds = [kind for kind in split.parts if kind[1] == ManifestContent.DELETES]
+        gone = {e.path for kind in kinds for e in split.parts[kind].deleted if e.content_offset is not None}
+        if not gone:
+            return
+        others = [
+            manifest for manifest in self.manifests
+            if manifest.content == ManifestContent.DELETES and manifest.manifest_path not in split.touched
+        ]  # fmt: skip
+        shared = set(self._store.listed(self._io, others, gone))
+        shared |= gone.intersection(entry.path for kind in kinds for entry in split.parts[kind].existing)
+        for kind in kinds:
+            part = split.parts[kind]
+            split.parts[kind] = replace(part, deleted=[entry for entry in part.deleted if entry.path not in shared])
+
     def split(
         self,
-        wanted: Sequence[str],
+        wanted: Sequence[FileId],
         content: ManifestContent = ManifestContent.DATA,
         into: Split | None = None,
         *,
         first: Collection[str] = (),
     ) -> Split:
-        """Split manifests that list a wanted path into entries that stay and entries that go; extend `into` with them.
+        """Split manifests that list a wanted file into entries that stay and entries that go; extend `into` with them.
 
-        A table may list a file twice, and its rows then count twice. As many of its entries go as `wanted` repeats its
-        path. Manifests with the paths in `first` are read first; when all wanted paths are found, no more are read.
+        A table may list a file twice, and its rows then count twice. As many of its entries go as `wanted` repeats it.
+        Manifests with the paths in `first` are read first; when all wanted paths are found, no more are read.
         """
         split, missing = into or Split(), Counter(wanted)
         for manifest in sorted(self.manifests, key=lambda manifest: manifest.manifest_path not in first):
             if not missing or manifest.content != content:
                 continue
             entries = list(read_entries(self._io, manifest))
-            if not any(e.path in missing for e in entries):
+            if not any(e.id in missing for e in entries):
                 continue
             split.touched.add(manifest.manifest_path)
             part = split.parts[manifest.partition_spec_id, content]
             for entry in entries:
-                if entry.path in missing:
+                if entry.id in missing:
                     part.deleted.append(entry)
-                    missing[entry.path] -= 1
-                    if not missing[entry.path]:
-                        del missing[entry.path]
+                    missing[entry.id] -= 1
+                    if not missing[entry.id]:
+                        del missing[entry.id]
                 else:
                     part.existing.append(entry)
         if missing:
-            raise LookupError(f"Cannot replace {min(missing)}: no manifest of the current snapshot lists it")
+            raise LookupError(f"Cannot replace {min(missing, key=str)}: no manifest of the current snapshot lists it")
         return split
 
     def delete_index(self) -> DeleteIndex:
@@ -335,7 +359,7 @@ class SnapshotBuilder:
             for file in added:
                 least[file.partition] = min(self._number(file), least[file.partition])
             if gone := doubtful.dangling(least, {*live, *(file.path for file in added)}):
-                self.split(sorted(gone), ManifestContent.DELETES, split)
+                self.split(sorted(gone, key=str), ManifestContent.DELETES, split)
 
     def _left(self, split: Split, doubtful: DanglingCandidates) -> tuple[defaultdict[PartitionKey, int], list[str]]:
         """Return the least data sequence number of each partition, and the paths that candidates may name.
@@ -398,12 +422,16 @@ class SnapshotBuilder:
         location = self._locations.new_metadata_location(f"snap-{snapshot_id}-0-{self._commit}.avro")
         self.written.append(location)
         parent_id = parent.snapshot_id if parent else None
-        self.manifests, list_bytes = write_list(
-            self.metadata, self._outputs, location, manifests,
-            snapshot_id=snapshot_id, parent_id=parent_id, sequence_number=self._sequence_number,
+        first_row_id = self._next_row_id
+        written = write_list(
+            self.metadata, self._outputs, location, manifests, snapshot_id=snapshot_id, parent_id=parent_id,
+            sequence_number=self._sequence_number, first_row_id=first_row_id or 0,
         )  # fmt: skip
+        self.manifests = written.manifests
+        if first_row_id is not None:
+            self._next_row_id = first_row_id + written.row_ids
         new = (manifest for manifest in manifests if manifest.added_snapshot_id == snapshot_id)
-        self.written_bytes += list_bytes + sum(manifest.manifest_length for manifest in new)
+        self.written_bytes += written.size_bytes + sum(manifest.manifest_length for manifest in new)
         self._now_ms = max(self._now_ms, parent.timestamp_ms + 1 if parent else 0)
         self._parent = Snapshot(
             snapshot_id=snapshot_id,
@@ -414,6 +442,8 @@ class SnapshotBuilder:
             manifest_list=location,
             summary=with_totals(operation, summary, parent),
             schema_id=self.metadata.current_schema_id,
+            first_row_id=first_row_id,
+            added_rows=None if first_row_id is None else written.row_ids,
         )
         self._snapshots.append(self._parent)
         self._snapshot_id = self.metadata.new_snapshot_id()

@@ -11,7 +11,7 @@ from pyiceberg.manifest import ManifestFile
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.transforms import VoidTransform
 
-from icesize.planning.delete_reach import PartitionDeletes, may_hit
+from icesize.planning.delete_reach import PartitionDeletes
 from icesize.planning.files import DeleteFile, FileFact, PartitionKey, SkipReason
 from icesize.table.manifests.store import ManifestStore
 
@@ -87,7 +87,7 @@ class DeleteIndex:
     def noted(self, file: FileFact) -> FileFact:
         """Return the file with its deletes, or the given object if no delete file applies to it.
 
-        A delete file in a format that icesize cannot read is an obstacle.
+        Deletes that icesize cannot read are an obstacle.
         """
         if not self.concerns(file.partition):
             return file
@@ -95,8 +95,7 @@ class DeleteIndex:
         hits = deletes.hitting(file)
         if not hits.delete_files:
             return file
-        unread = any(may_hit(delete, file) for delete in deletes.files if delete.file_format != "PARQUET")
-        obstacle = SkipReason.HAS_DELETES if unread else file.obstacle
+        obstacle = file.obstacle if deletes.are_readable(file) else SkipReason.HAS_DELETES
         return replace(file, deletes=deletes.files, obstacle=obstacle, **hits._asdict())
 
 

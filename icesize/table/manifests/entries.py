@@ -17,9 +17,11 @@ from pyiceberg.avro.decoder import BinaryDecoder, new_decoder
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestContent, ManifestFile
 
+from icesize.planning.files import FileId
 from icesize.table.manifests.avro_columns import MISSING, ColumnReader, Misfit, RecordColumns
 from icesize.table.manifests.avro_container import DAMAGE, ContainerReader
 from icesize.table.manifests.avro_values import AvroSchema, fields_reader, inlined, skipper, structure, writer
+from icesize.table.manifests.lists import first_row_id_of
 
 EXISTING, ADDED, DELETED = 0, 1, 2
 """Values of `Entry.status`."""
@@ -41,11 +43,12 @@ class DataFileSchema:
 
 @dataclass(slots=True)
 class Entry:
-    """One file of a manifest, with sequence numbers and snapshot id inherited by Iceberg's specification.
+    """One file of a manifest, with sequence numbers, snapshot id and row ids inherited by Iceberg's specification.
 
     `sequence_number` is the *data* sequence number, 0 in format v1. `values` are the stored partition values, in
-    spec-field order. `encrypted` is True if the file has key metadata. `data` is the encoded `data_file` record, which
-    `schema` describes.
+    spec-field order. `encrypted` is True if the file has key metadata. `first_row_id` is that of `FileFact`, and
+    `stored_row_id` the one in `data`. `content_offset` is set for deletion vectors. `data` is the encoded `data_file`
+    record, which `schema` describes.
     """
 
     status: int
@@ -58,8 +61,16 @@ class Entry:
     rows: int
     size_bytes: int
     encrypted: bool
+    stored_row_id: int | None
+    content_offset: int | None
     data: bytes
     schema: DataFileSchema
+    first_row_id: int | None = None
+
+    @property
+    def id(self) -> FileId:
+        """What no other live entry of a table has, unless a file is listed twice."""
+        return self.path if self.content_offset is None else (self.path, self.content_offset)
 
 
 def read_entries(io: FileIO, manifest: ManifestFile, *, live_only: bool = True) -> Iterator[Entry]:
@@ -68,7 +79,13 @@ def read_entries(io: FileIO, manifest: ManifestFile, *, live_only: bool = True) 
     Raises `TableError` for a damaged manifest, and what `io` raises for a missing one.
     """
     sequence_number, snapshot_id = manifest.sequence_number, manifest.added_snapshot_id
+    next_row_id = first_row_id_of(manifest)
     for entry in _entries(ContainerReader.of(io, manifest.manifest_path), manifest):
+        if next_row_id is not None:
+            entry.first_row_id = entry.stored_row_id
+            if entry.stored_row_id is None and entry.status != DELETED:
+                entry.first_row_id = next_row_id
+                next_row_id += entry.rows
         if entry.status != DELETED or not live_only:
             # most entries inherit nothing: icesize and Java write all three numbers of an entry that they keep
             if entry.snapshot_id is None or entry.sequence_number is None or entry.file_sequence_number is None:
@@ -94,8 +111,10 @@ def _entries_at_once(schema_json: str, reader: ColumnReader, parts: Sequence[Rec
     record, _ = row_reader(schema_json, {})
     schema = DataFileSchema(structure(record), record)
     numbers = (np.concatenate([part.numbers[each] for part in parts]) for each in NUMBERS)
-    status, *inherited, rows, size_bytes = (column.tolist() for column in numbers)
-    known = ([None if number == MISSING else number for number in column] for column in inherited)
+    status, *inherited, rows, size_bytes, row_ids = (column.tolist() for column in numbers)
+    *known, stored_row_ids = (
+        [None if number == MISSING else number for number in column] for column in (*inherited, row_ids)
+    )
     partitions, partition = reader.values(parts, 102)
     if any(value != value for values in partitions for value in values):
         raise Misfit
@@ -109,6 +128,7 @@ def _entries_at_once(schema_json: str, reader: ColumnReader, parts: Sequence[Rec
             map(partitions.__getitem__, partition.tolist()),
             rows, size_bytes,
             map([key is not None for key in key_metadata].__getitem__, encrypted.tolist()),
+            stored_row_ids, repeat(None),
             [data for part in parts for data in part.spans],
             repeat(schema),
         )
@@ -158,14 +178,15 @@ def _grouped(blocks: Iterable[tuple[int, bytes]]) -> Iterator[tuple[list[int], l
 def under_new_path(entry: Entry, path: str) -> Entry:
     """Return the entry for a byte-for-byte copy of a file at `path`.
 
-    The new entry has all facts of the file. It has no snapshot id and no sequence numbers, so that it inherits those of
-    the commit that adds the copy.
+    The new entry has all facts of the file. It has no snapshot id, no sequence numbers and no row ids, so that it
+    inherits those of the commit that adds the copy.
     """
     kind = entry.schema.avro["fields"][entry.schema.place(_FILE_PATH)]["type"]
     data = with_other_value(entry.schema, _FILE_PATH, kind)(entry.data, path)
     return replace(
-        entry, status=ADDED, snapshot_id=None, sequence_number=None, file_sequence_number=None, path=path, data=data
-    )
+        entry, status=ADDED, snapshot_id=None, sequence_number=None, file_sequence_number=None, path=path, data=data,
+        first_row_id=None,
+    )  # fmt: skip
 
 
 def with_other_value(schema: DataFileSchema, field_id: int, kind: AvroSchema) -> Callable[[bytes, Any], bytes]:
@@ -200,11 +221,13 @@ def _carry_over(entry: Entry, sequence_number: int, snapshot_id: int | None) -> 
 
 # Index of each manifest field in a row of facts and among the first arguments of Entry, by Iceberg field id. Key
 # metadata is read into the index of `encrypted`.
-PLACES = {0: 0, 1: 1, 3: 2, 4: 3, 100: 4, 101: 5, 102: 6, 103: 7, 104: 8, 131: 9}
+PLACES = {0: 0, 1: 1, 3: 2, 4: 3, 100: 4, 101: 5, 102: 6, 103: 7, 104: 8, 131: 9, 142: 10, 144: 11}
+FIRST_ROW_ID = 142
+"""Iceberg's field id of the first row id of a data file."""
 _DATA_FILE = 2
 _FILE_PATH = 100
-NUMBERS = (0, 1, 3, 4, 103, 104)
-"""Field ids of the numbers of an entry, in the order of `PLACES`."""
+NUMBERS = (0, 1, 3, 4, 103, 104, FIRST_ROW_ID)
+"""Field ids of the numbers of the entry of a data file, in the order of `PLACES`."""
 _VALUES = (101, 102, 131)
 _BYTES_AT_ONCE = 2**22
 """Bytes of blocks that are read at once: enough for numpy, little memory."""

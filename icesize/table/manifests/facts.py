@@ -27,18 +27,19 @@ from icesize.table.manifests.avro_columns import MISSING, ColumnReader, Misfit, 
 from icesize.table.manifests.avro_container import DAMAGE, ContainerReader, read_records
 from icesize.table.manifests.avro_values import AvroSchema, fields_reader
 from icesize.table.manifests.entries import ADDED, DELETED, EXISTING, NUMBERS, PLACES, read_at_once, row_reader
+from icesize.table.manifests.lists import first_row_id_of
 
 Integers = NDArray[np.signedinteger[Any]]
 Row = Sequence[Any]
 """Decoded fields of an entry: those of `PLACES`, then those that the reader asks for."""
-_Target = tuple[str, tuple[int, ...], str | None, str | None, str | None]
-"""File format, equality ids, referenced path and bounds of the paths of a delete file."""
+_Target = tuple[str, tuple[int, ...], str | None, str | None, str | None, int | None, int | None]
+"""File format, equality ids, referenced path, bounds of the paths, and place of the content of a delete file."""
 T = TypeVar("T")
 
 # Indexes in a row after `PLACES`: the targets of delete files, and the column metrics of data files in the order of the
 # fields of FileMetrics after the number of records.
-_DELETE_PLACES = ((135, 10), (143, 11), (125, 12), (128, 13))
-_METRIC_PLACES = ((110, 10), (137, 11), (125, 12), (128, 13), (109, 14))
+_DELETE_PLACES = ((135, 12), (143, 13), (125, 14), (128, 15), (145, 16))
+_METRIC_PLACES = ((110, 12), (137, 13), (125, 14), (128, 15), (109, 16))
 
 _OBSTACLES = (None, SkipReason.NOT_PARQUET, SkipReason.ENCRYPTED)
 ENCRYPTED = 2
@@ -101,6 +102,7 @@ class Columns:
     size_bytes: Integers
     rows: Integers
     obstacles: Integers
+    first_row_ids: Integers
     paths: Texts
     targets: tuple[_Target, ...]
 
@@ -113,8 +115,8 @@ class Columns:
         while some := list(islice(rows, _ROWS_AT_ONCE)):
             for values, more in zip(column, zip(*some, strict=True), strict=True):
                 values.extend(more)
-        snapshot_ids, numbers, file_numbers = (
-            _integers([_UNKNOWN if number is None else number for number in column[place]]) for place in (1, 2, 3)
+        snapshot_ids, numbers, file_numbers, first_row_ids = (
+            _integers([_UNKNOWN if number is None else number for number in column[place]]) for place in (1, 2, 3, 10)
         )
         formats = [name.upper() for name in column[5]]
         obstacles = [
@@ -123,8 +125,8 @@ class Columns:
         keys, partition = _dictionary(spec_id, column[6])
         return cls(
             keys, partition, _integers(column[0]), snapshot_ids, numbers, file_numbers, _integers(column[8]),
-            _integers(column[7]), _integers(obstacles), Texts.of(column[4]),
-            tuple(map(_target, formats, *column[10:])) if deletes else (),
+            _integers(column[7]), _integers(obstacles), first_row_ids, Texts.of(column[4]),
+            tuple(map(_target, formats, *column[11:])) if deletes else (),
         )  # fmt: skip
 
     @classmethod
@@ -140,10 +142,10 @@ class Columns:
         is_encrypted = np.array([each is not None for each in key_metadata])[encrypted]
         obstacles = np.where(is_encrypted, ENCRYPTED, is_foreign).astype(np.int64)
         numbers = [_narrow(np.concatenate([part.numbers[each] for part in parts])) for each in NUMBERS]
-        status, snapshot_ids, sequence_numbers, file_sequence_numbers, rows, size_bytes = numbers
+        status, snapshot_ids, sequence_numbers, file_sequence_numbers, rows, size_bytes, first_row_ids = numbers
         return cls(
             keys, _narrow(places[partition].astype(np.int64)), status, snapshot_ids, sequence_numbers,
-            file_sequence_numbers, size_bytes, rows, _narrow(obstacles),
+            file_sequence_numbers, size_bytes, rows, _narrow(obstacles), first_row_ids,
             Texts.decoded([path for part in parts for path in part.texts]), (),
         )  # fmt: skip
 
@@ -165,11 +167,14 @@ def _dictionary(spec_id: int, values: Sequence[tuple[object, ...]]) -> tuple[tup
     return tuple(PartitionKey(spec_id, each) for each in places), _integers([places[each] for each in values])
 
 
-def _target(file_format: str, equality_ids: Sequence[int] | None, path: str | None, *bounds: Any) -> _Target:
+def _target(
+    file_format: str, offset: int | None, equality_ids: Sequence[int] | None, path: str | None, *others: Any
+) -> _Target:
+    *bounds, size_bytes = others
     lowest, highest = ((each or {}).get(PATH_ID) for each in bounds)
     # A shortened bound may end within a character. Dropping that part is safe: a shorter prefix only rules out less.
     lower, upper = (None if bound is None else bound.decode(errors="ignore") for bound in (lowest, highest))
-    return file_format, tuple(equality_ids or ()), path, lower, upper
+    return file_format, tuple(equality_ids or ()), path, lower, upper, offset, size_bytes
 
 
 def _integers(values: Sequence[int]) -> Integers:
@@ -245,6 +250,20 @@ class ManifestFacts:
         # Only an added file inherits (Iceberg specification, "Sequence Number Inheritance"); all have 0 in format v1.
         return np.where(own != _UNKNOWN, own, np.where(self.columns.status == ADDED, number, 0))
 
+    @cached_property
+    def first_row_ids(self) -> Integers:
+        """The `_row_id` of the first row of each file; -1 if it has none.
+
+        A live file without an id of its own follows the ones before it (Iceberg specification, "First Row ID
+        Inheritance"). Java gives no ids to deleted entries.
+        """
+        first, own = first_row_id_of(self.manifest), self.columns.first_row_ids
+        if first is None:
+            return np.broadcast_to(np.int64(_UNKNOWN), own.shape)
+        takes = (own == _UNKNOWN) & (self.columns.status != DELETED)
+        taken = np.where(takes, self.columns.rows, 0).astype(np.int64)
+        return np.where(takes, first + np.cumsum(taken) - taken, own)
+
     def totals(self, rows: NDArray[np.intp]) -> dict[int, tuple[int, int, int]]:
         """Return the number of files, bytes and records of these rows, by the index of their partition.
 
@@ -273,13 +292,14 @@ class ManifestFacts:
             self.sequence_numbers[rows].tolist(),
             self.file_sequence_numbers[rows].tolist(),
             columns.obstacles[rows].tolist(),
+            [None if row_id == _UNKNOWN else row_id for row_id in self.first_row_ids[rows].tolist()],
             strict=True,
         )
         return [
             # Both numbers are equal for most files; one shared object saves memory.
             FileFact(path, size, count, columns.keys[place], number, _OBSTACLES[obstacle], location,
-                     file_sequence_number=number if number == added_by else added_by)
-            for path, size, count, place, number, added_by, obstacle in picked
+                     file_sequence_number=number if number == added_by else added_by, first_row_id=row_id)
+            for path, size, count, place, number, added_by, obstacle, row_id in picked
         ]  # fmt: skip
 
     def deletes(self) -> list[DeleteFile]:

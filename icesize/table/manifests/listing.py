@@ -163,14 +163,14 @@ def _table(listings: Sequence[Listing], ids: dict[_Partition, int]) -> NDArray[n
     The last line has numbers of the partitions; `ids` holds them. Equal values of two specs are two partitions: True
     and 1 are equal in Python.
     """
-    parts = [np.empty((8, 0), np.int64)]
+    parts = [np.empty((9, 0), np.int64)]
     for listing in listings:
         facts, columns, rows = listing.facts, listing.facts.columns, listing.by_number
         spec_id = facts.manifest.partition_spec_id
         numbers = np.array([ids.setdefault((spec_id, values), len(ids)) for values in listing.places], np.int64)
         lines = (
             columns.size_bytes, columns.rows, columns.obstacles, facts.sequence_numbers, facts.file_sequence_numbers,
-            facts.snapshot_ids,
+            facts.snapshot_ids, facts.first_row_ids,
         )  # fmt: skip
         parts.append(np.stack([listing.numbers, *(line[rows] for line in lines), numbers[columns.partition[rows]]]))
     table = np.concatenate(parts, axis=1)

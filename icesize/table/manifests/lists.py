@@ -32,9 +32,9 @@ from icesize.table.manifests.avro_values import AvroSchema, Write, fields_reader
 
 # Iceberg's ids of the fields of a ManifestFile, in PyIceberg's order; `_SUMMARY_FIELDS` are those of a
 # PartitionFieldSummary.
-_FIELDS = (500, 501, 502, 517, 515, 516, 503, 504, 505, 506, 512, 513, 514, 507, 519)
+_FIELDS = (500, 501, 502, 517, 515, 516, 503, 504, 505, 506, 512, 513, 514, 507, 519, 520)
 _PLACES = {field_id: place for place, field_id in enumerate(_FIELDS)}
-_CONTENT, _SUMMARIES = _PLACES[517], _PLACES[507]
+_CONTENT, _SUMMARIES, _FIRST_ROW_ID = _PLACES[517], _PLACES[507], _PLACES[520]
 _BLANK = [0 if field_id in (517, 515, 516) else None for field_id in _FIELDS]
 _SUMMARY_FIELDS = (509, 518, 510, 511)
 
@@ -44,6 +44,14 @@ class Manifests(NamedTuple):
 
     data: list[ManifestFile]
     deletes: list[ManifestFile]
+
+
+class WrittenList(NamedTuple):
+    """A written manifest list: its manifests with the values of the list, its size, and the row ids that it assigns."""
+
+    manifests: list[ManifestFile]
+    size_bytes: int
+    row_ids: int
 
 
 def manifests_in(snapshot: Snapshot | None, io: FileIO) -> list[ManifestFile]:
@@ -57,6 +65,14 @@ def manifests_of(snapshot: Snapshot | None, io: FileIO) -> Manifests:
     for manifest in manifests_in(snapshot, io):
         (found.data if manifest.content == ManifestContent.DATA else found.deletes).append(manifest)
     return found
+
+
+def first_row_id_of(manifest: ManifestFile) -> int | None:
+    """Return the `_row_id` from which the rows of a manifest's new files are numbered; None if they have none.
+
+    PyIceberg's own manifest values lack this field of format v3.
+    """
+    return manifest[_FIRST_ROW_ID] if len(manifest) > _FIRST_ROW_ID else None
 
 
 def read_list(io: FileIO, location: str) -> Iterator[ManifestFile]:
@@ -76,15 +92,17 @@ def write_list(
     snapshot_id: int,
     parent_id: int | None,
     sequence_number: int,
-) -> tuple[list[ManifestFile], int]:
+    first_row_id: int = 0,
+) -> WrittenList:
     """Write the manifest list of a snapshot to `location`; format v1 ignores `sequence_number`.
 
-    Returns the manifests with the values of the list, and its size in bytes. The given objects stay unchanged.
-    Manifests that this snapshot wrote now carry its sequence number. A second snapshot of the same commit needs the
-    number to list and read them.
+    The list assigns no row ids before format v3. The given manifests stay unchanged. Returned ones of this snapshot
+    carry its sequence number, and row ids from `first_row_id` on. A second snapshot of the same commit needs them to
+    list and read them.
     """
     version = metadata.format_version
     listed = [_assigned(manifest, sequence_number if version > 1 else 0) for manifest in manifests]
+    assigned = _number_rows(listed, first_row_id) if version > 2 else 0
     header = {
         "snapshot-id": str(snapshot_id),
         "parent-snapshot-id": "null" if parent_id is None else str(parent_id),
@@ -92,6 +110,8 @@ def write_list(
     }
     if version > 1:
         header["sequence-number"] = str(sequence_number)
+    if version > 2:
+        header["first-row-id"] = str(first_row_id)
     schema, writes = _list_format(version)
     container = ContainerWriter(schema, header)
     for manifest in listed:
@@ -102,12 +122,27 @@ def write_list(
     data = container.finish()
     with io.new_output(location).create(overwrite=True) as stream:
         stream.write(data)
-    return listed, len(data)
+    return WrittenList(listed, len(data), assigned)
+
+
+def _number_rows(manifests: Sequence[ManifestFile], first_row_id: int) -> int:
+    """Give first row ids to the data manifests that have none, and return the number of ids that are used up.
+
+    A manifest of older files takes ids for all of its rows, although the files that have ids keep them (Iceberg
+    specification, "First Row ID Assignment").
+    """
+    next_row_id = first_row_id
+    for manifest in manifests:
+        if manifest.content == ManifestContent.DATA and manifest[_FIRST_ROW_ID] is None:
+            manifest[_FIRST_ROW_ID] = next_row_id
+            next_row_id += (manifest.added_rows_count or 0) + (manifest.existing_rows_count or 0)
+    return next_row_id - first_row_id
 
 
 def _assigned(manifest: ManifestFile, sequence_number: int) -> ManifestFile:
-    """Return a copy with sequence numbers."""
-    copy = ManifestFile(*[manifest[i] for i in range(len(manifest))])
+    """Return a copy with sequence numbers, and with all fields of `_FIELDS`."""
+    values = [manifest[i] for i in range(len(manifest))]
+    copy = ManifestFile(*values, *[None] * (len(_FIELDS) - len(values)))
     if copy.sequence_number == UNASSIGNED_SEQ:
         copy.sequence_number = sequence_number
     if copy.min_sequence_number == UNASSIGNED_SEQ:

@@ -32,7 +32,7 @@ from icesize.table.manifests.facts import ENCRYPTED, Columns, Integers, Texts
 
 LOG = logging.getLogger("icesize")
 
-_VERSION = 1
+_VERSION = 2
 """Version of the files; part of their names, and raised with every change of `Columns`."""
 _FOLDER = "icesize-manifests"
 _SUFFIXES = (".columns", ".columns-part")
@@ -40,7 +40,7 @@ _MARK = b"icesize columns\n"
 _DIGEST_BYTES = 16
 _ARRAYS = (
     "partition", "status", "snapshot_ids", "sequence_numbers", "file_sequence_numbers", "size_bytes", "rows",
-    "obstacles",
+    "obstacles", "first_row_ids",
 )  # fmt: skip
 _SWEEPS = 16
 """Parts of the limit after each of which files are counted, because other processes write to the folder, too."""

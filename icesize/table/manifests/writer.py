@@ -5,13 +5,16 @@ that icesize cannot read. Only partition values are encoded again, if a column h
 header records the types of its partition values. Iceberg's promotions (int to long, float to double, a decimal of more
 digits) change these types for new manifests only. Current values may therefore not fit an older manifest. The files of
 one call go into as few manifests as their schemas allow.
+
+In format v3, an entry that leaves its manifest takes the first row id along that it has there. Without it, readers
+would number its rows again by the place in the new manifest.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from itertools import chain, groupby
 from operator import attrgetter
@@ -46,6 +49,7 @@ from icesize.table.manifests.entries import (
     DELETED,
     EQUALITY_DELETES,
     EXISTING,
+    FIRST_ROW_ID,
     POSITION_DELETES,
     DataFileSchema,
     Entry,
@@ -53,10 +57,14 @@ from icesize.table.manifests.entries import (
 )
 from icesize.table.manifests.facts import Columns, Row, row_of
 
-FormatVersion = Literal[1, 2]
+FormatVersion = Literal[1, 2, 3]
 _PARTITION = 102
 """Iceberg's field id of the partition values in a data file."""
 _CONTENT, _EQUALITY_IDS = 134, 135
+_DELETED_FILE, _CONTENT_OFFSET, _CONTENT_SIZE = 143, 144, 145
+_ROW_ID_FIELD: dict[str, Any] = {
+    "name": "first_row_id", "type": ["null", "long"], "default": None, "field-id": FIRST_ROW_ID,
+}  # fmt: skip
 _PROMOTIONS = {("int", "long"), ("float", "double")}
 
 
@@ -87,19 +95,19 @@ def write_manifests(
     partition types from before a promotion, or one manifest would exceed `commit.manifest.target-size-bytes` (Iceberg's
     default: 8 MiB). In each manifest, changes precede kept entries, so that a reader of changes only can stop early.
 
-    Raises `UnsupportedTable` for a format version above 2, for delete files in format v1, and for entries that Iceberg
+    Raises `UnsupportedTable` for a format version above 3, for delete files in format v1, and for entries that Iceberg
     could not read back. Raises ValueError for a file of another spec or with values that do not fit. Files written
     before an error stay in storage.
     """
     version, deletes = metadata.format_version, content == ManifestContent.DELETES
-    if version > 2 or (deletes and version < 2):
-        what, supported = ("delete manifests", "only v2 is") if deletes else ("manifests", "only v1 and v2 are")
+    if version > 3 or (deletes and version < 2):
+        what, supported = ("delete manifests", "only v2 and v3 are") if deletes else ("manifests", "only v1 to v3 are")
         raise UnsupportedTable(
             f"Cannot write {what} of Iceberg format v{version}: {supported} supported", format_version=version
         )
     target = Target(io, metadata, snapshot_id, spec_id, new_path, content, facts)
     streams: dict[DataFileSchema, ManifestStream] = {}
-    fitted = cache(lambda schema: fit(schema, target.own_schema))
+    fitted = cache(lambda schema: fit(schema, target.own_schema, with_row_ids=version > 2 and not deletes))
 
     def stream(schema: DataFileSchema) -> ManifestStream:
         return streams.get(schema) or streams.setdefault(schema, ManifestStream(target, schema))
@@ -109,6 +117,8 @@ def write_manifests(
         for schema in beside:
             stream(fitted(schema).schema)
         needed = {_CONTENT, _EQUALITY_IDS} if deletes else set[int]()
+        if deletes and version > 2:
+            needed |= {_DELETED_FILE, _CONTENT_OFFSET, _CONTENT_SIZE}
         stream(_fullest(beside, fitted, needed) or target.own_schema).add(added)
     for status, entries in ((ADDED, copied), (DELETED, deleted), (EXISTING, existing)):
         for schema, run in groupby(entries, attrgetter("schema")):
@@ -151,7 +161,7 @@ class Target:
         self.snapshot_id: int = snapshot_id
         self.new_path: Callable[[], str] = new_path
         self.content: ManifestContent = content
-        self.version = cast(FormatVersion, metadata.format_version)
+        self.version: FormatVersion = metadata.format_version
         self.spec: PartitionSpec = metadata.specs()[spec_id]
         self.partition_type: StructType = self.spec.partition_type(metadata.schema())
         self.header: dict[str, str] = _header(metadata, self.spec, content)
@@ -185,7 +195,7 @@ def _own_schema(version: FormatVersion, partition_type: StructType, content: Man
     """
     optional = [NestedField(f.field_id, f.name, f.field_type, required=False) for f in partition_type.fields]
     fields = list(data_file_with_partition(StructType(*optional), version).fields)
-    if version > 1:
+    if version == 2:
         fields.append(NestedField(143, "referenced_data_file", StringType(), required=False))
     if content == ManifestContent.DELETES:
         fields = [_with_ints(each) if each.field_id == _EQUALITY_IDS else each for each in fields]
@@ -225,6 +235,7 @@ _ENTRY_FIELDS: dict[FormatVersion, list[dict[str, Any]]] = {
         {"name": "file_sequence_number", "type": ["null", "long"], "default": None, "field-id": 4},
     ],
 }
+_ENTRY_FIELDS[3] = _ENTRY_FIELDS[2]
 
 
 _Header = tuple[int, int | None, int | None, int | None]
@@ -316,7 +327,7 @@ class ManifestStream:
         if entry is None or data is not entry.data or self._target.content == ManifestContent.DELETES:
             return self._decoded(data)
         key = b"" if entry.encrypted else None
-        return entry.path, entry.file_format, entry.values, entry.rows, entry.size_bytes, key
+        return entry.path, entry.file_format, entry.values, entry.rows, entry.size_bytes, key, entry.stored_row_id, None
 
     def finish(self) -> list[ManifestFile]:
         """Write what is left and return all manifests of this stream."""
@@ -406,8 +417,11 @@ _FIELDS: Mapping[ManifestContent, Mapping[int, _Get]] = {
     ManifestContent.DELETES: {
         **_DATA_FIELDS,
         _CONTENT: lambda file: EQUALITY_DELETES if file.equality_ids else POSITION_DELETES,
+        101: lambda file: "PARQUET" if file.content_offset is None else "PUFFIN",
         _EQUALITY_IDS: lambda file: file.equality_ids or None,
-        143: lambda file: file.deletes_of,
+        _DELETED_FILE: lambda file: file.deletes_of,
+        _CONTENT_OFFSET: lambda file: file.content_offset,
+        _CONTENT_SIZE: lambda file: file.content_size_bytes,
     },
 }
 
@@ -437,12 +451,39 @@ class Fitted:
     data: Callable[[Entry], bytes]
 
 
-def fit(schema: DataFileSchema, own: DataFileSchema) -> Fitted:
+def fit(schema: DataFileSchema, own: DataFileSchema, *, with_row_ids: bool = False) -> Fitted:
     """Return the way to write entries encoded by `schema` in a table that encodes new files by `own`.
 
     Each partition field takes its current type if that type fits every older value; all other bytes are copied. A field
-    without a current type, for example of a dropped column, keeps its type and values.
+    without a current type, for example of a dropped column, keeps its type and values. Each entry has the first row id
+    of its value `with_row_ids`, also where `schema` has no such field yet (the manifest is older than format v3).
     """
+    fitted = _fit_values(schema, own)
+    return _with_row_ids(fitted) if with_row_ids else fitted
+
+
+def _with_row_ids(fitted: Fitted) -> Fitted:
+    fields, write = fitted.schema.avro["fields"], writer(_ROW_ID_FIELD["type"])
+    kind = next((each["type"] for each in fields if each["field-id"] == FIRST_ROW_ID), None)
+    if kind is not None:
+        changed = with_other_value(fitted.schema, FIRST_ROW_ID, kind)
+
+        def renumbered(entry: Entry) -> bytes:
+            data = fitted.data(entry)
+            return data if entry.first_row_id == entry.stored_row_id else changed(data, entry.first_row_id)
+
+        return replace(fitted, data=renumbered)
+    avro = inlined({**fitted.schema.avro, "fields": [*fields, _ROW_ID_FIELD]})
+
+    def numbered(entry: Entry) -> bytes:
+        out = bytearray(fitted.data(entry))
+        write(out, entry.first_row_id)
+        return bytes(out)
+
+    return replace(fitted, schema=DataFileSchema(structure(avro), avro), data=numbered)
+
+
+def _fit_values(schema: DataFileSchema, own: DataFileSchema) -> Fitted:
     old, new = (each.avro["fields"][each.place(_PARTITION)]["type"] for each in (schema, own))
     record = _promoted(old, new)
     whole = [{**f, "type": record} if f["field-id"] == _PARTITION else f for f in schema.avro["fields"]]

@@ -48,6 +48,8 @@ class CommitKind(str, Enum):
     """A rewrite of delete files by icesize, or a removal of those that apply to nothing. Data files stay."""
     MANIFESTS = "manifests"
     """A rewrite of manifests by icesize."""
+    ROW_IDS = "row-ids"
+    """Row ids, by icesize, for the rows of a table that was upgraded to format v3. Files stay."""
     RESTORE = "restore"
     """A restore of a partition by icesize."""
     OTHER = "other"
@@ -72,11 +74,11 @@ def counts(
     numbers = {
         "added-data-files": len(added),
         "added-records": sum(f.rows for f in added),
-        "added-files-size": sum(f.size_bytes for f in (*added, *new_deletes)),
+        "added-files-size": sum(f.size_bytes for f in added) + sum(d.content_bytes for d in new_deletes),
         **_delete_counts("added", new_deletes),
         "deleted-data-files": len(removed),
         "deleted-records": sum(f.rows for f in removed),
-        "removed-files-size": sum(f.size_bytes for f in removed) + sum(d.size_bytes for d in deletes),
+        "removed-files-size": sum(f.size_bytes for f in removed) + sum(d.content_bytes for d in deletes),
         **_delete_counts("removed", deletes),
         "changed-partition-count": len({f.partition for f in (*added, *removed, *deletes, *new_deletes)}),
     }
@@ -84,10 +86,12 @@ def counts(
 
 
 def _delete_counts(change: str, deletes: Sequence[DeleteFile | NewDeleteFile]) -> dict[str, int]:
-    numbers = {f"{change}-delete-files": len(deletes)}
+    vectors = sum(d.content_offset is not None for d in deletes)
+    numbers = {f"{change}-delete-files": len(deletes), f"{change}-dvs": vectors}
     for kind, by_equality in (("position", False), ("equality", True)):
         files = [d for d in deletes if bool(d.equality_ids) == by_equality]
         numbers |= {f"{change}-{kind}-delete-files": len(files), f"{change}-{kind}-deletes": sum(d.rows for d in files)}
+    numbers[f"{change}-position-delete-files"] -= vectors
     return numbers
 
 

@@ -29,6 +29,7 @@ from icesize.table.state.live_files import (
     current_manifests,
     every_manifest,
     is_nan,
+    version_of,
 )
 from icesize.table.state.naming import Labels
 
@@ -79,12 +80,12 @@ class KeptLayout:
     def updated(self, live: LiveFiles) -> KeptLayout | None:
         """Return the layout of another state; None if it is to be made anew."""
         before, after = self.live.listings, live.listings
-        new = [listing for path, listing in after.items() if path not in before]
-        changes = difference([listing for path, listing in before.items() if path not in after], new)
+        new = [listing for version, listing in after.items() if version not in before]
+        changes = difference([listing for version, listing in before.items() if version not in after], new)
         deletes = _other_deletes(self.live.obstacles.deletes, live.obstacles.deletes)
         if not self.is_exact or changes is None or deletes is None or not live.ages.follow(self.live.ages):
             return None
-        keys, kept = changes.keys | deletes, (listing for path, listing in after.items() if path in before)
+        keys, kept = changes.keys | deletes, (listing for version, listing in after.items() if version in before)
         if any(map(is_nan, keys)) or any(listing.lists(changes.numbers) for listing in kept):
             return None
         old, facts = self.live.facts_of(keys), live.facts_of(keys)
@@ -135,8 +136,7 @@ class LayoutReader:
         with readable(metadata.location):
             manifests, ages = current_manifests(self.store, metadata, io), CommitAges(metadata)
             chosen = Manifests([manifest for manifest in manifests.data if keep(manifest)], manifests.deletes)
-            paths = frozenset(manifest.manifest_path for manifest in (*manifests.data, *manifests.deletes))
-            version = paths, ages.known
+            version = frozenset(map(version_of, (*manifests.data, *manifests.deletes))), ages.known
             complete = len(chosen.data) == len(manifests.data) or self.store.knows(self._kind(metadata), version)
             if complete:
                 chosen = manifests
@@ -185,7 +185,9 @@ class LayoutReader:
         self.prefetch(self.store, manifests.data)
         deletes = delete_index(self.store, io, manifests.deletes, metadata.specs())
         return LiveFiles(
-            {manifest.manifest_path: self.store.listing(io, manifest) for manifest in manifests.data},
-            Obstacles(metadata.default_spec_id, deletes, frozenset(), self.apply_deletes),
+            {version_of(manifest): self.store.listing(io, manifest) for manifest in manifests.data},
+            Obstacles(
+                metadata.default_spec_id, deletes, frozenset(), self.apply_deletes, metadata.format_version > 2
+            ),
             ages, Labels(metadata), self.small_file_limit_bytes,
         )  # fmt: skip

@@ -24,7 +24,7 @@ from icesize.table.catalog.locations import normalised
 from icesize.table.manifests.delete_index import DeleteIndex, delete_index
 from icesize.table.manifests.facts import ManifestFacts
 from icesize.table.manifests.listing import Listing, Rows
-from icesize.table.manifests.lists import Manifests, manifests_of
+from icesize.table.manifests.lists import Manifests, first_row_id_of, manifests_of
 from icesize.table.manifests.repeated_files import listed_twice
 from icesize.table.manifests.store import ManifestStore, store_of
 from icesize.table.state.commit_ages import CommitAges
@@ -50,6 +50,11 @@ def current_manifests(store: ManifestStore, metadata: TableMetadata, io: FileIO)
     return manifests
 
 
+def version_of(manifest: ManifestFile) -> tuple[str, int | None]:
+    """Return what the facts of a manifest's files depend on: an upgrade to format v3 numbers the rows of older ones."""
+    return manifest.manifest_path, first_row_id_of(manifest)
+
+
 def is_nan(key: PartitionKey) -> bool:
     """Return True if a partition value is NaN, which equals no value."""
     return any(value != value for value in key.values)
@@ -66,6 +71,7 @@ class Obstacles:
     deletes: DeleteIndex
     listed_twice: frozenset[str]
     apply_deletes: bool = True
+    has_row_ids: bool = False
 
     def concern(self, key: PartitionKey) -> bool:
         """Return True if a file of the partition may have deletes or an obstacle that its manifest does not show."""
@@ -77,6 +83,8 @@ class Obstacles:
 
         A file with neither is the given object.
         """
+        if self.has_row_ids:
+            files = [f if f.first_row_id is not None else _without_row_ids(f) for f in files]
         if key.spec_id != self.spec_id:
             return tuple(replace(f, obstacle=f.obstacle or SkipReason.OLD_SPEC) for f in files)
         if is_nan(key):
@@ -92,6 +100,10 @@ class Obstacles:
             noted = replace(noted, obstacle=SkipReason.HAS_DELETES)
         again = noted.obstacle is None and self.listed_twice and normalised(file.path) in self.listed_twice
         return replace(noted, obstacle=SkipReason.LISTED_TWICE) if again else noted
+
+
+def _without_row_ids(file: FileFact) -> FileFact:
+    return replace(file, obstacle=file.obstacle or SkipReason.NO_ROW_IDS)
 
 
 @dataclass(slots=True)
@@ -111,14 +123,14 @@ class LiveFiles:
     """All that the facts of partitions depend on.
 
     Attributes:
-        listings: The data manifests by location.
+        listings: The data manifests by location and first row id.
         obstacles: Reasons why files stay, and the delete files.
         ages: Ages of files.
         labels: Names of partitions.
         small_file_limit_bytes: Files below this size are small.
     """
 
-    listings: Mapping[str, Listing]
+    listings: Mapping[tuple[str, int | None], Listing]
     obstacles: Obstacles
     ages: CommitAges
     labels: Labels
@@ -190,6 +202,8 @@ class LiveFiles:
             small += np.bincount(at_small, minlength=len(ids))
             np.maximum.at(newest, at, self.ages.stamps(facts, rows))
             np.maximum.at(odd, at_small, facts.columns.obstacles[rows][is_small])
+            if self.obstacles.has_row_ids and first_row_id_of(facts.manifest) is None:
+                odd[at] = 1
             numbered.append((at_small, facts.sequence_numbers[rows][is_small].astype(np.int64)))
         for at, numbers in numbered:
             is_older = numbers < newest[at]

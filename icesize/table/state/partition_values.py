@@ -32,7 +32,9 @@ from pyiceberg.types import (
     IntegerType,
     LongType,
     StringType,
+    TimestampNanoType,
     TimestampType,
+    TimestamptzNanoType,
     TimestamptzType,
     TimeType,
     UUIDType,
@@ -131,6 +133,10 @@ def _micros(value: date) -> int:
     return datetime_to_micros(value if isinstance(value, datetime) else datetime(value.year, value.month, value.day))
 
 
+def _nanos(value: date) -> int:
+    return _micros(value) * 1_000
+
+
 def _base64(text: str) -> bytes:
     return base64.b64decode(text, validate=True)
 
@@ -147,6 +153,7 @@ def _hours(text: str) -> int:
 _INTEGER = (int, int, _same)
 _BYTES = (bytes, _base64, _same)
 _TIMESTAMP = (date, datetime.fromisoformat, _micros)
+_TIMESTAMP_NS = (date, datetime.fromisoformat, _nanos)
 _KINDS: dict[type[IcebergType], tuple[Any, Callable[[str], Any], Callable[[Any], object]]] = {
     BooleanType: (bool, {"true": True, "false": False}.__getitem__, _same),
     IntegerType: _INTEGER,
@@ -158,6 +165,8 @@ _KINDS: dict[type[IcebergType], tuple[Any, Callable[[str], Any], Callable[[Any],
     TimeType: (time, time.fromisoformat, time_to_micros),
     TimestampType: _TIMESTAMP,
     TimestamptzType: _TIMESTAMP,
+    TimestampNanoType: _TIMESTAMP_NS,
+    TimestamptzNanoType: _TIMESTAMP_NS,
     UUIDType: (UUID, UUID, _same),
     BinaryType: _BYTES,
     FixedType: _BYTES,

@@ -187,10 +187,10 @@ def _projections(
     return {i: (expression, expression) if i in named else (AlwaysFalse(), AlwaysTrue()) for i in metadata.specs()}
 
 
-def _why_unbound(schema: Schema, expression: BooleanExpression) -> ValueError | None:
+def _why_unbound(schema: Schema, expression: BooleanExpression) -> Exception | None:
     try:
         bind(schema, expression, case_sensitive=True)
-    except ValueError as error:
+    except (TypeError, ValueError) as error:  # a TypeError for types of which PyIceberg has no literals
         return error
     return None
 

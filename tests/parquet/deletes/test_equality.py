@@ -112,6 +112,22 @@ SCHEMA = Schema(
     NestedField(30, "all", ListType(31, LongType())),
 )
 PARTITIONED = spec_of(SCHEMA, text="identity")
+DEFAULTS: Mapping[str, Any] = {name: kind.values[0] for name, kind in KINDS.items()}
+"""Values that rows of files without a column have, in some of the cases."""
+
+
+def with_defaults(struct: StructType) -> StructType:
+    """The same columns with their initial defaults; structs have none of their own."""
+    fields = []
+    for each in struct.fields:
+        kind = with_defaults(each.field_type) if isinstance(each.field_type, StructType) else each.field_type
+        default = DEFAULTS.get(each.name)
+        default = uuid.UUID(bytes=default) if each.name == "key" else default
+        fields.append(each.model_copy(update={"field_type": kind, "initial_default": default}))
+    return StructType(*fields)
+
+
+DEFAULTED = Schema(*with_defaults(SCHEMA.as_struct()).fields)
 Row = Mapping[str, Any]
 
 
@@ -167,13 +183,17 @@ def stored(draw: st.DrawFn, names: Sequence[str]) -> Stored:
 
 @dataclass(frozen=True)
 class Case:
-    """Data files with their numbers, delete files with theirs, limits and the partition's value of `text`."""
+    """Data files with their numbers, delete files with theirs, limits and the partition's value of `text`.
+
+    `defaults` are the initial defaults of the table's columns.
+    """
 
     data: Sequence[tuple[Stored, int]]
     deletes: Sequence[tuple[Stored, int]]
     limits: Mapping[str, int]
     partition: PartitionKey
     threads: int
+    defaults: Mapping[str, Any]
 
 
 @st.composite
@@ -191,7 +211,9 @@ def cases(draw: st.DrawFn) -> Case:
         "decoded_bytes": draw(st.sampled_from([0, 2**20])),
     }
     partition = draw(st.sampled_from([UNPARTITIONED, PartitionKey(0, ("a",)), PartitionKey(0, (None,))]))
-    return Case(data, deletes, limits, partition, draw(st.sampled_from([0, 1, 3])))
+    return Case(
+        data, deletes, limits, partition, draw(st.sampled_from([0, 1, 3])), draw(st.sampled_from([{}, DEFAULTS]))
+    )
 
 
 def settings_for(folder: Path, partition: PartitionKey = UNPARTITIONED, **limits: int) -> WriteSettings:
@@ -200,14 +222,19 @@ def settings_for(folder: Path, partition: PartitionKey = UNPARTITIONED, **limits
     return with_limits(settings.with_schema(SCHEMA), **limits)  # a new table gets other field ids
 
 
-def read_as(file: Stored, row: Row, names: Sequence[str], partition: PartitionKey) -> tuple[object, ...]:
+def read_as(file: Stored, row: Row, names: Sequence[str], case: Case) -> tuple[object, ...]:
     """What these columns of a row are to Iceberg, by column projection."""
     found: list[object] = []
     for name in names:
         if name in file.types:
             found.append(same(KINDS[name].read(row[name], file.types[name])))
-        else:
-            found.append(partition.values[0] if name == "text" and partition.values else None)
+        elif name == "text" and case.partition.values:
+            found.append(case.partition.values[0])
+        elif name == "deep":  # the struct is NULL if it is missing, and if all that it has is NULL
+            is_there = "deeper" in file.types and row["deeper"] is not None
+            found.append(same(case.defaults.get(name)) if is_there else None)
+        else:  # so is the struct around `deeper`
+            found.append(None if name == "deeper" else same(case.defaults.get(name)))
     return tuple(found)
 
 
@@ -220,8 +247,8 @@ def deleted(case: Case) -> list[set[int]]:
         for position, row in enumerate(file.rows):
             for delete, later in case.deletes:
                 names = list(delete.types)
-                mine = read_as(file, row, names, case.partition)
-                if later > number and any(mine == read_as(delete, key, names, case.partition) for key in delete.rows):
+                mine = read_as(file, row, names, case)
+                if later > number and any(mine == read_as(delete, key, names, case) for key in delete.rows):
                     positions.add(position)
         found.append(positions)
     return found
@@ -248,6 +275,7 @@ def test_exactly_the_rows_are_deleted_that_equal_a_later_one(case: Case) -> None
     with tempfile.TemporaryDirectory() as name:
         inputs = in_files(case, Path(name))
         settings = settings_for(Path(name), case.partition, **case.limits)
+        settings = settings.with_schema(DEFAULTED) if case.defaults else settings
         with Fetched(settings, case.threads) as fetched:
             found = deleted_rows(inputs, settings, case.partition, fetched if case.threads else None)
     expected = {file.path: rows for file, rows in zip(inputs, deleted(case), strict=True) if rows}

@@ -8,15 +8,21 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.types import (
     DoubleType,
     FixedType,
+    GeographyType,
+    GeometryType,
     IcebergType,
     IntegerType,
     ListType,
     LongType,
+    NestedField,
     StringType,
+    StructType,
     TimestampNanoType,
+    TimestamptzNanoType,
     TimeType,
     UnknownType,
 )
@@ -72,14 +78,39 @@ def test_a_property_that_cannot_be_honoured_is_refused_by_name(
     assert str(caught.value).startswith("Cannot ")
 
 
-@pytest.mark.parametrize("kind", [TimestampNanoType(), UnknownType(), ListType(9, TimestampNanoType())])
-def test_column_types_beyond_v2_are_refused(tmp_path: Path, kind: IcebergType) -> None:
-    """Nanoseconds and unknown types are refused, nested ones too, naming the column."""
-    metadata = metadata_of(tmp_path, schema_of(("when", LongType())))
-    column = schema_of(("when", kind))
-    bad = metadata.model_copy(update={"schemas": [column.model_copy(update={"schema_id": 0})]})
-    with pytest.raises(UnsupportedTable, match="column 'when"):
-        WriteSettings.of(bad, {}, 1)
+def with_column(folder: Path, kind: IcebergType, format_version: int) -> TableMetadata:
+    """Metadata of a table with the column `when`."""
+    metadata = metadata_of(folder, schema_of(("when", LongType())))
+    column = schema_of(("when", kind)).model_copy(update={"schema_id": 0})
+    return metadata.model_copy(update={"schemas": [column], "format_version": format_version})
+
+
+@pytest.mark.parametrize("format_version", [2, 3])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        UnknownType(),
+        GeometryType(),
+        GeographyType(),
+        ListType(9, UnknownType()),
+        StructType(NestedField(9, "x", GeometryType())),
+    ],
+)
+def test_column_types_without_a_place_in_files_are_refused(
+    tmp_path: Path, kind: IcebergType, format_version: int
+) -> None:
+    """Unknown types and places are refused, nested ones too, naming the column."""
+    with pytest.raises(UnsupportedTable, match=r"Cannot write column .when.*is not supported") as caught:
+        WriteSettings.of(with_column(tmp_path, kind, format_version), {}, 1)
+    assert str(caught.value.column).startswith("when")
+
+
+@pytest.mark.parametrize("kind", [TimestampNanoType(), ListType(9, TimestamptzNanoType())])
+def test_nanoseconds_need_format_v3(tmp_path: Path, kind: IcebergType) -> None:
+    """Other libraries refuse them in tables of earlier formats."""
+    assert WriteSettings.of(with_column(tmp_path, kind, 3), {}, 1).schema.find_type("when") == kind
+    with pytest.raises(UnsupportedTable, match=r"Cannot write column .when.*timestamp.*_ns is not supported"):
+        WriteSettings.of(with_column(tmp_path, kind, 2), {}, 1)
 
 
 def test_time_columns_are_written(tmp_path: Path) -> None:
@@ -97,10 +128,10 @@ def test_partition_values_of_type_fixed_are_refused(tmp_path: Path) -> None:
     assert settings_of(tmp_path, schema, spec_of(schema, key="bucket[4]")).spec_id == 0
 
 
-def test_format_version_3_is_refused(tmp_path: Path) -> None:
-    """v3 needs row lineage, which these files do not carry."""
-    metadata = metadata_of(tmp_path, LONG).model_copy(update={"format_version": 3})
-    with pytest.raises(UnsupportedTable, match="format version 3"):
+def test_later_format_versions_are_refused(tmp_path: Path) -> None:
+    """A version that does not exist yet may demand anything of files."""
+    metadata = metadata_of(tmp_path, LONG).model_copy(update={"format_version": 4})
+    with pytest.raises(UnsupportedTable, match="Cannot write format version 4: only 1 to 3 are supported"):
         WriteSettings.of(metadata, {}, 1)
 
 

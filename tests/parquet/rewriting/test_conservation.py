@@ -493,7 +493,7 @@ def test_new_rows_are_counted_as_they_came(tmp_path: Path, rows: int, monkeypatc
     batch = rows_from(0, rows).select(["id", "s"])
     done = write_with(Absorption(), 0, [batch, rows_from(1, 3)], options, NEW)
     assert sum(file.rows for file in done.files) == rows + 3
-    monkeypatch.setattr(projection, "nulls", lambda count, kind: pa.array([1] * count, kind))
+    monkeypatch.setattr(projection, "constant", lambda count, kind, value: pa.array([1] * count, kind))
     if rows:
         with pytest.raises(
             RewriteFailed, match="column 'other' has 1 entries, 1 of them NULL, in the input files, and 1 entries, 0 of"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import date, datetime, timezone
 from decimal import Decimal
+from typing import Any
+from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -11,6 +13,7 @@ import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.types import (
     BinaryType,
+    BooleanType,
     DateType,
     DecimalType,
     DoubleType,
@@ -23,6 +26,7 @@ from pyiceberg.types import (
     NestedField,
     StringType,
     StructType,
+    TimestampType,
     TimestamptzType,
     TimeType,
     UUIDType,
@@ -32,8 +36,9 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as spark_types
 
 from icesize.errors import SchemaMismatch, UnsupportedTable
-from icesize.spark.engine.columns import iceberg_type, spark_type
-from tests.support.spark_lake import Lake, Make, conf, counted, events, rows_of
+from icesize.spark.engine.columns import align, extra_columns, iceberg_type, spark_type
+from tests.support.spark_lake import EVENTS, Lake, Make, conf, counted, events, rows_of
+from tests.support.v3_tables import with_document
 
 NESTED = Schema(
     NestedField(1, "id", LongType()),
@@ -48,6 +53,80 @@ def test_missing_optional_column_is_null(spark: SparkSession, lake: Lake) -> Non
     lake.create()
     lake.open(spark).append(counted(spark, events([1]).select(["hour", "id"])))
     assert lake.rows() == [(1, "h0", None)]
+
+
+def defaulted(number: int, name: str, kind: object, value: object, *, required: bool = False) -> NestedField:
+    """A column with a write default."""
+    return NestedField(number, name, kind, required=required, write_default=value)
+
+
+NEW_YEAR = datetime(1500, 1, 1, 1, 30, 0, 1)
+DEFAULTS = {
+    "flag": (BooleanType(), False),
+    "small": (IntegerType(), -(2**31)),
+    "whole": (LongType(), 2**60),
+    "part": (FloatType(), 0.5),
+    "real": (DoubleType(), 0.1),
+    "money": (DecimalType(38, 10), Decimal("-1234567890123456789.0000000001")),
+    "none": (DecimalType(38, 10), Decimal("0E-10")),
+    "day": (DateType(), date(1, 1, 1)),
+    "local": (TimestampType(), NEW_YEAR),
+    "at": (TimestamptzType(), NEW_YEAR.replace(tzinfo=timezone.utc)),
+    "text `x`": (StringType(), "it's"),
+    "raw": (BinaryType(), b"\x00\xff"),
+    "mark": (FixedType(2), b"ab"),
+    "key": (UUIDType(), UUID(int=7)),
+}
+
+
+def test_missing_columns_have_the_write_default(spark: SparkSession) -> None:
+    """Of every type that Spark has, in any time zone of the session; other spellings of a name are the same column."""
+    fields = [defaulted(i, name, kind, value) for i, (name, (kind, value)) in enumerate(DEFAULTS.items(), 2)]
+    schema = Schema(NestedField(1, "id", LongType()), *fields, defaulted(50, "there", LongType(), 8, required=True))
+    with conf(spark, spark__sql__session__timeZone="America/New_York"):
+        batch = spark.createDataFrame([(1, None)], "ID long, There long")
+        assert extra_columns(batch.schema, schema.as_struct(), str.lower) == []
+        (row,) = align(batch, schema, "t", str.lower).toArrow().to_pylist()
+    values = {name: value for name, (_, value) in DEFAULTS.items()}
+    assert row == {"id": 1, **values, "key": str(UUID(int=7)), "there": None}
+
+
+def test_missing_fields_of_structs_have_the_write_default(spark: SparkSession) -> None:
+    """In lists and maps, too; what is NULL stays NULL, and a struct that is missing as a whole is NULL."""
+    struct = StructType(NestedField(20, "a", LongType()), defaulted(21, "b.c", StringType(), "new", required=True))
+    schema = Schema(
+        NestedField(1, "s", StructType(NestedField(2, "in", struct), defaulted(3, "n", LongType(), 3))),
+        NestedField(4, "l", ListType(5, struct, False)),
+        NestedField(6, "m", MapType(7, StringType(), 8, struct, False)),
+        NestedField(9, "gone", struct),
+    )
+    batch = spark.sql(
+        "SELECT * FROM VALUES (named_struct('IN', named_struct('a', 1L)), array(named_struct('a', 2L), NULL), "
+        "map('k', named_struct('a', 3L), 'n', NULL)), (named_struct('IN', NULL), NULL, NULL), (NULL, NULL, NULL) "
+        "AS t(s, l, m)"
+    )
+    rows = [row.asDict(recursive=True) for row in align(batch, schema, "t", str.lower).collect()]
+    full = [{"a": i, "b.c": "new"} for i in range(4)]
+    empty = {"s": None, "l": None, "m": None, "gone": None}
+    assert rows == [
+        {"s": {"in": full[1], "n": 3}, "l": [full[2], None], "m": {"k": full[3], "n": None}, "gone": None},
+        {**empty, "s": {"in": None, "n": 3}},
+        empty,
+    ]
+
+
+def test_a_batch_without_a_required_column_has_its_write_default(spark: SparkSession, lake: Lake) -> None:
+    """Also if the column is the source of the partition."""
+    lake.create(schema=Schema(*EVENTS.fields, NestedField(9, "must", LongType())))
+
+    def with_defaults(document: dict[str, Any]) -> None:
+        for column, value in zip(document["schemas"][0]["fields"], [None, "h7", None, 8], strict=True):
+            column |= {} if value is None else {"write-default": value, "required": True}
+
+    with_document(lake.catalog, with_defaults, "db.events")
+    lake.open(spark).append(counted(spark, events([1]).select(["id"])))
+    assert lake.rows() == [(1, "h7", None, 8)]
+    assert list(lake.files_per_partition()) == [("h7",)]
 
 
 def test_missing_required_column_is_refused(spark: SparkSession, lake: Lake) -> None:

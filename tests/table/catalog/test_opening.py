@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import requests
+from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import ValidationError
 from pyiceberg.io import load_file_io
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import new_table_metadata
@@ -20,6 +24,7 @@ from icesize.table.catalog import opening
 from tests.support.rest_faults import Fault
 from tests.support.rest_server import MiniRest
 from tests.support.tables import SCHEMA, append, ids_of, make_table, spec_of, sqlite_catalog
+from tests.support.v3_tables import with_document
 
 SECRET = "s3cr3t@/:%x"
 
@@ -275,16 +280,18 @@ def table_with(lake: SqlCatalog, **properties: str) -> Table:
 def test_tables_that_cannot_be_written_safely_are_refused(
     lake: SqlCatalog, properties: dict[str, str], conf: dict[str, str], sentence: str
 ) -> None:
-    """Format v3, write-audit-publish and encryption: one sentence each."""
+    """Write-audit-publish and encryption: one sentence each."""
     with pytest.raises(UnsupportedTable, match=sentence):
         opening.check_supported(table_with(lake, **properties), conf)
 
 
-def test_format_v3_is_refused(lake: SqlCatalog) -> None:
-    """Row lineage and deletion vectors are not written by this committer; PyIceberg cannot make such a table either."""
+def test_later_format_versions_are_refused(lake: SqlCatalog) -> None:
+    """Format v3 passes; a version that does not exist yet does not."""
     v3 = new_table_metadata(SCHEMA, spec_of({}), UNSORTED_SORT_ORDER, "file:///x", {"format-version": "3"})
     table = Table(("db", "t"), v3, "file:///x/v1.metadata.json", load_file_io(), lake)
-    with pytest.raises(UnsupportedTable, match=r"'db\.t': its format version is 3; icesize writes versions 1 and 2"):
+    opening.check_supported(table)
+    table.metadata = v3.model_copy(update={"format_version": 4})
+    with pytest.raises(UnsupportedTable, match=r"'db\.t': its format version is 4; icesize writes versions 1 to 3"):
         opening.check_supported(table)
 
 
@@ -292,3 +299,55 @@ def test_plain_tables_are_supported(lake: SqlCatalog) -> None:
     """Format v1 and v2 pass, also with settings that only look like the refused ones."""
     plain = table_with(lake, format_version="1", write__wap__enabled="false")
     assert opening.check_supported(plain, {"spark.wap.id": ""}) is None  # type: ignore[func-returns-value]
+
+
+NANOSECOND = "2024-01-01T00:00:00.123456789"
+VARIANTS: list[dict[str, Any]] = [
+    {"type": "list", "element-id": 91, "element": "variant", "element-required": False},
+    {"type": "struct", "fields": [{"id": 91, "name": "x", "type": "variant", "required": False}]},
+]
+UNREADABLE: list[tuple[dict[str, Any], str, str]] = [
+    ({"type": "variant"}, "v", "type 'variant'"),
+    ({"type": "geometry(srid:3857)"}, "v", "type 'geometry(srid:3857)'"),
+    ({"type": "timestamp_ns", "initial-default": NANOSECOND}, "v", "a default value of type 'timestamp_ns'"),
+    ({"type": VARIANTS[0]}, "v.element", "type 'variant'"),
+    ({"type": VARIANTS[1]}, "v.x", "type 'variant'"),
+    ({"type": {"type": "struct", "fields": []}, "write-default": {}}, "v", "a default value of type 'struct'"),
+]
+
+
+@pytest.mark.parametrize(("column", "name", "why"), UNREADABLE)
+@pytest.mark.parametrize("kind", ["sql", "rest"])
+def test_a_column_that_pyiceberg_cannot_read_is_named(
+    lake: SqlCatalog, tmp_path: Path, kind: str, column: dict[str, Any], name: str, why: str
+) -> None:
+    """With its type; PyIceberg's own errors name neither the table nor the column."""
+
+    def changed(document: dict[str, Any]) -> None:
+        document["schemas"][-1]["fields"].append({"id": 90, "name": "v", "required": False, **column})
+
+    with MiniRest(tmp_path) as mini:
+        catalog: Catalog = lake if kind == "sql" else mini.catalog()
+        if kind == "sql":
+            make_table(lake)
+            with suppress(Exception):  # PyIceberg loads what it registers, each time with another kind of error
+                with_document(lake, changed)
+        else:
+            catalog.create_namespace("db")
+            catalog.create_table("db.t", SCHEMA)
+            answer = json.loads(mini.load(("db", "t")))
+            changed(answer["metadata"])
+            mini.load = lambda table: json.dumps(answer).encode()  # type: ignore[method-assign]
+        with pytest.raises(UnsupportedTable) as caught:
+            opening.load(catalog, ("db", "t"))
+    sentence = f"Cannot open '{catalog.name}.db.t': column '{name}' has {why}, which PyIceberg cannot read"
+    assert (str(caught.value), caught.value.column) == (sentence, name)
+
+
+def test_other_errors_of_a_load_name_no_column(lake: SqlCatalog, tmp_path: Path) -> None:
+    """Metadata that is broken elsewhere is told as PyIceberg does."""
+    make_table(lake)
+    with suppress(Exception):
+        with_document(lake, lambda document: document.pop("location"))
+    with pytest.raises(ValidationError):
+        opening.load(lake, ("db", "t"))

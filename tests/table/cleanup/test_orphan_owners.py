@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from icesize.table.storage.ownership import check_spelling
 from icesize.table.storage.reachable import Reachable
 from tests.support.orphans import HOUR_MS, Search, aged, all_aged, exists, left_by_batch, leftover, on_load
 from tests.support.tables import SCHEMA, append, arrow, check, ids_of, local, make_table, spec_of, two_files
+from tests.support.v3_tables import with_document
 
 BEING_WRITTEN = "1 metadata file without a whole text left alone for three days: perhaps still being written"
 
@@ -246,6 +248,9 @@ def test_tables_that_cannot_be_read_protect_all_but_our_own_files(
     table = two_files(lake)
     other = neighbour(lake, {"write.data.path": f"{table.location()}/data"})
     theirs, ours = leftover(table, "data/theirs.parquet"), left_by_batch(table, "s", 3, 4 * DAY_MS)
+    vectors = leftover(
+        table, f"data/{local(ours).relative_to(local(table.location()) / 'data').with_suffix('.puffin')}"
+    )
     # as icesize writes the other table, in a folder that this one does not have
     named = leftover(table, f"data/other/{local(ours).name}")
     if hidden == "load":
@@ -264,8 +269,8 @@ def test_tables_that_cannot_be_read_protect_all_but_our_own_files(
         local(snapshot.manifest_list).unlink()
     left = "2 files left alone: only files with icesize's own names go, as other tables may need files here"
     report = search()
-    assert (report.files_deleted, exists(ours), exists(theirs), report.notes[0]) == (1, False, True, left)
-    assert exists(named)
+    assert (report.files_deleted, exists(ours), exists(theirs), report.notes[0]) == (2, False, True, left)
+    assert (exists(vectors), exists(named)) == (False, True)
     said = {
         "load": "1 table cannot be read, the first is db.other: ",
         "not found": "1 table cannot be read, the first is db.other: it was listed and is not found. ",
@@ -329,6 +334,22 @@ def test_what_is_certainly_no_table_is_no_doubt(
     old = leftover(table, "data/x.parquet")
     report = search()
     assert (report.files_deleted, report.notes, exists(old)) == (1, (), False)
+
+
+def test_a_table_with_a_column_that_cannot_be_read_is_a_doubt(lake: SqlCatalog, search: Search) -> None:
+    """It may have files at the same place: nothing is deleted, although a view with such an error would be none."""
+    table = two_files(lake)
+    neighbour(lake, {})
+
+    def with_variant(document: dict[str, Any]) -> None:
+        document["schemas"][-1]["fields"][0]["type"] = "variant"
+
+    with suppress(Exception):  # PyIceberg loads what it registers
+        with_document(lake, with_variant, "db.other")
+    old = leftover(table, "data/x.parquet")
+    report = search()
+    assert (report.files_deleted, exists(old)) == (0, True)
+    assert "column 'id' has type 'variant', which PyIceberg cannot read" in str(report.notes)
 
 
 @pytest.mark.parametrize(

@@ -92,6 +92,19 @@ def test_what_is_required_has_to_be_written(given: list[tuple[IcebergType, bool]
     assert (misfit(wrapped(old, how), wrapped(new, how)) or "").endswith("w' now")
 
 
+@given(leaves, wraps)
+def test_a_new_required_column_has_its_initial_default_in_older_files(
+    given: list[tuple[IcebergType, bool]], how: str
+) -> None:
+    """One that was optional may still hold NULLs, and a write default is only for new rows."""
+    old, optional = columns(given), NestedField(70, "w", StringType(), required=False)
+    new = NestedField(70, "w", StringType(), required=True, initial_default="x")
+    only_written = NestedField(70, "w", StringType(), required=True, write_default="x")
+    assert misfit(wrapped(old, how), wrapped([*old, new], how)) is None
+    assert (misfit(wrapped([*old, optional], how), wrapped([*old, new], how)) or "").endswith("w' now")
+    assert (misfit(wrapped(old, how), wrapped([*old, only_written], how)) or "").endswith("w' now")
+
+
 def test_a_column_becomes_no_struct() -> None:
     """Nor the other way round; the message does not print what is nested in it."""
     plain, nested = (wrapped([NestedField(1, "c", StringType())], how) for how in ("top", "struct"))

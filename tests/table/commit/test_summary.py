@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary, update_snapshot_summaries
 
 from icesize.parquet.files.data_file import NewDeleteFile
-from icesize.planning.files import FileFact, PartitionKey
+from icesize.planning.files import DeleteFile, FileFact, PartitionKey
 from icesize.table.records.summary import counts, with_totals
 
 FILE = FileFact("x", 10, 100, PartitionKey(0, ()))
@@ -78,3 +78,21 @@ def test_new_deletes_count_by_their_kind() -> None:
     }
     totals = _totals(Operation.OVERWRITE, facts, None)
     assert (totals["total-delete-files"], totals["total-equality-deletes"]) == ("2", "30")
+
+
+def test_vectors_count_as_icebergs() -> None:
+    """They are position deletes in files of their own kind, and no longer than their part of a Puffin file."""
+    path, key = "v.puffin", FILE.partition
+    new = [NewDeleteFile(path, 900, rows, key, content_offset=4, content_size_bytes=40) for rows in (2, 3)]
+    old = DeleteFile(path, 900, 1, key, 1, "PUFFIN", content_offset=44, content_size_bytes=50)
+    assert counts([], deletes=[old], new_deletes=new) == {
+        "added-files-size": "80",
+        "added-delete-files": "2",
+        "added-dvs": "2",
+        "added-position-deletes": "5",
+        "removed-files-size": "50",
+        "removed-delete-files": "1",
+        "removed-dvs": "1",
+        "removed-position-deletes": "1",
+        "changed-partition-count": "1",
+    }

@@ -511,14 +511,14 @@ def test_a_list_assigns_sequence_numbers_to_its_own_manifests(folder: ManifestFo
     made = write_manifests(
         folder.io, table.metadata, 0, SNAPSHOT, folder.new_path, added=[_file(1), _file(2, sequence_number=2)]
     )
-    first, _ = write_list(
+    first, *_ = write_list(
         table.metadata, folder.io, folder.new_path(), made, snapshot_id=SNAPSHOT, parent_id=None, sequence_number=6
     )
     assert [(m.sequence_number, m.min_sequence_number) for m in made] == [(UNASSIGNED_SEQ, 2)]
     assert [(m.sequence_number, m.min_sequence_number) for m in first] == [(6, 2)]
     more = write_manifests(folder.io, table.metadata, 0, 78, folder.new_path, added=[_file(3)])
     location = folder.new_path()
-    second, list_bytes = write_list(
+    second, list_bytes, _ = write_list(
         table.metadata, folder.io, location, [*more, *first], snapshot_id=78, parent_id=SNAPSHOT, sequence_number=7
     )
     listed = list(read_manifest_list(folder.io.new_input(location)))
@@ -555,11 +555,12 @@ def test_values_that_do_not_fit_are_refused(folder: ManifestFolder) -> None:
         folder.write(2, added=[_file(1, partition=PartitionKey(0, (1, 2)))])
 
 
-def test_format_v3_is_refused(folder: ManifestFolder) -> None:
-    """Format v3 needs row ids that are not written here, so it is refused before anything is written."""
+def test_later_format_versions_are_refused(folder: ManifestFolder) -> None:
+    """A version that does not exist yet is refused before anything is written."""
     metadata = new_table_metadata(SCHEMA, SPEC, UNSORTED_SORT_ORDER, "file:///w", {"format-version": "3"})
-    with pytest.raises(UnsupportedTable, match="format v3: only v1 and v2 are supported"):
-        write_manifests(folder.io, metadata, 0, SNAPSHOT, folder.new_path, added=[_file(1)])
+    later = metadata.model_copy(update={"format_version": 4})
+    with pytest.raises(UnsupportedTable, match="format v4: only v1 to v3 are supported"):
+        write_manifests(folder.io, later, 0, SNAPSHOT, folder.new_path, added=[_file(1)])
 
 
 def test_an_entry_without_sequence_number_is_refused(folder: ManifestFolder) -> None:

@@ -56,7 +56,7 @@ def columns_of_any_values(draw: st.DrawFn) -> Columns:
     keys = draw(st.lists(st.lists(_VALUES, max_size=3).map(tuple), max_size=3))
     obstacles = np.array(draw(st.lists(st.integers(0, 1), min_size=count, max_size=count)), np.int64)
     return Columns(
-        tuple(PartitionKey.of(3, values) for values in keys), *[integers() for _ in range(7)], obstacles,
+        tuple(PartitionKey.of(3, values) for values in keys), *[integers() for _ in range(7)], obstacles, integers(),
         Texts(draw(_TEXTS), draw(_TEXTS), integers(count + 1)), tuple(draw(st.lists(_TARGETS, max_size=2))),
     )  # fmt: skip
 
@@ -66,7 +66,14 @@ def parts(columns: Columns) -> list[Any]:
     texts = columns.paths
     keys = [[(type(value), repr(value)) for value in key.values] for key in columns.keys]
     arrays = [columns.partition, columns.status, columns.snapshot_ids, columns.sequence_numbers]
-    arrays += [columns.file_sequence_numbers, columns.size_bytes, columns.rows, columns.obstacles, texts.ends]
+    arrays += [
+        columns.file_sequence_numbers,
+        columns.size_bytes,
+        columns.rows,
+        columns.obstacles,
+        columns.first_row_ids,
+        texts.ends,
+    ]
     exact = [(array.dtype, array.shape, array.tolist()) for array in arrays]
     return [keys, [key.spec_id for key in columns.keys], exact, texts.start, texts.rest, columns.targets]
 
@@ -87,7 +94,12 @@ def small(paths: int = 3, *, obstacle: int = 0, value: object = "a") -> Columns:
     numbers = np.arange(paths, dtype=np.int64)
     obstacles = np.full(paths, obstacle, np.int64)
     return Columns(
-        (PartitionKey(3, (value,)),), *[numbers] * 7, obstacles, Texts.of([f"file:///{i}" for i in range(paths)]), ()
+        (PartitionKey(3, (value,)),),
+        *[numbers] * 7,
+        obstacles,
+        numbers,
+        Texts.of([f"file:///{i}" for i in range(paths)]),
+        (),
     )
 
 

@@ -11,7 +11,7 @@ from icesize.parquet.files.data_file import NewDataFile
 from icesize.planning.files import FileFact, PartitionKey
 from icesize.table.commit.conflicts import BASE_EXPIRED
 from icesize.table.commit.loaded import Loaded
-from icesize.table.commit.protocol import OUTDATED, Base, ConcurrentChange, Kept, Step
+from icesize.table.commit.protocol import Base, ConcurrentChange, Kept, Step
 from icesize.table.commit.snapshot_builder import SnapshotBuilder
 from icesize.table.manifests.entries import Entry
 from icesize.table.records.summary import CommitKind
@@ -37,8 +37,8 @@ class Overwrite(Step):
 
     def validate(self, state: Loaded, base: Base, earlier: Collection[str]) -> Kept:
         base.check_fit(state)
-        if base.is_outdated(state):
-            raise ConcurrentChange(OUTDATED, _partitions(self.removed))
+        if (why := base.outdated(state)) is not None:
+            raise ConcurrentChange(why, _partitions(self.removed))
         # the new files get the number of the new rows, which no existing delete reaches
         lost = state.lost_inputs(base.head, self.removed, {file.path for file in self.removed})
         if gone := [file for file in self.removed if file.path in lost]:

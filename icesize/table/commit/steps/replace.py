@@ -13,7 +13,7 @@ from icesize.parquet.files.data_file import Merged, NewDataFile
 from icesize.planning.files import FileFact
 from icesize.table.commit.conflicts import BASE_EXPIRED
 from icesize.table.commit.loaded import Loaded
-from icesize.table.commit.protocol import OUTDATED, Base, Kept, Step
+from icesize.table.commit.protocol import Base, Kept, Step
 from icesize.table.commit.snapshot_builder import SnapshotBuilder
 from icesize.table.records.summary import BASE_ID, CommitKind
 
@@ -38,8 +38,8 @@ class Replace(Step):
         return tuple(file for group in self.groups for file in group.inputs)
 
     def validate(self, state: Loaded, base: Base, earlier: Collection[str]) -> Kept:
-        if base.is_outdated(state):
-            return Kept(None, (self.dropped(OUTDATED),))
+        if (outdated := base.outdated(state)) is not None:
+            return Kept(None, (self.dropped(outdated),))
         # every merged file in a partition with new rows gets the number of the new rows
         with_new = {file.partition for file in self.inputs if file.path in earlier}
         beside_new = {file.path for file in self.inputs if file.partition in with_new}

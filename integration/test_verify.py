@@ -1,0 +1,52 @@
+"""The metadata that Spark writes are valid, for `verify` as for Iceberg: tables of format v3 in all states."""
+
+from __future__ import annotations
+
+from pyiceberg.catalog.sql import SqlCatalog
+from pyspark.sql import SparkSession
+
+import icesize
+from icesize.maintenance.verify import Finding
+
+MERGE_ON_READ = ", ".join(f"'write.{verb}.mode' = 'merge-on-read'" for verb in ("delete", "update", "merge"))
+
+
+def findings(lake: SqlCatalog, name: str) -> list[Finding]:
+    """What is wrong; dangling deletes, which Spark leaves over, are not."""
+    return [each for each in icesize.open(None, name, catalog=lake).verify().findings if each.is_error]
+
+
+def test_tables_of_format_v3_by_spark(spark: SparkSession, lake: SqlCatalog, namespace: str) -> None:
+    """An upgrade with position delete files, vectors that share Puffin files, rewrites, and a tag on an older state."""
+    name, table = f"lake.{namespace}.t", f"{namespace}.t"
+    spark.sql(
+        f"CREATE TABLE {name} (id bigint, p int) USING iceberg PARTITIONED BY (p) "
+        f"TBLPROPERTIES ('format-version' = '2', {MERGE_ON_READ})"
+    )
+    insert = f"INSERT INTO {name} SELECT id, id % 3 FROM range({{}}, {{}})"
+    statements = [
+        *(insert.format(20 * at, 20 * at + 20) for at in range(3)),
+        f"DELETE FROM {name} WHERE id % 7 = 0",
+        f"ALTER TABLE {name} SET TBLPROPERTIES ('format-version' = '3')",
+        f"DELETE FROM {name} WHERE id % 7 = 1",
+        f"UPDATE {name} SET id = id + 1000 WHERE id % 7 = 2",
+        f"DELETE FROM {name} WHERE id % 7 = 3",
+        f"ALTER TABLE {name} CREATE TAG before",
+        insert.format(60, 80),
+        f"ALTER TABLE {name} DROP PARTITION FIELD p",
+        insert.format(80, 100),
+        f"DELETE FROM {name} WHERE id % 7 = 4",
+        f"CALL lake.system.rewrite_position_delete_files(table => '{table}', options => map('rewrite-all', 'true'))",
+        f"CALL lake.system.rewrite_manifests(table => '{table}')",
+        f"CALL lake.system.rewrite_data_files(table => '{table}', where => 'p = 1')",
+        f"DELETE FROM {name} WHERE id % 7 = 5",
+        f"CALL lake.system.set_current_snapshot(table => '{table}', ref => 'before')",
+        insert.format(100, 120),
+    ]
+    most_vectors = 0
+    for statement in statements:
+        spark.sql(statement)
+        assert findings(lake, table) == [], statement
+        formats = [row[0] for row in spark.sql(f"SELECT file_format FROM {name}.delete_files").collect()]
+        most_vectors = max(most_vectors, formats.count("PUFFIN"))
+    assert most_vectors >= 6
