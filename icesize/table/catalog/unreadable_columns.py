@@ -39,12 +39,10 @@ def unreadable_column(error: BaseException) -> UnreadableColumn | None:
 
 def _documents(error: BaseException | None) -> Iterator[Any]:
     """Yield the metadata documents that PyIceberg had at hand when it failed: the text of a file, or a response."""
-    from requests import Response  # imported here because only a failure needs it, and only of a REST catalog
-
     while error is not None:
         for frame, _ in traceback.walk_tb(error.__traceback__):
-            for value in frame.f_locals.values():
-                text = value.text if isinstance(value, Response) else value
+            for name, value in frame.f_locals.items():
+                text = getattr(value, "text", None) if name == "response" else value
                 if isinstance(text, str) and '"format-version"' in text:
                     with suppress(ValueError, AttributeError):
                         document = json.loads(text)
