@@ -42,28 +42,31 @@ _PRIMITIVES: dict[type[iceberg.IcebergType], Callable[[], spark.DataType]] = {
 }
 
 
-def spark_schema(columns: Schema | iceberg.StructType) -> spark.StructType:
+def spark_schema(columns: Schema | iceberg.StructType, path: tuple[str, ...] = ()) -> spark.StructType:
     """Return the Spark type of rows with these columns; raise as `spark_type` does."""
-    return spark.StructType([spark.StructField(f.name, spark_type(f.field_type)) for f in columns.fields])
+    return spark.StructType(
+        [spark.StructField(f.name, spark_type(f.field_type, (*path, f.name))) for f in columns.fields]
+    )
 
 
-def spark_type(kind: iceberg.IcebergType) -> spark.DataType:
+def spark_type(kind: iceberg.IcebergType, path: tuple[str, ...] = ()) -> spark.DataType:
     """Return the Spark type of an Iceberg type, as Iceberg's own Spark integration maps it.
 
     Every field is nullable, because the writer checks required values. Raises UnsupportedTable for types without a
-    match.
+    match, with the `path` of the column.
     """
     if isinstance(kind, iceberg.StructType):
-        return spark_schema(kind)
+        return spark_schema(kind, path)
     if isinstance(kind, iceberg.ListType):
-        return spark.ArrayType(spark_type(kind.element_type))
+        return spark.ArrayType(spark_type(kind.element_type, (*path, "element")))
     if isinstance(kind, iceberg.MapType):
-        return spark.MapType(spark_type(kind.key_type), spark_type(kind.value_type))
+        return spark.MapType(spark_type(kind.key_type, (*path, "key")), spark_type(kind.value_type, (*path, "value")))
     if isinstance(kind, iceberg.DecimalType):
         return spark.DecimalType(kind.precision, kind.scale)
     if type(kind) in _PRIMITIVES:
         return _PRIMITIVES[type(kind)]()
-    raise UnsupportedTable(f"Cannot use from Spark: Spark has no type for Iceberg's '{kind}'")
+    name = ".".join(path)
+    raise UnsupportedTable(f"Cannot use column '{name}' from Spark: it has no type for Iceberg's '{kind}'", column=name)
 
 
 @dataclass(frozen=True)

@@ -41,9 +41,8 @@ def _documents(error: BaseException | None) -> Iterator[Any]:
     """Yield the metadata documents that PyIceberg had at hand when it failed: the text of a file, or a response."""
     while error is not None:
         for frame, _ in traceback.walk_tb(error.__traceback__):
-            for value in frame.f_locals.values():
-                # of PyIceberg's HTTP client, which is no dependency of icesize
-                text = value.text if type(value).__name__ == "Response" else value
+            for name, value in frame.f_locals.items():
+                text = getattr(value, "text", None) if name == "response" else value
                 if isinstance(text, str) and '"format-version"' in text:
                     with suppress(ValueError, AttributeError):
                         document = json.loads(text)

@@ -26,6 +26,7 @@ from pyiceberg.types import (
     NestedField,
     StringType,
     StructType,
+    TimestampNanoType,
     TimestampType,
     TimestamptzType,
     TimeType,
@@ -306,8 +307,10 @@ def test_types_of_both_sides() -> None:
             assert iceberg_type(spark_type(iceberg)) == iceberg
     nested = spark_type(NESTED.as_struct())
     assert spark_type(iceberg_type(nested)) == nested
-    with pytest.raises(UnsupportedTable, match="Spark has no type for Iceberg's 'time'"):
-        spark_type(TimeType())
+    for kind in (TimeType(), TimestampNanoType()):
+        column = NestedField(1, "s", StructType(NestedField(2, "l", ListType(3, kind))))
+        with pytest.raises(UnsupportedTable, match=f"column 's.l.element' from Spark: it has no type for .* '{kind}'"):
+            spark_type(StructType(column))
     with pytest.raises(SchemaMismatch, match="Cannot add a column of type 'interval day to second'"):
         iceberg_type(spark_types.DayTimeIntervalType())
 
