@@ -152,10 +152,6 @@ class FakeLoaded:
         return self.state.spec_id
 
     @property
-    def format_version(self) -> int:
-        return 2
-
-    @property
     def head(self) -> Head:
         return Head(self.state.head_id, self.state.sequence_number)
 

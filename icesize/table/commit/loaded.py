@@ -74,10 +74,6 @@ class Loaded:
         return self.table.metadata.default_spec_id
 
     @property
-    def format_version(self) -> int:
-        return self.table.metadata.format_version
-
-    @property
     def properties(self) -> Mapping[str, str]:
         return self.table.metadata.properties
 
