@@ -6,7 +6,8 @@ removed, even if they are live again.
 
 A copy is made byte for byte, because a data file contains neither its own name nor its table. The copy is a new file,
 so no delete applies to it, old or new: position deletes name a path, and equality deletes have a sequence number. Files
-that had deletes are rewritten without the deleted rows.
+that had deletes are rewritten without the deleted rows. In format v3, a copy would get new row ids, so files whose rows
+have row ids are rewritten by a merge, which stores the ids. Files that are older than the table's upgrade have none.
 
 A tag protects the snapshot during the restore, so that no expiry deletes its files before they are copied. The commit
 requires both the tag and the head on which everything was checked.
@@ -35,6 +36,7 @@ from icesize.errors import CommitStateUnknown, IcesizeError, RewriteFailed, Tabl
 from icesize.maintenance.table_context import TableContext
 from icesize.parquet.files.data_file import Merged, Rewritten
 from icesize.parquet.files.names import FileNames, copy_prefix, location_by
+from icesize.parquet.files.row_lineage import FIRST_WITH_LINEAGE
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.storage import Storage
 from icesize.parquet.files.uncommitted import Uncommitted, uncommitted
@@ -141,7 +143,7 @@ def restore(
             _make(current, owner, copies)
             rewrites = tuple[Merged, ...]()
             if settings:
-                rewrites = _without_deleted_rows(planned.difference.rewritten, current.table.io, settings, owner)
+                rewrites = _rewritten(planned.difference.rewritten, current.table.io, settings, owner)
             watch.lap("copy")
             step = Restore(tag, planned.work, planned.difference, _overwrite(planned, copies, rewrites))
             again = f"restoring again is safe. T{_may_be_left(tag)[1:]}"
@@ -186,18 +188,19 @@ class Copy:
     new_path: str
 
 
-def _without_deleted_rows(
+def _rewritten(
     files: Sequence[FileFact], io: FileIO, settings: WriteSettings, owner: Uncommitted
 ) -> tuple[Merged, ...]:
-    """Rewrite each file without its deleted rows, in threads of this process.
+    """Rewrite each file without its deleted rows and with the lineage of the others, in threads of this process.
 
-    A file without remaining rows has no output. The names of the new files begin with the prefix of `owner`, except
-    those of clustered sets. Raises RewriteFailed if a file or its deletes cannot be read.
+    Rows without row ids get new ones. A file without remaining rows has no output. The names of the new files begin
+    with the prefix of `owner`, except those of clustered sets. Raises RewriteFailed if a file or its deletes cannot be
+    read.
     """
 
     def rewrite(number: int, file: FileFact) -> Rewritten:
         names = FileNames(copy_prefix(file.path, owner.prefix), number, 0, owner)
-        return merge(MergeTask((file,), file.partition), settings, names)
+        return merge(MergeTask((file,), file.partition), settings, names, new_ids=file.first_row_id is None)
 
     results = tuple(concurrently(lambda each: rewrite(*each), enumerate(files), workers()))
     return with_carried_over_metrics(results, (), io, lambda: settings)
@@ -339,10 +342,13 @@ def _consequences(table: Table, planned: _Planned, snapshot_ids: Sequence[int]) 
             f"rows of stream '{stream_id}' are gone from the partition and will not be replayed: "
             f"{several if len(ids) > 1 else f'batch {ids[0]} stays'} marked as committed"
         )
-    if rewritten := planned.difference.rewritten:
+    if rewritten := [file for file in planned.difference.rewritten if file.delete_files]:
         several = f"{len(rewritten)} files of that version had deletes: they were" if len(rewritten) > 1 else ""
         one = "1 file of that version had deletes: it was"
         notes.append(f"{several or one} written again without the deleted rows")
+    without_ids = planned.difference.copied or any(file.first_row_id is None for file in planned.difference.rewritten)
+    if table.metadata.format_version >= FIRST_WITH_LINEAGE and without_ids:
+        notes.append("that version is older than the upgrade to format v3: its rows get new row ids")
     version = planned.difference.version
     if version.schema_id is not None and version.schema_id != table.metadata.current_schema_id:
         notes.append(

@@ -137,7 +137,7 @@ def _copied(
         return file.judged
     copied, first_row_id = list[tuple[Part, CopyStrategy]](), fact.first_row_id or 0
     for group, strategy in zip(file.footer.row_groups, file.judged, strict=True):
-        inherited = (first_row_id, fact.sequence_number) if settings.has_lineage else None
+        inherited = (first_row_id, fact.sequence_number) if settings.stores_lineage else None
         copied.append((Part(file.source, file.footer, group, inherited=inherited), strategy))
         first_row_id += group.rows
     return copied
@@ -232,7 +232,7 @@ def _plan_output(units: Sequence[_Unit], settings: WriteSettings, refused: list[
         contents.runs.append(PageRun(parts, plan))
     contents.decoded = tuple(unit.input_file.fact for unit in units if unit.part is None)
     if contents.decoded:
-        contents.model = empty_like(settings.with_lineage, _schema_of(contents))
+        contents.model = empty_like(settings, _schema_of(contents))
     return contents
 
 

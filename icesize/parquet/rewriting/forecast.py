@@ -70,7 +70,7 @@ def forecast(groups: Sequence[MergeTask], settings: WriteSettings) -> Forecast:
     turn out to be damaged. Dictionaries are a small read for each column of the files whose pages would be joined. A
     file that cannot be read counts as decoded.
     """
-    size = sum(group.size_bytes for group in groups)
+    settings, size = settings.with_lineage, sum(group.size_bytes for group in groups)
     if (reason := forbidden(settings)) is not None:
         return Forecast(0, size, 0, {reason.value: sum(len(group.inputs) for group in groups)})
     likely = [likely_copied(group.inputs, settings) for group in groups]

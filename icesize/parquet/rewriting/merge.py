@@ -29,20 +29,23 @@ from icesize.planning.plan import MergeTask
 from icesize.planning.sizing import merged_files
 
 
-def merge(group: MergeTask, settings: WriteSettings, names: FileNames, threads: int = 1) -> Rewritten:
+def merge(
+    group: MergeTask, settings: WriteSettings, names: FileNames, threads: int = 1, *, new_ids: bool = False
+) -> Rewritten:
     """Write the rows of all input files into `group.outputs` files of about equal size.
 
     Compressed bytes are copied if that is possible and faster (`copy_merge`); otherwise everything is decoded. Deleted
     rows are left out, and there are fewer outputs if the live rows need fewer. Each output carries the largest data
     sequence number of the input files and of the applied equality deletes. Outputs with copied bytes lack metrics that
-    only manifests have (`CopiedFile`). With two `threads` or more, the others read ahead of the one that writes; the
+    only manifests have (`CopiedFile`). Rows keep their lineage (format v3); with `new_ids`, they get another one from
+    the commit, as new rows do. With two `threads` or more, the others read ahead of the one that writes; the
     files are byte for byte the same.
 
     Raises `RewriteFailed`, after everything written is removed. Its attribute `path` is an input or delete file that is
     missing, damaged or does not have as many rows as its manifest entry records. If storage fails, `path` is the
     output.
     """
-    with begun("merge", group, settings, names, threads=threads) as job:
+    with begun("merge", group, settings, names, threads=threads, new_ids=new_ids) as job:
         result, deleted = _copied(job), job.deleted
         if isinstance(result, Refusal):
             result = _decoded(job, result)
@@ -65,11 +68,18 @@ class Job:
 
 @contextmanager
 def begun(
-    verb: str, group: MergeTask, settings: WriteSettings, names: FileNames, *passing: type[Exception], threads: int = 1
+    verb: str,
+    group: MergeTask,
+    settings: WriteSettings,
+    names: FileNames,
+    *passing: type[Exception],
+    threads: int = 1,
+    new_ids: bool = False,
 ) -> Iterator[Job]:
     """Begin a job, whose group has as many outputs as its live rows need, and remove its files if it fails.
 
-    The settings of `new_files` have the columns of the row lineage if the table has row lineage.
+    The settings of `new_files` have the columns of the row lineage if the table has row lineage, and no `new_ids` are
+    wanted.
 
     Raises `RewriteFailed` for all errors of the block except those of `passing`, for files of another partition spec
     than the table's, and for files whose rows have no row ids yet.
@@ -80,10 +90,10 @@ def begun(
             "plan again",
             path=None,
         )
-    if settings.has_lineage:
+    of_files = settings if new_ids else settings.with_lineage
+    if of_files.stores_lineage:
         check_row_ids(group.inputs)
-    failing = rewrite_failed(f"{verb} {len(group.inputs)} files", *passing)
-    new_files = NewFiles(settings.with_lineage, names)
+    failing, new_files = rewrite_failed(f"{verb} {len(group.inputs)} files", *passing), NewFiles(of_files, names)
     with failing, Fetched(settings, threads) as fetched, new_files.all_or_none():
         deleted = deleted_rows(group.inputs, settings, group.partition, fetched)
         yield Job(with_enough_outputs(group, settings, deleted), new_files, fetched, deleted)

@@ -130,7 +130,7 @@ def write_copied(
     settings, path, of_decoded = new_files.settings, new_files.location(partition), _Decoded()
     sink = new_files.create(path)
     changed = ahead.map(lambda work: work(settings.parquet.level), contents.works, _WAITING)
-    assembled = _assemble(sink, contents, decoded, changed, of_decoded, adds_lineage=settings.has_lineage)
+    assembled = _assemble(sink, contents, decoded, changed, of_decoded, adds_lineage=settings.stores_lineage)
     _check_opens(assembled)
     footer = parse_footer(assembled.footer, assembled.size_bytes)
     file = describe_copied(settings, path, partition, assembled, footer)

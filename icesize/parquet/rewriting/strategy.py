@@ -74,7 +74,7 @@ def candidate(fact: FileFact, source: Source, settings: WriteSettings) -> Candid
     """Read the footer of a file; return the reason if it cannot be copied."""
     try:
         footer = read_footer(source)
-        footer = without_lineage(footer) if settings.has_lineage else footer
+        footer = without_lineage(footer) if settings.stores_lineage else footer
     except CopyRefused as refused:
         return refused.code
     except OSError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestFile
@@ -32,7 +32,8 @@ _Identity = tuple[FileId, int | None]
 class Difference:
     """The changes of a restore: files to remove from the head, to copy from the version, and to rewrite.
 
-    `rewritten` files have deletes that cannot apply to a new file, so they return without the deleted rows.
+    `rewritten` files have deletes that cannot apply to a new file, so they return without the deleted rows; or their
+    rows have row ids (format v3), which a copy would not have.
     `rows_before` and `rows_after` are the rows in all data files of the partition, as far as known before deletes are
     read. `deletes` may apply in the partition now.
 
@@ -81,6 +82,12 @@ def _parted(files: Iterable[FileFact], others: Iterable[FileFact]) -> tuple[list
     return common, surplus
 
 
+def _with_row_ids(files: Iterable[FileFact], now: Iterable[FileFact]) -> tuple[FileFact, ...]:
+    """Return the files; those that the table still has get the row ids that it has given them since the version."""
+    ids = {file.path: file.first_row_id for file in now}
+    return tuple(f if f.first_row_id is not None else replace(f, first_row_id=ids.get(f.path)) for f in files)
+
+
 def _hits(deletes: PartitionDeletes, file: FileFact) -> frozenset[_Identity]:
     """Return the delete files that apply, or may apply, to a data file."""
     return frozenset(_identity(delete) for delete in deletes.applying(file))
@@ -122,15 +129,15 @@ class Restoration:
         deletes_then, deletes = (self._deletes(table, snapshot) for snapshot in (version, head))
         paths = {file.path for file in gone}
         again = [f for f in kept if f.path in paths or _hits(deletes_then, f) != _hits(deletes, f)]
-        removed, back = (*gone, *again), (*missing, *again)
-        rewritten = tuple(file for file in back if _hits(deletes_then, file))
+        removed, back = (*gone, *again), _with_row_ids((*missing, *again), now)
+        rewritten = tuple(file for file in back if file.first_row_id is not None or _hits(deletes_then, file))
         self._check_rewritten(table, rewritten)
         self._check_other_listings(table, head, now, removed)
         applied = {delete.path for file in back for delete in deletes_then.applying(file)}
         self._check_files(table, {file.path for file in back} | applied)
         rows_before, rows_after = (sum(file.rows for file in files) for files in (now, then))
         rows_after -= sum(file.deleted_rows for file in rewritten)
-        copied = self._entries(table.io, version, [file for file in back if not _hits(deletes_then, file)])
+        copied = self._entries(table.io, version, [file for file in back if file not in rewritten])
         return Difference(
             version, removed, copied, rewritten, frozenset(map(_identity, deletes.files)), rows_before, rows_after
         )
@@ -178,12 +185,15 @@ class Restoration:
         return {m.manifest_path: m for m in data if m.partition_spec_id != self.partition.spec_id}
 
     def _check_rewritten(self, table: Table, files: Sequence[FileFact]) -> None:
-        """Check that the deletes pending on files that return can be applied to them."""
+        """Check that files that return without deleted rows, or with the row ids of their rows, can be read."""
         if bad := [file for file in files if file.obstacle is not None]:
             why = " or ".join(sorted({UNREADABLE[file.obstacle] for file in bad if file.obstacle}))
+            problem, result = "deletes were pending on", "deleted rows could come back"
+            if all(file.first_row_id is not None for file in bad):
+                problem, result = "rows have row ids in", "copies would give other ids to their rows"
             raise TableError(
-                f"{self.cannot(table)}: deletes were pending on {format_count(len(bad), 'file')} of that version, and "
-                f"the files {why}, so deleted rows could come back. Read that version and write the rows again instead",
+                f"{self.cannot(table)}: {problem} {format_count(len(bad), 'file')} of that version, and the files "
+                f"{why}, so {result}. Read that version and write the rows again instead",
                 table=self._name,
             )
 

@@ -34,21 +34,13 @@ from tests.support.copying import SMALL, foreign_bytes, stored, with_ids
 from tests.support.examples import examples
 from tests.support.internal_errors import watched
 from tests.support.parquet_files import NAMES, local, metadata_of, schema_of, settings_of, with_limits, write_one
+from tests.support.row_lineage import LAST_UPDATED, LINEAGE, ROW_ID, Lineage, lineage_of
 
 KEY = PartitionKey(0)
 ORDER = SortOrder(SortField(3, IdentityTransform()), order_id=1).model_dump_json()
 SCHEMA = schema_of(("id", LongType()), ("text", StringType()), ("value", DoubleType()))
-ROW_ID, LAST_UPDATED = "_row_id", "_last_updated_sequence_number"
-LINEAGE = pa.schema(
-    [
-        pa.field(ROW_ID, pa.int64(), metadata={"PARQUET:field_id": "2147483540"}),
-        pa.field(LAST_UPDATED, pa.int64(), metadata={"PARQUET:field_id": "2147483539"}),
-    ]
-)
 USUAL = {"tiny", "dictionaries", "uneven", "deleted-rows", "sorted", "copying-off"}
 """Reasons why files of these tests are decoded."""
-Lineage = dict[int, tuple[int | None, int | None]]
-"""Row id and last change by the value of the column `id`."""
 
 
 def options_of(folder: Path, **properties: str) -> WriteSettings:
@@ -69,21 +61,6 @@ def rows_of(ids: Sequence[int]) -> pa.Table:
     )
 
 
-def read(file: FileFact, deleted: Iterable[int] = ()) -> Lineage:
-    """The lineage of the live rows of a file, as the specification says."""
-    table, gone = pq.ParquetFile(local(file.path)).read(), set(deleted)
-    inherited = range(file.first_row_id or 0, (file.first_row_id or 0) + table.num_rows)
-    columns = [table.column(name).to_pylist() if name in table.column_names else [None] * table.num_rows
-               for name in LINEAGE.names]  # fmt: skip
-    return {
-        key: (own if stored_id is None else stored_id, file.sequence_number if last is None else last)
-        for at, (key, own, stored_id, last) in enumerate(
-            zip(table.column("id").to_pylist(), inherited, *columns, strict=True)
-        )
-        if at not in gone
-    }
-
-
 @dataclass
 class Lake:
     """The live files of a table, and the deleted positions of each."""
@@ -97,7 +74,7 @@ class Lake:
 
     def lineage(self) -> Lineage:
         """That of all live rows."""
-        return {k: v for file in self.files for k, v in read(file, self.deleted.get(file.path, ())).items()}
+        return {k: v for file in self.files for k, v in lineage_of(file, self.deleted.get(file.path, ())).items()}
 
     def take(self, count: int) -> list[int]:
         """New values of the column `id`."""
