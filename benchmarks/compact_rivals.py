@@ -249,8 +249,9 @@ def contents(table: Table) -> dict[str, Any]:
     Rows are those of its data files, deleted or not. Their order does not change the checksum.
     """
     paths, deletes = _paths(table)
-    # A partition's path has a value that is also a column of the file.
-    rows, checksum = summed("SELECT * FROM read_parquet(?, hive_partitioning = false)", paths)
+    # Files of format v3 have columns for the lineage of rows, too. A partition's path has a value of a column.
+    columns = ", ".join(f'"{name}"' for name in table.schema().column_names)
+    rows, checksum = summed(f"SELECT {columns} FROM read_parquet(?, hive_partitioning = false)", paths)
     return {
         "files": len(paths),
         "delete_files": len(deletes),

@@ -1,6 +1,7 @@
 """Compaction of a table with deletes pending, which leaves out every deleted row, by icesize and its rivals.
 
-    python -m benchmarks deletes [--case random|clustered|thirty|equality] [--pairs 3] [--ways call,go] [--keep DIR]
+    python -m benchmarks deletes [--case random|clustered|thirty|equality|vectors] [--pairs 3] [--ways call,go]
+        [--keep DIR]
 
 The table is TPC-H's lineitem, 200 files, as in `benchmarks.compact`; the figures are those of
 `benchmarks.compact_rivals`. iceberg-go takes part if ICEBERG_GO names its program. In addition, icesize merges the same
@@ -9,7 +10,8 @@ files without the deletes.
 random: one position delete file for each data file deletes 2 % of its rows, anywhere in it. Spark leaves such files.
 clustered: 2 % of the rows of each file, all in one run that begins anywhere. thirty: 30 %, anywhere. equality: 1,000
 equality delete files of 20 keys each, order and line number of rows anywhere in the table; PyIceberg's scan refuses
-them.
+them. vectors: random, in a table of format v3 with a deletion vector for each data file; PyIceberg writes no such
+table.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pyiceberg.table import Table
 
+import icesize
 from benchmarks import peers
 from benchmarks.compact_call import TABLE
 from benchmarks.compact_rivals import (
@@ -50,6 +53,7 @@ from benchmarks.compact_tables import CASES as TABLES
 from benchmarks.restored import restore
 from icesize.planning.files import PartitionKey
 from tests.support.delete_files import delete_equal, delete_positions
+from tests.support.v3_tables import as_v3
 
 BASE = "lineitem"
 KEY = ["l_orderkey", "l_linenumber"]
@@ -96,22 +100,36 @@ def _by_equality(table: Table, files: int) -> pa.Table:
     return deleted
 
 
+def _by_vector(table: Table, share: float, draw: Draw) -> pa.Table:
+    """Delete a share of the rows of each file of the table, which becomes one of format v3; return their positions."""
+    places = _by_position(table, share, draw)
+    as_v3(table.catalog, TABLE)
+    opened = icesize.open(None, TABLE, catalog=table.catalog, policy={"max-delete-files": 0})
+    opened.rewrite_deletes()
+    return places
+
+
 CASES: dict[str, Callable[[Table], pa.Table]] = {
     "random": partial(_by_position, share=_FEW, draw=_anywhere),
     "clustered": partial(_by_position, share=_FEW, draw=_one_run),
     "thirty": partial(_by_position, share=_MANY, draw=_anywhere),
     "equality": partial(_by_equality, files=_DELETE_FILES),
+    "vectors": partial(_by_vector, share=_FEW, draw=_anywhere),
 }
 """Each deletes rows of a table, and returns the values of some DuckDB columns that only these rows have."""
+_NOT_BY_PYICEBERG = {
+    "equality": "PyIceberg reads no equality deletes", "vectors": "PyIceberg writes no format v3",
+}  # fmt: skip
+"""Cases that PyIceberg's own merge cannot do."""
 
 
 def main(argv: list[str] | None = None) -> dict[str, Any]:
     """Run the rounds and print tables, or JSON."""
     args = _parser().parse_args(argv)
     present, left_out = chosen(args.ways)
-    if args.case == "equality" and "overwrite" in present:
+    if args.case in _NOT_BY_PYICEBERG and "overwrite" in present:
         present.remove("overwrite")
-        left_out["overwrite"] = "PyIceberg reads no equality deletes"
+        left_out["overwrite"] = _NOT_BY_PYICEBERG[args.case]
     without = Way(f"{WAYS['call'].title}, without deletes", WAYS["call"].command)
     with on_server(TABLES[BASE], BASE, args.keep) as base:
         bench, before = with_deletes(base, args.case)

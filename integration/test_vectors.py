@@ -11,6 +11,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyroaring import BitMap
 from pyspark.sql import SparkSession
 
+import icesize
 from icesize.parquet.deletes.deleted_rows import deleted_rows
 from icesize.parquet.deletes.vectors import write_vectors
 from icesize.parquet.files.data_file import NewDeleteFile
@@ -133,3 +134,33 @@ def test_vectors_that_icesize_writes(spark: SparkSession, lake: SqlCatalog, name
     assert {path: set(some) for path, some in found.items()} == {
         large.path: {*rows[large], 1}, small.path: {0, 50, 99}
     }  # fmt: skip
+
+
+def test_an_upgraded_table(spark: SparkSession, lake: SqlCatalog, namespace: str) -> None:
+    """Position deletes of format v2 become vectors, to which Spark's next DELETE adds; Spark's compaction goes on."""
+    name = f"lake.{namespace}.t"
+    spark.sql(
+        f"CREATE TABLE {name} (id bigint, p string) USING iceberg PARTITIONED BY (p) TBLPROPERTIES ("
+        "'format-version' = '2', 'write.delete.mode' = 'merge-on-read', 'write.delete.granularity' = 'partition')"
+    )
+    for start in (0, 1000):
+        spark.range(start, start + 1000, 1, 1).selectExpr("id", "'a' p").coalesce(1).writeTo(name).append()
+    for remainder in range(3):
+        spark.sql(f"DELETE FROM {name} WHERE id % 100 = {remainder}")
+    spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('format-version' = '3')")
+    policy = {"target_file_size_bytes": 1, "small_file_limit_bytes": 1, "close_file_cost_bytes": 0,
+              "max_delete_files": 1}  # fmt: skip
+    table = icesize.open(None, f"{namespace}.t", catalog=lake, policy=policy)
+    left = {i for i in range(2000) if i % 100 > 2}
+    report = table.rewrite_deletes()
+    assert (report.files_added, report.rows, ids(spark, name)) == (2, 60, left)
+    assert (len(vectors(spark, name)), spark.table(f"{name}.delete_files").count()) == (2, 2)
+    assert table.rewrite_deletes().snapshot_ids == ()
+    spark.sql(f"DELETE FROM {name} WHERE id = 77")
+    assert ids(spark, name) == left - {77}
+    assert sorted(delete.rows for delete in vectors(spark, name).values()) == [30, 31]
+    assert table.verify().findings == ()
+    spark.sql(f"CALL lake.system.rewrite_data_files(table => '{name}', options => map('rewrite-all', 'true'))")
+    assert ids(spark, name) == left - {77}
+    assert vectors(spark, name) == {}
+    assert table.verify().findings == ()

@@ -14,12 +14,11 @@ from dataclasses import dataclass
 from icesize.planning.delete_reach import (
     DataFiles,
     PartitionDeletes,
-    applying,
     is_due,
     is_due_at_any_cost,
     only_path,
 )
-from icesize.planning.files import DeleteFile, FileFact, Layout, PartitionFacts, PartitionKey
+from icesize.planning.files import DeleteFile, FileFact, Layout, PartitionFacts, PartitionKey, SkipReason
 from icesize.policy import SizePolicy
 
 _POSITION_BYTES = 4
@@ -65,30 +64,38 @@ def plan_delete_rewrites(layout: Layout, policy: SizePolicy) -> tuple[DeleteRewr
 
 def _rewrite_of(facts: PartitionFacts, layout: Layout, policy: SizePolicy) -> DeleteRewrite | None:
     with_deletes = facts.with_deletes
-    due = tuple(f for f in with_deletes if is_due(f, policy) and not _is_soon_due_at_any_cost(f, facts, policy))
+    due = tuple(file for file in with_deletes if is_due(file, policy))
+    if not due:
+        return None
+    known = PartitionDeletes(due[0].deletes)
+    expected_rows = {file.path: _expected_rows(file, facts, known) for file in with_deletes}
+    due = tuple(file for file in due if not _is_soon_due_at_any_cost(file, expected_rows[file.path], policy))
     if not due:
         return None
     with_due = DataFiles(due)
     deletes = PartitionDeletes(delete for delete in due[0].deletes if with_due.may_be_hit(delete))
     files = tuple(file for file in with_deletes if deletes.hitting(file).delete_files)
-    if any(file.obstacle for file in files) or _reach_beyond(facts.key, deletes.files, layout):
+    # the data files stay, so that nobody has to know the ids of their rows
+    if any(file.obstacle not in (None, SkipReason.NO_ROW_IDS) for file in files) or _reach_beyond(
+        facts.key, deletes.files, layout
+    ):
         return None  # what hits others stays, so that nothing would be gained
-    rows = sum(_expected_rows(file, facts) for file in files)
+    rows = sum(expected_rows[file.path] for file in files)
     cost = len(files) * policy.close_file_cost_bytes + rows * _POSITION_BYTES
     return DeleteRewrite(facts.key, facts.label, files, due) if cost < sum(f.live_bytes for f in due) else None
 
 
-def _is_soon_due_at_any_cost(file: FileFact, facts: PartitionFacts, policy: SizePolicy) -> bool:
+def _is_soon_due_at_any_cost(file: FileFact, expected_rows: float, policy: SizePolicy) -> bool:
     """Return whether a file is due for more than the number of its delete files, or will be once its deleted rows are
     known.
     """
-    is_full = _expected_rows(file, facts) >= policy.delete_ratio_threshold * max(1, file.rows)
+    is_full = expected_rows >= policy.delete_ratio_threshold * max(1, file.rows)
     return is_full or is_due_at_any_cost(file, policy)
 
 
-def _expected_rows(file: FileFact, facts: PartitionFacts) -> float:
+def _expected_rows(file: FileFact, facts: PartitionFacts, deletes: PartitionDeletes) -> float:
     """Return the deleted rows of a file, if deletes without a known target are spread evenly over all files."""
-    unknown = sum(d.rows for d in applying(file.deletes, file) if d.equality_ids or only_path(d) is None)
+    unknown = sum(d.rows for d in deletes.applying(file) if d.equality_ids or only_path(d) is None)
     return min(file.rows, file.deleted_rows + unknown * file.rows / max(1, facts.rows))
 
 

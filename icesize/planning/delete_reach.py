@@ -67,14 +67,6 @@ def vectors_hitting(files: Iterable[FileFact], deletes: Iterable[DeleteFile]) ->
     return dict(vectors)
 
 
-def applying(deletes: Iterable[DeleteFile], file: FileFact) -> list[DeleteFile]:
-    """Return the deletes of the file's partition that may apply to its rows, as readers select them."""
-    hits = [delete for delete in deletes if may_hit(delete, file)]
-    if any(delete.is_vector for delete in hits):
-        return [delete for delete in hits if delete.equality_ids or delete.is_vector]
-    return hits
-
-
 def _is_readable(delete: DeleteFile) -> bool:
     """Return whether icesize can read a delete: Parquet, or a deletion vector with all facts that a reader needs."""
     if not delete.is_vector:
@@ -120,17 +112,20 @@ class PartitionDeletes:
         self._unreadable = [delete for delete in self.files if not _is_readable(delete)]
         # equality deletes, and position deletes that may be about any file, are counted by their numbers alone
         self._equality, self._anywhere = list[int](), list[int]()
+        self._by_equality, self._of_any = list[DeleteFile](), list[DeleteFile]()
         self._by_path = defaultdict[str, list[DeleteFile]](list)
         self._between: list[DeleteFile] = []
         for delete in self.files:
             if delete.equality_ids:
                 self._equality.append(delete.sequence_number)
+                self._by_equality.append(delete)
             elif (only := only_path(delete)) is not None:
                 self._by_path[plain_path(only)].append(delete)
             elif _tells_bounds(delete):
                 self._between.append(delete)
             else:
                 self._anywhere.append(delete.sequence_number)
+                self._of_any.append(delete)
 
     def hitting(self, file: FileFact) -> Hits:
         """Return the deletes that may apply to a data file.
@@ -152,6 +147,14 @@ class PartitionDeletes:
         return Hits(
             sure + len(between) + anywhere, min(file.rows, sum(delete.rows for delete in own)), sure + avoidable
         )
+
+    def applying(self, file: FileFact) -> list[DeleteFile]:
+        """Return the deletes that may apply to a data file, as readers select them."""
+        equality, own = self._by_equality[bisect_right(self._equality, file.sequence_number) :], self._naming(file)
+        if vectors := [delete for delete in own if delete.is_vector]:
+            return [*equality, *vectors]
+        between = [delete for delete in self._between if may_hit(delete, file)]
+        return [*equality, *own, *between, *self._of_any[bisect_left(self._anywhere, file.sequence_number) :]]
 
     def are_readable(self, file: FileFact) -> bool:
         """Return False if icesize cannot read a delete that may apply to a data file, or if two vectors apply to it."""

@@ -14,12 +14,10 @@ from pyiceberg.types import IntegerType, LongType
 
 from icesize.errors import (
     BatchOutOfOrder,
-    CommitStateUnknown,
     IcesizeError,
     SchemaMismatch,
     TableError,
     TableNotFound,
-    UnsupportedTable,
 )
 from icesize.failpoints import armed
 from icesize.report import Report
@@ -234,30 +232,59 @@ def apart(faulted: FaultedTable) -> Iterator[tuple[Lake, Iceberg]]:
 
 
 @pytest.mark.fault(22)
-def test_deletion_vectors(faulted: FaultedTable, apart: tuple[Lake, Iceberg]) -> None:
-    """Deletion vectors need format version 3, and icesize refuses such tables before it writes anything."""
+@pytest.mark.parametrize("placement", ["append", pytest.param("absorb once", marks=pytest.mark.slow)])
+def test_a_file_that_we_merge_gets_a_deletion_vector(
+    faulted: FaultedTable, apart: tuple[Lake, Iceberg], placement: str
+) -> None:
+    """Rows that another engine deletes from a table of format v3 during a merge stay deleted."""
     lake, iceberg = apart
-    iceberg("CREATE TABLE {}.db.events (id bigint, hour string, text string) TBLPROPERTIES ('format-version'='3')")
-    with pytest.raises(UnsupportedTable, match="its format version is 3; icesize writes versions 1 and 2"):
-        lake.open(faulted.spark)
+    lake.create()
+    iceberg("ALTER TABLE {}.db.events SET TBLPROPERTIES ('format-version'='3', 'write.delete.mode'='merge-on-read')")
+    sink = lake.open(faulted.spark, max_small_files=1).sink("s", **SINKS[placement])
+    for number in range(3):
+        sink(faulted.batch(events(range(10 * number, 10 * number + 10))), number)
+    fired: list[int] = []
+
+    def delete() -> None:
+        if not fired:
+            fired.append(1)
+            iceberg("DELETE FROM {}.db.events WHERE id IN (0, 12)")
+
+    with armed("files-written", delete):
+        sink(faulted.batch(events(range(30, 40))), 3)
+    assert dropped(sink.last_report, "another writer deleted rows of it")
+    assert ids_in(faulted, lake) == Counter({*range(40)} - {0, 12})
+    lake.open(faulted.spark).compact()
+    assert ids_in(faulted, lake) == Counter({*range(40)} - {0, 12})
+    assert lake.open(faulted.spark).verify().findings == ()
 
 
 @pytest.mark.fault(22)
-@pytest.mark.parametrize("placement", ["append", pytest.param("absorb", marks=pytest.mark.slow)])
-@pytest.mark.parametrize(("point", "error"), [("files-written", UnsupportedTable), ("before-swap", CommitStateUnknown)])
-def test_a_table_gets_deletion_vectors_in_the_middle_of_a_batch(
-    faulted: FaultedTable, apart: tuple[Lake, Iceberg], placement: str, point: str, error: type[IcesizeError]
+@pytest.mark.parametrize("placement", ["append", pytest.param("absorb once", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("point", ["files-written", "before-swap"])
+def test_a_table_gets_row_ids_in_the_middle_of_a_batch(
+    faulted: FaultedTable, apart: tuple[Lake, Iceberg], placement: str, point: str
 ) -> None:
-    """If a table is upgraded to format version 3 during a batch, the batch fails and nothing is written to it."""
+    """If a table is upgraded to format version 3 during a batch, its rows are committed, and its merges are dropped."""
     lake, iceberg = apart
     lake.create()
-    sink = lake.open(faulted.spark).sink("s", placement=placement)
-    sink(faulted.batch(events(range(10))), 0)
+    sink = lake.open(faulted.spark, max_small_files=1).sink("s", **SINKS[placement])
+    for number in range(3):
+        sink(faulted.batch(events(range(10 * number, 10 * number + 10))), number)
     upgrade = "ALTER TABLE {}.db.events SET TBLPROPERTIES ('format-version'='3')"
-    with armed(point, lambda: iceberg(upgrade)), pytest.raises(error, match="format version is 3"):
-        sink(faulted.batch(events(range(10, 20))), 1)
+    with armed(point, lambda: iceberg(upgrade)):
+        sink(faulted.batch(events(range(30, 40))), 3)
+    assert ids_in(faulted, lake) == Counter(range(40))
+    assert dropped(sink.last_report, "the table was upgraded to format v3 while the merge ran")
+    assert lake.open(faulted.spark).compact().operations == ("replace",)
+    assert ids_in(faulted, lake) == Counter(range(40))
+    assert lake.open(faulted.spark).verify().findings == ()
+
+
+def ids_in(faulted: FaultedTable, lake: Lake) -> Counter[int]:
+    """The rows of a table, as Spark reads its newest metadata file."""
     location = local_path(lake.table().metadata_location)
-    assert faulted.spark.read.format("iceberg").load(location).count() == 10
+    return Counter(row.id for row in faulted.spark.read.format("iceberg").load(location).collect())
 
 
 def add(table: Table) -> None:

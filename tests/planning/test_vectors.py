@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from icesize.planning.dangling_rule import DanglingCandidates
 from icesize.planning.delete_plan import plan_delete_rewrites
-from icesize.planning.delete_reach import Hits, PartitionDeletes, applying, is_due, vectors_hitting
+from icesize.planning.delete_reach import Hits, PartitionDeletes, is_due, may_hit, vectors_hitting
 from icesize.planning.files import DeleteFile, FileFact
 from icesize.policy import SizePolicy
 from tests.support.examples import examples
@@ -56,7 +56,7 @@ def test_a_vector_takes_the_place_of_position_deletes() -> None:
     st.integers(1, 6),
 )  # fmt: skip
 def test_the_index_says_what_readers_apply(some: list[tuple[str, str, int]], path: str, number: int) -> None:
-    """The number of the deletes, whatever they are, is that of the ones that apply one by one."""
+    """Whatever the deletes are, they are the ones that apply one by one, without position deletes beside a vector."""
     made = {
         "vector": lambda path, n: vector(path, n, offset=n),
         "equality": lambda path, n: equality_delete(A, n),
@@ -66,11 +66,13 @@ def test_the_index_says_what_readers_apply(some: list[tuple[str, str, int]], pat
     }
     deletes = [made[kind](target, n) for kind, target, n in some]
     file = data(path, number)
-    applied = applying(deletes, file)
-    assert PartitionDeletes(deletes).hitting(file).delete_files == len(applied)
-    vectors = [delete for delete in applied if delete.is_vector]
+    hits = [delete for delete in deletes if may_hit(delete, file)]
+    vectors = [delete for delete in hits if delete.is_vector]
+    applied = [delete for delete in hits if not vectors or delete.is_vector or delete.equality_ids]
+    index = PartitionDeletes(deletes)
+    assert sorted(index.applying(file), key=repr) == sorted(applied, key=repr)
+    assert index.hitting(file).delete_files == len(applied)
     assert vectors_hitting([file], deletes) == ({path: vectors} if vectors else {})
-    assert not vectors or all(delete.is_vector or delete.equality_ids for delete in applied)
 
 
 @pytest.mark.parametrize(

@@ -137,6 +137,7 @@ class State:
 class FakeLoaded:
     state: State
     name: str = "db.t"
+    format_version: int = 2
 
     @property
     def uuid(self) -> str:

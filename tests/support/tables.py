@@ -28,6 +28,7 @@ from pyiceberg.transforms import parse_transform
 from pyiceberg.types import LongType, NestedField, StringType, TimestampType
 
 from icesize.environment import Environment
+from icesize.maintenance.verify import verify
 from icesize.parquet.files.data_file import MergeResult, NewDataFile
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
@@ -289,6 +290,7 @@ def check(table: Table) -> None:
     assert times == sorted(times)
     assert table.metadata.last_updated_ms >= (times[-1] if times else 0)
     check_batches(table.metadata)
+    assert not [finding for finding in verify("t", table.metadata, table.io).findings if finding.is_error]
 
 
 def removed_and_live(table: Table) -> set[str]:

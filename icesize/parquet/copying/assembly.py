@@ -9,6 +9,7 @@ from typing import Protocol
 
 from icesize import __version__
 from icesize.parquet.copying.compatibility import MOST_ROW_GROUPS, check_file, check_together
+from icesize.parquet.copying.lineage import with_lineage
 from icesize.parquet.format.fields import ColumnChunk, ColumnMetaData, FileMetaData, KeyValue, RowGroup
 from icesize.parquet.format.footer import MAGIC, Footer, parse_footer
 from icesize.parquet.format.refusals import CopyRefused, Refusal
@@ -20,6 +21,7 @@ from icesize.parquet.format.thrift import (
     i16,
     i32,
     i64,
+    required_integer,
     struct_field,
     structs_field,
     write_struct,
@@ -52,6 +54,11 @@ class ColumnPart:
     bloom_filter: bytes | None = None
     offset_index: bytes | None = None
     column_index: bytes | None = None
+
+    @property
+    def raw_size_bytes(self) -> int:
+        """Bytes of its pages before compression."""
+        return required_integer(self.metadata, ColumnMetaData.TOTAL_UNCOMPRESSED_SIZE)
 
 
 @dataclass(slots=True)
@@ -87,10 +94,11 @@ class Assembly:
     and the footer.
 
     `footers` are those of all files that parts are taken from; the first one provides the schema. Raises `CopyRefused`
-    before anything is written if these files must not be joined into one.
+    before anything is written if these files must not be joined into one. With `adds_lineage`, each row group has the
+    columns of the row lineage after those of the footers.
     """
 
-    def __init__(self, out: Output, footers: Sequence[Footer]) -> None:
+    def __init__(self, out: Output, footers: Sequence[Footer], *, adds_lineage: bool = False) -> None:
         for footer in footers:
             check_file(footer)
         check_together(footers)
@@ -98,7 +106,7 @@ class Assembly:
         self._out = out
         self._footers = list(footers)
         self._groups: list[GroupPart] = []
-        self._reencoded = False
+        self._adds_lineage = self._reencoded = adds_lineage
         self._room = bytearray()
         self.write(MAGIC)
 
@@ -169,7 +177,7 @@ class Assembly:
 
     def _file_metadata(self) -> Fields:
         first = self._footers[0]
-        fields = dict(first.fields)
+        fields = with_lineage(first) if self._adds_lineage else dict(first.fields)
         version = FileMetaData.VERSION
         if any(footer.fields[version] != first.fields[version] for footer in self._footers):
             fields[version] = i32(1)  # the format recommends 1
@@ -183,7 +191,9 @@ class Assembly:
         return fields
 
     def _common_keys(self) -> dict[bytes, bytes | None]:
-        """Return the metadata that all parts share; readers need none of them."""
+        """Return the metadata that all parts share; readers need none of them, and they may list all columns."""
+        if self._adds_lineage:
+            return {}
         first = self._footers[0].keys.items()
         return {k: v for k, v in first if all(k in f.keys and f.keys[k] == v for f in self._footers)}
 

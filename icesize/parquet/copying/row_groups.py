@@ -8,6 +8,7 @@ from itertools import accumulate
 from icesize.parquet.copying.assembly import Assembly, ColumnPart, GroupPart
 from icesize.parquet.copying.compatibility import check_row_group, index_fits
 from icesize.parquet.format.fields import ColumnChunk, ColumnMetaData
+from icesize.parquet.format.fields import RowGroup as RowGroupIds
 from icesize.parquet.format.footer import Chunk, RowGroup
 from icesize.parquet.format.levels import check_levels
 from icesize.parquet.format.page_index import read_offset_index, rebase
@@ -15,7 +16,7 @@ from icesize.parquet.format.pages import Pages, walk
 from icesize.parquet.format.refusals import CopyRefused, Refusal
 from icesize.parquet.format.schema import Column
 from icesize.parquet.format.sources import Source, read_ranges
-from icesize.parquet.format.thrift import i64, integer
+from icesize.parquet.format.thrift import i64, integer, required_integer
 
 PIECE_BYTES = 8 * 2**20
 """Copied by one read and one write: large enough for an object store, and what a copy needs of memory; with
@@ -41,8 +42,9 @@ def copy_row_group(
     *,
     verify_pages: bool = False,
     piece_bytes: int = PIECE_BYTES,
+    beside: Callable[[], Sequence[ColumnPart]] = tuple,
 ) -> None:
-    """Append a row group of `source` with its page indexes and bloom filters.
+    """Append a row group of `source` with its page indexes and bloom filters; `beside` writes columns after its own.
 
     With `verify_pages`, page headers are checked during the copy. They must tile their chunks, add up to the values and
     rows of the footer and have the positions in the OffsetIndex. Checksums must be right. Raises `CopyRefused`.
@@ -62,7 +64,12 @@ def copy_row_group(
     columns = [
         _column(chunk, starts[number], stored, assembly.columns[number]) for number, chunk in enumerate(group.chunks)
     ]
-    assembly.add(GroupPart(dict(group.fields), columns, group.rows, start, group.size_bytes))
+    fields, raw_size_bytes = dict(group.fields), required_integer(group.fields, RowGroupIds.TOTAL_BYTE_SIZE)
+    for column in beside():
+        columns.append(column)
+        raw_size_bytes += column.raw_size_bytes
+    fields[RowGroupIds.TOTAL_BYTE_SIZE] = i64(raw_size_bytes)
+    assembly.add(GroupPart(fields, columns, group.rows, start, assembly.position - start))
 
 
 def _places(group: RowGroup) -> set[_Place]:

@@ -49,12 +49,17 @@ _VALUE_NS, _RAW_BYTE_NS = 12, 8
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
-    """One row group that becomes part of a larger one, without the rows at the `deleted` positions."""
+    """One row group that becomes part of a larger one, without the rows at the `deleted` positions.
+
+    `inherited` are the row id of its first row, and the sequence number of the last change, that rows have without a
+    stored lineage; None if the new file stores no lineage.
+    """
 
     source: Source
     footer: Footer
     group: RowGroup
     deleted: BitMap | None = None
+    inherited: tuple[int, int] | None = None
 
     @property
     def rows(self) -> int:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from icesize.parquet.editing.column_plan import ColumnPlan, Part, Piece
 from icesize.parquet.editing.dictionaries import Numbers
+from icesize.parquet.editing.lineage import lineage_works
 from icesize.parquet.editing.page_copy import read_indexes, read_piece
 from icesize.parquet.editing.reencode import reencode
 from icesize.parquet.format.fields import ColumnMetaData, Statistics
@@ -48,7 +49,7 @@ Work: TypeAlias = "Callable[[int | None], list[Piece]]"
 
 
 def works(parts: Sequence[Part], plan: ColumnPlan) -> Iterator[Work]:
-    """Yield the work to do, in the order in which `merge_row_groups` uses its results."""
+    """Yield the work to do, in the order in which `merge_row_groups` uses its results: the row lineage comes last."""
     leaves = enumerate(parts[0].footer.columns)
     for top, indices in groupby((index for index, _ in leaves), key=lambda i: parts[0].footer.columns[i].top):
         if top in plan.reencode:
@@ -60,6 +61,7 @@ def works(parts: Sequence[Part], plan: ColumnPlan) -> Iterator[Work]:
                 yield from (
                     partial(_pieces, some, index) for some in _together(zip(parts, numbers, strict=True), index)
                 )
+    yield from lineage_works(parts)
 
 
 def _together(parts: Iterator[tuple[Part, Numbers]], index: int) -> Iterator[list[tuple[Part, Numbers]]]:

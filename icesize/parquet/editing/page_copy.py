@@ -12,6 +12,7 @@ from itertools import accumulate
 
 from icesize.parquet.copying.assembly import Assembly, ColumnPart, GroupPart
 from icesize.parquet.copying.compatibility import check_encoding, index_fits
+from icesize.parquet.copying.lineage import LINEAGE_COLUMNS
 from icesize.parquet.editing.column_plan import ColumnPlan, Part, Piece
 from icesize.parquet.format.fields import ColumnChunk, ColumnMetaData, PageEncodingStats, RowGroup
 from icesize.parquet.format.footer import Chunk
@@ -54,15 +55,18 @@ def merge_row_groups(
     """Write one row group of all parts, rows in their order, and return the number of data pages copied.
 
     The row group is added to `assembly`. Memory holds one column chunk of one part at a time, and the page indexes of
-    all parts. `changed` yields the chunks of columns that change, in the order of columns and parts. A column that is
-    encoded again has one chunk for all parts. Bloom filters are dropped, because each covers one part only. Raises
-    `CopyRefused`, possibly after some bytes were written.
+    all parts. `changed` yields the chunks of columns that change, in the order of columns and parts, and after these
+    the chunks of the row lineage. A column that is encoded again has one chunk for all parts. Bloom filters are
+    dropped, because each covers one part only. Raises `CopyRefused`, possibly after some bytes were written.
     """
     start = assembly.position
     group = _Group(parts, plan, assembly, changed)
     for index, column in enumerate(parts[0].footer.columns):
         group.add(index, column)
-    fields: Fields = {RowGroup.TOTAL_BYTE_SIZE: i64(group.raw_size_bytes)}
+    if parts[0].inherited is not None:
+        group.columns += write_lineage(changed, assembly)
+    raw_size_bytes = sum(column.raw_size_bytes for column in group.columns)
+    fields: Fields = {RowGroup.TOTAL_BYTE_SIZE: i64(raw_size_bytes)}
     rows = sum(part.rows for part in parts)
     assembly.add(
         GroupPart(fields, group.columns, rows, start, assembly.position - start), reencoded=bool(plan.reencode)
@@ -97,7 +101,7 @@ class _Group:
         self, parts: Sequence[Part], plan: ColumnPlan, assembly: Assembly, changed: Iterator[list[Piece]]
     ) -> None:
         self.columns: list[ColumnPart] = []
-        self.raw_size_bytes = self.pages_copied = 0
+        self.pages_copied = 0
         self._parts = parts
         self._plan = plan
         self._assembly = assembly
@@ -119,7 +123,6 @@ class _Group:
         if column.top not in self._plan.reencode:
             self.pages_copied += column_copy.pages
         self.columns.append(column_copy.part())
-        self.raw_size_bytes += column_copy.raw_size_bytes
 
     def _pieces(self, index: int, column: Column) -> Iterator[Piece]:
         for part, indexes in zip(self._parts, self._indexes, strict=True):
@@ -135,6 +138,19 @@ class _Group:
         if not self._made:
             self._made.extend(next(self._changed))
         return self._made.popleft()
+
+
+def write_lineage(made: Iterator[list[Piece]], assembly: Assembly) -> list[ColumnPart]:
+    """Write the columns of the row lineage of one row group; `made` yields the chunks of each."""
+    written = []
+    for column in LINEAGE_COLUMNS:
+        pieces = next(made)
+        page = pieces[0].pages.dictionary
+        copied = CopiedColumn(column, None if page is None else DictionaryPage.of(page, pieces[0].data), assembly)
+        for piece in pieces:
+            copied.add(piece)
+        written.append(copied.part())
+    return written
 
 
 def read_indexes(source: Source, chunks: Sequence[Chunk]) -> Indexes:

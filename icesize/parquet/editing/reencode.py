@@ -152,6 +152,14 @@ def _live(rows: pa.Table, parts: Sequence[Part]) -> pa.Table:
     return pa.Table.from_arrays([live], schema=rows.schema)
 
 
+def read_column(parts: Sequence[Part], top: str) -> pa.ChunkedArray:
+    """Return a column of row groups of one file; raises `CopyRefused` if pyarrow cannot read it."""
+    try:
+        return _read_file(parts, top, as_dictionary=False).column(0)
+    except (pa.ArrowException, OSError) as error:
+        raise CopyRefused(Refusal.PAGES, f"{top}: {error}") from error
+
+
 def _read_file(parts: Sequence[Part], top: str, *, as_dictionary: bool) -> pa.Table:
     """Read the rows of row groups of one file."""
     footer = parts[0].footer

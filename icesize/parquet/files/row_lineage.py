@@ -7,6 +7,7 @@ A row inherits a value that its file does not store: `_row_id` from the file's f
 from __future__ import annotations
 
 import pyarrow as pa
+from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField
 
@@ -22,6 +23,7 @@ LINEAGE_FIELDS = (
 )
 """Both columns, in the order in which Iceberg's Java library writes them behind the table's columns."""
 
+ARROW_SCHEMA = schema_to_pyarrow(Schema(*LINEAGE_FIELDS))
 FIELD_ID = b"PARQUET:field_id"
 """Key of the field id in the metadata of an Arrow field."""
 LINEAGE_NAMES = frozenset(field.name for field in LINEAGE_FIELDS)

@@ -6,6 +6,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
+from typing import NamedTuple
 
 from icesize.parquet.format.fields import ColumnChunk, ColumnMetaData, FileMetaData, KeyValue
 from icesize.parquet.format.fields import RowGroup as RowGroupIds
@@ -107,13 +108,25 @@ class Chunk:
         return _range(self.metadata, ColumnMetaData.BLOOM_FILTER_OFFSET, ColumnMetaData.BLOOM_FILTER_LENGTH)
 
 
+class StoredColumn(NamedTuple):
+    """A leaf column, and its chunk in one row group."""
+
+    column: Column
+    chunk: Chunk
+
+
 @dataclass(slots=True, eq=False)
 class RowGroup:
-    """One row group: its `fields` without the columns, its column chunks and its number of rows."""
+    """One row group: its `fields` without the columns, its column chunks and its number of rows.
+
+    `lineage` has the columns `_row_id` and `_last_updated_sequence_number` if they are not among the chunks, but the
+    file stores them (`icesize.parquet.copying.lineage`).
+    """
 
     fields: Fields
     chunks: list[Chunk]
     rows: int
+    lineage: tuple[StoredColumn | None, ...] = (None, None)
 
     @property
     def size_bytes(self) -> int:

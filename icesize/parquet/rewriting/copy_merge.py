@@ -11,6 +11,7 @@ from types import MappingProxyType
 from pyroaring import BitMap
 
 from icesize.parquet.copying.compatibility import rare_encodings
+from icesize.parquet.copying.lineage import LINEAGE_ELEMENTS
 from icesize.parquet.editing.column_plan import Part, costs_less_than_decoding, plan_columns
 from icesize.parquet.editing.page_copy import runs_of
 from icesize.parquet.editing.reencode import most_decoded_bytes
@@ -113,13 +114,13 @@ def _decide(
     if sum(fact.size_bytes for fact in likely) < least_bytes:
         raise CopyRefused(Refusal.TINY)
     found = [
-        source if isinstance(source, Refusal) else candidate(fact, source)
+        source if isinstance(source, Refusal) else candidate(fact, source, settings)
         for fact, source in zip(likely, find(likely), strict=True)
     ]
     readable = [file for file in found if isinstance(file, Candidate)]
     judge(readable, settings, others=len(readable) < len(facts))
     by_path = {fact.path: file for fact, file in zip(likely, found, strict=True)}
-    inputs = [_Input(fact, _copied(by_path.get(fact.path, Refusal.TINY))) for fact in facts]
+    inputs = [_Input(fact, _copied(fact, by_path.get(fact.path, Refusal.TINY), settings)) for fact in facts]
     for each in inputs:
         if (places := deleted.get(each.fact.path)) and not isinstance(each.copied, Refusal):
             # new pages would have no bloom filters
@@ -127,13 +128,19 @@ def _decide(
     return inputs
 
 
-def _copied(file: Candidate | Refusal) -> list[tuple[Part, CopyStrategy]] | Refusal:
+def _copied(
+    fact: FileFact, file: Candidate | Refusal, settings: WriteSettings
+) -> list[tuple[Part, CopyStrategy]] | Refusal:
     if isinstance(file, Refusal):
         return file
     if isinstance(file.judged, Refusal):
         return file.judged
-    groups = zip(file.footer.row_groups, file.judged, strict=True)
-    return [(Part(file.source, file.footer, group), strategy) for group, strategy in groups]
+    copied, first_row_id = list[tuple[Part, CopyStrategy]](), fact.first_row_id or 0
+    for group, strategy in zip(file.footer.row_groups, file.judged, strict=True):
+        inherited = (first_row_id, fact.sequence_number) if settings.has_lineage else None
+        copied.append((Part(file.source, file.footer, group, inherited=inherited), strategy))
+        first_row_id += group.rows
+    return copied
 
 
 def _without(copied: Sequence[tuple[Part, CopyStrategy]], deleted: BitMap) -> list[tuple[Part, CopyStrategy]]:
@@ -225,7 +232,7 @@ def _plan_output(units: Sequence[_Unit], settings: WriteSettings, refused: list[
         contents.runs.append(PageRun(parts, plan))
     contents.decoded = tuple(unit.input_file.fact for unit in units if unit.part is None)
     if contents.decoded:
-        contents.model = empty_like(settings, _schema_of(contents))
+        contents.model = empty_like(settings.with_lineage, _schema_of(contents))
     return contents
 
 
@@ -244,8 +251,11 @@ def _decoded(
 
 
 def _schema_of(contents: Contents) -> tuple[Element, ...]:
-    """Return the schema of the copied row groups; empty without any."""
-    return contents.footers[0].schema if contents.whole or contents.runs else ()
+    """Return the schema of the copied row groups, with the columns of the row lineage; empty without any."""
+    if not contents.parts:
+        return ()
+    first = contents.parts[0]
+    return first.footer.schema + (() if first.inherited is None else LINEAGE_ELEMENTS)
 
 
 def _origins(units: Sequence[_Unit]) -> tuple[CopiedFrom, ...]:

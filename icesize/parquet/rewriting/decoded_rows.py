@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 from pyiceberg.schema import Schema
 from pyroaring import BitMap
 
+from icesize.parquet.copying.lineage import without_lineage
 from icesize.parquet.files.metrics import count_nans, leaves
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.format.footer import Footer, read_footer
@@ -28,7 +29,10 @@ from icesize.planning.plan import FileGroup
 
 @dataclass(frozen=True, slots=True)
 class EncodedRows:
-    """Rows as a Parquet file in memory with one row group; `nulls` and `nans` are counts of its flat float columns."""
+    """Rows as a Parquet file in memory with one row group; `nulls` and `nans` are counts of its flat float columns.
+
+    The columns of the row lineage are apart from those of the `footer` (`without_lineage`).
+    """
 
     source: BytesSource
     footer: Footer
@@ -103,7 +107,7 @@ def _encode(rows: pa.Table, schema: pa.Schema, settings: WriteSettings) -> Encod
     source = BytesSource(memoryview(sink.getvalue()))
     return EncodedRows(
         source,
-        read_footer(source),
+        without_lineage(read_footer(source)),
         writer.writer.metadata,
         {leaf.field_id: values.null_count for leaf, values in leaf_values(floats, rows)},
         {leaf.field_id: count_nans(values) for leaf, values in leaf_values(floats, rows) if leaf.field_id in nan},

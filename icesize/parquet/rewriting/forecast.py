@@ -136,7 +136,7 @@ def _stored(file: FileFact, settings: WriteSettings, opened: ExitStack) -> Sourc
     """
     try:
         source = _Stored(opened.enter_context(settings.storage.stream(file.path)), file.size_bytes)
-        if isinstance(found := candidate(file, source), Candidate):
+        if isinstance(found := candidate(file, source, settings), Candidate):
             judge([found], settings)
             groups = found.footer.row_groups if found.has_pages else []
             for chunk in (chunk for group in groups for chunk in group.chunks):

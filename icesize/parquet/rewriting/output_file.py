@@ -18,12 +18,13 @@ import pyarrow.parquet as pq
 from icesize import failpoints
 from icesize.concurrency import Ahead
 from icesize.errors import RewriteFailed
-from icesize.parquet.copying.assembly import Assembled, Assembly
+from icesize.parquet.copying.assembly import Assembled, Assembly, ColumnPart
 from icesize.parquet.copying.compatibility import check_together
 from icesize.parquet.copying.row_groups import copy_row_group
-from icesize.parquet.editing.column_plan import ColumnPlan, Part
+from icesize.parquet.editing.column_plan import ColumnPlan, Part, Piece
+from icesize.parquet.editing.lineage import lineage_works, stored_piece
 from icesize.parquet.editing.page_changes import Work, works
-from icesize.parquet.editing.page_copy import merge_row_groups
+from icesize.parquet.editing.page_copy import merge_row_groups, write_lineage
 from icesize.parquet.files.data_file import CopiedFile, CopiedFrom, FileMetrics, NewDataFile
 from icesize.parquet.files.metrics import Leaf, describe, leaves
 from icesize.parquet.files.new_files import NewFiles
@@ -32,7 +33,7 @@ from icesize.parquet.format.fields import Statistics
 from icesize.parquet.format.footer import MAGIC, Chunk, Footer, parse_footer
 from icesize.parquet.format.levels import count_levels
 from icesize.parquet.format.refusals import CopyRefused, Refusal, damaged_as
-from icesize.parquet.format.schema import Column
+from icesize.parquet.format.schema import LINEAGE_IDS, Column
 from icesize.parquet.format.sources import Readable, StreamSource
 from icesize.parquet.format.statistics import count_of, merge_statistics, null_count, order_of
 from icesize.parquet.format.thrift import binary
@@ -85,7 +86,8 @@ class Contents:
     @property
     def works(self) -> Iterator[Work]:
         """The work on columns that change, in the order of row groups and columns."""
-        return (work for run in self.runs for work in works(run.parts, run.plan))
+        yield from (work for part in self.whole for work in lineage_works([part]))
+        yield from (work for run in self.runs for work in works(run.parts, run.plan))
 
 
 @dataclass(slots=True)
@@ -128,7 +130,7 @@ def write_copied(
     settings, path, of_decoded = new_files.settings, new_files.location(partition), _Decoded()
     sink = new_files.create(path)
     changed = ahead.map(lambda work: work(settings.parquet.level), contents.works, _WAITING)
-    assembled = _assemble(sink, contents, decoded, partial(merge_row_groups, changed=changed), of_decoded)
+    assembled = _assemble(sink, contents, decoded, changed, of_decoded, adds_lineage=settings.has_lineage)
     _check_opens(assembled)
     footer = parse_footer(assembled.footer, assembled.size_bytes)
     file = describe_copied(settings, path, partition, assembled, footer)
@@ -156,19 +158,27 @@ def _assemble(
     sink: object,
     contents: Contents,
     decoded: Iterable[EncodedRows],
-    merge_pages: Callable[[Sequence[Part], ColumnPlan, Assembly], int],
+    changed: Iterator[list[Piece]],
     known: _Decoded,
+    *,
+    adds_lineage: bool,
 ) -> Assembled:
-    assembly = Assembly(sink, contents.footers)  # type: ignore[arg-type]
+    assembly = Assembly(sink, contents.footers, adds_lineage=adds_lineage)  # type: ignore[arg-type]
+
+    def beside(made: Iterator[list[Piece]]) -> Callable[[], Sequence[ColumnPart]]:
+        return partial(write_lineage, made, assembly) if adds_lineage else tuple
+
     for part in contents.whole:
-        copy_row_group(part.source, part.group, assembly, verify_pages=True)
+        copy_row_group(part.source, part.group, assembly, verify_pages=True, beside=beside(changed))
         failpoints.reach("writing")
     for run in contents.runs:
-        run.pages_copied = merge_pages(run.parts, run.plan, assembly)
+        run.pages_copied = merge_row_groups(run.parts, run.plan, assembly, changed)
         failpoints.reach("writing")
     for rows in decoded:
         check_together([contents.footers[0], rows.footer])
-        copy_row_group(rows.source, rows.footer.row_groups[0], assembly)
+        (group,) = rows.footer.row_groups
+        stored = ([stored_piece(rows.source, group, nth)] for nth in range(len(group.lineage)))
+        copy_row_group(rows.source, group, assembly, beside=beside(stored))
         known.add(rows)
         failpoints.reach("writing")
     return assembly.finish()
@@ -199,6 +209,8 @@ class _Copy:
         """Return whether all footers state the number of NULLs, and agree."""
         parts, at = self.contents.parts, leaf.position
         written = _sum(count_of(group.chunks[at], self.footer.columns[at]) for group in self.footer.row_groups)
+        if leaf.field_id in LINEAGE_IDS:
+            return written == self._lineage
         stored = _sum(count_of(part.group.chunks[at], _column(part, at)) for part in parts)
         if written.nulls is None or stored.nulls is None:
             return False
@@ -208,13 +220,22 @@ class _Copy:
 
     def _check_levels(self, leaf: Leaf, written: Readable) -> None:
         at, footer, parts = leaf.position, self.footer, self.contents.parts
+        after = _sum(count_levels(written, group.chunks[at], footer.columns[at]) for group in footer.row_groups)
+        if leaf.field_id in LINEAGE_IDS:
+            if after != self._lineage:
+                raise CopyRefused(Refusal.COUNTS, leaf.name)
+            return
         before = (
             count_levels(p.source, p.group.chunks[at], _column(p, at), p.deleted_rows if p.deleted else None)
             for p in parts
         )
-        after = (count_levels(written, group.chunks[at], footer.columns[at]) for group in footer.row_groups)
-        if self._decoded(leaf).plus(_sum(before)) != _sum(after):
+        if self._decoded(leaf).plus(_sum(before)) != after:
             raise CopyRefused(Refusal.COUNTS, leaf.name)
+
+    @property
+    def _lineage(self) -> Count:
+        """The count of a column of the row lineage: each row has a value."""
+        return Count(self.footer.rows, 0)
 
     def _decoded(self, leaf: Leaf) -> Count:
         return Count(*self.counted.sums.get(leaf.field_id, Count())[:2])

@@ -16,13 +16,14 @@ from icesize.parquet.copying.compatibility import (
     rare_codecs,
     rare_encodings,
 )
+from icesize.parquet.copying.lineage import without_lineage
 from icesize.parquet.files.metrics import leaves
 from icesize.parquet.files.settings import Limits, WriteSettings
 from icesize.parquet.format.fields import FileMetaData
 from icesize.parquet.format.footer import Footer, RowGroup, read_footer
 from icesize.parquet.format.pages import CODEC_NAMES, data_pages
 from icesize.parquet.format.refusals import CopyRefused, Refusal
-from icesize.parquet.format.schema import OPTIONAL, REPEATED, REQUIRED, Column, Element, top_level_trees
+from icesize.parquet.format.schema import LINEAGE_IDS, OPTIONAL, REPEATED, REQUIRED, Column, Element, top_level_trees
 from icesize.parquet.format.sources import Source
 from icesize.parquet.format.statistics import column_orders
 from icesize.parquet.ordering.sort_order import sorter_of
@@ -69,10 +70,11 @@ class Candidate:
         return not isinstance(self.judged, Refusal) and CopyStrategy.PAGES in self.judged
 
 
-def candidate(fact: FileFact, source: Source) -> Candidate | Refusal:
+def candidate(fact: FileFact, source: Source, settings: WriteSettings) -> Candidate | Refusal:
     """Read the footer of a file; return the reason if it cannot be copied."""
     try:
         footer = read_footer(source)
+        footer = without_lineage(footer) if settings.has_lineage else footer
     except CopyRefused as refused:
         return refused.code
     except OSError:
@@ -276,14 +278,12 @@ def forbidden(settings: WriteSettings) -> Refusal | None:
     """Return the reason why no merge of this table may copy anything; None if merges may copy."""
     if not settings.merge_by_copying:
         return Refusal.COPYING_OFF
-    if settings.has_lineage:
-        return Refusal.ROW_LINEAGE
     return None if sorter_of(settings) is None else Refusal.SORTED
 
 
 def likely_copied(files: Iterable[FileFact], settings: WriteSettings) -> list[FileFact]:
     """Return the files that are large enough to read their footers, judged from their manifest entries."""
-    limits, columns = settings.limits, max(1, len(leaves(settings)))
+    limits, columns = settings.limits, max(1, sum(leaf.field_id not in LINEAGE_IDS for leaf in leaves(settings)))
 
     def is_tiny(file: FileFact) -> bool:
         chunk_bytes = file.size_bytes / columns
@@ -296,7 +296,7 @@ def likely_copied(files: Iterable[FileFact], settings: WriteSettings) -> list[Fi
 
 def _wanted(settings: WriteSettings) -> _Wanted:
     """Return the table's requirements for its files, from the footer of an empty file of its own."""
-    options, schema = settings.parquet, own_footer(settings).schema
+    options, schema = settings.parquet, without_lineage(own_footer(settings)).schema
     codec = _CODECS[options.codec] if _CODEC_PROPERTY in settings.properties else None
     filters = frozenset(leaf.field_id for leaf in leaves(settings) if leaf.name in options.bloom_fpp)
     return _Wanted(schema, codec, filters)

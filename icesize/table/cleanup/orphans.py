@@ -55,7 +55,7 @@ Merges in the background carry the number of a committed batch, and a new checkp
 """
 
 
-_OURS = re.compile(r"([0-9a-f]{12})-(\d+)-\d+-\d+-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\.parquet")
+_OURS = re.compile(r"([0-9a-f]{12})-(\d+)-\d+-\d+-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\.(?:parquet|puffin)")
 _OWN_METADATA = ("icesize-expiry-", "icesize-clock-")
 EXAMPLES = 20
 LISTED_BETWEEN_TELLING = 1000

@@ -13,7 +13,7 @@ from pyiceberg.table.snapshots import Snapshot
 from icesize.errors import RewriteFailed
 from icesize.parquet.deletes.positions import paths_named
 from icesize.parquet.files.storage import Storage
-from icesize.planning.delete_reach import may_hit, only_path, plain_path
+from icesize.planning.delete_reach import only_path, plain_path
 from icesize.planning.files import DeleteFile, FileFact
 from icesize.table.manifests.delete_index import DeleteIndex
 from icesize.table.manifests.entries import ADDED
@@ -95,8 +95,8 @@ class ConflictCheck:
         index = DeleteIndex.of(self.store, self.io, self.manifests.deletes, self.specs, above)
         hit: defaultdict[DeleteFile, list[FileFact]] = defaultdict(list)
         for file in inputs:
-            for delete in index.of_partition(file.partition).files:
-                if may_hit(delete, file) and (file.path in beside_new or not delete.equality_ids):
+            for delete in index.of_partition(file.partition).applying(file):
+                if file.path in beside_new or not delete.equality_ids:
                     hit[delete].append(file)
         return (file.path for delete, files in hit.items() for file in self._really_hit(delete, files))
 

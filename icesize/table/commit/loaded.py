@@ -62,6 +62,10 @@ class Loaded:
         return head_of(self.table.metadata, self.ref)
 
     @property
+    def format_version(self) -> int:
+        return self.table.metadata.format_version
+
+    @property
     def schema_id(self) -> int:
         return self.table.metadata.current_schema_id
 
@@ -128,7 +132,7 @@ class Loaded:
         if self.head.snapshot_id != before.head.snapshot_id and (new[0] != old[0] or not new[0]):
             # only if the first later commit is still known: an expired one may have been this attempt itself
             snapshots = self.table.metadata.snapshots
-            if self.table.metadata.format_version > 1:
+            if self.format_version > 1:
                 return any(s.sequence_number == old[0] + 1 for s in snapshots)
             return any(s.parent_snapshot_id == before.head.snapshot_id for s in snapshots)
         # at most, the branch was moved to a snapshot that the older of the two responses shows as well

@@ -66,7 +66,7 @@ class Base:
 
     def outdated(self, state: Loaded) -> str | None:
         """Return the reason that files with rows of older ones cannot be committed on this state; None if they can."""
-        if self.format_version < 3 <= state.table.metadata.format_version:
+        if self.format_version < 3 <= state.format_version:
             return UPGRADED
         return OUTDATED if (state.schema_id, state.spec_id) != (self.schema.schema_id, self.spec.spec_id) else None
 

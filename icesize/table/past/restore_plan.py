@@ -13,7 +13,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from icesize.errors import TableError, UnsupportedTable
 from icesize.parquet.files.storage import missing_files
-from icesize.planning.delete_reach import may_hit
+from icesize.planning.delete_reach import PartitionDeletes
 from icesize.planning.files import UNREADABLE, DeleteFile, FileFact, FileId, PartitionKey
 from icesize.table.catalog.access_errors import brief
 from icesize.table.catalog.history import head_snapshot
@@ -81,9 +81,9 @@ def _parted(files: Iterable[FileFact], others: Iterable[FileFact]) -> tuple[list
     return common, surplus
 
 
-def _hits(deletes: Iterable[DeleteFile], file: FileFact) -> frozenset[_Identity]:
+def _hits(deletes: PartitionDeletes, file: FileFact) -> frozenset[_Identity]:
     """Return the delete files that apply, or may apply, to a data file."""
-    return frozenset(_identity(delete) for delete in deletes if may_hit(delete, file))
+    return frozenset(_identity(delete) for delete in deletes.applying(file))
 
 
 class Restoration:
@@ -126,13 +126,13 @@ class Restoration:
         rewritten = tuple(file for file in back if _hits(deletes_then, file))
         self._check_rewritten(table, rewritten)
         self._check_other_listings(table, head, now, removed)
-        applied = {delete.path for file in back for delete in deletes_then if may_hit(delete, file)}
+        applied = {delete.path for file in back for delete in deletes_then.applying(file)}
         self._check_files(table, {file.path for file in back} | applied)
         rows_before, rows_after = (sum(file.rows for file in files) for files in (now, then))
         rows_after -= sum(file.deleted_rows for file in rewritten)
         copied = self._entries(table.io, version, [file for file in back if not _hits(deletes_then, file)])
         return Difference(
-            version, removed, copied, rewritten, frozenset(map(_identity, deletes)), rows_before, rows_after
+            version, removed, copied, rewritten, frozenset(map(_identity, deletes.files)), rows_before, rows_after
         )
 
     def cannot(self, table: Table) -> str:
@@ -149,10 +149,10 @@ class Restoration:
                 found |= {e.path: e for e in entries if PartitionKey.of(spec_id, e.values) == self.partition}
         return tuple(found[file.path] for file in files)
 
-    def _deletes(self, table: Table, snapshot: Snapshot | None) -> tuple[DeleteFile, ...]:
+    def _deletes(self, table: Table, snapshot: Snapshot | None) -> PartitionDeletes:
         manifests = manifests_of(snapshot, table.io).deletes
         index = delete_index(self.store, table.io, manifests, table.metadata.specs())
-        return index.of_partition(self.partition).files
+        return index.of_partition(self.partition)
 
     def _check_specs(self, table: Table, version: Snapshot, head: Snapshot | None) -> None:
         """Check that files of other specs are the same: rows may have moved between them and the partition."""

@@ -32,6 +32,7 @@ from icesize.planning.files import DeleteFile, FileFact, PartitionKey
 from icesize.planning.plan import FileGroup, MergeTask
 from tests.support.copying import SMALL, foreign_bytes, stored, with_ids
 from tests.support.examples import examples
+from tests.support.internal_errors import watched
 from tests.support.parquet_files import NAMES, local, metadata_of, schema_of, settings_of, with_limits, write_one
 
 KEY = PartitionKey(0)
@@ -44,6 +45,8 @@ LINEAGE = pa.schema(
         pa.field(LAST_UPDATED, pa.int64(), metadata={"PARQUET:field_id": "2147483539"}),
     ]
 )
+USUAL = {"tiny", "dictionaries", "uneven", "deleted-rows", "sorted", "copying-off"}
+"""Reasons why files of these tests are decoded."""
 Lineage = dict[int, tuple[int | None, int | None]]
 """Row id and last change by the value of the column `id`."""
 
@@ -168,7 +171,7 @@ class Made:
 
 made = st.builds(
     Made,
-    rows=st.sampled_from([1, 15, 120, 200, 250, 300, 520]),
+    rows=st.sampled_from([1, 15, 120, 200, 250, 300, 520, 1_200, 2_600]),
     stored=st.sampled_from([None, None, 0.0, 0.5, 0.98, 1.0, 1.0]),
     dictionary=st.booleans(),
     row_group=st.sampled_from([10**6, 260, 90]),
@@ -193,7 +196,11 @@ def rewrite(lake: Lake, inputs: Sequence[FileFact], how: str, outputs: int, numb
 steps = st.one_of(
     st.tuples(st.just("append"), made),
     st.tuples(st.just("delete"), st.integers(0, 9), st.sampled_from([0.02, 0.3, 1.0]), st.booleans()),
-    st.tuples(st.sampled_from(["merge", "merge", "decode", "cluster"]), st.integers(1, 5), st.integers(1, 2)),
+    st.tuples(
+        st.sampled_from(["merge", "merge", "merge", "decode", "cluster"]),
+        st.integers(1, 5),
+        st.sampled_from([1, 1, 1, 2]),
+    ),
 )
 
 
@@ -203,7 +210,7 @@ steps = st.one_of(
     st.lists(steps, min_size=1, max_size=6),
     st.integers(0, 2**20),
     st.sampled_from([{}, {}, {"sorted_rows": 100}, {"whole_file_bytes": 2_000, "batch_bytes": 1_000}]),
-    st.sampled_from(["", "", ORDER]),
+    st.sampled_from(["", "", "", "", ORDER]),
 )
 def test_any_sequence_keeps_the_lineage(
     tmp_path_factory: pytest.TempPathFactory,
@@ -236,11 +243,104 @@ def test_any_sequence_keeps_the_lineage(
             assert lake.lineage().items() <= expected.items()
             continue
         count, outputs = arguments
-        rewrite(lake, chance.sample(lake.files, min(count, len(lake.files))), kind, outputs, number)
+        with watched() as internal_errors:
+            done = rewrite(lake, chance.sample(lake.files, min(count, len(lake.files))), kind, outputs, number)
+        assert (internal_errors, done.decode_reasons.keys() - USUAL) == ([], set())
         assert lake.lineage() == expected
         assert not [p for file in lake.files for p in verify(LocalSource(local(file.path)), file.path).problems]
         if not lake.files:
             return
+
+
+def chunks_of(file: FileFact | FinishedFile) -> list[list[pq.ColumnChunkMetaData]]:
+    """The chunks of both columns, by row group."""
+    metadata = pq.read_metadata(local(file.path))
+    groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+    assert all([group.column(3).path_in_schema, group.column(4).path_in_schema] == LINEAGE.names for group in groups)
+    return [[group.column(3), group.column(4)] for group in groups]
+
+
+@pytest.mark.parametrize("rows", [200, 1_200])
+def test_copied_rows_inherit_in_few_bytes(tmp_path: Path, rows: int) -> None:
+    """Pages and row groups are copied, and the lineage beside them takes some bytes per page."""
+    lake = Lake(options_of(tmp_path, **{"write.parquet.page-row-limit": "20000"}))
+    for number in range(6):
+        Made(rows, None).add_to(lake, number)
+    expected, size_bytes = lake.lineage(), sum(file.size_bytes for file in lake.files)
+    done = rewrite(lake, lake.files, "merge", 1, 0)
+    assert lake.lineage() == expected
+    assert (done.bytes_decoded, done.decode_reasons) == (0, {})
+    added = [chunk for group in chunks_of(done.files[0]) for chunk in group]
+    assert len(added) == (12 if rows == 1_200 else 2)
+    assert all("DELTA_BINARY_PACKED" in chunk.encodings and not chunk.has_dictionary_page for chunk in added)
+    assert max(chunk.total_compressed_size for chunk in added) < 120
+    assert done.files[0].size_bytes < size_bytes + 2_000
+
+
+@pytest.mark.parametrize("share", [1.0, 0.99])
+@pytest.mark.parametrize("dictionary", [False, True])
+@pytest.mark.parametrize("page_version", ["1.0", "2.0"])
+def test_full_columns_of_whole_row_groups_are_copied(
+    tmp_path: Path, share: float, dictionary: bool, page_version: str
+) -> None:
+    """Stored columns move as they are if each row has a value; with one NULL, all values are encoded again."""
+    lake = Lake(options_of(tmp_path))
+    Made(300, share, dictionary, page_version=page_version, shuffled=True).add_to(lake, 1)
+    Made(300, None).add_to(lake, 2)
+    before, expected = chunks_of(lake.files[0]), lake.lineage()
+    done = rewrite(lake, lake.files, "merge", 1, 0)
+    assert lake.lineage() == expected
+    assert done.bytes_decoded == 0
+    pairs = zip(before[0], chunks_of(done.files[0])[0], strict=True)
+    same = [described(old) == described(new) for old, new in pairs]
+    assert same == ([True, True] if share == 1.0 else [False, False])
+
+
+def described(chunk: pq.ColumnChunkMetaData) -> tuple[object, ...]:
+    return chunk.total_compressed_size, chunk.total_uncompressed_size, set(chunk.encodings)
+
+
+@pytest.mark.parametrize("rows", [200, 300])
+@pytest.mark.parametrize("share", [None, 1.0, 0.9])
+def test_cut_pages_keep_the_lineage_of_their_rows(tmp_path: Path, rows: int, share: float | None) -> None:
+    """Rows that follow deleted ones keep the ids that they have by their position before the deletes."""
+    lake = Lake(options_of(tmp_path))
+    for number in range(3):
+        Made(rows, share, shuffled=True).add_to(lake, number)
+    lake.delete(lake.files[1], [*range(40, 75), rows - 1])
+    expected = lake.lineage()
+    done = rewrite(lake, lake.files, "merge", 1, 0)
+    assert lake.lineage() == expected
+    assert done.bytes_copied > 0
+    assert done.decode_reasons == {"deleted-rows": 1}
+
+
+def test_columns_of_another_place_and_order(tmp_path: Path) -> None:
+    """The columns of a file may lie before those of the table; the copy has them after these."""
+    lake = Lake(options_of(tmp_path))
+    rows, ids = with_ids(rows_of(lake.take(300))), pa.array(range(9_000, 9_300), pa.int64())
+    rows = rows.add_column(0, LINEAGE.field(1), pa.array([7] * 300, pa.int64())).add_column(2, LINEAGE.field(0), ids)
+    how = {"sorting_columns": [pq.SortingColumn(1)], "store_schema": True}
+    lake.commit([stored(tmp_path, foreign_bytes(rows, **how), 300)])
+    Made(300, None).add_to(lake, 1)
+    expected = lake.lineage()
+    done = rewrite(lake, lake.files, "merge", 1, 0)
+    assert lake.lineage() == expected
+    assert (done.bytes_decoded, len(chunks_of(done.files[0]))) == (0, 2)
+    assert pq.read_metadata(local(done.files[0].path)).row_group(0).sorting_columns == ()
+
+
+def test_columns_of_another_type_are_decoded(tmp_path: Path) -> None:
+    """A file whose columns hold smaller integers is not copied, and its values stay."""
+    lake = Lake(options_of(tmp_path))
+    ids = pa.array([None, *range(9_001, 9_300)], pa.int32())
+    rows = with_ids(rows_of(lake.take(300))).append_column(LINEAGE.field(0).with_type(pa.int32()), ids)
+    lake.commit([stored(tmp_path, foreign_bytes(rows), 300)])
+    Made(300, None).add_to(lake, 1)
+    expected = lake.lineage()
+    done = rewrite(lake, lake.files, "merge", 1, 0)
+    assert lake.lineage() == expected
+    assert done.decode_reasons == {"row-lineage": 1}
 
 
 def two_files(lake: Lake) -> tuple[FileFact, ...]:

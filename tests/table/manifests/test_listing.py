@@ -31,10 +31,10 @@ def listings(files: list[File], manifests: int, shift: int) -> list[Listing]:
     made = []
     for (number, spec_id), part in parts.items():
         rows = [
-            [ADDED if shift else EXISTING, 7, 5, 5, f"s3://b/{path}", "PARQUET", (value,), 10, size, None]
+            [ADDED if shift else EXISTING, 7, 5, 5, f"s3://b/{path}", "PARQUET", (value,), 10, size, None, None, None]
             for path, _, value, size in part
         ]
-        rows.append([DELETED, 7, 5, 5, "s3://b/gone", "PARQUET", ("gone",), 10, 1, None])
+        rows.append([DELETED, 7, 5, 5, "s3://b/gone", "PARQUET", ("gone",), 10, 1, None, None, None])
         manifest = ManifestFile.from_args(
             manifest_path=f"m{number}", partition_spec_id=spec_id, sequence_number=5, added_snapshot_id=7
         )

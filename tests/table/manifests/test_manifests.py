@@ -686,7 +686,9 @@ def test_equality_deletes_keep_their_columns_beside_entries_that_have_none(folde
 
 def test_delete_files_are_refused_in_format_v1(folder: ManifestFolder) -> None:
     """Its manifests cannot say that a file is one of deletes."""
-    with pytest.raises(UnsupportedTable, match="Cannot write delete manifests of Iceberg format v1: only v2 is"):
+    with pytest.raises(
+        UnsupportedTable, match="Cannot write delete manifests of Iceberg format v1: only v2 and v3 are"
+    ):
         folder.write(1, added=[BY_EQUALITY], content=ManifestContent.DELETES)
 
 

@@ -31,7 +31,7 @@ SAME = {"file:/w/a": "file:///w/a", "s3a://b/c": "s3://b/c"}
 
 def listing_of(paths: list[str]) -> Listing:
     """The listing of a manifest with these files."""
-    rows = [(ADDED, 1, 1, 1, path, "PARQUET", ("a",), 1, 1, None) for path in paths]
+    rows = [(ADDED, 1, 1, 1, path, "PARQUET", ("a",), 1, 1, None, None, None) for path in paths]
     manifest = ManifestFile.from_args(_table_format_version=2, manifest_path="m", partition_spec_id=0)
     return Listing.of(ManifestFacts(manifest, Columns.of(0, rows, deletes=False)))
 

@@ -141,7 +141,9 @@ def test_the_store_copies_by_itself(client: Any, bucket: str, io: FileIO, monkey
 
 
 def _entry(path: str, size_bytes: int) -> Entry:
-    return Entry(ADDED, None, None, None, path, "ORC", (), 1, size_bytes, False, b"", DataFileSchema("", ""))
+    return Entry(
+        ADDED, None, None, None, path, "ORC", (), 1, size_bytes, False, None, None, b"", DataFileSchema("", "")
+    )
 
 
 @pytest.fixture

@@ -78,7 +78,7 @@ class RewriteDeletes(Step):
     def validate(self, state: Loaded, base: Base, earlier: Collection[str]) -> Kept:
         if state.snapshot_of(base.head) is None:
             return Kept(None, (self.dropped(BASE_EXPIRED),))
-        if state.table.metadata.format_version >= 3 and any(file.content_offset is None for file in self.files):
+        if state.format_version >= 3 and any(file.content_offset is None for file in self.files):
             return Kept(None, (self.dropped(UPGRADED),))
         specs, manifests = state.table.metadata.specs(), state.manifests
         everywhere = {spec_id for spec_id, spec in specs.items() if is_unpartitioned(spec)}
