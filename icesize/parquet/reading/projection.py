@@ -48,8 +48,7 @@ class Projection:
         self._defaults = initial_defaults(settings)
         self._identities = _identity_values(settings, partition)
         self._last: tuple[pa.Schema, BoundProjection] | None = None
-        kinds = (settings.schema.find_type(field_id) for field_id in settings.schema.field_ids)
-        self.has_nanoseconds = any(isinstance(kind, NANOSECONDS) for kind in kinds)
+        self.has_nanoseconds = settings.derived(_has_nanoseconds)
 
     def fit(self, source: pa.Schema) -> BoundProjection:
         """Return the function that turns rows of files with this Arrow schema into rows of the table.
@@ -103,6 +102,10 @@ class Projection:
     def constants(self) -> frozenset[int]:
         """Field ids of the columns and nested fields that have a value in files that lack them."""
         return frozenset(i for i, value in self._constants.items() if value is not None)
+
+
+def _has_nanoseconds(settings: WriteSettings) -> bool:
+    return any(isinstance(settings.schema.find_type(field_id), NANOSECONDS) for field_id in settings.schema.field_ids)
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ from icesize.table.state.live_files import files_at
 from icesize.table.state.naming import known_snapshot
 from tests.support.row_deletes import delete_ids, delete_rows
 from tests.support.spark_lake import ALL_TYPES, Lake, counted, events, rows_of
+from tests.support.v3_tables import with_document
 
 H0 = PartitionKey(0, ("h0",))
 
@@ -64,6 +65,22 @@ def test_every_version_has_the_rows_that_its_snapshot_shows(spark: SparkSession,
         assert rows(df) == rows_of(expected)
         assert df.count() == version.rows
     assert rows(read(spark, lake, PartitionKey(0, ("never",)), found[0].snapshot_id)) == []
+
+
+def test_columns_that_came_later_have_their_initial_default(spark: SparkSession, lake: Lake) -> None:
+    """A required one, too; the write default is for new rows only."""
+    lake.create()
+    lake.open(spark).append(counted(spark, events([1])))
+    (before,) = snapshot_ids(lake.table())
+    added = {"id": 9, "name": "must", "type": "long", "required": True, "initial-default": 8, "write-default": 9}
+
+    def with_column(document: dict[str, Any]) -> None:
+        schema = document["schemas"][0]
+        document["schemas"].append({**schema, "schema-id": 1, "fields": [*schema["fields"], added]})
+        document["current-schema-id"], document["last-column-id"] = 1, 9
+
+    with_document(lake.catalog, with_column, "db.events")
+    assert [row[-1] for row in rows(read(spark, lake, H0, before))] == [8]
 
 
 def test_nothing_is_read_before_an_action_and_files_are_spread(spark: SparkSession, lake: Lake) -> None:

@@ -31,7 +31,9 @@ from pyiceberg.types import (
     LongType,
     NestedField,
     StringType,
+    TimestampNanoType,
     TimestampType,
+    TimestamptzNanoType,
     TimestamptzType,
     TimeType,
     UUIDType,
@@ -160,7 +162,10 @@ def metadata_of(fields: list[tuple[IcebergType, str]]) -> TableMetadata:
     spec = PartitionSpec(
         *(PartitionField(i, 999 + i, parse_transform(t), f"f{i}") for i, (_, t) in enumerate(fields, 1))
     )
-    return new_table_metadata(Schema(*columns), spec, UNSORTED_SORT_ORDER, "file:///t")
+    kinds = [column.model_copy(update={"field_type": LongType()}) for column in columns]
+    metadata = new_table_metadata(Schema(*kinds), spec, UNSORTED_SORT_ORDER, "file:///t")
+    # PyIceberg makes no table of format v3, which some types need
+    return metadata.model_copy(update={"schemas": [Schema(*columns, schema_id=0)]})
 
 
 @st.composite
@@ -221,6 +226,10 @@ WHOLE = datetime(2024, 7, 1, 5)
         (TimestampType(), "day", date(2024, 7, 1), 19_905),
         (TimestamptzType(), "hour", WHOLE, 477_725),
         (TimestampType(), "hour", "2024-07-01-05", 477_725),
+        (TimestampNanoType(), "hour", "2024-07-01-05", 477_725),
+        (TimestamptzNanoType(), "hour", WHOLE, 477_725),
+        (TimestampNanoType(), "day", date(2024, 7, 1), 19_905),
+        (TimestampNanoType(), "month", "2024-07", 654),
     ],
 )
 def test_typed_values_name_partitions(kind: IcebergType, transform: str, wanted: object, stored: object) -> None:
