@@ -17,8 +17,7 @@ from integration.streams import K, created, event_files, reading, rows_of, run
 from integration.tools import data_files, files_per_partition, local_path, operations, sized, spark_rows
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("version", [*(pytest.param(version, marks=pytest.mark.slow) for version in (1, 2)), 3])
 def test_stream_readers_see_each_row_once(
     spark: SparkSession, rest: Catalog, namespace: str, tmp_path: Path, version: int
 ) -> None:
@@ -51,6 +50,14 @@ def test_stream_readers_see_each_row_once(
     assert sum(r.files_removed for r in reports) > 8
     assert {o for r in reports for o in r.operations} == {"append", "replace"}
     assert set(operations(rest, f"{namespace}.t")) == {"append", "replace"}
+    spark.sql(f"CALL rest.system.create_changelog_view(table => '{namespace}.t', changelog_view => 'changes')")
+    assert spark_rows(spark, "SELECT id, _change_type FROM changes") == sorted(
+        ((i, "INSERT") for i in range(320)), key=repr
+    )
+    if version == 3:
+        ids = spark_rows(spark, f"SELECT _row_id, count(*) FROM {table} GROUP BY _row_id")
+        assert [count for _, count in ids] == [1] * 320
+        assert sized(spark, table).verify().findings == ()
 
 
 @pytest.mark.slow
