@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyiceberg.schema import Schema
 from pyiceberg.table.sorting import SortField, SortOrder
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import DoubleType, LongType, StringType
@@ -123,6 +124,7 @@ class Made:
     row_group: int = 10**6
     page_version: str = "1.0"
     shuffled: bool = False
+    store_schema: bool = False
     only: str | None = None
     """The only column of both that the writer stores, if not both."""
 
@@ -142,7 +144,8 @@ class Made:
                 kept = [value if chance.random() < self.stored else None for value in values[column.name]]
                 table = table.append_column(column, pa.array(kept, pa.int64()))
         how = {"use_dictionary": self.dictionary, "row_group_size": self.row_group, "max_rows_per_page": 60}
-        data = foreign_bytes(table, data_page_version=self.page_version, **how)
+        how |= {"data_page_version": self.page_version, "store_schema": self.store_schema}
+        data = foreign_bytes(table, **how)
         lake.commit([stored(Path(lake.options.table_location), data, self.rows)])
 
 
@@ -154,6 +157,7 @@ made = st.builds(
     row_group=st.sampled_from([10**6, 260, 90]),
     page_version=st.sampled_from(["1.0", "2.0"]),
     shuffled=st.booleans(),
+    store_schema=st.booleans(),
     only=st.sampled_from([None, None, None, ROW_ID, LAST_UPDATED]),
 )
 
@@ -290,6 +294,20 @@ def test_cut_pages_keep_the_lineage_of_their_rows(tmp_path: Path, rows: int, sha
     assert lake.lineage() == expected
     assert done.bytes_copied > 0
     assert done.decode_reasons == {"deleted-rows": 1}
+
+
+def test_renamed_columns(tmp_path: Path) -> None:
+    """Decoded rows join copied ones under the names of the copied files, and all keep their lineage."""
+    lake = Lake(options_of(tmp_path))
+    for number, rows in enumerate((300, 300, 15)):
+        Made(rows, None).add_to(lake, number)
+    expected, fields = lake.lineage(), lake.options.schema.fields
+    renamed = [field.model_copy(update={"name": "words"}) if field.name == "text" else field for field in fields]
+    lake.options = lake.options.with_schema(Schema(*renamed))
+    done = rewrite(lake, lake.files, "merge", 1, 0)
+    assert lake.lineage() == expected
+    assert done.decode_reasons == {"tiny": 1}
+    assert done.bytes_copied > 0
 
 
 def test_columns_of_another_place_and_order(tmp_path: Path) -> None:
