@@ -1,7 +1,8 @@
 """Planning a table of 100,000 small files: cold, after no change, with a spill. No peer: bounds, not ratios.
 
     python -m benchmarks plan [--files 100000] [--partitions 1000] [--json]
-    python -m benchmarks plan --batches 200 --partitions 100000 [--files 1000000] [--touched 10] [--json]
+    python -m benchmarks plan --batches 200 --partitions 100000 [--files 1000000] [--touched 10]
+        [--format-version 3] [--json]
 
 The files do not exist, only their manifest entries: 25,000 per manifest, with the statistics of 7 columns. With
 `--batches`, the batches of a stream are planned and committed (`benchmarks.plan_batches`), also on a table of 1,000
@@ -56,6 +57,7 @@ def _batches(args: argparse.Namespace) -> dict[str, Any]:
     for partitions, files in ((FEW_PARTITIONS, FEW_PARTITIONS), (args.partitions, args.files or args.partitions)):
         with tempfile.TemporaryDirectory(prefix="icesize-plan-") as folder:
             counts = {"partitions": partitions, "files": files, "batches": args.batches, "touched": args.touched}
+            counts["format-version"] = args.format_version
             options = [text for name, count in counts.items() for text in (f"--{name}", str(count))]
             cases.append(run_child("benchmarks.plan_batches", f"{folder}/warehouse", *options))
     few, many = cases
@@ -86,5 +88,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--partitions", type=int, default=1_000)
     parser.add_argument("--batches", type=int, default=0, help="plan so many batches of a stream")
     parser.add_argument("--touched", type=int, default=10, help="partitions that each batch writes to")
+    parser.add_argument("--format-version", type=int, choices=(2, 3), default=2, help="of the table of --batches")
     parser.add_argument("--json", action="store_true")
     return parser

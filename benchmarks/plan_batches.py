@@ -36,6 +36,7 @@ from icesize.table.commit.steps.replace import Replace
 from icesize.table.manifests.lists import manifests_in
 from icesize.table.state.handle import TableHandle
 from tests.support.tables import expire, make_visible
+from tests.support.v3_tables import as_v3
 
 NEWEST = 100
 """Partitions among which a batch chooses: four days of an hourly table."""
@@ -47,10 +48,13 @@ FIRST_BATCHES = 50
 once, merges touch the first manifests, and a commit divides each of those once."""
 
 
-def measured(warehouse: Path, partitions: int, files: int, batches: int, touched: int) -> dict[str, Any]:
+def measured(
+    warehouse: Path, partitions: int, files: int, batches: int, touched: int, format_version: int
+) -> dict[str, Any]:
     """Return milliseconds of planning and bytes of metadata, on a table of so many partitions and files."""
     catalog = peers.catalog(peers.emptied(warehouse))
     table = create_table(catalog, warehouse)
+    table = as_v3(catalog) if format_version == 3 else table
     location, dice = table.location(), random.Random(7)
 
     def new_file(hour: str) -> Any:
@@ -119,8 +123,8 @@ def main() -> None:
     parser.add_argument("--files", type=int, required=True)
     parser.add_argument("--batches", type=int, required=True)
     parser.add_argument("--touched", type=int, required=True)
-    args = parser.parse_args()
-    print(json.dumps(measured(args.warehouse, args.partitions, args.files, args.batches, args.touched)))
+    parser.add_argument("--format-version", type=int, choices=(2, 3), default=2)
+    print(json.dumps(measured(**vars(parser.parse_args()))))
 
 
 if __name__ == "__main__":

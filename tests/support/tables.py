@@ -23,7 +23,13 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot, ancestors_of
-from pyiceberg.table.update import AddSnapshotUpdate, AssertRefSnapshotId, AssertTableUUID, TableUpdate
+from pyiceberg.table.update import (
+    AddSnapshotUpdate,
+    AssertRefSnapshotId,
+    AssertTableUUID,
+    RemoveSnapshotsUpdate,
+    TableUpdate,
+)
 from pyiceberg.transforms import parse_transform
 from pyiceberg.types import LongType, NestedField, StringType, TimestampType
 
@@ -318,7 +324,12 @@ def check_batches(metadata: TableMetadata) -> None:
 def expire(table: Table, *, keep: int = 1) -> None:
     """Expire all but the newest snapshots of main."""
     ids = [entry.snapshot_id for entry in table.metadata.snapshot_log][:-keep]
-    table.maintenance.expire_snapshots().by_ids(ids).commit()
+    writing(table.catalog, table).commit_table(table, (), (RemoveSnapshotsUpdate(snapshot_ids=ids),))
+
+
+def writing(catalog: Catalog, table: Table) -> Catalog:
+    """The catalog for one commit: PyIceberg's own ones write no metadata of format v3."""
+    return lossless(catalog) if table.metadata.format_version > 2 else catalog
 
 
 def with_run_id(request: CommitRequest) -> CommitRequest:
@@ -360,7 +371,7 @@ def commit_built(catalog: Catalog, build: Callable[[SnapshotBuilder], Snapshot |
     if snapshot is not None:
         unmoved = AssertRefSnapshotId(**{"ref": "main", "snapshot-id": head_id(table)})
         updates = AddSnapshotUpdate(snapshot=snapshot), move_ref(table.metadata, "main", snapshot.snapshot_id)
-        (lossless(catalog) if table.metadata.format_version > 2 else catalog).commit_table(table, (unmoved,), updates)
+        writing(catalog, table).commit_table(table, (unmoved,), updates)
     return catalog.load_table("db.t")
 
 
@@ -411,4 +422,5 @@ def make_visible(catalog: Catalog, table: Table, snapshots: Sequence[Snapshot]) 
     """Make snapshots visible in one metadata file; the last one becomes the head of main."""
     head = move_ref(table.metadata, "main", snapshots[-1].snapshot_id)
     updates: tuple[TableUpdate, ...] = (*(AddSnapshotUpdate(snapshot=s) for s in snapshots), head)
-    catalog.commit_table(table, (AssertTableUUID(uuid=uuid.UUID(str(table.metadata.table_uuid))),), updates)
+    same_table = AssertTableUUID(uuid=uuid.UUID(str(table.metadata.table_uuid)))
+    writing(catalog, table).commit_table(table, (same_table,), updates)
