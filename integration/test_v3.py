@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,11 @@ from pyiceberg.table import Table
 from pyspark.sql import SparkSession
 
 from icesize.sized_table import SizedTable
+from integration.evolution.readers import duckdb_with_iceberg
 from integration.tools import data_files, local_path, operations, sized, spark_rows
+
+DUCKDB = cache(duckdb_with_iceberg)
+"""One connection for all tests."""
 
 
 @pytest.fixture(params=["lake", "rest"])
@@ -82,6 +87,9 @@ class V3:
         assert not [finding for finding in verification.findings if finding.is_error]
         scanned = self.table.scan(selected_fields=("id",)).to_arrow()["id"].to_pylist()
         assert sorted(scanned) == sorted(found)
+        location = local_path(self.table.metadata_location)
+        by_duckdb = DUCKDB().execute(f"SELECT id FROM iceberg_scan('{location}')").fetchall()
+        assert sorted(i for (i,) in by_duckdb) == sorted(found)
 
     def expire(self) -> None:
         """All snapshots but the last, by Iceberg's own procedure."""

@@ -26,13 +26,13 @@ def by_spark(side: Side, where: str, vectorised: bool) -> list[str]:
 def by_duckdb(engine: Engine, side: Side) -> list[str]:
     """Rows as DuckDB's Iceberg extension reads them from the table's metadata file."""
     if engine.duckdb is None:
-        engine.duckdb = _duckdb()
+        engine.duckdb = duckdb_with_iceberg()
     location = side.table.metadata_location.removeprefix("file:")
     location = "/" + location.lstrip("/")
     return sorted(map(repr, engine.duckdb.execute(f"FROM iceberg_scan('{location}')").fetchall()))
 
 
-def _duckdb() -> Any:
+def duckdb_with_iceberg() -> Any:
     """A connection with the extensions that are installed as Python packages; nothing is fetched."""
     import duckdb
 
