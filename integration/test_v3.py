@@ -149,6 +149,32 @@ def test_spark_changes_rows_between_merges(v3: V3) -> None:
     assert sorted(v for (v,) in v3("SELECT v FROM {} WHERE v < 0")) == [-1, -1]
 
 
+def test_copied_pages(v3: V3) -> None:
+    """Where pages are copied, columns of the row lineage are made beside them, for both of Spark's readers."""
+    v3.create()
+    for start in range(0, 120_000, 40_000):
+        df = v3.spark.range(start, start + 40_000).selectExpr("id", "'a' p", "xxhash64(id) v").coalesce(1)
+        df.writeTo(v3.name).append()
+    v3.check(new=range(120_000))
+    v3.policy = {"target_file_size_bytes": 64_000_000}
+    report = v3.sized.compact()
+    assert report.bytes_copied > 0
+    assert report.decode_reasons == {}
+    v3.check()
+    v3("DELETE FROM {} WHERE id % 30000 = 7")
+    v3.check(gone=range(7, 120_000, 30_000))
+    v3.insert([500_000])
+    v3.check(new=[500_000])
+    v3.spark.conf.set("spark.sql.iceberg.vectorization.enabled", "false")
+    try:
+        v3.check()
+        assert v3.sized.compact().bytes_copied > 0
+        v3.check()
+    finally:
+        v3.spark.conf.unset("spark.sql.iceberg.vectorization.enabled")
+    v3.check()
+
+
 def test_clustering(v3: V3) -> None:
     """Rows in another order keep their ids."""
     v3.create()
