@@ -75,8 +75,8 @@ class Listing:
 
     @property
     def held_bytes(self) -> int:
-        """Approximate memory in bytes: three arrays here, and four that `facts` keeps beside its columns."""
-        return 7 * self.rows.nbytes + len(self.places) * _KEY_BYTES
+        """Approximate memory in bytes: three arrays here, and five that `facts` keeps beside its columns."""
+        return 8 * self.rows.nbytes + len(self.places) * _KEY_BYTES
 
     def lists(self, numbers: NDArray[np.int64]) -> bool:
         """Return whether the manifest lists a live file with one of these numbers."""
