@@ -26,6 +26,7 @@ _TITLES = {
     "row groups": "icesize, row groups",
     "pages": "icesize pages",
     "chosen": "icesize as it chooses",
+    "lineage": "the same, format v3",
     "decode": "icesize decode",
     "pyarrow": "pyarrow",
     "duckdb": "DuckDB COPY",

@@ -12,6 +12,8 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -89,12 +91,19 @@ def _chosen(job: Job) -> Once:
     return _ours(job, {})
 
 
+def _lineage(job: Job) -> Once:
+    return _ours(job, {}, version=3)
+
+
 def _decode(job: Job) -> Once:
     return _ours(job, {"merge-by-copying": False})
 
 
-def _ours(job: Job, policy: dict[str, object]) -> Once:
-    """Return the whole merge of a Spark task, from manifest entries to metrics of the new files."""
+def _ours(job: Job, policy: dict[str, object], version: int = 2) -> Once:
+    """Return the whole merge of a Spark task, from manifest entries to metrics of the new files.
+
+    In `version` 3 of the table format, the new files store the lineage of their rows.
+    """
     import icesize
     from benchmarks import icesize_child, peers
     from icesize.parquet.files.names import FileNames
@@ -109,7 +118,10 @@ def _ours(job: Job, policy: dict[str, object]) -> Once:
     )
     (partition,) = files.partitions.values()
     inputs = sorted(partition.small, key=lambda input_file: input_file.path)
-    task, settings = MergeTask(tuple(inputs), inputs[0].partition), current.settings()
+    starts = accumulate((file.rows for file in inputs), initial=0)
+    inputs = [replace(file, first_row_id=start) for file, start in zip(inputs, starts, strict=False)]
+    task = MergeTask(tuple(inputs), inputs[0].partition)
+    settings = replace(current.settings(), format_version=version)
 
     def once() -> list[str]:
         return [file.path.removeprefix("file://") for file in merge(task, settings, FileNames("merge", 0, 0)).files]
@@ -147,6 +159,7 @@ WAYS: dict[str, Callable[[Job], Once]] = {
     "row groups": _row_groups,
     "pages": _pages,
     "chosen": _chosen,
+    "lineage": _lineage,
     "decode": _decode,
     "pyarrow": _pyarrow,
     "duckdb": _duckdb,

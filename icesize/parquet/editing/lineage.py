@@ -23,7 +23,7 @@ from icesize.parquet.editing.ramps import Ramp, ramp_piece
 from icesize.parquet.editing.reencode import read_column
 from icesize.parquet.files.properties import ParquetOptions
 from icesize.parquet.files.row_lineage import ARROW_SCHEMA
-from icesize.parquet.format.footer import RowGroup, StoredColumn, read_footer
+from icesize.parquet.format.footer import Chunk, RowGroup, StoredColumn, read_footer
 from icesize.parquet.format.levels import count_levels
 from icesize.parquet.format.page_values import runs_between
 from icesize.parquet.format.pages import CODEC_NAMES, DICTIONARY_ENCODINGS, LEVELLED_CODECS, data_encodings
@@ -66,7 +66,8 @@ def lineage_pieces(parts: Sequence[Part], nth: int, level: int | None) -> list[P
     for how, group in groupby(parts, key=lambda part: _how(part, nth, codec, alone=len(parts) == 1)):
         some = list(group)
         if how is _How.COPIED:
-            pieces += (stored_piece(part.source, part.group, nth) for part in some)
+            stored = ((part, part.group.lineage[nth]) for part in some)
+            pieces += (_piece(part.source, one.chunk, part.group.rows, nth) for part, one in stored if one is not None)
         elif how is _How.RAMPS and (ramps := _long_ramps(some, nth)):
             pieces.append(ramp_piece(ramps, LINEAGE_COLUMNS[nth], codec, level))
         else:
@@ -79,8 +80,12 @@ def stored_piece(source: Source, group: RowGroup, nth: int) -> Piece:
     stored = group.lineage[nth]
     if stored is None or not _is_full(source, stored):
         raise CopyRefused(Refusal.COUNTS, f"{LINEAGE_COLUMNS[nth].path[0]} lacks values")
-    room, indexes = memoryview(bytearray(stored.chunk.size_bytes)), read_indexes(source, [stored.chunk])
-    return read_piece(source, stored.chunk, group.rows, LINEAGE_COLUMNS[nth], indexes, room)
+    return _piece(source, stored.chunk, group.rows, nth)
+
+
+def _piece(source: Source, chunk: Chunk, rows: int, nth: int) -> Piece:
+    room, indexes = memoryview(bytearray(chunk.size_bytes)), read_indexes(source, [chunk])
+    return read_piece(source, chunk, rows, LINEAGE_COLUMNS[nth], indexes, room)
 
 
 def _how(part: Part, nth: int, codec: int, *, alone: bool) -> _How:
@@ -167,5 +172,4 @@ def _encoded(values: NDArray[np.int64], nth: int, codec: int, level: int | None)
     source = BytesSource(options.in_memory(pa.table([values], schema=pa.schema([ARROW_SCHEMA.field(nth)]))))
     (group,) = read_footer(source).row_groups
     (chunk,) = group.chunks
-    indexes, room = read_indexes(source, [chunk]), memoryview(bytearray(chunk.size_bytes))
-    return read_piece(source, chunk, len(values), LINEAGE_COLUMNS[nth], indexes, room)
+    return _piece(source, chunk, len(values), nth)

@@ -178,7 +178,7 @@ def _modes(schema: Schema, properties: Mapping[str, str]) -> Callable[[str], Met
     prefix = METRICS_OF_COLUMN
     own = {k.removeprefix(prefix): match_metrics_mode(v) for k, v in properties.items() if k.startswith(prefix)}
     of_table = [field for field in schema.fields if field.field_id not in LINEAGE_IDS]
-    # no reader filters by the lineage of rows
+    # a filter by the lineage of rows would only read more files
     own |= {field.name: match_metrics_mode("none") for field in schema.fields if field.field_id in LINEAGE_IDS}
     default = match_metrics_mode(properties.get(METRICS_DEFAULT, "truncate(16)"))
     if METRICS_DEFAULT in properties:
