@@ -6,16 +6,20 @@ import random
 from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestContent, ManifestFile
 from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Operation
 
 import icesize
 from icesize.environment import Environment
 from icesize.errors import TableError
+from icesize.parquet.files.data_file import NewDataFile
+from icesize.parquet.files.settings import NAME_MAPPING
 from icesize.planning.files import FileFact
 from icesize.sized_table import SizedTable
 from icesize.table.manifests import store
@@ -23,7 +27,7 @@ from icesize.table.manifests.facts import ManifestFacts
 from tests.support.puffin import add_deletes, vectors_in_puffin
 from tests.support.restored import assert_unchanged, restored
 from tests.support.row_lineage import LAST_UPDATED, ROW_ID, Lineage, lineage_of
-from tests.support.tables import append, compact, ids_of, layout_of, local, make_table, small_files
+from tests.support.tables import append, commit_built, compact, ids_of, layout_of, local, make_table, small_files
 from tests.support.v3_tables import as_v3
 
 OLDER = "that version is older than the upgrade to format v3: its rows get new row ids"
@@ -117,6 +121,29 @@ def test_a_restore_of_a_version_with_vectors(lake: SqlCatalog) -> None:
     assert [note for note in report.notes if "had deletes" in note] == [
         "1 file of that version had deletes: it was written again without the deleted rows"
     ]
+
+
+def test_imported_files_have_no_lineage_of_their_own(lake: SqlCatalog) -> None:
+    """Columns of its names without field ids are those of another table: readers do not map them, merges neither."""
+    with make_table(lake).transaction() as change:
+        change.set_properties({NAME_MAPPING: lake.load_table("db.t").schema().name_mapping.model_dump_json()})
+    as_v3(lake)
+    append(lake, range(10))
+    table = append(lake, range(10, 20))
+    file = max(files(lake), key=lambda file: file.first_row_id or 0)
+    rows = pq.ParquetFile(local(file.path)).read()
+    sevens = pa.array([7] * 10)
+    foreign = pa.table([*rows.columns, sevens, sevens], [*rows.column_names, ROW_ID, LAST_UPDATED])
+    path = f"{table.location()}/data/imported.parquet"
+    pq.write_table(foreign, local(path))
+    imported = NewDataFile(path, local(path).stat().st_size, 10, file.partition)
+    commit_built(
+        lake, lambda builder: builder.exchange(Operation.OVERWRITE, builder.split([file.path]), [imported], {})
+    )
+    [now] = (file for file in files(lake) if file.path == path)
+    assert opened(lake).compact("kind = 'a'").files_removed == 2
+    inherited = {10 + at: ((now.first_row_id or 0) + at, now.sequence_number) for at in range(10)}
+    assert {key: value for key, value in lineage(lake).items() if key >= 10} == inherited
 
 
 def test_a_version_before_the_upgrade_gets_new_row_ids(lake: SqlCatalog) -> None:
