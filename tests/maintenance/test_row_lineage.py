@@ -123,6 +123,20 @@ def test_a_restore_of_a_version_with_vectors(lake: SqlCatalog) -> None:
     ]
 
 
+def test_a_restore_takes_the_vectors_of_files_that_go(lake: SqlCatalog) -> None:
+    """Also where no file comes back: the removal of a data file removes its vector."""
+    make_table(lake)
+    as_v3(lake)
+    first = append(lake, range(10))
+    [kept] = files(lake)
+    table = append(lake, range(10, 20))
+    [later] = (file for file in files(lake) if file.path != kept.path)
+    add_deletes(lake, vectors_in_puffin(table, {later: [0, 5]}))
+    restored(lake, head_of(first))
+    assert opened(lake).verify().findings == ()
+    assert ids_of(lake) == list(range(10))
+
+
 def test_imported_files_have_no_lineage_of_their_own(lake: SqlCatalog) -> None:
     """Columns of its names without field ids are those of another table: readers do not map them, merges neither."""
     with make_table(lake).transaction() as change:
