@@ -13,15 +13,18 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestContent, ManifestFile
 from pyiceberg.table import Table
+from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.update import SetSnapshotRefUpdate
 
 import icesize
 from icesize.environment import Environment
 from icesize.errors import TableError
 from icesize.parquet.files.data_file import NewDataFile
 from icesize.parquet.files.settings import NAME_MAPPING
-from icesize.planning.files import FileFact
+from icesize.planning.files import MAIN, FileFact
 from icesize.sized_table import SizedTable
+from icesize.table.commit.documents import lossless
 from icesize.table.manifests import store
 from icesize.table.manifests.facts import ManifestFacts
 from tests.support.puffin import add_deletes, vectors_in_puffin
@@ -89,6 +92,25 @@ def test_clustering(lake: SqlCatalog) -> None:
     expected = lineage(lake)
     report = opened(lake, target_file_size_bytes=20_000, small_file_limit_bytes=8_000).cluster(by=["id"])
     assert (report.files_removed, report.files_added > 1) == (6, True)
+    assert lineage(lake) == expected
+
+
+def test_clustering_after_an_upgrade(lake: SqlCatalog) -> None:
+    """Files have the row ids of the newest commit, also if they were looked at before it: before the rows had ids, and
+    when they had others, before a rollback to the time without."""
+    make_table(lake)
+    ids = random.Random(1).sample(range(6_000), 6_000)
+    for start in range(0, 6_000, 1_000):
+        before = append(lake, ids[start : start + 1_000])
+    as_v3(lake)
+    policy = {"target_file_size_bytes": 20_000, "small_file_limit_bytes": 8_000}
+    assert opened(lake, **policy).cluster(by=["id"]).files_removed == 6
+    back = SetSnapshotRefUpdate(ref_name=MAIN, type=SnapshotRefType.BRANCH, snapshot_id=head_of(before))
+    lossless(lake).commit_table(lake.load_table("db.t"), (), (back,))
+    append(lake, [6_000], "b")
+    expected = lineage(lake)
+    assert min(row_id for row_id, _ in expected.values() if row_id is not None) >= 12_000
+    assert opened(lake, **policy).cluster().files_removed == 6
     assert lineage(lake) == expected
 
 
