@@ -6,24 +6,31 @@ import random
 from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestContent, ManifestFile
 from pyiceberg.table import Table
+from pyiceberg.table.refs import SnapshotRefType
+from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.update import SetSnapshotRefUpdate
 
 import icesize
 from icesize.environment import Environment
 from icesize.errors import TableError
-from icesize.planning.files import FileFact
+from icesize.parquet.files.data_file import NewDataFile
+from icesize.parquet.files.settings import NAME_MAPPING
+from icesize.planning.files import MAIN, FileFact
 from icesize.sized_table import SizedTable
+from icesize.table.commit.documents import lossless
 from icesize.table.manifests import store
 from icesize.table.manifests.facts import ManifestFacts
 from tests.support.puffin import add_deletes, vectors_in_puffin
 from tests.support.restored import assert_unchanged, restored
 from tests.support.row_lineage import LAST_UPDATED, ROW_ID, Lineage, lineage_of
-from tests.support.tables import append, compact, ids_of, layout_of, local, make_table, small_files
+from tests.support.tables import append, commit_built, compact, ids_of, layout_of, local, make_table, small_files
 from tests.support.v3_tables import as_v3
 
 OLDER = "that version is older than the upgrade to format v3: its rows get new row ids"
@@ -88,6 +95,25 @@ def test_clustering(lake: SqlCatalog) -> None:
     assert lineage(lake) == expected
 
 
+def test_clustering_after_an_upgrade(lake: SqlCatalog) -> None:
+    """Files have the row ids of the newest commit, also if they were looked at before it: before the rows had ids, and
+    when they had others, before a rollback to the time without."""
+    make_table(lake)
+    ids = random.Random(1).sample(range(6_000), 6_000)
+    for start in range(0, 6_000, 1_000):
+        before = append(lake, ids[start : start + 1_000])
+    as_v3(lake)
+    policy = {"target_file_size_bytes": 20_000, "small_file_limit_bytes": 8_000}
+    assert opened(lake, **policy).cluster(by=["id"]).files_removed == 6
+    back = SetSnapshotRefUpdate(ref_name=MAIN, type=SnapshotRefType.BRANCH, snapshot_id=head_of(before))
+    lossless(lake).commit_table(lake.load_table("db.t"), (), (back,))
+    append(lake, [6_000], "b")
+    expected = lineage(lake)
+    assert min(row_id for row_id, _ in expected.values() if row_id is not None) >= 12_000
+    assert opened(lake, **policy).cluster().files_removed == 6
+    assert lineage(lake) == expected
+
+
 def test_a_restore_keeps_the_row_ids_of_its_version(lake: SqlCatalog) -> None:
     """Files of the version come back with both columns, whatever their rows had inherited or stored there."""
     first = of_v3(lake)
@@ -117,6 +143,43 @@ def test_a_restore_of_a_version_with_vectors(lake: SqlCatalog) -> None:
     assert [note for note in report.notes if "had deletes" in note] == [
         "1 file of that version had deletes: it was written again without the deleted rows"
     ]
+
+
+def test_a_restore_takes_the_vectors_of_files_that_go(lake: SqlCatalog) -> None:
+    """Also where no file comes back: the removal of a data file removes its vector."""
+    make_table(lake)
+    as_v3(lake)
+    first = append(lake, range(10))
+    [kept] = files(lake)
+    table = append(lake, range(10, 20))
+    [later] = (file for file in files(lake) if file.path != kept.path)
+    add_deletes(lake, vectors_in_puffin(table, {later: [0, 5]}))
+    restored(lake, head_of(first))
+    assert opened(lake).verify().findings == ()
+    assert ids_of(lake) == list(range(10))
+
+
+def test_imported_files_have_no_lineage_of_their_own(lake: SqlCatalog) -> None:
+    """Columns of its names without field ids are those of another table: readers do not map them, merges neither."""
+    with make_table(lake).transaction() as change:
+        change.set_properties({NAME_MAPPING: lake.load_table("db.t").schema().name_mapping.model_dump_json()})
+    as_v3(lake)
+    append(lake, range(10))
+    table = append(lake, range(10, 20))
+    file = max(files(lake), key=lambda file: file.first_row_id or 0)
+    rows = pq.ParquetFile(local(file.path)).read()
+    sevens = pa.array([7] * 10)
+    foreign = pa.table([*rows.columns, sevens, sevens], [*rows.column_names, ROW_ID, LAST_UPDATED])
+    path = f"{table.location()}/data/imported.parquet"
+    pq.write_table(foreign, local(path))
+    imported = NewDataFile(path, local(path).stat().st_size, 10, file.partition)
+    commit_built(
+        lake, lambda builder: builder.exchange(Operation.OVERWRITE, builder.split([file.path]), [imported], {})
+    )
+    [now] = (file for file in files(lake) if file.path == path)
+    assert opened(lake).compact("kind = 'a'").files_removed == 2
+    inherited = {10 + at: ((now.first_row_id or 0) + at, now.sequence_number) for at in range(10)}
+    assert {key: value for key, value in lineage(lake).items() if key >= 10} == inherited
 
 
 def test_a_version_before_the_upgrade_gets_new_row_ids(lake: SqlCatalog) -> None:

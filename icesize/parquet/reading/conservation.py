@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from pyarrow import types
-from pyiceberg.schema import Schema
 from pyiceberg.table.name_mapping import MappedField, parse_mapping_from_json
 from pyiceberg.types import StructType
 
@@ -23,7 +22,7 @@ from icesize.errors import RewriteFailed
 from icesize.parquet.files.data_file import NewDataFile
 from icesize.parquet.files.defaults import write_defaults
 from icesize.parquet.files.metrics import Leaf, fields_below, leaves
-from icesize.parquet.files.row_lineage import FIELD_ID, LINEAGE_FIELDS, LINEAGE_NAMES
+from icesize.parquet.files.row_lineage import FIELD_ID, is_lineage
 from icesize.parquet.files.settings import NAME_MAPPING, WriteSettings
 from icesize.parquet.format.footer import Footer
 from icesize.parquet.reading.casting import CastingError
@@ -177,7 +176,7 @@ class Conservation:
 
     def _source(self, stored: pa.Schema, names: Sequence[str] | None) -> _Source:
         # files that store no lineage, and no field id either, get the columns of the lineage with their ids
-        of_file = [column for column in stored if column.name not in LINEAGE_NAMES]
+        of_file = [column for column in stored if not is_lineage(column)]
         mapping = None if _has_ids(of_file) else self.settings.derived(_by_mapping)
         return _Source.of(stored, names, mapping, self._target)
 
@@ -265,10 +264,13 @@ class _Source:
     def of(schema: pa.Schema, names: Sequence[str] | None, mapping: Names | None, target: _Target) -> _Source:
         """Return the columns of `schema` that are among `names`, or all if None.
 
-        Fields are identified by their ids if there is no mapping of names.
+        Fields are identified by their ids if there is no mapping of names; columns of the row lineage always are.
         """
         entries = [None if mapping is None else mapping.get(name) for name in schema.names]
-        nodes = [_node(f, None, entry, target, mapping is None) for f, entry in zip(schema, entries, strict=True)]
+        nodes = [
+            _node(f, None, entry, target, mapping is None or is_lineage(f))
+            for f, entry in zip(schema, entries, strict=True)
+        ]
         for own, parent in (pair for node in nodes for pair in node.ids()):
             if target.parents.get(own, parent) != parent:
                 raise CastingError(f"field id {own} is not where the table has it; write the file with its field ids")
@@ -318,8 +320,7 @@ def _has_ids(fields: Iterable[pa.Field]) -> bool:
 
 def _by_mapping(settings: WriteSettings) -> Names:
     mapping = settings.properties.get(NAME_MAPPING)
-    lineage = _named(Schema(*LINEAGE_FIELDS).name_mapping)
-    return lineage if mapping is None else {**lineage, **_named(parse_mapping_from_json(mapping))}
+    return {} if mapping is None else _named(parse_mapping_from_json(mapping))
 
 
 def _by_name(settings: WriteSettings) -> Names:

@@ -44,13 +44,14 @@ _RIGHTS = (
 
 _MEANWHILE = (
     "older than last sequence number", "does not exist: [", "arraySize cannot be negative", "to unknown snapshot",
-    "first-row-id is behind", "first row id smaller than", "without first row id", "Writing V3 is not yet supported",
+    "first-row-id is behind", "first row id smaller than", "first-row-id is null", "without first row id",
+    "Writing V3 is not yet supported",
 )  # fmt: skip
 """Catalog messages that mean a concurrent change without calling it a conflict.
 
 Another branch was committed to (all branches share sequence numbers and row ids), or a snapshot that was to be expired
 or tagged is gone. For an expiry, PyIceberg lists the remaining snapshots, and Iceberg's Java library computes a
-negative list size. Or the table was upgraded to format v3, which PyIceberg does not write.
+negative list size. Or the table was upgraded to format v3, which PyIceberg does not write, and which requires row ids.
 """
 
 _MAY_HAVE_LANDED = (408, 409)

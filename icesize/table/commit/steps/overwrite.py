@@ -47,11 +47,15 @@ class Overwrite(Step):
         return Kept(self)
 
     def stage(self, builder: SnapshotBuilder, summary: Mapping[str, str]) -> Snapshot:
-        """Write new files with the number of this snapshot: no delete may be pending on a file that holds its rows."""
+        """Write new files with the number of this snapshot: no delete may be pending on a file that holds its rows.
+
+        Deletion vectors of the removed files go with them, as Iceberg demands, whatever files come instead.
+        """
         builder.same_schema_and_spec()
         fresh = [replace(file, sequence_number=None) for file in self.files]
         split = builder.split([file.path for file in self.removed])
-        builder.remove_dangling_deletes(split, {file.partition for file in fresh}, fresh, {})
+        partitions = {file.partition for file in (*self.removed, *fresh)}
+        builder.remove_dangling_deletes(split, partitions, fresh, {})
         return builder.exchange(Operation.OVERWRITE, split, fresh, summary, self.copied)
 
 
