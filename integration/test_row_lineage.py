@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog import Catalog
 from pyspark.sql import SparkSession
 
-from integration.tools import sized, spark_rows
+from integration.tools import data_files, local_path, sized, spark_rows
 
 Lineage = dict[int, tuple[int, int]]
 ROWS = 150_000
@@ -20,6 +21,12 @@ def lineage(spark: SparkSession, name: str) -> Lineage:
     return dict(zip(rows["id"], zip(rows["_row_id"], rows["_last_updated_sequence_number"], strict=True), strict=True))
 
 
+def insert(spark: SparkSession, name: str, start: int, rows: int) -> None:
+    """One file of rows that hardly compress."""
+    df = spark.range(start, start + rows, numPartitions=1).selectExpr("id", "rand(7) v", "sha2(string(id), 256) s")
+    df.writeTo(name).append()
+
+
 @pytest.mark.parametrize("is_vectorized", [True, False])
 def test_spark_reads_the_columns_of_copies(
     spark: SparkSession, lake: Catalog, namespace: str, is_vectorized: bool
@@ -31,12 +38,8 @@ def test_spark_reads_the_columns_of_copies(
     options = f"'format-version' = '3', {modes}, {reader}"
     spark.sql(f"CREATE TABLE {name} (id bigint, v double, s string) USING iceberg TBLPROPERTIES ({options})")
 
-    def insert(start: int) -> None:
-        df = spark.range(start, start + ROWS, numPartitions=1).selectExpr("id", "rand(7) v", "sha2(string(id), 256) s")
-        df.writeTo(name).append()
-
     for start in (0, ROWS):
-        insert(start)
+        insert(spark, name, start, ROWS)
     expected = lineage(spark, name)
     table = sized(spark, name, max_small_files=1, target_file_size_bytes=2**30, small_file_limit_bytes=2**29)
     for number in range(3):
@@ -44,7 +47,7 @@ def test_spark_reads_the_columns_of_copies(
         assert report.files_removed >= 2
         assert report.bytes_copied > report.bytes_decoded
         assert lineage(spark, name) == expected
-        insert((2 + number) * ROWS)
+        insert(spark, name, (2 + number) * ROWS, ROWS)
         spark.sql(f"DELETE FROM {name} WHERE id % 1000 = {number} AND id < {ROWS}")
         spark.sql(f"UPDATE {name} SET v = -1 WHERE id = {500 + number}")
         changed = lineage(spark, name)
@@ -52,3 +55,22 @@ def test_spark_reads_the_columns_of_copies(
         assert changed.items() >= kept.items()
         assert changed[500 + number][0] == expected[500 + number][0]
         expected = changed
+
+
+def test_pages_of_spark_and_of_icesize_in_one_chunk(spark: SparkSession, lake: Catalog, namespace: str) -> None:
+    """Spark stores row ids as plain values. A merge joins such pages with pages of its own, which Spark reads."""
+    name = f"lake.{namespace}.t"
+    spark.sql(
+        f"CREATE TABLE {name} (id bigint, v double, s string) USING iceberg TBLPROPERTIES ('format-version' = '3')"
+    )
+    insert(spark, name, 0, 30_000)
+    insert(spark, name, 30_000, 30_000)
+    spark.sql(f"CALL lake.system.rewrite_data_files(table => '{namespace}.t', options => map('rewrite-all', 'true'))")
+    insert(spark, name, 60_000, 30_000)
+    expected = lineage(spark, name)
+    report = sized(spark, name, max_small_files=1, target_file_size_bytes=2**30, small_file_limit_bytes=2**29).compact()
+    assert (report.files_removed, report.pages_copied > 0) == (2, True)
+    assert lineage(spark, name) == expected
+    (file,) = data_files(lake, f"{namespace}.t")
+    chunk = pq.read_metadata(local_path(file.file_path)).row_group(0).column(3)
+    assert {"PLAIN", "DELTA_BINARY_PACKED"} <= set(chunk.encodings)
