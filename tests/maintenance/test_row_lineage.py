@@ -19,7 +19,7 @@ from pyiceberg.table.update import SetSnapshotRefUpdate
 
 import icesize
 from icesize.environment import Environment
-from icesize.errors import TableError
+from icesize.errors import CommitConflict, TableError
 from icesize.parquet.files.data_file import NewDataFile
 from icesize.parquet.files.settings import NAME_MAPPING
 from icesize.planning.files import MAIN, FileFact
@@ -27,8 +27,9 @@ from icesize.sized_table import SizedTable
 from icesize.table.commit.documents import lossless
 from icesize.table.manifests import store
 from icesize.table.manifests.facts import ManifestFacts
+from tests.support.delete_files import delete_positions
 from tests.support.puffin import add_deletes, vectors_in_puffin
-from tests.support.restored import assert_unchanged, restored
+from tests.support.restored import A, assert_unchanged, before_swap, restored
 from tests.support.row_lineage import LAST_UPDATED, ROW_ID, Lineage, lineage_of
 from tests.support.tables import append, commit_built, compact, ids_of, layout_of, local, make_table, small_files
 from tests.support.v3_tables import as_v3
@@ -157,6 +158,24 @@ def test_a_restore_takes_the_vectors_of_files_that_go(lake: SqlCatalog) -> None:
     restored(lake, head_of(first))
     assert opened(lake).verify().findings == ()
     assert ids_of(lake) == list(range(10))
+
+
+def test_rows_get_their_ids_while_a_restore_runs(lake: SqlCatalog) -> None:
+    """It is refused, because it has written them again without: the table was upgraded after its plan."""
+    make_table(lake)
+    [file] = small_files(append(lake, range(10)), "a")
+    then = head_of(delete_positions(lake.load_table("db.t"), {file.path: [3]}, A))
+    delete_positions(lake.load_table("db.t"), {file.path: [4]}, A)
+
+    def upgraded() -> None:
+        as_v3(lake)
+        append(lake, [10], "b")
+
+    with before_swap(2, upgraded), pytest.raises(CommitConflict, match="changed the partition during the restore"):
+        restored(lake, then)
+    ids = {row_id for row_id, _ in lineage(lake).values()}
+    restored(lake, then)
+    assert {row_id for row_id, _ in lineage(lake).values()} < ids
 
 
 def test_imported_files_have_no_lineage_of_their_own(lake: SqlCatalog) -> None:

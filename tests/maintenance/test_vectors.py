@@ -7,6 +7,9 @@ from collections.abc import Callable
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.manifest import ManifestContent
+from pyiceberg.table.refs import SnapshotRefType
+from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.update import RemoveSnapshotsUpdate, SetSnapshotRefUpdate
 
 import icesize
 from icesize.environment import Environment
@@ -14,9 +17,22 @@ from icesize.failpoints import armed
 from icesize.parquet.files.data_file import NewDeleteFile
 from icesize.planning.files import DeleteFile, FileFact, PartitionKey
 from icesize.sized_table import SizedTable
+from icesize.table.commit.documents import lossless
 from tests.support.delete_files import delete_equal, delete_positions, equality_deletes
 from tests.support.puffin import add_deletes, vectors_in_puffin
-from tests.support.tables import append, ids_of, layout_of, local, make_table, merged, request_on, run, small_files
+from tests.support.tables import (
+    append,
+    commit_built,
+    head_id,
+    ids_of,
+    layout_of,
+    local,
+    make_table,
+    merged,
+    request_on,
+    run,
+    small_files,
+)
 from tests.support.v3_tables import as_v3
 
 A, B = PartitionKey(0, ("a",)), PartitionKey(0, ("b",))
@@ -224,3 +240,30 @@ def test_a_version_comes_back_with_its_own_vector(lake: SqlCatalog) -> None:
     opened(lake).restore({"kind": "a"}, version.snapshot_id)
     assert seen(lake) == [row for row in range(30) if row != 3]
     assert deletes(lake) == []
+
+
+def test_a_vector_that_is_left_out_makes_no_version(lake: SqlCatalog) -> None:
+    """No manifest shows that it went, because others of its Puffin file are live; its successor is a version."""
+    make_table(lake)
+    table = as_v3(lake)
+    for start in (0, 10):
+        table = append(lake, range(start, start + 10))
+    first, second = small_files(table)
+    then = head_id(add_deletes(lake, vectors_in_puffin(table, {first: [0], second: [5]})))
+    for number in (20, 21):
+        table = append(lake, [number], "b")
+    [old] = (delete for delete in deletes(lake) if delete.referenced_path == first.path)
+    [new] = vectors_in_puffin(table, {first: [0, 1]})
+    now = head_id(
+        commit_built(
+            lake,
+            lambda builder: builder.exchange(
+                Operation.DELETE, builder.split([old.id], ManifestContent.DELETES), [new], {}
+            ),
+        )
+    )
+    held = SetSnapshotRefUpdate(ref_name=f"icesize-version-{then}", type=SnapshotRefType.TAG, snapshot_id=then)
+    unneeded = [each.snapshot_id for each in table.metadata.snapshots[:-1] if each.snapshot_id != then]
+    expired = RemoveSnapshotsUpdate(snapshot_ids=unneeded)
+    lossless(lake).commit_table(lake.load_table("db.t"), (), (held, expired))
+    assert [version.snapshot_id for version in opened(lake).versions({"kind": "a"})] == [now, then]

@@ -6,6 +6,8 @@ A row inherits a value that its file does not store: `_row_id` from the file's f
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pyarrow as pa
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
@@ -35,12 +37,11 @@ def is_lineage(column: pa.Field) -> bool:
     return (column.metadata or {}).get(FIELD_ID) in _IDS
 
 
-def check_names(schema: Schema) -> None:
+def check_names(columns: Iterable[str]) -> None:
     """Raise `UnsupportedTable` for a column of the table that has the name of one of these columns."""
-    for field in schema.fields:
-        if field.name in LINEAGE_NAMES:
+    for name in columns:
+        if name in LINEAGE_NAMES:
             raise UnsupportedTable(
-                f"Cannot write column '{field.name}': format v3 reserves the name for the lineage of rows, rename the "
-                "column",
-                column=field.name,
+                f"Cannot write column '{name}': format v3 reserves the name for the lineage of rows, rename the column",
+                column=name,
             )

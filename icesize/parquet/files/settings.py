@@ -167,7 +167,7 @@ class WriteSettings:
         schema, spec, order = metadata.schema(), metadata.spec(), metadata.sort_order()
         check_supported(schema, spec, metadata.properties, metadata.format_version)
         if metadata.format_version >= FIRST_WITH_LINEAGE:
-            check_names(schema)
+            check_names(field.name for field in schema.fields)
         kept = {k: v for k, v in metadata.properties.items() if k.startswith("write.") or k == NAME_MAPPING}
         ParquetOptions.of(kept)
         return WriteSettings(

@@ -124,9 +124,9 @@ class Loaded:
     def later_than(self, before: Loaded) -> bool:
         """Return True if a value that a commit on `before` asserts has certainly changed since.
 
-        A stale response proves nothing. Sequence numbers, schemas and specs only grow, on every branch. In format v1
-        the history decides. Changes without a snapshot (refs, expiry) show in the log of older metadata files, if the
-        catalog keeps one.
+        A stale response proves nothing. Sequence numbers, schemas, specs and the format version only grow, on every
+        branch. In format v1 the history decides. Changes without a snapshot (refs, expiry) show in the log of older
+        metadata files, if the catalog keeps one.
         """
         new, old = _counters(self.table.metadata), _counters(before.table.metadata)
         if self.head.snapshot_id != before.head.snapshot_id and (new[0] != old[0] or not new[0]):
@@ -142,4 +142,5 @@ class Loaded:
 
 
 def _counters(metadata: TableMetadata) -> tuple[int, ...]:
-    return getattr(metadata, "last_sequence_number", 0), len(metadata.schemas), len(metadata.partition_specs)
+    number = getattr(metadata, "last_sequence_number", 0)
+    return number, len(metadata.schemas), len(metadata.partition_specs), metadata.format_version

@@ -16,6 +16,7 @@ from pyiceberg.table.update import (
 from pyiceberg.types import IcebergType
 
 from icesize.errors import TableError
+from icesize.parquet.files.row_lineage import FIRST_WITH_LINEAGE, check_names
 from icesize.table.commit.loaded import Loaded, Staged
 from icesize.table.commit.retry import Attempts, Change
 from icesize.table.records import ledger
@@ -76,7 +77,8 @@ def add_columns(
 ) -> MetadataChange[list[str]]:
     """Return the change that adds optional columns, by path, nested ones too; its result is the names of those added.
 
-    A column that another writer has added by then stays unchanged.
+    A column that another writer has added by then stays unchanged. Raises UnsupportedTable for names that format v3
+    reserves: no file of the table could be written after that.
     """
 
     def missing(loaded: Loaded) -> list[tuple[str, ...]]:
@@ -88,6 +90,8 @@ def add_columns(
         new = missing(loaded)
         if not new:
             return None, []
+        if loaded.format_version >= FIRST_WITH_LINEAGE:
+            check_names(path[0] for path in new)
         update = loaded.table.transaction().update_schema(case_sensitive=case_sensitive)
         for path in new:
             update.add_column(path, columns[path])

@@ -56,9 +56,16 @@ class Difference:
         return len(self.copied) + len(self.rewritten)
 
     def same_as(self, other: Difference) -> bool:
-        """Return True if both have the same effect, so that the partition has not changed in between."""
+        """Return True if both have the same effect, so that the partition has not changed in between.
+
+        Rows of rewritten files keep their row ids, which an upgrade to format v3 gives them.
+        """
         mine, theirs = (
-            (*(Counter(map(_identity, files)) for files in (each.removed, each.copied, each.rewritten)), each.deletes)
+            (
+                *(Counter(map(_identity, files)) for files in (each.removed, each.copied)),
+                Counter((_identity(file), file.first_row_id) for file in each.rewritten),
+                each.deletes,
+            )
             for each in (self, other)
         )
         return mine == theirs

@@ -11,13 +11,14 @@ from pyiceberg.types import IntegerType, LongType, StringType
 
 from icesize import failpoints
 from icesize.environment import Environment
-from icesize.errors import CommitConflict, TableError
+from icesize.errors import CommitConflict, TableError, UnsupportedTable
 from icesize.table.commit import submit
 from icesize.table.commit.metadata_change import add_columns
 from icesize.table.state.handle import TableHandle
 from tests.support.rest_faults import Fault
 from tests.support.rest_server import MiniRest
 from tests.support.tables import FakeTime, append, make_table, sqlite_catalog
+from tests.support.v3_tables import as_v3
 
 EXTRAS = {("few",): IntegerType(), ("many",): IntegerType()}
 
@@ -126,3 +127,16 @@ def test_a_table_that_was_created_again_gets_no_columns(catalog: Catalog) -> Non
     with pytest.raises(TableError, match="dropped and recreated"):
         submit.change(handle, current, add_columns(EXTRAS, False, "run"), FakeTime().environment)
     assert names(catalog) == before
+
+
+def test_names_that_format_v3_reserves_are_not_added(tmp_path: Path) -> None:
+    """A batch was read with the lineage of its rows: with such a column, nobody could write the table any more."""
+    lake = sqlite_catalog(tmp_path)
+    make_table(lake)
+    as_v3(lake)
+    before, handle = names(lake), TableHandle(lake, ("db", "t"))
+    change = add_columns({("few",): IntegerType(), ("_row_id",): LongType()}, False, "run")
+    with pytest.raises(UnsupportedTable, match="reserves the name"):
+        submit.change(handle, handle.load(), change, FakeTime().environment)
+    assert names(lake) == before
+    lake.close()

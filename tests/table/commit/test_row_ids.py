@@ -32,6 +32,8 @@ from tests.support.tables import (
     layout_of,
     make_table,
     merged,
+    metadata_files_on_disk,
+    referenced_metadata,
     request_on,
     rewrite_manifests,
     run,
@@ -166,6 +168,20 @@ def test_a_merge_that_was_read_before_the_upgrade_is_dropped(lake: SqlCatalog) -
     assert outcome.operations == ("append",)
     assert outcome.conflicts == ("merge of 2 files dropped: the table was upgraded to format v3 while the merge ran",)
     check(lake.load_table("db.t"), {})
+
+
+def test_an_upgrade_before_the_swap(lake: SqlCatalog) -> None:
+    """A snapshot of format v2 does not fit any more: it is certain that it did not land, and its metadata go."""
+    make_table(lake)
+    table = append(lake, [1])
+    request = request_on(table, [write(table, [2])])
+    waiting = [as_v3]
+    with failpoints.armed("before-swap", lambda: waiting and waiting.pop()(lake)):
+        assert run(lake, request, table).operations == ("append",)
+    table = lake.load_table("db.t")
+    check(table, {})
+    files = {path for path in metadata_files_on_disk(table) if path.endswith(".avro")}
+    assert files <= referenced_metadata(table)
 
 
 def test_another_branch_takes_row_ids_first(lake: SqlCatalog) -> None:

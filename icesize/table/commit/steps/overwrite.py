@@ -54,7 +54,7 @@ class Overwrite(Step):
         builder.same_schema_and_spec()
         fresh = [replace(file, sequence_number=None) for file in self.files]
         split = builder.split([file.path for file in self.removed])
-        partitions = {*_partitions(self.removed), *(file.partition for file in fresh)}
+        partitions = {file.partition for file in self.removed} | {file.partition for file in fresh}
         builder.remove_dangling_deletes(split, partitions, fresh, {})
         return builder.exchange(Operation.OVERWRITE, split, fresh, summary, self.copied)
 
