@@ -1,4 +1,4 @@
-"""Tables of format v3 in catalogs of which PyIceberg writes the metadata: it cannot create or upgrade them itself."""
+"""Tables of format v3, which PyIceberg cannot create in catalogs of which it writes the metadata, nor upgrade."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.table import Table
+from pyiceberg.table.update import UpgradeFormatVersionUpdate
 
 
 def with_document(catalog: Catalog, change: Callable[[dict[str, Any]], None], name: str = "db.t") -> Table:
@@ -26,6 +28,9 @@ def with_document(catalog: Catalog, change: Callable[[dict[str, Any]], None], na
 
 def as_v3(catalog: Catalog, name: str = "db.t") -> Table:
     """The table after its upgrade to format v3, which changes nothing else."""
+    if isinstance(catalog, RestCatalog):
+        catalog.commit_table(catalog.load_table(name), (), (UpgradeFormatVersionUpdate(format_version=3),))
+        return catalog.load_table(name)
 
     def upgraded(document: dict[str, Any]) -> None:
         document["format-version"] = 3
