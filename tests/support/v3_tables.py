@@ -17,6 +17,8 @@ def with_document(catalog: Catalog, change: Callable[[dict[str, Any]], None], na
     table = catalog.load_table(name)
     with table.io.new_input(table.metadata_location).open() as stream:
         document = json.loads(stream.read())
+    log = {"metadata-file": table.metadata_location, "timestamp-ms": document["last-updated-ms"]}
+    document.setdefault("metadata-log", []).append(log)
     change(document)
     number = int(table.metadata_location.rpartition("/")[2].partition("-")[0]) + 1
     location = f"{table.metadata.location}/metadata/{number:05d}-{table.metadata.table_uuid}.metadata.json"
@@ -29,8 +31,9 @@ def with_document(catalog: Catalog, change: Callable[[dict[str, Any]], None], na
 def as_v3(catalog: Catalog, name: str = "db.t") -> Table:
     """The table after its upgrade to format v3, which changes nothing else."""
     if isinstance(catalog, RestCatalog):
-        catalog.commit_table(catalog.load_table(name), (), (UpgradeFormatVersionUpdate(format_version=3),))
-        return catalog.load_table(name)
+        table: Table = catalog.load_table(name)
+        catalog.commit_table(table, (), (UpgradeFormatVersionUpdate(format_version=3),))
+        return table.refresh()
 
     def upgraded(document: dict[str, Any]) -> None:
         document["format-version"] = 3
