@@ -229,7 +229,8 @@ class MiniRest:
                 requirement.validate(metadata)
             updates = tuple(_as_java(metadata, each) for each in request.updates) if self.like_java else request.updates
             _check_order(metadata, updates)
-            changed = update_table_metadata(*_as_v3(metadata, updates), metadata_location=location)
+            upgraded, others = _as_v3(metadata, updates, location)
+            changed = update_table_metadata(upgraded, others, metadata_location=location)
             if changed != metadata:
                 versions.append((changed, self._write(changed, len(versions))))
             return _load_answer(*versions[-1])
@@ -261,12 +262,17 @@ def _as_java(metadata: TableMetadata, update: TableUpdate) -> TableUpdate:
     return RemoveSnapshotsUpdate(snapshot_ids=[each for each in update.snapshot_ids if each in known])
 
 
-def _as_v3(metadata: TableMetadata, updates: tuple[TableUpdate, ...]) -> tuple[TableMetadata, tuple[TableUpdate, ...]]:
+def _as_v3(
+    metadata: TableMetadata, updates: tuple[TableUpdate, ...], location: str
+) -> tuple[TableMetadata, tuple[TableUpdate, ...]]:
     """Carry out upgrades to format v3, which PyIceberg refuses; the other updates are left."""
     others = tuple(u for u in updates if not (isinstance(u, UpgradeFormatVersionUpdate) and u.format_version == 3))
     if len(others) == len(updates) or metadata.format_version == 3:
         return metadata, others
     document = json.loads(_json(metadata)) | {"format-version": 3, "next-row-id": 0}
+    if not others:  # PyIceberg's updates write the log themselves
+        log = {"metadata-file": location, "timestamp-ms": metadata.last_updated_ms}
+        document["metadata-log"] = [*document.get("metadata-log", ()), log]
     return TableMetadataUtil.parse_obj(document), others
 
 
