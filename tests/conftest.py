@@ -10,6 +10,7 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 
+from tests.support.catalogs import OF_BOTH_KINDS, catalog_of
 from tests.support.object_store import bucket, client, endpoint, properties  # noqa: F401 (fixtures)
 from tests.support.rest_server import MiniRest
 from tests.support.tables import sqlite_catalog
@@ -44,11 +45,7 @@ def mini(tmp_path: Path) -> Iterator[MiniRest]:
         yield server
 
 
-@pytest.fixture(params=["sqlite", "rest"])
+@pytest.fixture(params=OF_BOTH_KINDS)
 def catalog(request: pytest.FixtureRequest) -> Catalog:
     """The same tests on both kinds of catalog."""
-    if request.param == "sqlite":
-        sql: Catalog = request.getfixturevalue("lake")
-        return sql
-    server: MiniRest = request.getfixturevalue("mini")
-    return server.catalog("lake")
+    return catalog_of(request)

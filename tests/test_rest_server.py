@@ -24,9 +24,14 @@ from pyiceberg.exceptions import (
     UnauthorizedError,
 )
 from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.update import AssertRefSnapshotId
 
+from icesize.table.commit.snapshot_builder import SnapshotBuilder
 from tests.support.rest_faults import Fault, Moment
 from tests.support.rest_server import MiniRest
+from tests.support.tables import NOW_MS, append, make_table
+from tests.support.v3_tables import as_v3
 
 SCHEMA = pa.schema([pa.field("id", pa.int64())])
 
@@ -94,6 +99,26 @@ def test_rows_appended_through_it_are_read_back(mini: MiniRest, version: str) ->
     assert len(loaded.snapshots()) == len(mini.posts) == 2
     assert Path(loaded.metadata_location.removeprefix("file://")).is_file()
     assert "POST /v1/namespaces/db/tables/t 200" in mini.requests
+
+
+def test_tables_of_format_v3(mini: MiniRest) -> None:
+    """They are created, or upgraded with all that they have, and take no commit that another has overtaken."""
+    catalog = mini.catalog()
+    catalog.create_namespace("db")
+    make_table(catalog, properties={"format-version": "3"}, name="db.new")
+    assert catalog.load_table("db.new").metadata.next_row_id == 0
+    make_table(catalog, properties={"format-version": "1"})
+    append(catalog, [1, 2])
+    upgraded = as_v3(catalog)
+    assert (upgraded.format_version, upgraded.metadata.next_row_id) == (3, 0)
+    late = SnapshotBuilder(upgraded, NOW_MS)
+    late.finish(Operation.REPLACE, late.manifests, {})
+    after = append(catalog, [3])
+    assert after.metadata.next_row_id == 3
+    assert ids(mini) == [1, 2, 3]
+    by_then = AssertRefSnapshotId(ref="main", snapshot_id=after.metadata.current_snapshot_id)
+    with pytest.raises(CommitFailedException, match="Sequence number 1 was taken by another commit"):
+        catalog.commit_table(after, (by_then,), tuple(late.made_visible()))
 
 
 def test_an_unmet_requirement_is_a_conflict_and_changes_nothing(mini: MiniRest, table: Table) -> None:

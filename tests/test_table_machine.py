@@ -53,7 +53,10 @@ REFUSED = [Fault(kind) for kind in (400, 401, 403, 404, 419, 429)]
 STORM = [Fault(503)] * 12
 """So many that icesize gives up, and does not know what became of it."""
 
-CONFLICTS = ("does not exist: [", "older than last sequence number", "to unknown snapshot")
+CONFLICTS = (
+    "does not exist: [", "older than last sequence number", "to unknown snapshot", "than the table's next-row-id",
+    "without first row id",
+)  # fmt: skip
 """How PyIceberg, which is inside of the server, says that somebody else came first: not by a conflict."""
 
 faults: st.SearchStrategy[list[Fault]] = st.one_of(
@@ -88,7 +91,7 @@ class TableMachine(RuleBasedStateMachine):
         self.mini.__exit__(None, None, None)
         self.folder.cleanup()
 
-    @initialize(version=st.sampled_from("12"))
+    @initialize(version=st.sampled_from("1233"))
     def create(self, version: str) -> None:
         self.modelled.begin(version)
         self.fill("a", 2)
@@ -231,6 +234,11 @@ class TableMachine(RuleBasedStateMachine):
     @rule(others=acts)
     def rivals(self, others: Sequence[tuple[str, int]]) -> None:
         """Others, while nobody of us is there."""
+        self.act(others)
+
+    @rule(others=st.lists(st.tuples(st.sampled_from(Rival.DELETES), st.integers(0, 7)), min_size=2, max_size=4))
+    def delete(self, others: Sequence[tuple[str, int]]) -> None:
+        """Several deletes of others, for those that put them together or apply them."""
         self.act(others)
 
     @rule(

@@ -13,11 +13,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.conversions import to_bytes
 from pyiceberg.manifest import ManifestFile, PartitionFieldSummary
 from pyiceberg.table import Table
 from pyiceberg.table.refs import SnapshotRef
+from pyiceberg.table.update import UpgradeFormatVersionUpdate
+from pyiceberg.typedef import TableVersion
 from pyiceberg.types import StringType
 
 import icesize
@@ -31,14 +34,26 @@ from icesize.table.manifests.lists import first_row_id_of, manifests_in, write_l
 from tests.support.command_line import run_in
 from tests.support.delete_files import delete_positions
 from tests.support.puffin import add_deletes, footer, vectors_in_puffin
+from tests.support.rest_server import MiniRest
 from tests.support.row_deletes import delete_ids, delete_rows
-from tests.support.tables import append, arrow, compact, local, make_table, request_on, run, small_files, write
+from tests.support.tables import (
+    append,
+    arrow,
+    compact,
+    local,
+    make_table,
+    request_on,
+    rewrite_manifests,
+    run,
+    small_files,
+    write,
+)
 from tests.support.v3_tables import as_v3
 
 A, B = PartitionKey(0, ("a",)), PartitionKey(0, ("b",))
 
 
-def opened(catalog: SqlCatalog) -> SizedTable:
+def opened(catalog: Catalog) -> SizedTable:
     return icesize.open(None, "db.t", catalog=catalog)
 
 
@@ -111,6 +126,18 @@ def test_counts_that_the_manifest_does_not_have(lake: SqlCatalog) -> None:
         "'total-data-files'", "'total-records'", "'total-files-size'",
     ]  # fmt: skip
     assert not verification.is_valid
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_manifests_of_format_v1_after_an_upgrade(mini: MiniRest, version: TableVersion) -> None:
+    """Their entries have no sequence numbers, whether they are new or not, and nothing is wrong with that."""
+    catalog = mini.catalog()
+    make_table(catalog, properties={"format-version": "1"})
+    for number in range(3):
+        append(catalog, [number])
+    table = rewrite_manifests(catalog)
+    catalog.commit_table(table, (), (UpgradeFormatVersionUpdate(format_version=version),))
+    assert opened(catalog).verify().findings == ()
 
 
 def test_sequence_numbers_that_contradict_each_other(lake: SqlCatalog) -> None:

@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -18,9 +18,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.catalog import Catalog
 from pyiceberg.io import FileIO
-from pyiceberg.manifest import DataFileContent, ManifestFile
+from pyiceberg.manifest import MANIFEST_ENTRY_SCHEMAS, DataFileContent, ManifestEntryStatus, ManifestFile
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Snapshot
+from pyroaring import BitMap64
 
 from icesize import failpoints
 from icesize.environment import Environment
@@ -32,7 +33,9 @@ from icesize.planning.files import FileFact, PartitionKey
 from icesize.planning.plan import MergeTask
 from icesize.table.commit.protocol import CommitRequest
 from icesize.table.commit.request import CommitOutcome
+from icesize.table.records.summary import RESTORED_ID
 from tests.support.rest_server import MiniRest
+from tests.support.row_lineage import Lineage, first_row_ids, records
 from tests.support.tables import LIMIT, FakeTime, arrow, check, local, make_table, referenced_metadata, run, small_files
 
 Row = tuple[int, str, int, int | None]
@@ -67,6 +70,8 @@ def killed_at(point: str | None) -> Iterator[None]:
 
 
 _EPOCH = datetime(1970, 1, 1)
+_LINEAGE_IDS = 2147483540, 2147483539
+"""Iceberg's field ids of `_row_id` and `_last_updated_sequence_number`."""
 
 
 def now_ms() -> int:
@@ -75,23 +80,26 @@ def now_ms() -> int:
 
 @dataclass(frozen=True)
 class Listed:
-    """One live entry of a manifest."""
+    """One live entry of a manifest; `referenced`, `offset` and `size_bytes` say where a deletion vector is."""
 
     path: str
     content: DataFileContent
     partition: PartitionKey
     sequence_number: int
+    referenced: str | None = None
+    offset: int | None = None
+    size_bytes: int | None = None
 
 
 @dataclass
 class Reader:
-    """Rows of a snapshot as Iceberg's specification says, deletes of both kinds applied; PyIceberg reads only one.
+    """Rows of a snapshot as Iceberg's specification says, deletes of all kinds applied; PyIceberg reads not all.
 
     What was read is kept: files never change.
     """
 
     _manifests: dict[str, list[Listed]] = field(default_factory=dict)
-    _files: dict[str, list[Any]] = field(default_factory=dict)
+    _files: dict[Hashable, Any] = field(default_factory=dict)
 
     def entries(self, snapshot: Snapshot, io: FileIO) -> list[Listed]:
         """Live data and delete files."""
@@ -99,20 +107,38 @@ class Reader:
 
     def rows(self, snapshot: Snapshot, io: FileIO) -> Rows:
         """What a reader of the snapshot sees."""
+        return Counter((data.partition, row) for data, _, row in self.live(snapshot, io))
+
+    def lineage(self, snapshot: Snapshot, table: Table) -> Lineage:
+        """Row id and last change of each row that a reader of the snapshot sees, by the column `id`."""
+        firsts, found = first_row_ids(table, snapshot), Lineage()
+        for data, position, row in self.live(snapshot, table.io):
+            row_id, last = self._columns(data.path, _LINEAGE_IDS)[position]
+            first, _ = firsts[data.path]
+            inherited = None if first is None else first + position
+            found[row[0]] = (inherited if row_id is None else row_id, data.sequence_number if last is None else last)
+        return found
+
+    def live(self, snapshot: Snapshot, io: FileIO) -> Iterator[tuple[Listed, int, Row]]:
+        """Each row that a reader of the snapshot sees, with its file and its position there."""
         entries = self.entries(snapshot, io)
         deletes = [e for e in entries if e.content != DataFileContent.DATA]
-        found: Rows = Counter()
         for data in entries:
             if data.content == DataFileContent.DATA:
-                gone = [d for d in deletes if d.partition == data.partition]
+                near = [d for d in deletes if d.partition == data.partition]
+                vectors = [d for d in near if d.referenced == data.path and d.offset is not None]
+                assert len(vectors) <= 1, f"two vectors for {data.path}"
+                # readers ignore position deletes beside a vector
+                gone = [d for d in near if not vectors or d.content == DataFileContent.EQUALITY_DELETES] + vectors
                 for position, row in enumerate(self.rows_in(data.path)):
                     if not any(self._hits(delete, data, position, row) for delete in gone):
-                        found[data.partition, row] += 1
-        return found
+                        yield data, position, row
 
     def _hits(self, delete: Listed, data: Listed, position: int, row: Row) -> bool:
         if delete.content == DataFileContent.POSITION_DELETES:
             of_file = delete.sequence_number >= data.sequence_number
+            if delete.offset is not None:
+                return of_file and delete.referenced == data.path and position in self._vector(delete)
             return of_file and (data.path, position) in self._pairs(delete.path)
         return delete.sequence_number > data.sequence_number and any(
             row[0] == each[0] for each in self.rows_in(delete.path)
@@ -120,32 +146,52 @@ class Reader:
 
     def _listed(self, manifest: ManifestFile, io: FileIO) -> list[Listed]:
         if manifest.manifest_path not in self._manifests:
+            entries = manifest.fetch_manifest_entry(io, discard_deleted=False)
+            # PyIceberg reads manifests by the schema of v2, which lacks the fields of vectors
+            files = [each[4] for each in records(io, manifest.manifest_path, MANIFEST_ENTRY_SCHEMAS[3])]
             self._manifests[manifest.manifest_path] = [
                 Listed(
                     entry.data_file.file_path,
                     entry.data_file.content,
                     PartitionKey(manifest.partition_spec_id, tuple(entry.data_file.partition._data)),
                     entry.sequence_number or 0,
+                    *file[17:20],
                 )
-                for entry in manifest.fetch_manifest_entry(io, discard_deleted=True)
+                for entry, file in zip(entries, files, strict=True)
+                if entry.status != ManifestEntryStatus.DELETED
             ]
         return self._manifests[manifest.manifest_path]
 
     def rows_in(self, path: str) -> list[Row]:
         """What a data file holds (of an equality delete: the ids)."""
-        if path not in self._files:
-            table = pq.read_table(local(path), partitioning=None)
-            by_id = {int(f.metadata[b"PARQUET:field_id"]): table[f.name] for f in table.schema}
-            columns = [by_id[i].to_pylist() if i in by_id else [None] * table.num_rows for i in (1, 2, 3, 4)]
-            columns[2] = [t and int((t - _EPOCH).total_seconds()) // 3600 for t in columns[2]]
-            self._files[path] = list(zip(*columns, strict=True))
-        return self._files[path]
+        rows: list[Row] = self._columns(path, (1, 2, 3, 4))
+        return rows
 
-    def _pairs(self, path: str) -> list[tuple[str, int]]:
+    def _columns(self, path: str, ids: tuple[int, ...]) -> list[Any]:
+        """Columns of a file by their ids, row by row; what it lacks is None."""
+        if (path, ids) not in self._files:
+            table = pq.read_table(local(path), partitioning=None)
+            by_id = {int(f.metadata[b"PARQUET:field_id"]): table[f.name].to_pylist() for f in table.schema}
+            columns = [by_id.get(i, [None] * table.num_rows) for i in ids]
+            self._files[path, ids] = [tuple(map(_hours, row)) for row in zip(*columns, strict=True)]
+        return self._files[path, ids]  # type: ignore[no-any-return]
+
+    def _pairs(self, path: str) -> set[tuple[str, int]]:
         if path not in self._files:
             table = pq.read_table(local(path), partitioning=None)
-            self._files[path] = list(zip(table["file_path"].to_pylist(), table["pos"].to_pylist(), strict=True))
-        return self._files[path]
+            self._files[path] = set(zip(table["file_path"].to_pylist(), table["pos"].to_pylist(), strict=True))
+        return self._files[path]  # type: ignore[no-any-return]
+
+    def _vector(self, delete: Listed) -> BitMap64:
+        if delete not in self._files:
+            start, length = delete.offset or 0, delete.size_bytes or 0
+            blob = local(delete.path).read_bytes()[start : start + length]
+            self._files[delete] = BitMap64.deserialize(blob[8:-4])
+        return self._files[delete]  # type: ignore[no-any-return]
+
+
+def _hours(value: Any) -> Any:
+    return int((value - _EPOCH).total_seconds()) // 3600 if isinstance(value, datetime) else value
 
 
 @dataclass
@@ -163,6 +209,8 @@ class ModelledTable:
     next_id: int = 0
     reader: Reader = field(default_factory=Reader)
     _files: dict[int, frozenset[str]] = field(default_factory=dict)
+    _lineages: dict[int, Lineage] = field(default_factory=dict)
+    _born: dict[int, tuple[int | None, int | None] | None] = field(default_factory=dict)
 
     @cached_property
     def mini(self) -> MiniRest:
@@ -236,9 +284,11 @@ class ModelledTable:
                 entries = self.reader.entries(snapshot, io)
                 self._files[snapshot.snapshot_id] = frozenset(e.path for e in entries)
                 self._check_replace(snapshot)
+                self._check_lineage(snapshot, table)
         there = {s.snapshot_id for s in metadata.snapshots}
         self.history = {i: rows for i, rows in self.history.items() if i in there}
         self._files = {i: files for i, files in self._files.items() if i in there}
+        self._lineages = {i: lineage for i, lineage in self._lineages.items() if i in there}
         head = metadata.current_snapshot()
         assert (self.history[head.snapshot_id] if head else Counter()) == self.rows
         for path in frozenset().union(*self._files.values()):
@@ -252,6 +302,25 @@ class ModelledTable:
         parent = self.history.get(snapshot.parent_snapshot_id or 0)
         if parent is not None and snapshot.summary and snapshot.summary.operation == Operation.REPLACE:
             assert plain(parent) == plain(self.history[snapshot.snapshot_id]), "a replace changed rows"
+
+    def _check_lineage(self, snapshot: Snapshot, table: Table) -> None:
+        """A row keeps its row id and its last change for good. Rows older than format v3 get them in each history."""
+        if snapshot.first_row_id is None:
+            for _, row in self.history[snapshot.snapshot_id]:
+                self._born.setdefault(row[0], None)
+            return
+        now = self._lineages[snapshot.snapshot_id] = self.reader.lineage(snapshot, table)
+        row_ids = {row_id for row_id, _ in now.values()}
+        assert None not in row_ids
+        assert len(row_ids) == len(now), "two rows have one row id"
+        facts = snapshot.summary.additional_properties if snapshot.summary else {}
+        restored = int(facts.get(RESTORED_ID, 0))
+        befores = [self._lineages.get(i, {}) for i in (snapshot.parent_snapshot_id or 0, restored)]
+        new = {row[0] for _, row in self.history.get(restored, ())} if restored not in self._lineages else set()
+        for number, lineage in now.items():
+            known = self._born.setdefault(number, lineage)
+            before = [each[number] for each in befores if number in each] if known is None else [known]
+            assert not before or number in new or lineage in before, f"row {number} had {before}, has {lineage}"
 
     def _digest_beside(self) -> list[tuple[str, int, int]]:
         """Names, sizes and times of the files below the warehouse that are not the table's."""

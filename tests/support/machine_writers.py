@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import ancestors_of
-from pyiceberg.table.update import AddSnapshotUpdate, AssertRefSnapshotId
+from pyiceberg.table.update import AddSnapshotUpdate, AssertRefSnapshotId, UpgradeFormatVersionUpdate
 from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import IntegerType, LongType
 
 from icesize.planning.files import FileFact, PartitionKey
 from icesize.table.commit.snapshot_builder import SnapshotBuilder, move_ref
+from icesize.table.commit.steps.append import Append
 from tests.support.machine import ModelledTable, Row, now_ms
+from tests.support.puffin import exchange_vectors
 from tests.support.row_deletes import delete_ids, delete_rows
 from tests.support.tables import merged, replaced, request_on, run, small_files
 
@@ -24,13 +26,14 @@ class Rival:
     `pick` chooses among what there is to choose from: any whole number will do.
     """
 
+    DELETES = "delete_position", "delete_equality"
     OF_FILES = (
-        "append", "delete_position", "delete_equality", "compact_as_icesize", "compact_as_another", "expire",
+        "append", *DELETES, "compact_as_icesize", "compact_as_another", "expire",
         "move_main",
     )  # fmt: skip
     ACTS = (
         *OF_FILES, "tag", "branch", "append_to_branch", "untag", "add_column", "widen_column", "rename_column",
-        "add_field", "remove_field", "roll_back",
+        "add_field", "remove_field", "roll_back", "upgrade",
     )  # fmt: skip
 
     def __init__(self, modelled: ModelledTable) -> None:
@@ -52,19 +55,38 @@ class Rival:
         self.modelled.rows += self.modelled.rows_of(files)
 
     def delete_position(self, pick: int) -> None:
-        files = [f for f in small_files(self.table) if f.obstacle is None]
-        if files and self.modelled.version == "2":
-            input_file = files[pick % len(files)]
-            self._delete(input_file.partition, self.modelled.reader.rows_in(input_file.path)[0])
-            delete_rows(self.modelled.other_catalog, input_file)
+        """A row of a file; on format v3 of two files, whose vectors lie in one Puffin file."""
+        live, files = self._live(), small_files(self.table)
+        files = [file for file in files if file.path in live]
+        if not files or self.modelled.version == "1":
+            return
+        chosen = files[pick % len(files) :][: 2 if self.modelled.version == "3" else 1]
+        taken = {file: live[file.path][pick % len(live[file.path])] for file in chosen}
+        for file, (_, row) in taken.items():
+            self._delete(file.partition, row)
+        if self.modelled.version == "2":
+            for file, (position, _) in taken.items():
+                delete_rows(self.modelled.other_catalog, file, [position])
+            return
+        stay = {file: {at for at, _ in live[file.path]} - {position} for file, (position, _) in taken.items()}
+        gone = {file: [at for at in range(file.rows) if at not in some] for file, some in stay.items()}
+        exchange_vectors(self.modelled.other_catalog, gone)
 
     def delete_equality(self, pick: int) -> None:
         rows = sorted(self.modelled.rows, key=repr)
-        if rows and self.modelled.version == "2":
+        if rows and self.modelled.version != "1":
             partition, row = rows[pick % len(rows)]
             self._delete(partition, row)
             self.modelled.equality_deletes = True
             delete_ids(self.modelled.other_catalog, FileFact("", 0, 0, partition), [row[0]])
+
+    def _live(self) -> dict[str, list[tuple[int, Row]]]:
+        """The rows of main that a reader sees, with their positions, by path."""
+        table, live = self.table, defaultdict[str, list[tuple[int, Row]]](list)
+        if head := table.metadata.current_snapshot():
+            for data, position, row in self.modelled.reader.live(head, table.io):
+                live[data.path].append((position, row))
+        return live
 
     def _delete(self, partition: PartitionKey, row: Row) -> None:
         self.modelled.rows -= Counter({(partition, row): 1})
@@ -111,14 +133,28 @@ class Rival:
             self.modelled.refs[name] = number
 
     def append_to_branch(self, pick: int) -> None:
-        """Not a row of main, but the next sequence number. PyIceberg's own, so only where it can tell partitions."""
-        if any(isinstance(f.transform, BucketTransform) for f in self.table.spec().fields):
-            return
+        """Not a row of main, but the next sequence number. PyIceberg's own, which writes no manifests of format v3."""
+        is_v3 = self.modelled.version == "3"
+        if not is_v3 and any(isinstance(f.transform, BucketTransform) for f in self.table.spec().fields):
+            return  # PyIceberg cannot tell partitions
         branches = [n for n in sorted(self.modelled.refs) if self.table.metadata.refs[n].snapshot_ref_type == "branch"]
         if branches:
             table, name = self.table, branches[pick % len(branches)]
-            table.append(self.modelled.arrow(table, self.modelled.new_ids(1), "a"), branch=name)
+            ids = self.modelled.new_ids(1)
+            if is_v3:
+                builder = SnapshotBuilder(table, now_ms(), ref=name)
+                Append(tuple(self.modelled.write(table, ids, "a"))).stage(builder, {})
+                table.catalog.commit_table(table, tuple(builder.requirements), tuple(builder.made_visible()))
+            else:
+                table.append(self.modelled.arrow(table, ids, "a"), branch=name)
             self.modelled.refs[name] = self.table.metadata.refs[name].snapshot_id
+
+    def upgrade(self, pick: int) -> None:
+        """To a later version of the format."""
+        version = min(3, int(self.modelled.version) + 1 + pick % 2)
+        updates = (UpgradeFormatVersionUpdate(format_version=version),)
+        self.modelled.other_catalog.commit_table(self.table, (), updates)
+        self.modelled.version = str(version)
 
     def untag(self, pick: int) -> None:
         if self.modelled.refs:

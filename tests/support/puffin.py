@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
+from pyiceberg.manifest import ManifestContent
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation
 
@@ -60,3 +61,13 @@ def vectors_in_puffin(
 def add_deletes(catalog: Catalog, deletes: Sequence[NewDeleteFile]) -> Table:
     """Commit delete files or vectors, beside those that are there."""
     return commit_built(catalog, lambda builder: builder.exchange(Operation.DELETE, Split(), deletes, {}))
+
+
+def exchange_vectors(catalog: Catalog, positions: Mapping[FileFact, Sequence[int]]) -> Table:
+    """Commit vectors with all deleted rows of data files, in place of the vectors that the files have."""
+    made = vectors_in_puffin(catalog.load_table("db.t"), positions)
+    old = [d.id for file in positions for d in file.deletes if d.is_vector and d.referenced_path == file.path]
+    return commit_built(
+        catalog,
+        lambda builder: builder.exchange(Operation.DELETE, builder.split(old, ManifestContent.DELETES), made, {}),
+    )

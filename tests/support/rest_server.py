@@ -1,8 +1,8 @@
 """A small Iceberg REST catalog in this process, for tests that must see a commit fail in a chosen way.
 
 It speaks enough of the REST specification for PyIceberg's `RestCatalog` and for Spark's `type=rest`: namespaces,
-tables, and commits that are one compare-and-swap under a lock. Metadata is kept in memory and written to the
-warehouse as JSON. Not there: staged creation, renaming, views, authentication, metrics.
+tables of all format versions, and commits that are one compare-and-swap under a lock. Metadata is kept in memory and
+written to the warehouse as JSON. Not there: staged creation, renaming, views, authentication, metrics.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 from pyiceberg.catalog.rest import CreateTableRequest, RestCatalog
 from pyiceberg.exceptions import (
     BadRequestError,
+    CommitFailedException,
     ForbiddenError,
     NamespaceAlreadyExistsError,
     NamespaceNotEmptyError,
@@ -27,12 +28,18 @@ from pyiceberg.exceptions import (
 )
 from pyiceberg.io import load_file_io
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
-from pyiceberg.serializers import ToOutputFile
 from pyiceberg.table import CommitTableRequest
 from pyiceberg.table.locations import load_location_provider
-from pyiceberg.table.metadata import TableMetadata, new_table_metadata
+from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil, new_table_metadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
-from pyiceberg.table.update import RemoveSnapshotsUpdate, TableUpdate, update_table_metadata
+from pyiceberg.table.update import (
+    AddSnapshotUpdate,
+    RemoveSnapshotsUpdate,
+    TableUpdate,
+    UpgradeFormatVersionUpdate,
+    update_table_metadata,
+)
+from pyiceberg.typedef import IcebergBaseModel
 
 from tests.support.rest_faults import Fault, Server
 
@@ -186,6 +193,8 @@ class MiniRest:
                 request.location or self._warehouse.joinpath(*table).as_uri(),
                 request.properties,
             )
+            if metadata.format_version == 3:
+                metadata = metadata.model_copy(update={"next_row_id": 0})
             self._versions[table] = [(metadata, self._write(metadata, 0))]
             return _load_answer(*self._versions[table][-1], self.credentials())
 
@@ -219,7 +228,9 @@ class MiniRest:
             for requirement in request.requirements:
                 requirement.validate(metadata)
             updates = tuple(_as_java(metadata, each) for each in request.updates) if self.like_java else request.updates
-            changed = update_table_metadata(metadata, updates, metadata_location=location)
+            _check_order(metadata, updates)
+            upgraded, others = _as_v3(metadata, updates, location)
+            changed = update_table_metadata(upgraded, others, metadata_location=location)
             if changed != metadata:
                 versions.append((changed, self._write(changed, len(versions))))
             return _load_answer(*versions[-1])
@@ -237,7 +248,8 @@ class MiniRest:
     def _write(self, metadata: TableMetadata, version: int) -> str:
         provider = load_location_provider(metadata.location, metadata.properties)
         location = provider.new_table_metadata_file_location(version)
-        ToOutputFile.table_metadata(metadata, load_file_io({}, location).new_output(location))
+        with load_file_io({}, location).new_output(location).create() as stream:
+            stream.write(_json(metadata).encode())
         return location
 
 
@@ -250,6 +262,33 @@ def _as_java(metadata: TableMetadata, update: TableUpdate) -> TableUpdate:
     return RemoveSnapshotsUpdate(snapshot_ids=[each for each in update.snapshot_ids if each in known])
 
 
+def _as_v3(
+    metadata: TableMetadata, updates: tuple[TableUpdate, ...], location: str
+) -> tuple[TableMetadata, tuple[TableUpdate, ...]]:
+    """Carry out upgrades to format v3, which PyIceberg refuses; the other updates are left."""
+    others = tuple(u for u in updates if not (isinstance(u, UpgradeFormatVersionUpdate) and u.format_version == 3))
+    if len(others) == len(updates) or metadata.format_version == 3:
+        return metadata, others
+    document = json.loads(_json(metadata)) | {"format-version": 3, "next-row-id": 0}
+    if not others:  # PyIceberg's updates write the log themselves
+        log = {"metadata-file": location, "timestamp-ms": metadata.last_updated_ms}
+        document["metadata-log"] = [*document.get("metadata-log", ()), log]
+    return TableMetadataUtil.parse_obj(document), others
+
+
+def _check_order(metadata: TableMetadata, updates: tuple[TableUpdate, ...]) -> None:
+    """Refuse a snapshot on format v3 that another commit has overtaken, as PyIceberg does on v2 only."""
+    if metadata.format_version == 3:
+        numbers = [u.snapshot.sequence_number or 0 for u in updates if isinstance(u, AddSnapshotUpdate)]
+        if numbers and numbers[0] <= metadata.last_sequence_number:
+            raise CommitFailedException(f"Sequence number {numbers[0]} was taken by another commit")
+
+
+def _json(metadata: TableMetadata) -> str:
+    """The metadata as JSON; PyIceberg's own method refuses format v3."""
+    return IcebergBaseModel.model_dump_json(metadata)
+
+
 def _load_answer(metadata: TableMetadata, location: str, config: dict[str, str] | None = None) -> bytes:
     head = f'{{"metadata-location": {json.dumps(location)}, "config": {json.dumps(config or {})}, "metadata": '
-    return f"{head}{metadata.model_dump_json()}}}".encode()
+    return f"{head}{_json(metadata)}}}".encode()

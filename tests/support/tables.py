@@ -17,7 +17,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.io import InputFile
 from pyiceberg.io.pyarrow import PyArrowFileIO
-from pyiceberg.manifest import ManifestContent, ManifestEntryStatus
+from pyiceberg.manifest import MANIFEST_ENTRY_SCHEMAS, ManifestContent, ManifestEntryStatus
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
@@ -27,7 +27,6 @@ from pyiceberg.table.update import (
     AddSnapshotUpdate,
     AssertRefSnapshotId,
     AssertTableUUID,
-    RemoveSnapshotsUpdate,
     TableUpdate,
 )
 from pyiceberg.transforms import parse_transform
@@ -60,11 +59,15 @@ from icesize.table.manifests.store import ManifestStore
 from icesize.table.records.ledger import LedgerEntry
 from icesize.table.records.summary import LEDGER, RUN_ID
 from icesize.table.state.layouts import LayoutReader
+from tests.support.row_lineage import records
+from tests.support.v3_tables import as_v3
 
 SCHEMA = Schema(
     NestedField(1, "id", LongType()), NestedField(2, "kind", StringType()), NestedField(3, "ts", TimestampType())
 )
 LIMIT = 2**20
+NEW_TABLES = "tests.new-tables"
+"""A property of a catalog with the value `v3`, if tests want their tables in format v3 there."""
 NOW_MS = 1_700_000_000_000
 _numbers = itertools.count()
 
@@ -96,7 +99,7 @@ def make_table(
     """An empty table of SCHEMA, partitioned by `kind` unless told otherwise."""
     spec = spec_of({"kind": "identity"} if transforms is None else transforms)
     table: Table = catalog.create_table(name, SCHEMA, partition_spec=spec, properties=dict(properties or {}))
-    return table
+    return as_v3(catalog, name) if catalog.properties.get(NEW_TABLES) == "v3" else table
 
 
 def arrow(ids: Iterable[int], kind: str | None = "a") -> pa.Table:
@@ -277,12 +280,14 @@ def check(table: Table) -> None:
     head = table.metadata.current_snapshot()
     rows = size = 0
     for manifest in head.manifests(table.io) if head else []:
-        for entry in manifest.fetch_manifest_entry(table.io):
-            file = entry.data_file
-            assert local(file.file_path).stat().st_size == file.file_size_in_bytes
-            assert pq.read_metadata(local(file.file_path)).num_rows == file.record_count
-            size += file.file_size_in_bytes
-            rows += file.record_count if manifest.content == ManifestContent.DATA else 0
+        for status, *_, file in records(table.io, manifest.manifest_path, MANIFEST_ENTRY_SCHEMAS[3]):
+            if status == ManifestEntryStatus.DELETED:
+                continue
+            path, count, size_bytes, vector_bytes = (file[at] for at in (1, 4, 5, 19))
+            assert local(path).stat().st_size == size_bytes
+            assert vector_bytes is not None or pq.read_metadata(local(path)).num_rows == count
+            size += size_bytes if vector_bytes is None else vector_bytes
+            rows += count if manifest.content == ManifestContent.DATA else 0
     if head and head.summary:
         summary = head.summary.additional_properties
         assert int(summary["total-data-files"]) == len(paths)
@@ -296,11 +301,11 @@ def check(table: Table) -> None:
     assert times == sorted(times)
     assert table.metadata.last_updated_ms >= (times[-1] if times else 0)
     check_batches(table.metadata)
-    assert not [finding for finding in verify("t", table.metadata, table.io).findings if finding.is_error]
+    assert [finding for finding in verify("t", table.metadata, table.io).findings if finding.is_error] == []
 
 
 def removed_and_live(table: Table) -> set[str]:
-    """Live data files that the head or a snapshot before it in its history lists as removed.
+    """Live files that the head or a snapshot before it in its history lists as removed.
 
     Iceberg's Java library deletes what an expired snapshot has removed, without looking whether it is live.
     """
@@ -308,7 +313,9 @@ def removed_and_live(table: Table) -> set[str]:
     manifests = {m.manifest_path: m for s in line for m in s.manifests(table.io)}.values()
     entries = (e for m in manifests for e in m.fetch_manifest_entry(table.io, discard_deleted=False))
     removed = {e.data_file.file_path for e in entries if e.status == ManifestEntryStatus.DELETED}
-    return removed & set(live_paths(table))
+    of_head = [manifest for snapshot in line[:1] for manifest in snapshot.manifests(table.io)]
+    live = {entry.data_file.file_path for m in of_head for entry in m.fetch_manifest_entry(table.io)}
+    return removed & live
 
 
 def check_batches(metadata: TableMetadata) -> None:
@@ -321,15 +328,21 @@ def check_batches(metadata: TableMetadata) -> None:
     assert len(batches) == len(set(batches)), "a batch was committed twice"
 
 
-def expire(table: Table, *, keep: int = 1) -> None:
-    """Expire all but the newest snapshots of main."""
-    ids = [entry.snapshot_id for entry in table.metadata.snapshot_log][:-keep]
-    writing(table.catalog, table).commit_table(table, (), (RemoveSnapshotsUpdate(snapshot_ids=ids),))
-
-
 def writing(catalog: Catalog, table: Table) -> Catalog:
     """The catalog for one commit: PyIceberg's own ones write no metadata of format v3."""
     return lossless(catalog) if table.metadata.format_version > 2 else catalog
+
+
+def theirs(table: Table) -> Table:
+    """The table for commits of PyIceberg's own, in each format version."""
+    table.catalog = writing(table.catalog, table)
+    return table
+
+
+def expire(table: Table, *, keep: int = 1) -> None:
+    """Expire all but the newest snapshots of main."""
+    ids = [entry.snapshot_id for entry in table.metadata.snapshot_log][:-keep]
+    theirs(table).maintenance.expire_snapshots().by_ids(ids).commit()
 
 
 def with_run_id(request: CommitRequest) -> CommitRequest:

@@ -22,6 +22,7 @@ from icesize.planning.retention.ancestry import VERSION_TAG
 from icesize.table.cleanup.expired_files import delete_expired
 from icesize.table.cleanup.journal import JOURNAL, Journal
 from icesize.table.commit.retry import UNKNOWN_ATTEMPTS
+from tests.support.catalogs import OF_EACH_FORMAT, catalog_of
 from tests.support.expiry import HOUR_MS, assert_clean, history, run_expiry
 from tests.support.rest_faults import Fault
 from tests.support.rest_server import MiniRest
@@ -38,8 +39,15 @@ from tests.support.tables import (
     request_on,
     run,
     small_files,
+    theirs,
     write,
 )
+
+
+@pytest.fixture(params=OF_EACH_FORMAT)
+def catalog(request: pytest.FixtureRequest) -> Catalog:
+    """The same tests on both kinds of catalog, and in format v2 and v3."""
+    return catalog_of(request)
 
 
 def fail(point: str) -> Callable[[], None]:
@@ -344,7 +352,7 @@ def test_a_tag_that_comes_in_between_is_respected(catalog: Catalog) -> None:
     def tag() -> None:
         if not tagged:
             tagged.append(first)
-            catalog.load_table("db.t").manage_snapshots().create_tag(first, "late").commit()
+            theirs(catalog.load_table("db.t")).manage_snapshots().create_tag(first, "late").commit()
 
     files = data_files_on_disk(table)
     with armed("before-swap", tag):

@@ -35,6 +35,7 @@ from icesize.maintenance.table_context import TableContext
 from icesize.table.cleanup.expiry import ExpiryReport, expire
 from icesize.table.cleanup.retention_inputs import ExpireOptions
 from icesize.table.state.handle import TableHandle
+from tests.support.catalogs import OF_EACH_FORMAT, catalog_of
 from tests.support.expiry import assert_clean, history, run_expiry
 from tests.support.jobs import context_of
 from tests.support.rest_faults import Fault
@@ -54,6 +55,12 @@ from tests.support.tables import (
 )
 
 ANOTHER_STATE = "the catalog shows another state than that of this expiry: the next one deletes what is left"
+
+
+@pytest.fixture(params=OF_EACH_FORMAT)
+def catalog(request: pytest.FixtureRequest) -> Catalog:
+    """The same tests on both kinds of catalog, and in format v2 and v3."""
+    return catalog_of(request)
 
 
 class LaggingCatalog(SqlCatalog):

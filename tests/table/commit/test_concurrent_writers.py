@@ -28,6 +28,7 @@ from icesize.table.commit.loaded import Loaded
 from icesize.table.commit.protocol import CommitLost, ConcurrentChange
 from icesize.table.commit.pyiceberg_committer import PyIcebergCommitter
 from icesize.table.commit.request import CommitOutcome
+from tests.support.catalogs import OF_EACH_FORMAT, catalog_of
 from tests.support.machine import Reader
 from tests.support.rest_server import MiniRest
 from tests.support.row_deletes import delete_ids, delete_rows
@@ -55,9 +56,16 @@ from tests.support.tables import (
     run,
     small_files,
     sqlite_catalog,
+    theirs,
     two_files,
     write,
 )
+
+
+@pytest.fixture(params=OF_EACH_FORMAT)
+def catalog(request: pytest.FixtureRequest) -> Catalog:
+    """The same tests on both kinds of catalog, and in format v2 and v3."""
+    return catalog_of(request)
 
 
 def test_a_rival_append_is_kept_and_ours_goes_on_top(mini: MiniRest) -> None:
@@ -232,7 +240,7 @@ def test_a_state_that_expires_under_the_check_is_loaded_again(catalog: Catalog, 
 
 
 def set_main(catalog: Catalog, snapshot_id: int) -> None:
-    catalog.load_table("db.t").manage_snapshots().set_current_snapshot(snapshot_id).commit()
+    theirs(catalog.load_table("db.t")).manage_snapshots().set_current_snapshot(snapshot_id).commit()
 
 
 def delete_beside(catalog: Catalog) -> int:
@@ -242,7 +250,7 @@ def delete_beside(catalog: Catalog) -> int:
     assert common is not None
     beside = delete_rows(catalog, small_files(table)[0]).metadata.current_snapshot_id
     assert beside is not None
-    catalog.load_table("db.t").manage_snapshots().create_branch(beside, "audit").commit()
+    theirs(catalog.load_table("db.t")).manage_snapshots().create_branch(beside, "audit").commit()
     set_main(catalog, common)
     append(catalog, [9], "b")
     return beside

@@ -25,6 +25,7 @@ from icesize.table.manifests.store import ManifestStore
 from icesize.table.records.ledger import LedgerEntry, parse
 from icesize.table.records.summary import BASE_ID, RUN_ID
 from icesize.table.state.layouts import LayoutReader
+from tests.support.catalogs import OF_EACH_FORMAT, catalog_of
 from tests.support.rest_faults import Fault, Moment
 from tests.support.rest_server import MiniRest
 from tests.support.tables import (
@@ -53,11 +54,18 @@ from tests.support.tables import (
     request_on,
     run,
     small_files,
+    theirs,
     two_files,
     with_merges,
     with_run_id,
     write,
 )
+
+
+@pytest.fixture(params=OF_EACH_FORMAT)
+def catalog(request: pytest.FixtureRequest) -> Catalog:
+    """The same tests on both kinds of catalog, and in format v2 and v3."""
+    return catalog_of(request)
 
 
 def test_one_swap_makes_an_append_and_a_replace(catalog: Catalog) -> None:
@@ -295,7 +303,7 @@ def test_retention_settings_of_main_survive(catalog: Catalog) -> None:
     assert head is not None
     kept = {"max-snapshot-age-ms": 86_400_000, "min-snapshots-to-keep": 7, "max-ref-age-ms": 10**12}
     main = {"ref-name": "main", "type": SnapshotRefType.BRANCH, "snapshot-id": head.snapshot_id, **kept}
-    catalog.commit_table(table, (), (SetSnapshotRefUpdate(**main),))
+    theirs(table).catalog.commit_table(table, (), (SetSnapshotRefUpdate(**main),))
     run(catalog, batch(catalog), catalog.load_table("db.t"))
     ref = catalog.load_table("db.t").metadata.refs["main"]
     assert (ref.max_snapshot_age_ms, ref.min_snapshots_to_keep, ref.max_ref_age_ms) == tuple(kept.values())

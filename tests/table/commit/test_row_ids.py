@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
 from datetime import timedelta
 from itertools import pairwise
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyiceberg.avro.file import AvroFile
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.manifest import MANIFEST_ENTRY_SCHEMAS, MANIFEST_LIST_FILE_SCHEMAS
 from pyiceberg.table import Table
-from pyiceberg.table.snapshots import Operation, Snapshot
+from pyiceberg.table.snapshots import Operation
 
 import icesize
 from icesize import failpoints
@@ -26,6 +22,7 @@ from icesize.table.commit.steps.append import Append
 from icesize.table.state.layouts import LayoutReader
 from tests.support.entry_layouts import plain
 from tests.support.examples import examples
+from tests.support.row_lineage import first_row_ids
 from tests.support.tables import (
     NOW_MS,
     append,
@@ -42,40 +39,6 @@ from tests.support.tables import (
     write,
 )
 from tests.support.v3_tables import as_v3
-
-DELETED = 2
-_STATUS, _DATA_FILE = 0, 4
-_PATH, _ROWS, _FIRST = 1, 4, 16
-"""Places of fields in the records of PyIceberg's schemas of format v3."""
-
-
-def first_row_ids(table: Table, snapshot: Snapshot, known: Collection[str] = ()) -> dict[str, tuple[int | None, int]]:
-    """First row id and rows of each live file, as the specification demands, from what PyIceberg reads of v3.
-
-    Deleted entries of files with `known` ids have them, so that no reader counts their rows.
-    """
-    ids = dict[str, tuple[int | None, int]]()
-    for manifest in records(table, snapshot.manifest_list, MANIFEST_LIST_FILE_SCHEMAS[3]):
-        if manifest[3]:
-            assert manifest[15] is None, "a delete manifest has no row ids"
-            continue
-        next_id = manifest[15]
-        for entry in records(table, manifest[0], MANIFEST_ENTRY_SCHEMAS[3]):
-            file, is_live = entry[_DATA_FILE], entry[_STATUS] != DELETED
-            first = file[_FIRST] if next_id is not None else None
-            if first is None and is_live and next_id is not None:
-                first, next_id = next_id, next_id + file[_ROWS]
-            if is_live:
-                ids[file[_PATH]] = (first, file[_ROWS])
-            elif file[_PATH] in known and next_id is not None:
-                assert first is not None, "a deleted entry takes its row id along"
-    return ids
-
-
-def records(table: Table, location: str, schema: Any) -> Iterator[Any]:
-    """The records of an Avro file, as PyIceberg reads them."""
-    with AvroFile[Any](table.io.new_input(location), schema) as reader:
-        yield from reader
 
 
 def check(table: Table, known: dict[str, int]) -> None:
