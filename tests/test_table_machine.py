@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from pyiceberg.catalog.sql import SqlCatalog
 
 import icesize
 from icesize.errors import CommitConflict, CommitStateUnknown, TableError
@@ -25,7 +26,7 @@ from icesize.table.records.summary import RESTORED_ID
 from icesize.table.state.handle import PolicyArgument, TableHandle
 from tests.support.examples import examples
 from tests.support.jobs import context_of
-from tests.support.machine import Killed, ModelledTable, Rows, killed_at, plain
+from tests.support.machine import HookedCatalog, Killed, ModelledTable, Rows, killed_at, plain
 from tests.support.machine_writers import Rival
 from tests.support.rest_faults import Fault, Moment
 from tests.support.rest_server import MiniRest
@@ -326,8 +327,43 @@ class TableMachine(RuleBasedStateMachine):
         return True
 
 
+class SqliteMachine(TableMachine):
+    """The same in a catalog whose answers are never lost, and in which PyIceberg writes the metadata."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        warehouse = self.modelled.folder = self.modelled.folder / "warehouse"
+        places = {"uri": f"sqlite:///{self.folder.name}/catalog.db", "warehouse": warehouse.as_uri()}
+        self.catalog = self.modelled.own_catalog = HookedCatalog("lake", **places)
+        self.modelled.other_catalog = SqlCatalog("lake", **places)
+
+    def teardown(self) -> None:
+        self.catalog.close()
+        self.modelled.other_catalog.close()
+        super().teardown()
+
+    @contextmanager
+    def trouble(
+        self, bad: Sequence[Fault] = (), others: Sequence[tuple[str, int]] = (), death: str | None = None
+    ) -> Iterator[None]:
+        self.catalog.before_swap[:] = [lambda: self.act(others)]
+        with killed_at(death):
+            yield
+
+    def calm(self) -> None:
+        self.catalog.before_swap.clear()
+
+
 TestTableMachine = TableMachine.TestCase
-TestTableMachine.settings = examples(8, stateful_step_count=25)
+TestSqliteMachine = SqliteMachine.TestCase
+TestTableMachine.settings = TestSqliteMachine.settings = examples(8, stateful_step_count=25)
+
+
+@pytest.mark.slow
+class TestLongSqliteMachine(SqliteMachine.TestCase):  # type: ignore[misc,valid-type]
+    """100 tables of up to 50 steps each: 5,000 steps."""
+
+    settings = examples(100, stateful_step_count=50)
 
 
 @pytest.mark.slow

@@ -104,6 +104,7 @@ def test_merges_beside_a_stream_lose_until_the_deadline(rest_faulted: FaultedTab
 
 @pytest.mark.fault(10)
 @pytest.mark.parametrize("how", RAISING)
+@pytest.mark.any_format
 def test_a_catalog_refuses_for_ever(rest_faulted: FaultedTable, mini: MiniRest, how: str) -> None:
     """If a catalog reports conflicts although no other writer commits, the commit state is unknown, and the caller must
     check."""
@@ -119,6 +120,7 @@ def test_a_catalog_refuses_for_ever(rest_faulted: FaultedTable, mini: MiniRest, 
 
 @pytest.mark.fault(11)
 @pytest.mark.parametrize("how", HOWS)
+@pytest.mark.any_format
 def test_a_lost_answer_of_a_landed_commit(rest_faulted: FaultedTable, mini: MiniRest, how: str) -> None:
     """A commit that succeeded although its response was lost is reported as done, and not repeated."""
     operation = WriteOrMerge(rest_faulted, how)
@@ -136,6 +138,7 @@ def test_a_lost_answer_of_a_landed_commit(rest_faulted: FaultedTable, mini: Mini
 
 @pytest.mark.fault(12)
 @pytest.mark.parametrize("how", HOWS)
+@pytest.mark.any_format
 def test_a_lost_answer_of_a_commit_that_did_not_land(rest_faulted: FaultedTable, mini: MiniRest, how: str) -> None:
     """A commit that failed and whose response was lost is repeated once."""
     operation = WriteOrMerge(rest_faulted, how)
@@ -176,6 +179,7 @@ def _short_for_commits(send: Any) -> Any:
 
 @pytest.mark.fault(13)
 @pytest.mark.parametrize("how", each("append", slow=("absorb once", "compact")))
+@pytest.mark.any_format
 def test_a_catalog_that_never_answers(rest_faulted: FaultedTable, mini: MiniRest, how: str) -> None:
     """icesize waits a limited time for a catalog without response, then checks the outcome of the commit."""
     operation = WriteOrMerge(rest_faulted.seen_by(impatient(mini)), how)
@@ -195,6 +199,7 @@ def test_a_catalog_that_never_answers(rest_faulted: FaultedTable, mini: MiniRest
 @pytest.mark.fault(14)
 @pytest.mark.parametrize("how", RAISING)
 @pytest.mark.parametrize(("kinds", "told"), [([403], r"refused it \(403\)"), ([401, 401], "the catalog refused it")])
+@pytest.mark.any_format
 def test_a_commit_without_the_right(
     rest_faulted: FaultedTable, mini: MiniRest, how: str, kinds: list[int], told: str
 ) -> None:
@@ -211,6 +216,7 @@ def test_a_commit_without_the_right(
 
 
 @pytest.mark.fault(14)
+@pytest.mark.any_format
 def test_merges_beside_a_stream_without_the_right(rest_faulted: FaultedTable, mini: MiniRest) -> None:
     """Background merges that the catalog does not permit leave no file, fail no batch, and are reported."""
     operation = WriteOrMerge(rest_faulted, "async")
@@ -225,6 +231,7 @@ def test_merges_beside_a_stream_without_the_right(rest_faulted: FaultedTable, mi
 @pytest.mark.fault(14)
 @pytest.mark.parametrize("how", RAISING)
 @pytest.mark.parametrize("point", ["planned", "files-written", "before-swap"])
+@pytest.mark.any_format
 def test_a_token_expires_between_write_and_commit(
     rest_faulted: FaultedTable, mini: MiniRest, how: str, point: str
 ) -> None:
@@ -242,6 +249,7 @@ def test_a_token_expires_between_write_and_commit(
 @pytest.mark.fault(14)
 @pytest.mark.parametrize("how", RAISING)
 @pytest.mark.parametrize("point", ["files-written", "before-swap"])
+@pytest.mark.any_format
 def test_a_token_that_nobody_renews_expires(rest_faulted: FaultedTable, mini: MiniRest, how: str, point: str) -> None:
     """A token that expires and cannot be renewed fails the call: the table is unchanged, and no file remains."""
     mini.token = "first"
@@ -258,6 +266,7 @@ def test_a_token_that_nobody_renews_expires(rest_faulted: FaultedTable, mini: Mi
 @pytest.mark.fault(32)
 @pytest.mark.parametrize("how", HOWS)
 @pytest.mark.parametrize(("point", "loads"), [("batch-started", 1), ("planned", 1), ("files-written", 2)])
+@pytest.mark.any_format
 def test_a_catalog_shows_an_old_state(
     rest_faulted: FaultedTable, mini: MiniRest, how: str, point: str, loads: int
 ) -> None:
@@ -277,6 +286,7 @@ def test_a_catalog_shows_an_old_state(
 @pytest.mark.fault(15, 32)
 @pytest.mark.parametrize("how", BATCHES)
 @pytest.mark.parametrize("loads", [1, 2])
+@pytest.mark.any_format
 def test_an_old_state_hides_a_committed_batch(rest_faulted: FaultedTable, mini: MiniRest, how: str, loads: int) -> None:
     """A batch delivered again while the catalog still shows an older state is not committed twice."""
     operation = WriteOrMerge(rest_faulted, how)
@@ -291,6 +301,7 @@ def test_an_old_state_hides_a_committed_batch(rest_faulted: FaultedTable, mini: 
 
 
 @pytest.mark.fault(32)
+@pytest.mark.any_format
 def test_a_catalog_shows_an_old_state_for_ever(rest_faulted: FaultedTable, mini: MiniRest) -> None:
     """If a catalog never shows the newest state, the commit state is unknown: nothing is deleted, and a later retry
     succeeds."""
@@ -308,6 +319,7 @@ def test_a_catalog_shows_an_old_state_for_ever(rest_faulted: FaultedTable, mini:
 @pytest.mark.fault(11, 12)
 @pytest.mark.parametrize("how", HOWS)
 @pytest.mark.parametrize("when", ["after", "before"])
+@pytest.mark.any_format
 def test_the_answer_is_lost_and_then_the_way_to_look(
     rest_faulted: FaultedTable, mini: MiniRest, how: str, when: Moment
 ) -> None:
@@ -329,6 +341,7 @@ def test_the_answer_is_lost_and_then_the_way_to_look(
 @pytest.mark.fault(11, 12)
 @pytest.mark.parametrize("how", RAISING)
 @pytest.mark.parametrize("when", ["after", "before"])
+@pytest.mark.any_format
 def test_the_catalog_is_gone_after_it_was_asked(
     rest_faulted: FaultedTable, mini: MiniRest, how: str, when: Moment
 ) -> None:

@@ -25,6 +25,7 @@ Expire = Callable[[FaultedTable], object]
 
 
 @pytest.mark.fault(15)
+@pytest.mark.any_format
 def test_a_replayed_batch_is_skipped(faulted: FaultedTable) -> None:
     """A batch delivered again after its commit is skipped, and the report shows it."""
     sink = faulted.sized().sink("s", query_id="q", listener=faulted.reports.append)
@@ -35,6 +36,7 @@ def test_a_replayed_batch_is_skipped(faulted: FaultedTable) -> None:
 
 
 @pytest.mark.fault(5, 15)
+@pytest.mark.any_format
 def test_a_batch_that_spark_knows_nothing_of_is_skipped(faulted: FaultedTable) -> None:
     """If a checkpoint lacks the last committed batch, the query receives that batch again, skips it and continues."""
     feed(faulted, 0, 2)
@@ -67,6 +69,7 @@ def by_iceberg(faulted: FaultedTable) -> None:
     "forget",
     [by_icesize, by_iceberg, pytest.param(lambda faulted: expire(faulted.table()), id="by_pyiceberg")],
 )
+@pytest.mark.any_format
 def test_a_batch_is_known_without_its_snapshot(faulted: FaultedTable, forget: Expire) -> None:
     """A batch is skipped even after any engine expired its snapshot, while other streams continued."""
     slow = faulted.sized().sink("slow", query_id="q", listener=faulted.reports.append)
@@ -83,6 +86,7 @@ def test_a_batch_is_known_without_its_snapshot(faulted: FaultedTable, forget: Ex
 
 
 @pytest.mark.fault(17)
+@pytest.mark.any_format
 def test_a_new_checkpoint_is_refused(faulted: FaultedTable) -> None:
     """A query without its checkpoint is refused with instructions; once accepted, every batch is committed."""
     feed(faulted, 0, 2)
@@ -103,6 +107,7 @@ def test_a_new_checkpoint_is_refused(faulted: FaultedTable) -> None:
 
 
 @pytest.mark.fault(17)
+@pytest.mark.any_format
 def test_an_older_copy_of_a_checkpoint_is_refused(faulted: FaultedTable) -> None:
     """A checkpoint restored from an older copy is refused, because its batches may contain other rows."""
     sink = faulted.sized().sink("s", query_id="q")
@@ -115,6 +120,7 @@ def test_an_older_copy_of_a_checkpoint_is_refused(faulted: FaultedTable) -> None
 
 
 @pytest.mark.fault(34)
+@pytest.mark.any_format
 def test_a_checkpoint_that_cannot_be_written(faulted: FaultedTable) -> None:
     """A query that cannot write its checkpoint after the commit fails; after a restart it skips that batch and
     continues."""
@@ -160,6 +166,7 @@ def test_a_rollback_is_told(faulted: FaultedTable) -> None:
 
 
 @pytest.mark.fault(31)
+@pytest.mark.any_format
 def test_order_is_that_of_commits(faulted: FaultedTable) -> None:
     """With clocks that jump a day, snapshots keep the order of commits, and timestamps in the table never go back."""
     shift = [0, 1, -1, 0, 1, -1]
@@ -183,6 +190,7 @@ def test_order_is_that_of_commits(faulted: FaultedTable) -> None:
 
 @pytest.mark.fault(31)
 @pytest.mark.parametrize("days", [-1, 1])
+@pytest.mark.any_format
 def test_nothing_goes_early(faulted: FaultedTable, days: int) -> None:
     """A clock that is wrong by a day makes maintenance expire no snapshot and delete no file."""
     sink = faulted.sized().sink("s", query_id="q", listener=faulted.reports.append)

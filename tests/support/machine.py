@@ -6,7 +6,8 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -17,9 +18,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import MANIFEST_ENTRY_SCHEMAS, DataFileContent, ManifestEntryStatus, ManifestFile
-from pyiceberg.table import Table
+from pyiceberg.table import CommitTableResponse, Table
 from pyiceberg.table.snapshots import Operation, Snapshot
 from pyroaring import BitMap64
 
@@ -37,6 +39,7 @@ from icesize.table.records.summary import RESTORED_ID
 from tests.support.rest_server import MiniRest
 from tests.support.row_lineage import Lineage, first_row_ids, records
 from tests.support.tables import LIMIT, FakeTime, arrow, check, local, make_table, referenced_metadata, run, small_files
+from tests.support.v3_tables import as_v3
 
 Row = tuple[int, str, int, int | None]
 """Columns 1 to 4 by their field ids, whatever they are called: id, kind, hours, and a number that came later."""
@@ -194,6 +197,20 @@ def _hours(value: Any) -> Any:
     return int((value - _EPOCH).total_seconds()) // 3600 if isinstance(value, datetime) else value
 
 
+class HookedCatalog(SqlCatalog):
+    """A catalog in a SQLite file that calls what is in `before_swap` just before the next commit, in another thread."""
+
+    def __init__(self, name: str, **properties: str) -> None:
+        self.before_swap: list[Callable[[], None]] = []
+        super().__init__(name, **properties)
+
+    def commit_table(self, *arguments: Any) -> CommitTableResponse:
+        if self.before_swap:
+            with ThreadPoolExecutor(1) as others:
+                others.submit(self.before_swap.pop()).result()
+        return super().commit_table(*arguments)
+
+
 @dataclass
 class ModelledTable:
     """One table `db.t`, who works on it, and the model: the rows that it must have now, and had at every snapshot."""
@@ -227,11 +244,13 @@ class ModelledTable:
     def begin(self, version: str) -> None:
         """Make the table, and one beside it that nobody must touch."""
         self.version = version
-        properties = {"format-version": version, "commit.manifest.min-count-to-merge": "3"}
+        properties = {"format-version": min(version, "2"), "commit.manifest.min-count-to-merge": "3"}
         self.own_catalog.create_namespace_if_not_exists("db")
         neighbour = make_table(self.own_catalog, name="db.neighbour")
         neighbour.append(arrow([1]))
         make_table(self.own_catalog, properties=properties)
+        if version == "3":
+            as_v3(self.own_catalog)
         self._beside = self._digest_beside()
 
     def table(self) -> Table:

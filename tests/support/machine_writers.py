@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import ancestors_of
@@ -11,13 +11,14 @@ from pyiceberg.table.update import AddSnapshotUpdate, AssertRefSnapshotId, Upgra
 from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import IntegerType, LongType
 
-from icesize.planning.files import FileFact, PartitionKey
+from icesize.planning.files import FileFact, FileId, PartitionKey
 from icesize.table.commit.snapshot_builder import SnapshotBuilder, move_ref
 from icesize.table.commit.steps.append import Append
 from tests.support.machine import ModelledTable, Row, now_ms
 from tests.support.puffin import exchange_vectors
 from tests.support.row_deletes import delete_ids, delete_rows
-from tests.support.tables import merged, replaced, request_on, run, small_files
+from tests.support.tables import merged, replaced, request_on, run, small_files, theirs
+from tests.support.v3_tables import as_v3
 
 
 class Rival:
@@ -45,8 +46,7 @@ class Rival:
 
     @property
     def table(self) -> Table:
-        table: Table = self.modelled.other_catalog.load_table("db.t")
-        return table
+        return theirs(self.modelled.other_catalog.load_table("db.t"))
 
     def append(self, pick: int) -> None:
         table = self.table
@@ -70,7 +70,14 @@ class Rival:
             return
         stay = {file: {at for at, _ in live[file.path]} - {position} for file, (position, _) in taken.items()}
         gone = {file: [at for at in range(file.rows) if at not in some] for file, some in stay.items()}
-        exchange_vectors(self.modelled.other_catalog, gone)
+        exchange_vectors(self.modelled.other_catalog, gone, self._vectors_of({file.path for file in chosen}))
+
+    def _vectors_of(self, paths: Collection[str]) -> list[FileId]:
+        """The vectors that data files of main have; icesize does not look for those of old partition specs."""
+        table = self.table
+        head = table.metadata.current_snapshot()
+        entries = self.modelled.reader.entries(head, table.io) if head else []
+        return [(e.path, e.offset) for e in entries if e.offset is not None and e.referenced in paths]
 
     def delete_equality(self, pick: int) -> None:
         rows = sorted(self.modelled.rows, key=repr)
@@ -106,7 +113,7 @@ class Rival:
                 snapshot = replaced(builder, inputs, merged(table, inputs).files, {"engine-name": "other"})
             base = AssertRefSnapshotId(ref="main", snapshot_id=table.metadata.current_snapshot_id)
             updates = AddSnapshotUpdate(snapshot=snapshot), move_ref(table.metadata, "main", snapshot.snapshot_id)
-            self.modelled.other_catalog.commit_table(table, (base,), updates)
+            table.catalog.commit_table(table, (base,), updates)
 
     def _chosen(self, table: Table, pick: int) -> Sequence[FileFact]:
         groups = list(self.modelled.mergeable(table).values())
@@ -150,11 +157,14 @@ class Rival:
             self.modelled.refs[name] = self.table.metadata.refs[name].snapshot_id
 
     def upgrade(self, pick: int) -> None:
-        """To a later version of the format."""
-        version = min(3, int(self.modelled.version) + 1 + pick % 2)
-        updates = (UpgradeFormatVersionUpdate(format_version=version),)
-        self.modelled.other_catalog.commit_table(self.table, (), updates)
-        self.modelled.version = str(version)
+        """Of format v1 to v2 or v3, of v2 to v3."""
+        table, catalog = self.table, self.modelled.other_catalog
+        version = "2" if self.modelled.version == "1" and pick % 2 else "3"
+        if version == "2":
+            catalog.commit_table(table, (), (UpgradeFormatVersionUpdate(format_version=2),))
+        elif self.modelled.version != "3":
+            as_v3(catalog)
+        self.modelled.version = version
 
     def untag(self, pick: int) -> None:
         if self.modelled.refs:

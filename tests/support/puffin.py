@@ -15,7 +15,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation
 
 from icesize.parquet.files.data_file import NewDeleteFile
-from icesize.planning.files import FileFact
+from icesize.planning.files import FileFact, FileId
 from icesize.table.commit.snapshot_builder import Split
 from tests.support.tables import commit_built
 from tests.support.unit_vectors import BEFORE, vector
@@ -63,11 +63,12 @@ def add_deletes(catalog: Catalog, deletes: Sequence[NewDeleteFile]) -> Table:
     return commit_built(catalog, lambda builder: builder.exchange(Operation.DELETE, Split(), deletes, {}))
 
 
-def exchange_vectors(catalog: Catalog, positions: Mapping[FileFact, Sequence[int]]) -> Table:
+def exchange_vectors(
+    catalog: Catalog, positions: Mapping[FileFact, Sequence[int]], replaced: Sequence[FileId]
+) -> Table:
     """Commit vectors with all deleted rows of data files, in place of the vectors that the files have."""
     made = vectors_in_puffin(catalog.load_table("db.t"), positions)
-    old = [d.id for file in positions for d in file.deletes if d.is_vector and d.referenced_path == file.path]
     return commit_built(
         catalog,
-        lambda builder: builder.exchange(Operation.DELETE, builder.split(old, ManifestContent.DELETES), made, {}),
+        lambda builder: builder.exchange(Operation.DELETE, builder.split(replaced, ManifestContent.DELETES), made, {}),
     )

@@ -37,6 +37,7 @@ def as_v3(catalog: Catalog, name: str = "db.t") -> Table:
 
     def upgraded(document: dict[str, Any]) -> None:
         document["format-version"] = 3
+        document.setdefault("last-sequence-number", 0)
         document.setdefault("next-row-id", 0)
 
     return with_document(catalog, upgraded, name)
