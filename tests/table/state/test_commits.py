@@ -15,7 +15,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 
 import icesize
 from icesize.environment import Environment
-from icesize.planning.files import PartitionKey
+from icesize.planning.files import FileFact, PartitionKey
 from icesize.report import Report
 from icesize.sized_table import SizedTable
 from icesize.table.past.commits import PastCommit, history_of, runs_of
@@ -125,6 +125,7 @@ def test_each_kind_of_commit_is_told_apart(lake: SqlCatalog) -> None:
     opened(lake, **{"target-file-size-bytes": 4000, "small-file-limit-bytes": 1500}).cluster(["id"])
     delete_ids(lake, small_files(lake.load_table("db.t"))[0], [99])
     sized.restore({"kind": "a"}, first)
+    delete_ids(lake, FileFact("", 0, 0, PartitionKey(0, ("nowhere",))), [99])
     sized.remove_dangling_deletes()
     append(lake, [5], "b")
     rewrite_manifests(lake)
@@ -132,8 +133,8 @@ def test_each_kind_of_commit_is_told_apart(lake: SqlCatalog) -> None:
     run(lake, request_on(table, [write(table, [6], "b")], absorbed=small_files(table, "b")), table)
     run(lake, batch(lake, 7), lake.load_table("db.t"))
     expected = [
-        "batch", "append", "merge", "other", *["append"] * 6, "cluster", "other", "restore", "deletes", "append",
-        "manifests", "append", "batch",
+        "batch", "append", "merge", "other", *["append"] * 6, "cluster", "other", "restore", "other", "deletes",
+        "append", "manifests", "append", "batch",
     ]  # fmt: skip
     assert kinds(lake) == expected
     older = history_of(of_older_release(lake.load_table("db.t").metadata), "t")
