@@ -46,18 +46,18 @@ def test_a_view_is_refused(spark: SparkSession, rest: Catalog, namespace: str) -
         sized(spark, f"rest.{namespace}.v")
 
 
-def test_format_version_3_is_refused(spark: SparkSession, rest: Catalog, namespace: str) -> None:
-    """A v3 table made by Spark is refused when it is opened, and one that is upgraded later at the next batch."""
-    created(spark, f"rest.{namespace}.v3", 3)
-    with pytest.raises(UnsupportedTable, match="its format version is 3"):
-        sized(spark, f"rest.{namespace}.v3")
+def test_a_stream_goes_on_after_an_upgrade(spark: SparkSession, rest: Catalog, namespace: str) -> None:
+    """A table that is upgraded to format v3 between two batches gets the rows of both, and ids for all of them."""
     table = created(spark, f"rest.{namespace}.t")
     sink = sized(spark, table).sink("s", query_id="q")
     sink(rows_of(spark, 0), 0)
     spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('format-version'='3')")
-    with pytest.raises(UnsupportedTable, match="its format version is 3"):
-        sink(rows_of(spark, 40), 1)
-    assert len(spark_rows(spark, table)) == 40
+    sink(rows_of(spark, 40), 1)
+    sink(rows_of(spark, 80), 2)
+    assert len(spark_rows(spark, table)) == 120
+    ids = spark_rows(spark, f"SELECT _row_id FROM {table}")
+    assert len({*ids} - {(None,)}) == 120
+    assert sized(spark, table).verify().findings == ()
 
 
 def test_catalogs_without_an_atomic_commit_are_refused(
