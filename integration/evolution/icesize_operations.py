@@ -79,12 +79,13 @@ def _run(pair: Pair, point: str, middle: Statement | None, work: Callable[[], An
 
 def _kept_rows(pair: Pair, point: str, middle: Statement | None, work: Callable[[], Any]) -> str:
     """The same of an operation that must leave every row as it is, checked where nobody else was at work."""
-    before, lineage = pair.kept.rows(), pair.kept.lineage()
+    before, with_numbers = pair.kept.rows(), pair.kept.tells_numbers()
+    lineage = pair.kept.lineage(with_numbers)
     told = _run(pair, point, middle, work)
     if middle is None and pair.kept.rows() != before:
         raise Broken(f"maintenance changed the rows: {difference(before, pair.kept.rows())} {told}")
-    if middle is None and lineage and pair.kept.lineage() != lineage:
-        raise Broken(f"maintenance changed row ids: {difference(lineage, pair.kept.lineage())} {told}")
+    if middle is None and lineage and (now := pair.kept.lineage(with_numbers)) != lineage:
+        raise Broken(f"maintenance changed row ids: {difference(lineage, now)} {told}")
     return told
 
 

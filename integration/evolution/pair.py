@@ -10,12 +10,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 from py4j.protocol import Py4JJavaError
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.types import PrimitiveType
 
 from icesize import failpoints
+from icesize.table.manifests.entries import read_entries
+from icesize.table.manifests.lists import manifests_of
 from integration.evolution.engine import NAMESPACE, Engine
 from integration.evolution.values import Row, Skip, as_json, ddl, for_spark, probed
 
@@ -78,12 +81,24 @@ class Side:
         found = self.engine.probe.rows(self.java, snapshot_id)
         return [tuple(line.split(FIELD, 1)) for line in found]
 
-    def lineage(self) -> list[str]:
+    def lineage(self, with_numbers: bool) -> list[str]:
         """Each row as text with its row id and the number of its last change; empty where rows have no ids."""
         if self.table.metadata.format_version < 3 or self.head is None:
             return []
-        lines = self.engine.probe.lineage(self.java)
-        return [] if any(line.startswith("null") for line in lines) else sorted(lines)
+        lines = [line.split(FIELD, 2) for line in self.engine.probe.lineage(self.java)]
+        if any(row_id == "null" for row_id, *_ in lines):
+            return []
+        return sorted(FIELD.join((row_id, number if with_numbers else "", row)) for row_id, number, row in lines)
+
+    def tells_numbers(self) -> bool:
+        """Whether Iceberg 1.11 tells the numbers of last changes right.
+
+        Where a file does not store them, it takes the number of the file's own commit for that of its data.
+        """
+        table = self.table
+        entries = (e for m in manifests_of(table.current_snapshot(), table.io).data for e in read_entries(table.io, m))
+        odd = (entry.path for entry in entries if entry.sequence_number != entry.file_sequence_number)
+        return all("_row_id" in pq.read_schema("/" + path.removeprefix("file:").lstrip("/")).names for path in odd)
 
     def rows(self, snapshot_id: int = -1) -> list[str]:
         """Each row as text, in order."""
