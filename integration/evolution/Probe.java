@@ -448,7 +448,8 @@ public class Probe {
         return known == null || known.isEmpty() ? null : loader.loadPositionDeletes(known, (String) path);
       }
     });
-    RowDelta delta = table.newRowDelta();
+    // otherwise Iceberg takes each earlier vector of a file for a concurrent one
+    RowDelta delta = table.newRowDelta().validateFromSnapshot(head.snapshotId());
     for (Object path : positions.keySet()) {
       DataFile file = (DataFile) files.get(path);
       PartitionSpec spec = (PartitionSpec) table.specs().get(file.specId());
