@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec, Protocol, TypeVar
 from icesize.environment import Environment
 from icesize.errors import RewriteFailed
 from icesize.events import Progress
+from icesize.parquet.files.row_lineage import FIRST_WITH_LINEAGE
 from icesize.report import Report
 from icesize.table.catalog.history import head_snapshot
 from icesize.table.commit.steps.number_rows import NumberRows
@@ -122,7 +123,7 @@ class Selection:
 def lacks_row_ids(current: Current) -> bool:
     """Return whether the table was upgraded to format v3 and has had no commit since."""
     metadata = current.table.metadata
-    head = head_snapshot(metadata) if metadata.format_version > 2 else None
+    head = head_snapshot(metadata) if metadata.format_version >= FIRST_WITH_LINEAGE else None
     return head is not None and head.first_row_id is None
 
 

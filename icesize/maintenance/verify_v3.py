@@ -20,12 +20,13 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
 from icesize.concurrency import concurrently
+from icesize.parquet.deletes.vectors import BLOB_TYPE, PUFFIN
+from icesize.parquet.files.row_lineage import FIRST_WITH_LINEAGE
 from icesize.planning.delete_reach import plain_path
 from icesize.planning.files import DeleteFile
 from icesize.table.manifests.facts import ManifestFacts
 from icesize.table.manifests.lists import first_row_id_of
 
-_PUFFIN = b"PFA1"
 _TAIL_BYTES = 2**16
 """Bytes at the end of a Puffin file that are read first: the footer of about 200 vectors."""
 _STRUCT_BYTES = 12
@@ -35,7 +36,7 @@ _IS_COMPRESSED = 1
 
 def row_ids(metadata: TableMetadata, head: Snapshot | None, data: Sequence[ManifestFacts]) -> Iterator[tuple[str, str]]:
     """Snapshots, and the live files of the newest one, have row ids of their own, below the next one of the table."""
-    if metadata.format_version < 3:
+    if metadata.format_version < FIRST_WITH_LINEAGE:
         return
     next_row_id = getattr(metadata, "next_row_id", None)
     if next_row_id is None:
@@ -132,7 +133,7 @@ def _mismatch(vector: DeleteFile, blobs: Mapping[int, Mapping[str, Any]]) -> str
     """Return what is wrong with a vector, by the footer of its Puffin file; None if both agree."""
     name = f"the deletion vector of {vector.referenced_path}"
     blob = blobs.get(vector.content_offset or 0)
-    if blob is None or blob.get("type") != "deletion-vector-v1":
+    if blob is None or blob.get("type") != BLOB_TYPE:
         return f"{name}: none begins at byte {vector.content_offset}"
     properties = blob.get("properties", {})
     pairs = {
@@ -168,13 +169,13 @@ def _footer(io: FileIO, path: str) -> bytes:
             return stream.read()
 
         data = tail(_TAIL_BYTES)
-        needed = len(_PUFFIN) + int.from_bytes(data[-_STRUCT_BYTES:][:4], "little") + _STRUCT_BYTES
-        if data[-4:] != _PUFFIN or needed > size_bytes:
+        needed = len(PUFFIN) + int.from_bytes(data[-_STRUCT_BYTES:][:4], "little") + _STRUCT_BYTES
+        if data[-4:] != PUFFIN or needed > size_bytes:
             raise ValueError("no footer")
         data = (data if needed <= len(data) else tail(needed))[-needed:]
-    if data[:4] != _PUFFIN:
+    if data[:4] != PUFFIN:
         raise ValueError("no footer")
-    payload = data[len(_PUFFIN) : -_STRUCT_BYTES]
+    payload = data[len(PUFFIN) : -_STRUCT_BYTES]
     return _decompressed(payload) if data[-8] & _IS_COMPRESSED else payload
 
 

@@ -25,7 +25,9 @@ from icesize.parquet.format.sources import StreamSource, read_ranges
 from icesize.planning.delete_reach import vectors_hitting
 from icesize.planning.files import DeleteFile, FileFact, PartitionKey
 
-_PUFFIN = b"PFA1"
+BLOB_TYPE = "deletion-vector-v1"
+"""The type of a vector among the blobs of a Puffin file."""
+PUFFIN = b"PFA1"
 """The first and last bytes of a Puffin file and of its footer."""
 _POSITION_ID = 2147483645
 """Iceberg's field id of the position of a row in its file (`_pos`), the column that a vector is about."""
@@ -137,8 +139,8 @@ def write_vectors(
     """
     path = new_files.location(partition, "puffin")
     with new_files.create(path) as stream:
-        stream.write(_PUFFIN)
-        size_bytes, places = len(_PUFFIN), list[tuple[int, int]]()
+        stream.write(PUFFIN)
+        size_bytes, places = len(PUFFIN), list[tuple[int, int]]()
         for rows in deleted.values():
             blob = encoded(rows)
             stream.write(blob)
@@ -168,7 +170,7 @@ def _footer(deleted: Mapping[FileFact, BitMap], places: Sequence[tuple[int, int]
     """Return the footer of a Puffin file. The numbers of its snapshot are -1, because that does not exist yet."""
     blobs = [
         {
-            "type": "deletion-vector-v1",
+            "type": BLOB_TYPE,
             "fields": [_POSITION_ID],
             "snapshot-id": -1,
             "sequence-number": -1,
@@ -181,4 +183,4 @@ def _footer(deleted: Mapping[FileFact, BitMap], places: Sequence[tuple[int, int]
     content = {"blobs": blobs, "properties": {"created-by": f"icesize version {__version__}"}}
     payload = json.dumps(content, separators=(",", ":")).encode()
     no_flags = bytes(4)
-    return _PUFFIN + payload + len(payload).to_bytes(4, "little") + no_flags + _PUFFIN
+    return PUFFIN + payload + len(payload).to_bytes(4, "little") + no_flags + PUFFIN

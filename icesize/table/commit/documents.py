@@ -22,6 +22,7 @@ from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyiceberg.table.update import AddSnapshotUpdate, TableRequirement, TableUpdate
 from pyiceberg.typedef import IcebergBaseModel, Identifier
 
+from icesize.parquet.files.row_lineage import FIRST_WITH_LINEAGE
 from icesize.table.catalog.access_errors import brief
 from icesize.table.catalog.metadata_files import read_metadata_file
 from icesize.table.commit.protocol import CommitRefused
@@ -168,7 +169,7 @@ def _check_order(metadata: TableMetadata, updates: tuple[TableUpdate, ...]) -> N
     PyIceberg 0.12 compares sequence numbers on format v2 only, and reports a row id that was taken as a ValueError.
     """
     snapshot = next((update.snapshot for update in updates if isinstance(update, AddSnapshotUpdate)), None)
-    if snapshot is None or metadata.format_version < 3:
+    if snapshot is None or metadata.format_version < FIRST_WITH_LINEAGE:
         return
     if (snapshot.sequence_number or 0) <= getattr(metadata, "last_sequence_number", 0):
         raise CommitFailedException(f"the sequence number {snapshot.sequence_number} was taken by another commit")

@@ -19,6 +19,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
 from icesize.errors import IcesizeError
+from icesize.parquet.files.row_lineage import FIRST_WITH_LINEAGE
 from icesize.planning.files import Head, PartitionKey
 from icesize.table.commit.loaded import Loaded, Staged
 from icesize.table.commit.snapshot_builder import SnapshotBuilder
@@ -66,7 +67,7 @@ class Base:
 
     def outdated(self, state: Loaded) -> str | None:
         """Return the reason that files with rows of older ones cannot be committed on this state; None if they can."""
-        if self.format_version < 3 <= state.format_version:
+        if self.format_version < FIRST_WITH_LINEAGE <= state.format_version:
             return UPGRADED
         return OUTDATED if (state.schema_id, state.spec_id) != (self.schema.schema_id, self.spec.spec_id) else None
 

@@ -17,6 +17,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.update import SetPropertiesUpdate
 
 from icesize.environment import Environment
+from icesize.parquet.files.row_lineage import FIRST_WITH_LINEAGE
 from icesize.planning.files import MAIN
 from icesize.table.catalog import opening
 from icesize.table.catalog.access_errors import brief
@@ -99,7 +100,7 @@ class PyIcebergCommitter:
         unknown.
         """
         try:
-            catalog = self.catalog if loaded.table.format_version < 3 else lossless(self.catalog)
+            catalog = self.catalog if loaded.format_version < FIRST_WITH_LINEAGE else lossless(self.catalog)
             catalog.commit_table(loaded.table, staged.requirements, staged.updates)
         except CommitRefused:
             raise

@@ -43,6 +43,7 @@ from pyiceberg.table.update import (
 
 from icesize import failpoints
 from icesize.parquet.files.data_file import NewDataFile, NewDeleteFile
+from icesize.parquet.files.row_lineage import FIRST_WITH_LINEAGE
 from icesize.planning.dangling_rule import DanglingCandidates
 from icesize.planning.files import MAIN, FileFact, FileId, PartitionKey
 from icesize.policy import DEFAULT_TARGET_BYTES, ICEBERG_TARGET, SMALL_FILE_RATIO
@@ -180,7 +181,7 @@ class SnapshotBuilder:
         self.manifests: list[ManifestFile] = manifests_in(self._parent, table.io)
         self._numbered = table.metadata.format_version > 1
         self._next_row_id: int | None = None
-        if table.metadata.format_version > 2:
+        if table.metadata.format_version >= FIRST_WITH_LINEAGE:
             self._next_row_id = getattr(table.metadata, "next_row_id", None) or 0
         self._sequence_number = getattr(table.metadata, "last_sequence_number", 0) if self._numbered else 0
         # readers reject metadata whose last update is older than its own history, so a clock that went back must not

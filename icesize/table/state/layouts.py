@@ -10,6 +10,7 @@ from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestFile
 from pyiceberg.table.metadata import TableMetadata
 
+from icesize.parquet.files.row_lineage import FIRST_WITH_LINEAGE
 from icesize.planning.files import Layout, MakeFacts, PartitionFacts, PartitionKey, Partitions
 from icesize.planning.merging.standing import Standing
 from icesize.planning.overlay import Overlay
@@ -187,7 +188,8 @@ class LayoutReader:
         return LiveFiles(
             {version_of(manifest): self.store.listing(io, manifest) for manifest in manifests.data},
             Obstacles(
-                metadata.default_spec_id, deletes, frozenset(), self.apply_deletes, metadata.format_version > 2
+                metadata.default_spec_id, deletes, frozenset(), self.apply_deletes,
+                metadata.format_version >= FIRST_WITH_LINEAGE,
             ),
             ages, Labels(metadata), self.small_file_limit_bytes,
         )  # fmt: skip

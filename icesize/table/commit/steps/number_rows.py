@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pyiceberg.manifest import ManifestContent
 from pyiceberg.table.snapshots import Operation, Snapshot
 
+from icesize.parquet.files.row_lineage import FIRST_WITH_LINEAGE
 from icesize.table.commit.protocol import Step
 from icesize.table.commit.snapshot_builder import SnapshotBuilder
 from icesize.table.manifests.lists import first_row_id_of
@@ -25,6 +26,7 @@ class NumberRows(Step):
 
     def stage(self, builder: SnapshotBuilder, summary: Mapping[str, str]) -> Snapshot | None:
         data = (manifest for manifest in builder.manifests if manifest.content == ManifestContent.DATA)
-        if builder.metadata.format_version < 3 or all(first_row_id_of(manifest) is not None for manifest in data):
+        has_ids = builder.metadata.format_version >= FIRST_WITH_LINEAGE
+        if not has_ids or all(first_row_id_of(manifest) is not None for manifest in data):
             return None
         return builder.finish(Operation.REPLACE, builder.manifests, dict(summary))
