@@ -75,6 +75,11 @@ def first_row_id_of(manifest: ManifestFile) -> int | None:
     return manifest[_FIRST_ROW_ID] if len(manifest) > _FIRST_ROW_ID else None
 
 
+def inherited_from(manifest: ManifestFile) -> tuple[int, int | None]:
+    """Return what entries of a manifest may inherit from its list: the list of another snapshot may have other ids."""
+    return manifest.sequence_number, first_row_id_of(manifest)
+
+
 def read_list(io: FileIO, location: str) -> Iterator[ManifestFile]:
     """Return an iterator over the manifests of a list.
 

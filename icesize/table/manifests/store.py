@@ -20,7 +20,7 @@ from pyiceberg.manifest import ManifestFile
 from icesize.table.manifests.entries import entries_in
 from icesize.table.manifests.facts import Columns, ManifestFacts, read_facts
 from icesize.table.manifests.listing import Listing, path_numbers
-from icesize.table.manifests.lists import first_row_id_of
+from icesize.table.manifests.lists import inherited_from
 from icesize.table.manifests.spill import Spill
 
 T = TypeVar("T")
@@ -144,8 +144,7 @@ class ManifestStore:
             listing = Listing.of(self.facts(io, manifest))
             return listing, listing.held_bytes
 
-        version = manifest.sequence_number, first_row_id_of(manifest)
-        return self.get(manifest.manifest_path, "listing", make, version)
+        return self.get(manifest.manifest_path, "listing", make, inherited_from(manifest))
 
     def listed(self, io: FileIO, manifests: Iterable[ManifestFile], paths: Collection[str]) -> Iterator[str]:
         """Yield the live files of the manifests that are at one of these paths, in the spelling of each manifest.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import compress
 
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestFile
@@ -137,14 +138,16 @@ class Restoration:
         paths = {file.path for file in gone}
         again = [f for f in kept if f.path in paths or _hits(deletes_then, f) != _hits(deletes, f)]
         removed, back = (*gone, *again), _with_row_ids((*missing, *again), now)
-        rewritten = tuple(file for file in back if file.first_row_id is not None or _hits(deletes_then, file))
+        is_rewritten = [file.first_row_id is not None or bool(_hits(deletes_then, file)) for file in back]
+        rewritten = tuple(compress(back, is_rewritten))
         self._check_rewritten(table, rewritten)
         self._check_other_listings(table, head, now, removed)
         applied = {delete.path for file in back for delete in deletes_then.applying(file)}
         self._check_files(table, {file.path for file in back} | applied)
         rows_before, rows_after = (sum(file.rows for file in files) for files in (now, then))
         rows_after -= sum(file.deleted_rows for file in rewritten)
-        copied = self._entries(table.io, version, [file for file in back if file not in rewritten])
+        whole = [file for file, changes in zip(back, is_rewritten, strict=True) if not changes]
+        copied = self._entries(table.io, version, whole)
         return Difference(
             version, removed, copied, rewritten, frozenset(map(_identity, deletes.files)), rows_before, rows_after
         )

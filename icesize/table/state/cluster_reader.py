@@ -23,7 +23,7 @@ from icesize.planning.files import FileFact, PartitionKey
 from icesize.table.catalog.access_errors import readable
 from icesize.table.manifests.delete_index import delete_index
 from icesize.table.manifests.facts import read_described
-from icesize.table.manifests.lists import first_row_id_of
+from icesize.table.manifests.lists import inherited_from
 from icesize.table.manifests.repeated_files import listed_twice
 from icesize.table.manifests.store import ManifestStore
 from icesize.table.state.live_files import (
@@ -93,8 +93,7 @@ class ClusterReader:
             return files, len(files) * (FILE_BYTES + _BOUNDS_BYTES * len(columns))
 
         kind = "cluster", self.by.strategy, self.by.field_ids
-        version = manifest.sequence_number, first_row_id_of(manifest)
-        return self.store.get(manifest.manifest_path, kind, make, version)
+        return self.store.get(manifest.manifest_path, kind, make, inherited_from(manifest))
 
 
 def _noted(files: list[ClusterFile], key: PartitionKey, obstacles: Obstacles) -> list[ClusterFile]:
