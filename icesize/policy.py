@@ -83,6 +83,7 @@ class SizePolicy:
     merge_by_copying         true: merges may copy compressed bytes; false: they decode and encode every row
     apply_deletes            true: files with pending deletes are merged, without the deleted rows
     delete_ratio_threshold   share of rows known to be deleted at which a file of any size is rewritten
+    delete_ratio_spread      part of this share by which files fall due earlier, each by its path; 0: all at the share
     delete_file_threshold    number of delete files at which their data file is rewritten; unset: never
     max_delete_files         delete files that may apply to one data file after a batch
     close_file_cost_bytes    cost of opening and closing a file, in bytes of writing
@@ -108,6 +109,7 @@ class SizePolicy:
     merge_by_copying: bool = _key(True, "measured: 6-14x faster than decoding")
     apply_deletes: bool = _key(True, "Iceberg's `rewrite_data_files` applies them, too")
     delete_ratio_threshold: float = _key(0.3, "Iceberg, `rewrite_data_files`")
+    delete_ratio_spread: float = _key(0.0, "off: all files fall due at the same share; 0.4 in tables with upserts")
     delete_file_threshold: int | None = _key(None, "Iceberg, `rewrite_data_files`")
     max_delete_files: int = _key(6, "equal to `max-small-files`: a scan opens small files and delete files one by one")
     close_file_cost_bytes: int = _key(CLOSE_FILE_COST_BYTES, "measured: 2 ms per file, at 35 MB/s")
@@ -128,6 +130,9 @@ class SizePolicy:
         if not self.delete_ratio_threshold > 0:
             why = "files without a deleted row would be written again and again"
             raise _refused("delete-ratio-threshold", self.delete_ratio_threshold, f"must be > 0: {why}")
+        if not 0 <= self.delete_ratio_spread < 1:
+            why = "it is a part of 'delete-ratio-threshold', below all of it"
+            raise _refused("delete-ratio-spread", self.delete_ratio_spread, f"must be >= 0 and < 1: {why}")
         if self.delete_ratio_threshold > 1:
             why = "a file has no more rows to delete than it holds"
             raise _refused("delete-ratio-threshold", self.delete_ratio_threshold, f"must be <= 1: {why}")
@@ -215,6 +220,7 @@ class SizePolicy:
 _FRACTIONS = {
     "bytes_per_row": "a number of bytes, such as 84.5",
     "delete_ratio_threshold": "a share of rows, such as 0.3",
+    "delete_ratio_spread": "a part of the threshold, such as 0.4",
 }
 """Fields that need not be whole numbers, each with the values it accepts."""
 _UNITS = {

@@ -13,7 +13,7 @@ from icesize.errors import PolicyError
 from icesize.policy import DOCUMENTED, MIB, SizePolicy
 
 TARGET = "target_file_size_bytes"
-NOT_COUNTED = {"merge_by_copying", "apply_deletes", "delete_ratio_threshold"}
+NOT_COUNTED = {"merge_by_copying", "apply_deletes", "delete_ratio_threshold", "delete_ratio_spread"}
 
 
 def test_defaults_are_the_documented_ones() -> None:
@@ -30,6 +30,7 @@ def test_defaults_are_the_documented_ones() -> None:
         "merge_by_copying": True,
         "apply_deletes": True,
         "delete_ratio_threshold": 0.3,
+        "delete_ratio_spread": 0.0,
         "delete_file_threshold": None,
         "max_delete_files": 6,
         "close_file_cost_bytes": 65_536,
@@ -200,6 +201,10 @@ REFUSED = [
         {"delete_ratio_threshold": 30},
         "'delete-ratio-threshold' (30.0) must be <= 1: a file has no more rows to delete than it holds",
     ),
+    (
+        {"delete_ratio_spread": 1},
+        "'delete-ratio-spread' (1.0) must be >= 0 and < 1: it is a part of 'delete-ratio-threshold', below all of it",
+    ),
     ({"delete_ratio_threshold": "30%"}, "'delete-ratio-threshold' ('30%') must be a share of rows, such as 0.3"),
     (
         {"delete_file_threshold": 0},
@@ -308,6 +313,7 @@ def test_documented_keys_are_the_fields() -> None:
         "merge-by-copying": "true",
         "apply-deletes": "true",
         "delete-ratio-threshold": "0.3",
+        "delete-ratio-spread": "0.0",
         "delete-file-threshold": "unset",
         "max-delete-files": "6",
         "close-file-cost-bytes": "65536",

@@ -11,6 +11,7 @@
 - `rewrite_manifests`: merges manifests, in one REPLACE that changes no row and no file
 - `rounds`: runs one plan in several rounds, each with a commit, and combines their reports
 - `table_context`: the context of every job: a table, the environment, and the engine that rewrites files
+- `upsert`: commits a batch of upserts: resolve, write, merge, commit
 - `verify`: verifies that the metadata of a table agree with each other
 - `verify_v3`: rules of a verification for tables of format v3: row ids, deletion vectors, no new position delete files
 """

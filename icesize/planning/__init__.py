@@ -13,4 +13,5 @@
 - `scan_cost`: the cost that files add to a scan of a whole table, before and after a plan
 - `sizing`: numbers of files, computed from bytes
 - `trends`: small files and delete files of partitions over time, and file sizes before and after a plan
+- `upsert_rule`: the rule by which rows of a table are replaced: key, order, and the events that delete rows
 """

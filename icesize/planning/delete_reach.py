@@ -24,6 +24,7 @@ d <= S is a known one, written again.
 from __future__ import annotations
 
 import math
+import zlib
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Iterable
@@ -31,6 +32,9 @@ from typing import NamedTuple
 
 from icesize.planning.files import DeleteFile, FileFact, Layout, PartitionKey
 from icesize.policy import SizePolicy
+
+PENDING = 1 << 62
+"""Sequence number of delete files that an earlier step of the same commit adds: greater than any other."""
 
 
 def plain_path(path: str) -> str:
@@ -184,9 +188,17 @@ def is_due_at_any_cost(file: FileFact, policy: SizePolicy) -> bool:
     """Return whether a file has to be rewritten, so that fewer delete files are not enough."""
     delete_files, threshold = file.avoidable_deletes, policy.delete_file_threshold
     return delete_files > 0 and (
-        file.deleted_rows >= policy.delete_ratio_threshold * max(1, file.rows)
+        file.deleted_rows >= _due_share(file, policy) * max(1, file.rows)
         or (threshold is not None and delete_files >= threshold)
     )
+
+
+def _due_share(file: FileFact, policy: SizePolicy) -> float:
+    """Return the share of deleted rows at which a file is due, which its path spreads below the threshold."""
+    if not policy.delete_ratio_spread:
+        return policy.delete_ratio_threshold
+    part = zlib.crc32(plain_path(file.path).encode()) / 2**32
+    return policy.delete_ratio_threshold * (1 - policy.delete_ratio_spread * part)
 
 
 def delete_files_freed(layout: Layout, inputs: Iterable[FileFact]) -> int:

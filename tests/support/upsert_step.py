@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyiceberg.manifest import DataFile
@@ -28,7 +28,7 @@ class Upsert(Step):
     def paths(self) -> Collection[str]:
         return {file.path for file in (*self.files, *self.deletes)}
 
-    def validate(self, state: Loaded, base: Base, earlier: Collection[str]) -> Kept:
+    def validate(self, state: Loaded, base: Base, earlier: Sequence[Step]) -> Kept:
         base.check_fit(state)
         return Kept(self)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -52,8 +53,7 @@ def rewrite_deletes(
         if settings.format_version >= 3:
             files = write_vectors(new_files, rewrite.partition, rows, number) if rows else ()
         else:
-            columns = _settings(settings)
-            files = tuple(_written(new_files, columns, file, some, number) for file, some in rows.items())
+            files = tuple(write_positions(new_files, {file: some}, number) for file, some in rows.items())
     return RewrittenDeletes(rewrite.partition, rewrite.files, replaced, files, deleted.named)
 
 
@@ -64,43 +64,46 @@ def _replaced(rewrite: DeleteRewrite) -> tuple[DeleteFile, ...]:
     return tuple(delete for delete in own if covered.may_be_hit(delete))
 
 
-def _settings(settings: WriteSettings) -> WriteSettings:
+def _of_positions(settings: WriteSettings) -> WriteSettings:
     """Return the settings for position delete files of a table."""
     properties = {key: value for key, value in settings.properties.items() if not key.startswith(_OF_ROWS)}
     properties[METRICS_DEFAULT] = "full"
     return replace(settings, schema_json=_COLUMNS.model_dump_json(), properties=properties)
 
 
-def _written(
-    new_files: NewFiles, settings: WriteSettings, file: FileFact, deleted: BitMap, number: int
+def write_positions(
+    new_files: NewFiles, deleted: Mapping[FileFact, BitMap], number: int | None = None
 ) -> NewDeleteFile:
-    """Write the deleted rows of one data file.
+    """Write one delete file with the deleted rows of data files of one partition.
 
-    Bounds are whole paths: from equal bounds, readers recognize a delete file for a single data file.
+    `new_files` have the settings of the table. `number` is the data sequence number, None for that of the snapshot.
+    Rows are sorted by path and position, as Iceberg's specification demands. Bounds are whole paths: from equal bounds,
+    readers recognize a delete file for a single data file.
     """
-    positions, step = deleted.to_array(), settings.parquet.row_group_rows
-    # a dictionary stores the path once, for any number of rows
+    settings, rows = new_files.settings.derived(_of_positions), sum(map(len, deleted.values()))
+    # a dictionary stores each path once, for any number of rows
     text = pa.dictionary(pa.int32(), pa.large_string())
     schema = settings.arrow_schema.set(0, settings.arrow_schema.field(0).with_type(text))
+    files = sorted(deleted, key=lambda file: file.path.encode())
     encoder = FileEncoder(
-        new_files,
-        file.partition,
-        Encoding((PATH.field.name,)),
-        expected_rows=len(positions),
-        schema=schema,
+        new_files, files[0].partition, Encoding((PATH.field.name,)), expected_rows=rows, schema=schema,
         settings=settings,
-    )
-    for start in range(0, len(positions), step):
-        numbers = np.frombuffer(positions[start : start + step], np.uint32).astype(np.int64)
-        codes = pa.array(np.zeros(len(numbers), np.int32))
-        paths = pa.DictionaryArray.from_arrays(codes, pa.array([file.path], pa.large_string()))
-        encoder.append(pa.table([paths, pa.array(numbers)], schema=schema))
-    written, name = encoder.finish(), {PATH.field.field_id: file.path.encode()}
+    )  # fmt: skip
+    paths = pa.array([file.path for file in files], pa.large_string())
+    numbers = np.concatenate([np.frombuffer(deleted[file].to_array(), np.uint32) for file in files])
+    codes = np.repeat(np.arange(len(files), dtype=np.int32), [len(deleted[file]) for file in files])
+    step = settings.parquet.row_group_rows
+    for start in range(0, rows, step):
+        named = pa.DictionaryArray.from_arrays(pa.array(codes[start : start + step]), paths)
+        positions = pa.array(numbers[start : start + step].astype(np.int64))
+        encoder.append(pa.table([named, positions], schema=schema))
+    written = encoder.finish()
+    bounds = [{PATH.field.field_id: file.path.encode()} for file in (files[0], files[-1])]
     return written.become(
         NewDeleteFile,
         split_offsets=(),
-        lower_bounds={**written.lower_bounds, **name},
-        upper_bounds={**written.upper_bounds, **name},
+        lower_bounds={**written.lower_bounds, **bounds[0]},
+        upper_bounds={**written.upper_bounds, **bounds[1]},
         sequence_number=number,
-        deletes_of=file.path,
+        deletes_of=files[0].path if len(files) == 1 else None,
     )

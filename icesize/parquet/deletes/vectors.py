@@ -130,12 +130,13 @@ def _positions(data: bytes) -> BitMap | BitMap64:
 
 
 def write_vectors(
-    new_files: NewFiles, partition: PartitionKey, deleted: Mapping[FileFact, BitMap], number: int
+    new_files: NewFiles, partition: PartitionKey, deleted: Mapping[FileFact, BitMap], number: int | None = None
 ) -> tuple[NewDeleteFile, ...]:
-    """Write one Puffin file with the vectors of data files of a partition, and return the vectors in the same order.
+    """Write one Puffin file with the vectors of data files, and return the vectors in the same order.
 
-    `deleted` has all deleted rows of each data file, `number` is the data sequence number of the vectors. The bitmaps
-    are compressed in place. Raises what `NewFiles` raises.
+    The file lies where new files of `partition` do; the data files may be of any partition. `deleted` has all deleted
+    rows of each data file, `number` is the data sequence number of the vectors, None for that of their snapshot. The
+    bitmaps are compressed in place. Raises what `NewFiles` raises.
     """
     path = new_files.location(partition, "puffin")
     with new_files.create(path) as stream:
@@ -152,7 +153,7 @@ def write_vectors(
     new_files.finished(path, size_bytes)
     return tuple(
         NewDeleteFile(
-            path, size_bytes, len(rows), partition, sequence_number=number,
+            path, size_bytes, len(rows), file.partition, sequence_number=number,
             deletes_of=file.path, content_offset=offset, content_size_bytes=length,
         )
         for (file, rows), (offset, length) in zip(deleted.items(), places, strict=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Generic, TypeVar, cast
 
 from icesize.parquet.format.refusals import LOG, Refusal
-from icesize.planning.files import DeleteFile, FileFact, PartitionKey
+from icesize.planning.files import DeleteFile, FileFact, FileId, PartitionKey
 
 N = TypeVar("N", bound="NewFile")
 
@@ -77,6 +77,11 @@ class NewDeleteFile(NewFile):
     equality_ids: tuple[int, ...] = ()
     content_offset: int | None = None
     content_size_bytes: int | None = None
+
+    @property
+    def id(self) -> FileId:
+        """What no other live delete file has."""
+        return self.path if self.content_offset is None else (self.path, self.content_offset)
 
     @property
     def content_bytes(self) -> int:

@@ -34,6 +34,7 @@ from icesize.table.commit import submit
 from icesize.table.commit.input_metrics import with_carried_over_metrics
 from icesize.table.commit.protocol import Base, CommitRequest
 from icesize.table.commit.request import CommitOutcome, steps_of
+from icesize.table.commit.steps.row_delta import RowDelta
 from icesize.table.manifests.repeated_files import check_listed_once
 from icesize.table.records.ledger import LedgerEntry, stream_hash
 from icesize.table.records.summary import BYTES_INGESTED, CLUSTERED_BY, SECONDS, SMALL_FILES_MAX
@@ -85,6 +86,7 @@ class WrittenBatch:
     """Files written for one state of a table and not visible yet: new rows, merges, or both.
 
     `plan` has the merges that were planned. The files of `rows` also hold the rows of absorbed older files, if any.
+    `delta` adds the rows of upserts, with the deletes of those that they replace.
     """
 
     current: Current
@@ -92,6 +94,7 @@ class WrittenBatch:
     plan: Plan
     merges: MergeResults = field(default_factory=MergeResults)
     rows: Written = field(default_factory=Written)
+    delta: RowDelta | None = None
 
     @cached_property
     def bytes_ingested(self) -> int:
@@ -137,7 +140,7 @@ def commit(written: WrittenBatch, handle: TableHandle, how: CommitContext) -> Co
     request = CommitRequest(
         current.uuid, how.run_id,
         Base(written.layout.head, metadata.schema(), metadata.spec(), metadata.format_version),
-        steps_of(appended, merged, written.rows.absorbed), how.ledger, how.accept_new_checkpoint,
+        steps_of(written.delta or appended, merged, written.rows.absorbed), how.ledger, how.accept_new_checkpoint,
     )  # fmt: skip
     check_still_there(handle, sorted(request.paths()), how.watch)
     request = replace(request, summary=_work_summary(written, merged, how.watch.seconds["total"]))

@@ -9,7 +9,7 @@ snapshots, updates) are the language of this package: `Loaded` and `Staged` hold
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
@@ -20,7 +20,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from icesize.errors import IcesizeError
 from icesize.parquet.files.row_lineage import FIRST_WITH_LINEAGE
-from icesize.planning.files import Head, PartitionKey
+from icesize.planning.files import FileId, Head, PartitionKey
 from icesize.table.commit.loaded import Loaded, Staged
 from icesize.table.commit.snapshot_builder import SnapshotBuilder
 from icesize.table.records.ledger import LedgerEntry
@@ -104,13 +104,23 @@ class Step(Protocol):
         """Paths of its `files`, if it has any."""
         return {file.path for file in getattr(self, "files", ())}
 
-    def validate(self, state: Loaded, base: Base, earlier: Collection[str]) -> Kept:
-        """Compare the step with a state that it is tried on. Writes nothing.
+    @property
+    def possible(self) -> Collection[str]:
+        """Paths of all files that may become visible with it, on any state."""
+        return self.paths
+
+    @property
+    def applied(self) -> Mapping[str, frozenset[FileId]]:
+        """Ids of the delete files that it adds, by the `plain_path` of the data files that existed before."""
+        return {}
+
+    def validate(self, state: Loaded, base: Base, earlier: Sequence[Step]) -> Kept:
+        """Compare the step with a state that it is tried on. Nothing that it writes is visible.
 
         Args:
             state: The table's current state.
             base: The state that the step was planned on.
-            earlier: Paths of files that earlier steps of the same request add.
+            earlier: The earlier steps of the same request, as they can be committed on the state.
 
         Raises:
             ConcurrentChange: An essential step does not fit the state.
@@ -167,7 +177,7 @@ class CommitRequest:
 
     def paths(self) -> set[str]:
         """Return every file that this request would make visible."""
-        return {path for step in self.steps for path in step.paths}
+        return {path for step in self.steps for path in step.possible}
 
 
 class Committer(Protocol):

@@ -20,6 +20,7 @@ from icesize.table.commit.retry import Attempts, Change
 from icesize.table.commit.steps.append import Append
 from icesize.table.commit.steps.overwrite import Overwrite
 from icesize.table.commit.steps.replace import Replace
+from icesize.table.commit.steps.row_delta import RowDelta
 from icesize.table.records.ledger import is_done
 from icesize.table.records.summary import RUN_ID, SMALL_FILES_MAX
 
@@ -33,12 +34,18 @@ A slower merge is dropped, because each retry would repeat that work.
 
 
 def steps_of(
-    new: Iterable[NewDataFile], merged: Iterable[Merged] = (), absorbed: Iterable[FileFact] = ()
+    new: Iterable[NewDataFile] | RowDelta, merged: Iterable[Merged] = (), absorbed: Iterable[FileFact] = ()
 ) -> tuple[Step, ...]:
-    """Return the steps for files with new rows and for merges. The new files also hold the rows of `absorbed` files."""
-    files, groups, older = tuple(new), tuple(merged), tuple(absorbed)
-    rows = [Overwrite(older, files) if older else Append(files)] if files or older else []
+    """Return the steps for new rows and for merges. New files also hold the rows of `absorbed` files."""
+    groups, older = tuple(merged), tuple(absorbed)
+    rows = [new] if isinstance(new, RowDelta) else _steps_of_files(tuple(new), older)
     return (*rows, *([Replace(groups)] if groups else ()))
+
+
+def _steps_of_files(files: tuple[NewDataFile, ...], older: tuple[FileFact, ...]) -> list[Step]:
+    if older:
+        return [Overwrite(older, files)]
+    return [Append(files)] if files else []
 
 
 @dataclass(frozen=True)
@@ -103,14 +110,13 @@ def validated(request: CommitRequest, loaded: Loaded, left_out: CommitOutcome) -
 
     Raises ConcurrentChange.
     """
-    kept, earlier = list[Step](), set[str]()
+    kept = list[Step]()
     for step in request.steps:
-        result = step.validate(loaded, request.base, earlier)
+        result = step.validate(loaded, request.base, kept)
         conflicts, contested = left_out.conflicts + result.conflicts, left_out.contested + result.contested
         left_out = replace(left_out, conflicts=conflicts, contested=contested)
         if result.step is not None:
             kept.append(result.step)
-            earlier |= set(result.step.paths)
     return _with(request, tuple(kept)), left_out
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -62,12 +62,11 @@ class ClusterReader:
         Bounds are None if a file holds NaN, has no bounds, or is older than the column, because every reader must open
         it. Raises TableError if manifests cannot be read, or if a column is gone.
         """
-        columns = _columns(metadata.schema(), self.by)
         with readable(metadata.location):
             manifests = current_manifests(self.store, metadata, io)
             chosen = [manifest for manifest in manifests.data if keep(manifest)]
             # the bounds first: reading them finds the facts for listings, too
-            files = [file for manifest in chosen for file in self._described(io, manifest, columns)]
+            files = self.files(metadata, io, chosen)
             obstacles = Obstacles(
                 metadata.default_spec_id,
                 delete_index(self.store, io, manifests.deletes, metadata.specs()),
@@ -78,6 +77,11 @@ class ClusterReader:
         for file in files:
             found[file.fact.partition].append(file)
         return {key: _noted(some, key, obstacles) for key, some in found.items()}
+
+    def files(self, metadata: TableMetadata, io: FileIO, manifests: Iterable[ManifestFile]) -> list[ClusterFile]:
+        """Return the live data files of manifests, without what only delete files and other manifests show."""
+        columns = _columns(metadata.schema(), self.by)
+        return [file for manifest in manifests for file in self._described(io, manifest, columns)]
 
     def _described(self, io: FileIO, manifest: ManifestFile, columns: _Columns) -> list[ClusterFile]:
         """Return the live files of a manifest.

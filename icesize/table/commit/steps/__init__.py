@@ -7,5 +7,6 @@
 - `replace`: the same rows in other files
 - `restore`: files of an older snapshot in place of those of a partition
 - `rewrite_deletes`: the same deleted rows in other delete files
+- `row_delta`: new rows, and the deletes of the rows that they replace
 - `rewrite_manifests`: the same files in fewer manifests
 """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pyiceberg.table.snapshots import Operation, Snapshot
@@ -21,7 +21,7 @@ class Append(Step):
     kind = CommitKind.APPEND
     files: tuple[NewDataFile, ...]
 
-    def validate(self, state: Loaded, base: Base, earlier: Collection[str]) -> Kept:
+    def validate(self, state: Loaded, base: Base, earlier: Sequence[Step]) -> Kept:
         base.check_fit(state)
         return Kept(self)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pyiceberg.table.snapshots import Operation, Snapshot
@@ -35,7 +35,7 @@ class Overwrite(Step):
     def paths(self) -> Collection[str]:
         return {*(file.path for file in self.files), *(entry.path for entry in self.copied)}
 
-    def validate(self, state: Loaded, base: Base, earlier: Collection[str]) -> Kept:
+    def validate(self, state: Loaded, base: Base, earlier: Sequence[Step]) -> Kept:
         base.check_fit(state)
         if (why := base.outdated(state)) is not None:
             raise ConcurrentChange(why, _partitions(self.removed))

@@ -10,19 +10,23 @@ from typing import ClassVar
 from pyiceberg.table.snapshots import Operation, Snapshot
 
 from icesize.parquet.files.data_file import Merged, NewDataFile
-from icesize.planning.files import FileFact
+from icesize.planning.delete_reach import PENDING, plain_path
+from icesize.planning.files import FileFact, FileId
 from icesize.table.commit.conflicts import BASE_EXPIRED
 from icesize.table.commit.loaded import Loaded
 from icesize.table.commit.protocol import Base, Kept, Step
 from icesize.table.commit.snapshot_builder import SnapshotBuilder
 from icesize.table.records.summary import BASE_ID, CommitKind
 
+OTHER_DELETES = "the batch deletes other rows of it than were known when the merge began"
+
 
 @dataclass(frozen=True)
 class Replace(Step):
     """Replace files with others that hold the same rows. A group is dropped if its input files have changed.
 
-    Earlier steps of the same request may have added input files. No other writer can have changed those.
+    Earlier steps of the same request may have added input files. No other writer can have changed those. Earlier steps
+    may also add deletes of input files, which the merge must have applied, and no others.
     """
 
     kind = CommitKind.MERGE
@@ -37,13 +41,16 @@ class Replace(Step):
     def inputs(self) -> tuple[FileFact, ...]:
         return tuple(file for group in self.groups for file in group.inputs)
 
-    def validate(self, state: Loaded, base: Base, earlier: Collection[str]) -> Kept:
+    def validate(self, state: Loaded, base: Base, earlier: Sequence[Step]) -> Kept:
         if (outdated := base.outdated(state)) is not None:
             return Kept(None, (self.dropped(outdated),))
         # every merged file in a partition with new rows gets the number of the new rows
-        with_new = {file.partition for file in self.inputs if file.path in earlier}
+        new = {path for step in earlier for path in step.paths}
+        with_new = {file.partition for file in self.inputs if file.path in new}
         beside_new = {file.path for file in self.inputs if file.partition in with_new}
-        lost = state.lost_inputs(base.head, [f for f in self.inputs if f.path not in earlier], beside_new)
+        older = [file for file in self.inputs if file.path not in new]
+        lost = state.lost_inputs(base.head, older, beside_new)
+        lost |= {f.path: OTHER_DELETES for f in older if _pending(f) != _applied(f, earlier)}
         reasons = [next((lost[f.path] for f in group.inputs if f.path in lost), None) for group in self.groups]
         dropped = [(group, why) for group, why in zip(self.groups, reasons, strict=True) if why is not None]
         return Kept(
@@ -93,3 +100,12 @@ class Replace(Step):
         """
         numbers = {file.partition: builder.new[file.path] for file in self.inputs if file.path in builder.new}
         return [replace(f, sequence_number=numbers.get(f.partition, f.sequence_number)) for f in self.files]
+
+
+def _pending(file: FileFact) -> frozenset[FileId]:
+    """Return the deletes that a merge has applied to an input file before they are committed."""
+    return frozenset(delete.id for delete in file.deletes if delete.sequence_number == PENDING)
+
+
+def _applied(file: FileFact, earlier: Iterable[Step]) -> frozenset[FileId]:
+    return frozenset[FileId]().union(*(step.applied.get(plain_path(file.path), ()) for step in earlier))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyiceberg.table.snapshots import Snapshot
@@ -35,7 +35,7 @@ class Restore(Step):
     def paths(self) -> Collection[str]:
         return self.overwrite.paths
 
-    def validate(self, state: Loaded, base: Base, earlier: Collection[str]) -> Kept:
+    def validate(self, state: Loaded, base: Base, earlier: Sequence[Step]) -> Kept:
         """Raise the errors of `difference` on the state to commit to, and CommitConflict if its result has changed."""
         table, work = state.table, self.work
         opening.check_supported(table)

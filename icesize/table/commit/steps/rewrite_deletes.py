@@ -75,7 +75,7 @@ class RewriteDeletes(Step):
         """Delete files that the new ones replace."""
         return tuple(delete for each in self.rewritten for delete in each.replaced)
 
-    def validate(self, state: Loaded, base: Base, earlier: Collection[str]) -> Kept:
+    def validate(self, state: Loaded, base: Base, earlier: Sequence[Step]) -> Kept:
         if state.snapshot_of(base.head) is None:
             return Kept(None, (self.dropped(BASE_EXPIRED),))
         if state.format_version >= 3 and any(file.content_offset is None for file in self.files):

@@ -1,0 +1,337 @@
+"""Commits one batch of upserts, whose events are in this process: resolve, write, merge, commit.
+
+The commit resolves the batch again if another writer came first. Files that still fit are used again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import pyarrow as pa
+
+from icesize import failpoints
+from icesize.environment import Environment, Stopwatch
+from icesize.errors import CommitConflict, TableError
+from icesize.parquet.files.data_file import NewDataFile, Results, Written
+from icesize.parquet.files.names import FileNames
+from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.files.uncommitted import Uncommitted, uncommitted
+from icesize.parquet.keys.events import Events, Mask, newest_events
+from icesize.parquet.keys.lookup import Scan, TableFiles
+from icesize.parquet.rewriting.threads import merge_in_threads, write_in_threads
+from icesize.planning.cluster_by import ClusterBy
+from icesize.planning.delete_reach import plain_path
+from icesize.planning.files import DeleteFile, FileFact, FileId, Layout, PartitionFacts, PartitionKey, SkipReason
+from icesize.planning.merging.planner import plan_merges
+from icesize.planning.plan import MergeTask, Plan
+from icesize.planning.upsert_rule import UpsertRule
+from icesize.policy import SizePolicy
+from icesize.table.catalog.history import head_snapshot
+from icesize.table.commit import submit
+from icesize.table.commit.batch_commit import CommitContext, MergeResults, Outcome, WrittenBatch, commit, outcome_of
+from icesize.table.commit.protocol import ConcurrentChange
+from icesize.table.commit.request import CommitOutcome
+from icesize.table.commit.steps.row_delta import RowChanges, RowDelta, pending
+from icesize.table.manifests.repeated_files import check_listed_once
+from icesize.table.records.ledger import LedgerEntry, entries, is_done, stream_hash
+from icesize.table.state.cluster_reader import ClusterReader
+from icesize.table.state.concurrent_writers import rolled_back
+from icesize.table.state.handle import Current, TableHandle
+from icesize.table.upserts.changes import Counts, UpsertFiles
+from icesize.table.upserts.resolver import DeletedIn, Found, Resolver
+from icesize.table.upserts.settings import WantedRule, keep_rule
+
+MOST_ATTEMPTS = 4
+"""Times that a batch is planned if the schema, the spec or the format of the table keeps changing."""
+
+DEAD_SHARE, DEAD_SPREAD = 0.2, 0.4
+"""In a table with upserts, a file is due between 12 and 20 % deleted rows, unless the policy has another threshold.
+
+At 20 %, five rows are rewritten for each deleted one, and a scan reads a quarter more than it returns. Files of equal
+size, in which each batch deletes equally many rows, do not fall due in one batch.
+"""
+
+
+class Merges(Protocol):
+    """Merges beside a batch."""
+
+    def start(self, groups: Mapping[int, MergeTask]) -> None:
+        """Start merging these groups."""
+
+    def finish(self, timeout_seconds: float | None) -> Results:
+        """Return results by number; a merge that had not begun at the deadline has none."""
+
+
+MakeMerges = Callable[[WriteSettings, Uncommitted], AbstractContextManager[Merges]]
+
+
+@dataclass
+class MergesInTurn:
+    """Merges in threads of this process, after the rows are written."""
+
+    settings: WriteSettings
+    owner: Uncommitted
+    _groups: dict[int, MergeTask] = field(default_factory=dict)
+
+    def start(self, groups: Mapping[int, MergeTask]) -> None:
+        """Remember the groups."""
+        self._groups |= groups
+
+    def finish(self, timeout_seconds: float | None) -> Results:
+        """Merge all groups."""
+        return merge_in_threads(self._groups, self.settings, self.owner) if self._groups else {}
+
+
+def merges_in_turn(settings: WriteSettings, owner: Uncommitted) -> AbstractContextManager[Merges]:
+    """Return merges that run in this process after the rows are written."""
+    return nullcontext(MergesInTurn(settings, owner))
+
+
+@dataclass(frozen=True)
+class UpsertJob:
+    """What all batches of upserts into a table share.
+
+    Attributes:
+        handle: The table.
+        environment: Clock, ids and limits.
+        wanted: The rule as the caller passed it.
+        secret: The secret of the codes of keys.
+        skip_null_keys: Leave out events whose key has a NULL.
+        merges: Makes the merges of a batch; None: no merges.
+        table_uuid: The table that was opened; None for any.
+        commit_lock: Held while a batch is committed.
+        deleted_in: Deleted rows of data files that are known.
+    """
+
+    handle: TableHandle
+    environment: Environment
+    wanted: WantedRule
+    secret: bytes
+    skip_null_keys: bool = False
+    merges: MakeMerges | None = merges_in_turn
+    table_uuid: str | None = None
+    commit_lock: AbstractContextManager[object] = field(default_factory=nullcontext)
+    deleted_in: DeletedIn = field(default_factory=dict)
+
+
+FetchEvents = Callable[[Current, UpsertRule], tuple[pa.Table, Mask]]
+"""Returns the events of a batch, with the table's column names, and which of them are deletes."""
+
+
+@dataclass(frozen=True)
+class UpsertBatch:
+    """One batch: its events, its entry in the ledger, and the run that commits it."""
+
+    fetch: FetchEvents
+    ledger: LedgerEntry | None
+    run_id: str
+    accept_new_checkpoint: bool = False
+
+    @property
+    def prefix(self) -> str:
+        """Start of the names of the batch's files."""
+        if self.ledger is None:
+            return f"{stream_hash(self.run_id)}-0"
+        return f"{stream_hash(self.ledger.stream_id)}-{self.ledger.batch_id}"
+
+
+def upsert(job: UpsertJob, batch: UpsertBatch) -> Outcome:
+    """Commit a batch, exactly once.
+
+    Raises BatchError for events that must not be committed, TableError, RewriteFailed, CommitConflict and
+    CommitStateUnknown, as batches of appended rows do.
+    """
+    watch, conflicts = Stopwatch(job.environment), tuple[str, ...]()
+    for _ in range(MOST_ATTEMPTS):
+        try:
+            return _once(job, batch, watch, conflicts)
+        except ConcurrentChange as lost:
+            conflicts = (*conflicts, f"the batch was written again: {lost}")
+    raise CommitConflict(
+        f"Cannot upsert into '{job.handle.name}': the table was changed {MOST_ATTEMPTS} times while the batch was "
+        f"written, last: {conflicts[-1]}; nothing was committed",
+        table=job.handle.name,
+    )
+
+
+def _once(job: UpsertJob, batch: UpsertBatch, watch: Stopwatch, conflicts: tuple[str, ...]) -> Outcome:
+    current, entry = job.handle.load(job.environment), batch.ledger
+    _check_table(job, current)
+    metadata = current.table.metadata
+    undone = rolled_back(metadata, entry) if entry else ()
+    batch_id = entry.batch_id if entry else None
+    if entry and is_done(metadata.properties, entry, batch.accept_new_checkpoint):
+        done = CommitOutcome(already_committed=True)
+        return outcome_of(current, done, None, {}, undone, batch_id=batch_id)
+    rule = job.wanted.in_table(metadata, current.name)
+    _check_streams(rule, current, entry)
+    watch.lap("load")
+    rows, is_delete = batch.fetch(current, rule)
+    watch.lap("fetch")
+    settings = current.settings()
+    events = newest_events(rows, is_delete, rule, settings, job.secret, skip_null_keys=job.skip_null_keys)
+    watch.lap("events")
+    if not len(events):
+        return outcome_of(current, CommitOutcome(), None, watch.seconds, undone, batch_id=batch_id)
+    keep = keep_rule(rule, current.name, job.environment.new_id())
+    if UpsertRule.of(metadata.properties) is None:
+        submit.change(job.handle, current, keep, job.environment)
+        current = job.handle.load(job.environment)
+    with uncommitted(settings.storage, batch.prefix, job.environment) as (owner, environment):
+        files = _files(job, current, settings, rule, events, owner)
+        written = _written(job, current, files, owner, watch)
+        how = CommitContext(batch.run_id, environment, watch, job.commit_lock, entry, batch.accept_new_checkpoint)
+        outcome = commit(written, job.handle, how)
+    outcome = replace(outcome, conflicts=(*conflicts, *outcome.conflicts))
+    notes = (*current.warnings, *undone, *_doubled(files.counts))
+    return outcome_of(
+        current, outcome, written, watch.seconds, notes, batch_id=batch_id, upsert=_facts(events, files.counts)
+    )
+
+
+def _check_table(job: UpsertJob, current: Current) -> None:
+    if job.table_uuid not in (None, current.uuid):
+        raise TableError(
+            f"Cannot upsert into '{current.name}': the table was dropped and recreated after it was opened. To write "
+            "to the new table, reopen it and restart the query",
+            table=current.name,
+        )
+
+
+def _check_streams(rule: UpsertRule, current: Current, entry: LedgerEntry | None) -> None:
+    """Refuse a second stream without an order: its events and those of the first could not be ordered."""
+    if rule.order or entry is None:
+        return
+    others = [
+        each.stream_id for each in entries(current.table.metadata.properties) if each.stream_id != entry.stream_id
+    ]
+    if others:
+        raise TableError(
+            f"Cannot upsert into '{current.name}' by stream '{entry.stream_id}': stream '{others[0]}' writes to it, "
+            "too, and without 'order_by' the newer row of a key would depend on which batch is committed first. Name "
+            f"the columns of the order, or remove the other stream with `icesize streams TABLE --forget {others[0]}`",
+            table=current.name,
+        )
+
+
+def _files(
+    job: UpsertJob, current: Current, settings: WriteSettings, rule: UpsertRule, events: Events, owner: Uncommitted
+) -> UpsertFiles:
+    metadata = current.table.metadata
+    files = TableFiles(settings, dict(metadata.specs()))
+    names = files.names((*rule.key, *rule.order[:1]))
+    by = ClusterBy(tuple(names), (*rule.key, *rule.order[:1]), "keys", 0)
+    resolver = Resolver(
+        events, rule, files, Scan(files, tuple(files.names(rule.key)), job.secret),
+        ClusterReader(by, store=job.handle.store), job.deleted_in,
+    )  # fmt: skip
+
+    def write(rows: pa.Table, of_rows: WriteSettings) -> Sequence[NewDataFile]:
+        return write_in_threads([rows], of_rows, owner).files
+
+    return UpsertFiles(resolver, settings, current.policy, FileNames(owner.prefix, 0, 0, owner), write)
+
+
+def _written(
+    job: UpsertJob, current: Current, files: UpsertFiles, owner: Uncommitted, watch: Stopwatch
+) -> WrittenBatch:
+    """Write the files for the current state, and merge what is due with the batch's own deletes."""
+    state = submit.state_of(job.handle, current, job.environment)
+    changes = files.at(state)
+    write_seconds = watch.lap("write")
+    layout = job.handle.reader(current.policy).read(current.table.metadata, current.table.io)
+    rows, delta = Written(changes.files), RowDelta(files, changes)
+    if job.merges is None:
+        return WrittenBatch(current, layout, _no_merges(layout), rows=rows, delta=delta)
+    plan = _plan(job, current, layout, changes, files)
+    groups = dict(enumerate(plan.groups))
+    watch.lap("plan")
+    failpoints.reach("planned")
+    with job.merges(current.settings(), owner) as merging:
+        merging.start(groups)
+        results = merging.finish(current.policy.merge_deadline_for(int(write_seconds * 1000)) / 1000)
+    watch.lap("merge_wait")
+    return WrittenBatch(current, layout, plan, MergeResults.of(groups, results), rows, delta)
+
+
+def policy_of_upserts(policy: SizePolicy) -> SizePolicy:
+    """Return the policy of a table with upserts: deletes fall due earlier, unless the user has set the threshold."""
+    if "delete_ratio_threshold" in policy.given:
+        return policy
+    return policy.changed({"delete-ratio-threshold": DEAD_SHARE, "delete-ratio-spread": DEAD_SPREAD})
+
+
+def _no_merges(layout: Layout) -> Plan:
+    return plan_merges(Layout(layout.head, layout.spec_id, layout.small_file_limit_bytes), SizePolicy())
+
+
+def _plan(job: UpsertJob, current: Current, layout: Layout, changes: RowChanges, files: UpsertFiles) -> Plan:
+    """Plan the merges of a batch: of small files, and of files with many deleted rows, those of the batch included."""
+    policy = policy_of_upserts(current.policy)
+    incoming = Counter({file.partition: 0 for file in changes.files})
+    incoming.update(f.partition for f in changes.files if f.size_bytes < layout.small_file_limit_bytes)
+    deleted = with_changes(layout, changes, files)
+    touched = {each.file.partition for each in files.resolution.found if each.dead.any()}
+    incoming |= {key: 0 for key in touched if key in layout.partitions and key not in incoming}
+    budget_bytes = policy.budget_for(sum(file.size_bytes for file in changes.files))
+    contested = job.handle.contested(current, job.environment)
+    plan = plan_merges(deleted, policy, incoming=incoming, budget_bytes=budget_bytes, contested=contested)
+    inputs = [file.path for group in plan.groups for file in group.inputs]
+    if inputs:
+        head = head_snapshot(current.table.metadata)
+        check_listed_once(job.handle.store, current.table.io, head, inputs)
+    return plan
+
+
+def with_changes(layout: Layout, changes: RowChanges, files: UpsertFiles) -> Layout:
+    """Return the layout with the batch's own deletes, as merges read them before the commit."""
+    own, replaced = pending(changes), {delete.id for delete in changes.replaced}
+    found = {each.file.path: each for each in files.resolution.found if plain_path(each.file.path) in own}
+    keys = {each.file.partition for each in found.values() if each.file.partition.spec_id == layout.spec_id}
+    partitions = dict[PartitionKey, PartitionFacts | None]()
+    for key, facts in layout.partitions.some(keys).items():
+        known = {file.path for file in (*facts.small, *facts.large)}
+        others = [each.file for path, each in found.items() if each.file.partition == key and path not in known]
+        noted = {
+            file.path: _with_deletes(file, found[file.path], own[plain_path(file.path)], replaced)
+            for file in (*facts.small, *facts.large, *others)
+            if file.path in found
+        }
+        small, large = ([noted.get(file.path, file) for file in some] for some in (facts.small, facts.large))
+        large += [_numbered(noted[file.path], files.settings) for file in others]
+        partitions[key] = replace(facts, small=tuple(small), large=tuple(large))
+    return layout.with_partitions(partitions)
+
+
+def _with_deletes(file: FileFact, found: Found, own: Sequence[DeleteFile], replaced: Collection[FileId]) -> FileFact:
+    kept = tuple(delete for delete in file.deletes if delete.id not in replaced)
+    applying = sum(delete.id not in replaced for delete in found.file.deletes) + len(own)
+    dead = len(found.deleted) + len(found.dying)
+    return replace(
+        file, deletes=(*kept, *own), delete_files=applying, deleted_rows=dead, avoidable_deletes=applying
+    )  # fmt: skip
+
+
+def _numbered(file: FileFact, settings: WriteSettings) -> FileFact:
+    """Return a file that the layout does not name, because it is large and had no deletes, with its obstacle."""
+    has_ids = file.first_row_id is not None or not settings.has_lineage
+    return file if has_ids else replace(file, obstacle=file.obstacle or SkipReason.NO_ROW_IDS)
+
+
+def _doubled(counts: Counts) -> Iterator[str]:
+    if counts.doubled:
+        yield (
+            f"{counts.doubled:,} keys of the batch had more than one row, added by other writers, and have one now: "
+            f"{counts.examples}"
+        )
+
+
+def _facts(events: Events, counts: Counts) -> dict[str, int]:
+    return {
+        "events": events.received, "keys": len(events), "updated": counts.updated, "deleted": counts.deleted,
+        "late": counts.late, "doubled": counts.doubled,
+    }  # fmt: skip

@@ -1,0 +1,194 @@
+"""Events of a batch -> the newest event of each key."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from icesize.errors import BatchError, SchemaMismatch
+from icesize.parquet.files.settings import WriteSettings, pruned
+from icesize.parquet.keys.codes import Codes, Places, encoded
+from icesize.parquet.reading.projection import ColumnAligner
+from icesize.planning.upsert_rule import UpsertRule
+
+Mask = NDArray[np.bool_]
+_MOST_SHOWN = 3
+
+
+@dataclass(frozen=True, eq=False)
+class Events:
+    """At most one event of each key, in ascending order of codes.
+
+    Attributes:
+        rows: The rows of the batch, with all of its columns. Of a delete, only key and order have a meaning.
+        codes: The codes of the keys.
+        is_delete: Which events delete the row of their key.
+        keys: The key columns, with the types of the table.
+        order: The columns of the order, with the types of the table; None for the order of arrival.
+        received: The number of events before older and equal ones were left out.
+    """
+
+    rows: pa.Table
+    codes: Codes
+    is_delete: Mask
+    keys: pa.Table
+    order: pa.Table | None
+    received: int
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def take(self, places: Places) -> Events:
+        """Return the events at these places."""
+        taken = pa.array(places)
+        order = None if self.order is None else self.order.take(taken)
+        return Events(
+            self.rows.take(taken), self.codes.take(places), self.is_delete[places], self.keys.take(taken), order,
+            self.received,
+        )  # fmt: skip
+
+    def shown(self, places: Sequence[int]) -> str:
+        """Return a few keys as text for messages: `(id=5), (id=7) and 3 more`."""
+        rows = self.keys.take(pa.array(places[:_MOST_SHOWN], pa.int64())).to_pylist()
+        return _shown(rows, len(places))
+
+
+def _shown(keys: Sequence[dict[str, Any]], count: int) -> str:
+    texts = [f"({', '.join(f'{name}={value}' for name, value in key.items())})" for key in keys]
+    more = f" and {count - len(texts):,} more" if count > len(texts) else ""
+    return ", ".join(texts) + more
+
+
+def newest_events(
+    rows: pa.Table, is_delete: Mask, rule: UpsertRule, settings: WriteSettings, secret: bytes, *, skip_null_keys: bool
+) -> Events:
+    """Return the event of each key with the greatest order; equal events are one.
+
+    Args:
+        rows: The events, with columns of the table's names. Those of key and order must be among them.
+        is_delete: Which events are deletes, a mask of the length of `rows`.
+        rule: The rule of the table.
+        settings: The settings of the table's files.
+        secret: The secret of codes.
+        skip_null_keys: Leave out events whose key has a NULL, instead of an error.
+
+    Raises:
+        SchemaMismatch: Key or order has a NULL, or does not fit the table.
+        BatchError: Different events of a key have the same order, and the rule has no answer.
+    """
+    names = {field.field_id: field.name for field in settings.schema.fields}
+    key_names, order_names = ([names[each] for each in ids] for ids in (rule.key, rule.order))
+    received = rows.num_rows
+    rows, is_delete = _with_keys(rows, is_delete, key_names, skip_null_keys)
+    for name in order_names:
+        _refuse_null(rows, name, "the order")
+    wanted = list(dict.fromkeys((*key_names, *order_names)))
+    aligned = ColumnAligner(pruned(settings, wanted))(rows.select(wanted))
+    keys, order = aligned.select(key_names), aligned.select(order_names) if order_names else None
+    events = Events(rows, encoded(keys.columns, secret), is_delete, keys, order, received)
+    in_order = events.take(_sorted_places(events))
+    return in_order.take(_winners(in_order, rule))
+
+
+def _with_keys(rows: pa.Table, is_delete: Mask, names: Sequence[str], skip: bool) -> tuple[pa.Table, Mask]:
+    if not skip:
+        for name in names:
+            _refuse_null(rows, name, "the key")
+        return rows, is_delete
+    has_key = np.ones(rows.num_rows, np.bool_)
+    for name in names:
+        has_key &= ~np.asarray(rows.column(name).is_null())
+    return (rows, is_delete) if has_key.all() else (rows.filter(pa.array(has_key)), is_delete[has_key])
+
+
+def _refuse_null(rows: pa.Table, name: str, role: str) -> None:
+    if count := rows.column(name).null_count:
+        way_on = "; leave such rows out with null_key='skip'" if role == "the key" else ""
+        raise SchemaMismatch(
+            f"Cannot upsert: column '{name}' of {role} is NULL in {count:,} of {rows.num_rows:,} rows{way_on}",
+            column=name,
+        )
+
+
+def _sorted_places(events: Events) -> Places:
+    """Return the places of the events, by key and then by order."""
+    if events.order is None:
+        return events.codes.order()
+    columns = {"high": pa.array(events.codes.high)}
+    if events.codes.low is not None:
+        columns["low"] = pa.array(events.codes.low)
+    columns |= {f"order{number}": column for number, column in enumerate(events.order.columns)}
+    table = pa.table(columns)
+    places: Places = pc.sort_indices(table, sort_keys=[(name, "ascending") for name in columns]).to_numpy()
+    return places.astype(np.intp)
+
+
+def _winners(events: Events, rule: UpsertRule) -> Places:
+    """Return the place of the newest event of each key, of events that are sorted by key and order."""
+    repeats = events.codes.repeats()
+    is_last = np.append(~repeats[1:], True)[: len(events)]
+    lasts = np.flatnonzero(is_last)
+    is_tie = repeats.copy()
+    for column in events.order.columns if events.order is not None else ():
+        same = pc.fill_null(pc.equal(column.slice(1), column.slice(0, max(0, len(column) - 1))), False)
+        is_tie[1:] &= np.asarray(same)
+    tied = lasts[is_tie[lasts]]
+    if not tied.size:
+        return lasts
+    # the start of the run of equal events that each last one ends
+    begins = np.flatnonzero(~is_tie)
+    starts = begins[np.searchsorted(begins, tied, side="right") - 1]
+    winners = dict(zip(tied.tolist(), _decided(events, starts, tied, rule), strict=True))
+    return np.array([winners.get(last, last) for last in lasts.tolist()], np.intp)
+
+
+def _decided(events: Events, starts: Places, ends: Places, rule: UpsertRule) -> list[int]:
+    """Return the winner of each run of events with the same key and order."""
+    runs = [range(start, end + 1) for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+    rows = events.rows.take(pa.array([place for run in runs for place in run])).to_pylist()
+    values = iter(rows)
+    winners, undecided = list[int](), list[int]()
+    for run in runs:
+        by_place = {place: next(values) for place in run}
+        winner = _winner(by_place, events.is_delete, rule.ties)
+        winners.append(run[-1] if winner is None else winner)
+        if winner is None:
+            undecided.append(run[-1])
+    if undecided:
+        _refuse_ties(events, undecided, rule)
+    return winners
+
+
+def _winner(rows: dict[int, dict[str, Any]], is_delete: Mask, ties: str) -> int | None:
+    """Return the place of the event that wins; None if the rule has no answer."""
+    deletes = [place for place in rows if is_delete[place]]
+    others = {repr(row): place for place, row in rows.items() if not is_delete[place]}
+    if deletes and not others:
+        return deletes[-1]
+    if deletes:
+        return None if ties == "error" else deletes[-1]
+    if len(others) == 1:
+        return next(iter(others.values()))
+    return max(others.values(), key=lambda place: _comparable(rows[place])) if ties == "max_row" else None
+
+
+def _comparable(row: dict[str, Any]) -> list[tuple[bool, Any]]:
+    """Return values that compare column by column, NULL first; lists, maps and structs compare as text."""
+    nested = (dict, list)
+    return [(value is not None, repr(value) if isinstance(value, nested) else value) for value in row.values()]
+
+
+def _refuse_ties(events: Events, places: Sequence[int], rule: UpsertRule) -> None:
+    keys = events.shown(places)
+    if rule.order:
+        why = "have different events of the same order. Add a column to 'order_by' that orders them"
+    else:
+        why = "have more than one event in the batch. Name the columns that order them in 'order_by'"
+    count = "1 key" if len(places) == 1 else f"{len(places):,} keys"
+    raise BatchError(f"Cannot upsert: {count} {why}, or set 'ties': {keys}", keys=len(places))

@@ -1,0 +1,95 @@
+"""The rule by which the rows of a table are replaced: its key, its order, and the events that delete rows.
+
+The rule is a property of the table. All writers of icesize follow it, so that a key has one live row.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from icesize.errors import PolicyError
+
+PROPERTY = "icesize.upsert"
+"""The table property that has the rule, as JSON."""
+VERSION = 1
+
+TIES = ("error", "last_delete", "max_row")
+"""What is done with different events of one key that have the same order.
+
+"error": the batch is refused. "last_delete": a delete wins; without one, the batch is refused. "max_row": a delete
+wins; without one, the greatest row wins, compared column by column.
+"""
+
+
+@dataclass(frozen=True)
+class UpsertRule:
+    """How events of one key become one row. Columns are field ids, so that renames do not change the rule.
+
+    Attributes:
+        key: The columns that identify a row.
+        order: The columns by which a later event is recognized, the first one first; empty for the order of arrival.
+        delete_when: The condition on the columns of a batch that makes an event a delete; None if no event is.
+        ties: One of `TIES`.
+    """
+
+    key: tuple[int, ...]
+    order: tuple[int, ...] = ()
+    delete_when: str | None = None
+    ties: str = "error"
+
+    def __post_init__(self) -> None:
+        if self.ties not in TIES:
+            raise ValueError(f"'ties' ({self.ties!r}) must be one of {', '.join(map(repr, TIES))}")
+
+    def to_json(self) -> str:
+        """Return the value of the property; `version` lets later releases change the format."""
+        facts: dict[str, Any] = {"version": VERSION, "key": self.key}
+        facts |= {"order": self.order} if self.order else {}
+        facts |= {"delete-when": self.delete_when} if self.delete_when is not None else {}
+        return json.dumps({**facts, "ties": self.ties})
+
+    @classmethod
+    def of(cls, properties: Mapping[str, str]) -> UpsertRule | None:
+        """Return the rule of a table with these properties; None if it has none.
+
+        Raises PolicyError for a value that this release cannot read.
+        """
+        text = properties.get(PROPERTY)
+        if text is None:
+            return None
+        try:
+            facts = json.loads(text)
+            if facts["version"] != VERSION:
+                raise ValueError(f"version {facts['version']}")
+            key, order = (tuple(map(int, facts.get(name, ()))) for name in ("key", "order"))
+            if not key:
+                raise ValueError("it has no key")
+            delete_when = facts.get("delete-when")
+            return cls(key, order, None if delete_when is None else str(delete_when), str(facts.get("ties", "error")))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise PolicyError(
+                f"Cannot read '{PROPERTY}' ({text!r}): {error}; a newer icesize may have written it, or it was edited "
+                "by hand. Remove the property, and pass the key again",
+                key=PROPERTY,
+                value=text,
+            ) from error
+
+    def differences(self, other: UpsertRule, names: Mapping[int, str]) -> list[str]:
+        """Return sentences' parts about what differs: "'key' is (id) in the table and (id, day) here".
+
+        `names` are the columns' names by field id.
+        """
+
+        def listed(field_ids: tuple[int, ...]) -> str:
+            return f"({', '.join(names.get(each, f'field {each}') for each in field_ids)})"
+
+        pairs = [
+            ("key", listed(self.key), listed(other.key)),
+            ("order_by", listed(self.order), listed(other.order)),
+            ("delete_when", repr(self.delete_when), repr(other.delete_when)),
+            ("ties", repr(self.ties), repr(other.ties)),
+        ]
+        return [f"'{name}' is {mine} in the table and {theirs} here" for name, mine, theirs in pairs if mine != theirs]

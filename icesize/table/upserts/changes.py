@@ -1,0 +1,157 @@
+"""The files of a batch of upserts, written for each state of the table that its commit is tried on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+from pyroaring import BitMap
+
+from icesize.parquet.files.data_file import NewDataFile, NewDeleteFile
+from icesize.parquet.files.names import FileNames
+from icesize.parquet.files.new_files import NewFiles, rewrite_failed
+from icesize.parquet.files.row_lineage import LINEAGE_FIELDS
+from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.keys.events import Events, Mask
+from icesize.parquet.keys.lookup import Positions
+from icesize.planning.delete_reach import plain_path
+from icesize.planning.files import FileFact
+from icesize.policy import SizePolicy
+from icesize.table.commit.loaded import Loaded
+from icesize.table.commit.protocol import ConcurrentChange
+from icesize.table.commit.steps.row_delta import RowChanges
+from icesize.table.upserts.deletes import Dying, planned_deletes, write_deletes
+from icesize.table.upserts.resolver import NOTHING_FOUND, Resolution, Resolver
+
+WriteRows = Callable[[pa.Table, WriteSettings], Sequence[NewDataFile]]
+"""Writes rows of a batch into new files."""
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What a batch did, in the state that it was tried on last.
+
+    Attributes:
+        late: Events that were left out because the row that is there is newer, or as new.
+        updated: Rows that a newer version replaced.
+        deleted: Rows that were deleted.
+        doubled: Keys that had several live rows, which another writer added.
+        examples: A few of these keys, as text.
+    """
+
+    late: int = 0
+    updated: int = 0
+    deleted: int = 0
+    doubled: int = 0
+    examples: str = ""
+
+
+@dataclass(eq=False)
+class UpsertFiles:
+    """A `RowSource`: the new versions of rows, and deletes of the old ones.
+
+    Attributes:
+        resolver: Finds the rows that the batch replaces.
+        settings: The settings of the table's files.
+        policy: The policy, for the most delete files of a data file in format v2.
+        names: Names of delete files, with the owner of the run's files.
+        write_rows: Writes rows.
+        counts: What the batch did in the newest state.
+        resolution: The rows of the newest state that the batch concerns.
+        written: All files that were written, for any state.
+    """
+
+    resolver: Resolver
+    settings: WriteSettings
+    policy: SizePolicy
+    names: FileNames
+    write_rows: WriteRows
+    counts: Counts = field(default_factory=Counts)
+    written: list[NewDataFile | NewDeleteFile] = field(default_factory=list)
+    _files: list[NewDataFile] = field(default_factory=list)
+    _deletes: dict[Hashable, NewDeleteFile] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.resolution: Resolution = NOTHING_FOUND
+        self._in_files: Mask = np.zeros(len(self.resolver.events), np.bool_)
+
+    def at(self, state: Loaded) -> RowChanges:
+        """Return the changes for a state of the table.
+
+        A row that was written and is late now is deleted in the same commit. An event that was late and is valid now,
+        because another writer deleted the row, is written.
+        """
+        if state.format_version != self.settings.format_version:
+            raise ConcurrentChange("the table was upgraded while the batch was written")
+        resolution = self.resolution = self.resolver.at(state)
+        self._write(resolution)
+        dying = [Dying(each.file, each.deleted, each.dying) for each in resolution.found if each.dead.any()]
+        dying += self._born_late(resolution)
+        self._count(resolution)
+        return self._changes(dying, resolution)
+
+    @property
+    def _events(self) -> Events:
+        return self.resolver.events
+
+    def _write(self, resolution: Resolution) -> None:
+        """Write the rows that are in no file yet."""
+        new = ~self._events.is_delete & ~resolution.is_late & ~self._in_files
+        if not new.any():
+            return
+        places = np.flatnonzero(new)
+        rows, settings = self._events.rows.take(pa.array(places)), self.settings
+        if settings.has_lineage and (ids := self._row_ids(resolution)[places]).max() >= 0:
+            # an updated row keeps its id; NULL takes the commit's number, and a new id
+            known = pa.array(ids, mask=ids < 0)
+            rows = rows.append_column(LINEAGE_FIELDS[0].name, known)
+            rows = rows.append_column(LINEAGE_FIELDS[1].name, pa.nulls(len(places), pa.int64()))
+            settings = settings.with_lineage
+        files = self.write_rows(rows, settings)
+        self.written.extend(files)
+        self._files.extend(files)
+        self._in_files[places] = True
+
+    def _row_ids(self, resolution: Resolution) -> Positions:
+        """Return the row id of the row that each event replaces, -1 without one."""
+        ids: Positions = np.full(len(self._events), -1, np.int64)
+        for each in resolution.found:
+            if each.file.first_row_id is not None and each.dead.any():
+                ids[each.hits.places[each.dead]] = self.resolver.lookup.row_ids(each.file, each.dying)
+        return ids
+
+    def _born_late(self, resolution: Resolution) -> list[Dying]:
+        """Return the rows of new files whose events are late in this state."""
+        late = np.flatnonzero(self._in_files & resolution.is_late)
+        if not late.size:
+            return []
+        facts = [FileFact(file.path, file.size_bytes, file.rows, file.partition) for file in self._files]
+        born = [Dying(fact, BitMap(), self.resolver.positions(fact, late)) for fact in facts]
+        return [each for each in born if len(each.positions)]
+
+    def _changes(self, dying: Sequence[Dying], resolution: Resolution) -> RowChanges:
+        version = self.settings.format_version
+        planned = planned_deletes(dying, resolution, self.settings.storage, version, self.policy.max_delete_files)
+        missing = [each for each in planned if each.content not in self._deletes]
+        new_files = NewFiles(self.settings, self.names)
+        with rewrite_failed("write the deletes of the batch"), new_files.all_or_none():
+            for each, file in zip(missing, write_deletes(new_files, missing, version), strict=True):
+                self._deletes[each.content] = file
+                self.written.append(file)
+        deletes = {each: self._deletes[each.content] for each in planned}
+        applied = {plain_path(file.path): frozenset([deletes[each].id]) for each in planned for file in each.rows}
+        replaced = {delete.id: delete for each in planned for delete in each.replaced}
+        return RowChanges(tuple(self._files), tuple(deletes.values()), tuple(replaced.values()), applied)
+
+    def _count(self, resolution: Resolution) -> None:
+        events, doubled = self._events, resolution.doubled
+        replaced = np.zeros(len(events), np.bool_)
+        for each in resolution.found:
+            replaced[each.hits.places[each.dead]] = True
+        self.counts = Counts(
+            int(resolution.is_late.sum()), int((replaced & ~events.is_delete).sum()),
+            int((replaced & events.is_delete).sum()), len(doubled),
+            events.shown(doubled.tolist()) if len(doubled) else "",
+        )  # fmt: skip

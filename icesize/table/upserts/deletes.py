@@ -1,0 +1,142 @@
+"""Which delete files a batch writes for the rows that it deletes, and which older ones they replace.
+
+| format | one for | replaces |
+|---|---|---|
+| v3 | each data file: a vector, all in one Puffin file | the vector and position deletes of this data file |
+| v2, few data files | each data file | the position deletes of this data file |
+| v2, more of them | each partition | some of the partition's, so that few apply to a data file |
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from pyroaring import BitMap
+
+from icesize.concurrency import NOT_AHEAD
+from icesize.parquet.deletes.positions import NamedRows, add_positions
+from icesize.parquet.deletes.rewrite import write_positions
+from icesize.parquet.deletes.vectors import write_vectors
+from icesize.parquet.files.data_file import NewDeleteFile
+from icesize.parquet.files.new_files import NewFiles
+from icesize.parquet.files.row_lineage import FIRST_WITH_LINEAGE
+from icesize.parquet.files.storage import Storage
+from icesize.parquet.keys.lookup import Positions
+from icesize.planning.delete_reach import only_path
+from icesize.planning.files import DeleteFile, FileFact, PartitionKey
+from icesize.planning.merging.schedule import choose_prefix
+from icesize.table.upserts.resolver import Resolution
+
+MOST_SINGLE_DELETES = 16
+"""The most data files that get a position delete file each (format v2); with more, each partition gets one.
+
+A commit then writes at most as many small files as a batch into 16 partitions.
+"""
+_NO_LIMIT = 2.0**60
+
+
+@dataclass(frozen=True, eq=False)
+class Dying:
+    """Rows of one data file that a batch deletes: their positions. `deleted` are those that are deleted already."""
+
+    file: FileFact
+    deleted: BitMap
+    positions: Positions
+
+    @cached_property
+    def all(self) -> BitMap:
+        """All deleted rows of the file after the batch."""
+        rows = self.deleted.copy()
+        add_positions(rows, self.positions)
+        return rows
+
+    @cached_property
+    def own_deletes(self) -> tuple[DeleteFile, ...]:
+        """Vectors and position delete files that apply to this data file, and to no other."""
+        of_rows = (delete for delete in self.file.deletes if not delete.equality_ids)
+        return tuple(delete for delete in of_rows if only_path(delete) is not None)
+
+
+@dataclass(frozen=True, eq=False)
+class PlannedDelete:
+    """A delete file to write: the rows of data files, and the delete files that it replaces."""
+
+    rows: Mapping[FileFact, BitMap]
+    replaced: tuple[DeleteFile, ...]
+
+    @cached_property
+    def content(self) -> Hashable:
+        """What the file will contain: a file of an earlier attempt with the same content is used again."""
+        return frozenset((file.path, rows.serialize()) for file, rows in self.rows.items())
+
+
+def planned_deletes(
+    dying: Sequence[Dying], resolution: Resolution, storage: Storage, format_version: int, most_delete_files: int
+) -> list[PlannedDelete]:
+    """Return the delete files for the dying rows, at most one of them for each data file.
+
+    Args:
+        dying: Rows of data files, in a table with these `resolution.live` data files.
+        resolution: What the batch does in the state of the table.
+        storage: Reads delete files that are replaced.
+        format_version: Format version of the table, 2 or 3.
+        most_delete_files: The most delete files that may apply to one data file (format v2).
+    """
+    if format_version >= FIRST_WITH_LINEAGE or len(dying) <= MOST_SINGLE_DELETES:
+        return [PlannedDelete({each.file: each.all}, each.own_deletes) for each in dying]
+    by_partition = defaultdict[PartitionKey, list[Dying]](list)
+    for each in dying:
+        by_partition[each.file.partition].append(each)
+    return [_of_partition(some, resolution, storage, most_delete_files) for some in by_partition.values()]
+
+
+def _of_partition(
+    dying: Sequence[Dying], resolution: Resolution, storage: Storage, most_delete_files: int
+) -> PlannedDelete:
+    """Return the delete file of a partition, which takes the place of the smallest others if they are too many.
+
+    One more file may apply to a data file: its own, from a batch that deleted rows of few data files.
+    """
+    key = dying[0].file.partition
+    shared = [
+        delete for delete in resolution.deletes.by_partition.get(key, ())
+        if not delete.equality_ids and only_path(delete) is None
+    ]  # fmt: skip
+    shared.sort(key=lambda delete: (delete.rows, delete.path))
+    folded = _folded(shared, max(1, most_delete_files - 2))
+    rows = {each.file: BitMap() for each in dying}
+    for each in dying:
+        add_positions(rows[each.file], each.positions)
+    if folded:
+        live = resolution.live.get(key, ())
+        by_path = {file.path: file for file in rows}
+        marked = {file.path: BitMap() for file in live}
+        NamedRows(folded, storage).mark(live, marked, NOT_AHEAD)
+        for file in live:
+            if marked[file.path]:
+                target = by_path.get(file.path, file)
+                rows[target] = rows.get(target, BitMap()) | marked[file.path]
+    return PlannedDelete(rows, tuple(folded))
+
+
+def _folded(shared: Sequence[DeleteFile], slots: int) -> Sequence[DeleteFile]:
+    """Return the smallest delete files of a partition if `slots` would be exceeded, by the schedule of merges."""
+    if len(shared) < slots:
+        return ()
+    return shared[: max(1, choose_prefix([delete.rows for delete in shared], _NO_LIMIT, max(1, slots - 1)))]
+
+
+def write_deletes(
+    new_files: NewFiles, planned: Sequence[PlannedDelete], format_version: int
+) -> Iterable[NewDeleteFile]:
+    """Write the delete files, and return them in the same order. Raises what `NewFiles` raises."""
+    if format_version < FIRST_WITH_LINEAGE:
+        return [write_positions(new_files, each.rows) for each in planned]
+    if not planned:
+        return ()
+    settings = new_files.settings
+    vectors = {file: rows.copy() for each in planned for file, rows in each.rows.items()}
+    return write_vectors(new_files, PartitionKey(settings.spec_id), vectors)

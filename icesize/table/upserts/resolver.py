@@ -1,0 +1,303 @@
+"""Finds the live rows of the keys of a batch in a state of the table.
+
+The positions of keys in a data file never change, because data files never change. So they are found once for each
+file. What changes from one state to the next is which files are listed, and which of their rows are deleted. After a
+conflict, only new files and new deletes are read, and the result is the same as if nothing had been known before.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from pyarrow import types
+from pyroaring import BitMap
+
+from icesize.concurrency import concurrently, workers
+from icesize.errors import UnsupportedTable
+from icesize.parquet.deletes.deleted_rows import deleted_rows
+from icesize.parquet.deletes.key_lookup import comparable
+from icesize.parquet.keys.codes import Places
+from icesize.parquet.keys.events import Events, Mask
+from icesize.parquet.keys.lookup import Hits, Lookup, Positions, TableFiles, not_older
+from icesize.planning.cluster_by import Bounds, ClusterFile
+from icesize.planning.delete_reach import only_path
+from icesize.planning.files import FileFact, FileId, PartitionKey, SkipReason
+from icesize.planning.upsert_rule import UpsertRule
+from icesize.table.catalog.access_errors import readable
+from icesize.table.commit.loaded import Loaded
+from icesize.table.manifests.delete_index import DeleteIndex, delete_index
+from icesize.table.state.cluster_reader import ClusterReader
+from icesize.table.state.live_files import is_nan
+
+DeletedIn = dict[tuple[str, frozenset[FileId]], BitMap]
+"""The deleted rows of data files, by path and by the delete files that apply to them."""
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """Live rows of the batch's keys in one data file.
+
+    Attributes:
+        file: The file, with the delete files that apply to it.
+        hits: The live rows. The places are those of `Events`.
+        deleted: All deleted rows of the file.
+        dead: Which of the hits the batch deletes.
+    """
+
+    file: FileFact
+    hits: Hits
+    deleted: BitMap
+    dead: Mask
+
+    @property
+    def dying(self) -> Positions:
+        """Positions of the rows that the batch deletes, in ascending order."""
+        return self.hits.positions[self.dead]
+
+
+@dataclass(frozen=True, eq=False)
+class Resolution:
+    """What a batch does in one state of the table.
+
+    Attributes:
+        found: The files with live rows of the keys.
+        is_late: Which events are left out, because the row that is there is newer, or as new.
+        doubled: Places of keys that had more than one live row.
+        live: All live data files of the state by partition, for deletes that name several of them.
+        deletes: The delete files of the state.
+    """
+
+    found: tuple[Found, ...]
+    is_late: Mask
+    doubled: Places
+    live: Mapping[PartitionKey, Sequence[FileFact]]
+    deletes: DeleteIndex
+
+
+NOTHING_FOUND = Resolution((), np.empty(0, np.bool_), np.empty(0, np.intp), {}, DeleteIndex())
+
+
+@dataclass(frozen=True)
+class Resolver:
+    """Resolves the events of one batch, against any number of states.
+
+    Attributes:
+        events: The events.
+        rule: The rule of the table.
+        files: Reads columns of data files.
+        lookup: Finds keys in data files.
+        reader: Reads the live files, with the bounds of the columns of `columns_of`.
+        deleted_in: Deleted rows that are known. States and batches share it.
+    """
+
+    events: Events
+    rule: UpsertRule
+    files: TableFiles
+    lookup: Lookup
+    reader: ClusterReader
+    deleted_in: DeletedIn
+    _hits: dict[str, Hits] = field(default_factory=dict)
+    _order: dict[str, pa.Table] = field(default_factory=dict)
+
+    def at(self, state: Loaded) -> Resolution:
+        """Return what the batch does in a state of the table. Writes nothing.
+
+        Raises UnsupportedTable for a file that may have the keys and that icesize cannot read, `RewriteFailed` for a
+        damaged one, TableError for a damaged manifest.
+        """
+        io, metadata = state.table.io, state.table.metadata
+        with readable(metadata.location):
+            files = self.reader.files(metadata, io, state.manifests.data)
+            index = delete_index(state.store, io, state.manifests.deletes, metadata.specs())
+        live = defaultdict[PartitionKey, list[FileFact]](list)
+        for each in files:
+            live[each.fact.partition].append(each.fact)
+        candidates = [file for file in files if self._may_hold(file)]
+        self._look_up([_readable(file.fact) for file in candidates])
+        with_keys = [file for file in candidates if len(self._hits[file.fact.path].positions)]
+        bounds = {file.fact.path: file.bounds[-1] if self.rule.order else None for file in with_keys}
+        facts = [_noted(file.fact, index) for file in with_keys]
+        living = [
+            (file, hits, deleted)
+            for file, deleted in self._deleted(facts)
+            if len((hits := _without(self._hits[file.path], deleted)).positions)
+        ]
+        rows = [(file, hits) for file, hits, _ in living]
+        times = np.bincount(np.concatenate([_NONE, *(hits.places for _, hits in rows)]), minlength=len(self.events))
+        is_late, dead = self._judged(rows, bounds, times)
+        found = tuple(
+            Found(file, hits, deleted, mask) for (file, hits, deleted), mask in zip(living, dead, strict=True)
+        )
+        return Resolution(found, is_late, np.flatnonzero(times > 1), live, index)
+
+    def positions(self, file: FileFact, places: Places) -> Positions:
+        """Return the positions of some keys in a file, in ascending order."""
+        self._look_up([file])
+        hits = self._hits[file.path]
+        return hits.positions[np.isin(hits.places, places)]
+
+    def _may_hold(self, file: ClusterFile) -> bool:
+        return all(holds(bounds) for holds, bounds in zip(self._ranges, file.bounds, strict=False))
+
+    @cached_property
+    def _ranges(self) -> list[Callable[[Bounds], bool]]:
+        return [_holder(column) for column in self.events.keys.columns]
+
+    @cached_property
+    def _first_order(self) -> Any:
+        """Values of the first column of the order that compare with the bounds of files."""
+        return None if self.events.order is None else _plain(self.events.order.column(0))
+
+    def _look_up(self, files: Sequence[FileFact]) -> None:
+        unknown = [file for file in files if file.path not in self._hits]
+        found = concurrently(lambda file: self.lookup.find(file, self.events.codes), unknown, workers())
+        for file, hits in zip(unknown, found, strict=True):
+            self._hits[file.path] = hits
+
+    def _deleted(self, files: Sequence[FileFact]) -> list[tuple[FileFact, BitMap]]:
+        """Return the files with their deleted rows."""
+        unknown = defaultdict[PartitionKey, list[FileFact]](list)
+        for file in files:
+            if file.deletes and _state_of(file) not in self.deleted_in:
+                unknown[file.partition].append(file)
+        for partition, some in unknown.items():
+            marked = deleted_rows(some, self.files.of(partition.spec_id), partition).positions
+            for file in some:
+                self.deleted_in[_state_of(file)] = marked.get(file.path, BitMap())
+        return [(file, self.deleted_in[_state_of(file)] if file.deletes else BitMap()) for file in files]
+
+    def _judged(
+        self, rows: Sequence[tuple[FileFact, Hits]], bounds: Mapping[str, Bounds], times: NDArray[np.intp]
+    ) -> tuple[Mask, list[Mask]]:
+        """Return which events are late, and which of the live rows of each file die.
+
+        A key with several live rows keeps one of them if its event is late: the newest.
+        """
+        is_late: Mask = np.zeros(len(self.events), np.bool_)
+        if self.events.order is None:
+            return is_late, [np.ones(len(hits.positions), np.bool_) for _, hits in rows]
+        for file, hits in rows:
+            is_late[self._late(file, hits, bounds[file.path])] = True
+        dead = [~is_late[hits.places] for _, hits in rows]
+        for place in np.flatnonzero(is_late & (times > 1)).tolist():
+            self._keep_newest(place, rows, dead)
+        return is_late, dead
+
+    def _late(self, file: FileFact, hits: Hits, bounds: Bounds) -> Places:
+        """Return the places of keys whose row in the file is not older than the event."""
+        if bounds is not None:
+            newest = bounds[1] if bounds else None
+            if newest is None:
+                return _NONE  # no row of the file has a value, and NULL is older than any
+            hits = hits.where(self._first_order[hits.places] <= newest)
+        if not len(hits.positions) or self.events.order is None:
+            return _NONE
+        events = self.events.order.take(pa.array(hits.places))
+        return hits.places[not_older(self._order_at(file, hits), events)]
+
+    def _order_at(self, file: FileFact, hits: Hits) -> pa.Table:
+        """Return the order of rows with keys of the batch. They are read for all such rows of a file, once."""
+        known = self._hits[file.path]
+        if file.path not in self._order:
+            names = self.files.names(self.rule.order)
+            self._order[file.path] = self.files.at(file, known.positions, names)
+        return self._order[file.path].take(pa.array(np.searchsorted(known.positions, hits.positions)))
+
+    def _keep_newest(self, place: int, rows: Sequence[tuple[FileFact, Hits]], dead: Sequence[Mask]) -> None:
+        newest: tuple[list[tuple[bool, Any]], Mask, int] | None = None
+        for (file, hits), mask in zip(rows, dead, strict=True):
+            for index in np.flatnonzero(hits.places == place).tolist():
+                one = np.array([index])
+                order = self._order_at(file, Hits(hits.positions[one], hits.places[one])).to_pylist()[0]
+                value = [(each is not None, each) for each in order.values()]
+                mask[index] = True
+                if newest is None or value > newest[0]:
+                    newest = value, mask, index
+        if newest is not None:
+            newest[1][newest[2]] = False
+
+
+_NONE: Places = np.empty(0, np.intp)
+
+
+def _without(hits: Hits, deleted: BitMap) -> Hits:
+    """Return the hits that are not among the deleted rows."""
+    if not deleted:
+        return hits
+    gone = np.frombuffer(deleted.to_array(), np.uint32)
+    at = np.minimum(np.searchsorted(gone, hits.positions.astype(np.uint32)), len(gone) - 1)
+    return hits.where(gone[at] != hits.positions)
+
+
+def _state_of(file: FileFact) -> tuple[str, frozenset[FileId]]:
+    return file.path, frozenset(delete.id for delete in file.deletes)
+
+
+def _noted(file: FileFact, index: DeleteIndex) -> FileFact:
+    """Return a file with the delete files that apply to it, and no others. Raises UnsupportedTable."""
+    if is_nan(file.partition):
+        raise UnsupportedTable(
+            f"Cannot upsert: {file.path} has keys of the batch, and a partition value of it is NaN, so that its "
+            "deletes cannot be found. Remove the NaN from the partition column",
+            path=file.path,
+        )
+    if not index.concerns(file.partition):
+        return file
+    deletes = index.of_partition(file.partition)
+    applying = tuple(deletes.applying(file))
+    if applying and not deletes.are_readable(file):
+        raise UnsupportedTable(
+            f"Cannot upsert: {file.path} has keys of the batch, and icesize cannot read all of its delete files. "
+            "Rewrite the file with another engine",
+            path=file.path,
+        )
+    known = sum(delete.rows for delete in applying if only_path(delete) is not None)
+    return replace(file, deletes=applying, delete_files=len(applying), deleted_rows=min(file.rows, known))
+
+
+_UNREADABLE = {SkipReason.NOT_PARQUET: "is not a Parquet file", SkipReason.ENCRYPTED: "is encrypted"}
+
+
+def _readable(file: FileFact) -> FileFact:
+    if file.obstacle in _UNREADABLE:
+        raise UnsupportedTable(
+            f"Cannot upsert: {file.path} may have keys of the batch, and it {_UNREADABLE[file.obstacle]}. Rewrite it "
+            "with another engine",
+            path=file.path,
+        )
+    return file
+
+
+def _plain(column: pa.ChunkedArray) -> Any:
+    """Return values as they compare with bounds: an array of numbers, or of Python values."""
+    if types.is_floating(column.type):
+        return column.to_numpy()
+    values = comparable(column)
+    if types.is_int64(values.type):
+        return values.to_numpy()
+    plain = np.empty(len(values), object)
+    plain[:] = values.to_pylist()
+    return plain
+
+
+def _holder(column: pa.ChunkedArray) -> Callable[[Bounds], bool]:
+    """Return the function that tests whether one of the values may lie in a file with these bounds."""
+    values = _plain(column)
+    ascending = np.unique(values) if values.dtype != object else sorted(set(values.tolist()))
+
+    def may_hold(bounds: Bounds) -> bool:
+        if not bounds:
+            return bounds is None
+        lowest, highest = bounds
+        at = bisect_left(ascending, lowest)
+        return at < len(ascending) and bool(ascending[at] <= highest)
+
+    return may_hold

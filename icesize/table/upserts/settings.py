@@ -1,0 +1,148 @@
+"""The rule of upserts that a table stores: from the arguments of a caller, compared with the table's, and kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from pyiceberg.schema import Schema
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.update import AssertCurrentSchemaId, RemovePropertiesUpdate, SetPropertiesUpdate
+from pyiceberg.types import DoubleType, FloatType, PrimitiveType
+
+from icesize.errors import TableError, UnsupportedTable
+from icesize.planning.upsert_rule import PROPERTY, UpsertRule
+from icesize.table.commit.loaded import Loaded, Staged
+from icesize.table.commit.metadata_change import MetadataChange
+
+Names = str | Sequence[str] | None
+"""Names of columns: one, several, or none."""
+
+
+@dataclass(frozen=True)
+class WantedRule:
+    """The rule as a caller passes it; None leaves the answer to the table.
+
+    Attributes:
+        key: Columns that identify a row. The default are the table's identifier fields.
+        order_by: Columns by which a later event is recognized.
+        delete_when: The condition on the columns of a batch that makes an event a delete.
+        ties: What is done with different events of the same order (`icesize.planning.upsert_rule.TIES`).
+    """
+
+    key: Names = None
+    order_by: Names = None
+    delete_when: str | None = None
+    ties: str | None = None
+
+    def in_table(self, metadata: TableMetadata, table: str) -> UpsertRule:
+        """Return the rule for a table. Arguments that are missing come from the rule that it stores.
+
+        Raises TableError for an unknown column and for a rule that differs from the stored one, UnsupportedTable for a
+        table or column that cannot have it.
+        """
+        if metadata.format_version < 2:
+            raise UnsupportedTable(
+                f"Cannot upsert into '{table}': format version 1 has no deletes. Upgrade the table: set its property "
+                "'format-version' to 2 or 3",
+                table=table,
+            )
+        schema, stored = metadata.schema(), UpsertRule.of(metadata.properties)
+        wanted = self._wanted(schema, stored, table)
+        _check_columns(wanted, schema, table)
+        if stored is not None and stored != wanted:
+            names = {field.field_id: field.name for field in schema.fields}
+            different = "; ".join(stored.differences(wanted, names))
+            raise TableError(
+                f"Cannot upsert into '{table}': {different}. All writers follow the rule of the table. Leave the "
+                f"argument out, or change the rule with `icesize rekey`",
+                table=table,
+            )
+        return wanted
+
+    def _wanted(self, schema: Schema, stored: UpsertRule | None, table: str) -> UpsertRule:
+        base = stored or UpsertRule(())
+        key = base.key if self.key is None else _ids(schema, self.key, "key", table)
+        order = base.order if self.order_by is None else _ids(schema, self.order_by, "order_by", table)
+        key = key or tuple(sorted(schema.identifier_field_ids))
+        if not key:
+            raise TableError(
+                f"Cannot upsert into '{table}': no key is given, and the table has no identifier fields. Name the "
+                "columns that identify a row in 'key'",
+                table=table,
+            )
+        wanted = UpsertRule(key, order, base.delete_when, base.ties)
+        if self.delete_when is not None:
+            wanted = replace(wanted, delete_when=self.delete_when)
+        return wanted if self.ties is None else replace(wanted, ties=self.ties)
+
+
+def _ids(schema: Schema, names: Names, role: str, table: str) -> tuple[int, ...]:
+    known = {field.name: field.field_id for field in schema.fields}
+    listed = (names,) if isinstance(names, str) else tuple(names or ())
+    for name in listed:
+        if name not in known:
+            raise TableError(
+                f"Cannot upsert into '{table}': '{name}' of '{role}' is no column of the table. Columns of the key and "
+                "of the order are stored with each row, at the top level",
+                table=table,
+                column=name,
+            )
+    if len(set(listed)) < len(listed):
+        raise TableError(f"Cannot upsert into '{table}': '{role}' names a column twice", table=table)
+    return tuple(known[name] for name in listed)
+
+
+def _check_columns(rule: UpsertRule, schema: Schema, table: str) -> None:
+    by_id = {field.field_id: field for field in schema.fields}
+    for role, ids in (("key", rule.key), ("order_by", rule.order)):
+        for field_id in ids:
+            field = by_id.get(field_id)
+            if field is None:
+                raise TableError(
+                    f"Cannot upsert into '{table}': the column of '{role}' with field id {field_id} was dropped. "
+                    "Choose another one with `icesize rekey`",
+                    table=table,
+                    field_id=field_id,
+                )
+            kind = field.field_type
+            if not isinstance(kind, PrimitiveType) or (role == "key" and isinstance(kind, FloatType | DoubleType)):
+                raise UnsupportedTable(
+                    f"Cannot upsert into '{table}': column '{field.name}' of '{role}' is a {kind}, whose values do not "
+                    "identify or order rows",
+                    table=table,
+                    column=field.name,
+                )
+
+
+def keep_rule(rule: UpsertRule, table: str, run_id: str) -> MetadataChange[UpsertRule]:
+    """Return the change that stores a rule in a table that has none; its result is the rule.
+
+    It raises TableError if another writer has stored a different rule.
+    """
+
+    def build(loaded: Loaded) -> tuple[Staged | None, UpsertRule]:
+        stored = UpsertRule.of(loaded.properties)
+        if stored is not None and stored != rule:
+            raise TableError(
+                f"Cannot upsert into '{table}': another writer has stored a different rule in '{PROPERTY}'", table=table
+            )
+        same_schema = AssertCurrentSchemaId(current_schema_id=loaded.schema_id)
+        update = SetPropertiesUpdate(updates={PROPERTY: rule.to_json()})
+        return None if stored else loaded.staged([update], same_schema), rule
+
+    advice = f"Look whether the table's properties have '{PROPERTY}'; storing it again is safe"
+    return MetadataChange(run_id, advice, build, lambda loaded: PROPERTY in loaded.properties)
+
+
+def forget_rule(table: str, run_id: str) -> MetadataChange[UpsertRule]:
+    """Return the change that removes the rule of a table; its result is the rule. Raises TableError without one."""
+
+    def build(loaded: Loaded) -> tuple[Staged, UpsertRule]:
+        stored = UpsertRule.of(loaded.properties)
+        if stored is None:
+            raise TableError(f"Cannot forget the key of '{table}': it has none", table=table)
+        return loaded.staged([RemovePropertiesUpdate(removals=[PROPERTY])]), stored
+
+    advice = f"Look whether the table's properties have '{PROPERTY}'; forgetting it again is safe"
+    return MetadataChange(run_id, advice, build, lambda loaded: PROPERTY not in loaded.properties)

@@ -1,0 +1,129 @@
+"""Batches of upserts, in process: the table is what its events make of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pyiceberg.catalog import Catalog
+
+from icesize.environment import Environment
+from icesize.errors import BatchError, SchemaMismatch, TableError
+from icesize.maintenance.upsert import UpsertBatch, UpsertJob, upsert
+from icesize.report import Report
+from icesize.table.records.ledger import LedgerEntry
+from icesize.table.state.handle import TableHandle
+from icesize.table.upserts.settings import WantedRule
+from tests.support.tables import check, make_table, sqlite_catalog
+from tests.support.upserts import Event, events_of, live_rows
+from tests.support.v3_tables import as_v3
+
+RULE = WantedRule(key="id", order_by="ts")
+
+
+@pytest.fixture(params=[2, 3])
+def catalog(request: pytest.FixtureRequest, tmp_path: Path) -> Catalog:
+    """A catalog with the empty table `db.t`, in format v2 and v3."""
+    catalog = sqlite_catalog(tmp_path)
+    make_table(catalog)
+    if request.param == 3:
+        as_v3(catalog)
+    return catalog
+
+
+def commit(catalog: Catalog, events: Sequence[Event], batch: int, rule: WantedRule = RULE, **options: bool) -> Report:
+    job = UpsertJob(TableHandle(catalog, ("db", "t")), Environment(), rule, b"secret", **options)
+    outcome = upsert(
+        job, UpsertBatch(lambda current, rule: events_of(events), LedgerEntry("s", "q", batch), f"r{batch}")
+    )
+    check(catalog.load_table("db.t"))
+    return outcome.report
+
+
+def test_new_versions_replace_old_ones_in_one_commit(catalog: Catalog) -> None:
+    """Rows are added by an append, and replaced by an overwrite, also if they move to another partition."""
+    first = commit(catalog, [(1, 10, "a"), (2, 10, "a"), (3, 10, "b")], 0)
+    second = commit(catalog, [(1, 11, "b"), (2, 11, None), (4, 11, "a")], 1)
+
+    assert (first.operations, second.operations[0]) == (("append",), "overwrite")
+    assert live_rows(catalog) == [(1, 11, "b"), (3, 10, "b"), (4, 11, "a")]
+    assert second.upsert == {"events": 3, "keys": 3, "updated": 1, "deleted": 1, "late": 0, "doubled": 0}
+
+
+def test_deletes_alone_are_a_delete(catalog: Catalog) -> None:
+    """A batch of deletes makes a snapshot of the operation `delete`, and none if no row has the keys."""
+    commit(catalog, [(1, 10, "a"), (2, 10, "a")], 0)
+
+    assert commit(catalog, [(1, 11, None)], 1).operations == ("delete",)
+    assert commit(catalog, [(1, 12, None), (7, 12, None)], 2).operations == ()
+    assert live_rows(catalog) == [(2, 10, "a")]
+
+
+def test_the_greatest_order_wins(catalog: Catalog) -> None:
+    """In a batch and across batches, an older event changes nothing, and an equal one leaves the row that is there."""
+    commit(catalog, [(1, 12, "a"), (1, 10, "b"), (2, 10, "a")], 0)
+    late = commit(catalog, [(1, 12, "c"), (2, 9, None), (3, 1, "a")], 1)
+
+    assert live_rows(catalog) == [(1, 12, "a"), (2, 10, "a"), (3, 1, "a")]
+    assert late.upsert is not None
+    assert late.upsert["late"] == 2
+
+
+def test_a_batch_is_committed_once(catalog: Catalog) -> None:
+    """A replay of a batch changes nothing."""
+    commit(catalog, [(1, 10, "a")], 0)
+    commit(catalog, [(1, 11, "b")], 1)
+
+    assert commit(catalog, [(1, 11, "b")], 1).already_committed
+    assert live_rows(catalog) == [(1, 11, "b")]
+
+
+@pytest.mark.parametrize(
+    ("ties", "events", "left"),
+    [
+        ("error", [(1, 10, "a"), (1, 10, "a")], "a"),
+        ("error", [(1, 10, "a"), (1, 10, "b")], None),
+        ("last_delete", [(1, 10, "a"), (1, 10, None)], ""),
+        ("last_delete", [(1, 10, "a"), (1, 10, "b")], None),
+        ("max_row", [(1, 10, "a"), (1, 10, "b")], "b"),
+    ],
+)
+def test_events_of_the_same_order(catalog: Catalog, ties: str, events: list[Event], left: str | None) -> None:
+    """Exact duplicates are one event; the rule decides about others, or the batch is refused."""
+    rule = WantedRule(key="id", order_by="ts", ties=ties)
+    if left is None:
+        with pytest.raises(BatchError, match=r"1 key have different events of the same order.*\(id=1\)"):
+            commit(catalog, events, 0, rule)
+        return
+    commit(catalog, events, 0, rule)
+    assert live_rows(catalog) == ([(1, 10, left)] if left else [])
+
+
+def test_null_keys_are_refused_or_skipped(catalog: Catalog) -> None:
+    """An event without a key stops the batch, unless such events are to be left out."""
+    with pytest.raises(SchemaMismatch, match="column 'id' of the key is NULL in 1 of 2 rows; leave such rows out with"):
+        commit(catalog, [(None, 1, "a"), (1, 1, "a")], 0)
+    commit(catalog, [(None, 1, "a"), (1, 1, "a")], 0, skip_null_keys=True)
+    assert live_rows(catalog) == [(1, 1, "a")]
+
+
+def test_the_rule_belongs_to_the_table(catalog: Catalog) -> None:
+    """A second writer need not repeat the rule, and a different one is refused."""
+    commit(catalog, [(1, 10, "a")], 0)
+    commit(catalog, [(1, 11, "b")], 1, WantedRule())
+
+    with pytest.raises(TableError, match=r"'key' is \(id\) in the table and \(kind\) here; .* is \(ts\) in the table"):
+        commit(catalog, [(1, 12, "b")], 2, WantedRule(key="kind", order_by=()))
+    assert live_rows(catalog) == [(1, 11, "b")]
+
+
+def test_files_with_many_dead_rows_are_merged_in_the_same_commit(catalog: Catalog) -> None:
+    """Once a fifth of a file is dead, the batch rewrites it together with its own deletes."""
+    commit(catalog, [(each, 1, "a") for each in range(1_000)], 0)
+    report = commit(catalog, [(each, 2, "a") for each in range(300)], 1)
+
+    assert report.operations == ("overwrite", "replace")
+    assert len(live_rows(catalog)) == 1_000
+    assert np.array([row[1] for row in live_rows(catalog)]).sum() == 1_300

@@ -1,0 +1,62 @@
+"""Events of upserts for tables of `tests.support.tables.SCHEMA`, and the rows that readers see."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table
+
+from icesize.parquet.deletes.deleted_rows import deleted_rows
+from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.reading.inputs import read_inputs
+from icesize.planning.files import FileFact
+from icesize.planning.plan import FileGroup
+from icesize.table.manifests.delete_index import DeleteIndex
+from icesize.table.manifests.lists import manifests_of
+from icesize.table.manifests.store import ManifestStore
+
+Event = tuple[int | None, int, str | None]
+"""Key, order, and value of the column `kind`; None for a delete."""
+Row = tuple[int, int, str]
+
+
+def events_of(events: Sequence[Event]) -> tuple[pa.Table, NDArray[np.bool_]]:
+    """The events as rows, and which of them are deletes."""
+    ids, times, kinds = (list(column) for column in zip(*events, strict=True))
+    rows = pa.table(
+        {
+            "id": pa.array(ids, pa.int64()),
+            "kind": pa.array(kinds, pa.string()),
+            "ts": pa.array(times, pa.timestamp("us")),
+        }
+    )
+    return rows, np.array([kind is None for kind in kinds])
+
+
+def live_rows(catalog: Catalog, name: str = "db.t") -> list[Row]:
+    """All live rows of a table, in order, read from its files and delete files of any format version."""
+    return sorted(row for _, row in live_rows_of(catalog.load_table(name)))
+
+
+def live_rows_of(table: Table) -> list[tuple[FileFact, Row]]:
+    """All live rows, each with its file."""
+    metadata, store, found = table.metadata, ManifestStore(), list[tuple[FileFact, Row]]()
+    manifests = manifests_of(metadata.current_snapshot(), table.io)
+    index = DeleteIndex.of(store, table.io, manifests.deletes, metadata.specs())
+    for manifest in manifests.data:
+        facts = store.facts(table.io, manifest)
+        settings = WriteSettings.of(metadata, table.io.properties, 2**30)
+        spec = metadata.specs()[manifest.partition_spec_id]
+        settings = replace(settings, spec_json=spec.model_dump_json(), spec_id=spec.spec_id)
+        for file in map(index.noted, facts.files(facts.live)):
+            deleted = deleted_rows([file], settings, file.partition).positions
+            for rows in read_inputs(FileGroup((file,), file.partition), settings, deleted=deleted):
+                times = rows.column("ts").cast(pa.int64()).to_pylist()
+                pairs = zip(rows.column("id").to_pylist(), times, rows.column("kind").to_pylist(), strict=True)
+                found += [(file, row) for row in pairs]
+    return found
