@@ -127,3 +127,15 @@ def test_files_with_many_dead_rows_are_merged_in_the_same_commit(catalog: Catalo
     assert report.operations == ("overwrite", "replace")
     assert len(live_rows(catalog)) == 1_000
     assert np.array([row[1] for row in live_rows(catalog)]).sum() == 1_300
+
+
+def test_rows_of_an_older_partition_spec_are_replaced(tmp_path: Path) -> None:
+    """Files of a spec that is no longer the table's get their deletes, too (format v2: beside their partition)."""
+    catalog = sqlite_catalog(tmp_path)
+    make_table(catalog)
+    commit(catalog, [(1, 10, "a"), (2, 10, "a")], 0)
+    with catalog.load_table("db.t").update_spec() as spec:
+        spec.remove_field("kind")
+
+    commit(catalog, [(1, 11, "b")], 1)
+    assert live_rows(catalog) == [(1, 11, "b"), (2, 10, "a")]

@@ -11,13 +11,14 @@ from pyroaring import BitMap
 
 from icesize.parquet.files.data_file import NewDataFile, NewDeleteFile
 from icesize.parquet.files.names import FileNames
-from icesize.parquet.files.new_files import NewFiles, rewrite_failed
+from icesize.parquet.files.new_files import rewrite_failed
 from icesize.parquet.files.row_lineage import LINEAGE_FIELDS
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.keys.events import Events, Mask
-from icesize.parquet.keys.lookup import Positions
+from icesize.parquet.keys.lookup import Positions, TableFiles
 from icesize.planning.delete_reach import plain_path
 from icesize.planning.files import FileFact
+from icesize.planning.upsert_rule import UpsertRule
 from icesize.policy import SizePolicy
 from icesize.table.commit.loaded import Loaded
 from icesize.table.commit.protocol import ConcurrentChange
@@ -49,6 +50,34 @@ class Counts:
 
 
 @dataclass(eq=False)
+class DeleteFiles:
+    """Writes delete files for states of the table, and appends them to `written`."""
+
+    files: TableFiles
+    policy: SizePolicy
+    names: FileNames
+    written: list[NewDataFile | NewDeleteFile]
+    _known: dict[Hashable, NewDeleteFile] = field(default_factory=dict)
+
+    def changes(self, dying: Sequence[Dying], state: Resolution, files: Sequence[NewDataFile] = ()) -> RowChanges:
+        """Return changes of a state that delete the dying rows, and add `files`.
+
+        A delete file of an earlier state with the same content is used again.
+        """
+        settings, most = self.files.settings, self.policy.max_delete_files
+        planned = planned_deletes(dying, state, settings.storage, settings.format_version, most)
+        missing = [each for each in planned if each.content not in self._known]
+        with rewrite_failed("write the deletes of the batch"):
+            for each, file in zip(missing, write_deletes(self.files, self.names, missing), strict=True):
+                self._known[each.content] = file
+                self.written.append(file)
+        deletes = {each: self._known[each.content] for each in planned}
+        applied = {plain_path(file.path): frozenset([deletes[each].id]) for each in planned for file in each.rows}
+        replaced = {delete.id: delete for each in planned for delete in each.replaced}
+        return RowChanges(tuple(files), tuple(deletes.values()), tuple(replaced.values()), applied)
+
+
+@dataclass(eq=False)
 class UpsertFiles:
     """A `RowSource`: the new versions of rows, and deletes of the old ones.
 
@@ -71,11 +100,11 @@ class UpsertFiles:
     counts: Counts = field(default_factory=Counts)
     written: list[NewDataFile | NewDeleteFile] = field(default_factory=list)
     _files: list[NewDataFile] = field(default_factory=list)
-    _deletes: dict[Hashable, NewDeleteFile] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.resolution: Resolution = NOTHING_FOUND
         self._in_files: Mask = np.zeros(len(self.resolver.events), np.bool_)
+        self._deletes = DeleteFiles(self.resolver.files, self.policy, self.names, self.written)
 
     def at(self, state: Loaded) -> RowChanges:
         """Return the changes for a state of the table.
@@ -85,12 +114,14 @@ class UpsertFiles:
         """
         if state.format_version != self.settings.format_version:
             raise ConcurrentChange("the table was upgraded while the batch was written")
+        if UpsertRule.of(state.properties) not in (None, self.resolver.rule):
+            raise ConcurrentChange("the key of the table was changed while the batch was written")
         resolution = self.resolution = self.resolver.at(state)
         self._write(resolution)
         dying = [Dying(each.file, each.deleted, each.dying) for each in resolution.found if each.dead.any()]
         dying += self._born_late(resolution)
         self._count(resolution)
-        return self._changes(dying, resolution)
+        return self._deletes.changes(dying, resolution, self._files)
 
     @property
     def _events(self) -> Events:
@@ -130,20 +161,6 @@ class UpsertFiles:
         facts = [FileFact(file.path, file.size_bytes, file.rows, file.partition) for file in self._files]
         born = [Dying(fact, BitMap(), self.resolver.positions(fact, late)) for fact in facts]
         return [each for each in born if len(each.positions)]
-
-    def _changes(self, dying: Sequence[Dying], resolution: Resolution) -> RowChanges:
-        version = self.settings.format_version
-        planned = planned_deletes(dying, resolution, self.settings.storage, version, self.policy.max_delete_files)
-        missing = [each for each in planned if each.content not in self._deletes]
-        new_files = NewFiles(self.settings, self.names)
-        with rewrite_failed("write the deletes of the batch"), new_files.all_or_none():
-            for each, file in zip(missing, write_deletes(new_files, missing, version), strict=True):
-                self._deletes[each.content] = file
-                self.written.append(file)
-        deletes = {each: self._deletes[each.content] for each in planned}
-        applied = {plain_path(file.path): frozenset([deletes[each].id]) for each in planned for file in each.rows}
-        replaced = {delete.id: delete for each in planned for delete in each.replaced}
-        return RowChanges(tuple(self._files), tuple(deletes.values()), tuple(replaced.values()), applied)
 
     def _count(self, resolution: Resolution) -> None:
         events, doubled = self._events, resolution.doubled
