@@ -43,9 +43,10 @@ from icesize.table.records.ledger import LedgerEntry, entries, is_done, stream_h
 from icesize.table.state.cluster_reader import ClusterReader
 from icesize.table.state.concurrent_writers import rolled_back
 from icesize.table.state.handle import Current, TableHandle
-from icesize.table.upserts.changes import Counts, UpsertFiles
-from icesize.table.upserts.resolver import DeletedIn, Found, Resolver
+from icesize.table.upserts.changes import Counts, DeleteFiles, UpsertFiles
+from icesize.table.upserts.resolver import DeletedIn, Found, LiveFiles, Resolver
 from icesize.table.upserts.settings import WantedRule, keep_rule
+from icesize.table.upserts.shards import ShardFiles, ShardResult, ShardTask
 
 MOST_ATTEMPTS = 4
 """Times that a batch is planned if the schema, the spec or the format of the table keeps changing."""
@@ -130,8 +131,20 @@ class UpsertJob:
     pausing: frozenset[PartitionKey] = frozenset()
 
 
-FetchEvents = Callable[[Current, UpsertRule], tuple[pa.Table, Mask]]
-"""Returns the events of a batch, with the table's column names, and which of them are deletes."""
+class InTasks(Protocol):
+    """Resolves and writes a batch that this process cannot hold."""
+
+    def __call__(
+        self, task: ShardTask, current: Current, layout: Layout, owner: Uncommitted
+    ) -> tuple[Written, Sequence[ShardResult]]:
+        """Return the files with the rows, and the results of the shards."""
+
+
+FetchEvents = Callable[[Current, UpsertRule], tuple[pa.Table, Mask] | InTasks]
+"""Returns the events of a batch, with the table's column names, and which of them are deletes.
+
+If this process cannot hold them, it returns the function that resolves and writes them.
+"""
 
 
 def _unprepared(current: Current) -> Current:
@@ -191,27 +204,32 @@ def _once(job: UpsertJob, batch: UpsertBatch, watch: Stopwatch, conflicts: tuple
     _check_streams(rule, current, entry)
     watch.lap("load")
     current = batch.prepare(current)
-    rows, is_delete = batch.fetch(current, rule)
+    fetched, settings = batch.fetch(current, rule), current.settings()
     watch.lap("fetch")
-    settings = current.settings()
-    events = newest_events(rows, is_delete, rule, settings, job.secret, skip_null_keys=job.skip_null_keys)
-    watch.lap("events")
-    if not len(events):
+    events: Events | InTasks
+    if isinstance(fetched, tuple):
+        events = newest_events(*fetched, rule, settings, job.secret, skip_null_keys=job.skip_null_keys)
+        watch.lap("events")
+    else:
+        events = fetched
+    if isinstance(events, Events) and not len(events):
         return outcome_of(current, CommitOutcome(), None, watch.seconds, undone, batch_id=batch_id)
     keep = keep_rule(rule, current.name, job.environment.new_id())
     if UpsertRule.of(metadata.properties) is None:
         submit.change(job.handle, current, keep, job.environment)
         current = job.handle.load(job.environment)
     with uncommitted(settings.storage, batch.prefix, job.environment) as (owner, environment):
-        files = _files(job, current, settings, rule, events, owner)
-        written = _written(job, current, files, owner, watch)
+        files: UpsertFiles | ShardFiles
+        if isinstance(events, Events):
+            files = _files(job, current, settings, rule, events, owner)
+            written = _written(job, current, files, owner, watch)
+        else:
+            files, written = _written_in_tasks(job, current, rule, events, owner, watch)
         how = CommitContext(batch.run_id, environment, watch, job.commit_lock, entry, batch.accept_new_checkpoint)
         outcome = commit(written, job.handle, how)
     outcome = replace(outcome, conflicts=(*conflicts, *outcome.conflicts))
     notes = (*current.warnings, *undone, *_doubled(files.counts))
-    return outcome_of(
-        current, outcome, written, watch.seconds, notes, batch_id=batch_id, upsert=_facts(events, files.counts)
-    )
+    return outcome_of(current, outcome, written, watch.seconds, notes, batch_id=batch_id, upsert=files.counts.numbers)
 
 
 def _check_table(job: UpsertJob, current: Current) -> None:
@@ -242,13 +260,10 @@ def _check_streams(rule: UpsertRule, current: Current, entry: LedgerEntry | None
 def _files(
     job: UpsertJob, current: Current, settings: WriteSettings, rule: UpsertRule, events: Events, owner: Uncommitted
 ) -> UpsertFiles:
-    metadata = current.table.metadata
-    files = TableFiles(settings, dict(metadata.specs()))
-    names = files.names((*rule.key, *rule.order[:1]))
-    by = ClusterBy(tuple(names), (*rule.key, *rule.order[:1]), "keys", 0)
+    files = TableFiles(settings, dict(current.table.metadata.specs()))
     resolver = Resolver(
-        events, rule, files, Scan(files, tuple(files.names(rule.key)), job.secret),
-        ClusterReader(by, store=job.handle.store), job.deleted_in,
+        events, rule, files, Scan(files, tuple(files.names(rule.key)), job.secret), _reader(job, files, rule),
+        job.deleted_in,
     )  # fmt: skip
 
     def write(rows: pa.Table, of_rows: WriteSettings) -> Sequence[NewDataFile]:
@@ -277,6 +292,33 @@ def _written(
         results = merging.finish(current.policy.merge_deadline_for(int(write_seconds * 1000)) / 1000)
     watch.lap("merge_wait")
     return WrittenBatch(current, layout, plan, MergeResults.of(groups, results), rows, delta)
+
+
+def _reader(job: UpsertJob, files: TableFiles, rule: UpsertRule) -> ClusterReader:
+    """Return the reader of live files with the bounds of the key and of the first column of the order."""
+    ids = (*rule.key, *rule.order[:1])
+    return ClusterReader(ClusterBy(tuple(files.names(ids)), ids, "keys", 0), store=job.handle.store)
+
+
+def _written_in_tasks(
+    job: UpsertJob, current: Current, rule: UpsertRule, run: InTasks, owner: Uncommitted, watch: Stopwatch
+) -> tuple[ShardFiles, WrittenBatch]:
+    """Resolve and write a batch in tasks. It makes no merges: the next batch does."""
+    settings, metadata = current.settings(), current.table.metadata
+    files = TableFiles(settings, dict(metadata.specs()))
+    reader, state = _reader(job, files, rule), submit.state_of(job.handle, current, job.environment)
+    live = LiveFiles.of(state, reader)
+    known = tuple(replace(file, fact=live.noted(file)) for file in live.files)
+    task = ShardTask(
+        settings, files.specs, rule, job.secret, job.skip_null_keys, known, settings.has_lineage and bool(known)
+    )
+    layout = job.handle.reader(current.policy).read(metadata, current.table.io)
+    rows, results = run(task, current, layout, owner)
+    deletes = DeleteFiles(files, current.policy, FileNames(owner.prefix, 0, 0, owner), [])
+    source = ShardFiles(files, reader, known, rows.files, results, deletes, job.deleted_in)
+    delta = RowDelta(source, source.at(state))
+    watch.lap("write")
+    return source, WrittenBatch(current, layout, _no_merges(layout), rows=rows, delta=delta)
 
 
 def policy_of_upserts(policy: SizePolicy) -> SizePolicy:
@@ -349,10 +391,3 @@ def _doubled(counts: Counts) -> Iterator[str]:
             f"{counts.doubled:,} keys of the batch had more than one row, added by other writers, and have one now: "
             f"{counts.examples}"
         )
-
-
-def _facts(events: Events, counts: Counts) -> dict[str, int]:
-    return {
-        "events": events.received, "keys": len(events), "updated": counts.updated, "deleted": counts.deleted,
-        "late": counts.late, "doubled": counts.doubled,
-    }  # fmt: skip

@@ -84,6 +84,7 @@ class TableState:
     """One table, with the state that this process keeps of it and of the rows that are appended without a stream.
 
     `lock` admits one batch at a time, `commit_lock` one commit. All streams of a table share `upserts`.
+    `rows_upserted` are those of the last batch of upserts.
     """
 
     opener: Opener = field(default_factory=Opener)
@@ -92,6 +93,7 @@ class TableState:
     backoff: BackOff[PartitionKey] = field(default_factory=BackOff)
     learned: Learned = field(default_factory=Learned)
     upserts: UpsertMemory = field(default_factory=UpsertMemory)
+    rows_upserted: int | None = None
     handle: TableHandle | None = None
 
     def open(self, spark: SparkSession, source: TableSource) -> TableHandle:

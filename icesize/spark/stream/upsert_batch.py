@@ -6,10 +6,10 @@ driver fetches the events, and `icesize.maintenance.upsert` resolves and commits
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 import pyarrow as pa
@@ -20,23 +20,31 @@ from pyspark.sql import types as spark_types
 
 from icesize import failpoints
 from icesize.errors import SchemaMismatch, TableError, TableNotFound
-from icesize.maintenance.upsert import MakeMerges, UpsertBatch, UpsertJob, upsert
+from icesize.maintenance.upsert import InTasks, MakeMerges, UpsertBatch, UpsertJob, upsert
+from icesize.parquet.files.data_file import Written
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.uncommitted import Uncommitted
 from icesize.parquet.keys.events import Mask
+from icesize.planning.files import Layout
 from icesize.planning.upsert_rule import UpsertRule
 from icesize.spark.engine import columns, session
 from icesize.spark.engine.jobs import fetch
 from icesize.spark.engine.merge_job import MergeRun
 from icesize.spark.stream.options import SinkOptions
 from icesize.spark.stream.process_state import TableSource, TableState
+from icesize.spark.stream.upsert_shards import resolved, write
 from icesize.table.commit import submit
 from icesize.table.commit.batch_commit import Outcome, remember
 from icesize.table.commit.metadata_change import add_columns
 from icesize.table.records.ledger import LedgerEntry
 from icesize.table.state.handle import Current, TableHandle
 from icesize.table.upserts.settings import UpsertOptions
+from icesize.table.upserts.shards import ShardResult, ShardTask
 
+_LEAST_ROW_BYTES = 4
+"""Bytes of a row at its source, at least: a few columns, compressed."""
+_FEW_ENOUGH = 0.1
+"""Share of the driver's limit up to which the rows of the last batch show that this one is not above the limit."""
 _IS_DELETE = spark_types.StructField("_icesize_is_delete", spark_types.BooleanType())
 
 
@@ -56,10 +64,10 @@ def commit_upserts(
             skip_null_keys=wanted.null_key == "skip", merges=_merges(df, options), table_uuid=source.table_uuid,
             commit_lock=state.commit_lock, deleted_in=state.upserts.deleted_in, pausing=state.backoff.next_batch(),
         )  # fmt: skip
-        events = EventsOfBatch(df, options, wanted.except_columns, handle)
         run_id = options.environment.new_id()
-        batch = UpsertBatch(events.fetch, ledger, run_id, options.accept_new_checkpoint, events.prepare)
-        with creation_explained(df, handle.name):
+        events = EventsOfBatch(df, options, wanted.except_columns, handle, state)
+        with creation_explained(df, handle.name), events:
+            batch = UpsertBatch(events.fetch, ledger, run_id, options.accept_new_checkpoint, events.prepare)
             outcome = upsert(job, batch)
         remember(state.backoff, outcome)
         if outcome.commit.snapshot_ids or outcome.commit.already_committed:
@@ -102,14 +110,27 @@ def _merges(df: DataFrame, options: SinkOptions) -> MakeMerges | None:
     return run
 
 
-@dataclass(frozen=True)
+@dataclass
 class EventsOfBatch:
-    """The rows of a DataFrame as events of a table. `except_columns` are not written."""
+    """The rows of a DataFrame as events of a table. `except_columns` are not written.
+
+    In a `with` block, the rows may stay in Spark's cache.
+    """
 
     df: DataFrame
     options: SinkOptions
     except_columns: tuple[str, ...]
     handle: TableHandle
+    state: TableState
+    _rows: int | None = None
+    _is_kept: bool = False
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *error: object) -> None:
+        if self._is_kept:
+            self.df.unpersist()
 
     def prepare(self, current: Current) -> Current:
         """Add the columns that the table lacks if the options allow it; return the newest state of the table.
@@ -127,11 +148,42 @@ class EventsOfBatch:
         columns.refuse(extras, current.name, "leave them out with 'except_columns', drop them")
         return current
 
-    def fetch(self, current: Current, rule: UpsertRule) -> tuple[pa.Table, Mask]:
-        """Return the events, with the columns of the table, and which of them are deletes."""
-        rows = fetch(self.fitted(current, rule))
+    def fetch(self, current: Current, rule: UpsertRule) -> tuple[pa.Table, Mask] | InTasks:
+        """Return the events, with the columns of the table, and which of them are deletes.
+
+        Of a batch that the driver cannot hold, return the function that resolves and writes it in tasks.
+        """
+        fitted = self.fitted(current, rule)
+        if self._count_if_large() > self.options.environment.limits.driver_upserts:
+            return partial(self._in_tasks, fitted)
+        rows = fetch(fitted)
+        self.state.rows_upserted = rows.num_rows
         is_delete: Mask = np.asarray(rows.column(_IS_DELETE.name), dtype=np.bool_)
         return rows.drop_columns([_IS_DELETE.name]), is_delete
+
+    def _count_if_large(self) -> int:
+        """Return the number of rows; 0 if they are few without a doubt, by their source or by the last batch.
+
+        Rows that are expensive to compute are computed once for both the count and the rest.
+        """
+        limit, last = self.options.environment.limits.driver_upserts, self.state.rows_upserted
+        if last is not None and last <= _FEW_ENOUGH * limit:
+            return 0
+        if session.source_bytes(self.df) <= limit * _LEAST_ROW_BYTES:
+            return 0
+        if self._rows is None:
+            if not session.is_cheap_to_read_again(self.df):
+                self.df.persist()
+                self._is_kept = True
+            self._rows = self.state.rows_upserted = self.df.count()
+        return self._rows
+
+    def _in_tasks(
+        self, fitted: DataFrame, task: ShardTask, current: Current, layout: Layout, owner: Uncommitted
+    ) -> tuple[Written, Sequence[ShardResult]]:
+        keys = [current.table.metadata.schema().find_column_name(each) or "" for each in task.rule.key]
+        with resolved(fitted, _IS_DELETE.name, task, keys, self._rows or 0) as (rows, results):
+            return write(rows, task, current, layout, owner, self.options, self.state), results
 
     def fitted(self, current: Current, rule: UpsertRule) -> DataFrame:
         """Return the batch with the columns of the table, and one that says which rows are deletes.

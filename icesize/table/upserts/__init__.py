@@ -5,4 +5,5 @@
 - `changes`: the files of a batch for each state that its commit is tried on
 - `deletes`: the delete files among them
 - `duplicates`: rows whose key another row has, too
+- `shards`: batches too large for one process, resolved by tasks
 """

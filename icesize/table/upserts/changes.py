@@ -35,6 +35,8 @@ class Counts:
     """What a batch did, in the state that it was tried on last.
 
     Attributes:
+        events: Events of the batch.
+        keys: Keys among them.
         late: Events that were left out because the row that is there is newer, or as new.
         updated: Rows that a newer version replaced.
         deleted: Rows that were deleted.
@@ -42,11 +44,25 @@ class Counts:
         examples: A few of these keys, as text.
     """
 
+    events: int = 0
+    keys: int = 0
     late: int = 0
     updated: int = 0
     deleted: int = 0
     doubled: int = 0
     examples: str = ""
+
+    def together(self, other: Counts) -> Counts:
+        """Return the counts of two parts of a batch."""
+        pairs = zip(self.numbers.items(), other.numbers.values(), strict=True)
+        return Counts(
+            **{name: mine + theirs for (name, mine), theirs in pairs}, examples=self.examples or other.examples
+        )
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        """The counts by name, as in a report."""
+        return {name: value for name, value in vars(self).items() if name != "examples"}
 
 
 @dataclass(eq=False)
@@ -120,7 +136,7 @@ class UpsertFiles:
         self._write(resolution)
         dying = [Dying(each.file, each.deleted, each.dying) for each in resolution.found if each.dead.any()]
         dying += self._born_late(resolution)
-        self._count(resolution)
+        self.counts = counts_of(self._events, resolution)
         return self._deletes.changes(dying, resolution, self._files)
 
     @property
@@ -134,7 +150,7 @@ class UpsertFiles:
             return
         places = np.flatnonzero(new)
         rows, settings = self._events.rows.take(pa.array(places)), self.settings
-        if settings.has_lineage and (ids := self._row_ids(resolution)[places]).max() >= 0:
+        if settings.has_lineage and (ids := row_ids(self.resolver, resolution)[places]).max() >= 0:
             # an updated row keeps its id; NULL takes the commit's number, and a new id
             known = pa.array(ids, mask=ids < 0)
             rows = rows.append_column(LINEAGE_FIELDS[0].name, known)
@@ -145,14 +161,6 @@ class UpsertFiles:
         self._files.extend(files)
         self._in_files[places] = True
 
-    def _row_ids(self, resolution: Resolution) -> Positions:
-        """Return the row id of the row that each event replaces, -1 without one."""
-        ids: Positions = np.full(len(self._events), -1, np.int64)
-        for each in resolution.found:
-            if each.file.first_row_id is not None and each.dead.any():
-                ids[each.hits.places[each.dead]] = self.resolver.lookup.row_ids(each.file, each.dying)
-        return ids
-
     def _born_late(self, resolution: Resolution) -> list[Dying]:
         """Return the rows of new files whose events are late in this state."""
         late = np.flatnonzero(self._in_files & resolution.is_late)
@@ -162,13 +170,23 @@ class UpsertFiles:
         born = [Dying(fact, BitMap(), self.resolver.positions(fact, late)) for fact in facts]
         return [each for each in born if len(each.positions)]
 
-    def _count(self, resolution: Resolution) -> None:
-        events, doubled = self._events, resolution.doubled
-        replaced = np.zeros(len(events), np.bool_)
-        for each in resolution.found:
-            replaced[each.hits.places[each.dead]] = True
-        self.counts = Counts(
-            int(resolution.is_late.sum()), int((replaced & ~events.is_delete).sum()),
-            int((replaced & events.is_delete).sum()), len(doubled),
-            events.shown(doubled.tolist()) if len(doubled) else "",
-        )  # fmt: skip
+
+def row_ids(resolver: Resolver, resolution: Resolution) -> Positions:
+    """Return the row id of the row that each event replaces, -1 without one."""
+    ids: Positions = np.full(len(resolver.events), -1, np.int64)
+    for each in resolution.found:
+        if each.file.first_row_id is not None and each.dead.any():
+            ids[each.hits.places[each.dead]] = resolver.lookup.row_ids(each.file, each.dying)
+    return ids
+
+
+def counts_of(events: Events, resolution: Resolution) -> Counts:
+    """Return what a batch does in a state."""
+    doubled, replaced = resolution.doubled, np.zeros(len(events), np.bool_)
+    for each in resolution.found:
+        replaced[each.hits.places[each.dead]] = True
+    return Counts(
+        events.received, len(events), int(resolution.is_late.sum()), int((replaced & ~events.is_delete).sum()),
+        int((replaced & events.is_delete).sum()), len(doubled),
+        events.shown(doubled.tolist()) if len(doubled) else "",
+    )  # fmt: skip

@@ -25,7 +25,7 @@ from icesize.table.commit.steps.row_delta import RowChanges
 from icesize.table.state.cluster_reader import ClusterReader
 from icesize.table.upserts.changes import DeleteFiles
 from icesize.table.upserts.deletes import Dying
-from icesize.table.upserts.resolver import DeletedIn, LiveFiles, Resolution, with_deleted
+from icesize.table.upserts.resolver import DeletedIn, LiveFiles, with_deleted
 
 MOST_ROWS_AT_ONCE = 8_000_000
 """Rows whose keys are compared at one time, at about 60 bytes each.
@@ -195,11 +195,7 @@ class DuplicateDeletes:
         if state.format_version != self.deletes.files.settings.format_version:
             raise ConcurrentChange("the table was upgraded while its rows were compared")
         doubled = self.doubled = self.duplicates.at(state)
-        return self.deletes.changes(doubled.dying, _resolution(doubled.live))
-
-
-def _resolution(live: LiveFiles) -> Resolution:
-    return Resolution((), np.empty(0, np.bool_), np.empty(0, np.intp), live.by_partition, live.deletes)
+        return self.deletes.changes(doubled.dying, doubled.live.unresolved)
 
 
 def _together(parts: Sequence[tuple[Positions, Codes]]) -> tuple[Positions, Codes]:

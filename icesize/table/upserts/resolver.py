@@ -71,6 +71,11 @@ class LiveFiles:
         """Return a file with the delete files that apply to it. Raises UnsupportedTable for one that is unreadable."""
         return _noted(_readable(file.fact), self.deletes)
 
+    @property
+    def unresolved(self) -> Resolution:
+        """What a batch without events does in the state."""
+        return Resolution((), np.empty(0, np.bool_), _NONE, self.by_partition, self.deletes)
+
 
 @dataclass(frozen=True, eq=False)
 class Found:
@@ -125,7 +130,7 @@ class Resolver:
         rule: The rule of the table.
         files: Reads columns of data files.
         lookup: Finds keys in data files.
-        reader: Reads the live files, with the bounds of the columns of `columns_of`.
+        reader: Reads the live files, with the bounds of the columns of `columns_of`; None for `among` alone.
         deleted_in: Deleted rows that are known. States and batches share it.
     """
 
@@ -133,7 +138,7 @@ class Resolver:
     rule: UpsertRule
     files: TableFiles
     lookup: Lookup
-    reader: ClusterReader
+    reader: ClusterReader | None
     deleted_in: DeletedIn
     _hits: dict[str, Hits] = field(default_factory=dict)
     _order: dict[str, pa.Table] = field(default_factory=dict)
@@ -144,7 +149,12 @@ class Resolver:
         Raises UnsupportedTable for a file that may have the keys and that icesize cannot read, `RewriteFailed` for a
         damaged one, TableError for a damaged manifest.
         """
-        live = LiveFiles.of(state, self.reader)
+        if self.reader is None:
+            raise ValueError("a resolver without a reader knows no state of the table")
+        return self.among(LiveFiles.of(state, self.reader))
+
+    def among(self, live: LiveFiles) -> Resolution:
+        """Return what the batch does in a state with these files. Raises as `at` does."""
         candidates = [file for file in live.files if self._may_hold(file)]
         self._look_up([_readable(file.fact) for file in candidates])
         with_keys = [file for file in candidates if len(self._hits[file.fact.path].positions)]
@@ -179,7 +189,7 @@ class Resolver:
     @cached_property
     def _first_order(self) -> Any:
         """Values of the first column of the order that compare with the bounds of files."""
-        return None if self.events.order is None else _plain(self.events.order.column(0))
+        return None if self.events.order is None else plain_values(self.events.order.column(0))
 
     def _look_up(self, files: Sequence[FileFact]) -> None:
         unknown = [file for file in files if file.path not in self._hits]
@@ -302,7 +312,7 @@ def _readable(file: FileFact) -> FileFact:
     return file
 
 
-def _plain(column: pa.ChunkedArray) -> Any:
+def plain_values(column: pa.ChunkedArray) -> Any:
     """Return values as they compare with bounds: an array of numbers, or of Python values."""
     if types.is_floating(column.type):
         return column.to_numpy()
@@ -316,7 +326,7 @@ def _plain(column: pa.ChunkedArray) -> Any:
 
 def _holder(column: pa.ChunkedArray) -> Callable[[Bounds], bool]:
     """Return the function that tests whether one of the values may lie in a file with these bounds."""
-    values = _plain(column)
+    values = plain_values(column)
     ascending = np.unique(values) if values.dtype != object else sorted(set(values.tolist()))
 
     def may_hold(bounds: Bounds) -> bool:
