@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Protocol
 
 import pyarrow as pa
@@ -23,6 +24,7 @@ from icesize.parquet.files.uncommitted import Uncommitted, uncommitted
 from icesize.parquet.keys.events import Events, Mask, newest_events
 from icesize.parquet.keys.lookup import Scan, TableFiles
 from icesize.parquet.rewriting.threads import merge_in_threads, write_in_threads
+from icesize.parquet.writing.row_writer import WriteRows
 from icesize.planning.cluster_by import ClusterBy
 from icesize.planning.delete_reach import plain_path
 from icesize.planning.files import DeleteFile, FileFact, FileId, Layout, PartitionFacts, PartitionKey, SkipReason
@@ -35,6 +37,7 @@ from icesize.table.commit import submit
 from icesize.table.commit.batch_commit import CommitContext, MergeResults, Outcome, WrittenBatch, commit, outcome_of
 from icesize.table.commit.protocol import ConcurrentChange
 from icesize.table.commit.request import CommitOutcome
+from icesize.table.commit.steps.move_tombstones import MoveTombstones
 from icesize.table.commit.steps.row_delta import RowChanges, RowDelta, pending
 from icesize.table.manifests.repeated_files import check_listed_once
 from icesize.table.records.ledger import LedgerEntry, entries, is_done, stream_hash
@@ -44,6 +47,7 @@ from icesize.table.state.handle import Current, TableHandle
 from icesize.table.upserts.changes import Counts, UpsertFiles
 from icesize.table.upserts.resolver import DeletedIn, Found, Resolver
 from icesize.table.upserts.settings import WantedRule, keep_rule
+from icesize.table.upserts.tombstones import Tombstones, tombstone_settings
 
 MOST_ATTEMPTS = 4
 """Times that a batch is planned if the schema, the spec or the format of the table keeps changing."""
@@ -223,17 +227,28 @@ def _files(
 ) -> UpsertFiles:
     metadata = current.table.metadata
     files = TableFiles(settings, dict(metadata.specs()))
+    write = partial(_write, owner)
     names = files.names((*rule.key, *rule.order[:1]))
     by = ClusterBy(tuple(names), (*rule.key, *rule.order[:1]), "keys", 0)
     resolver = Resolver(
         events, rule, files, Scan(files, tuple(files.names(rule.key)), job.secret),
-        ClusterReader(by, store=job.handle.store), job.deleted_in,
+        ClusterReader(by, store=job.handle.store), job.deleted_in, _tombstones(job, settings, rule, events, write),
     )  # fmt: skip
-
-    def write(rows: pa.Table, of_rows: WriteSettings) -> Sequence[NewDataFile]:
-        return write_in_threads([rows], of_rows, owner).files
-
     return UpsertFiles(resolver, settings, current.policy, FileNames(owner.prefix, 0, 0, owner), write)
+
+
+def _write(owner: Uncommitted, rows: pa.Table, settings: WriteSettings) -> Sequence[NewDataFile]:
+    return write_in_threads([rows], settings, owner).files
+
+
+def _tombstones(
+    job: UpsertJob, settings: WriteSettings, rule: UpsertRule, events: Events, write: WriteRows
+) -> Tombstones | None:
+    if rule.tombstones_ms is None:
+        return None
+    files = TableFiles(tombstone_settings(settings, rule), {})
+    lookup = Scan(files, tuple(files.names(rule.key)), job.secret)
+    return Tombstones(events, rule, files, lookup, write, job.environment.now_ms())
 
 
 def _written(
@@ -244,9 +259,10 @@ def _written(
     changes = files.at(state)
     write_seconds = watch.lap("write")
     layout = job.handle.reader(current.policy).read(current.table.metadata, current.table.io)
-    rows, delta = Written(changes.files), RowDelta(files, changes)
+    rows, delta, tombstones = Written(changes.files), RowDelta(files, changes), files.resolver.tombstones
+    beside = () if tombstones is None else (MoveTombstones(tombstones, tombstones.at(state)),)
     if job.merges is None:
-        return WrittenBatch(current, layout, _no_merges(layout), rows=rows, delta=delta)
+        return WrittenBatch(current, layout, _no_merges(layout), rows=rows, delta=delta, beside=beside)
     plan = _plan(job, current, layout, changes, files)
     groups = dict(enumerate(plan.groups))
     watch.lap("plan")
@@ -255,7 +271,7 @@ def _written(
         merging.start(groups)
         results = merging.finish(current.policy.merge_deadline_for(int(write_seconds * 1000)) / 1000)
     watch.lap("merge_wait")
-    return WrittenBatch(current, layout, plan, MergeResults.of(groups, results), rows, delta)
+    return WrittenBatch(current, layout, plan, MergeResults.of(groups, results), rows, delta, beside)
 
 
 def policy_of_upserts(policy: SizePolicy) -> SizePolicy:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,6 +16,7 @@ from icesize.parquet.files.row_lineage import LINEAGE_FIELDS
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.keys.events import Events, Mask
 from icesize.parquet.keys.lookup import Positions
+from icesize.parquet.writing.row_writer import WriteRows
 from icesize.planning.delete_reach import plain_path
 from icesize.planning.files import FileFact
 from icesize.policy import SizePolicy
@@ -24,9 +25,6 @@ from icesize.table.commit.protocol import ConcurrentChange
 from icesize.table.commit.steps.row_delta import RowChanges
 from icesize.table.upserts.deletes import Dying, planned_deletes, write_deletes
 from icesize.table.upserts.resolver import NOTHING_FOUND, Resolution, Resolver
-
-WriteRows = Callable[[pa.Table, WriteSettings], Sequence[NewDataFile]]
-"""Writes rows of a batch into new files."""
 
 
 @dataclass(frozen=True)
