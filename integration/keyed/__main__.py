@@ -31,9 +31,15 @@ def main() -> int:
         except Exception as error:
             failure = f"{type(error).__name__}: {error}"
             failed.append(seed)
-            where = "".join(traceback.format_tb(error.__traceback__)[-3:] if options.replay is None else traceback.format_tb(error.__traceback__))
+            where = "".join(
+                traceback.format_tb(error.__traceback__)[-3:]
+                if options.replay is None
+                else traceback.format_tb(error.__traceback__)
+            )
             told = "\n".join(getattr(error, "__notes__", ()))
-            print(f"FAILED, seed {seed}: {failure}\n{told}\n{where}again: python -m integration.keyed --replay {seed}\n")
+            print(
+                f"FAILED, seed {seed}: {failure}\n{told}\n{where}again: python -m integration.keyed --replay {seed}\n"
+            )
             sys.stdout.flush()
         line = {"seed": seed, "seconds": round(time.monotonic() - then, 2), **({"failure": failure} if failure else {})}
         if options.resume:

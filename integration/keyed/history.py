@@ -18,7 +18,7 @@ from pyiceberg.table import Table
 
 from icesize import failpoints
 from icesize.environment import Environment
-from icesize.errors import CommitConflict, CommitStateUnknown, IcesizeError
+from icesize.errors import CommitStateUnknown, IcesizeError
 from icesize.maintenance.upsert import UpsertBatch, UpsertJob, upsert
 from icesize.report import Report
 from icesize.table.records.ledger import LedgerEntry
@@ -54,9 +54,7 @@ class Trouble:
         """Trouble, by chance; none in three batches of ten."""
         if chance.random() < 0.3:
             return cls()
-        writers = tuple(
-            (chance.choice(MIDDLE), chosen(chance, 0.12)) for _ in range(chance.choice([0, 1, 1, 1, 2, 3]))
-        )
+        writers = tuple((chance.choice(MIDDLE), chosen(chance, 0.12)) for _ in range(chance.choice([0, 1, 1, 1, 2, 3])))
         at = chance.choice(POINTS), chance.choice([1, 1, 1, 2])
         kind = chance.random()
         faults = tuple(chance.choices(FAULTS, k=chance.choice([1, 1, 2, 12]))) if kind > 0.75 else ()
@@ -342,7 +340,9 @@ class History:
     @contextmanager
     def _in(self, trouble: Trouble) -> Iterator[None]:
         self._interfered = False
-        queues = {point: [name for at, name in trouble.writers if at == point] for point in (*failpoints.POINTS, "swap")}
+        queues = {
+            point: [name for at, name in trouble.writers if at == point] for point in (*failpoints.POINTS, "swap")
+        }
         passed, dead, lock = Counter[str](), list[bool](), threading.Lock()
 
         def reach(point: str) -> None:

@@ -31,8 +31,8 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from integration.keyed.model import Event, Row
 from icesize.table.upserts.settings import WantedRule
+from integration.keyed.model import Event, Row
 from tests.support.v3_tables import as_v3
 
 _LONG = "a prefix that is longer than the bounds of sixteen bytes "
@@ -135,7 +135,9 @@ class Shape:
         ]
         fields += [NestedField(self.part_id, "part", StringType()), NestedField(self.version_id, "version", LongType())]
         catalog.create_namespace_if_not_exists("db")
-        table = catalog.create_table("db.t", Schema(*fields), partition_spec=self._spec(), properties=dict(self.properties))
+        table = catalog.create_table(
+            "db.t", Schema(*fields), partition_spec=self._spec(), properties=dict(self.properties)
+        )
         return as_v3(catalog) if self.version == 3 else table
 
     def _spec(self) -> PartitionSpec:

@@ -182,5 +182,3 @@ class Watch:
             self.left |= left
             return
         assert not left, f"{len(left)} files were left: {sorted(left)[0]}"
-
-

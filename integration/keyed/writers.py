@@ -76,7 +76,9 @@ class Writers:
     def append_others(self) -> None:
         """Rows of keys that no batch has, some of them NULL."""
         number = 1_000_000 + next(_numbers)
-        keys = [self.shape.key_of(number)] * 1 + ([(None,) * len(self.shape.key_ids)] if self.chance.random() < 0.3 else [])
+        keys = [self.shape.key_of(number)] * 1 + (
+            [(None,) * len(self.shape.key_ids)] if self.chance.random() < 0.3 else []
+        )
         self._append([self.new_event().row._replace(key=key) for key in keys])
 
     def _append(self, rows: Sequence[Row]) -> None:
@@ -125,7 +127,10 @@ class Writers:
         if any(None in key for key in keys):
             raise Skip
         names = [table.schema().find_field(i).name for i in self.shape.key_ids]
-        rows = [tuple(each.values()) for each in self.shape.arrow(table, [e.row for e in chosen], self.shape.key_ids).to_pylist()]
+        rows = [
+            tuple(each.values())
+            for each in self.shape.arrow(table, [e.row for e in chosen], self.shape.key_ids).to_pylist()
+        ]
         file = equality_deletes(table, names, rows, partition)
         is_global = table.specs()[partition.spec_id].is_unpartitioned()
         self.model.remove(
@@ -261,9 +266,9 @@ class Writers:
 
 
 OF_FILES: Mapping[str, int] = {
-    "append": 4, "append-others": 3, "delete": 6, "delete-copying": 3, "delete-equal": 3, "roll-back": 1, "compact": 5, "compact-all": 3,
-    "upsert-stream": 4, "rewrite-deletes": 2, "remove-dangling-deletes": 1, "rewrite-manifests": 1, "expire": 2,
-    "expire-files": 2,
+    "append": 4, "append-others": 3, "delete": 6, "delete-copying": 3, "delete-equal": 3, "roll-back": 1,
+    "compact": 5, "compact-all": 3, "upsert-stream": 4, "rewrite-deletes": 2, "remove-dangling-deletes": 1,
+    "rewrite-manifests": 1, "expire": 2, "expire-files": 2,
 }  # fmt: skip
 OF_METADATA: Mapping[str, int] = {
     "add-column": 1, "rename": 2, "promote": 3, "add-field": 2, "remove-field": 2, "upgrade": 1,
