@@ -132,12 +132,13 @@ class History:
         """No waiting."""
         return replace(FakeTime().environment, now_ms=now_ms)
 
-    def run(self) -> None:
-        """Raise AssertionError, or any error that nothing explains, where a promise is broken."""
+    def run(self, then: Callable[[History], object]) -> None:
+        """Raise AssertionError, or any error that nothing explains, where a promise is broken. `then` comes last."""
         with _most_single_deletes(self.shape.most_single):
             try:
                 self.shape.create(self.other_catalog)
                 self._run()
+                then(self)
             finally:
                 self.catalog.close()
                 self.other_catalog.close()
@@ -393,9 +394,9 @@ def run(seed: int, then: Callable[[History], object] = lambda history: None) -> 
     with tempfile.TemporaryDirectory(prefix="keyed-") as folder:
         history = History(seed, Path(folder))
         try:
-            history.run()
-            then(history)
+            history.run(then)
         except BaseException as error:
-            error.add_note("\n".join(history.told)) if hasattr(error, "add_note") else None
+            if hasattr(error, "add_note"):  # from Python 3.11 on
+                error.add_note("\n".join(history.told))
             raise
         return history
