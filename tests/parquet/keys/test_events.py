@@ -59,8 +59,8 @@ def newest(some: Sequence[Event], rule: UpsertRule) -> Found:
     found = newest_events(rows, is_delete, rule, SETTINGS, b"secret", skip_null_keys=False)
     assert found.received == len(some)
     kept = [
-        Event(*row.values(), is_delete=bool(flag))
-        for row, flag in zip(found.rows.to_pylist(), found.is_delete, strict=True)
+        Event._make([*row.values(), flag])
+        for row, flag in zip(found.rows.to_pylist(), found.is_delete.tolist(), strict=True)
     ]
     assert found.keys.to_pylist() == [{"k": each.k, "s": each.s} for each in kept]
     return {(each.k, each.s): each for each in kept}
