@@ -117,6 +117,8 @@ class Resolver:
         damaged one, TableError for a damaged manifest.
         """
         io, metadata = state.table.io, state.table.metadata
+        # another writer may have added a partition spec, and files of it, since the batch was planned
+        self.files.specs.update(metadata.specs())
         with readable(metadata.location):
             files = self.reader.files(metadata, io, state.manifests.data)
             index = delete_index(state.store, io, state.manifests.deletes, metadata.specs())
