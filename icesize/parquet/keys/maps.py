@@ -179,6 +179,8 @@ def _in_parts(read: Iterable[tuple[Positions, Codes]]) -> Iterator[tuple[Positio
 
 
 def _joined(some: Sequence[tuple[Positions, Codes]]) -> tuple[Positions, Codes]:
+    if len(some) == 1:
+        return some[0]
     lows = [codes.low for _, codes in some if codes.low is not None]
     high = np.concatenate([codes.high for _, codes in some])
     return np.concatenate([positions for positions, _ in some]), Codes(high, np.concatenate(lows) if lows else None)
