@@ -11,7 +11,7 @@ from pyroaring import BitMap
 
 from icesize.parquet.files.data_file import NewDataFile, NewDeleteFile
 from icesize.parquet.files.names import FileNames
-from icesize.parquet.files.new_files import NewFiles, rewrite_failed
+from icesize.parquet.files.new_files import rewrite_failed
 from icesize.parquet.files.row_lineage import LINEAGE_FIELDS
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.keys.events import Events, Mask
@@ -135,9 +135,9 @@ class UpsertFiles:
         version = self.settings.format_version
         planned = planned_deletes(dying, resolution, self.settings.storage, version, self.policy.max_delete_files)
         missing = [each for each in planned if each.content not in self._deletes]
-        new_files = NewFiles(self.settings, self.names)
-        with rewrite_failed("write the deletes of the batch"), new_files.all_or_none():
-            for each, file in zip(missing, write_deletes(new_files, missing, version), strict=True):
+        with rewrite_failed("write the deletes of the batch"):
+            written = write_deletes(missing, self.resolver.files, self.names)
+            for each, file in zip(missing, written, strict=True):
                 self._deletes[each.content] = file
                 self.written.append(file)
         deletes = {each: self._deletes[each.content] for each in planned}
