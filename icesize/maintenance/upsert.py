@@ -9,6 +9,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
+from secrets import token_bytes
 from typing import Protocol
 
 import pyarrow as pa
@@ -91,6 +93,14 @@ def merges_in_turn(settings: WriteSettings, owner: Uncommitted) -> AbstractConte
     return nullcontext(MergesInTurn(settings, owner))
 
 
+@dataclass
+class UpsertMemory:
+    """What a process remembers of a table with upserts between batches. Losing it costs time."""
+
+    secret: bytes = field(default_factory=partial(token_bytes, 32), repr=False)
+    deleted_in: DeletedIn = field(default_factory=dict)
+
+
 @dataclass(frozen=True)
 class UpsertJob:
     """What all batches of upserts into a table share.
@@ -105,6 +115,7 @@ class UpsertJob:
         table_uuid: The table that was opened; None for any.
         commit_lock: Held while a batch is committed.
         deleted_in: Deleted rows of data files that are known.
+        pausing: Partitions in which no merge begins, because merges there recently conflicted with other writers.
     """
 
     handle: TableHandle
@@ -116,20 +127,29 @@ class UpsertJob:
     table_uuid: str | None = None
     commit_lock: AbstractContextManager[object] = field(default_factory=nullcontext)
     deleted_in: DeletedIn = field(default_factory=dict)
+    pausing: frozenset[PartitionKey] = frozenset()
 
 
 FetchEvents = Callable[[Current, UpsertRule], tuple[pa.Table, Mask]]
 """Returns the events of a batch, with the table's column names, and which of them are deletes."""
 
 
+def _unprepared(current: Current) -> Current:
+    return current
+
+
 @dataclass(frozen=True)
 class UpsertBatch:
-    """One batch: its events, its entry in the ledger, and the run that commits it."""
+    """One batch: its events, its entry in the ledger, and the run that commits it.
+
+    `prepare` adds the columns to the table that the batch has and the table lacks, and returns the newest state.
+    """
 
     fetch: FetchEvents
     ledger: LedgerEntry | None
     run_id: str
     accept_new_checkpoint: bool = False
+    prepare: Callable[[Current], Current] = _unprepared
 
     @property
     def prefix(self) -> str:
@@ -170,6 +190,7 @@ def _once(job: UpsertJob, batch: UpsertBatch, watch: Stopwatch, conflicts: tuple
     rule = job.wanted.in_table(metadata, current.name)
     _check_streams(rule, current, entry)
     watch.lap("load")
+    current = batch.prepare(current)
     rows, is_delete = batch.fetch(current, rule)
     watch.lap("fetch")
     settings = current.settings()
@@ -278,7 +299,7 @@ def _plan(job: UpsertJob, current: Current, layout: Layout, changes: RowChanges,
     touched = {each.file.partition for each in files.resolution.found if each.dead.any()}
     incoming |= {key: 0 for key in touched if key in layout.partitions and key not in incoming}
     budget_bytes = policy.budget_for(sum(file.size_bytes for file in changes.files))
-    contested = job.handle.contested(current, job.environment)
+    contested = job.pausing | job.handle.contested(current, job.environment)
     plan = plan_merges(deleted, policy, incoming=incoming, budget_bytes=budget_bytes, contested=contested)
     inputs = [file.path for group in plan.groups for file in group.inputs]
     if inputs:
