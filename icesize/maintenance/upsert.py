@@ -274,9 +274,20 @@ def _written(
     failpoints.reach("planned")
     with job.merges(current.settings(), owner) as merging:
         merging.start(groups)
-        results = merging.finish(current.policy.merge_deadline_for(int(write_seconds * 1000)) / 1000)
+        results = merging.finish(_merge_deadline_seconds(current.policy, write_seconds))
     watch.lap("merge_wait")
     return WrittenBatch(current, layout, plan, MergeResults.of(groups, results), rows, delta)
+
+
+def _merge_deadline_seconds(policy: SizePolicy, write_seconds: float) -> float | None:
+    """Return the seconds for which merges may delay a batch; None for no limit.
+
+    A file whose merge outlasts a deadline would be due in each batch again, and its share of dead rows would grow. So
+    the budget limits merges, and time does only if a deadline is set.
+    """
+    if policy.merge_deadline_ms is None:
+        return None
+    return policy.merge_deadline_for(int(write_seconds * 1000)) / 1000
 
 
 def policy_of_upserts(policy: SizePolicy) -> SizePolicy:
