@@ -1,6 +1,6 @@
 """A table that upserts change continuously and that icesize and Iceberg compact repeatedly.
 
-    python -m benchmarks upserts [--compactions 6] [--updates 3] [--rows 20000] [--keep DIR]
+    python -m benchmarks compact_upserts [--compactions 6] [--updates 3] [--rows 20000] [--keep DIR]
 
 The table is TPC-H's lineitem in 200 files, unpartitioned, as in `benchmarks.compact`. An update is one commit: an
 equality delete of `--rows` rows, anywhere in the table, by order and line number, and the same rows with another
@@ -176,7 +176,7 @@ def _shown(
     }
     ours, peer = (sum(each.seconds) for each in contestants)
     result = {
-        "benchmark": "upserts", "table": before, "updates": args.compactions * args.updates, "rows": args.rows,
+        "benchmark": "compact_upserts", "table": before, "updates": args.compactions * args.updates, "rows": args.rows,
         "ways": ways, "ratio": round(peer / ours, 2), "rows_exact": all(way["rows_exact"] for way in ways.values()),
     }  # fmt: skip
     title = f"{result['updates']} updates of {args.rows:,} of {before['rows']:,} rows, {args.compactions} compactions"
@@ -197,7 +197,7 @@ def _line(title: str, way: dict[str, Any]) -> list[str]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks upserts", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m benchmarks compact_upserts", description=__doc__.splitlines()[0])
     parser.add_argument("--compactions", type=int, default=6)
     parser.add_argument("--updates", type=int, default=3, help="before each compaction")
     parser.add_argument("--rows", type=int, default=20_000, help="of each update")

@@ -12,9 +12,9 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
@@ -74,28 +74,10 @@ Facts = Callable[[], Mapping[str, Any]]
 def _icesize(spark: SparkSession, args: argparse.Namespace) -> tuple[Handle, Facts]:
     policy = {} if args.dead_share is None else {"delete-ratio-threshold": args.dead_share}
     reports = list[Report]()
-    import numpy as np
-    from icesize.environment import Environment
-    from icesize.maintenance.upsert import UpsertBatch, UpsertJob, upsert
-    from icesize.table.records.ledger import LedgerEntry
-    from icesize.table.state.handle import TableHandle
-    from icesize.table.upserts.settings import WantedRule
-
-    job = UpsertJob(
-        TableHandle(peers.catalog(args.warehouse), ("db", "t")),
-        Environment(),
-        WantedRule(key=KEY, order_by=ORDER),
-        b"secret",
+    table = icesize.open(spark, TABLE, policy=policy or None)
+    sink = table.sink(
+        "benchmark", query_id="benchmark", mode="upsert", key=KEY, order_by=ORDER, listener=reports.append
     )
-    paths = batch_files(args.data)
-
-    def sink(df, number):
-        rows = pq.read_table(paths[number])
-        out = upsert(
-            job,
-            UpsertBatch(lambda c, r: (rows, np.zeros(len(rows), bool)), LedgerEntry("s", "q", number), f"r{number}"),
-        )
-        reports.append(out.report)
 
     def facts() -> dict[str, Any]:
         merging = [number for number, report in enumerate(reports) if "replace" in report.operations]
@@ -180,10 +162,8 @@ def _scans(spark: SparkSession, args: argparse.Namespace) -> dict[str, dict[str,
     _create(spark, args, FRESH)
     spark.table(TABLE).writeTo(FRESH).append()
     with peers.catalog(args.warehouse) as catalog:
-        return {
-            reader: compared(lambda: read(TABLE), lambda: read(FRESH))
-            for reader, read in readers(spark, lambda name: catalog.load_table(name.removeprefix("c."))).items()
-        }
+        of_readers = readers(spark, lambda name: catalog.load_table(name.removeprefix("c.")))
+        return {reader: compared(partial(read, TABLE), partial(read, FRESH)) for reader, read in of_readers.items()}
 
 
 def readers(spark: SparkSession, load: Callable[[str], Any], sql: str = SQL) -> dict[str, Callable[[str], object]]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +59,7 @@ def _run(args: argparse.Namespace) -> dict[str, Any]:
             "dead_share": round(1 - len(rows) / data.rows, 4),
             "rows_exact": left == (len(rows), sum(row[2] for row in rows)),
             "scans": {
-                name: compared(lambda read=of_readers[name]: read(NAME), lambda read=of_readers[name]: read(FRESH))
-                for name in _READERS
+                name: compared(partial(of_readers[name], NAME), partial(of_readers[name], FRESH)) for name in _READERS
             },
         }  # fmt: skip
 

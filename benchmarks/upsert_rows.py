@@ -1,7 +1,7 @@
 """The rows of the benchmark of upserts: the first rows of a table, batches of updates, and what they leave.
 
 A row is (id, n, value, status, note): the key, the order, a number that depends on both, one of five words, and 38
-random digits, which do not compress. Row 0 to `keys` - 1 have order 0; the events of the batches have 1, 2, 3 and so on.
+random digits, which do not compress. The first rows have order 0; the events of the batches have 1, 2, 3 and so on.
 """
 
 from __future__ import annotations

@@ -12,10 +12,10 @@ import pytest
 from pyiceberg.catalog import Catalog
 
 import icesize
-from benchmarks import compact_rivals, upserts
+from benchmarks import compact_rivals, compact_upserts
 from benchmarks.compact_rivals import Bench
 from benchmarks.compact_tables import CASES, Case
-from benchmarks.upserts import PEER, Compact
+from benchmarks.compact_upserts import PEER, Compact
 from tests.support.rival_tables import catalog_for_all, make_lineitem
 
 pytestmark = pytest.mark.engine
@@ -47,11 +47,11 @@ def test_both_tables_are_compared_with_the_model(
     exact: bool,
 ) -> None:
     """Each table must have exactly the rows with their newest quantity; the contents of both are reported."""
-    monkeypatch.setitem(CASES, upserts.BASE, Case(_make))
-    monkeypatch.setitem(upserts.WAYS, PEER, rival)  # type: ignore[arg-type]
+    monkeypatch.setitem(CASES, compact_upserts.BASE, Case(_make))
+    monkeypatch.setitem(compact_upserts.WAYS, PEER, rival)  # type: ignore[arg-type]
     monkeypatch.setattr(compact_rivals, "local_rest_catalog", catalog_for_all)
-    result = upserts.main([*OPTIONS, "--keep", str(tmp_path)])
-    ours, theirs = (result["ways"][title] for title in upserts.TITLES.values())
+    result = compact_upserts.main([*OPTIONS, "--keep", str(tmp_path)])
+    ours, theirs = (result["ways"][title] for title in compact_upserts.TITLES.values())
     assert (ours["rows_exact"], theirs["rows_exact"], result["rows_exact"]) == (True, exact, exact)
     assert (ours["after"]["files"], ours["after"]["delete_files"], ours["after"]["rows"]) == (1, 0, FILES * ROWS)
     assert (theirs["after"]["files"], theirs["after"]["delete_files"]) == ((1, 0) if exact else (FILES + 6, 6))
