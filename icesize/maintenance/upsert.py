@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
+from secrets import token_bytes
 from typing import Protocol
 
 import pyarrow as pa
@@ -97,6 +98,14 @@ def merges_in_turn(settings: WriteSettings, owner: Uncommitted) -> AbstractConte
     return nullcontext(MergesInTurn(settings, owner))
 
 
+@dataclass
+class UpsertMemory:
+    """What a process remembers of a table with upserts between batches. Losing it costs time."""
+
+    secret: bytes = field(default_factory=partial(token_bytes, 32), repr=False)
+    deleted_in: DeletedIn = field(default_factory=dict)
+
+
 @dataclass(frozen=True)
 class UpsertJob:
     """What all batches of upserts into a table share.
@@ -112,6 +121,7 @@ class UpsertJob:
         commit_lock: Held while a batch is committed.
         deleted_in: Deleted rows of data files that are known.
         maps: Where maps of keys are kept; None to read the key columns in each batch.
+        pausing: Partitions in which no merge begins, because merges there recently conflicted with other writers.
     """
 
     handle: TableHandle
@@ -124,6 +134,7 @@ class UpsertJob:
     commit_lock: AbstractContextManager[object] = field(default_factory=nullcontext)
     deleted_in: DeletedIn = field(default_factory=dict)
     maps: MapSettings | None = None
+    pausing: frozenset[PartitionKey] = frozenset()
 
     def keys_of(self, table_uuid: str) -> Keys:
         """Return what a batch finds the keys of this table with."""
@@ -151,14 +162,22 @@ FetchEvents = Callable[[Current, UpsertRule], tuple[pa.Table, Mask]]
 """Returns the events of a batch, with the table's column names, and which of them are deletes."""
 
 
+def _unprepared(current: Current) -> Current:
+    return current
+
+
 @dataclass(frozen=True)
 class UpsertBatch:
-    """One batch: its events, its entry in the ledger, and the run that commits it."""
+    """One batch: its events, its entry in the ledger, and the run that commits it.
+
+    `prepare` adds the columns to the table that the batch has and the table lacks, and returns the newest state.
+    """
 
     fetch: FetchEvents
     ledger: LedgerEntry | None
     run_id: str
     accept_new_checkpoint: bool = False
+    prepare: Callable[[Current], Current] = _unprepared
 
     @property
     def prefix(self) -> str:
@@ -199,6 +218,7 @@ def _once(job: UpsertJob, batch: UpsertBatch, watch: Stopwatch, conflicts: tuple
     rule = job.wanted.in_table(metadata, current.name)
     _check_streams(rule, current, entry)
     watch.lap("load")
+    current = batch.prepare(current)
     rows, is_delete = batch.fetch(current, rule)
     watch.lap("fetch")
     settings, keys = current.settings(), job.keys_of(current.uuid)
@@ -298,9 +318,20 @@ def _written(
     failpoints.reach("planned")
     with job.merges(current.settings(), owner) as merging:
         merging.start(groups)
-        results = merging.finish(current.policy.merge_deadline_for(int(write_seconds * 1000)) / 1000)
+        results = merging.finish(_merge_deadline_seconds(current.policy, write_seconds))
     watch.lap("merge_wait")
     return WrittenBatch(current, layout, plan, MergeResults.of(groups, results), rows, delta, beside)
+
+
+def _merge_deadline_seconds(policy: SizePolicy, write_seconds: float) -> float | None:
+    """Return the seconds for which merges may delay a batch; None for no limit.
+
+    A file whose merge outlasts a deadline would be due in each batch again, and its share of dead rows would grow. So
+    the budget limits merges, and time does only if a deadline is set.
+    """
+    if policy.merge_deadline_ms is None:
+        return None
+    return policy.merge_deadline_for(int(write_seconds * 1000)) / 1000
 
 
 def policy_of_upserts(policy: SizePolicy) -> SizePolicy:
@@ -323,7 +354,7 @@ def _plan(job: UpsertJob, current: Current, layout: Layout, changes: RowChanges,
     touched = {each.file.partition for each in files.resolution.found if each.dead.any()}
     incoming |= {key: 0 for key in touched if key in layout.partitions and key not in incoming}
     budget_bytes = policy.budget_for(sum(file.size_bytes for file in changes.files))
-    contested = job.handle.contested(current, job.environment)
+    contested = job.pausing | job.handle.contested(current, job.environment)
     plan = plan_merges(deleted, policy, incoming=incoming, budget_bytes=budget_bytes, contested=contested)
     inputs = [file.path for group in plan.groups for file in group.inputs]
     if inputs:

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyiceberg.partitioning import PartitionSpec
 
+from icesize.parquet.files.row_lineage import LINEAGE_FIELDS
 from icesize.parquet.files.settings import WriteSettings, pruned
 from icesize.parquet.keys.codes import Codes, Places, encoded
 from icesize.parquet.reading.inputs import read_inputs
@@ -89,9 +90,15 @@ class TableFiles:
         return [names[each] for each in field_ids]
 
     def read(self, file: FileFact, columns: Sequence[str], *, lineage: bool = False) -> Iterator[pa.Table]:
-        """Yield some columns of all rows of a file, in the types of the table; with `lineage`, its columns, too."""
+        """Yield some columns of all rows of a file, in the types of the table; with `lineage`, its columns, too.
+
+        The columns are in the order of `columns`, in which the code of a key and the order of events are computed.
+        """
         settings = pruned(self.of(file.partition.spec_id), columns)
-        return read_inputs(FileGroup((file,), file.partition), settings.with_lineage if lineage else settings)
+        settings = settings.with_lineage if lineage else settings
+        names = [*columns, *(field.name for field in LINEAGE_FIELDS if lineage)]
+        for rows in read_inputs(FileGroup((file,), file.partition), settings):
+            yield rows.select(names)
 
     def at(self, file: FileFact, positions: Positions, columns: Sequence[str], *, lineage: bool = False) -> pa.Table:
         """Return some columns of the rows at ascending positions of a file."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
@@ -11,7 +12,7 @@ from pyiceberg.table.update import AssertCurrentSchemaId, RemovePropertiesUpdate
 from pyiceberg.types import DoubleType, FloatType, PrimitiveType
 
 from icesize.errors import TableError, UnsupportedTable
-from icesize.planning.upsert_rule import PROPERTY, UpsertRule
+from icesize.planning.upsert_rule import PROPERTY, TIES, UpsertRule
 from icesize.table.commit.loaded import Loaded, Staged
 from icesize.table.commit.metadata_change import MetadataChange
 from icesize.units import DURATION_EXAMPLES, seconds_of
@@ -89,9 +90,79 @@ def _horizon_ms(duration: float | str) -> int:
     return round(seconds * 1000)
 
 
+NULL_KEYS = ("error", "skip")
+"""What is done with events whose key has a NULL: the batch is refused, or they are left out."""
+
+
+@dataclass(frozen=True)
+class UpsertOptions:
+    """How a caller wants a batch to be upserted.
+
+    Attributes:
+        rule: The rule, as far as the caller names it.
+        except_columns: Columns of the batch that are not written, such as the kind of an event.
+        null_key: One of `NULL_KEYS`.
+    """
+
+    rule: WantedRule = field(default_factory=WantedRule)
+    except_columns: tuple[str, ...] = ()
+    null_key: str = "error"
+
+    def __post_init__(self) -> None:
+        if self.null_key not in NULL_KEYS:
+            raise ValueError(f"'null_key' ({self.null_key!r}) must be one of {', '.join(map(repr, NULL_KEYS))}")
+        if self.rule.ties not in (None, *TIES):
+            raise ValueError(f"'ties' ({self.rule.ties!r}) must be one of {', '.join(map(repr, TIES))}")
+        if not isinstance(self.rule.delete_when, str | None):
+            raise ValueError(
+                f"'delete_when' ({self.rule.delete_when!r}) must be text, such as \"op = 'd'\": the table stores it"
+            )
+
+    @classmethod
+    def of(
+        cls,
+        key: Names = None,
+        order_by: Names = None,
+        delete_when: str | None = None,
+        except_columns: Names = None,
+        ties: str | None = None,
+        null_key: str = "error",
+    ) -> UpsertOptions:
+        """Return the options from the arguments of a caller. Raises ValueError."""
+        return cls(WantedRule(key, order_by, delete_when, ties), tuple(_listed(except_columns)), null_key)
+
+
+def one_of(name: str, value: Any, alias: str, other: Any) -> Any:
+    """Return the value of an argument that has two names. Raises ValueError if both have different values."""
+    if value is None or other is None:
+        return other if value is None else value
+    if _listed(value) != _listed(other):
+        raise ValueError(f"'{name}' ({value!r}) and '{alias}' ({other!r}) are two names of one argument: give one")
+    return value
+
+
+def options_of_mode(mode: str, **arguments: Any) -> UpsertOptions | None:
+    """Return the options of a sink of this mode; None if it appends.
+
+    Raises ValueError for another mode, and for arguments of upserts beside "append".
+    """
+    if mode == "upsert":
+        return UpsertOptions.of(**arguments)
+    if mode != "append":
+        raise ValueError(f"'mode' ({mode!r}) must be one of 'append', 'upsert'")
+    for name, value in arguments.items():
+        if value not in (None, "error"):
+            raise ValueError(f"'{name}' ({value!r}) needs mode='upsert': an append has no key")
+    return None
+
+
+def _listed(names: Names) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else tuple(names or ())
+
+
 def _ids(schema: Schema, names: Names, role: str, table: str) -> tuple[int, ...]:
     known = {field.name: field.field_id for field in schema.fields}
-    listed = (names,) if isinstance(names, str) else tuple(names or ())
+    listed = _listed(names)
     for name in listed:
         if name not in known:
             raise TableError(
