@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
 import pytest
 from pyiceberg.catalog import Catalog
+from pyiceberg.transforms import BucketTransform
 
+from icesize import failpoints
 from icesize.environment import Environment
 from icesize.errors import BatchError, SchemaMismatch, TableError
-from icesize.maintenance.upsert import UpsertBatch, UpsertJob, upsert
+from icesize.maintenance.upsert import MergesInTurn, UpsertBatch, UpsertJob, upsert
+from icesize.parquet.files.data_file import Results
 from icesize.report import Report
 from icesize.table.records.ledger import LedgerEntry
 from icesize.table.state.handle import TableHandle
 from icesize.table.upserts.settings import WantedRule
-from tests.support.tables import check, make_table, sqlite_catalog
+from tests.support.tables import append, check, make_table, sqlite_catalog, theirs
 from tests.support.upserts import Event, events_of, live_rows
 from tests.support.v3_tables import as_v3
 
@@ -127,3 +131,60 @@ def test_files_with_many_dead_rows_are_merged_in_the_same_commit(catalog: Catalo
     assert report.operations == ("overwrite", "replace")
     assert len(live_rows(catalog)) == 1_000
     assert np.array([row[1] for row in live_rows(catalog)]).sum() == 1_300
+
+
+def test_rows_of_older_partition_specs_are_replaced(catalog: Catalog) -> None:
+    """The deletes of a data file lie in its own partition, also if the table is partitioned in another way now."""
+    commit(catalog, [(1, 10, "a"), (2, 10, "a"), (3, 10, "b")], 0)
+    for number, change in enumerate(("add", "remove")):
+        spec = theirs(catalog.load_table("db.t")).update_spec()
+        (spec.add_field("id", BucketTransform(2), "bucket") if change == "add" else spec.remove_field("kind")).commit()
+        commit(catalog, [(number + 1, 11, "a")], number + 1)
+
+    assert live_rows(catalog) == [(1, 11, "a"), (2, 11, "a"), (3, 10, "b")]
+
+
+def test_files_of_a_partition_spec_that_came_meanwhile_are_read(catalog: Catalog) -> None:
+    """If another writer first adds a partition spec and rows of it, a key of them has one row after the batch."""
+    commit(catalog, [(1, 10, "a")], 0)
+
+    def others() -> None:
+        theirs(catalog.load_table("db.t")).update_spec().add_field("id", BucketTransform(2), "bucket").commit()
+        append(catalog, [1])
+
+    waiting = [others]
+    with failpoints.armed("before-swap", lambda: waiting and waiting.pop()()):
+        commit(catalog, [(1, 10**13, "b")], 1)
+
+    assert live_rows(catalog) == [(1, 10**13, "b")]
+
+
+def test_a_doubled_key_keeps_its_newest_row_if_the_event_is_late(catalog: Catalog) -> None:
+    """Rows that others doubled become one, and the report counts them as doubled and late, not as updated."""
+    commit(catalog, [(1, 10, "a")], 0)
+    append(catalog, [1])
+    report = commit(catalog, [(1, 11, "b")], 1)
+
+    assert live_rows(catalog) == [(1, 3_600_000_000, "a")]
+    assert report.upsert == {"events": 1, "keys": 1, "updated": 0, "deleted": 0, "late": 1, "doubled": 1}
+
+
+@pytest.mark.parametrize(("deadline_ms", "seconds"), [(None, None), (2_500, 2.5)])
+def test_due_merges_have_no_deadline_unless_one_is_set(
+    catalog: Catalog, deadline_ms: int | None, seconds: float | None
+) -> None:
+    """A merge that takes longer than the write is not stopped: its file would be due in each batch again."""
+    timeouts = list[float | None]()
+
+    class Noting(MergesInTurn):
+        def finish(self, timeout_seconds: float | None) -> Results:
+            timeouts.append(timeout_seconds)
+            return super().finish(timeout_seconds)
+
+    policy = {} if deadline_ms is None else {"merge-deadline-ms": deadline_ms}
+    job = UpsertJob(
+        TableHandle(catalog, ("db", "t"), policy), Environment(), RULE, b"secret",
+        merges=lambda settings, owner: nullcontext(Noting(settings, owner)),
+    )  # fmt: skip
+    upsert(job, UpsertBatch(lambda current, rule: events_of([(1, 1, "a")]), None, "r"))
+    assert timeouts == [seconds]

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyiceberg.partitioning import PartitionSpec
 
-from icesize.parquet.files.row_lineage import is_lineage
+from icesize.parquet.files.row_lineage import LINEAGE_FIELDS, is_lineage
 from icesize.parquet.files.settings import WriteSettings, pruned
 from icesize.parquet.keys.codes import Codes, Places, encoded
 from icesize.parquet.reading.inputs import UNREADABLE_ROWS, open_parquet, read_inputs
@@ -90,9 +90,15 @@ class TableFiles:
         return [names[each] for each in field_ids]
 
     def read(self, file: FileFact, columns: Sequence[str], *, lineage: bool = False) -> Iterator[pa.Table]:
-        """Yield some columns of all rows of a file, in the types of the table; with `lineage`, its columns, too."""
+        """Yield some columns of all rows of a file, in the types of the table; with `lineage`, its columns, too.
+
+        The columns are in the order of `columns`, in which the code of a key and the order of events are computed.
+        """
         settings = pruned(self.of(file.partition.spec_id), columns)
-        return read_inputs(FileGroup((file,), file.partition), settings.with_lineage if lineage else settings)
+        settings = settings.with_lineage if lineage else settings
+        names = [*columns, *(field.name for field in LINEAGE_FIELDS if lineage)]
+        for rows in read_inputs(FileGroup((file,), file.partition), settings):
+            yield rows.select(names)
 
     def stores_row_ids(self, file: FileFact) -> bool:
         """Return whether a file may have a column of row ids: False only for a file that was opened, and has none."""

@@ -101,7 +101,11 @@ class KeyMaps:
         self.folder.write(self._identity(file), len(codes) * _bytes_of(codes), arrays)
         if rows.row_ids is not None:
             ids = np.where(rows.row_ids < 0, _INHERITED, rows.row_ids)
-            parts = (each for start in range(0, len(ids), PART_ROWS) for each in _packed(ids[start : start + PART_ROWS], start))
+            parts = (
+                each
+                for start in range(0, len(ids), PART_ROWS)
+                for each in _packed(ids[start : start + PART_ROWS], start)
+            )
             self.folder.write(_of_ids(file, None), len(ids) * _ROW_ID_BYTES, parts)
 
     def keep(self, live: Callable[[], Iterable[str]]) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections import defaultdict
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,23 +14,21 @@ from icesize.concurrency import concurrently, workers
 from icesize.parquet.files.data_file import NewDataFile, NewDeleteFile
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.new_files import NewFiles, rewrite_failed
-from icesize.parquet.files.row_lineage import LINEAGE_FIELDS
+from icesize.parquet.files.row_lineage import FIRST_WITH_LINEAGE, LINEAGE_FIELDS
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.keys.codes import Places
 from icesize.parquet.keys.events import Events, Mask
 from icesize.parquet.keys.lookup import NewRows, Positions
 from icesize.parquet.keys.new_rows import places_by_file
+from icesize.parquet.writing.row_writer import WriteRows
 from icesize.planning.delete_reach import plain_path
 from icesize.planning.files import FileFact
 from icesize.policy import SizePolicy
 from icesize.table.commit.loaded import Loaded
 from icesize.table.commit.protocol import ConcurrentChange
 from icesize.table.commit.steps.row_delta import RowChanges
-from icesize.table.upserts.deletes import Dying, planned_deletes, write_deletes
+from icesize.table.upserts.deletes import Dying, PlannedDelete, planned_deletes, write_deletes
 from icesize.table.upserts.resolver import NOTHING_FOUND, Resolution, Resolver
-
-WriteRows = Callable[[pa.Table, WriteSettings], Sequence[NewDataFile]]
-"""Writes rows of a batch into new files."""
 
 
 @dataclass(frozen=True)
@@ -150,22 +149,32 @@ class UpsertFiles:
     def _changes(self, dying: Sequence[Dying], resolution: Resolution) -> RowChanges:
         version = self.settings.format_version
         planned = planned_deletes(dying, resolution, self.settings.storage, version, self.policy.max_delete_files)
-        missing = [each for each in planned if each.content not in self._deletes]
-        new_files = NewFiles(self.settings, self.names)
-        with rewrite_failed("write the deletes of the batch"), new_files.all_or_none():
-            for each, file in zip(missing, write_deletes(new_files, missing, version), strict=True):
-                self._deletes[each.content] = file
-                self.written.append(file)
+        self._write_deletes([each for each in planned if each.content not in self._deletes])
         deletes = {each: self._deletes[each.content] for each in planned}
         applied = {plain_path(file.path): frozenset([deletes[each].id]) for each in planned for file in each.rows}
         replaced = {delete.id: delete for each in planned for delete in each.replaced}
         return RowChanges(tuple(self._files), tuple(deletes.values()), tuple(replaced.values()), applied)
+
+    def _write_deletes(self, missing: Sequence[PlannedDelete]) -> None:
+        """Write delete files, each under the partition spec of its data files."""
+        version, by_spec = self.settings.format_version, defaultdict[int, list[PlannedDelete]](list)
+        for each in missing:
+            # all vectors lie in one file, whose location is that of no partition
+            by_spec[self.settings.spec_id if version >= FIRST_WITH_LINEAGE else each.spec_id].append(each)
+        for spec_id, planned in by_spec.items():
+            new_files = NewFiles(self.resolver.files.of(spec_id), self.names)
+            with rewrite_failed("write the deletes of the batch"), new_files.all_or_none():
+                for each, file in zip(planned, write_deletes(new_files, planned, version), strict=True):
+                    self._deletes[each.content] = file
+                    self.written.append(file)
 
     def _count(self, resolution: Resolution) -> None:
         events, doubled = self._events, resolution.doubled
         replaced = np.zeros(len(events), np.bool_)
         for each in resolution.found:
             replaced[each.hits.places[each.dead]] = True
+        # of a doubled key, rows die also where the event is late
+        replaced &= ~resolution.is_late
         self.counts = Counts(
             int(resolution.is_late.sum()), int((replaced & ~events.is_delete).sum()),
             int((replaced & events.is_delete).sum()), len(doubled),

@@ -72,6 +72,11 @@ class PlannedDelete:
         """What the file will contain: a file of an earlier attempt with the same content is used again."""
         return frozenset((file.path, rows.serialize()) for file, rows in self.rows.items())
 
+    @property
+    def spec_id(self) -> int:
+        """The partition spec of the data files, which are of one partition in format v2."""
+        return next(iter(self.rows)).partition.spec_id
+
 
 def planned_deletes(
     dying: Sequence[Dying], resolution: Resolution, storage: Storage, format_version: int, most_delete_files: int
