@@ -276,7 +276,10 @@ def _plan(job: UpsertJob, current: Current, layout: Layout, changes: RowChanges,
     incoming.update(f.partition for f in changes.files if f.size_bytes < layout.small_file_limit_bytes)
     deleted = with_changes(layout, changes, files)
     touched = {each.file.partition for each in files.resolution.found if each.dead.any()}
-    incoming |= {key: 0 for key in touched if key in layout.partitions and key not in incoming}
+    # by `setdefault`, because `|=` of a Counter drops what is 0
+    for key in touched:
+        if key in layout.partitions:
+            incoming.setdefault(key, 0)
     budget_bytes = policy.budget_for(sum(file.size_bytes for file in changes.files))
     contested = job.handle.contested(current, job.environment)
     plan = plan_merges(deleted, policy, incoming=incoming, budget_bytes=budget_bytes, contested=contested)

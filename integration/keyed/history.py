@@ -271,6 +271,9 @@ class History:
             assert Counter(self.model.all()) == before, "a batch made no commit, and should have changed rows"
         elif not report.already_committed:
             self._check_report(batch.effect, report)
+            if trouble == Trouble():
+                assert report.conflicts == (), "nobody came between"
+                self._check_dead(report)
 
     def _check_report(self, effect: Effect, report: Report) -> None:
         facts = report.upsert or {}
@@ -284,6 +287,13 @@ class History:
         if report.operations and report.operations[0] != "replace":
             # rows that were written and were late then make an append an overwrite
             assert report.operations[0] == kind or report.conflicts or report.operations[0] == "overwrite"
+
+    def _check_dead(self, report: Report) -> None:
+        """After a batch that nothing disturbed, none of the files that it found has too many dead rows."""
+        shares = self.watch.dead_shares(self.table)
+        before = {each.path for each in self._before}
+        worst = max((share for path, share in shares.items() if path in before), default=0)
+        assert worst <= 0.2, f"{worst:.2f} of a file is dead {report.notes} {report.skipped}"
 
     def _look(self, batch: Batch, leaves_files: bool, *, is_new: bool) -> None:
         table = self.table
