@@ -36,6 +36,7 @@ from icesize.table.state.partition_changes import (
 
 # each call imports its own dependencies: importing all of them takes as long as compacting a small table
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyiceberg.catalog import Catalog
     from pyiceberg.table.snapshots import Snapshot
     from pyspark.sql import DataFrame, SparkSession
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from icesize.maintenance.rewrite_deletes import DeletesReport
     from icesize.maintenance.rewrite_manifests import ManifestReport
     from icesize.maintenance.table_context import Advance, ClusterWork, Selection
+    from icesize.maintenance.upsert import UpsertMemory
     from icesize.maintenance.verify import Verification
     from icesize.parquet.files.data_file import Results
     from icesize.parquet.files.settings import WriteSettings
@@ -56,6 +58,7 @@ if TYPE_CHECKING:
     from icesize.planning.merging.simulation import PolicyComparison
     from icesize.planning.plan import MergeTask, Plan
     from icesize.presentation.overview import Overview
+    from icesize.spark.stream.options import SinkOptions
     from icesize.spark.stream.process_state import TableSource
     from icesize.spark.stream.sink import Sink
     from icesize.table.cleanup.expiry import ExpiryReport
@@ -66,6 +69,7 @@ if TYPE_CHECKING:
     from icesize.table.past.versions import Version
     from icesize.table.state.layouts import Prefetch
     from icesize.table.state.where import Where
+    from icesize.table.upserts.settings import Names, UpsertOptions
 
 Partition = Mapping[str, Any] | str
 """Partition field -> value: `{"hour": "h191"}`, `{}` for an unpartitioned table; or a label as `inspect` prints it.
@@ -145,6 +149,7 @@ class SizedTable:
         limits = environment.limits
         engine = InThisProcess(limits.bytes_without_spark) if spark is None else _InSpark(spark, limits)
         self._context = TableContext(self._handle, environment, engine)
+        self._memory: UpsertMemory | None = None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"
@@ -528,7 +533,14 @@ class SizedTable:
 
         return self._change(forget_cluster_by(self._environment.new_id()), dry_run)
 
-    def append(self, df: DataFrame, stream_id: str | None = None, batch_id: int | None = None) -> Report:
+    def append(
+        self,
+        df: DataFrame,
+        stream_id: str | None = None,
+        batch_id: int | None = None,
+        *,
+        allow_duplicate_keys: bool = False,
+    ) -> Report:
         """Append a DataFrame in few, well-sized files, and merge the files that become due, in one commit.
 
         Args:
@@ -536,6 +548,8 @@ class SizedTable:
             stream_id: The name of a stream in the ledger. With `stream_id` and `batch_id`, repeated calls append the
                 rows once. Without both, each call appends them.
             batch_id: The number of the batch in the stream, from 0 on.
+            allow_duplicate_keys: True appends rows to a table with a key, and does not look for older rows of their
+                keys.
 
         Returns:
             The report of the commit.
@@ -543,26 +557,133 @@ class SizedTable:
         Raises:
             ValueError: Only one of `stream_id` and `batch_id` is given.
             EngineUnavailable: The table was opened without a session.
+            TableError: The table has a key, and `allow_duplicate_keys` is False.
             BatchError: The batch must not be committed, for example because its columns do not fit the table.
             CommitConflict: Other writers committed first until the deadline.
             CommitStateUnknown: The outcome of the commit is unknown.
         """
-        if (stream_id is None) != (batch_id is None):
-            raise ValueError("Cannot append: 'stream_id' and 'batch_id' are given together or not at all")
+        _together("append", stream_id, batch_id)
         _, source = self._in_spark("append")
-        from icesize.spark.stream.batch import commit_batch
         from icesize.spark.stream.options import SinkOptions
+
+        options = SinkOptions(allow_duplicate_keys=allow_duplicate_keys, environment=self._environment)
+        return self._once(df, source, options, stream_id, batch_id)
+
+    def upsert(
+        self,
+        rows: DataFrame | pa.Table,
+        key: Names = None,
+        order_by: Names = None,
+        delete_when: str | None = None,
+        *,
+        except_columns: Names = None,
+        ties: str | None = None,
+        null_key: str = "error",
+        stream_id: str | None = None,
+        batch_id: int | None = None,
+    ) -> Report:
+        """Upsert rows: each replaces the row of its key, or deletes it, or is new; all in one commit.
+
+        The first call stores key, order, ties and the condition for deletes in the table, for all writers. Later calls
+        may leave them out.
+
+        Args:
+            rows: A DataFrame, or an Arrow table, which needs no session. Columns match by name.
+            key: The columns that identify a row; None for the stored key, or for the table's identifier fields.
+            order_by: The columns by which a later row of a key is recognized. Without them, a later call replaces the
+                rows of earlier ones.
+            delete_when: The condition that makes a row a delete: an SQL expression, or for an Arrow table a filter such
+                as "op = 'd'" or the name of a column of booleans.
+            except_columns: Columns that are not written, such as `op`.
+            ties: What is done with different rows of one key that have the same order. "error": refuse them.
+                "last_delete": a delete wins. "max_row": a delete wins, or else the greatest row.
+            null_key: "error" refuses rows whose key has a NULL, "skip" leaves them out.
+            stream_id: The name of a stream in the ledger. With `stream_id` and `batch_id`, repeated calls upsert the
+                rows once.
+            batch_id: The number of the batch in the stream, from 0 on.
+
+        Returns:
+            The report of the commit, with `upsert`.
+
+        Raises:
+            ValueError: An argument has none of the values above, or only one of `stream_id` and `batch_id` is given.
+            EngineUnavailable: `rows` is a DataFrame, and the table was opened without a session.
+            TableError: An argument differs from what the table stores, or names no column.
+            UnsupportedTable: The table has format version 1, or a column whose type cannot be a key.
+            ArgumentError: The condition for deletes cannot be computed on an Arrow table.
+            BatchError: The rows must not be committed, for example because two of them have one key and no order.
+            CommitConflict: Other writers committed first until the deadline.
+            CommitStateUnknown: The outcome of the commit is unknown.
+        """
+        _together("upsert", stream_id, batch_id)
+        import pyarrow as pa
+
+        from icesize.table.upserts.settings import UpsertOptions
+
+        wanted = UpsertOptions.of(key, order_by, delete_when, except_columns, ties, null_key)
+        if isinstance(rows, pa.Table):
+            return self._upsert_here(rows, wanted, stream_id, batch_id)
+        _, source = self._in_spark("upsert a DataFrame")
+        from icesize.spark.stream.options import SinkOptions
+
+        options = SinkOptions(upsert=wanted, environment=self._environment)
+        return self._once(rows, source, options, stream_id, batch_id)
+
+    def _upsert_here(
+        self, rows: pa.Table, wanted: UpsertOptions, stream_id: str | None, batch_id: int | None
+    ) -> Report:
+        """Upsert an Arrow table in this process."""
+        from icesize.maintenance.upsert import UpsertBatch, UpsertJob, upsert
+        from icesize.maintenance.upsert_rows import EventsOfRows
+
+        entry = None
+        if stream_id is not None and batch_id is not None:
+            entry = ledger.LedgerEntry(stream_id, stream_id, batch_id)
+        memory = self._upserts
+        job = UpsertJob(
+            self._handle, self._environment, wanted.rule, memory.secret, skip_null_keys=wanted.null_key == "skip",
+            deleted_in=memory.deleted_in,
+        )  # fmt: skip
+        events = EventsOfRows(rows, wanted.except_columns)
+        outcome = upsert(job, UpsertBatch(events.fetch, entry, self._environment.new_id()))
+        return self._context.refresh(outcome.report) if outcome.commit.snapshot_ids else outcome.report
+
+    @property
+    def _upserts(self) -> UpsertMemory:
+        from icesize.maintenance.upsert import UpsertMemory
+
+        if self._spark is not None:
+            return self._state.upserts
+        with self._context.lock:
+            self._memory = self._memory or UpsertMemory()
+            return self._memory
+
+    def _once(
+        self, df: DataFrame, source: TableSource, options: SinkOptions, stream_id: str | None, batch_id: int | None
+    ) -> Report:
+        """Commit a DataFrame, as a batch of a stream if it has a name."""
+        from icesize.spark.stream.batch import commit_batch
         from icesize.spark.stream.process_state import table_state
         from icesize.spark.stream.sink import Sink
+        from icesize.spark.stream.upsert_batch import commit_upserts
 
         if stream_id is not None and batch_id is not None:
-            return Sink(source, stream_id, environment=self._environment, query_id=stream_id).run(df, batch_id)
-        return commit_batch(df, source, SinkOptions(environment=self._environment), None, table_state(source)).report
+            of_stream = replace(options, query_id=stream_id)
+            return Sink(source=source, stream_id=stream_id, **vars(of_stream)).run(df, batch_id)
+        commit = commit_batch if options.upsert is None else commit_upserts
+        return commit(df, source, options, None, table_state(source)).report
 
     def sink(
         self,
         stream_id: str,
         *,
+        mode: str = "append",
+        key: Names = None,
+        order_by: Names = None,
+        delete_when: str | None = None,
+        except_columns: Names = None,
+        ties: str | None = None,
+        null_key: str = "error",
         placement: str = "append",
         stream_safe: bool = True,
         merge: str = "inline",
@@ -574,11 +695,25 @@ class SizedTable:
         query_id: str | None = None,
         listener: Callable[[Report], object] | None = None,
         cluster: str = "off",
+        allow_duplicate_keys: bool = False,
+        keys: Names = None,
+        sequence_by: Names = None,
+        apply_as_deletes: str | None = None,
+        except_column_list: Names = None,
     ) -> Sink:
         """Return the function for `foreachBatch` that commits each micro-batch exactly once.
 
         Args:
             stream_id: The name of the stream in this table. It identifies batches that Spark delivers again.
+            mode: "append" adds all rows. "upsert" replaces or deletes the row of each key; Spark cannot read such a
+                table as a stream. The next six arguments are for "upsert".
+            key: The columns that identify a row; None for the key that the table stores, or for its identifier fields.
+            order_by: The columns by which a later row of a key is recognized. Two streams into one table need them.
+            delete_when: The SQL condition that makes a row a delete, such as "op = 'd'".
+            except_columns: Columns that are not written, such as `op`.
+            ties: What is done with different rows of one key that have the same order. "error": the batch fails.
+                "last_delete": a delete wins. "max_row": a delete wins, or else the greatest row.
+            null_key: "error" refuses batches with a NULL in a key, "skip" leaves such rows out.
             placement: "append" writes new rows into few new files and merges older small files. "absorb" writes new
                 rows together with the partition's small file.
             stream_safe: False (only with "absorb") writes rows once, in snapshots at which stream readers stop.
@@ -598,6 +733,12 @@ class SizedTable:
             listener: Called with the report of each batch, and of each commit in the background.
             cluster: The time of clustering by the table's `icesize.cluster.by`. "inline": after the batch. "async":
                 beside the batches. "off": never in the sink.
+            allow_duplicate_keys: True appends rows to a table with a key, and does not look for older rows of their
+                keys.
+            keys: Another name of `key`, as in Spark's AUTO CDC.
+            sequence_by: Another name of `order_by`.
+            apply_as_deletes: Another name of `delete_when`.
+            except_column_list: Another name of `except_columns`.
 
         Returns:
             The sink. Pass it to Spark's `foreachBatch`, or call it with a DataFrame and a batch id.
@@ -610,9 +751,19 @@ class SizedTable:
         spark, source = self._in_spark("sink")
         from icesize.spark.stream.process_state import for_its_server
         from icesize.spark.stream.sink import Sink
+        from icesize.table.upserts.settings import one_of, options_of_mode
 
+        upsert = options_of_mode(
+            mode,
+            key=one_of("key", key, "keys", keys),
+            order_by=one_of("order_by", order_by, "sequence_by", sequence_by),
+            delete_when=one_of("delete_when", delete_when, "apply_as_deletes", apply_as_deletes),
+            except_columns=one_of("except_columns", except_columns, "except_column_list", except_column_list),
+            ties=ties, null_key=null_key,
+        )  # fmt: skip
         return Sink(
-            source=for_its_server(spark, source), stream_id=stream_id, placement=placement, stream_safe=stream_safe,
+            source=for_its_server(spark, source), stream_id=stream_id, upsert=upsert,
+            allow_duplicate_keys=allow_duplicate_keys, placement=placement, stream_safe=stream_safe,
             merge=merge, statistics=statistics, write_tasks=write_tasks, schema_evolution=schema_evolution,
             accept_new_checkpoint=accept_new_checkpoint, expire_every=expire_every, query_id=query_id,
             listener=listener, cluster=cluster, environment=self._environment,
@@ -965,6 +1116,11 @@ def _handle_without_spark(name: str, catalog: Catalog | None, policy: PolicyArgu
         return TableHandle(opening.with_timeout(catalog), opening.namespace_and_table(catalog, name), policy)
     catalog_name, identifier = opening.split_name(name)
     return TableHandle(opening.open_catalog(catalog_name), identifier, policy)
+
+
+def _together(what: str, stream_id: str | None, batch_id: int | None) -> None:
+    if (stream_id is None) != (batch_id is None):
+        raise ValueError(f"Cannot {what}: 'stream_id' and 'batch_id' are given together or not at all")
 
 
 def _version(what: str, current: Current, snapshot_id: int | str | None, as_of: datetime | int | None) -> Snapshot:

@@ -11,6 +11,7 @@ import icesize
 from icesize import errors
 from icesize.cli.main import main
 from icesize.policy import DOCUMENTED
+from icesize.table.upserts.settings import UpsertOptions
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
@@ -54,11 +55,15 @@ def test_commands_and_calls_have_one_name_and_one_dry_run() -> None:
 def test_arguments_of_a_sink_stand_in_its_signature() -> None:
     """`table.sink` names each option of a sink with its default, and its docstring explains each."""
     options = {name: field.default for name, field in icesize.Sink.__dataclass_fields__.items()}
-    for name in ("source", "stream_id", "environment"):
+    for name in ("source", "stream_id", "environment", "upsert"):
         del options[name]
-    parameters = dict(list(_calls()["sink"].parameters.items())[2:])
-    assert {name: parameter.default for name, parameter in parameters.items()} == options
-    assert all(re.search(rf"^ +{name}: ", icesize.SizedTable.sink.__doc__ or "", re.M) for name in options)
+    defaults = {name: each.default for name, each in list(_calls()["sink"].parameters.items())[2:]}
+    of_upserts = inspect.signature(UpsertOptions.of).parameters
+    assert defaults == {
+        "mode": "append", **{name: each.default for name, each in of_upserts.items()}, **options,
+        **dict.fromkeys(("keys", "sequence_by", "apply_as_deletes", "except_column_list")),
+    }  # fmt: skip
+    assert all(re.search(rf"^ +{name}: ", icesize.SizedTable.sink.__doc__ or "", re.M) for name in defaults)
 
 
 def test_entry_points_for_tools_are_where_they_are_promised() -> None:

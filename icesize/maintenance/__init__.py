@@ -12,6 +12,7 @@
 - `rounds`: runs one plan in several rounds, each with a commit, and combines their reports
 - `table_context`: the context of every job: a table, the environment, and the engine that rewrites files
 - `upsert`: commits a batch of upserts: resolve, write, merge, commit
+- `upsert_rows`: the rows of an Arrow table as events of a batch of upserts
 - `verify`: verifies that the metadata of a table agree with each other
 - `verify_v3`: rules of a verification for tables of format v3: row ids, deletion vectors, no new position delete files
 """

@@ -327,7 +327,7 @@ def _many_deletes(subject: Subject) -> Iterator[tuple[str, str]]:
     everywhere = len(subject.index.everywhere)
     for partition, deletes in subject.index.by_partition.items():
         named = Counter(path for delete in deletes if (path := only_path(delete)) is not None)
-        [(path, own)] = named.most_common(1) or [(None, 0)]
+        [(path, own)] = named.most_common(1) or [("", 0)]
         count = everywhere + len(deletes) - named.total() + own
         if count > most:
             where = path or f"partition {partition.label}"

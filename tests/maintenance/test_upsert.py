@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,8 @@ from pyiceberg.transforms import BucketTransform
 from icesize import failpoints
 from icesize.environment import Environment
 from icesize.errors import BatchError, SchemaMismatch, TableError
-from icesize.maintenance.upsert import UpsertBatch, UpsertJob, upsert
+from icesize.maintenance.upsert import MergesInTurn, UpsertBatch, UpsertJob, upsert
+from icesize.parquet.files.data_file import Results
 from icesize.report import Report
 from icesize.table.records.ledger import LedgerEntry
 from icesize.table.state.handle import TableHandle
@@ -165,3 +167,24 @@ def test_a_doubled_key_keeps_its_newest_row_if_the_event_is_late(catalog: Catalo
 
     assert live_rows(catalog) == [(1, 3_600_000_000, "a")]
     assert report.upsert == {"events": 1, "keys": 1, "updated": 0, "deleted": 0, "late": 1, "doubled": 1}
+
+
+@pytest.mark.parametrize(("deadline_ms", "seconds"), [(None, None), (2_500, 2.5)])
+def test_due_merges_have_no_deadline_unless_one_is_set(
+    catalog: Catalog, deadline_ms: int | None, seconds: float | None
+) -> None:
+    """A merge that takes longer than the write is not stopped: its file would be due in each batch again."""
+    timeouts = list[float | None]()
+
+    class Noting(MergesInTurn):
+        def finish(self, timeout_seconds: float | None) -> Results:
+            timeouts.append(timeout_seconds)
+            return super().finish(timeout_seconds)
+
+    policy = {} if deadline_ms is None else {"merge-deadline-ms": deadline_ms}
+    job = UpsertJob(
+        TableHandle(catalog, ("db", "t"), policy), Environment(), RULE, b"secret",
+        merges=lambda settings, owner: nullcontext(Noting(settings, owner)),
+    )  # fmt: skip
+    upsert(job, UpsertBatch(lambda current, rule: events_of([(1, 1, "a")]), None, "r"))
+    assert timeouts == [seconds]

@@ -11,7 +11,7 @@ rounded to the table's precision.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
@@ -78,11 +78,17 @@ class Extra:
 
 
 def extra_columns(
-    batch: spark.StructType, table: iceberg.StructType, fold: Callable[[str], str], path: tuple[str, ...] = ()
+    batch: spark.StructType,
+    table: iceberg.StructType,
+    fold: Callable[[str], str],
+    path: tuple[str, ...] = (),
+    *,
+    is_whole: bool = True,
 ) -> list[Extra]:
     """Return the columns of the batch that the table lacks, nested ones included.
 
-    `fold` maps all spellings of one name to the same string. Raises SchemaMismatch if a required column of the table
+    `fold` maps all spellings of one name to the same string. A batch that is not whole may lack required columns: its
+    rows may be deletes, and the writer checks the others. Raises SchemaMismatch if a required column of the table
     without a write default is missing or two columns have one name. It does so too if the table's type would silently
     drop a part of the values.
     """
@@ -92,7 +98,7 @@ def extra_columns(
         raise SchemaMismatch(f"Cannot write column '{_dotted(path, twice)}': the batch has two of that name")
     known = {fold(f.name): f for f in table.fields}
     missing = [f.name for f in table.fields if f.required and f.write_default is None and fold(f.name) not in names]
-    if missing:
+    if missing and is_whole:
         raise SchemaMismatch(
             f"Cannot write without column '{_dotted(path, missing[0])}': the table requires it",
             column=_dotted(path, missing[0]),
@@ -163,24 +169,26 @@ def _dotted(path: tuple[str, ...], name: str) -> str:
     return ".".join((*path, name))
 
 
-def refuse(extras: list[Extra], table: str) -> None:
+def refuse(extras: list[Extra], table: str, way_on: str = "drop them") -> None:
     """Raise SchemaMismatch that names the columns that the table lacks, if there are any."""
     if extras:
         names = ", ".join(f"'{'.'.join(e.path)}' ({e.kind.simpleString()})" for e in extras)
         raise SchemaMismatch(
-            f"Cannot write to '{table}': the batch has columns that the table lacks: {names}; drop them, add them to "
+            f"Cannot write to '{table}': the batch has columns that the table lacks: {names}; {way_on}, add them to "
             'the table, or use schema_evolution="add"',
             columns=[".".join(e.path) for e in extras],
         )
 
 
-def align(df: DataFrame, schema: Schema, table: str, fold: Callable[[str], str]) -> DataFrame:
-    """Return the batch with exactly the table's columns, in the table's order and types.
+def align(
+    df: DataFrame, schema: Schema, table: str, fold: Callable[[str], str], *, kept: Sequence[spark.StructField] = ()
+) -> DataFrame:
+    """Return the batch with exactly the table's columns, in the table's order and types, and then the `kept` ones.
 
     Columns and nested fields that the batch lacks have their write default, or are NULL. `fold` maps all spellings of
     one name to the same string. Raises SchemaMismatch that names the column that does not fit, with the reason.
     """
-    target = spark_schema(schema)
+    target = spark.StructType([*spark_schema(schema).fields, *kept])
     filled = _filled(df.schema, schema.as_struct(), fold, lambda name: F.col(_quoted(name)))
     try:
         return (df.withColumns(filled) if filled else df).to(target)

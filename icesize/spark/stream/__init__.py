@@ -10,4 +10,5 @@
 - `remembered`: a cache that threads share: each value is created once, and the least recently used are dropped
 - `sink`: the function for `foreachBatch`: a plain value of names and options, so that Spark can pickle it
 - `stopping`: distinguishes a query that was stopped from one that failed
+- `upsert_batch`: commits one batch of upserts exactly once
 """

@@ -16,15 +16,16 @@ from pyspark.sql import DataFrame
 
 from icesize import failpoints
 from icesize.environment import Stopwatch
-from icesize.errors import CommitConflict, RewriteFailed, TableError, TableNotFound
+from icesize.errors import CommitConflict, RewriteFailed, TableError
 from icesize.parquet.files.uncommitted import Uncommitted, uncommitted
 from icesize.parquet.rewriting.absorb import NOTHING
-from icesize.spark.engine import columns, session
+from icesize.spark.engine import session
 from icesize.spark.engine.jobs import Cores
 from icesize.spark.engine.merge_job import MergeRun
 from icesize.spark.stream.batch_plan import Batch, BatchPlan, plan
 from icesize.spark.stream.options import SinkOptions
 from icesize.spark.stream.process_state import TableSource, TableState
+from icesize.spark.stream.upsert_batch import creation_explained, refuse_append
 from icesize.table.commit.batch_commit import (
     CommitContext,
     MergeResults,
@@ -112,6 +113,7 @@ def _once(batch: Batch) -> Outcome:
     if entry and is_done(metadata.properties, entry, batch.options.accept_new_checkpoint):
         committed_before = CommitOutcome(already_committed=True)
         return outcome_of(current, committed_before, None, {}, undone, batch_id=entry.batch_id)
+    refuse_append(current, batch.options)
     planned = plan(batch, current)
     if planned is None:
         return _nothing(batch, current)
@@ -154,12 +156,8 @@ def run(planned: BatchPlan, owner: Uncommitted) -> WrittenBatch | None:
 
 
 def _load(batch: Batch) -> Current:
-    handle = batch.handle
-    try:
-        current = handle.load(batch.options.environment)
-    except TableNotFound as error:
-        statement = columns.create_table(handle.name, batch.df.schema)
-        raise TableNotFound(f"{error}; create it first: {statement}", table=handle.name) from error
+    with creation_explained(batch.df, batch.handle.name):
+        current = batch.handle.load(batch.options.environment)
     if batch.source.table_uuid not in (None, current.uuid):
         raise TableError(
             f"Cannot append to '{current.name}': the table was dropped and recreated after it was opened. "

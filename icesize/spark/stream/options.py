@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from icesize.environment import Environment
 from icesize.report import Report
+from icesize.table.upserts.settings import UpsertOptions
 
 _CHOICES = {
     "placement": ("append", "absorb"),
@@ -15,6 +16,7 @@ _CHOICES = {
     "cluster": ("off", "inline", "async"),
     "statistics": ("auto", "recent", "exact"),
     "schema_evolution": ("refuse", "add"),
+    "allow_duplicate_keys": (True, False),
 }
 _COUNTS = {
     "write_tasks": "tasks >= 1, or None: then it follows from the bytes of each batch and the cores",
@@ -51,6 +53,8 @@ class SinkOptions:
         cluster: The time of clustering by the table's `icesize.cluster.by`, in separate commits. "inline": after the
             batch, limited to the bytes that its merges may rewrite. Unless `merge-budget-bytes` is set, that limit is
             at least four files of the target size. "async": beside the batches. "off": never in the sink.
+        upsert: How rows with known keys replace older ones; None appends all rows.
+        allow_duplicate_keys: True appends rows to a table with a key, and does not look for older rows of their keys.
         environment: Clocks and limits of this process, for tests.
     """
 
@@ -65,6 +69,8 @@ class SinkOptions:
     query_id: str | None = None
     listener: Callable[[Report], object] | None = None
     cluster: str = "off"
+    upsert: UpsertOptions | None = None
+    allow_duplicate_keys: bool = False
     environment: Environment = field(default_factory=Environment, repr=False)
 
     def __post_init__(self) -> None:
@@ -85,6 +91,15 @@ class SinkOptions:
             raise ValueError(
                 f"'merge' ({self.merge!r}) must be 'inline' with placement='absorb': absorb merges with the rows, so "
                 "there are no merges to make later or to leave out"
+            )
+        if self.upsert is not None and self.placement != "append":
+            raise ValueError(
+                f"'placement' ({self.placement!r}) must be 'append' with mode='upsert': merges that are due rewrite "
+                "files together with their deleted rows"
+            )
+        if self.upsert is not None and self.allow_duplicate_keys:
+            raise ValueError(
+                "'allow_duplicate_keys' (True) needs mode='append': an upsert replaces the rows of its keys"
             )
         for name, meaning in _COUNTS.items():
             value = getattr(self, name)

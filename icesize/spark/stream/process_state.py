@@ -17,6 +17,7 @@ from pyiceberg.catalog import Catalog
 from pyspark.sql import SparkSession
 
 from icesize.errors import EngineUnavailable
+from icesize.maintenance.upsert import UpsertMemory
 from icesize.planning.files import PartitionKey
 from icesize.planning.merging.contention import BackOff
 from icesize.report import Report
@@ -82,7 +83,7 @@ class Opener:
 class TableState:
     """One table, with the state that this process keeps of it and of the rows that are appended without a stream.
 
-    `lock` admits one batch at a time, `commit_lock` one commit.
+    `lock` admits one batch at a time, `commit_lock` one commit. All streams of a table share `upserts`.
     """
 
     opener: Opener = field(default_factory=Opener)
@@ -90,6 +91,7 @@ class TableState:
     commit_lock: threading.Lock = field(default_factory=threading.Lock)
     backoff: BackOff[PartitionKey] = field(default_factory=BackOff)
     learned: Learned = field(default_factory=Learned)
+    upserts: UpsertMemory = field(default_factory=UpsertMemory)
     handle: TableHandle | None = None
 
     def open(self, spark: SparkSession, source: TableSource) -> TableHandle:
@@ -121,13 +123,15 @@ class StreamState(TableState):
 
     Background merges write their files beside a batch, but do not compete with it for the table's head: they commit
     under `commit_lock`. `last_batch_id` is the newest batch that arrived, even if it had no rows. `warned_of_snapshots`
-    is True if the log has the warning about too many snapshots.
+    is True if the log has the warning about too many snapshots, `warned_of_readers` if it has the one that upserts stop
+    stream readers.
     """
 
     background: Background = field(init=False)
     last_report: Report | None = None
     last_batch_id: int | None = None
     warned_of_snapshots: bool = False
+    warned_of_readers: bool = False
 
     def __post_init__(self) -> None:
         self.background = Background(self.commit_lock)
@@ -148,7 +152,12 @@ def table_state(source: TableSource) -> TableState:
 
 def state_of(source: TableSource, stream_id: str) -> StreamState:
     """Return the state of a stream into a table, created on first use."""
-    return _streams.get((*_key(source), stream_id), lambda: StreamState(table_state(source).opener))
+
+    def new() -> StreamState:
+        table = table_state(source)
+        return StreamState(table.opener, upserts=table.upserts)
+
+    return _streams.get((*_key(source), stream_id), new)
 
 
 def _key(source: TableSource) -> tuple[str, str]:

@@ -20,6 +20,7 @@ from icesize.spark.stream.batch import commit_batch
 from icesize.spark.stream.options import SinkOptions
 from icesize.spark.stream.process_state import StreamState, TableSource, state_of
 from icesize.spark.stream.stopping import interruptions_reported, was_interrupted
+from icesize.spark.stream.upsert_batch import commit_upserts
 from icesize.table.catalog.access_errors import brief
 from icesize.table.cluster_settings import off_because
 from icesize.table.commit.batch_commit import Outcome
@@ -83,7 +84,8 @@ class Sink(SinkOptions):
             )
         query_id = self.query_id or session.query_id_of(spark) or self.stream_id
         with state.lock, interruptions_reported(self.stream_id, batch_id):
-            outcome = commit_batch(df, self.source, self, LedgerEntry(self.stream_id, query_id, batch_id), state)
+            commit = commit_batch if self.upsert is None else commit_upserts
+            outcome = commit(df, self.source, self, LedgerEntry(self.stream_id, query_id, batch_id), state)
             report = self._follow_up(outcome, batch_id, spark, state)
             state.last_report = report
         LOG.info("%s: %s", report.table, report)
@@ -135,7 +137,7 @@ class Sink(SinkOptions):
         handle, committed, report = state.handle, outcome.commit, outcome.report
         if handle is None:
             return report
-        notes = [*self._many_snapshots(outcome, state)]
+        notes = [*self._many_snapshots(outcome, state), *self._stops_readers(handle.name, state)]
         due = self._expiry_is_due(batch_id, state)
         clustering = None
         if self.cluster == "inline" and committed.snapshot_ids:
@@ -223,6 +225,18 @@ class Sink(SinkOptions):
                 state.warned_of_snapshots = True
                 LOG.warning("%s: %s", table, note)
             yield note
+
+    def _stops_readers(self, table: str, state: StreamState) -> Iterator[str]:
+        """Yield a note, once in a process, that Spark cannot read the table as a stream."""
+        if self.upsert is None or state.warned_of_readers:
+            return
+        state.warned_of_readers = True
+        note = (
+            "upserts make this table unreadable for Spark's readStream, which stops at the first overwrite, and for "
+            "changelog scans, which refuse delete files: read it as a batch"
+        )
+        LOG.warning("%s: %s", table, note)
+        yield note
 
     def _publish(self, report: Report) -> None:
         """Give a report to the listener and to the observer; what they raise is logged.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
@@ -11,9 +12,10 @@ from pyiceberg.table.update import AssertCurrentSchemaId, RemovePropertiesUpdate
 from pyiceberg.types import DoubleType, FloatType, PrimitiveType
 
 from icesize.errors import TableError, UnsupportedTable
-from icesize.planning.upsert_rule import PROPERTY, UpsertRule
+from icesize.planning.upsert_rule import PROPERTY, TIES, UpsertRule
 from icesize.table.commit.loaded import Loaded, Staged
 from icesize.table.commit.metadata_change import MetadataChange
+from icesize.units import DURATION_EXAMPLES, seconds_of
 
 Names = str | Sequence[str] | None
 """Names of columns: one, several, or none."""
@@ -27,6 +29,7 @@ class WantedRule:
         key: Columns that identify a row. The default are the table's identifier fields.
         order_by: Columns by which a later event is recognized.
         delete_when: The condition on the columns of a batch that makes an event a delete.
+        tombstones: How long deletes are remembered, in seconds or as text such as "2 days".
         ties: What is done with different events of the same order (`icesize.planning.upsert_rule.TIES`).
     """
 
@@ -34,6 +37,7 @@ class WantedRule:
     order_by: Names = None
     delete_when: str | None = None
     ties: str | None = None
+    tombstones: float | str | None = None
 
     def in_table(self, metadata: TableMetadata, table: str) -> UpsertRule:
         """Return the rule for a table. Arguments that are missing come from the rule that it stores.
@@ -71,15 +75,94 @@ class WantedRule:
                 "columns that identify a row in 'key'",
                 table=table,
             )
-        wanted = UpsertRule(key, order, base.delete_when, base.ties)
+        wanted = UpsertRule(key, order, base.delete_when, base.ties, base.tombstones_ms if order else None)
         if self.delete_when is not None:
             wanted = replace(wanted, delete_when=self.delete_when)
+        if self.tombstones is not None:
+            wanted = replace(wanted, tombstones_ms=_horizon_ms(self.tombstones))
         return wanted if self.ties is None else replace(wanted, ties=self.ties)
+
+
+def _horizon_ms(duration: float | str) -> int:
+    seconds = seconds_of(duration)
+    if seconds is None or seconds <= 0:
+        raise ValueError(f"'tombstones' ({duration!r}) must be a time {DURATION_EXAMPLES}, or a number of seconds")
+    return round(seconds * 1000)
+
+
+NULL_KEYS = ("error", "skip")
+"""What is done with events whose key has a NULL: the batch is refused, or they are left out."""
+
+
+@dataclass(frozen=True)
+class UpsertOptions:
+    """How a caller wants a batch to be upserted.
+
+    Attributes:
+        rule: The rule, as far as the caller names it.
+        except_columns: Columns of the batch that are not written, such as the kind of an event.
+        null_key: One of `NULL_KEYS`.
+    """
+
+    rule: WantedRule = field(default_factory=WantedRule)
+    except_columns: tuple[str, ...] = ()
+    null_key: str = "error"
+
+    def __post_init__(self) -> None:
+        if self.null_key not in NULL_KEYS:
+            raise ValueError(f"'null_key' ({self.null_key!r}) must be one of {', '.join(map(repr, NULL_KEYS))}")
+        if self.rule.ties not in (None, *TIES):
+            raise ValueError(f"'ties' ({self.rule.ties!r}) must be one of {', '.join(map(repr, TIES))}")
+        if not isinstance(self.rule.delete_when, str | None):
+            raise ValueError(
+                f"'delete_when' ({self.rule.delete_when!r}) must be text, such as \"op = 'd'\": the table stores it"
+            )
+
+    @classmethod
+    def of(
+        cls,
+        key: Names = None,
+        order_by: Names = None,
+        delete_when: str | None = None,
+        except_columns: Names = None,
+        ties: str | None = None,
+        null_key: str = "error",
+    ) -> UpsertOptions:
+        """Return the options from the arguments of a caller. Raises ValueError."""
+        return cls(WantedRule(key, order_by, delete_when, ties), tuple(_listed(except_columns)), null_key)
+
+
+def one_of(name: str, value: Any, alias: str, other: Any) -> Any:
+    """Return the value of an argument that has two names. Raises ValueError if both have different values."""
+    if value is None or other is None:
+        return other if value is None else value
+    if _listed(value) != _listed(other):
+        raise ValueError(f"'{name}' ({value!r}) and '{alias}' ({other!r}) are two names of one argument: give one")
+    return value
+
+
+def options_of_mode(mode: str, **arguments: Any) -> UpsertOptions | None:
+    """Return the options of a sink of this mode; None if it appends.
+
+    Raises ValueError for another mode, and for arguments of upserts beside "append".
+    """
+    if mode == "upsert":
+        return UpsertOptions.of(**arguments)
+    if mode != "append":
+        raise ValueError(f"'mode' ({mode!r}) must be one of 'append', 'upsert'")
+    for name, value in arguments.items():
+        if value not in (None, "error"):
+            raise ValueError(f"'{name}' ({value!r}) needs mode='upsert': an append has no key")
+    return None
+
+
+def _listed(names: Names) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else tuple(names or ())
 
 
 def _ids(schema: Schema, names: Names, role: str, table: str) -> tuple[int, ...]:
     known = {field.name: field.field_id for field in schema.fields}
-    listed = (names,) if isinstance(names, str) else tuple(names or ())
+    listed = _listed(names)
     for name in listed:
         if name not in known:
             raise TableError(

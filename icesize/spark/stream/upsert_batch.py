@@ -1,0 +1,203 @@
+"""Commits one batch of upserts exactly once: its rows as events with the table's columns.
+
+The condition for deletes is computed on the columns of the batch, before columns that the table lacks are dropped. The
+driver fetches the events, and `icesize.maintenance.upsert` resolves and commits them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import types as spark_types
+
+from icesize import failpoints
+from icesize.errors import SchemaMismatch, TableError, TableNotFound
+from icesize.maintenance.upsert import MakeMerges, UpsertBatch, UpsertJob, upsert
+from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.files.uncommitted import Uncommitted
+from icesize.parquet.keys.events import Mask
+from icesize.planning.upsert_rule import UpsertRule
+from icesize.spark.engine import columns, session
+from icesize.spark.engine.jobs import fetch
+from icesize.spark.engine.merge_job import MergeRun
+from icesize.spark.stream.options import SinkOptions
+from icesize.spark.stream.process_state import TableSource, TableState
+from icesize.table.commit import submit
+from icesize.table.commit.batch_commit import Outcome, remember
+from icesize.table.commit.metadata_change import add_columns
+from icesize.table.records.ledger import LedgerEntry
+from icesize.table.state.handle import Current, TableHandle
+from icesize.table.upserts.settings import UpsertOptions
+
+_IS_DELETE = spark_types.StructField("_icesize_is_delete", spark_types.BooleanType())
+
+
+def commit_upserts(
+    df: DataFrame, source: TableSource, options: SinkOptions, ledger: LedgerEntry | None, state: TableState
+) -> Outcome:
+    """Upsert one batch, exactly once; `ledger` is None for rows without a stream.
+
+    Raises the errors in `docs/promises.md`. No row is visible then; after CommitStateUnknown, all may be visible.
+    """
+    wanted = options.upsert or UpsertOptions()
+    with state.lock:
+        failpoints.reach("batch-started")
+        handle = state.open(df.sparkSession, source)
+        job = UpsertJob(
+            handle, options.environment, wanted.rule, state.upserts.secret,
+            skip_null_keys=wanted.null_key == "skip", merges=_merges(df, options), table_uuid=source.table_uuid,
+            commit_lock=state.commit_lock, deleted_in=state.upserts.deleted_in, pausing=state.backoff.next_batch(),
+        )  # fmt: skip
+        events = EventsOfBatch(df, options, wanted.except_columns, handle)
+        run_id = options.environment.new_id()
+        batch = UpsertBatch(events.fetch, ledger, run_id, options.accept_new_checkpoint, events.prepare)
+        with creation_explained(df, handle.name):
+            outcome = upsert(job, batch)
+        remember(state.backoff, outcome)
+        if outcome.commit.snapshot_ids or outcome.commit.already_committed:
+            state.refresh(df.sparkSession)
+        return outcome
+
+
+def refuse_append(current: Current, options: SinkOptions) -> None:
+    """Raise TableError for rows that are appended to a table with a key, unless the caller allows it."""
+    rule = UpsertRule.of(current.table.metadata.properties)
+    if rule is None or options.allow_duplicate_keys:
+        return
+    schema = current.table.metadata.schema()
+    key = ", ".join(schema.find_column_name(each) or f"field {each}" for each in rule.key)
+    raise TableError(
+        f"Cannot append to '{current.name}': the table has the key ({key}), and an append does not look for older rows "
+        'of its keys. Use mode="upsert" or `table.upsert`; if no key of the batch is in the table, use '
+        "allow_duplicate_keys=True",
+        table=current.name,
+    )
+
+
+@contextmanager
+def creation_explained(df: DataFrame, name: str) -> Iterator[None]:
+    """Add the statement that creates a table for this batch to an error about a missing table."""
+    try:
+        yield
+    except TableNotFound as error:
+        statement = columns.create_table(name, df.schema)
+        raise TableNotFound(f"{error}; create it first: {statement}", table=name) from error
+
+
+def _merges(df: DataFrame, options: SinkOptions) -> MakeMerges | None:
+    if options.merge != "inline":
+        return None
+
+    def run(settings: WriteSettings, owner: Uncommitted) -> MergeRun:
+        return MergeRun(df.sparkSession, settings, owner, options.environment)
+
+    return run
+
+
+@dataclass(frozen=True)
+class EventsOfBatch:
+    """The rows of a DataFrame as events of a table. `except_columns` are not written."""
+
+    df: DataFrame
+    options: SinkOptions
+    except_columns: tuple[str, ...]
+    handle: TableHandle
+
+    def prepare(self, current: Current) -> Current:
+        """Add the columns that the table lacks if the options allow it; return the newest state of the table.
+
+        Raises SchemaMismatch for columns that are neither known nor wanted.
+        """
+        self._check_exceptions(current)
+        extras = self._extras(current)
+        if extras and self.options.schema_evolution == "add":
+            new = {extra.path: columns.iceberg_type(extra.kind) for extra in extras}
+            change = add_columns(new, self._is_case_sensitive, self.options.environment.new_id())
+            submit.change(self.handle, current, change, self.options.environment)
+            current = self.handle.load()
+            extras = self._extras(current)
+        columns.refuse(extras, current.name, "leave them out with 'except_columns', drop them")
+        return current
+
+    def fetch(self, current: Current, rule: UpsertRule) -> tuple[pa.Table, Mask]:
+        """Return the events, with the columns of the table, and which of them are deletes."""
+        rows = fetch(self.fitted(current, rule))
+        is_delete: Mask = np.asarray(rows.column(_IS_DELETE.name), dtype=np.bool_)
+        return rows.drop_columns([_IS_DELETE.name]), is_delete
+
+    def fitted(self, current: Current, rule: UpsertRule) -> DataFrame:
+        """Return the batch with the columns of the table, and one that says which rows are deletes.
+
+        Raises SchemaMismatch for columns that do not fit, that the rule needs and the batch lacks, or whose condition
+        cannot be computed.
+        """
+        schema = current.table.metadata.schema()
+        here = {self._fold(name) for name in self._written.columns}
+        for field_id in (*rule.key, *rule.order):
+            name = schema.find_column_name(field_id) or ""
+            if self._fold(name) not in here:
+                role = "'key'" if field_id in rule.key else "'order_by'"
+                raise SchemaMismatch(
+                    f"Cannot upsert into '{current.name}': the batch has no column '{name}', which is part of {role}",
+                    column=name,
+                )
+        marked = self._marked(current.name, rule.delete_when)
+        return columns.align(marked.drop(*self._dropped), schema, current.name, self._fold, kept=[_IS_DELETE])
+
+    def _marked(self, table: str, delete_when: str | None) -> DataFrame:
+        """Return the batch with the column that says which rows are deletes; NULL is no delete."""
+        if delete_when is None:
+            return self.df.withColumn(_IS_DELETE.name, F.lit(False))
+        try:
+            marked = self.df.withColumn(_IS_DELETE.name, F.expr(delete_when))
+            kind = marked.schema[_IS_DELETE.name].dataType
+        except AnalysisException as error:
+            reason = str(error).split("\n")[0]
+            raise SchemaMismatch(
+                f"Cannot upsert into '{table}': 'delete_when' ({delete_when!r}) cannot be computed: {reason}"
+            ) from error
+        if kind != _IS_DELETE.dataType:
+            raise SchemaMismatch(
+                f"Cannot upsert into '{table}': 'delete_when' ({delete_when!r}) is a {kind.simpleString()}, not a "
+                "boolean"
+            )
+        return marked.fillna(False, [_IS_DELETE.name])
+
+    def _check_exceptions(self, current: Current) -> None:
+        here = {self._fold(name) for name in self.df.columns}
+        for name in self.except_columns:
+            if self._fold(name) not in here:
+                raise SchemaMismatch(
+                    f"Cannot upsert into '{current.name}': the batch has no column '{name}' of 'except_columns'",
+                    column=name,
+                )
+
+    def _extras(self, current: Current) -> list[columns.Extra]:
+        table = current.table.metadata.schema().as_struct()
+        return columns.extra_columns(self._written.schema, table, self._fold, is_whole=False)
+
+    @cached_property
+    def _written(self) -> DataFrame:
+        return self.df.drop(*self._dropped)
+
+    @cached_property
+    def _dropped(self) -> list[str]:
+        """Return the columns of the batch that are not written, as it spells them."""
+        unwanted = {self._fold(name) for name in self.except_columns}
+        return [name for name in self.df.columns if self._fold(name) in unwanted]
+
+    @cached_property
+    def _is_case_sensitive(self) -> bool:
+        return session.is_case_sensitive(self.df.sparkSession)
+
+    @property
+    def _fold(self) -> Callable[[str], str]:
+        return str if self._is_case_sensitive else str.lower

@@ -1,0 +1,113 @@
+"""Arrow tables as batches of upserts, without Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog import Catalog
+
+import icesize
+from icesize.errors import ArgumentError, EngineUnavailable, SchemaMismatch, TableError
+from icesize.maintenance.upsert_rows import EventsOfRows
+from icesize.planning.upsert_rule import UpsertRule
+from icesize.sized_table import SizedTable
+from icesize.table.state.handle import TableHandle
+from tests.support.tables import make_table, sqlite_catalog
+from tests.support.upserts import live_rows
+
+RULE: dict[str, Any] = {"key": "id", "order_by": "ts", "delete_when": "op = 'd'", "except_columns": ["op"]}
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Catalog:
+    """A catalog with the empty table `db.t`."""
+    catalog = sqlite_catalog(tmp_path)
+    make_table(catalog)
+    return catalog
+
+
+def opened(catalog: Catalog) -> SizedTable:
+    return icesize.open(None, "db.t", catalog=catalog)
+
+
+def rows(*changes: tuple[int, str | None, int, str | None]) -> pa.Table:
+    ids, kinds, times, ops = (list(column) for column in zip(*changes, strict=True))
+    return pa.table({"id": ids, "kind": kinds, "ts": pa.array(times, pa.timestamp("us")), "op": ops})
+
+
+def test_an_arrow_table_is_upserted(catalog: Catalog) -> None:
+    """Its rows replace, delete and add rows in one commit; the rule of the first call holds for the next."""
+    table = opened(catalog)
+    table.upsert(rows((1, "a", 1, "i"), (2, "a", 1, "i")), **RULE)
+    report = table.upsert(rows((1, "b", 2, "u"), (2, None, 2, "d"), (3, "a", 2, None)), except_columns="op")
+    assert live_rows(catalog) == [(1, 2, "b"), (3, 2, "a")]
+    assert report.upsert == {"events": 3, "keys": 3, "updated": 1, "deleted": 1, "late": 0, "doubled": 0}
+
+
+def test_a_batch_with_a_name_is_upserted_once(catalog: Catalog) -> None:
+    """A repeated call with the same stream and number changes nothing."""
+    table = opened(catalog)
+    batch = {"stream_id": "s", "batch_id": 0}
+    assert not table.upsert(rows((1, "a", 1, "i")), **RULE, **batch).already_committed
+    assert table.upsert(rows((1, "b", 2, "i")), **RULE, **batch).already_committed
+    assert live_rows(catalog) == [(1, 1, "a")]
+
+
+@pytest.mark.parametrize(
+    ("condition", "deletes"),
+    [
+        (None, [False, False, False]),
+        ("flag", [True, False, False]),
+        ("op = 'd'", [False, True, False]),
+        ("op in ('d', 'u') and id < 2", [True, False, False]),
+        ("op is null", [False, False, True]),
+        ("at < '2026-01-02'", [True, False, False]),
+    ],
+)
+def test_conditions(catalog: Catalog, condition: str | None, deletes: list[bool]) -> None:
+    """A condition is a filter or a column of booleans; NULL deletes nothing; nested columns do not matter."""
+    table = pa.table(
+        {
+            "id": [1, 2, 3],
+            "op": ["u", "d", None],
+            "flag": [True, None, False],
+            "at": pa.array(["2026-01-01", "2026-01-02", None]).cast(pa.timestamp("us")),
+            "tags": [["a"], [], None],
+        }
+    )
+    events = EventsOfRows(table, ["op", "flag", "at", "tags"])
+    _, is_delete = events.fetch(TableHandle(catalog, ("db", "t")).load(), UpsertRule((1,), (), condition))
+    assert np.array_equal(is_delete, deletes)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        (
+            {"delete_when": "nope = 1"},
+            ArgumentError,
+            "cannot be computed on an Arrow table: ValueError: Could not",
+        ),
+        ({"delete_when": "op ="}, ArgumentError, "Cannot read the filter from the mark on"),
+        ({"delete_when": "op"}, SchemaMismatch, "is a column of type string, not a boolean"),
+        ({"except_columns": ["kinds"]}, SchemaMismatch, "the rows have no column 'kinds' of 'except_columns'"),
+        ({"except_columns": []}, SchemaMismatch, "the rows have the column 'op', which the table lacks; leave it out"),
+        ({"except_columns": ["op", "ts"]}, SchemaMismatch, "has no column 'ts', which is part of 'order_by'"),
+        ({"key": "name"}, TableError, "'name' of 'key' is no column of the table"),
+    ],
+)
+def test_rows_that_do_not_fit(catalog: Catalog, change: dict[str, Any], error: type[Exception], message: str) -> None:
+    """The message names the column or the condition, and nothing is stored."""
+    with pytest.raises(error, match=message):
+        opened(catalog).upsert(rows((1, "a", 1, "i")), **{**RULE, **change})
+    assert "icesize.upsert" not in catalog.load_table("db.t").properties
+
+
+def test_a_dataframe_needs_a_session(catalog: Catalog) -> None:
+    """What is no Arrow table is Spark's."""
+    with pytest.raises(EngineUnavailable, match="Cannot upsert a DataFrame: it needs Spark"):
+        opened(catalog).upsert(object(), **RULE)  # type: ignore[arg-type]
