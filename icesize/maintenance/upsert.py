@@ -103,7 +103,7 @@ class UpsertMemory:
     """What a process remembers of a table with upserts between batches. Losing it costs time."""
 
     secret: bytes = field(default_factory=partial(token_bytes, 32), repr=False)
-    deleted_in: DeletedIn = field(default_factory=dict)
+    deleted_in: DeletedIn = field(default_factory=DeletedIn)
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ class UpsertJob:
     merges: MakeMerges | None = merges_in_turn
     table_uuid: str | None = None
     commit_lock: AbstractContextManager[object] = field(default_factory=nullcontext)
-    deleted_in: DeletedIn = field(default_factory=dict)
+    deleted_in: DeletedIn = field(default_factory=DeletedIn)
     maps: MapSettings | None = None
     pausing: frozenset[PartitionKey] = frozenset()
 

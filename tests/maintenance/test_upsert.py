@@ -4,22 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.transforms import BucketTransform
+from pyroaring import BitMap
 
 from icesize import failpoints
 from icesize.environment import Environment
 from icesize.errors import BatchError, SchemaMismatch, TableError
 from icesize.maintenance.upsert import MergesInTurn, UpsertBatch, UpsertJob, upsert
 from icesize.parquet.files.data_file import Results
+from icesize.planning.files import FileFact, PartitionKey
 from icesize.report import Report
 from icesize.table.records.ledger import LedgerEntry
 from icesize.table.state.handle import TableHandle
+from icesize.table.upserts.resolver import DeletedIn
 from icesize.table.upserts.settings import WantedRule
+from tests.support.layouts import position_delete
 from tests.support.tables import append, check, make_table, sqlite_catalog, theirs
 from tests.support.upserts import Event, events_of, live_rows
 from tests.support.v3_tables import as_v3
@@ -188,3 +193,23 @@ def test_due_merges_have_no_deadline_unless_one_is_set(
     )  # fmt: skip
     upsert(job, UpsertBatch(lambda current, rule: events_of([(1, 1, "a")]), None, "r"))
     assert timeouts == [seconds]
+
+
+def test_files_have_whole_bounds_of_the_key(catalog: Catalog) -> None:
+    """A long text in the key is not shortened in the bounds, from the first batch on; other columns are."""
+    long_kind = "kind-" * 20
+    commit(catalog, [(1, 10, long_kind)], 0, WantedRule(key=["kind", "id"], order_by="ts"))
+    (entry,) = catalog.load_table("db.t").inspect.files().to_pylist()
+    assert dict(entry["upper_bounds"])[2] == long_kind.encode()
+
+
+def test_deleted_rows_that_are_remembered_are_bounded() -> None:
+    """The rows that were not used for longest are forgotten first."""
+    known = DeletedIn(most_bytes=4_000)
+    for number in range(10):
+        known.remember(f"f{number}", ["d"], BitMap(range(1_000)))
+    delete = position_delete(PartitionKey(0), 1, "f9")
+    file = replace(FileFact("f9", 1, 1_000, PartitionKey(0)), deletes=(replace(delete, path="d"),))
+
+    assert known.get(file) == BitMap(range(1_000))
+    assert known.get(replace(file, path="f0")) is None
