@@ -229,7 +229,9 @@ def _once(job: UpsertJob, batch: UpsertBatch, watch: Stopwatch, conflicts: tuple
     keep = keep_rule(rule, current.name, job.environment.new_id())
     if UpsertRule.of(metadata.properties) is None:
         submit.change(job.handle, current, keep, job.environment)
-        current = job.handle.load(job.environment)
+        schema_id, current = current.table.metadata.current_schema_id, job.handle.load(job.environment)
+        if current.table.metadata.current_schema_id != schema_id:
+            raise ConcurrentChange("the schema changed while the rule was stored")
     with uncommitted(settings.storage, batch.prefix, job.environment) as (owner, environment):
         files = _files(job, current, keys, rule, events, owner)
         written = _written(job, current, files, owner, watch)

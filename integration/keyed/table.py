@@ -64,10 +64,6 @@ class Contents(Reader):
                     row_id = first + position
                 yield Live(row, data.path, position, data.partition, row_id, last or data.sequence_number)
 
-    def rows_of(self, path: str) -> int:
-        """The number of rows of a data file, live or dead."""
-        return len(self._columns(path, self.shape.ids))
-
     def _deleted(self, entries: Collection[Listed]) -> dict[str, set[int]]:
         """Deleted positions by data file: those of a vector alone, where there is one."""
         vectors, positions = dict[str, set[int]](), defaultdict[str, set[int]](set)
@@ -122,17 +118,6 @@ class Watch:
     def rows(self, table: Table) -> list[Live]:
         """The live rows of main."""
         return self.contents.live_rows(table.metadata.current_snapshot(), table)
-
-    def dead_shares(self, table: Table) -> dict[str, float]:
-        """The share of dead rows of the data files of the current partition spec."""
-        snapshot = table.metadata.current_snapshot()
-        entries = self.contents.entries(snapshot, table.io) if snapshot else []
-        gone = self.contents._deleted(entries)
-        return {
-            each.path: len(gone[each.path]) / self.contents.rows_of(each.path)
-            for each in entries
-            if each.content == DataFileContent.DATA and each.partition.spec_id == table.metadata.default_spec_id
-        }
 
     def look(self, table: Table, wanted: Collection[Row], *, may_leave_files: bool) -> list[Live]:
         """Check everything that holds after any step, and return the live rows."""
