@@ -231,7 +231,9 @@ def _once(job: UpsertJob, batch: UpsertBatch, watch: Stopwatch, conflicts: tuple
     keep = keep_rule(rule, current.name, job.environment.new_id())
     if UpsertRule.of(metadata.properties) is None:
         submit.change(job.handle, current, keep, job.environment)
-        current = job.handle.load(job.environment)
+        schema_id, current = current.table.metadata.current_schema_id, job.handle.load(job.environment)
+        if current.table.metadata.current_schema_id != schema_id:
+            raise ConcurrentChange("the schema changed while the rule was stored")
     with uncommitted(settings.storage, batch.prefix, job.environment) as (owner, environment):
         files = _files(job, current, keys, rule, events, owner)
         written = _written(job, current, files, owner, watch)
@@ -354,7 +356,10 @@ def _plan(job: UpsertJob, current: Current, layout: Layout, changes: RowChanges,
     incoming.update(f.partition for f in changes.files if f.size_bytes < layout.small_file_limit_bytes)
     deleted = with_changes(layout, changes, files)
     touched = {each.file.partition for each in files.resolution.found if each.dead.any()}
-    incoming |= {key: 0 for key in touched if key in layout.partitions and key not in incoming}
+    # by `setdefault`, because `|=` of a Counter drops what is 0
+    for key in touched:
+        if key in layout.partitions:
+            incoming.setdefault(key, 0)
     budget_bytes = policy.budget_for(sum(file.size_bytes for file in changes.files))
     contested = job.pausing | job.handle.contested(current, job.environment)
     plan = plan_merges(deleted, policy, incoming=incoming, budget_bytes=budget_bytes, contested=contested)
