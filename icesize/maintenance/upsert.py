@@ -23,8 +23,11 @@ from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.uncommitted import Uncommitted, uncommitted
 from icesize.parquet.keys.events import Events, Mask, newest_events
-from icesize.parquet.keys.lookup import Scan, TableFiles
+from icesize.parquet.keys.index_files import IndexFolder, MapSettings, index_folder
+from icesize.parquet.keys.lookup import Lookup, Scan, TableFiles
+from icesize.parquet.keys.maps import KeyMaps
 from icesize.parquet.rewriting.threads import merge_in_threads, write_in_threads
+from icesize.parquet.writing.row_writer import WriteRows
 from icesize.planning.cluster_by import ClusterBy
 from icesize.planning.delete_reach import plain_path
 from icesize.planning.files import DeleteFile, FileFact, FileId, Layout, PartitionFacts, PartitionKey, SkipReason
@@ -37,6 +40,7 @@ from icesize.table.commit import submit
 from icesize.table.commit.batch_commit import CommitContext, MergeResults, Outcome, WrittenBatch, commit, outcome_of
 from icesize.table.commit.protocol import ConcurrentChange
 from icesize.table.commit.request import CommitOutcome
+from icesize.table.commit.steps.move_tombstones import MoveTombstones
 from icesize.table.commit.steps.row_delta import RowChanges, RowDelta, pending
 from icesize.table.manifests.repeated_files import check_listed_once
 from icesize.table.records.ledger import LedgerEntry, entries, is_done, stream_hash
@@ -46,6 +50,7 @@ from icesize.table.state.handle import Current, TableHandle
 from icesize.table.upserts.changes import Counts, UpsertFiles
 from icesize.table.upserts.resolver import DeletedIn, Found, Resolver
 from icesize.table.upserts.settings import WantedRule, keep_rule
+from icesize.table.upserts.tombstones import Tombstones, tombstone_settings
 
 MOST_ATTEMPTS = 4
 """Times that a batch is planned if the schema, the spec or the format of the table keeps changing."""
@@ -109,12 +114,13 @@ class UpsertJob:
         handle: The table.
         environment: Clock, ids and limits.
         wanted: The rule as the caller passed it.
-        secret: The secret of the codes of keys.
+        secret: The secret of the codes of keys. With `maps`, the directory has one.
         skip_null_keys: Leave out events whose key has a NULL.
         merges: Makes the merges of a batch; None: no merges.
         table_uuid: The table that was opened; None for any.
         commit_lock: Held while a batch is committed.
         deleted_in: Deleted rows of data files that are known.
+        maps: Where maps of keys are kept; None to read the key columns in each batch.
         pausing: Partitions in which no merge begins, because merges there recently conflicted with other writers.
     """
 
@@ -127,7 +133,29 @@ class UpsertJob:
     table_uuid: str | None = None
     commit_lock: AbstractContextManager[object] = field(default_factory=nullcontext)
     deleted_in: DeletedIn = field(default_factory=dict)
+    maps: MapSettings | None = None
     pausing: frozenset[PartitionKey] = frozenset()
+
+    def keys_of(self, table_uuid: str) -> Keys:
+        """Return what a batch finds the keys of this table with."""
+        if self.maps is None:
+            return Keys(self.secret)
+        folder = index_folder(self.maps, table_uuid)
+        return Keys(folder.begin_batch(), folder)
+
+
+@dataclass(frozen=True)
+class Keys:
+    """How one batch finds keys: by the secret of their codes, and by maps if there is a folder of them."""
+
+    secret: bytes
+    folder: IndexFolder | None = None
+
+    def lookup(self, files: TableFiles, key: Sequence[int]) -> Lookup:
+        """Return the lookup of these key columns, given by their field ids."""
+        if self.folder is None:
+            return Scan(files, tuple(files.names(key)), self.secret)
+        return KeyMaps.of(files, key, self.secret, self.folder)
 
 
 FetchEvents = Callable[[Current, UpsertRule], tuple[pa.Table, Mask]]
@@ -193,8 +221,8 @@ def _once(job: UpsertJob, batch: UpsertBatch, watch: Stopwatch, conflicts: tuple
     current = batch.prepare(current)
     rows, is_delete = batch.fetch(current, rule)
     watch.lap("fetch")
-    settings = current.settings()
-    events = newest_events(rows, is_delete, rule, settings, job.secret, skip_null_keys=job.skip_null_keys)
+    settings, keys = current.settings(), job.keys_of(current.uuid)
+    events = newest_events(rows, is_delete, rule, settings, keys.secret, skip_null_keys=job.skip_null_keys)
     watch.lap("events")
     if not len(events):
         return outcome_of(current, CommitOutcome(), None, watch.seconds, undone, batch_id=batch_id)
@@ -203,7 +231,7 @@ def _once(job: UpsertJob, batch: UpsertBatch, watch: Stopwatch, conflicts: tuple
         submit.change(job.handle, current, keep, job.environment)
         current = job.handle.load(job.environment)
     with uncommitted(settings.storage, batch.prefix, job.environment) as (owner, environment):
-        files = _files(job, current, settings, rule, events, owner)
+        files = _files(job, current, keys, rule, events, owner)
         written = _written(job, current, files, owner, watch)
         how = CommitContext(batch.run_id, environment, watch, job.commit_lock, entry, batch.accept_new_checkpoint)
         outcome = commit(written, job.handle, how)
@@ -240,21 +268,34 @@ def _check_streams(rule: UpsertRule, current: Current, entry: LedgerEntry | None
 
 
 def _files(
-    job: UpsertJob, current: Current, settings: WriteSettings, rule: UpsertRule, events: Events, owner: Uncommitted
+    job: UpsertJob, current: Current, keys: Keys, rule: UpsertRule, events: Events, owner: Uncommitted
 ) -> UpsertFiles:
-    metadata = current.table.metadata
+    metadata, settings = current.table.metadata, current.settings()
     files = TableFiles(settings, dict(metadata.specs()))
+    write = partial(_write, owner)
     names = files.names((*rule.key, *rule.order[:1]))
     by = ClusterBy(tuple(names), (*rule.key, *rule.order[:1]), "keys", 0)
+    tombstones = _tombstones(job, settings, rule, events, keys, write)
     resolver = Resolver(
-        events, rule, files, Scan(files, tuple(files.names(rule.key)), job.secret),
-        ClusterReader(by, store=job.handle.store), job.deleted_in,
+        events, rule, files, keys.lookup(files, rule.key),
+        ClusterReader(by, store=job.handle.store), job.deleted_in, tombstones,
     )  # fmt: skip
+    of_deletes = FileNames(owner.prefix, 0, 0, owner)
+    return UpsertFiles(resolver, settings, current.policy, of_deletes, write, keeps_order=True)
 
-    def write(rows: pa.Table, of_rows: WriteSettings) -> Sequence[NewDataFile]:
-        return write_in_threads([rows], of_rows, owner).files
 
-    return UpsertFiles(resolver, settings, current.policy, FileNames(owner.prefix, 0, 0, owner), write)
+def _write(owner: Uncommitted, rows: pa.Table, settings: WriteSettings) -> Sequence[NewDataFile]:
+    return write_in_threads([rows], settings, owner).files
+
+
+def _tombstones(
+    job: UpsertJob, settings: WriteSettings, rule: UpsertRule, events: Events, keys: Keys, write: WriteRows
+) -> Tombstones | None:
+    if rule.tombstones_ms is None:
+        return None
+    files = TableFiles(tombstone_settings(settings, rule), {})
+    lookup = Scan(files, tuple(files.names(rule.key)), keys.secret)
+    return Tombstones(events, rule, files, lookup, write, job.environment.now_ms())
 
 
 def _written(
@@ -263,11 +304,14 @@ def _written(
     """Write the files for the current state, and merge what is due with the batch's own deletes."""
     state = submit.state_of(job.handle, current, job.environment)
     changes = files.at(state)
+    live = files.resolution.live
+    files.resolver.lookup.keep(lambda: (file.path for some in live.values() for file in some))
     write_seconds = watch.lap("write")
     layout = job.handle.reader(current.policy).read(current.table.metadata, current.table.io)
-    rows, delta = Written(changes.files), RowDelta(files, changes)
+    rows, delta, tombstones = Written(changes.files), RowDelta(files, changes), files.resolver.tombstones
+    beside = () if tombstones is None else (MoveTombstones(tombstones, tombstones.at(state)),)
     if job.merges is None:
-        return WrittenBatch(current, layout, _no_merges(layout), rows=rows, delta=delta)
+        return WrittenBatch(current, layout, _no_merges(layout), rows=rows, delta=delta, beside=beside)
     plan = _plan(job, current, layout, changes, files)
     groups = dict(enumerate(plan.groups))
     watch.lap("plan")
@@ -276,7 +320,7 @@ def _written(
         merging.start(groups)
         results = merging.finish(_merge_deadline_seconds(current.policy, write_seconds))
     watch.lap("merge_wait")
-    return WrittenBatch(current, layout, plan, MergeResults.of(groups, results), rows, delta)
+    return WrittenBatch(current, layout, plan, MergeResults.of(groups, results), rows, delta, beside)
 
 
 def _merge_deadline_seconds(policy: SizePolicy, write_seconds: float) -> float | None:

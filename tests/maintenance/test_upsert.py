@@ -9,7 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from pyiceberg.catalog import Catalog
+from pyiceberg.transforms import BucketTransform
 
+from icesize import failpoints
 from icesize.environment import Environment
 from icesize.errors import BatchError, SchemaMismatch, TableError
 from icesize.maintenance.upsert import MergesInTurn, UpsertBatch, UpsertJob, upsert
@@ -18,7 +20,7 @@ from icesize.report import Report
 from icesize.table.records.ledger import LedgerEntry
 from icesize.table.state.handle import TableHandle
 from icesize.table.upserts.settings import WantedRule
-from tests.support.tables import check, make_table, sqlite_catalog
+from tests.support.tables import append, check, make_table, sqlite_catalog, theirs
 from tests.support.upserts import Event, events_of, live_rows
 from tests.support.v3_tables import as_v3
 
@@ -129,6 +131,42 @@ def test_files_with_many_dead_rows_are_merged_in_the_same_commit(catalog: Catalo
     assert report.operations == ("overwrite", "replace")
     assert len(live_rows(catalog)) == 1_000
     assert np.array([row[1] for row in live_rows(catalog)]).sum() == 1_300
+
+
+def test_rows_of_older_partition_specs_are_replaced(catalog: Catalog) -> None:
+    """The deletes of a data file lie in its own partition, also if the table is partitioned in another way now."""
+    commit(catalog, [(1, 10, "a"), (2, 10, "a"), (3, 10, "b")], 0)
+    for number, change in enumerate(("add", "remove")):
+        spec = theirs(catalog.load_table("db.t")).update_spec()
+        (spec.add_field("id", BucketTransform(2), "bucket") if change == "add" else spec.remove_field("kind")).commit()
+        commit(catalog, [(number + 1, 11, "a")], number + 1)
+
+    assert live_rows(catalog) == [(1, 11, "a"), (2, 11, "a"), (3, 10, "b")]
+
+
+def test_files_of_a_partition_spec_that_came_meanwhile_are_read(catalog: Catalog) -> None:
+    """If another writer first adds a partition spec and rows of it, a key of them has one row after the batch."""
+    commit(catalog, [(1, 10, "a")], 0)
+
+    def others() -> None:
+        theirs(catalog.load_table("db.t")).update_spec().add_field("id", BucketTransform(2), "bucket").commit()
+        append(catalog, [1])
+
+    waiting = [others]
+    with failpoints.armed("before-swap", lambda: waiting and waiting.pop()()):
+        commit(catalog, [(1, 10**13, "b")], 1)
+
+    assert live_rows(catalog) == [(1, 10**13, "b")]
+
+
+def test_a_doubled_key_keeps_its_newest_row_if_the_event_is_late(catalog: Catalog) -> None:
+    """Rows that others doubled become one, and the report counts them as doubled and late, not as updated."""
+    commit(catalog, [(1, 10, "a")], 0)
+    append(catalog, [1])
+    report = commit(catalog, [(1, 11, "b")], 1)
+
+    assert live_rows(catalog) == [(1, 3_600_000_000, "a")]
+    assert report.upsert == {"events": 1, "keys": 1, "updated": 0, "deleted": 0, "late": 1, "doubled": 1}
 
 
 @pytest.mark.parametrize(("deadline_ms", "seconds"), [(None, None), (2_500, 2.5)])

@@ -4,4 +4,5 @@
 - `resolver`: the live rows of a batch's keys
 - `changes`: the files of a batch for each state that its commit is tried on
 - `deletes`: the delete files among them
+- `tombstones`: deletes that are remembered, so that older events do not bring rows back
 """

@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections import defaultdict
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap
 
+from icesize.concurrency import concurrently, workers
 from icesize.parquet.files.data_file import NewDataFile, NewDeleteFile
 from icesize.parquet.files.names import FileNames
-from icesize.parquet.files.new_files import rewrite_failed
-from icesize.parquet.files.row_lineage import LINEAGE_FIELDS
+from icesize.parquet.files.new_files import NewFiles, rewrite_failed
+from icesize.parquet.files.row_lineage import FIRST_WITH_LINEAGE, LINEAGE_FIELDS
 from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.keys.codes import Places
 from icesize.parquet.keys.events import Events, Mask
-from icesize.parquet.keys.lookup import Positions
+from icesize.parquet.keys.lookup import NewRows, Positions
+from icesize.parquet.keys.new_rows import places_by_file
+from icesize.parquet.writing.row_writer import WriteRows
 from icesize.planning.delete_reach import plain_path
 from icesize.planning.files import FileFact
 from icesize.policy import SizePolicy
 from icesize.table.commit.loaded import Loaded
 from icesize.table.commit.protocol import ConcurrentChange
 from icesize.table.commit.steps.row_delta import RowChanges
-from icesize.table.upserts.deletes import Dying, planned_deletes, write_deletes
+from icesize.table.upserts.deletes import Dying, PlannedDelete, planned_deletes, write_deletes
 from icesize.table.upserts.resolver import NOTHING_FOUND, Resolution, Resolver
-
-WriteRows = Callable[[pa.Table, WriteSettings], Sequence[NewDataFile]]
-"""Writes rows of a batch into new files."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,7 @@ class UpsertFiles:
         policy: The policy, for the most delete files of a data file in format v2.
         names: Names of delete files, with the owner of the run's files.
         write_rows: Writes rows.
+        keeps_order: Whether `write_rows` writes the rows of a partition in their order, if the table has no sort order.
         counts: What the batch did in the newest state.
         resolution: The rows of the newest state that the batch concerns.
         written: All files that were written, for any state.
@@ -68,6 +71,7 @@ class UpsertFiles:
     policy: SizePolicy
     names: FileNames
     write_rows: WriteRows
+    keeps_order: bool = False
     counts: Counts = field(default_factory=Counts)
     written: list[NewDataFile | NewDeleteFile] = field(default_factory=list)
     _files: list[NewDataFile] = field(default_factory=list)
@@ -103,7 +107,8 @@ class UpsertFiles:
             return
         places = np.flatnonzero(new)
         rows, settings = self._events.rows.take(pa.array(places)), self.settings
-        if settings.has_lineage and (ids := self._row_ids(resolution)[places]).max() >= 0:
+        ids = self._row_ids(resolution)[places] if settings.has_lineage else None
+        if ids is not None and ids.max() >= 0:
             # an updated row keeps its id; NULL takes the commit's number, and a new id
             known = pa.array(ids, mask=ids < 0)
             rows = rows.append_column(LINEAGE_FIELDS[0].name, known)
@@ -113,13 +118,23 @@ class UpsertFiles:
         self.written.extend(files)
         self._files.extend(files)
         self._in_files[places] = True
+        if self.keeps_order:
+            self._learn(rows, files, places, ids)
+
+    def _learn(self, rows: pa.Table, files: Sequence[NewDataFile], places: Places, row_ids: Positions | None) -> None:
+        """Tell the lookup which rows are where in the new files."""
+        for file, here in places_by_file(rows, files, self.settings):
+            codes = self._events.codes.take(places[here])
+            self.resolver.lookup.learn(NewRows(_fact(file), codes, None if row_ids is None else row_ids[here]))
 
     def _row_ids(self, resolution: Resolution) -> Positions:
         """Return the row id of the row that each event replaces, -1 without one."""
         ids: Positions = np.full(len(self._events), -1, np.int64)
-        for each in resolution.found:
-            if each.file.first_row_id is not None and each.dead.any():
-                ids[each.hits.places[each.dead]] = self.resolver.lookup.row_ids(each.file, each.dying)
+        replaced = [each for each in resolution.found if each.file.first_row_id is not None and each.dead.any()]
+        lookup = self.resolver.lookup
+        found = concurrently(lambda each: lookup.row_ids(each.file, each.dying), replaced, workers())
+        for each, here in zip(replaced, found, strict=True):
+            ids[each.hits.places[each.dead]] = here
         return ids
 
     def _born_late(self, resolution: Resolution) -> list[Dying]:
@@ -127,31 +142,45 @@ class UpsertFiles:
         late = np.flatnonzero(self._in_files & resolution.is_late)
         if not late.size:
             return []
-        facts = [FileFact(file.path, file.size_bytes, file.rows, file.partition) for file in self._files]
+        facts = [_fact(file) for file in self._files]
         born = [Dying(fact, BitMap(), self.resolver.positions(fact, late)) for fact in facts]
         return [each for each in born if len(each.positions)]
 
     def _changes(self, dying: Sequence[Dying], resolution: Resolution) -> RowChanges:
         version = self.settings.format_version
         planned = planned_deletes(dying, resolution, self.settings.storage, version, self.policy.max_delete_files)
-        missing = [each for each in planned if each.content not in self._deletes]
-        with rewrite_failed("write the deletes of the batch"):
-            written = write_deletes(missing, self.resolver.files, self.names)
-            for each, file in zip(missing, written, strict=True):
-                self._deletes[each.content] = file
-                self.written.append(file)
+        self._write_deletes([each for each in planned if each.content not in self._deletes])
         deletes = {each: self._deletes[each.content] for each in planned}
         applied = {plain_path(file.path): frozenset([deletes[each].id]) for each in planned for file in each.rows}
         replaced = {delete.id: delete for each in planned for delete in each.replaced}
         return RowChanges(tuple(self._files), tuple(deletes.values()), tuple(replaced.values()), applied)
+
+    def _write_deletes(self, missing: Sequence[PlannedDelete]) -> None:
+        """Write delete files, each under the partition spec of its data files."""
+        version, by_spec = self.settings.format_version, defaultdict[int, list[PlannedDelete]](list)
+        for each in missing:
+            # all vectors lie in one file, whose location is that of no partition
+            by_spec[self.settings.spec_id if version >= FIRST_WITH_LINEAGE else each.spec_id].append(each)
+        for spec_id, planned in by_spec.items():
+            new_files = NewFiles(self.resolver.files.of(spec_id), self.names)
+            with rewrite_failed("write the deletes of the batch"), new_files.all_or_none():
+                for each, file in zip(planned, write_deletes(new_files, planned, version), strict=True):
+                    self._deletes[each.content] = file
+                    self.written.append(file)
 
     def _count(self, resolution: Resolution) -> None:
         events, doubled = self._events, resolution.doubled
         replaced = np.zeros(len(events), np.bool_)
         for each in resolution.found:
             replaced[each.hits.places[each.dead]] = True
+        # of a doubled key, rows die also where the event is late
+        replaced &= ~resolution.is_late
         self.counts = Counts(
             int(resolution.is_late.sum()), int((replaced & ~events.is_delete).sum()),
             int((replaced & events.is_delete).sum()), len(doubled),
             events.shown(doubled.tolist()) if len(doubled) else "",
         )  # fmt: skip
+
+
+def _fact(file: NewDataFile) -> FileFact:
+    return FileFact(file.path, file.size_bytes, file.rows, file.partition)

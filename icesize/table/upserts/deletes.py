@@ -21,11 +21,10 @@ from icesize.parquet.deletes.positions import NamedRows, add_positions
 from icesize.parquet.deletes.rewrite import write_positions
 from icesize.parquet.deletes.vectors import write_vectors
 from icesize.parquet.files.data_file import NewDeleteFile
-from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.new_files import NewFiles
 from icesize.parquet.files.row_lineage import FIRST_WITH_LINEAGE
 from icesize.parquet.files.storage import Storage
-from icesize.parquet.keys.lookup import Positions, TableFiles
+from icesize.parquet.keys.lookup import Positions
 from icesize.planning.delete_reach import only_path
 from icesize.planning.files import DeleteFile, FileFact, PartitionKey
 from icesize.planning.merging.schedule import choose_prefix
@@ -68,15 +67,15 @@ class PlannedDelete:
     rows: Mapping[FileFact, BitMap]
     replaced: tuple[DeleteFile, ...]
 
-    @property
-    def spec_id(self) -> int:
-        """The partition spec of the data files."""
-        return next(iter(self.rows)).partition.spec_id
-
     @cached_property
     def content(self) -> Hashable:
         """What the file will contain: a file of an earlier attempt with the same content is used again."""
         return frozenset((file.path, rows.serialize()) for file, rows in self.rows.items())
+
+    @property
+    def spec_id(self) -> int:
+        """The partition spec of the data files, which are of one partition in format v2."""
+        return next(iter(self.rows)).partition.spec_id
 
 
 def planned_deletes(
@@ -135,21 +134,14 @@ def _folded(shared: Sequence[DeleteFile], slots: int) -> Sequence[DeleteFile]:
     return shared[: max(1, choose_prefix([delete.rows for delete in shared], _NO_LIMIT, max(1, slots - 1)))]
 
 
-def write_deletes(planned: Sequence[PlannedDelete], files: TableFiles, names: FileNames) -> Iterable[NewDeleteFile]:
-    """Write the delete files, and return them in the same order. Raises what `NewFiles` raises.
-
-    Position deletes lie where the data files of their partition do, which may be one of an older spec.
-    """
-    if files.settings.format_version < FIRST_WITH_LINEAGE:
-        return [_write_positions(NewFiles(files.of(each.spec_id), names), each) for each in planned]
+def write_deletes(
+    new_files: NewFiles, planned: Sequence[PlannedDelete], format_version: int
+) -> Iterable[NewDeleteFile]:
+    """Write the delete files, and return them in the same order. Raises what `NewFiles` raises."""
+    if format_version < FIRST_WITH_LINEAGE:
+        return [write_positions(new_files, each.rows) for each in planned]
     if not planned:
         return ()
-    new_files = NewFiles(files.settings, names)
+    settings = new_files.settings
     vectors = {file: rows.copy() for each in planned for file, rows in each.rows.items()}
-    with new_files.all_or_none():
-        return write_vectors(new_files, PartitionKey(files.settings.spec_id), vectors)
-
-
-def _write_positions(new_files: NewFiles, planned: PlannedDelete) -> NewDeleteFile:
-    with new_files.all_or_none():
-        return write_positions(new_files, planned.rows)
+    return write_vectors(new_files, PartitionKey(settings.spec_id), vectors)

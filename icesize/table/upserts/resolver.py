@@ -36,6 +36,7 @@ from icesize.table.commit.loaded import Loaded
 from icesize.table.manifests.delete_index import DeleteIndex, delete_index
 from icesize.table.state.cluster_reader import ClusterReader
 from icesize.table.state.live_files import is_nan
+from icesize.table.upserts.tombstones import Tombstones
 
 DeletedIn = dict[tuple[str, frozenset[FileId]], BitMap]
 """The deleted rows of data files, by path and by the delete files that apply to them."""
@@ -96,6 +97,7 @@ class Resolver:
         lookup: Finds keys in data files.
         reader: Reads the live files, with the bounds of the columns of `columns_of`.
         deleted_in: Deleted rows that are known. States and batches share it.
+        tombstones: Remembered deletes; None if the table has none.
     """
 
     events: Events
@@ -104,6 +106,7 @@ class Resolver:
     lookup: Lookup
     reader: ClusterReader
     deleted_in: DeletedIn
+    tombstones: Tombstones | None = None
     _hits: dict[str, Hits] = field(default_factory=dict)
     _order: dict[str, pa.Table] = field(default_factory=dict)
 
@@ -114,6 +117,8 @@ class Resolver:
         damaged one, TableError for a damaged manifest.
         """
         io, metadata = state.table.io, state.table.metadata
+        # another writer may have added a partition spec, and files of it, since the batch was planned
+        self.files.specs.update(metadata.specs())
         with readable(metadata.location):
             files = self.reader.files(metadata, io, state.manifests.data)
             index = delete_index(state.store, io, state.manifests.deletes, metadata.specs())
@@ -132,7 +137,8 @@ class Resolver:
         ]
         rows = [(file, hits) for file, hits, _ in living]
         times = np.bincount(np.concatenate([_NONE, *(hits.places for _, hits in rows)]), minlength=len(self.events))
-        is_late, dead = self._judged(rows, bounds, times)
+        is_late = self._late_by_tombstones(state)
+        dead = self._judged(rows, bounds, times, is_late)
         found = tuple(
             Found(file, hits, deleted, mask) for (file, hits, deleted), mask in zip(living, dead, strict=True)
         )
@@ -174,22 +180,31 @@ class Resolver:
                 self.deleted_in[_state_of(file)] = marked.get(file.path, BitMap())
         return [(file, self.deleted_in[_state_of(file)] if file.deletes else BitMap()) for file in files]
 
+    def _late_by_tombstones(self, state: Loaded) -> Mask:
+        if self.tombstones is not None:
+            return self.tombstones.late(state)
+        nothing: Mask = np.zeros(len(self.events), np.bool_)
+        return nothing
+
     def _judged(
-        self, rows: Sequence[tuple[FileFact, Hits]], bounds: Mapping[str, Bounds], times: NDArray[np.intp]
-    ) -> tuple[Mask, list[Mask]]:
-        """Return which events are late, and which of the live rows of each file die.
+        self,
+        rows: Sequence[tuple[FileFact, Hits]],
+        bounds: Mapping[str, Bounds],
+        times: NDArray[np.intp],
+        is_late: Mask,
+    ) -> list[Mask]:
+        """Add events to those that are late, and return which of the live rows of each file die.
 
         A key with several live rows keeps one of them if its event is late: the newest.
         """
-        is_late: Mask = np.zeros(len(self.events), np.bool_)
         if self.events.order is None:
-            return is_late, [np.ones(len(hits.positions), np.bool_) for _, hits in rows]
+            return [np.ones(len(hits.positions), np.bool_) for _, hits in rows]
         for file, hits in rows:
             is_late[self._late(file, hits, bounds[file.path])] = True
         dead = [~is_late[hits.places] for _, hits in rows]
         for place in np.flatnonzero(is_late & (times > 1)).tolist():
             self._keep_newest(place, rows, dead)
-        return is_late, dead
+        return dead
 
     def _late(self, file: FileFact, hits: Hits, bounds: Bounds) -> Places:
         """Return the places of keys whose row in the file is not older than the event."""

@@ -15,6 +15,7 @@ from icesize.errors import TableError, UnsupportedTable
 from icesize.planning.upsert_rule import PROPERTY, TIES, UpsertRule
 from icesize.table.commit.loaded import Loaded, Staged
 from icesize.table.commit.metadata_change import MetadataChange
+from icesize.units import DURATION_EXAMPLES, seconds_of
 
 Names = str | Sequence[str] | None
 """Names of columns: one, several, or none."""
@@ -28,6 +29,7 @@ class WantedRule:
         key: Columns that identify a row. The default are the table's identifier fields.
         order_by: Columns by which a later event is recognized.
         delete_when: The condition on the columns of a batch that makes an event a delete.
+        tombstones: How long deletes are remembered, in seconds or as text such as "2 days".
         ties: What is done with different events of the same order (`icesize.planning.upsert_rule.TIES`).
     """
 
@@ -35,6 +37,7 @@ class WantedRule:
     order_by: Names = None
     delete_when: str | None = None
     ties: str | None = None
+    tombstones: float | str | None = None
 
     def in_table(self, metadata: TableMetadata, table: str) -> UpsertRule:
         """Return the rule for a table. Arguments that are missing come from the rule that it stores.
@@ -72,10 +75,19 @@ class WantedRule:
                 "columns that identify a row in 'key'",
                 table=table,
             )
-        wanted = UpsertRule(key, order, base.delete_when, base.ties)
+        wanted = UpsertRule(key, order, base.delete_when, base.ties, base.tombstones_ms if order else None)
         if self.delete_when is not None:
             wanted = replace(wanted, delete_when=self.delete_when)
+        if self.tombstones is not None:
+            wanted = replace(wanted, tombstones_ms=_horizon_ms(self.tombstones))
         return wanted if self.ties is None else replace(wanted, ties=self.ties)
+
+
+def _horizon_ms(duration: float | str) -> int:
+    seconds = seconds_of(duration)
+    if seconds is None or seconds <= 0:
+        raise ValueError(f"'tombstones' ({duration!r}) must be a time {DURATION_EXAMPLES}, or a number of seconds")
+    return round(seconds * 1000)
 
 
 NULL_KEYS = ("error", "skip")
