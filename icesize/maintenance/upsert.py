@@ -103,7 +103,7 @@ class UpsertMemory:
     """What a process remembers of a table with upserts between batches. Losing it costs time."""
 
     secret: bytes = field(default_factory=partial(token_bytes, 32), repr=False)
-    deleted_in: DeletedIn = field(default_factory=dict)
+    deleted_in: DeletedIn = field(default_factory=DeletedIn)
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,8 @@ class UpsertJob:
         table_uuid: The table that was opened; None for any.
         commit_lock: Held while a batch is committed.
         deleted_in: Deleted rows of data files that are known.
-        maps: Where maps of keys are kept; None to read the key columns in each batch.
+        maps: Where maps of keys are kept: below the `spill_folder` of the environment, if no directory is given. None
+            to read the key columns in each batch.
         pausing: Partitions in which no merge begins, because merges there recently conflicted with other writers.
     """
 
@@ -132,7 +133,7 @@ class UpsertJob:
     merges: MakeMerges | None = merges_in_turn
     table_uuid: str | None = None
     commit_lock: AbstractContextManager[object] = field(default_factory=nullcontext)
-    deleted_in: DeletedIn = field(default_factory=dict)
+    deleted_in: DeletedIn = field(default_factory=DeletedIn)
     maps: MapSettings | None = None
     pausing: frozenset[PartitionKey] = frozenset()
 
@@ -140,7 +141,8 @@ class UpsertJob:
         """Return what a batch finds the keys of this table with."""
         if self.maps is None:
             return Keys(self.secret)
-        folder = index_folder(self.maps, table_uuid)
+        directory = self.maps.directory or self.environment.spill_folder
+        folder = index_folder(replace(self.maps, directory=directory), table_uuid)
         return Keys(folder.begin_batch(), folder)
 
 
@@ -229,7 +231,9 @@ def _once(job: UpsertJob, batch: UpsertBatch, watch: Stopwatch, conflicts: tuple
     keep = keep_rule(rule, current.name, job.environment.new_id())
     if UpsertRule.of(metadata.properties) is None:
         submit.change(job.handle, current, keep, job.environment)
-        current = job.handle.load(job.environment)
+        schema_id, current = current.table.metadata.current_schema_id, job.handle.load(job.environment)
+        if current.table.metadata.current_schema_id != schema_id:
+            raise ConcurrentChange("the schema changed while the rule was stored")
     with uncommitted(settings.storage, batch.prefix, job.environment) as (owner, environment):
         files = _files(job, current, keys, rule, events, owner)
         written = _written(job, current, files, owner, watch)
@@ -352,7 +356,10 @@ def _plan(job: UpsertJob, current: Current, layout: Layout, changes: RowChanges,
     incoming.update(f.partition for f in changes.files if f.size_bytes < layout.small_file_limit_bytes)
     deleted = with_changes(layout, changes, files)
     touched = {each.file.partition for each in files.resolution.found if each.dead.any()}
-    incoming |= {key: 0 for key in touched if key in layout.partitions and key not in incoming}
+    # by `setdefault`, because `|=` of a Counter drops what is 0
+    for key in touched:
+        if key in layout.partitions:
+            incoming.setdefault(key, 0)
     budget_bytes = policy.budget_for(sum(file.size_bytes for file in changes.files))
     contested = job.pausing | job.handle.contested(current, job.environment)
     plan = plan_merges(deleted, policy, incoming=incoming, budget_bytes=budget_bytes, contested=contested)

@@ -23,9 +23,10 @@ from icesize.errors import IcesizeError, TableError
 from icesize.maintenance.upsert import UpsertBatch, UpsertJob
 from icesize.maintenance.upsert import upsert as run_upsert
 from icesize.sized_table import SizedTable
+from icesize.table.commit import submit
 from icesize.table.past.versions import Version
 from icesize.table.state.handle import TableHandle
-from icesize.table.upserts.settings import WantedRule
+from icesize.table.upserts.settings import WantedRule, keep_rule
 from integration.evolution.pair import FIELD, Broken, Pair, brief
 from integration.evolution.values import Draw, Row, Skip, as_json, leaves, rows, shown
 
@@ -301,15 +302,17 @@ def _upsert(pair: Pair, draw: Draw, point: str, middle: Statement | None, twin: 
     stay = [row for row in found if row["id"] not in gone]
     events = pa.Table.from_pylist(found, schema_to_pyarrow(schema, include_field_ids=False))
     is_delete = np.array([row["id"] in gone for row in found], np.bool_)
-    table = _open(pair, draw)
-    job = UpsertJob(
-        TableHandle(pair.engine.catalog, pair.kept.table.name(), table.policy), Environment(sleep=lambda seconds: None),
-        WantedRule(key="id"), b"secret",
-    )  # fmt: skip
+    environment = Environment(sleep=lambda seconds: None)
+    handle = TableHandle(pair.engine.catalog, pair.kept.table.name(), _open(pair, draw).policy)
+    job = UpsertJob(handle, environment, WantedRule(key="id"), b"secret")
     batch = UpsertBatch(lambda current, rule: (events, is_delete), None, f"upsert-{len(pair.log)}")
     told = f"icesize: upsert {shown(stay)}, delete {gone} "
     ids = [row["id"] for row in found]
     try:
+        current = handle.load(environment)
+        rule = job.wanted.in_table(current.table.metadata, current.name)
+        # a commit of its own, whose failpoints are not those of the batch
+        submit.change(handle, current, keep_rule(rule, current.name, "rule"), environment)
         with (
             pair.incoming(schema, stay, lambda landed: twin(pair, landed, ids)),
             pair.interrupted(point, middle),

@@ -25,10 +25,11 @@ from icesize.table.records.ledger import LedgerEntry
 from icesize.table.state.handle import TableHandle
 from icesize.table.upserts import deletes
 from integration.keyed.catalog import FAULTS, UnreliableCatalog
-from integration.keyed.model import Effect, Event, Model, Row
+from integration.keyed.maps import Maps
+from integration.keyed.model import Effect, Event, Model, Row, newest
 from integration.keyed.shape import Shape
 from integration.keyed.table import Contents, Live, Watch
-from integration.keyed.writers import Writers, chosen
+from integration.keyed.writers import CHANGE_ROWS, Writers, chosen
 from tests.support.machine import Killed, now_ms
 from tests.support.tables import FakeTime, check
 
@@ -96,6 +97,7 @@ class History:
     _orders: set[tuple[object, ...]] = field(default_factory=set)
     _others: int = 0
     _changed: set[Row] = field(default_factory=set)
+    rows_changed: bool = False
 
     def __post_init__(self) -> None:
         self.chance = random.Random(self.seed)
@@ -103,7 +105,8 @@ class History:
         self.keys = self.chance.choice([6, 20, 60])
         self.delete_share = self.chance.choice([0.0, 0.1, 0.3])
         self.metadata_share = self.chance.choice([0.0, 0.1, 0.3])
-        self.model = Model(bool(self.shape.order_ids))
+        self.model = Model(bool(self.shape.order_ids), {} if self.shape.remembers else None)
+        self.maps = Maps(self.folder, self.shape.map_bytes)
         self.contents = Contents(shape=self.shape)
         self.watch = Watch(self.folder, self.contents)
         self.clock = 0
@@ -150,12 +153,26 @@ class History:
                 self._others_come()
             batch = Batch(number, self._new_events())
             while not self._tried(batch):
+                self.maps.move(self.chance)
                 self.job = self._new_job()
                 if self.chance.random() < 0.3:
                     self._others_come()
             if self.chance.random() < 0.15:
                 self._replay(batch)
         check(self.table)
+        self._check_fold()
+
+    def _check_fold(self) -> None:
+        """If nobody else changed rows, the table is the fold of all events, in whatever batches they came.
+
+        Without a memory of deletes, an older event makes a deleted row again.
+        """
+        if self.rows_changed or not self.shape.order_ids or not (self.shape.remembers or self.delete_share == 0):
+            return
+        wanted = [event.row for event in newest(self._events).values() if not event.is_delete]
+        assert Counter(wanted) == Counter(each.row for each in self.watch.rows(self.table)), (
+            "not the fold of all events"
+        )
 
     # events
 
@@ -192,7 +209,7 @@ class History:
     def _new_job(self) -> UpsertJob:
         self.catalog.calm()
         handle = TableHandle(self.catalog, ("db", "t"))
-        return UpsertJob(handle, self.environment(), self.shape.rule, b"secret")
+        return UpsertJob(handle, self.environment(), self.shape.rule, b"secret", maps=self.maps.settings)
 
     def _rule_is_stored(self) -> None:
         """Names of columns may change; later jobs take the rule from the table."""
@@ -203,6 +220,8 @@ class History:
         batch.tries += 1
         trouble = Trouble.of(self.chance) if batch.tries < 4 else Trouble()
         self.told.append(f"batch {batch.number}, {len(batch.events)} events, {trouble}")
+        if self.chance.random() < 0.2:
+            self.maps.spoil(self.chance)
         was_landed, table = batch.effect is not None, self.table
         if "icesize.upsert" in table.metadata.properties:
             self._rule_is_stored()
@@ -243,7 +262,9 @@ class History:
         batch.effect = self.model.apply(batch.events)
 
     def _upsert_by_others(self, events: Sequence[Event]) -> None:
-        job = UpsertJob(TableHandle(self.other_catalog, ("db", "t")), self.environment(), self.shape.rule, b"secret")
+        handle = TableHandle(self.other_catalog, ("db", "t"))
+        job = UpsertJob(handle, self.environment(), self.shape.rule, b"secret", maps=self.maps.settings)
+        self._events += events
         if "icesize.upsert" in self.table.metadata.properties:
             job = replace(job, wanted=type(job.wanted)())
         self._committed(job, events, self._others, "other")
@@ -265,12 +286,15 @@ class History:
         assert report.already_committed or not was_landed, "a batch ran again that had landed"
         if batch.effect is None:
             # nothing to write: the batch must change nothing in the state that there is now
-            before = Counter(self.model.all())
+            before = Counter(self.model.all()), dict(self.model.tombstones or {})
             batch.effect = self.model.apply(batch.events)
             assert not report.operations
-            assert Counter(self.model.all()) == before, "a batch made no commit, and should have changed rows"
+            after = Counter(self.model.all()), dict(self.model.tombstones or {})
+            assert after == before, "a batch made no commit, and should have changed rows"
         elif not report.already_committed:
             self._check_report(batch.effect, report)
+            if trouble == Trouble():
+                assert report.conflicts == (), "nobody came between"
 
     def _check_report(self, effect: Effect, report: Report) -> None:
         facts = report.upsert or {}
@@ -334,6 +358,7 @@ class History:
         self._before = self.watch.rows(self.table)
         self._changed.clear()
         self.told.append(f"others: {self.writers.act(name)}")
+        self.rows_changed |= name in CHANGE_ROWS
         self._interfered = True
         live = self.watch.look(self.table, self.model.all(), may_leave_files=False)
         self._check_lineage(self.table, live, None)
@@ -373,6 +398,7 @@ class History:
         try:
             self.watch.note(self.table)
             self.told.append(f"    at {point}: {self.writers.act(name)}")
+            self.rows_changed |= name in CHANGE_ROWS
             self.watch.note(self.table)
             self._interfered = True
         finally:

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 Key = tuple[Any, ...]
+Order = list[tuple[bool, Any]]
+"""An order that compares with others: NULL is before any value."""
 
 
 class Row(NamedTuple):
@@ -42,8 +44,8 @@ class Effect:
     replaces: dict[Row, tuple[Row, ...]] = field(default_factory=dict)
 
 
-def comparable(order: Iterable[Any]) -> list[tuple[bool, Any]]:
-    """An order with NULL before any value."""
+def comparable(order: Iterable[Any]) -> Order:
+    """An order from values."""
     return [(value is not None, value) for value in order]
 
 
@@ -57,15 +59,19 @@ def newest(events: Sequence[Event]) -> dict[Key, Event]:
     return winners
 
 
-def _rank(event: Event) -> tuple[list[tuple[bool, Any]], bool]:
+def _rank(event: Event) -> tuple[Order, bool]:
     return comparable(event.row.order), event.is_delete
 
 
 @dataclass
 class Model:
-    """The live rows by key; a key has several of them only where another writer has added them."""
+    """The live rows by key; a key has several of them only where another writer has added them.
+
+    `tombstones` are the greatest orders of deletes by key; None if deletes are not remembered.
+    """
 
     has_order: bool
+    tombstones: dict[Key, Order] | None = None
     rows: dict[Key, list[Row]] = field(default_factory=dict)
 
     def all(self) -> list[Row]:
@@ -98,10 +104,11 @@ class Model:
             live = self.rows.pop(key, [])
             doubled += len(live) > 1
             top = max(live, key=lambda row: comparable(row.order), default=None)
-            if self.has_order and top is not None and comparable(top.order) >= comparable(event.row.order):
+            if self._is_late(event, top):
                 late += 1
                 removed.update(row for row in live if row is not top)
-                self.rows[key] = [top]
+                if top is not None:
+                    self.rows[key] = [top]
                 continue
             removed.update(live)
             updated += bool(live) and not event.is_delete
@@ -113,3 +120,14 @@ class Model:
         return Effect(
             len(winners), updated, deleted, late, doubled, frozenset(written), frozenset(removed), replaces
         )  # fmt: skip
+
+    def _is_late(self, event: Event, top: Row | None) -> bool:
+        """Whether the newest row or a remembered delete of the key is newer, or as new; remember the event's delete."""
+        if not self.has_order:
+            return False
+        key, order = event.row.key, comparable(event.row.order)
+        deleted = None if self.tombstones is None else self.tombstones.get(key)
+        is_forgotten = deleted is not None and deleted >= order
+        if self.tombstones is not None and event.is_delete and not is_forgotten:
+            self.tombstones[key] = order
+        return is_forgotten or (top is not None and comparable(top.order) >= order)

@@ -80,7 +80,11 @@ def _day(number: int) -> date:
 
 @dataclass(frozen=True)
 class Shape:
-    """One kind of table. `properties` are those of the table, `most_single` is the limit of single delete files."""
+    """One kind of table.
+
+    `properties` are those of the table, `most_single` is the limit of single delete files, `remembers` says whether
+    deletes are remembered, and `map_bytes` is the most bytes of maps of keys, None without maps.
+    """
 
     version: int
     partitions: str
@@ -88,6 +92,8 @@ class Shape:
     order: str
     properties: Mapping[str, str]
     most_single: int
+    remembers: bool = False
+    map_bytes: int | None = None
 
     @classmethod
     def of(cls, chance: random.Random) -> Shape:
@@ -98,7 +104,8 @@ class Shape:
         order = chance.choices(list(_WEIGHTS), list(_WEIGHTS.values()))[0]
         return cls(
             chance.choice([2, 3]), chance.choice(PARTITIONS), chance.choice(list(KEYS)), order, properties,
-            chance.choice([1, 1, 16]),
+            chance.choice([1, 1, 16]), order != "none" and chance.random() < 0.5,
+            chance.choice([None, None, 1_500, 10_000, 10**9, 10**9]),
         )  # fmt: skip
 
     @property
@@ -125,7 +132,10 @@ class Shape:
     @property
     def rule(self) -> WantedRule:
         """The rule, by the names that the table begins with; a delete wins over equal orders."""
-        return WantedRule([f"k{i}" for i in self.key_ids], [f"o{i}" for i in self.order_ids], ties="last_delete")
+        return WantedRule(
+            [f"k{i}" for i in self.key_ids], [f"o{i}" for i in self.order_ids], ties="last_delete",
+            tombstones="2 days" if self.remembers else None,
+        )  # fmt: skip
 
     def create(self, catalog: Catalog) -> Table:
         """The empty table `db.t`."""

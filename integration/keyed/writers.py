@@ -270,6 +270,8 @@ OF_FILES: Mapping[str, int] = {
     "compact": 5, "compact-all": 3, "upsert-stream": 4, "rewrite-deletes": 2, "remove-dangling-deletes": 1,
     "rewrite-manifests": 1, "expire": 2, "expire-files": 2,
 }  # fmt: skip
+CHANGE_ROWS = frozenset({"append", "append-others", "delete", "delete-copying", "delete-equal", "roll-back"})
+"""Writers that make the rows others than those of the events."""
 OF_METADATA: Mapping[str, int] = {
     "add-column": 1, "rename": 2, "promote": 3, "add-field": 2, "remove-field": 2, "upgrade": 1,
 }  # fmt: skip

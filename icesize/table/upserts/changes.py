@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -22,7 +22,7 @@ from icesize.parquet.keys.lookup import NewRows, Positions
 from icesize.parquet.keys.new_rows import places_by_file
 from icesize.parquet.writing.row_writer import WriteRows
 from icesize.planning.delete_reach import plain_path
-from icesize.planning.files import FileFact
+from icesize.planning.files import FileFact, FileId
 from icesize.policy import SizePolicy
 from icesize.table.commit.loaded import Loaded
 from icesize.table.commit.protocol import ConcurrentChange
@@ -153,7 +153,18 @@ class UpsertFiles:
         deletes = {each: self._deletes[each.content] for each in planned}
         applied = {plain_path(file.path): frozenset([deletes[each].id]) for each in planned for file in each.rows}
         replaced = {delete.id: delete for each in planned for delete in each.replaced}
+        self._remember(dying, applied, replaced)
         return RowChanges(tuple(self._files), tuple(deletes.values()), tuple(replaced.values()), applied)
+
+    def _remember(
+        self, dying: Sequence[Dying], applied: Mapping[str, frozenset[FileId]], replaced: Collection[FileId]
+    ) -> None:
+        """Remember the deleted rows of each data file, so that the next batch need not read them."""
+        has_vectors = self.settings.format_version >= FIRST_WITH_LINEAGE
+        for each in dying:
+            # beside a vector, readers ignore position deletes
+            kept = {d.id for d in each.file.deletes if d.id not in replaced and (d.equality_ids or not has_vectors)}
+            self.resolver.deleted_in.remember(each.file.path, kept | applied[plain_path(each.file.path)], each.all)
 
     def _write_deletes(self, missing: Sequence[PlannedDelete]) -> None:
         """Write delete files, each under the partition spec of its data files."""

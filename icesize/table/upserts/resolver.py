@@ -8,8 +8,8 @@ conflict, only new files and new deletes are read, and the result is the same as
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -38,8 +38,49 @@ from icesize.table.state.cluster_reader import ClusterReader
 from icesize.table.state.live_files import is_nan
 from icesize.table.upserts.tombstones import Tombstones
 
-DeletedIn = dict[tuple[str, frozenset[FileId]], BitMap]
-"""The deleted rows of data files, by path and by the delete files that apply to them."""
+_Known = tuple[str, frozenset[FileId]]
+"""The path of a data file, and the delete files that apply to it."""
+MOST_KNOWN_BYTES = 64 * 2**20
+"""Memory for deleted rows that are known: those of a thousand data files of a million rows with 3 % deleted."""
+
+
+class DeletedIn:
+    """The deleted rows of data files that were read or written last; batches of a table share them.
+
+    Losing an entry costs reading the delete files again.
+    """
+
+    def __init__(self, most_bytes: int = MOST_KNOWN_BYTES) -> None:
+        self._most_bytes = most_bytes
+        self._rows = OrderedDict[_Known, BitMap]()
+        self._held_bytes = 0
+
+    def get(self, file: FileFact) -> BitMap | None:
+        """Return the deleted rows of a file; None if they are not known."""
+        known = file.path, frozenset(delete.id for delete in file.deletes)
+        rows = self._rows.get(known)
+        if rows is not None:
+            self._rows.move_to_end(known)
+        return rows
+
+    def remember(self, path: str, deletes: Iterable[FileId], rows: BitMap) -> None:
+        """Keep the rows of a data file that these delete files delete; forget those that were not used for longest."""
+        known = path, frozenset(deletes)
+        if (before := self._rows.pop(known, None)) is not None:
+            self._held_bytes -= _bitmap_bytes(before)
+        self._held_bytes += _bitmap_bytes(rows)
+        self._rows[known] = rows
+        while self._held_bytes > self._most_bytes and len(self._rows) > 1:
+            _, oldest = self._rows.popitem(last=False)
+            self._held_bytes -= _bitmap_bytes(oldest)
+
+
+_NO_ROWS = BitMap()
+
+
+def _bitmap_bytes(rows: BitMap) -> int:
+    """Return about the memory of a bitmap: two bytes a row, or one bit of each position (roaring bitmaps)."""
+    return 500 + min(2 * len(rows), (rows.max() + 1) // 8 if rows else 0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,14 +212,19 @@ class Resolver:
     def _deleted(self, files: Sequence[FileFact]) -> list[tuple[FileFact, BitMap]]:
         """Return the files with their deleted rows."""
         unknown = defaultdict[PartitionKey, list[FileFact]](list)
+        known = {file.path: rows for file in files if (rows := self._known_deletes(file)) is not None}
         for file in files:
-            if file.deletes and _state_of(file) not in self.deleted_in:
+            if file.path not in known:
                 unknown[file.partition].append(file)
         for partition, some in unknown.items():
             marked = deleted_rows(some, self.files.of(partition.spec_id), partition).positions
             for file in some:
-                self.deleted_in[_state_of(file)] = marked.get(file.path, BitMap())
-        return [(file, self.deleted_in[_state_of(file)] if file.deletes else BitMap()) for file in files]
+                known[file.path] = marked.get(file.path, BitMap())
+                self.deleted_in.remember(file.path, (delete.id for delete in file.deletes), known[file.path])
+        return [(file, known[file.path]) for file in files]
+
+    def _known_deletes(self, file: FileFact) -> BitMap | None:
+        return self.deleted_in.get(file) if file.deletes else _NO_ROWS
 
     def _late_by_tombstones(self, state: Loaded) -> Mask:
         if self.tombstones is not None:
@@ -250,10 +296,6 @@ def _without(hits: Hits, deleted: BitMap) -> Hits:
     gone = np.frombuffer(deleted.to_array(), np.uint32)
     at = np.minimum(np.searchsorted(gone, hits.positions.astype(np.uint32)), len(gone) - 1)
     return hits.where(gone[at] != hits.positions)
-
-
-def _state_of(file: FileFact) -> tuple[str, frozenset[FileId]]:
-    return file.path, frozenset(delete.id for delete in file.deletes)
 
 
 def _noted(file: FileFact, index: DeleteIndex) -> FileFact:

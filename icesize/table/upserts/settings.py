@@ -111,6 +111,8 @@ class UpsertOptions:
     def __post_init__(self) -> None:
         if self.null_key not in NULL_KEYS:
             raise ValueError(f"'null_key' ({self.null_key!r}) must be one of {', '.join(map(repr, NULL_KEYS))}")
+        if self.rule.tombstones is not None:
+            _horizon_ms(self.rule.tombstones)
         if self.rule.ties not in (None, *TIES):
             raise ValueError(f"'ties' ({self.rule.ties!r}) must be one of {', '.join(map(repr, TIES))}")
         if not isinstance(self.rule.delete_when, str | None):
@@ -127,9 +129,10 @@ class UpsertOptions:
         except_columns: Names = None,
         ties: str | None = None,
         null_key: str = "error",
+        tombstones: float | str | None = None,
     ) -> UpsertOptions:
         """Return the options from the arguments of a caller. Raises ValueError."""
-        return cls(WantedRule(key, order_by, delete_when, ties), tuple(_listed(except_columns)), null_key)
+        return cls(WantedRule(key, order_by, delete_when, ties, tombstones), tuple(_listed(except_columns)), null_key)
 
 
 def one_of(name: str, value: Any, alias: str, other: Any) -> Any:
