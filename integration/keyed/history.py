@@ -104,6 +104,7 @@ class History:
         self.shape = Shape.of(self.chance)
         self.keys = self.chance.choice([6, 20, 60])
         self.delete_share = self.chance.choice([0.0, 0.1, 0.3])
+        self.only_streams = self.chance.random() < 0.35
         self.metadata_share = self.chance.choice([0.0, 0.1, 0.3])
         self.model = Model(bool(self.shape.order_ids), {} if self.shape.remembers else None)
         self.maps = Maps(self.folder, self.shape.map_bytes)
@@ -218,7 +219,7 @@ class History:
     def _tried(self, batch: Batch) -> bool:
         """Run a batch once, in trouble; return whether it is committed."""
         batch.tries += 1
-        trouble = Trouble.of(self.chance) if batch.tries < 4 else Trouble()
+        trouble = Trouble.of(self.chance, partial(self._writer, 0.12)) if batch.tries < 4 else Trouble()
         self.told.append(f"batch {batch.number}, {len(batch.events)} events, {trouble}")
         if self.chance.random() < 0.2:
             self.maps.spoil(self.chance)
@@ -353,8 +354,14 @@ class History:
 
     # trouble
 
+    def _writer(self, metadata_share: float) -> str:
+        """A writer, by chance; in some histories none that changes rows beside the streams."""
+        while self.only_streams and (name := chosen(self.chance, metadata_share)) in CHANGE_ROWS:
+            continue
+        return name if self.only_streams else chosen(self.chance, metadata_share)
+
     def _others_come(self) -> None:
-        name = chosen(self.chance, self.metadata_share)
+        name = self._writer(self.metadata_share)
         self._before = self.watch.rows(self.table)
         self._changed.clear()
         self.told.append(f"others: {self.writers.act(name)}")
