@@ -51,11 +51,11 @@ class Trouble:
     faults: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, chance: random.Random) -> Trouble:
-        """Trouble, by chance; none in three batches of ten."""
+    def of(cls, chance: random.Random, writer: Callable[[], str]) -> Trouble:
+        """Trouble, by chance; none in three batches of ten. `writer` chooses one of the other writers."""
         if chance.random() < 0.3:
             return cls()
-        writers = tuple((chance.choice(MIDDLE), chosen(chance, 0.12)) for _ in range(chance.choice([0, 1, 1, 1, 2, 3])))
+        writers = tuple((chance.choice(MIDDLE), writer()) for _ in range(chance.choice([0, 1, 1, 1, 2, 3])))
         at = chance.choice(POINTS), chance.choice([1, 1, 1, 2])
         kind = chance.random()
         faults = tuple(chance.choices(FAULTS, k=chance.choice([1, 1, 2, 12]))) if kind > 0.75 else ()
@@ -67,9 +67,13 @@ class Trouble:
 
     @property
     def leaves_files(self) -> bool:
-        """Whether files may stay that no snapshot lists: of an attempt whose outcome is not certain, for one."""
+        """Whether files may stay that no snapshot lists: of an attempt whose outcome is not certain, for one.
+
+        If the snapshots that came first have expired, nothing proves that an attempt did not land.
+        """
         cleans = self.fails_at is None or self.fails_at[0] != "cleanup"
-        return bool(self.dies_at) or not cleans or bool(set(self.faults) - {"busy"})
+        is_unproven = any(name in ("expire", "expire-files") for _, name in self.writers)
+        return bool(self.dies_at) or not cleans or bool(set(self.faults) - {"busy"}) or is_unproven
 
 
 @dataclass
