@@ -289,6 +289,7 @@ class History:
             return
         assert report is not None
         assert report.already_committed or not was_landed, "a batch ran again that had landed"
+        assert not report.already_committed or was_landed or trouble.writers, "it was this run that committed it"
         if batch.effect is None:
             # nothing to write: the batch must change nothing in the state that there is now
             before = Counter(self.model.all()), dict(self.model.tombstones or {})
