@@ -120,7 +120,8 @@ class UpsertJob:
         table_uuid: The table that was opened; None for any.
         commit_lock: Held while a batch is committed.
         deleted_in: Deleted rows of data files that are known.
-        maps: Where maps of keys are kept; None to read the key columns in each batch.
+        maps: Where maps of keys are kept: below the `spill_folder` of the environment, if no directory is given. None
+            to read the key columns in each batch.
         pausing: Partitions in which no merge begins, because merges there recently conflicted with other writers.
     """
 
@@ -140,7 +141,8 @@ class UpsertJob:
         """Return what a batch finds the keys of this table with."""
         if self.maps is None:
             return Keys(self.secret)
-        folder = index_folder(self.maps, table_uuid)
+        directory = self.maps.directory or self.environment.spill_folder
+        folder = index_folder(replace(self.maps, directory=directory), table_uuid)
         return Keys(folder.begin_batch(), folder)
 
 

@@ -240,3 +240,15 @@ def test_a_column_renamed_while_the_rule_is_stored(catalog: Catalog) -> None:
 
     assert catalog.load_table("db.t").metadata.current_snapshot() is not None
     assert any("the schema changed" in each for each in report.conflicts)
+
+
+def test_rows_of_an_older_partition_spec_are_replaced(tmp_path: Path) -> None:
+    """Files of a spec that is no longer the table's get their deletes, too (format v2: beside their partition)."""
+    catalog = sqlite_catalog(tmp_path)
+    make_table(catalog)
+    commit(catalog, [(1, 10, "a"), (2, 10, "a")], 0)
+    with catalog.load_table("db.t").update_spec() as spec:
+        spec.remove_field("kind")
+
+    commit(catalog, [(1, 11, "b")], 1)
+    assert live_rows(catalog) == [(1, 11, "b"), (2, 10, "a")]

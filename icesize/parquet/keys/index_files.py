@@ -44,6 +44,8 @@ _ALIGNED_BYTES = 8
 _DIGEST_BYTES = 16
 _LENGTH_BYTES = 8
 _SECRET_BYTES = 32
+_FOOTER_BYTES = 400
+"""Bytes of a footer, without the identity, for a few parts of arrays."""
 _FREE_SHARE = 4
 """One of so many parts of the free disk is used by default. Most of it is left to Spark, which spills and shuffles."""
 _OPEN_BYTES = 320 * 2**10
@@ -165,6 +167,8 @@ class IndexFolder:
         Errors of `arrays` are raised.
         """
         name = _name(identity)
+        self._note(name, str(identity[0]))
+        expected_bytes += _FOOTER_BYTES + len(json.dumps(identity))
         if not (self._folder.is_usable() and self._may_write() and self._reserve(name, expected_bytes)):
             return False
         listed = list[_Listed]()
@@ -224,9 +228,12 @@ class IndexFolder:
         return [np.frombuffer(content, *each) for each in known[1]]
 
     def _note(self, name: str, path: str) -> None:
-        """Note a use. The first one in a batch counts."""
+        """Note a use; the first one in a batch counts. A new file counts as one that all batches use.
+
+        So small new files displace large old ones: a byte of their maps saves more, though they are merged soon.
+        """
         with self._lock:
-            use = self._uses.setdefault(name, _Use(path, 0.0, self._batch - 1))
+            use = self._uses.setdefault(name, _Use(path, 1.0, self._batch))
             if use.batch < self._batch:
                 faded = use.rate * 0.5 ** ((self._batch - use.batch) / _HALF_LIFE)
                 use.rate, use.batch = faded + 1 - 0.5 ** (1 / _HALF_LIFE), self._batch

@@ -11,7 +11,7 @@ has the row ids of a file by position (format v3).
 | row ids, as runs | 12 a run of consecutive ids |
 | row ids otherwise, as narrow integers | up to 4 a row, 8 if the ids of the file lie far apart |
 
-A file has parts of up to 4 million rows, so that few rows are in memory while it is written.
+A file has parts of about a million rows, so that few rows are in memory while it is written.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from icesize.parquet.keys.index_files import Array, Identity, IndexFolder
 from icesize.parquet.keys.lookup import Hits, NewRows, Positions, Scan, TableFiles
 from icesize.planning.files import FileFact
 
-PART_ROWS = 2**22
-"""Rows of one part: sorting them takes 28 bytes a row, 117 MB in each thread."""
+PART_ROWS = 2**20
+"""Rows of one part: sorting them takes 28 bytes a row, 30 MB in each thread. Larger parts take longer for each row."""
 _FILTERED_RATIO = 4
 """A part with fewer than so many keys for each key of the batch is filtered, and otherwise searched.
 
@@ -80,6 +80,10 @@ class KeyMaps:
         parts = list[Array]()
 
         def packed() -> Iterator[Array]:
+            if not self.scan.files.stores_row_ids(file):
+                parts.append(first + positions)
+                yield from (np.zeros(1, np.uint32), np.array([_INHERITED]))  # one run, to the end
+                return
             for start, ids in self._all_row_ids(file):
                 here = slice(*np.searchsorted(positions, (start, start + len(ids))))
                 parts.append(ids[positions[here] - start])
@@ -97,7 +101,11 @@ class KeyMaps:
         self.folder.write(self._identity(file), len(codes) * _bytes_of(codes), arrays)
         if rows.row_ids is not None:
             ids = np.where(rows.row_ids < 0, _INHERITED, rows.row_ids)
-            parts = (each for start in range(0, len(ids), PART_ROWS) for each in _packed(ids[start:], start))
+            parts = (
+                each
+                for start in range(0, len(ids), PART_ROWS)
+                for each in _packed(ids[start : start + PART_ROWS], start)
+            )
             self.folder.write(_of_ids(file, None), len(ids) * _ROW_ID_BYTES, parts)
 
     def keep(self, live: Callable[[], Iterable[str]]) -> None:
@@ -244,20 +252,24 @@ def _together(parts: Iterable[Hits]) -> Hits:
 
 
 def _packed(ids: Positions, start: int) -> tuple[Array, Array]:
-    """Return the row ids of up to `PART_ROWS` rows as two arrays, of which the first has the type of the form.
+    """Return the row ids of one row or more as two arrays, of which the first has the type of the form.
 
     Runs: the positions at which they start, of 4 bytes, and the row id less the position in each. Narrow integers: one
     number of 8 bytes that they are added to. There 0 stands for an inherited id.
     """
-    inherited = ids == _INHERITED
-    steps = np.where(inherited, _INHERITED, ids - np.arange(start, start + len(ids)))
-    starts = np.flatnonzero(np.append(True, steps[1:] != steps[:-1])[: len(ids)])
-    stored = ids[~inherited]
+    inherited = np.flatnonzero(ids == _INHERITED)
+    steps = ids - np.arange(start, start + len(ids))
+    steps[inherited] = _INHERITED
+    starts = np.concatenate(([0], np.flatnonzero(steps[1:] != steps[:-1]) + 1))
+    runs = (starts + start).astype(np.uint32), steps[starts]
+    if sum(each.nbytes for each in runs) <= len(ids):
+        return runs
+    stored = np.delete(ids, inherited)
     base = int(stored.min()) - 1 if len(stored) else 0
-    narrow = np.min_scalar_type(int(stored.max()) - base if len(stored) else 0)
-    if len(starts) * (_POSITION_BYTES + _WORD_BYTES) <= len(ids) * narrow.itemsize:
-        return (starts + start).astype(np.uint32), steps[starts]
-    return np.array([base, start]), np.where(inherited, 0, ids - base).astype(narrow)
+    values = ids - base
+    values[inherited] = 0
+    narrow = values.astype(np.min_scalar_type(int(values.max())))
+    return runs if sum(each.nbytes for each in runs) <= narrow.nbytes else (np.array([base, start]), narrow)
 
 
 def _ids_at(arrays: Sequence[Array], positions: Positions, first_row_id: int) -> Positions:

@@ -31,6 +31,7 @@ from pyiceberg.types import (
     UUIDType,
 )
 
+from icesize.concurrency import concurrently
 from icesize.parquet.keys import maps
 from icesize.parquet.keys.codes import Codes
 from icesize.parquet.keys.index_files import IndexFolder, MapSettings, index_folder
@@ -160,6 +161,8 @@ def test_row_ids_are_those_of_the_file(
         for _ in range(2):
             assert by_map.row_ids(file, positions).tolist() == expected
         learned = maps_in(folder / "learned", files, [1])
+        if ids and None not in ids:
+            assert by_map.scan.files.stores_row_ids(file)
         own = replace(file, path=f"file:///s-1-0-0-{'0' * 8}-0000-0000-0000-{'0' * 12}.parquet")
         stored_ids = np.array([-1 if each is None else each * scale for each in ids], np.int64)
         learned.learn(NewRows(own, Codes(np.arange(len(ids), dtype=np.uint64)), stored_ids))
@@ -179,15 +182,24 @@ def codes_of(numbers: Sequence[int]) -> Codes:
     return Codes(np.array(sorted(numbers), np.int64).view(np.uint64) ^ np.uint64(1 << 63))
 
 
+def test_row_ids_that_a_file_does_not_store_are_computed(tmp_path: Path) -> None:
+    """They follow from the first row id and the position, and take a few bytes for all rows."""
+    files, file = some_file(tmp_path)
+    by_map = maps_in(tmp_path, files, [1])
+    assert not by_map.scan.files.stores_row_ids(file)
+    for first in (5, 5, 1_000):
+        ids = by_map.row_ids(replace(file, first_row_id=first), np.array([0, 7, 99]))
+        assert ids.tolist() == [first, first + 7, first + 99]
+    assert all(each.stat().st_size < 300 for each in map_files(tmp_path))
+
+
 def test_a_map_takes_12_bytes_a_key(tmp_path: Path) -> None:
-    """Codes of longs and positions; row ids that the file does not store take a few bytes for all rows."""
+    """Codes of longs and positions, and little more for the whole file."""
     files, file = some_file(tmp_path, 10_000)
     by_map = maps_in(tmp_path, files, [1])
     by_map.find(file, codes_of([2]))
     (only,) = map_files(tmp_path)
     assert 120_000 < only.stat().st_size < 120_500
-    by_map.row_ids(replace(file, first_row_id=7), np.array([3]))
-    assert sum(each.stat().st_size for each in map_files(tmp_path)) < 121_000
 
 
 def test_what_a_map_was_made_of_counts(tmp_path: Path) -> None:
@@ -307,6 +319,22 @@ def test_maps_of_one_table_are_shared(tmp_path: Path) -> None:
     settings = MapSettings(str(tmp_path))
     assert index_folder(settings, "u") is index_folder(settings, "u")
     assert index_folder(settings, "u") is not index_folder(settings, "v")
+
+
+def test_threads_share_a_small_bound(tmp_path: Path) -> None:
+    """Files are found whether their maps are there, are made, or make room, and the bound holds."""
+    files = files_of(tmp_path, schema_of(("id", LongType())))
+    facts = [some_file(tmp_path, rows)[1] for rows in range(100, 130)]
+    by_map = maps_in(tmp_path, files, [1], 10_000)
+    codes = codes_of(range(0, 200, 3))
+    expected = [by_map.scan.find(file, codes).positions.tolist() for file in facts]
+    for number in range(6):
+        by_map.folder.begin_batch()
+        some = list(zip(facts, expected, strict=True))[:: 1 + number % 3]
+        found = concurrently(lambda pair: by_map.find(pair[0], codes).positions.tolist(), some, 4)
+        assert list(found) == [positions for _, positions in some]
+        by_map.keep(lambda: [file.path for file in facts[5:]])
+        assert 0 < sum(each.stat().st_size for each in map_files(tmp_path)) <= 10_000
 
 
 def test_a_default_bound_is_taken_from_the_disk(tmp_path: Path) -> None:
