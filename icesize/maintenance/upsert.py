@@ -294,8 +294,7 @@ def _tombstones(
     if rule.tombstones_ms is None:
         return None
     files = TableFiles(tombstone_settings(settings, rule), {})
-    lookup = Scan(files, tuple(files.names(rule.key)), keys.secret)
-    return Tombstones(events, rule, files, lookup, write, job.environment.now_ms())
+    return Tombstones(events, rule, files, keys.lookup(files, rule.key), write, job.environment.now_ms())
 
 
 def _written(
