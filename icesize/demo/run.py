@@ -42,6 +42,7 @@ class DemoOptions:
     """Options of the demo: its directory, the number of rows that it writes, and its steps.
 
     `iceberg_jar` is Iceberg's runtime for Spark, as a file or as Maven coordinates; without it, the race is skipped.
+    `upserts` shows upserts instead of small files.
     """
 
     path: str | None = None
@@ -49,6 +50,7 @@ class DemoOptions:
     rows: int = 5_000
     with_spark: bool = True
     iceberg_jar: str | None = None
+    upserts: bool = False
 
     @property
     def streamed(self) -> int:
@@ -57,7 +59,7 @@ class DemoOptions:
 
 
 @dataclass
-class _Story:
+class Story:
     """One run: its console, the lake, the costs of its queries so far, and the scale of its bars."""
 
     console: Console
@@ -89,13 +91,16 @@ def run_demo(console: Console, wishes: DemoOptions) -> Lake | None:
 
     Raises EngineUnavailable without Java, TableError for a used `path`.
     """
-    if wishes.with_spark and java_version() is None:
+    needs_java = wishes.iceberg_jar is not None if wishes.upserts else wishes.with_spark
+    if needs_java and java_version() is None:
         raise EngineUnavailable(
             "Cannot start Spark: there is no Java runtime in JAVA_HOME or on PATH; install Java 17, "
             "or run `icesize demo --no-spark`"
         )
     began = time.monotonic()
-    story = _Story(console, Lake(Path(wishes.path or tempfile.mkdtemp(prefix="icesize-demo-")).resolve()), wishes)
+    story = Story(console, Lake(Path(wishes.path or tempfile.mkdtemp(prefix="icesize-demo-")).resolve()), wishes)
+    if wishes.upserts:
+        return _upserts(story)
     _goes_bad(story)
     _query(story, "small files", "What a query pays for that")
     _mend(story)
@@ -110,7 +115,13 @@ def run_demo(console: Console, wishes: DemoOptions) -> Lake | None:
     return story.lake if exact else None
 
 
-def _goes_bad(story: _Story) -> None:
+def _upserts(story: Story) -> Lake | None:
+    from icesize.demo.upserts import show_upserts  # it shows its figures as this module does
+
+    return story.lake if show_upserts(story) else None
+
+
+def _goes_bad(story: Story) -> None:
     wishes = story.wishes
     story.title(
         "A table gets small files",
@@ -125,7 +136,7 @@ def _goes_bad(story: _Story) -> None:
     _show_files(story)
 
 
-def _show_files(story: _Story) -> None:
+def _show_files(story: Story) -> None:
     """Show the chart of the table's files; all charts of a run have the scale of the largest so far."""
     inspection = story.table().inspect()
     show_line(story.console, "")
@@ -138,7 +149,7 @@ def _show_files(story: _Story) -> None:
     show(story.console, [views.bars(inspection, story.most_files)])
 
 
-def _query(story: _Story, state: str, heading: str) -> None:
+def _query(story: Story, state: str, heading: str) -> None:
     """Measure the query, and show its cost beside the earlier ones."""
     explained = (
         (
@@ -162,10 +173,10 @@ def _query(story: _Story, state: str, heading: str) -> None:
         "whole query, by DuckDB": [f"{seconds * 1000:,.0f} ms" for seconds in duckdb if seconds is not None],
         "events counted": [f"{sum(cost.answer.values()):,}" for cost in costs],
     }
-    _show_columns(story, {name: row for name, row in figures.items() if len(row) == len(costs)})
+    show_columns(story, {name: row for name, row in figures.items() if len(row) == len(costs)})
 
 
-def _show_columns(story: _Story, figures: Mapping[str, Sequence[str]]) -> None:
+def show_columns(story: Story, figures: Mapping[str, Sequence[str]]) -> None:
     """Print one line per name; the first line has the titles of the columns."""
     names = max(map(len, figures))
     widths = [max(map(len, column)) for column in zip(*figures.values(), strict=True)]
@@ -174,7 +185,7 @@ def _show_columns(story: _Story, figures: Mapping[str, Sequence[str]]) -> None:
         story.say(f"{name:<{names}}   {cells}", "" if name else "bold")
 
 
-def _mend(story: _Story) -> None:
+def _mend(story: Story) -> None:
     console, name = story.console, full_name(EVENTS)
     story.title(f"What would be done: icesize plan {name}", "This reads what the catalog knows, and changes nothing.")
     plan = story.table().plan()
@@ -188,7 +199,7 @@ def _mend(story: _Story) -> None:
     _show_files(story)
 
 
-def _stream(story: _Story) -> None:
+def _stream(story: Story) -> None:
     wishes, lake = story.wishes, story.lake
     killed = wishes.streamed // 2
     story.title(
@@ -207,14 +218,14 @@ def _stream(story: _Story) -> None:
     _show_files(story)
 
 
-def _show_batch(story: _Story, batch: Batch) -> None:
+def _show_batch(story: Story, batch: Batch) -> None:
     story.say(
         f"  batch {batch['batch']:>2}  {batch['seconds']:4.1f} s  {batch['rows']:,} rows, "
         f"files +{batch['files_added']} -{batch['files_removed']}, at most {batch['small_files_max']} small in an hour"
     )
 
 
-def _race(story: _Story, jar: str) -> None:
+def _race(story: Story, jar: str) -> None:
     """Write the same batches with Iceberg's own writer and with icesize in one Spark session."""
     lake = story.lake
     story.title(
@@ -229,7 +240,7 @@ def _race(story: _Story, jar: str) -> None:
     sides = {"Iceberg's writer": ("iceberg", RACE_ICEBERG), "icesize": ("icesize", RACE_ICESIZE)}
     tables = [lake.load(table) for _, table in sides.values()]
     inspections = [story.table(table).inspect() for _, table in sides.values()]
-    _show_columns(
+    show_columns(
         story,
         {
             "": list(sides),
@@ -244,7 +255,7 @@ def _race(story: _Story, jar: str) -> None:
         story.say("The first two batches are left out: in them Spark starts its workers and compiles.", "dim")
 
 
-def _count_rows(story: _Story) -> bool:
+def _count_rows(story: Story) -> bool:
     wishes = story.wishes
     expected = (wishes.batches + (wishes.streamed if wishes.with_spark else 0)) * wishes.rows
     through = "a compaction, a killed driver and a resumed one" if wishes.with_spark else "the compaction"
@@ -255,7 +266,7 @@ def _count_rows(story: _Story) -> bool:
     return exact
 
 
-def _show_next_steps(story: _Story, seconds: float) -> None:
+def _show_next_steps(story: Story, seconds: float) -> None:
     """Print commands for the lake's table: inspect it, preview a compaction, run it."""
     show_line(story.console, "")
     show_line(story.console, f"That took {seconds:.0f} s. The table stays in {story.lake.directory}; try", "bold")
