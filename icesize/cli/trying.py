@@ -56,7 +56,8 @@ def demo(
     if iceberg_jar and not (os.path.exists(iceberg_jar) or iceberg_jar.count(":") == 2):
         raise click.UsageError(f"--iceberg-jar: there is no file '{iceberg_jar}', and it is not GROUP:ARTIFACT:VERSION")
     from icesize.demo.explore import shell
-    from icesize.demo.run import DemoOptions, run_demo
+    from icesize.demo.run import run_demo
+    from icesize.demo.story import DemoOptions
 
     collect_from_now_on()
     lake = run_demo(console_on(), DemoOptions(path, batches, rows, not no_spark, iceberg_jar, upserts))

@@ -7,6 +7,7 @@
 - `lake`: the lake of the demo: an embedded SQLite catalog with a warehouse beside it, and the state of its tables
 - `queries`: the cost of a query for a table's files, measured with real readers
 - `run`: the demo from start to end, one step after the other
+- `story`: the options of the demos, and how they print their steps and figures
 - `stream`: the process of that driver: a streaming query through icesize, or a race with Iceberg's own writer
 - `upserts`: the demo of upserts: changes of accounts, and the same changes by `MERGE INTO`
 """

@@ -5,8 +5,7 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from pathlib import Path
 
 from rich.console import Console
@@ -14,14 +13,14 @@ from rich.console import Console
 from icesize.demo import events, explore
 from icesize.demo.driver import Batch, log_of, run_driver
 from icesize.demo.lake import EVENTS, RACE_ICEBERG, RACE_ICESIZE, Lake, full_name, rows_and_exact, written_bytes
-from icesize.demo.queries import SQL, QueryCost, measure
+from icesize.demo.queries import SQL, measure
+from icesize.demo.story import DemoOptions, Story, show_columns
+from icesize.demo.upserts import show_upserts
 from icesize.environment import Environment
 from icesize.errors import EngineUnavailable
 from icesize.presentation import views
 from icesize.presentation.console import show, show_line
 from icesize.presentation.progress import drawn
-from icesize.sized_table import SizedTable
-from icesize.sized_table import open as open_table
 from icesize.spark.engine.launch import java_version
 from icesize.units import format_bytes, format_count
 
@@ -30,60 +29,6 @@ TARGET_BYTES = 2**18
 SMALL_FILES = 3
 """Small files that may stay in an hour: fewer than by default, so that a short stream has something to merge."""
 POLICY_KEY = "icesize.policy.max-small-files"
-STREAMED_SHARE = 8
-"""One batch is streamed for each eight that filled the table, and at least three."""
-
-Column = tuple[str, QueryCost]
-"""A state of the table, in words, and the query's cost in that state."""
-
-
-@dataclass(frozen=True)
-class DemoOptions:
-    """Options of the demo: its directory, the number of rows that it writes, and its steps.
-
-    `iceberg_jar` is Iceberg's runtime for Spark, as a file or as Maven coordinates; without it, the race is skipped.
-    `upserts` shows upserts instead of small files.
-    """
-
-    path: str | None = None
-    batches: int = 48
-    rows: int = 5_000
-    with_spark: bool = True
-    iceberg_jar: str | None = None
-    upserts: bool = False
-
-    @property
-    def streamed(self) -> int:
-        """Batches of the stream."""
-        return max(3, self.batches // STREAMED_SHARE)
-
-
-@dataclass
-class Story:
-    """One run: its console, the lake, the costs of its queries so far, and the scale of its bars."""
-
-    console: Console
-    lake: Lake
-    wishes: DemoOptions
-    costs: list[Column] = field(default_factory=list)
-    steps: int = 0
-    most_files: int = 0
-
-    def title(self, text: str, *explained: str) -> None:
-        """Print the heading of the next step, and an explanation."""
-        self.steps += 1
-        show_line(self.console, "")
-        show_line(self.console, f"{self.steps}. {text}", "bold")
-        for line in explained:
-            self.say(line, "dim")
-
-    def say(self, text: str, style: str = "") -> None:
-        """Print one line."""
-        show_line(self.console, text, style)
-
-    def table(self, name: str = EVENTS, environment: Environment | None = None) -> SizedTable:
-        """Open a table of the lake without Spark."""
-        return open_table(None, full_name(name), catalog=self.lake.catalog(), environment=environment)
 
 
 def run_demo(console: Console, wishes: DemoOptions) -> Lake | None:
@@ -100,7 +45,7 @@ def run_demo(console: Console, wishes: DemoOptions) -> Lake | None:
     began = time.monotonic()
     story = Story(console, Lake(Path(wishes.path or tempfile.mkdtemp(prefix="icesize-demo-")).resolve()), wishes)
     if wishes.upserts:
-        return _upserts(story)
+        return story.lake if show_upserts(story) else None
     _goes_bad(story)
     _query(story, "small files", "What a query pays for that")
     _mend(story)
@@ -113,12 +58,6 @@ def run_demo(console: Console, wishes: DemoOptions) -> Lake | None:
     exact = _count_rows(story)
     _show_next_steps(story, time.monotonic() - began)
     return story.lake if exact else None
-
-
-def _upserts(story: Story) -> Lake | None:
-    from icesize.demo.upserts import show_upserts  # it shows its figures as this module does
-
-    return story.lake if show_upserts(story) else None
 
 
 def _goes_bad(story: Story) -> None:
@@ -174,15 +113,6 @@ def _query(story: Story, state: str, heading: str) -> None:
         "events counted": [f"{sum(cost.answer.values()):,}" for cost in costs],
     }
     show_columns(story, {name: row for name, row in figures.items() if len(row) == len(costs)})
-
-
-def show_columns(story: Story, figures: Mapping[str, Sequence[str]]) -> None:
-    """Print one line per name; the first line has the titles of the columns."""
-    names = max(map(len, figures))
-    widths = [max(map(len, column)) for column in zip(*figures.values(), strict=True)]
-    for name, row in figures.items():
-        cells = "   ".join(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True))
-        story.say(f"{name:<{names}}   {cells}", "" if name else "bold")
 
 
 def _mend(story: Story) -> None:

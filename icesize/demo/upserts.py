@@ -15,7 +15,7 @@ from pyiceberg.types import LongType, NestedField, StringType
 from icesize.demo.accounts import Accounts, write_file
 from icesize.demo.driver import log_of, run_driver
 from icesize.demo.lake import ACCOUNTS, NAMESPACE, Lake, written_bytes
-from icesize.demo.run import Story, show_columns
+from icesize.demo.story import Story, show_columns
 from icesize.errors import TableError
 from icesize.units import format_bytes, format_count
 
