@@ -26,6 +26,8 @@ SEE_ALSO = {
         "[output](output.md#remove-dangling-deletes)", "[delete files](streams.md#tables-with-delete-files)",
     ),
     "rewrite-manifests": ("[output](output.md#rewrite-manifests)", "[maintenance](maintenance.md#run-single-steps)"),
+    "deduplicate": ("[output](output.md#deduplicate-and-rekey)", "[upserts](streams.md#upsert-changes)"),
+    "rekey": ("[output](output.md#deduplicate-and-rekey)", "[upserts](streams.md#upsert-changes)"),
     "restore": (
         "[output](output.md#restore)", "[guide](guide-restore.md)", "[versions](versions.md#restore-a-version)",
     ),
@@ -39,6 +41,7 @@ SEE_ALSO = {
 INTRODUCTIONS = {
     "inspect": "These commands read a table and change nothing, except `streams --forget`, which removes a stream.",
     "compact": "These commands write new files and commit them; rows do not change. `maintain` also expires snapshots.",
+    "deduplicate": "These commands concern tables with a key. `deduplicate` deletes rows; preview it first.",
     "restore": "These commands change the rows of a partition, or delete files for good. Preview them first.",
     "demo": "These commands need no table. Start here.",
 }

@@ -46,6 +46,7 @@ from icesize.report import Report
 if TYPE_CHECKING:
     from icesize.maintenance.checkup import Check
     from icesize.maintenance.dangling_deletes import DanglingReport
+    from icesize.maintenance.keys import KeyReport
     from icesize.maintenance.maintain import MaintenancePlan, MaintenanceReport
     from icesize.maintenance.rewrite_deletes import DeletesReport
     from icesize.maintenance.rewrite_manifests import ManifestReport
@@ -81,6 +82,7 @@ __all__ = [
     "History",
     "IcesizeError",
     "Inspection",
+    "KeyReport",
     "LedgerEntry",
     "MaintenancePlan",
     "MaintenanceReport",
@@ -115,6 +117,7 @@ _LAZY = {
     "ForgottenClusterBy": "icesize.table.cluster_settings",
     "History": "icesize.table.past.commits",
     "Inspection": "icesize.planning.inspection",
+    "KeyReport": "icesize.maintenance.keys",
     "LedgerEntry": "icesize.table.records.ledger",
     "ManifestReport": "icesize.maintenance.rewrite_manifests",
     "OrphanReport": "icesize.table.cleanup.orphans",

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from icesize.maintenance.checkup import Check
     from icesize.maintenance.clustering import Columns
     from icesize.maintenance.dangling_deletes import DanglingReport
+    from icesize.maintenance.keys import KeyReport
     from icesize.maintenance.maintain import MaintenancePlan, MaintenanceReport
     from icesize.maintenance.rewrite_deletes import DeletesReport
     from icesize.maintenance.rewrite_manifests import ManifestReport
@@ -1066,6 +1067,70 @@ class SizedTable:
         from icesize.maintenance.rewrite_manifests import rewrite_manifests
 
         return self._context.alone(rewrite_manifests, dry_run=dry_run)
+
+    def deduplicate(self, key: Names = None, order_by: Names = None, *, dry_run: bool = False) -> KeyReport:
+        """Delete all rows of each key but the newest, by position, in one commit.
+
+        Do this before the first upsert into a table whose keys are not unique, or after another writer has added rows
+        of known keys. Rows that are deleted already do not count, whatever kind of delete file deletes them.
+
+        Args:
+            key: The columns that identify a row; None for the key that the table stores, or for its identifier fields.
+            order_by: The columns by which the newest row of a key is recognized; NULL is the oldest. None for the
+                stored order; without one, the row of the newest commit stays.
+            dry_run: Change nothing; return the report that the call would produce.
+
+        Returns:
+            The report, with the numbers of keys and rows.
+
+        Raises:
+            TableError: A column does not exist, or no key is known.
+            UnsupportedTable: The table has format version 1, or a file that icesize cannot read.
+            RewriteFailed: A file is damaged.
+            CommitConflict: Other writers committed first until the deadline; nothing changed.
+            CommitStateUnknown: The outcome of the commit is unknown.
+        """
+        from icesize.maintenance.keys import deduplicate
+        from icesize.table.upserts.settings import WantedRule
+
+        return self._context.alone(deduplicate, WantedRule(key, order_by), dry_run=dry_run)
+
+    def rekey(
+        self,
+        key: Names = None,
+        order_by: Names = None,
+        delete_when: str | None = None,
+        ties: str | None = None,
+        *,
+        dry_run: bool = False,
+    ) -> KeyReport:
+        """Change the key of the table, or the other parts of the rule that all writers follow; files do not change.
+
+        If the key changes, icesize reads the key columns of all files and checks that each key has one row. Streams
+        that name the earlier rule stop at their next batch.
+
+        Args:
+            key: The columns that identify a row; None keeps the stored key.
+            order_by: The columns by which a later row is recognized; None keeps the stored ones, `()` removes them.
+            delete_when: The condition that makes a row a delete; None keeps the stored one, `""` removes it.
+            ties: What is done with different rows of one key and order; None keeps the stored answer.
+            dry_run: Change nothing; return the report that the call would produce.
+
+        Returns:
+            The report, with what changed.
+
+        Raises:
+            TableError: Several rows have one key, or a column does not exist.
+            UnsupportedTable: A column has a type that cannot be a key, or icesize cannot read a file.
+            RewriteFailed: A file is damaged.
+            CommitConflict: Other writers committed first until the deadline; nothing changed.
+            CommitStateUnknown: The outcome of the commit is unknown.
+            ValueError: `ties` has none of its values.
+        """
+        from icesize.maintenance.keys import rekey
+        from icesize.table.upserts.settings import UpsertOptions
+
+        return self._context.alone(rekey, UpsertOptions.of(key, order_by, delete_when, ties=ties).rule, dry_run=dry_run)
 
     def _versions(self, current: Current) -> list[Version]:
         from icesize.table.past.versions import versions

@@ -47,8 +47,9 @@ def test_commands_and_calls_have_one_name_and_one_dry_run() -> None:
             assert ("dry_run" in call.parameters) >= ("--dry-run" in options), name
     changing = {name for name, call in _calls().items() if "dry_run" in call.parameters}
     assert changing == {
-        "after_batch", "cluster", "compact", "expire_snapshots", "forget_clustering", "forget_stream", "maintain",
-        "remove_dangling_deletes", "remove_orphan_files", "restore", "rewrite_deletes", "rewrite_manifests",
+        "after_batch", "cluster", "compact", "deduplicate", "expire_snapshots", "forget_clustering", "forget_stream",
+        "maintain", "rekey", "remove_dangling_deletes", "remove_orphan_files", "restore", "rewrite_deletes",
+        "rewrite_manifests",
     }  # fmt: skip
 
 

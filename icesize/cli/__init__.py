@@ -2,6 +2,7 @@
 
 - `doctor`: `icesize doctor`: checks what the commands need, and lists the commands that will work
 - `interrupts`: Ctrl-C and SIGTERM during a command: both stop it, and print whether its commit succeeded
+- `keys`: commands about the key of a table
 - `looking`: commands that read a table and change nothing
 - `main`: the program: its commands in groups, errors as one line and an exit code
 - `options`: options that commands share (table, catalog, policy), prompts and output

@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from icesize import __version__
-from icesize.cli import doctor, looking, removing, rewriting, trying
+from icesize.cli import doctor, keys, looking, removing, rewriting, trying
 from icesize.cli.interrupts import Observers, exit_code_of, terminated_like_interrupted, what_became_of
 from icesize.cli.options import FAILED, UNKNOWN, USAGE, print_error
 from icesize.errors import ArgumentError, CommitStateUnknown, IcesizeError, PolicyError, is_from_outside
@@ -28,6 +28,7 @@ _SECTIONS: dict[str, tuple[click.Command, ...]] = {
         rewriting.compact, rewriting.cluster, rewriting.maintain, rewriting.rewrite_deletes,
         rewriting.remove_dangling_deletes, rewriting.rewrite_manifests,
     ),
+    "Keep one row per key": (keys.deduplicate, keys.rekey),
     "Go back and clean up": (removing.restore, removing.expire_snapshots, removing.remove_orphan_files),
     "Start": (trying.demo, doctor.doctor, trying.completion),
 }  # fmt: skip

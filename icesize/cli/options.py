@@ -170,13 +170,18 @@ def partition_option(*, required: bool) -> Callable[[_Command], _Command]:
     )  # fmt: skip
 
 
-def by_options(help_text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return `--by`, whose value is names or None, and `--strategy`."""
+def names_option(name: str, help_text: str) -> Callable[[_Command], _Command]:
+    """Return an option whose value is names of columns; None without the option, an empty list for an empty text."""
 
     def names(ctx: click.Context, parameter: click.Parameter, value: str | None) -> list[str] | None:
-        return None if value is None else [name.strip() for name in value.split(",")]
+        return None if value is None else [each.strip() for each in value.split(",") if value.strip()]
 
-    by = click.option("--by", metavar="COLUMNS", callback=names, help=f"Columns, separated by commas{help_text}.")
+    return click.option(name, metavar="COLUMNS", callback=names, help=help_text)
+
+
+def by_options(help_text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return `--by`, whose value is names or None, and `--strategy`."""
+    by = names_option("--by", f"Columns, separated by commas{help_text}.")
     strategy = click.option(
         "--strategy", type=click.Choice(STRATEGIES), help="Strategy; default: the strategy of the table, or sort."
     )

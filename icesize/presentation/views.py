@@ -19,6 +19,7 @@ from icesize.units import format_bytes, format_count, format_time
 if TYPE_CHECKING:
     from icesize.maintenance.checkup import Check
     from icesize.maintenance.dangling_deletes import DanglingReport
+    from icesize.maintenance.keys import KeyReport
     from icesize.maintenance.maintain import MaintenancePlan, MaintenanceReport, MaintenanceStep
     from icesize.maintenance.rewrite_deletes import DeletesReport
     from icesize.maintenance.rewrite_manifests import ManifestReport
@@ -539,6 +540,21 @@ def dangling(result: DanglingReport) -> Iterator[Block]:
     yield ("  ".join((line, *result.notes)),)
 
 
+def keys(result: KeyReport) -> Iterator[Block]:
+    """Show the rows of the same key, or what changed in the rule."""
+    key = f"({', '.join(result.key)})"
+    if result.changed:
+        verb = "would change" if result.dry_run else "changed"
+        line = f"{verb} the rule of {result.table}: {'; '.join(result.changed)}  {_seconds(result)}"
+    elif result.rows_deleted:
+        verb = "would be" if result.dry_run else "were"
+        doubled, rows = format_count(result.doubled_keys, "key"), format_count(result.rows_deleted, "row")
+        line = f"{doubled} by {key} in {result.table} had several rows: {rows} {verb} deleted  {_seconds(result)}"
+    else:
+        line = f"nothing to do in {result.table}: each key by {key} has one row"
+    yield ("  ".join((line, *result.notes)),)
+
+
 def manifests(result: ManifestReport) -> Iterator[Block]:
     """Show the number of manifests before and after."""
     before, after = result.manifests_before, result.manifests_after
@@ -608,6 +624,7 @@ VIEWS: Mapping[str, Callable[[Any], Look]] = {
     "Verification": verification,
     "DeletesReport": deletes,
     "DanglingReport": dangling,
+    "KeyReport": keys,
     "ManifestReport": manifests,
     "MaintenanceReport": maintenance,
     "MaintenancePlan": maintenance_plan,

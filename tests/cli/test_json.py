@@ -30,6 +30,8 @@ COMMANDS = [
     ["remove-dangling-deletes"],
     ["rewrite-manifests"],
     ["maintain"],
+    ["rekey", "--key", "id"],
+    ["deduplicate", "--key", "kind"],
 ]
 
 

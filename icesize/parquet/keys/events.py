@@ -56,10 +56,11 @@ class Events:
     def shown(self, places: Sequence[int]) -> str:
         """Return a few keys as text for messages: `(id=5), (id=7) and 3 more`."""
         rows = self.keys.take(pa.array(places[:_MOST_SHOWN], pa.int64())).to_pylist()
-        return _shown(rows, len(places))
+        return shown_keys(rows, len(places))
 
 
-def _shown(keys: Sequence[dict[str, Any]], count: int) -> str:
+def shown_keys(keys: Sequence[dict[str, Any]], count: int) -> str:
+    """Return some of `count` keys as text for messages: `(id=5), (id=7) and 3 more`."""
     texts = [f"({', '.join(f'{name}={value}' for name, value in key.items())})" for key in keys]
     more = f" and {count - len(texts):,} more" if count > len(texts) else ""
     return ", ".join(texts) + more

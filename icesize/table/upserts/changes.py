@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -13,22 +12,23 @@ from pyroaring import BitMap
 from icesize.concurrency import concurrently, workers
 from icesize.parquet.files.data_file import NewDataFile, NewDeleteFile
 from icesize.parquet.files.names import FileNames
-from icesize.parquet.files.new_files import NewFiles, rewrite_failed
+from icesize.parquet.files.new_files import rewrite_failed
 from icesize.parquet.files.row_lineage import FIRST_WITH_LINEAGE, LINEAGE_FIELDS
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.keys.codes import Places
 from icesize.parquet.keys.events import Events, Mask
-from icesize.parquet.keys.lookup import NewRows, Positions
+from icesize.parquet.keys.lookup import NewRows, Positions, TableFiles
 from icesize.parquet.keys.new_rows import places_by_file
 from icesize.parquet.writing.row_writer import WriteRows
 from icesize.planning.delete_reach import plain_path
 from icesize.planning.files import FileFact, FileId
+from icesize.planning.upsert_rule import UpsertRule
 from icesize.policy import SizePolicy
 from icesize.table.commit.loaded import Loaded
 from icesize.table.commit.protocol import ConcurrentChange
 from icesize.table.commit.steps.row_delta import RowChanges
-from icesize.table.upserts.deletes import Dying, PlannedDelete, planned_deletes, write_deletes
-from icesize.table.upserts.resolver import NOTHING_FOUND, Resolution, Resolver
+from icesize.table.upserts.deletes import Dying, planned_deletes, write_deletes
+from icesize.table.upserts.resolver import NOTHING_FOUND, DeletedIn, Resolution, Resolver
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,46 @@ class Counts:
     deleted: int = 0
     doubled: int = 0
     examples: str = ""
+
+
+@dataclass(eq=False)
+class DeleteFiles:
+    """Writes delete files for states of the table, and appends them to `written`."""
+
+    files: TableFiles
+    policy: SizePolicy
+    names: FileNames
+    deleted_in: DeletedIn
+    written: list[NewDataFile | NewDeleteFile] = field(default_factory=list)
+    _known: dict[Hashable, NewDeleteFile] = field(default_factory=dict)
+
+    def changes(self, dying: Sequence[Dying], state: Resolution, files: Sequence[NewDataFile] = ()) -> RowChanges:
+        """Return changes of a state that delete the dying rows, and add `files`.
+
+        A delete file of an earlier state with the same content is used again.
+        """
+        settings, most = self.files.settings, self.policy.max_delete_files
+        planned = planned_deletes(dying, state, settings.storage, settings.format_version, most)
+        missing = [each for each in planned if each.content not in self._known]
+        with rewrite_failed("write the deletes of the batch"):
+            for each, file in zip(missing, write_deletes(self.files, self.names, missing), strict=True):
+                self._known[each.content] = file
+                self.written.append(file)
+        deletes = {each: self._known[each.content] for each in planned}
+        applied = {plain_path(file.path): frozenset([deletes[each].id]) for each in planned for file in each.rows}
+        replaced = {delete.id: delete for each in planned for delete in each.replaced}
+        self._remember(dying, applied, replaced)
+        return RowChanges(tuple(files), tuple(deletes.values()), tuple(replaced.values()), applied)
+
+    def _remember(
+        self, dying: Sequence[Dying], applied: Mapping[str, frozenset[FileId]], replaced: Collection[FileId]
+    ) -> None:
+        """Remember the deleted rows of each data file, so that the next batch need not read them."""
+        has_vectors = self.files.settings.format_version >= FIRST_WITH_LINEAGE
+        for each in dying:
+            # beside a vector, readers ignore position deletes
+            kept = {d.id for d in each.file.deletes if d.id not in replaced and (d.equality_ids or not has_vectors)}
+            self.deleted_in.remember(each.file.path, kept | applied[plain_path(each.file.path)], each.all)
 
 
 @dataclass(eq=False)
@@ -75,11 +115,12 @@ class UpsertFiles:
     counts: Counts = field(default_factory=Counts)
     written: list[NewDataFile | NewDeleteFile] = field(default_factory=list)
     _files: list[NewDataFile] = field(default_factory=list)
-    _deletes: dict[Hashable, NewDeleteFile] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.resolution: Resolution = NOTHING_FOUND
         self._in_files: Mask = np.zeros(len(self.resolver.events), np.bool_)
+        resolver = self.resolver
+        self._deletes = DeleteFiles(resolver.files, self.policy, self.names, resolver.deleted_in, self.written)
 
     def at(self, state: Loaded) -> RowChanges:
         """Return the changes for a state of the table.
@@ -89,12 +130,14 @@ class UpsertFiles:
         """
         if state.format_version != self.settings.format_version:
             raise ConcurrentChange("the table was upgraded while the batch was written")
+        if UpsertRule.of(state.properties) not in (None, self.resolver.rule):
+            raise ConcurrentChange("the key of the table was changed while the batch was written")
         resolution = self.resolution = self.resolver.at(state)
         self._write(resolution)
         dying = [Dying(each.file, each.deleted, each.dying) for each in resolution.found if each.dead.any()]
         dying += self._born_late(resolution)
         self._count(resolution)
-        return self._changes(dying, resolution)
+        return self._deletes.changes(dying, resolution, self._files)
 
     @property
     def _events(self) -> Events:
@@ -145,39 +188,6 @@ class UpsertFiles:
         facts = [_fact(file) for file in self._files]
         born = [Dying(fact, BitMap(), self.resolver.positions(fact, late)) for fact in facts]
         return [each for each in born if len(each.positions)]
-
-    def _changes(self, dying: Sequence[Dying], resolution: Resolution) -> RowChanges:
-        version = self.settings.format_version
-        planned = planned_deletes(dying, resolution, self.settings.storage, version, self.policy.max_delete_files)
-        self._write_deletes([each for each in planned if each.content not in self._deletes])
-        deletes = {each: self._deletes[each.content] for each in planned}
-        applied = {plain_path(file.path): frozenset([deletes[each].id]) for each in planned for file in each.rows}
-        replaced = {delete.id: delete for each in planned for delete in each.replaced}
-        self._remember(dying, applied, replaced)
-        return RowChanges(tuple(self._files), tuple(deletes.values()), tuple(replaced.values()), applied)
-
-    def _remember(
-        self, dying: Sequence[Dying], applied: Mapping[str, frozenset[FileId]], replaced: Collection[FileId]
-    ) -> None:
-        """Remember the deleted rows of each data file, so that the next batch need not read them."""
-        has_vectors = self.settings.format_version >= FIRST_WITH_LINEAGE
-        for each in dying:
-            # beside a vector, readers ignore position deletes
-            kept = {d.id for d in each.file.deletes if d.id not in replaced and (d.equality_ids or not has_vectors)}
-            self.resolver.deleted_in.remember(each.file.path, kept | applied[plain_path(each.file.path)], each.all)
-
-    def _write_deletes(self, missing: Sequence[PlannedDelete]) -> None:
-        """Write delete files, each under the partition spec of its data files."""
-        version, by_spec = self.settings.format_version, defaultdict[int, list[PlannedDelete]](list)
-        for each in missing:
-            # all vectors lie in one file, whose location is that of no partition
-            by_spec[self.settings.spec_id if version >= FIRST_WITH_LINEAGE else each.spec_id].append(each)
-        for spec_id, planned in by_spec.items():
-            new_files = NewFiles(self.resolver.files.of(spec_id), self.names)
-            with rewrite_failed("write the deletes of the batch"), new_files.all_or_none():
-                for each, file in zip(planned, write_deletes(new_files, planned, version), strict=True):
-                    self._deletes[each.content] = file
-                    self.written.append(file)
 
     def _count(self, resolution: Resolution) -> None:
         events, doubled = self._events, resolution.doubled

@@ -10,7 +10,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -21,10 +22,11 @@ from icesize.parquet.deletes.positions import NamedRows, add_positions
 from icesize.parquet.deletes.rewrite import write_positions
 from icesize.parquet.deletes.vectors import write_vectors
 from icesize.parquet.files.data_file import NewDeleteFile
+from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.new_files import NewFiles
 from icesize.parquet.files.row_lineage import FIRST_WITH_LINEAGE
 from icesize.parquet.files.storage import Storage
-from icesize.parquet.keys.lookup import Positions
+from icesize.parquet.keys.lookup import Positions, TableFiles
 from icesize.planning.delete_reach import only_path
 from icesize.planning.files import DeleteFile, FileFact, PartitionKey
 from icesize.planning.merging.schedule import choose_prefix
@@ -134,14 +136,22 @@ def _folded(shared: Sequence[DeleteFile], slots: int) -> Sequence[DeleteFile]:
     return shared[: max(1, choose_prefix([delete.rows for delete in shared], _NO_LIMIT, max(1, slots - 1)))]
 
 
-def write_deletes(
-    new_files: NewFiles, planned: Sequence[PlannedDelete], format_version: int
-) -> Iterable[NewDeleteFile]:
-    """Write the delete files, and return them in the same order. Raises what `NewFiles` raises."""
-    if format_version < FIRST_WITH_LINEAGE:
-        return [write_positions(new_files, each.rows) for each in planned]
-    if not planned:
-        return ()
-    settings = new_files.settings
-    vectors = {file: rows.copy() for each in planned for file, rows in each.rows.items()}
-    return write_vectors(new_files, PartitionKey(settings.spec_id), vectors)
+def write_deletes(files: TableFiles, names: FileNames, planned: Sequence[PlannedDelete]) -> list[NewDeleteFile]:
+    """Write the delete files, and return them in the same order; after an error, none stays."""
+    settings, by_spec = files.settings, dict[int, NewFiles]()
+    with ExitStack() as undone:
+
+        def of_spec(spec_id: int) -> NewFiles:
+            if spec_id not in by_spec:
+                by_spec[spec_id] = NewFiles(files.of(spec_id), names)
+                undone.enter_context(by_spec[spec_id].all_or_none())
+            return by_spec[spec_id]
+
+        if settings.format_version < FIRST_WITH_LINEAGE:
+            # the location of a delete file follows from the spec of its data files
+            return [write_positions(of_spec(each.spec_id), each.rows) for each in planned]
+        if not planned:
+            return []
+        # all vectors lie in one file, whose location is that of no partition
+        vectors = {file: rows.copy() for each in planned for file, rows in each.rows.items()}
+        return list(write_vectors(of_spec(settings.spec_id), PartitionKey(settings.spec_id), vectors))

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import types
+from pyiceberg.schema import Schema
 from pyroaring import BitMap
 
 from icesize.concurrency import concurrently, workers
@@ -27,13 +28,14 @@ from icesize.parquet.deletes.key_lookup import comparable
 from icesize.parquet.keys.codes import Places
 from icesize.parquet.keys.events import Events, Mask
 from icesize.parquet.keys.lookup import Hits, Lookup, Positions, TableFiles, not_older
-from icesize.planning.cluster_by import Bounds, ClusterFile
+from icesize.planning.cluster_by import Bounds, ClusterBy, ClusterFile
 from icesize.planning.delete_reach import only_path
 from icesize.planning.files import FileFact, FileId, PartitionKey, SkipReason
 from icesize.planning.upsert_rule import UpsertRule
 from icesize.table.catalog.access_errors import readable
 from icesize.table.commit.loaded import Loaded
 from icesize.table.manifests.delete_index import DeleteIndex, delete_index
+from icesize.table.manifests.store import ManifestStore
 from icesize.table.state.cluster_reader import ClusterReader
 from icesize.table.state.live_files import is_nan
 from icesize.table.upserts.tombstones import Tombstones
@@ -81,6 +83,43 @@ _NO_ROWS = BitMap()
 def _bitmap_bytes(rows: BitMap) -> int:
     """Return about the memory of a bitmap: two bytes a row, or one bit of each position (roaring bitmaps)."""
     return 500 + min(2 * len(rows), (rows.max() + 1) // 8 if rows else 0)
+
+
+def bounds_reader(rule: UpsertRule, schema: Schema, store: ManifestStore) -> ClusterReader:
+    """Return the reader of live files with the bounds of the key, and then of the first column of the order."""
+    ids, names = (*rule.key, *rule.order[:1]), {field.field_id: field.name for field in schema.fields}
+    return ClusterReader(ClusterBy(tuple(names[each] for each in ids), ids, "keys", 0), store=store)
+
+
+@dataclass(frozen=True, eq=False)
+class LiveFiles:
+    """The live files of a state of the table.
+
+    Attributes:
+        files: All live data files, with the bounds of the reader's columns.
+        by_partition: The same files by partition, without bounds.
+        deletes: The delete files.
+    """
+
+    files: Sequence[ClusterFile]
+    by_partition: Mapping[PartitionKey, Sequence[FileFact]]
+    deletes: DeleteIndex
+
+    @classmethod
+    def of(cls, state: Loaded, reader: ClusterReader) -> LiveFiles:
+        """Return the files of a state. Raises TableError for a damaged manifest."""
+        io, metadata = state.table.io, state.table.metadata
+        with readable(metadata.location):
+            files = reader.files(metadata, io, state.manifests.data)
+            index = delete_index(state.store, io, state.manifests.deletes, metadata.specs())
+        live = defaultdict[PartitionKey, list[FileFact]](list)
+        for each in files:
+            live[each.fact.partition].append(each.fact)
+        return cls(files, live, index)
+
+    def noted(self, file: ClusterFile) -> FileFact:
+        """Return a file with the delete files that apply to it. Raises UnsupportedTable for one that is unreadable."""
+        return _noted(_readable(file.fact), self.deletes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,23 +196,17 @@ class Resolver:
         Raises UnsupportedTable for a file that may have the keys and that icesize cannot read, `RewriteFailed` for a
         damaged one, TableError for a damaged manifest.
         """
-        io, metadata = state.table.io, state.table.metadata
         # another writer may have added a partition spec, and files of it, since the batch was planned
-        self.files.specs.update(metadata.specs())
-        with readable(metadata.location):
-            files = self.reader.files(metadata, io, state.manifests.data)
-            index = delete_index(state.store, io, state.manifests.deletes, metadata.specs())
-        live = defaultdict[PartitionKey, list[FileFact]](list)
-        for each in files:
-            live[each.fact.partition].append(each.fact)
-        candidates = [file for file in files if self._may_hold(file)]
+        self.files.specs.update(state.table.metadata.specs())
+        live = LiveFiles.of(state, self.reader)
+        candidates = [file for file in live.files if self._may_hold(file)]
         self._look_up([_readable(file.fact) for file in candidates])
         with_keys = [file for file in candidates if len(self._hits[file.fact.path].positions)]
         bounds = {file.fact.path: file.bounds[-1] if self.rule.order else None for file in with_keys}
-        facts = [_noted(file.fact, index) for file in with_keys]
+        facts = [live.noted(file) for file in with_keys]
         living = [
             (file, hits, deleted)
-            for file, deleted in self._deleted(facts)
+            for file, deleted in with_deleted(facts, self.files, self.deleted_in)
             if len((hits := _without(self._hits[file.path], deleted)).positions)
         ]
         rows = [(file, hits) for file, hits, _ in living]
@@ -183,7 +216,7 @@ class Resolver:
         found = tuple(
             Found(file, hits, deleted, mask) for (file, hits, deleted), mask in zip(living, dead, strict=True)
         )
-        return Resolution(found, is_late, np.flatnonzero(times > 1), live, index)
+        return Resolution(found, is_late, np.flatnonzero(times > 1), live.by_partition, live.deletes)
 
     def positions(self, file: FileFact, places: Places) -> Positions:
         """Return the positions of some keys in a file, in ascending order."""
@@ -208,23 +241,6 @@ class Resolver:
         found = concurrently(lambda file: self.lookup.find(file, self.events.codes), unknown, workers())
         for file, hits in zip(unknown, found, strict=True):
             self._hits[file.path] = hits
-
-    def _deleted(self, files: Sequence[FileFact]) -> list[tuple[FileFact, BitMap]]:
-        """Return the files with their deleted rows."""
-        unknown = defaultdict[PartitionKey, list[FileFact]](list)
-        known = {file.path: rows for file in files if (rows := self._known_deletes(file)) is not None}
-        for file in files:
-            if file.path not in known:
-                unknown[file.partition].append(file)
-        for partition, some in unknown.items():
-            marked = deleted_rows(some, self.files.of(partition.spec_id), partition).positions
-            for file in some:
-                known[file.path] = marked.get(file.path, BitMap())
-                self.deleted_in.remember(file.path, (delete.id for delete in file.deletes), known[file.path])
-        return [(file, known[file.path]) for file in files]
-
-    def _known_deletes(self, file: FileFact) -> BitMap | None:
-        return self.deleted_in.get(file) if file.deletes else _NO_ROWS
 
     def _late_by_tombstones(self, state: Loaded) -> Mask:
         if self.tombstones is not None:
@@ -296,6 +312,21 @@ def _without(hits: Hits, deleted: BitMap) -> Hits:
     gone = np.frombuffer(deleted.to_array(), np.uint32)
     at = np.minimum(np.searchsorted(gone, hits.positions.astype(np.uint32)), len(gone) - 1)
     return hits.where(gone[at] != hits.positions)
+
+
+def with_deleted(files: Sequence[FileFact], reads: TableFiles, deleted_in: DeletedIn) -> list[tuple[FileFact, BitMap]]:
+    """Return files with their deleted rows, which are read unless they are known; then they are known."""
+    known = {f.path: rows for f in files if (rows := deleted_in.get(f) if f.deletes else _NO_ROWS) is not None}
+    unknown = defaultdict[PartitionKey, list[FileFact]](list)
+    for file in files:
+        if file.path not in known:
+            unknown[file.partition].append(file)
+    for partition, some in unknown.items():
+        marked = deleted_rows(some, reads.of(partition.spec_id), partition).positions
+        for file in some:
+            known[file.path] = marked.get(file.path, BitMap())
+            deleted_in.remember(file.path, (delete.id for delete in file.deletes), known[file.path])
+    return [(file, known[file.path]) for file in files]
 
 
 def _noted(file: FileFact, index: DeleteIndex) -> FileFact:

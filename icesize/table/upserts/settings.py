@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.update import AssertCurrentSchemaId, RemovePropertiesUpdate, SetPropertiesUpdate
+from pyiceberg.table.update import (
+    AssertCurrentSchemaId,
+    AssertRefSnapshotId,
+    RemovePropertiesUpdate,
+    SetPropertiesUpdate,
+)
 from pyiceberg.types import DoubleType, FloatType, PrimitiveType
 
 from icesize.errors import TableError, UnsupportedTable
@@ -52,8 +57,7 @@ class WantedRule:
                 table=table,
             )
         schema, stored = metadata.schema(), UpsertRule.of(metadata.properties)
-        wanted = self._wanted(schema, stored, table)
-        _check_columns(wanted, schema, table)
+        wanted = self.instead_of(stored, schema, table)
         if stored is not None and stored != wanted:
             names = {field.field_id: field.name for field in schema.fields}
             different = "; ".join(stored.differences(wanted, names))
@@ -64,7 +68,11 @@ class WantedRule:
             )
         return wanted
 
-    def _wanted(self, schema: Schema, stored: UpsertRule | None, table: str) -> UpsertRule:
+    def instead_of(self, stored: UpsertRule | None, schema: Schema, table: str) -> UpsertRule:
+        """Return the rule with what is missing from the `stored` one. An empty order or condition is none.
+
+        Raises TableError for an unknown column, UnsupportedTable for one that cannot have its role.
+        """
         base = stored or UpsertRule(())
         key = base.key if self.key is None else _ids(schema, self.key, "key", table)
         order = base.order if self.order_by is None else _ids(schema, self.order_by, "order_by", table)
@@ -77,10 +85,12 @@ class WantedRule:
             )
         wanted = UpsertRule(key, order, base.delete_when, base.ties, base.tombstones_ms if order else None)
         if self.delete_when is not None:
-            wanted = replace(wanted, delete_when=self.delete_when)
+            wanted = replace(wanted, delete_when=self.delete_when or None)
         if self.tombstones is not None:
             wanted = replace(wanted, tombstones_ms=_horizon_ms(self.tombstones))
-        return wanted if self.ties is None else replace(wanted, ties=self.ties)
+        wanted = wanted if self.ties is None else replace(wanted, ties=self.ties)
+        _check_columns(wanted, schema, table)
+        return wanted
 
 
 def _horizon_ms(duration: float | str) -> int:
@@ -165,7 +175,7 @@ def _listed(names: Names) -> tuple[str, ...]:
 
 def _ids(schema: Schema, names: Names, role: str, table: str) -> tuple[int, ...]:
     known = {field.name: field.field_id for field in schema.fields}
-    listed = _listed(names)
+    listed = _listed(names or ())
     for name in listed:
         if name not in known:
             raise TableError(
@@ -219,6 +229,33 @@ def keep_rule(rule: UpsertRule, table: str, run_id: str) -> MetadataChange[Upser
 
     advice = f"Look whether the table's properties have '{PROPERTY}'; storing it again is safe"
     return MetadataChange(run_id, advice, build, lambda loaded: PROPERTY in loaded.properties)
+
+
+def change_rule(
+    wanted: WantedRule, table: str, run_id: str, check: Callable[[Loaded, UpsertRule], object]
+) -> MetadataChange[tuple[UpsertRule | None, UpsertRule]]:
+    """Return the change that stores another rule; its result is the earlier rule and the new one.
+
+    `check` is called with each state that the change is tried on if the key differs, and raises to refuse it.
+    """
+
+    def rule_in(loaded: Loaded) -> UpsertRule:
+        return wanted.instead_of(UpsertRule.of(loaded.properties), loaded.table.schema(), table)
+
+    def build(loaded: Loaded) -> tuple[Staged | None, tuple[UpsertRule | None, UpsertRule]]:
+        stored, rule = UpsertRule.of(loaded.properties), rule_in(loaded)
+        if stored is None or set(stored.key) != set(rule.key):
+            check(loaded, rule)
+        if stored == rule:
+            return None, (stored, rule)
+        # rows that come in between would not be checked
+        same_rows = AssertRefSnapshotId(ref=loaded.head.ref, snapshot_id=loaded.head.snapshot_id)
+        same_schema = AssertCurrentSchemaId(current_schema_id=loaded.schema_id)
+        update = SetPropertiesUpdate(updates={PROPERTY: rule.to_json()})
+        return loaded.staged([update], same_rows, same_schema), (stored, rule)
+
+    advice = f"Look whether the table's properties have '{PROPERTY}'; changing it again is safe"
+    return MetadataChange(run_id, advice, build, lambda loaded: UpsertRule.of(loaded.properties) == rule_in(loaded))
 
 
 def forget_rule(table: str, run_id: str) -> MetadataChange[UpsertRule]:

@@ -208,6 +208,38 @@ def test_a_batch_is_known_by_its_files_if_its_snapshot_expired(mini: MiniRest, k
     landed(catalog, [(1, LATER, "b"), *FOUR[2:], (9, 9 * HOUR, "b")])
 
 
+@pytest.mark.parametrize("kind", [409, 502])
+def test_deletes_of_a_later_attempt_survive_a_lost_answer_and_expiry(mini: MiniRest, kind: int) -> None:
+    """The delete files of the attempt that landed stay, also if those of the plan were others, and all has expired."""
+    catalog, rival = mini.catalog("lake"), mini.catalog("rival")
+    make_table(catalog)
+    as_v3(catalog)
+    commit(catalog, list(FOUR), 0)
+    swaps, sleeps = list[int](), list[int]()
+
+    def before_swap() -> None:
+        swaps.append(1)
+        if len(swaps) == 1:
+            # the deletes are those of another file then
+            append(rival, [9])
+            compact(rival)
+        elif len(swaps) == 4:  # after those of the other writer
+            mini.fail_next_commit(Fault(kind, "after"))
+
+    def meanwhile() -> None:
+        sleeps.append(1)
+        if len(sleeps) == 2:
+            append(rival, [8], "b")
+            expire(rival.load_table("db.t"))
+
+    with failpoints.armed("before-swap", before_swap):
+        report = commit(catalog, [(1, LATER, None)], 1, environment=FakeTime(meanwhile).environment)
+
+    assert len(sleeps) == 2
+    assert not report.already_committed, "it was this run"
+    landed(catalog, [*FOUR[1:], (9, 9 * HOUR, "a"), (8, 8 * HOUR, "b")])
+
+
 MANY: list[Row] = [(key, 10, "a") for key in range(100)]
 MOST: list[Row] = [(key, LATER, "a") for key in range(40)]
 

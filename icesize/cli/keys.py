@@ -1,0 +1,63 @@
+"""Commands about the key of a table: `deduplicate`, `rekey`."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import click
+
+from icesize.cli import options
+from icesize.cli.options import Target, command, names_option
+from icesize.planning.upsert_rule import TIES
+from icesize.units import format_count
+
+
+@command(
+    "deduplicate",
+    "Delete all rows of each key but the newest",
+    "icesize deduplicate lake.db.orders --key id --order-by changed_at --dry-run",
+    "icesize deduplicate lake.db.orders --yes",
+)
+@names_option("--key", "Columns that identify a row; by default the stored key, or the table's identifier fields.")
+@names_option("--order-by", "Columns by which the newest row is recognized; by default the stored ones.")
+@options.yes_option
+@options.dry_run_option
+@options.table_options
+def deduplicate(target: Target, *, key: list[str] | None, order_by: list[str] | None, yes: bool, dry_run: bool) -> None:
+    """Delete all rows of each key of TABLE but the newest, by position, in one commit.
+
+    Without an order, the row of the newest commit stays. Stream readers of TABLE stop at the commit, which is a delete.
+    """
+    sized = target.open()
+    remove = partial(sized.deduplicate, key, order_by)
+    if not yes and not dry_run and options.needs_confirmation(target):
+        found = remove(dry_run=True)
+        if found.rows_deleted:
+            options.confirm(f"Delete {format_count(found.rows_deleted, 'row')} of {sized.name}?")
+    target.answer(remove(dry_run=dry_run))
+
+
+@command(
+    "rekey",
+    "Change the key of a table with upserts",
+    "icesize rekey lake.db.orders --key id,region --dry-run",
+    "icesize rekey lake.db.orders --order-by changed_at,sequence --ties last_delete",
+)
+@names_option("--key", "Columns that identify a row.")
+@names_option("--order-by", "Columns by which a later row is recognized; an empty text for none.")
+@click.option("--delete-when", help="SQL condition that makes a row a delete; an empty text for none.")
+@click.option("--ties", type=click.Choice(TIES), help="What is done with different rows of one key and order.")
+@options.dry_run_option
+@options.table_options
+def rekey(
+    target: Target, *, key: list[str] | None, order_by: list[str] | None, delete_when: str | None, ties: str | None,
+    dry_run: bool,
+) -> None:  # fmt: skip
+    """Change the stored rule of TABLE, which all its writers follow; keep what no option names.
+
+    A new key is checked first: each of its values must have one row. Files do not change. Streams that name the earlier
+    rule stop at their next batch.
+    """
+    if key is None and order_by is None and delete_when is None and ties is None:
+        raise click.UsageError("name what to change: --key, --order-by, --delete-when or --ties")
+    target.answer(target.open().rekey(key, order_by, delete_when, ties, dry_run=dry_run))

@@ -1,0 +1,214 @@
+"""Rows of a table whose key another live row has, too."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from pyarrow import types
+from pyroaring import BitMap
+
+from icesize.concurrency import concurrently, workers
+from icesize.parquet.files.data_file import NewDataFile, NewDeleteFile
+from icesize.parquet.keys.codes import Codes
+from icesize.parquet.keys.events import shown_keys
+from icesize.parquet.keys.lookup import Positions, Scan, TableFiles
+from icesize.planning.files import FileFact
+from icesize.planning.upsert_rule import UpsertRule
+from icesize.table.commit.loaded import Loaded
+from icesize.table.commit.protocol import ConcurrentChange
+from icesize.table.commit.steps.row_delta import RowChanges
+from icesize.table.state.cluster_reader import ClusterReader
+from icesize.table.upserts.changes import DeleteFiles
+from icesize.table.upserts.deletes import Dying
+from icesize.table.upserts.resolver import DeletedIn, LiveFiles, Resolution, with_deleted
+
+MOST_ROWS_AT_ONCE = 8_000_000
+"""Rows whose keys are compared at one time, at about 60 bytes each.
+
+A larger table is compared in slices by the hash of keys, and its key columns are read once for each slice.
+"""
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_HALF = np.uint64(32)
+
+Living = tuple[FileFact, BitMap]
+"""A data file, and its deleted rows."""
+
+
+@dataclass(frozen=True, eq=False)
+class Doubled:
+    """The rows of a state that have no key of their own.
+
+    Attributes:
+        live: The files of the state.
+        dying: The rows that go, so that each key keeps its newest row.
+        keys: Keys with several live rows.
+        without_key: Live rows with a NULL in the key, which equals no key.
+        examples: A few of the keys, as text.
+    """
+
+    live: LiveFiles
+    dying: tuple[Dying, ...] = ()
+    keys: int = 0
+    without_key: int = 0
+    examples: str = ""
+
+    @property
+    def rows(self) -> int:
+        """Rows that go."""
+        return sum(len(each.positions) for each in self.dying)
+
+
+@dataclass(eq=False)
+class Duplicates:
+    """Finds rows of the same key in any state of a table. Writes nothing.
+
+    Attributes:
+        rule: The key, and the order by which the newest row of a key is recognized. Without an order, it is the row of
+            the newest commit.
+        files: Reads columns of data files.
+        secret: The secret of codes.
+        reader: Reads the live files.
+        most_rows: Rows whose keys are compared at one time.
+    """
+
+    rule: UpsertRule
+    files: TableFiles
+    secret: bytes
+    reader: ClusterReader
+    most_rows: int = MOST_ROWS_AT_ONCE
+    deleted_in: DeletedIn = field(default_factory=DeletedIn)
+    _last: tuple[Hashable, Doubled] | None = None
+
+    def at(self, state: Loaded) -> Doubled:
+        """Return the rows that go in a state. A state with the same files and deletes as the last one costs nothing.
+
+        Raises UnsupportedTable for a file that icesize cannot read, `RewriteFailed` for a damaged one.
+        """
+        live = LiveFiles.of(state, self.reader)
+        facts = [live.noted(file) for file in live.files]
+        contents = frozenset((file.path, frozenset(delete.id for delete in file.deletes)) for file in facts)
+        if self._last is None or self._last[0] != contents:
+            self._last = contents, self._doubled(live, with_deleted(facts, self.files, self.deleted_in))
+        return self._last[1]
+
+    def _doubled(self, live: LiveFiles, living: Sequence[Living]) -> Doubled:
+        rows = sum(file.rows - len(deleted) for file, deleted in living)
+        slices = max(1, -(-rows // self.most_rows))
+        dying = [BitMap() for _ in living]
+        keys, with_key, examples = 0, 0, list[tuple[int, int]]()
+        for number in range(slices):
+            of_file, positions, codes = self._slice(living, number, slices)
+            with_key += len(codes)
+            order = codes.order()
+            repeats = codes.take(order).repeats()
+            in_group = repeats | np.append(repeats[1:], False)
+            group = np.cumsum(~repeats)[in_group]
+            places = order[in_group]
+            keys += len(np.unique(group))
+            examples += zip(of_file[places[:3]].tolist(), positions[places[:3]].tolist(), strict=True)
+            losers = places[~self._is_newest(living, of_file[places], positions[places], group)]
+            for file in np.unique(of_file[losers]).tolist():
+                dying[file] |= BitMap(positions[losers[of_file[losers] == file]].astype(np.uint32))
+        gone = [
+            Dying(file, deleted, np.asarray(mark.to_array(), np.int64))
+            for (file, deleted), mark in zip(living, dying, strict=True)
+            if mark
+        ]
+        return Doubled(live, tuple(gone), keys, rows - with_key, self._shown(living, examples, keys))
+
+    def _slice(self, living: Sequence[Living], number: int, slices: int) -> tuple[NDArray[np.int32], Positions, Codes]:
+        """Return the live rows of a slice of all keys: the number of their file, their position, and their code."""
+        scan = Scan(self.files, tuple(self.files.names(self.rule.key)), self.secret)
+
+        def read(each: Living) -> tuple[Positions, Codes]:
+            (file, deleted), parts = each, list[tuple[Positions, Codes]]()
+            gone = np.frombuffer(deleted.to_array(), np.uint32)
+            for positions, codes in scan.codes(file):
+                of_slice = ((codes.high * _GOLDEN) >> _HALF) % np.uint64(slices) == number
+                of_slice &= ~np.isin(positions, gone)
+                parts.append((positions[of_slice], codes.take(of_slice)))
+            return _together(parts)
+
+        parts = list(concurrently(read, living, workers()))
+        of_file = np.repeat(np.arange(len(parts), dtype=np.int32), [len(codes) for _, codes in parts])
+        return of_file, *_together(parts)
+
+    def _is_newest(
+        self, living: Sequence[Living], of_file: NDArray[np.int32], positions: Positions, group: NDArray[np.intp]
+    ) -> NDArray[np.bool_]:
+        """Return which rows are the newest of their group: by order, commit, file and position."""
+        if not len(group):
+            return np.zeros(0, np.bool_)
+        by_file = np.lexsort((positions, of_file))
+        names, parts = self.files.names(self.rule.order), list[pa.Table]()
+        for file in np.unique(of_file).tolist() if names else ():
+            wanted = positions[by_file[of_file[by_file] == file]]
+            parts.append(self.files.at(living[file][0], wanted, names))
+        paths = {path: rank for rank, path in enumerate(sorted(file.path for file, _ in living))}
+        columns = {"group": pa.array(group[by_file])}
+        if parts:
+            read = pa.concat_tables(parts)
+            for number, column in enumerate(read.columns):
+                # NULL is older than any value: the column is younger than the row
+                columns |= {f"known{number}": column.is_valid(), f"order{number}": _plain(column)}
+        numbers = np.array([file.sequence_number for file, _ in living], np.int64)
+        ranks = np.array([paths[file.path] for file, _ in living], np.int64)
+        columns |= {"commit": pa.array(numbers[of_file[by_file]]), "path": pa.array(ranks[of_file[by_file]])}
+        columns |= {"position": pa.array(positions[by_file])}
+        by_age = pc.sort_indices(pa.table(columns), sort_keys=[(name, "ascending") for name in columns]).to_numpy()
+        ascending = group[by_file][by_age]
+        newest = by_file[by_age[np.append(ascending[1:] != ascending[:-1], True)]]
+        result = np.zeros(len(group), np.bool_)
+        result[newest] = True
+        return result
+
+    def _shown(self, living: Sequence[Living], rows: Sequence[tuple[int, int]], keys: int) -> str:
+        names, values = self.files.names(self.rule.key), list[dict[str, object]]()
+        for file, position in rows[:6]:
+            found = self.files.at(living[file][0], np.array([position]), names).to_pylist()
+            values += [key for key in found if key not in values]
+        return shown_keys(values[:3], keys)
+
+
+@dataclass(eq=False)
+class DuplicateDeletes:
+    """A `RowSource` that deletes all rows of a key but the newest."""
+
+    duplicates: Duplicates
+    deletes: DeleteFiles
+
+    def __post_init__(self) -> None:
+        self.doubled: Doubled | None = None
+
+    @property
+    def written(self) -> Sequence[NewDataFile | NewDeleteFile]:
+        """All files that were written so far, for any state."""
+        return self.deletes.written
+
+    def at(self, state: Loaded) -> RowChanges:
+        """Return the deletes for a state."""
+        if state.format_version != self.deletes.files.settings.format_version:
+            raise ConcurrentChange("the table was upgraded while its rows were compared")
+        doubled = self.doubled = self.duplicates.at(state)
+        return self.deletes.changes(doubled.dying, _resolution(doubled.live))
+
+
+def _resolution(live: LiveFiles) -> Resolution:
+    return Resolution((), np.empty(0, np.bool_), np.empty(0, np.intp), live.by_partition, live.deletes)
+
+
+def _together(parts: Sequence[tuple[Positions, Codes]]) -> tuple[Positions, Codes]:
+    if not parts:
+        return np.empty(0, np.int64), Codes(np.empty(0, np.uint64))
+    lows = [codes.low for _, codes in parts if codes.low is not None]
+    high = np.concatenate([codes.high for _, codes in parts])
+    return np.concatenate([positions for positions, _ in parts]), Codes(high, np.concatenate(lows) if lows else None)
+
+
+def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    return column.cast(column.type.value_type) if types.is_dictionary(column.type) else column
