@@ -24,6 +24,7 @@ from icesize.report import Report
 from icesize.table.records.ledger import LedgerEntry
 from icesize.table.state.handle import TableHandle
 from icesize.table.upserts import deletes
+from icesize.table.upserts.settings import WantedRule
 from integration.keyed.catalog import FAULTS, UnreliableCatalog
 from integration.keyed.maps import Maps
 from integration.keyed.model import Effect, Event, Model, Row, newest
@@ -214,11 +215,13 @@ class History:
     def _new_job(self) -> UpsertJob:
         self.catalog.calm()
         handle = TableHandle(self.catalog, ("db", "t"))
-        return UpsertJob(handle, self.environment(), self.shape.rule, b"secret", maps=self.maps.settings)
+        return UpsertJob(handle, self.environment(), self._rule(), b"secret", maps=self.maps.settings)
 
-    def _rule_is_stored(self) -> None:
-        """Names of columns may change; later jobs take the rule from the table."""
-        self.job = replace(self.job, wanted=type(self.job.wanted)())
+    def _rule(self) -> WantedRule:
+        """The rule by names, or what the table stores."""
+        table = self.table
+        is_stored = "icesize.upsert" in table.properties and self.chance.random() < 0.5
+        return WantedRule() if is_stored else self.shape.rule_of(table)
 
     def _tried(self, batch: Batch) -> bool:
         """Run a batch once, in trouble; return whether it is committed."""
@@ -228,8 +231,7 @@ class History:
         if self.chance.random() < 0.2:
             self.maps.spoil(self.chance)
         was_landed, table = batch.effect is not None, self.table
-        if "icesize.upsert" in table.metadata.properties:
-            self._rule_is_stored()
+        self.job = replace(self.job, wanted=self._rule())
         self._before = self.watch.rows(table)
         self._changed.clear()
         self.catalog.landed[:] = [partial(self._landed, batch)]
@@ -268,10 +270,8 @@ class History:
 
     def _upsert_by_others(self, events: Sequence[Event]) -> None:
         handle = TableHandle(self.other_catalog, ("db", "t"))
-        job = UpsertJob(handle, self.environment(), self.shape.rule, b"secret", maps=self.maps.settings)
+        job = UpsertJob(handle, self.environment(), self._rule(), b"secret", maps=self.maps.settings)
         self._events += events
-        if "icesize.upsert" in self.table.metadata.properties:
-            job = replace(job, wanted=type(job.wanted)())
         self._committed(job, events, self._others, "other")
         self._others += 1
         effect = self.model.apply(events)
@@ -348,7 +348,6 @@ class History:
         self.told.append(f"batch {batch.number} again")
         self.job = self._new_job()
         before = Counter(self.model.all())
-        self._rule_is_stored()
         self._before = self.watch.rows(self.table)
         report = self._committed(self.job, batch.events, batch.number)
         is_noted = any(each.startswith("icesize.stream.") for each in self.table.metadata.properties)

@@ -129,13 +129,10 @@ class Shape:
         """Field ids in the order of a row's values."""
         return (*self.key_ids, *self.order_ids, self.part_id, self.version_id)
 
-    @property
-    def rule(self) -> WantedRule:
-        """The rule, by the names that the table begins with; a delete wins over equal orders."""
-        return WantedRule(
-            [f"k{i}" for i in self.key_ids], [f"o{i}" for i in self.order_ids], ties="last_delete",
-            tombstones="2 days" if self.remembers else None,
-        )  # fmt: skip
+    def rule_of(self, table: Table) -> WantedRule:
+        """The rule, by the names that the columns have now; a delete wins over equal orders."""
+        key, order = ([table.schema().find_field(i).name for i in ids] for ids in (self.key_ids, self.order_ids))
+        return WantedRule(key, order, ties="last_delete", tombstones="2 days" if self.remembers else None)
 
     def create(self, catalog: Catalog) -> Table:
         """The empty table `db.t`."""

@@ -39,10 +39,15 @@ class Contents(Reader):
     """Reads rows by the field ids of a shape, with deletes of all kinds applied. Files are read once."""
 
     shape: Shape = field(default_factory=lambda: Shape(2, "none", "long", "long", {}, 16))
+    _rows: dict[int, list[Live]] = field(default_factory=dict)
 
     def live_rows(self, snapshot: Snapshot | None, table: Table) -> list[Live]:
-        """All live rows of a snapshot."""
-        return list(self._live(snapshot, table)) if snapshot else []
+        """All live rows of a snapshot, which never change."""
+        if snapshot is None:
+            return []
+        if snapshot.snapshot_id not in self._rows:
+            self._rows[snapshot.snapshot_id] = list(self._live(snapshot, table))
+        return self._rows[snapshot.snapshot_id]
 
     def _live(self, snapshot: Snapshot, table: Table) -> Iterator[Live]:
         entries = self.entries(snapshot, table.io)

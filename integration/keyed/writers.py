@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -25,7 +25,7 @@ from icesize.parquet.writing.row_writer import write_rows
 from icesize.planning.files import FileFact, FileId
 from icesize.sized_table import SizedTable
 from icesize.table.commit.snapshot_builder import SnapshotBuilder
-from integration.keyed.model import Event, Model, Row
+from integration.keyed.model import Event, Model, Row, comparable
 from integration.keyed.shape import Shape
 from integration.keyed.table import Live, Watch
 from tests.support.delete_files import delete_positions, equality_deletes
@@ -180,6 +180,19 @@ class Writers:
         """Merges that apply every delete."""
         self._opened({"delete_ratio_threshold": 0.0001}).compact()
 
+    def deduplicate(self) -> None:
+        """icesize's removal of rows of one key; without an order, one of those of the newest commit stays."""
+        if "icesize.upsert" not in self.table.properties:
+            raise Skip
+        self._opened().deduplicate()
+        after = Counter(each.row for each in self.watch.rows(self.table))
+        for key, rows in self.model.rows.items():
+            if len(rows) > 1 and None not in key:
+                kept = [row for row in rows if after[row]]
+                assert len(kept) == 1, f"key {key} has {len(kept)} rows"
+                assert not self.model.has_order or kept[0] == max(rows, key=lambda row: comparable(row.order))
+                self.model.rows[key] = kept
+
     def rewrite_deletes(self) -> None:
         """Delete files in place of others."""
         self._opened(FEW).rewrite_deletes()
@@ -268,7 +281,7 @@ class Writers:
 OF_FILES: Mapping[str, int] = {
     "append": 4, "append-others": 3, "delete": 6, "delete-copying": 3, "delete-equal": 3, "roll-back": 1,
     "compact": 5, "compact-all": 3, "upsert-stream": 4, "rewrite-deletes": 2, "remove-dangling-deletes": 1,
-    "rewrite-manifests": 1, "expire": 2, "expire-files": 2,
+    "rewrite-manifests": 1, "expire": 2, "expire-files": 2, "deduplicate": 2,
 }  # fmt: skip
 CHANGE_ROWS = frozenset({"append", "append-others", "delete", "delete-copying", "delete-equal", "roll-back"})
 """Writers that make the rows others than those of the events."""
