@@ -6,8 +6,8 @@ import importlib
 import sys
 
 NAMES = (
-    "policy", "stream", "compact", "deletes", "upserts", "merge", "columns", "plan", "expire", "shuffle", "rivals",
-    "cluster", "connect", "simulate",
+    "policy", "stream", "compact", "deletes", "compact_upserts", "merge", "columns", "plan", "expire", "shuffle",
+    "rivals", "cluster", "connect", "simulate", "upserts",
 )  # fmt: skip
 
 

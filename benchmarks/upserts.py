@@ -1,209 +1,157 @@
-"""A table that upserts change continuously and that icesize and Iceberg compact repeatedly.
+"""Upserts into a table, batch by batch, with merges, and what scans of the table cost afterwards.
 
-    python -m benchmarks upserts [--compactions 6] [--updates 3] [--rows 20000] [--keep DIR]
+    python -m benchmarks upserts [--keys 1000000] [--rows 50000] [--batches 20] [--shape uniform] [--format-version 3]
+    python -m benchmarks upserts --curve 0.05,0.1,0.2,0.4
+    python -m benchmarks upserts --ways icesize,merge,pyiceberg,flink
 
-The table is TPC-H's lineitem in 200 files, unpartitioned, as in `benchmarks.compact`. An update is one commit: an
-equality delete of `--rows` rows, anywhere in the table, by order and line number, and the same rows with another
-quantity. With one update every 20 seconds, a compaction would run every minute; the benchmark does not wait.
+| way | what a batch is |
+|---|---|
+| icesize | a call of `table.sink(..., mode="upsert")` |
+| merge | `MERGE INTO` as in `foreachBatch`, merge-on-read, with one event per key; `--peer-batches` batches |
+| pyiceberg | `Table.upsert`, on a table of `--pyiceberg-keys` keys with a hundredth of them per batch (format v2) |
+| flink | a checkpoint of Iceberg's Flink sink in upsert mode, each second: `benchmarks.upsert_flink` |
 
-After `--updates` updates the table is compacted, by `icesize.SizedTable.compact` in this process and by
-`rewrite_data_files` (`delete-file-threshold` 1) in a long-running Spark session. Each program has a table of its own,
-which receives the same files. Only the calls are timed. CPU seconds are those of this process and all of its children,
-Spark's included.
+Each way is a process of its own, with a table that Spark filled. The first two batches are not measured. Scans read all
+columns and rows; their ratio is the time for the table / the time for the same rows, freshly rewritten by Spark.
+
+Bytes ingested are the bytes of the batches as Parquet files; bytes written are those of all data and delete files.
+`--curve` runs icesize under several shares of dead rows at which a file falls due (`delete-ratio-threshold`).
 """
 
 from __future__ import annotations
 
 import argparse
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, field
+import statistics
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
-from numpy.typing import NDArray
-from pyiceberg.catalog import Catalog
-from pyiceberg.io.pyarrow import _dataframe_to_data_files
-from pyiceberg.table import Table
-
-import icesize
-from benchmarks import peers
-from benchmarks.compact_call import TABLE
-from benchmarks.compact_rivals import Bench, contents, data_paths, on_server, summed
-from benchmarks.compact_tables import CASES
-from benchmarks.deletes import BASE, KEY
+from benchmarks import upsert_child, upsert_flink
 from benchmarks.show import finish
-from tests.support.delete_files import commit_row_delta, equality_deletes
-from tests.support.processes import Processes
+from benchmarks.upsert_child import WARM_BATCHES
+from benchmarks.upsert_rows import Workload
 
-PEER = "db.peer"
-CHANGED = "l_quantity"
-_SEED = 7
-
-
-class Rows:
-    """The rows of the table, and their state after updates."""
-
-    def __init__(self, table: Table) -> None:
-        self._rows = pa.concat_tables(pq.read_table(path) for path in data_paths(table))
-        self._random = np.random.default_rng(_SEED)
-        self._quantities: NDArray[np.int32] = np.zeros(self._rows.num_rows, np.int32)
-        self._updates = 0
-
-    def updated(self, rows: int) -> pa.Table:
-        """Return some rows with another quantity, which differs from update to update."""
-        self._updates += 1
-        drawn = self._random.choice(len(self._quantities), rows, replace=False)
-        self._quantities[drawn] = self._updates
-        quantities = self._as_quantity(pa.array(np.full(rows, self._updates, np.int32)))
-        return self._with(self._rows.take(drawn), quantities)
-
-    def sums(self) -> dict[str, Any]:
-        """Return the expected number of rows, and their checksum."""
-        changed = pa.array(self._quantities > 0)
-        quantities = pc.if_else(changed, self._as_quantity(pa.array(self._quantities)), self._rows[CHANGED])
-        rows, checksum = summed("SELECT * FROM live", (), live=self._with(self._rows, quantities))
-        return {"rows": rows, "checksum": checksum}
-
-    def _with(self, rows: pa.Table, quantities: pa.Array) -> pa.Table:
-        return rows.set_column(rows.schema.get_field_index(CHANGED), rows.field(CHANGED), quantities)
-
-    def _as_quantity(self, quantities: pa.Array) -> pa.Array:
-        return quantities.cast(self._rows.field(CHANGED).type)
-
-
-Compact = Callable[[], object]
-
-
-@contextmanager
-def _icesize(catalog: Catalog, bench: Bench) -> Iterator[Compact]:
-    yield icesize.open(None, TABLE, catalog=catalog).compact
-
-
-@contextmanager
-def _rewrite(catalog: Catalog, bench: Bench) -> Iterator[Compact]:
-    spark = peers.rest_session(bench.uri)
-
-    def rewrite() -> None:
-        # A session caches tables for half a minute.
-        spark.sql(f"REFRESH TABLE c.{PEER}")
-        peers.call_rewrite(spark, PEER, bench.target_bytes)
-
-    try:
-        yield rewrite
-    finally:
-        spark.stop()
-
-
-WAYS: dict[str, Callable[[Catalog, Bench], AbstractContextManager[Compact]]] = {TABLE: _icesize, PEER: _rewrite}
-"""The table that each program compacts."""
-TITLES = {TABLE: "icesize", PEER: "rewrite_data_files"}
-
-
-@dataclass(frozen=True)
-class Contestant:
-    """A program that compacts a table, and the cost of each compaction."""
-
-    name: str
-    compact: Compact
-    seconds: list[float] = field(default_factory=list)
-    cpu_seconds: list[float] = field(default_factory=list)
-
-    def run(self, processes: Processes) -> None:
-        """Run one compaction, timed."""
-        began, cpu_began = time.perf_counter(), processes.cpu().total
-        self.compact()
-        self.seconds.append(round(time.perf_counter() - began, 3))
-        self.cpu_seconds.append(round(processes.cpu().total - cpu_began, 3))
+WAYS = ("icesize", "merge", "pyiceberg", "flink")
+READERS = ("Spark", "DuckDB", "PyIceberg")
+_PYICEBERG_BATCHES = 1
 
 
 def main(argv: list[str] | None = None) -> dict[str, Any]:
-    """Update and compact in turns, and print a table, or JSON."""
+    """Run all ways, and print a table, or JSON."""
     args = _parser().parse_args(argv)
-    with on_server(CASES[BASE], BASE, args.keep) as bench, bench.registered() as catalog:
-        catalog.register_table(PEER, bench.metadata)
-        before = contents(catalog.load_table(TABLE))
-        with ExitStack() as ways:
-            contestants = [Contestant(name, ways.enter_context(way(catalog, bench))) for name, way in WAYS.items()]
-            expected = run(catalog, contestants, args)
-        left = {name: contents(catalog.load_table(name)) for name in WAYS}
-        catalog.drop_table(PEER)
-    return _shown(args, before, expected, contestants, left)
-
-
-def run(catalog: Catalog, contestants: Sequence[Contestant], args: argparse.Namespace) -> dict[str, Any]:
-    """Run all updates and compactions, in alternating order; return the expected `rows` and their `checksum`."""
-    rows, processes = Rows(catalog.load_table(TABLE)), Processes()
-    for number in range(args.compactions):
-        for _ in range(args.updates):
-            update(catalog, rows.updated(args.rows), contestants)
-        for contestant in contestants if number % 2 == 0 else reversed(contestants):
-            contestant.run(processes)
-    return rows.sums()
-
-
-def update(catalog: Catalog, rows: pa.Table, contestants: Sequence[Contestant]) -> None:
-    """Commit the same files to each of the tables, in one commit each; all tables share the directory of the files."""
-    table = catalog.load_table(TABLE)
-    deletes = equality_deletes(table, KEY, list(zip(*(rows[name].to_pylist() for name in KEY), strict=True)))
-    data = list(_dataframe_to_data_files(table.metadata, rows, table.io))
-    for file in data:
-        file.spec_id = table.spec().spec_id
-    for contestant in contestants:
-        commit_row_delta(catalog.load_table(contestant.name), [deletes], data)
-
-
-def _shown(
-    args: argparse.Namespace,
-    before: dict[str, Any],
-    expected: dict[str, Any],
-    contestants: Sequence[Contestant],
-    left: dict[str, dict[str, Any]],
-) -> dict[str, Any]:
-    ways = {
-        TITLES[each.name]: {
-            "seconds": each.seconds,
-            "cpu_seconds": each.cpu_seconds,
-            "after": left[each.name],
-            "rows_exact": all(left[each.name][key] == value for key, value in expected.items()),
-        }
-        for each in contestants
-    }
-    ours, peer = (sum(each.seconds) for each in contestants)
+    with tempfile.TemporaryDirectory(prefix="icesize-upserts-", dir=args.dir) as folder:
+        root = Path(folder)
+        load = Workload(args.keys, args.rows, args.batches + WARM_BATCHES, args.shape)
+        if {"icesize", "merge"} & set(args.ways) or args.curve:
+            load.write(root / "data")
+        if args.curve:
+            ways = [_ran(root, args, "icesize", load, dead_share=share) | {"share": share} for share in args.curve]
+        else:
+            ways = [_way(root, args, way, load) for way in args.ways]
     result = {
-        "benchmark": "upserts", "table": before, "updates": args.compactions * args.updates, "rows": args.rows,
-        "ways": ways, "ratio": round(peer / ours, 2), "rows_exact": all(way["rows_exact"] for way in ways.values()),
+        "benchmark": "upserts", "keys": args.keys, "rows": args.rows, "shape": args.shape,
+        "format_version": args.format_version, "ways": ways, "rows_exact": all(way["rows_exact"] for way in ways),
     }  # fmt: skip
-    title = f"{result['updates']} updates of {args.rows:,} of {before['rows']:,} rows, {args.compactions} compactions"
-    header = ("", "seconds in sum", "each", "CPU", "MB", "files", "delete files", "rows")
-    return finish(result, title, header, [_line(*way) for way in ways.items()], args.json)
+    title = f"{args.rows:,} {args.shape} events a batch into {args.keys:,} keys, format v{args.format_version}"
+    return finish(result, title, ("", *(_title(way) for way in ways)), _lines(ways), args.json)
 
 
-def _line(title: str, way: dict[str, Any]) -> list[str]:
-    after, each = way["after"], " ".join(f"{seconds:.1f}" for seconds in way["seconds"])
-    sums = [f"{sum(way['seconds']):.1f}", each, f"{sum(way['cpu_seconds']):.1f}", f"{after['bytes'] / 1e6:.1f}"]
-    return [
-        title,
-        *sums,
-        str(after["files"]),
-        str(after["delete_files"]),
-        "exact" if way["rows_exact"] else "NOT EXACT",
-    ]
+def _way(root: Path, args: argparse.Namespace, way: str, load: Workload) -> dict[str, Any]:
+    if way == "flink":
+        return upsert_flink.run(root / "flink", args.flink_seconds, args.flink_keys, args.flink_rows)
+    if way == "pyiceberg":
+        small = replace(
+            load, keys=args.pyiceberg_keys, rows=args.pyiceberg_keys // 100, batches=_PYICEBERG_BATCHES + WARM_BATCHES
+        )
+        small.write(root / "small")
+        return _ran(root, args, way, small, data=root / "small", version=2)
+    return _ran(root, args, way, load if way == "icesize" else replace(load, batches=args.peer_batches + WARM_BATCHES))
+
+
+def _ran(
+    root: Path, args: argparse.Namespace, way: str, load: Workload, data: Path | None = None, **options: object
+) -> dict[str, Any]:
+    options = {"version": args.format_version, **options}
+    ran = upsert_child.run(
+        way, data or root / "data", root / "warehouse", keys=load.keys, batches=load.batches,
+        target_bytes=args.target_bytes, scans=int(not args.no_scans), **options,
+    )  # fmt: skip
+    return ran | {"keys": load.keys, "rows": load.rows}
+
+
+def _title(way: dict[str, Any]) -> str:
+    return f"{way['way']}, {way['share']:.0%} dead" if "share" in way else str(way["way"])
+
+
+def _lines(ways: Sequence[dict[str, Any]]) -> list[list[str]]:
+    rows = {
+        "keys": [f"{way['keys']:,}" for way in ways],
+        "events a batch": [f"{way['rows']:,}" for way in ways],
+        "batches measured": [str(len(_measured(way))) if way["seconds"] else "-" for way in ways],
+        "median batch, seconds": [_seconds(way, statistics.median) for way in ways],
+        "95th percentile, seconds": [_seconds(way, _p95) for way in ways],
+        "maximum, seconds": [_seconds(way, max) for way in ways],
+        "batches with merges": [str(len(way["merging_batches"])) if "merging_batches" in way else "-" for way in ways],
+        "bytes written per byte ingested": [str(way.get("write_amplification", "-")) for way in ways],
+        "data files": [str(way["data_files"]) for way in ways],
+        "position delete files or vectors": [str(way["position_deletes"]) for way in ways],
+        "equality delete files": [str(way["equality_deletes"]) for way in ways],
+        "dead rows": [f"{way['dead_share']:.1%}" for way in ways],
+    }
+    for reader in READERS:
+        scans = [way["scans"].get(reader) for way in ways]
+        rows[f"scan by {reader}, seconds"] = [f"{scan['seconds']:.2f}" if scan else "-" for scan in scans]
+        rows[f"scan by {reader}, ratio"] = [f"{scan['ratio']:.2f}" if scan else "-" for scan in scans]
+    rows["heap peak, MiB"] = [str(way["heap_peak_mib"]) if way["way"] == "icesize" else "-" for way in ways]
+    rows["rows"] = ["exact" if way["rows_exact"] else "NOT EXACT" for way in ways]
+    return [[name, *cells] for name, cells in rows.items()]
+
+
+def _measured(way: dict[str, Any]) -> list[float]:
+    seconds: list[float] = way["seconds"]
+    return seconds[WARM_BATCHES:]
+
+
+def _seconds(way: dict[str, Any], summed: Callable[[list[float]], float]) -> str:
+    return f"{summed(_measured(way)):.2f}" if way["seconds"] else "-"
+
+
+def _p95(seconds: list[float]) -> float:
+    return statistics.quantiles(seconds, n=100, method="inclusive")[94] if len(seconds) > 1 else seconds[0]
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks upserts", description=__doc__.splitlines()[0])
-    parser.add_argument("--compactions", type=int, default=6)
-    parser.add_argument("--updates", type=int, default=3, help="before each compaction")
-    parser.add_argument("--rows", type=int, default=20_000, help="of each update")
-    parser.add_argument("--keep", type=Path, metavar="DIR", help="keep the table there for later runs")
+    parser.add_argument("--keys", type=int, default=1_000_000)
+    parser.add_argument("--rows", type=int, default=50_000, help="events of a batch")
+    parser.add_argument("--batches", type=int, default=20, help="measured batches of icesize")
+    parser.add_argument("--peer-batches", type=int, default=5, help="measured batches of MERGE")
+    parser.add_argument("--shape", choices=["uniform", "zipf"], default="uniform")
+    parser.add_argument("--format-version", type=int, choices=[2, 3], default=3)
+    parser.add_argument("--target-bytes", type=int, default=128 << 20, help="target size of the table's files")
+    parser.add_argument("--ways", type=_names, default=["icesize", "merge"], metavar=",".join(WAYS))
+    parser.add_argument("--curve", type=_shares, default=(), metavar="SHARE,...", help="only icesize, per share")
+    parser.add_argument("--pyiceberg-keys", type=int, default=100_000)
+    parser.add_argument("--flink-seconds", type=int, default=60)
+    parser.add_argument("--flink-keys", type=int, default=200_000)
+    parser.add_argument("--flink-rows", type=int, default=5_000, help="changes per second")
+    parser.add_argument("--no-scans", action="store_true")
+    parser.add_argument("--dir", type=Path, default=None, help="directory for the tables")
     parser.add_argument("--json", action="store_true")
     return parser
+
+
+def _names(text: str) -> list[str]:
+    names = text.split(",")
+    if unknown := set(names) - set(WAYS):
+        raise argparse.ArgumentTypeError(f"{', '.join(sorted(unknown))}: not one of {', '.join(WAYS)}")
+    return names
+
+
+def _shares(text: str) -> list[float]:
+    return [float(share) for share in text.split(",")]
 
 
 if __name__ == "__main__":

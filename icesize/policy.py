@@ -102,7 +102,9 @@ class SizePolicy:
         6, "write amplification of 17 to 256 batches per file: 2.7-5.1; with a merge in every batch, 9.9-129.5"
     )
     merge_budget_bytes: int | None = _key(None, "max(4 x batch, 256 MiB)")
-    merge_deadline_ms: int | None = _key(None, "as long as the write job took, at least 1 s; none with `absorb`")
+    merge_deadline_ms: int | None = _key(
+        None, "as long as the write job took, at least 1 s; none with `absorb` and for upserts"
+    )
     commit_deadline_ms: int = _key(600_000, "ten minutes: longer than any pause of a healthy catalog")
     cold_after_commits: int = _key(20, "late rows of a partition mostly arrive within 20 batches")
     bytes_per_row: float | None = _key(None, "learned from the sizes and row counts of the table's files")

@@ -36,6 +36,8 @@ def format_time(timestamp_ms: int) -> str:
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGTP]iB|B)")
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)")
+_WORDS = r"(?:econds?|inutes?|ours?|ays?|eeks?)?"
+"""Ends of units that are written out: `2 days` means `2d`."""
 _MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 SIZE_EXAMPLES = "such as 64MiB or 1.5GiB, in powers of 1024"
 DURATION_EXAMPLES = "such as 90s, 30m or 1h30m"
@@ -72,6 +74,6 @@ def seconds_of(value: float | str) -> float | None:
 def parse_ms(text: str) -> int | None:
     """Return the milliseconds of a duration with units, `500ms`, `2h` or `1h30m`; None for other text."""
     text = text.strip()
-    if not re.fullmatch(rf"({_DURATION.pattern}\s*)+", text):
+    if not re.fullmatch(rf"({_DURATION.pattern}{_WORDS}\s*)+", text):
         return None
     return round(sum(float(number) * _MS[unit] for number, unit in _DURATION.findall(text)))

@@ -23,9 +23,11 @@ from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.uncommitted import Uncommitted, uncommitted
 from icesize.parquet.keys.events import Events, Mask, newest_events
-from icesize.parquet.keys.lookup import Scan, TableFiles
+from icesize.parquet.keys.index_files import IndexFolder, MapSettings, index_folder
+from icesize.parquet.keys.lookup import Lookup, Scan, TableFiles
+from icesize.parquet.keys.maps import KeyMaps
 from icesize.parquet.rewriting.threads import merge_in_threads, write_in_threads
-from icesize.planning.cluster_by import ClusterBy
+from icesize.parquet.writing.row_writer import WriteRows
 from icesize.planning.delete_reach import plain_path
 from icesize.planning.files import DeleteFile, FileFact, FileId, Layout, PartitionFacts, PartitionKey, SkipReason
 from icesize.planning.merging.planner import plan_merges
@@ -37,16 +39,17 @@ from icesize.table.commit import submit
 from icesize.table.commit.batch_commit import CommitContext, MergeResults, Outcome, WrittenBatch, commit, outcome_of
 from icesize.table.commit.protocol import ConcurrentChange
 from icesize.table.commit.request import CommitOutcome
+from icesize.table.commit.steps.move_tombstones import MoveTombstones
 from icesize.table.commit.steps.row_delta import RowChanges, RowDelta, pending
 from icesize.table.manifests.repeated_files import check_listed_once
 from icesize.table.records.ledger import LedgerEntry, entries, is_done, stream_hash
-from icesize.table.state.cluster_reader import ClusterReader
 from icesize.table.state.concurrent_writers import rolled_back
 from icesize.table.state.handle import Current, TableHandle
 from icesize.table.upserts.changes import Counts, DeleteFiles, UpsertFiles
-from icesize.table.upserts.resolver import DeletedIn, Found, LiveFiles, Resolver
+from icesize.table.upserts.resolver import DeletedIn, Found, LiveFiles, Resolver, bounds_reader
 from icesize.table.upserts.settings import WantedRule, keep_rule
 from icesize.table.upserts.shards import ShardFiles, ShardResult, ShardTask
+from icesize.table.upserts.tombstones import Tombstones, tombstone_settings
 
 MOST_ATTEMPTS = 4
 """Times that a batch is planned if the schema, the spec or the format of the table keeps changing."""
@@ -99,7 +102,7 @@ class UpsertMemory:
     """What a process remembers of a table with upserts between batches. Losing it costs time."""
 
     secret: bytes = field(default_factory=partial(token_bytes, 32), repr=False)
-    deleted_in: DeletedIn = field(default_factory=dict)
+    deleted_in: DeletedIn = field(default_factory=DeletedIn)
 
 
 @dataclass(frozen=True)
@@ -110,12 +113,14 @@ class UpsertJob:
         handle: The table.
         environment: Clock, ids and limits.
         wanted: The rule as the caller passed it.
-        secret: The secret of the codes of keys.
+        secret: The secret of the codes of keys. With `maps`, the directory has one.
         skip_null_keys: Leave out events whose key has a NULL.
         merges: Makes the merges of a batch; None: no merges.
         table_uuid: The table that was opened; None for any.
         commit_lock: Held while a batch is committed.
         deleted_in: Deleted rows of data files that are known.
+        maps: Where maps of keys are kept: below the `spill_folder` of the environment, if no directory is given. None
+            to read the key columns in each batch.
         pausing: Partitions in which no merge begins, because merges there recently conflicted with other writers.
     """
 
@@ -127,8 +132,31 @@ class UpsertJob:
     merges: MakeMerges | None = merges_in_turn
     table_uuid: str | None = None
     commit_lock: AbstractContextManager[object] = field(default_factory=nullcontext)
-    deleted_in: DeletedIn = field(default_factory=dict)
+    deleted_in: DeletedIn = field(default_factory=DeletedIn)
+    maps: MapSettings | None = None
     pausing: frozenset[PartitionKey] = frozenset()
+
+    def keys_of(self, table_uuid: str) -> Keys:
+        """Return what a batch finds the keys of this table with."""
+        if self.maps is None:
+            return Keys(self.secret)
+        directory = self.maps.directory or self.environment.spill_folder
+        folder = index_folder(replace(self.maps, directory=directory), table_uuid)
+        return Keys(folder.begin_batch(), folder)
+
+
+@dataclass(frozen=True)
+class Keys:
+    """How one batch finds keys: by the secret of their codes, and by maps if there is a folder of them."""
+
+    secret: bytes
+    folder: IndexFolder | None = None
+
+    def lookup(self, files: TableFiles, key: Sequence[int]) -> Lookup:
+        """Return the lookup of these key columns, given by their field ids."""
+        if self.folder is None:
+            return Scan(files, tuple(files.names(key)), self.secret)
+        return KeyMaps.of(files, key, self.secret, self.folder)
 
 
 class InTasks(Protocol):
@@ -206,9 +234,10 @@ def _once(job: UpsertJob, batch: UpsertBatch, watch: Stopwatch, conflicts: tuple
     current = batch.prepare(current)
     fetched, settings = batch.fetch(current, rule), current.settings()
     watch.lap("fetch")
+    keys = job.keys_of(current.uuid)
     events: Events | InTasks
     if isinstance(fetched, tuple):
-        events = newest_events(*fetched, rule, settings, job.secret, skip_null_keys=job.skip_null_keys)
+        events = newest_events(*fetched, rule, settings, keys.secret, skip_null_keys=job.skip_null_keys)
         watch.lap("events")
     else:
         events = fetched
@@ -217,11 +246,13 @@ def _once(job: UpsertJob, batch: UpsertBatch, watch: Stopwatch, conflicts: tuple
     keep = keep_rule(rule, current.name, job.environment.new_id())
     if UpsertRule.of(metadata.properties) is None:
         submit.change(job.handle, current, keep, job.environment)
-        current = job.handle.load(job.environment)
+        schema_id, current = current.table.metadata.current_schema_id, job.handle.load(job.environment)
+        if current.table.metadata.current_schema_id != schema_id:
+            raise ConcurrentChange("the schema changed while the rule was stored")
     with uncommitted(settings.storage, batch.prefix, job.environment) as (owner, environment):
         files: UpsertFiles | ShardFiles
         if isinstance(events, Events):
-            files = _files(job, current, settings, rule, events, owner)
+            files = _files(job, current, keys, rule, events, owner)
             written = _written(job, current, files, owner, watch)
         else:
             files, written = _written_in_tasks(job, current, rule, events, owner, watch)
@@ -258,18 +289,31 @@ def _check_streams(rule: UpsertRule, current: Current, entry: LedgerEntry | None
 
 
 def _files(
-    job: UpsertJob, current: Current, settings: WriteSettings, rule: UpsertRule, events: Events, owner: Uncommitted
+    job: UpsertJob, current: Current, keys: Keys, rule: UpsertRule, events: Events, owner: Uncommitted
 ) -> UpsertFiles:
-    files = TableFiles(settings, dict(current.table.metadata.specs()))
+    metadata, settings = current.table.metadata, current.settings()
+    files = TableFiles(settings, dict(metadata.specs()))
+    write = partial(_write, owner)
+    tombstones = _tombstones(job, settings, rule, events, keys, write)
     resolver = Resolver(
-        events, rule, files, Scan(files, tuple(files.names(rule.key)), job.secret), _reader(job, files, rule),
-        job.deleted_in,
+        events, rule, files, keys.lookup(files, rule.key),
+        bounds_reader(rule, metadata.schema(), job.handle.store), job.deleted_in, tombstones,
     )  # fmt: skip
+    of_deletes = FileNames(owner.prefix, 0, 0, owner)
+    return UpsertFiles(resolver, settings, current.policy, of_deletes, write, keeps_order=True)
 
-    def write(rows: pa.Table, of_rows: WriteSettings) -> Sequence[NewDataFile]:
-        return write_in_threads([rows], of_rows, owner).files
 
-    return UpsertFiles(resolver, settings, current.policy, FileNames(owner.prefix, 0, 0, owner), write)
+def _write(owner: Uncommitted, rows: pa.Table, settings: WriteSettings) -> Sequence[NewDataFile]:
+    return write_in_threads([rows], settings, owner).files
+
+
+def _tombstones(
+    job: UpsertJob, settings: WriteSettings, rule: UpsertRule, events: Events, keys: Keys, write: WriteRows
+) -> Tombstones | None:
+    if rule.tombstones_ms is None:
+        return None
+    files = TableFiles(tombstone_settings(settings, rule), {})
+    return Tombstones(events, rule, files, keys.lookup(files, rule.key), write, job.environment.now_ms())
 
 
 def _written(
@@ -278,26 +322,34 @@ def _written(
     """Write the files for the current state, and merge what is due with the batch's own deletes."""
     state = submit.state_of(job.handle, current, job.environment)
     changes = files.at(state)
+    live = files.resolution.live
+    files.resolver.lookup.keep(lambda: (file.path for some in live.values() for file in some))
     write_seconds = watch.lap("write")
     layout = job.handle.reader(current.policy).read(current.table.metadata, current.table.io)
-    rows, delta = Written(changes.files), RowDelta(files, changes)
+    rows, delta, tombstones = Written(changes.files), RowDelta(files, changes), files.resolver.tombstones
+    beside = () if tombstones is None else (MoveTombstones(tombstones, tombstones.at(state)),)
     if job.merges is None:
-        return WrittenBatch(current, layout, _no_merges(layout), rows=rows, delta=delta)
+        return WrittenBatch(current, layout, _no_merges(layout), rows=rows, delta=delta, beside=beside)
     plan = _plan(job, current, layout, changes, files)
     groups = dict(enumerate(plan.groups))
     watch.lap("plan")
     failpoints.reach("planned")
     with job.merges(current.settings(), owner) as merging:
         merging.start(groups)
-        results = merging.finish(current.policy.merge_deadline_for(int(write_seconds * 1000)) / 1000)
+        results = merging.finish(_merge_deadline_seconds(current.policy, write_seconds))
     watch.lap("merge_wait")
-    return WrittenBatch(current, layout, plan, MergeResults.of(groups, results), rows, delta)
+    return WrittenBatch(current, layout, plan, MergeResults.of(groups, results), rows, delta, beside)
 
 
-def _reader(job: UpsertJob, files: TableFiles, rule: UpsertRule) -> ClusterReader:
-    """Return the reader of live files with the bounds of the key and of the first column of the order."""
-    ids = (*rule.key, *rule.order[:1])
-    return ClusterReader(ClusterBy(tuple(files.names(ids)), ids, "keys", 0), store=job.handle.store)
+def _merge_deadline_seconds(policy: SizePolicy, write_seconds: float) -> float | None:
+    """Return the seconds for which merges may delay a batch; None for no limit.
+
+    A file whose merge outlasts a deadline would be due in each batch again, and its share of dead rows would grow. So
+    the budget limits merges, and time does only if a deadline is set.
+    """
+    if policy.merge_deadline_ms is None:
+        return None
+    return policy.merge_deadline_for(int(write_seconds * 1000)) / 1000
 
 
 def _written_in_tasks(
@@ -306,7 +358,8 @@ def _written_in_tasks(
     """Resolve and write a batch in tasks. It makes no merges: the next batch does."""
     settings, metadata = current.settings(), current.table.metadata
     files = TableFiles(settings, dict(metadata.specs()))
-    reader, state = _reader(job, files, rule), submit.state_of(job.handle, current, job.environment)
+    reader = bounds_reader(rule, metadata.schema(), job.handle.store)
+    state = submit.state_of(job.handle, current, job.environment)
     live = LiveFiles.of(state, reader)
     known = tuple(replace(file, fact=live.noted(file)) for file in live.files)
     task = ShardTask(
@@ -314,7 +367,7 @@ def _written_in_tasks(
     )
     layout = job.handle.reader(current.policy).read(metadata, current.table.io)
     rows, results = run(task, current, layout, owner)
-    deletes = DeleteFiles(files, current.policy, FileNames(owner.prefix, 0, 0, owner), [])
+    deletes = DeleteFiles(files, current.policy, FileNames(owner.prefix, 0, 0, owner), job.deleted_in)
     source = ShardFiles(files, reader, known, rows.files, results, deletes, job.deleted_in)
     delta = RowDelta(source, source.at(state))
     watch.lap("write")
@@ -339,7 +392,10 @@ def _plan(job: UpsertJob, current: Current, layout: Layout, changes: RowChanges,
     incoming.update(f.partition for f in changes.files if f.size_bytes < layout.small_file_limit_bytes)
     deleted = with_changes(layout, changes, files)
     touched = {each.file.partition for each in files.resolution.found if each.dead.any()}
-    incoming |= {key: 0 for key in touched if key in layout.partitions and key not in incoming}
+    # by `setdefault`, because `|=` of a Counter drops what is 0
+    for key in touched:
+        if key in layout.partitions:
+            incoming.setdefault(key, 0)
     budget_bytes = policy.budget_for(sum(file.size_bytes for file in changes.files))
     contested = job.pausing | job.handle.contested(current, job.environment)
     plan = plan_merges(deleted, policy, incoming=incoming, budget_bytes=budget_bytes, contested=contested)

@@ -22,9 +22,12 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.types import NestedField, PrimitiveType, UnknownType
 
 from icesize.maintenance import verify_v3
+from icesize.parquet.files.row_lineage import FIRST_WITH_LINEAGE
 from icesize.planning.dangling_rule import DanglingCandidates
 from icesize.planning.delete_reach import only_path, plain_path
 from icesize.planning.files import DeleteFile, PartitionKey
+from icesize.planning.upsert_rule import PROPERTY
+from icesize.policy import SizePolicy
 from icesize.results import Keys, Result, keys
 from icesize.table.catalog.access_errors import readable
 from icesize.table.catalog.history import head_snapshot, summary_of
@@ -42,13 +45,13 @@ _STATUSES = {ADDED: "added", EXISTING: "existing", DELETED: "deleted"}
 
 @dataclass(frozen=True)
 class Finding(Result):
-    """Two statements of the metadata that contradict each other, or a delete file without effect.
+    """Two statements of the metadata that contradict each other, or delete files that readers open in vain.
 
     Attributes:
         rule: The rule that is broken, such as `manifest counts`.
         path: The file that it is about.
         detail: What is wrong with it.
-        is_error: False for a delete file without effect, which costs readers time only.
+        is_error: False for a delete file without effect, and for many delete files: they cost readers time only.
     """
 
     rule: str
@@ -312,6 +315,25 @@ def _contents(subject: Subject) -> Iterator[tuple[str, str]]:
             yield facts.path, f"a table of format v1 has a {ManifestContent.DELETES.name.lower()} manifest"
 
 
+def _many_deletes(subject: Subject) -> Iterator[tuple[str, str]]:
+    """In a table with upserts, few delete files apply to a data file: `max-delete-files`, but at least two.
+
+    Batches of icesize keep to that in format v2, and other writers may not. Vectors have a rule of their own.
+    """
+    metadata = subject.metadata
+    if PROPERTY not in metadata.properties or metadata.format_version >= FIRST_WITH_LINEAGE:
+        return
+    most = max(2, SizePolicy.resolve(metadata.properties)[0].max_delete_files)
+    everywhere = len(subject.index.everywhere)
+    for partition, deletes in subject.index.by_partition.items():
+        named = Counter(path for delete in deletes if (path := only_path(delete)) is not None)
+        [(path, own)] = named.most_common(1) or [("", 0)]
+        count = everywhere + len(deletes) - named.total() + own
+        if count > most:
+            where = path or f"partition {partition.label}"
+            yield where, f"{count} delete files may apply to a data file, more than {most} ('max-delete-files')"
+
+
 RULES: Mapping[str, Callable[[Subject], Iterator[tuple[str, str]]]] = {
     "references": _references,
     "manifest list": _contents,
@@ -322,10 +344,11 @@ RULES: Mapping[str, Callable[[Subject], Iterator[tuple[str, str]]]] = {
     "listed twice": _listed_twice,
     "deletes of another partition": _deletes_of_others,
     "dangling deletes": _dangling,
+    "many deletes": _many_deletes,
     "row ids": lambda subject: verify_v3.row_ids(subject.metadata, subject.snapshot, subject.data),
     "position delete files": lambda subject: verify_v3.new_position_deletes(subject.metadata, subject.deletes),
     "deletion vectors": lambda subject: verify_v3.vectors(subject.io, subject.delete_files),
 }
 """The rules by name. Each yields files with what is wrong."""
-HARMLESS = frozenset({"dangling deletes"})
+HARMLESS = frozenset({"dangling deletes", "many deletes"})
 """Rules that other writers break without a wrong row: readers open more files than they need."""

@@ -33,22 +33,27 @@ class UpsertRule:
         order: The columns by which a later event is recognized, the first one first; empty for the order of arrival.
         delete_when: The condition on the columns of a batch that makes an event a delete; None if no event is.
         ties: One of `TIES`.
+        tombstones_ms: How long deletes are remembered, so that older events that come later are left out; None: not.
     """
 
     key: tuple[int, ...]
     order: tuple[int, ...] = ()
     delete_when: str | None = None
     ties: str = "error"
+    tombstones_ms: int | None = None
 
     def __post_init__(self) -> None:
         if self.ties not in TIES:
             raise ValueError(f"'ties' ({self.ties!r}) must be one of {', '.join(map(repr, TIES))}")
+        if self.tombstones_ms is not None and not self.order:
+            raise ValueError("'tombstones' needs 'order_by': without an order, no event is older than a delete")
 
     def to_json(self) -> str:
         """Return the value of the property; `version` lets later releases change the format."""
         facts: dict[str, Any] = {"version": VERSION, "key": self.key}
         facts |= {"order": self.order} if self.order else {}
         facts |= {"delete-when": self.delete_when} if self.delete_when is not None else {}
+        facts |= {} if self.tombstones_ms is None else {"tombstones-ms": self.tombstones_ms}
         return json.dumps({**facts, "ties": self.ties})
 
     @classmethod
@@ -67,8 +72,11 @@ class UpsertRule:
             key, order = (tuple(map(int, facts.get(name, ()))) for name in ("key", "order"))
             if not key:
                 raise ValueError("it has no key")
-            delete_when = facts.get("delete-when")
-            return cls(key, order, None if delete_when is None else str(delete_when), str(facts.get("ties", "error")))
+            delete_when, horizon_ms = facts.get("delete-when"), facts.get("tombstones-ms")
+            return cls(
+                key, order, None if delete_when is None else str(delete_when), str(facts.get("ties", "error")),
+                None if horizon_ms is None else int(horizon_ms),
+            )  # fmt: skip
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise PolicyError(
                 f"Cannot read '{PROPERTY}' ({text!r}): {error}; a newer icesize may have written it, or it was edited "
@@ -91,5 +99,10 @@ class UpsertRule:
             ("order_by", listed(self.order), listed(other.order)),
             ("delete_when", repr(self.delete_when), repr(other.delete_when)),
             ("ties", repr(self.ties), repr(other.ties)),
+            ("tombstones", _horizon(self.tombstones_ms), _horizon(other.tombstones_ms)),
         ]
         return [f"'{name}' is {mine} in the table and {theirs} here" for name, mine, theirs in pairs if mine != theirs]
+
+
+def _horizon(duration_ms: int | None) -> str:
+    return "off" if duration_ms is None else f"{duration_ms / 1000:g} s"

@@ -8,18 +8,27 @@ from __future__ import annotations
 import math
 import struct
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+from pyiceberg.io.pyarrow import schema_to_pyarrow
+
 import icesize
 from icesize.environment import Environment
 from icesize.errors import IcesizeError, TableError
+from icesize.maintenance.upsert import UpsertBatch, UpsertJob
+from icesize.maintenance.upsert import upsert as run_upsert
 from icesize.sized_table import SizedTable
+from icesize.table.commit import submit
 from icesize.table.past.versions import Version
+from icesize.table.state.handle import TableHandle
+from icesize.table.upserts.settings import WantedRule, keep_rule
 from integration.evolution.pair import FIELD, Broken, Pair, brief
-from integration.evolution.values import Draw, Skip, leaves, rows, shown
+from integration.evolution.values import Draw, Row, Skip, as_json, leaves, rows, shown
 
 Statement = Callable[[], object]
 Operation = Callable[[Pair, Draw, str, "Statement | None"], str]
@@ -267,3 +276,85 @@ def _batch(pair: Pair, draw: Draw, point: str, middle: Statement | None, work: C
             raise Broken(f"a batch is refused that nobody disturbed: {told}{brief(error)}") from error
         return f"{told}-> refused: {brief(error)}"
     return f"{told}-> {str(report)[:300]}"
+
+
+@operation("icesize-upsert")
+def upsert(pair: Pair, draw: Draw, point: str, middle: Statement | None) -> str:
+    """Rows by their `id` in place of others, and deletes. The twin gets them by Iceberg's Java library."""
+    return _upsert(pair, draw, point, middle, _equal_deletes)
+
+
+@operation("icesize-merge")
+def merge(pair: Pair, draw: Draw, point: str, middle: Statement | None) -> str:
+    """The same, and the twin gets them by Spark's MERGE."""
+    return _upsert(pair, draw, point, middle, _merge_into)
+
+
+Twin = Callable[[Pair, Sequence[Row], Sequence[int]], None]
+
+
+def _upsert(pair: Pair, draw: Draw, point: str, middle: Statement | None, twin: Twin) -> str:
+    if pair.kept.table.metadata.format_version < 2:
+        raise Skip("upserts need version 2")
+    schema = pair.schema
+    found = list({row["id"]: row for row in rows(schema, draw, most=8)}.values())
+    gone = [row["id"] for row in found if draw.maybe(0.3)]
+    stay = [row for row in found if row["id"] not in gone]
+    events = pa.Table.from_pylist(found, schema_to_pyarrow(schema, include_field_ids=False))
+    is_delete = np.array([row["id"] in gone for row in found], np.bool_)
+    environment = Environment(sleep=lambda seconds: None)
+    handle = TableHandle(pair.engine.catalog, pair.kept.table.name(), _open(pair, draw).policy)
+    job = UpsertJob(handle, environment, WantedRule(key="id"), b"secret")
+    batch = UpsertBatch(lambda current, rule: (events, is_delete), None, f"upsert-{len(pair.log)}")
+    told = f"icesize: upsert {shown(stay)}, delete {gone} "
+    ids = [row["id"] for row in found]
+    try:
+        current = handle.load(environment)
+        rule = job.wanted.in_table(current.table.metadata, current.name)
+        # a commit of its own, whose failpoints are not those of the batch
+        submit.change(handle, current, keep_rule(rule, current.name, "rule"), environment)
+        with (
+            pair.incoming(schema, stay, lambda landed: twin(pair, landed, ids)),
+            pair.interrupted(point, middle),
+        ):
+            report = run_upsert(job, batch).report
+    except ValueError as error:
+        if "as an Avro decimal" not in str(error):
+            raise
+        # Java does not write such a truncated value either
+        raise Skip(f"Iceberg refuses: {brief(error)}") from error
+    except IcesizeError as error:
+        if middle is None and not isinstance(error, TableError) and "Cannot write NaN" not in str(error):
+            raise Broken(f"an upsert is refused that nobody disturbed: {told}{brief(error)}") from error
+        return f"{told}-> refused: {brief(error)}"
+    return f"{told}-> {str(report)[:300]}"
+
+
+def _equal_deletes(pair: Pair, landed: Sequence[Row], ids: Sequence[int]) -> None:
+    now, probe = pair.schema, pair.engine.probe
+    if pair.twin.head is not None:
+        keys = as_json(now.select("id"), [{"id": each} for each in ids])
+        probe.deleteEqual(pair.twin.java, ["id"], keys, 1, None)
+    if landed:
+        probe.append(pair.twin.java, as_json(now, landed), "append", None)
+
+
+def _merge_into(pair: Pair, landed: Sequence[Row], ids: Sequence[int]) -> None:
+    """By one MERGE; rows of keys that the twin has twice go first, as MERGE would keep both."""
+    now, spark = pair.schema, pair.engine.spark
+    listed = ", ".join(map(str, ids))
+    again = pair.twin.sql(f"SELECT id FROM {{t}} WHERE id IN ({listed}) GROUP BY id HAVING count(*) > 1")
+    if again:
+        pair.twin.sql(f"DELETE FROM {{t}} WHERE id IN ({', '.join(str(row.id) for row in again)})")
+    by_id = {row["id"]: row for row in landed}
+    source = pair.twin.frame(now, [by_id.get(each, {"id": each}) for each in ids])
+    stays = f"id IN ({', '.join(map(str, by_id)) or 'NULL'})"
+    source.selectExpr("*", f"coalesce({stays}, false) AS stays__").createOrReplaceTempView("upserts")
+    columns = [f"`{field.name}`" for field in now.fields]
+    pair.twin.sql(
+        "MERGE INTO {t} t USING upserts s ON t.id = s.id WHEN MATCHED AND NOT s.stays__ THEN DELETE "
+        f"WHEN MATCHED THEN UPDATE SET {', '.join(f't.{each} = s.{each}' for each in columns)} "
+        f"WHEN NOT MATCHED AND s.stays__ THEN INSERT ({', '.join(columns)}) "
+        f"VALUES ({', '.join(f's.{each}' for each in columns)})"
+    )
+    spark.catalog.dropTempView("upserts")

@@ -121,6 +121,7 @@ class Pair:
     staged: list[tuple[int, int]] = field(default_factory=list)
     was_interrupted: bool = False
     _incoming: tuple[Schema, Sequence[Row]] | None = None
+    _replace: Callable[[Sequence[Row]], None] | None = None
 
     @property
     def kept(self) -> Side:
@@ -167,14 +168,19 @@ class Pair:
         return [(i, k, t) for (k, t), i in there.items() if k is not None and t is not None]
 
     @contextmanager
-    def incoming(self, schema: Schema, found: Sequence[Row]) -> Iterator[None]:
-        """The twin gets these rows too, when the block ends well, or when `land` is called in it."""
-        self._incoming = (schema, found)
+    def incoming(
+        self, schema: Schema, found: Sequence[Row], replace: Callable[[Sequence[Row]], None] | None = None
+    ) -> Iterator[None]:
+        """The twin gets these rows too, when the block ends well, or when `land` is called in it.
+
+        `replace` gives the twin rows that take the place of others.
+        """
+        self._incoming, self._replace = (schema, found), replace
         try:
             yield
             self.land()
         finally:
-            self._incoming = None
+            self._incoming = self._replace = None
 
     def land(self) -> None:
         """Give the twin the rows of a batch that is in the kept table, by the columns that it has now.
@@ -195,7 +201,10 @@ class Pair:
         changed = _names(schema) != _names(now)
         landed = by_id if changed and self._came(before, now, by_id) else self._by_name(schema, found, now)
         try:
-            self.engine.probe.append(self.twin.java, as_json(now, landed), "append", None)
+            if self._replace is not None:
+                self._replace(landed)
+            else:
+                self.engine.probe.append(self.twin.java, as_json(now, landed), "append", None)
         except Exception as error:
             if "Cannot build accessor" in str(error):
                 raise Over("Iceberg does not write where the column of an old partition field was dropped") from error

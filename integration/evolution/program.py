@@ -23,7 +23,7 @@ USER_WEIGHTS: Mapping[str, int] = {
 }  # fmt: skip
 ICESIZE_WEIGHTS: Mapping[str, int] = {
     "compact": 26, "compact-spark": 1, "sink": 8, "icesize-append": 2, "after-batch": 4, "cluster": 4, "maintain": 3,
-    "few-deletes": 8, "restore": 6, "expire": 5, "manifests": 7, "orphans": 1,
+    "few-deletes": 8, "restore": 6, "expire": 5, "manifests": 7, "orphans": 1, "icesize-upsert": 12, "icesize-merge": 1,
 }  # fmt: skip
 CONCURRENT_WEIGHTS: Mapping[str, int] = {
     "append": 6, "delete": 1, "delete-positions": 4, "delete-equal": 4, "upsert": 3, "rewrite-deletes": 1,
@@ -52,6 +52,7 @@ FOLLOWS: Mapping[str, Mapping[str, int]] = {
     },
     "delete-positions": {"compact": 3, "few-deletes": 9, "rollback": 6},
     "upsert": {"upsert": 6, "compact": 4, "maintain": 3, "few-deletes": 9, "restore": 3},
+    "icesize-upsert": {"icesize-upsert": 6, "compact": 3, "few-deletes": 3, "rollback": 2, "restore": 2},
     "swap-partition": {"append": 2, "compact": 2},
     "add-partition": {"append": 2, "compact": 2},
 }
@@ -83,13 +84,16 @@ DELETE_SCENES: Sequence[tuple[str, ...]] = (
     ("delete-equal", "delete-equal", "few-deletes", "upsert", "few-deletes>delete-equal", "compact"),
     ("delete-equal", "delete-positions", "few-deletes>rewrite-data-files", "few-deletes", "maintain"),
     ("upsert", "upsert", "few-deletes>upsert", "promote", "few-deletes", "restore"),
+    ("icesize-upsert", "icesize-upsert>delete-positions", "compact", "icesize-upsert>upsert"),
+    ("append", "icesize-upsert>append", "promote", "icesize-upsert>swap-partition", "icesize-upsert", "few-deletes"),
+    ("icesize-upsert", "delete-equal", "icesize-upsert", "rollback", "icesize-upsert>set-current", "expire"),
 )
 """The same of programs that are about delete files."""
 _DELETES = ("delete-positions", "delete-equal", "upsert")
 SPARK = frozenset(
     (
         "append-spark", "overwrite", "delete", "update", "merge", "rewrite-data-files",
-        "rewrite-manifests", "add-files", "compact-spark", "sink", "icesize-append",
+        "rewrite-manifests", "add-files", "compact-spark", "sink", "icesize-append", "icesize-merge",
     )
 )  # fmt: skip
 """Kinds that run Spark jobs, which take ten times as long as the others."""
@@ -99,6 +103,7 @@ POINTS: Mapping[str, tuple[str, ...]] = {
     "compact": _FILES, "compact-spark": ("planned", "files-written", "before-swap", "after-swap"),
     "after-batch": _FILES, "cluster": _FILES, "maintain": (*_FILES, "expiry-decided", "before-delete"), "sink": _ROWS,
     "icesize-append": _ROWS, "expire": ("expiry-decided", "before-delete"),
+    "icesize-upsert": _FILES, "icesize-merge": _FILES,
     "few-deletes": _FILES, "manifests": ("before-swap", "after-swap"), "restore": ("before-swap", "after-swap"),
 }  # fmt: skip
 

@@ -3,20 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog
+from pyiceberg.transforms import BucketTransform
+from pyroaring import BitMap
 
+from icesize import failpoints
 from icesize.environment import Environment
 from icesize.errors import BatchError, SchemaMismatch, TableError
-from icesize.maintenance.upsert import UpsertBatch, UpsertJob, upsert
+from icesize.maintenance.checkup import check_up
+from icesize.maintenance.upsert import MergesInTurn, UpsertBatch, UpsertJob, upsert
+from icesize.parquet.files.data_file import Results
+from icesize.parquet.keys.events import Mask
+from icesize.planning.files import FileFact, PartitionKey
 from icesize.report import Report
 from icesize.table.records.ledger import LedgerEntry
-from icesize.table.state.handle import TableHandle
+from icesize.table.state.handle import Current, TableHandle
+from icesize.table.upserts.resolver import DeletedIn
 from icesize.table.upserts.settings import WantedRule
-from tests.support.tables import check, make_table, sqlite_catalog
+from tests.support.layouts import position_delete
+from tests.support.tables import (
+    FakeTime,
+    append,
+    check,
+    make_table,
+    request_on,
+    run,
+    sqlite_catalog,
+    theirs,
+    write,
+)
 from tests.support.upserts import Event, events_of, live_rows
 from tests.support.v3_tables import as_v3
 
@@ -54,10 +76,19 @@ def test_new_versions_replace_old_ones_in_one_commit(catalog: Catalog) -> None:
 
 def test_deletes_alone_are_a_delete(catalog: Catalog) -> None:
     """A batch of deletes makes a snapshot of the operation `delete`, and none if no row has the keys."""
-    commit(catalog, [(1, 10, "a"), (2, 10, "a")], 0)
+    many = [(key, 10, "a") for key in range(1, 12)]
+    commit(catalog, list(many), 0)
 
     assert commit(catalog, [(1, 11, None)], 1).operations == ("delete",)
-    assert commit(catalog, [(1, 12, None), (7, 12, None)], 2).operations == ()
+    assert commit(catalog, [(1, 12, None), (77, 12, None)], 2).operations == ()
+    assert live_rows(catalog) == many[1:]
+
+
+def test_a_file_whose_rows_are_only_deleted_is_merged_with_the_batch(catalog: Catalog) -> None:
+    """A batch that adds no row to a partition merges the files of it that have too many dead rows now."""
+    commit(catalog, [(1, 10, "a"), (2, 10, "a")], 0)
+
+    assert commit(catalog, [(1, 11, None)], 1).operations == ("delete", "replace")
     assert live_rows(catalog) == [(2, 10, "a")]
 
 
@@ -129,6 +160,99 @@ def test_files_with_many_dead_rows_are_merged_in_the_same_commit(catalog: Catalo
     assert np.array([row[1] for row in live_rows(catalog)]).sum() == 1_300
 
 
+def test_rows_of_older_partition_specs_are_replaced(catalog: Catalog) -> None:
+    """The deletes of a data file lie in its own partition, also if the table is partitioned in another way now."""
+    commit(catalog, [(1, 10, "a"), (2, 10, "a"), (3, 10, "b")], 0)
+    for number, change in enumerate(("add", "remove")):
+        spec = theirs(catalog.load_table("db.t")).update_spec()
+        (spec.add_field("id", BucketTransform(2), "bucket") if change == "add" else spec.remove_field("kind")).commit()
+        commit(catalog, [(number + 1, 11, "a")], number + 1)
+
+    assert live_rows(catalog) == [(1, 11, "a"), (2, 11, "a"), (3, 10, "b")]
+
+
+def test_files_of_a_partition_spec_that_came_meanwhile_are_read(catalog: Catalog) -> None:
+    """If another writer first adds a partition spec and rows of it, a key of them has one row after the batch."""
+    commit(catalog, [(1, 10, "a")], 0)
+
+    def others() -> None:
+        theirs(catalog.load_table("db.t")).update_spec().add_field("id", BucketTransform(2), "bucket").commit()
+        append(catalog, [1])
+
+    waiting = [others]
+    with failpoints.armed("before-swap", lambda: waiting and waiting.pop()()):
+        commit(catalog, [(1, 10**13, "b")], 1)
+
+    assert live_rows(catalog) == [(1, 10**13, "b")]
+
+
+def test_a_doubled_key_keeps_its_newest_row_if_the_event_is_late(catalog: Catalog) -> None:
+    """Rows that others doubled become one, and the report counts them as doubled and late, not as updated."""
+    commit(catalog, [(1, 10, "a")], 0)
+    append(catalog, [1])
+    report = commit(catalog, [(1, 11, "b")], 1)
+
+    assert live_rows(catalog) == [(1, 3_600_000_000, "a")]
+    assert report.upsert == {"events": 1, "keys": 1, "updated": 0, "deleted": 0, "late": 1, "doubled": 1}
+
+
+@pytest.mark.parametrize(("deadline_ms", "seconds"), [(None, None), (2_500, 2.5)])
+def test_due_merges_have_no_deadline_unless_one_is_set(
+    catalog: Catalog, deadline_ms: int | None, seconds: float | None
+) -> None:
+    """A merge that takes longer than the write is not stopped: its file would be due in each batch again."""
+    timeouts = list[float | None]()
+
+    class Noting(MergesInTurn):
+        def finish(self, timeout_seconds: float | None) -> Results:
+            timeouts.append(timeout_seconds)
+            return super().finish(timeout_seconds)
+
+    policy = {} if deadline_ms is None else {"merge-deadline-ms": deadline_ms}
+    job = UpsertJob(
+        TableHandle(catalog, ("db", "t"), policy), Environment(), RULE, b"secret",
+        merges=lambda settings, owner: nullcontext(Noting(settings, owner)),
+    )  # fmt: skip
+    upsert(job, UpsertBatch(lambda current, rule: events_of([(1, 1, "a")]), None, "r"))
+    assert timeouts == [seconds]
+
+
+def test_files_have_whole_bounds_of_the_key(catalog: Catalog) -> None:
+    """A long text in the key is not shortened in the bounds, from the first batch on; other columns are."""
+    long_kind = "kind-" * 20
+    commit(catalog, [(1, 10, long_kind)], 0, WantedRule(key=["kind", "id"], order_by="ts"))
+    (entry,) = catalog.load_table("db.t").inspect.files().to_pylist()
+    assert dict(entry["upper_bounds"])[2] == long_kind.encode()
+
+
+def test_deleted_rows_that_are_remembered_are_bounded() -> None:
+    """The rows that were not used for longest are forgotten first."""
+    known = DeletedIn(most_bytes=4_000)
+    for number in range(10):
+        known.remember(f"f{number}", ["d"], BitMap(range(1_000)))
+    delete = position_delete(PartitionKey(0), 1, "f9")
+    file = replace(FileFact("f9", 1, 1_000, PartitionKey(0)), deletes=(replace(delete, path="d"),))
+
+    assert known.get(file) == BitMap(range(1_000))
+    assert known.get(replace(file, path="f0")) is None
+
+
+def test_a_column_renamed_while_the_rule_is_stored(catalog: Catalog) -> None:
+    """The first batch stores the rule; if another writer renames a column then, the events are read again."""
+    waiting = [lambda: theirs(catalog.load_table("db.t")).update_schema().rename_column("kind", "sort").commit()]
+
+    def fetch(current: Current, rule: object) -> tuple[pa.Table, Mask]:
+        rows, is_delete = events_of([(1, 10, "a")])
+        return rows.rename_columns([field.name for field in current.table.schema().fields]), is_delete
+
+    job = UpsertJob(TableHandle(catalog, ("db", "t")), FakeTime().environment, RULE, b"secret")
+    with failpoints.armed("after-swap", lambda: waiting and waiting.pop()()):
+        report = upsert(job, UpsertBatch(fetch, LedgerEntry("s", "q", 0), "r")).report
+
+    assert catalog.load_table("db.t").metadata.current_snapshot() is not None
+    assert any("the schema changed" in each for each in report.conflicts)
+
+
 def test_rows_of_an_older_partition_spec_are_replaced(tmp_path: Path) -> None:
     """Files of a spec that is no longer the table's get their deletes, too (format v2: beside their partition)."""
     catalog = sqlite_catalog(tmp_path)
@@ -139,3 +263,20 @@ def test_rows_of_an_older_partition_spec_are_replaced(tmp_path: Path) -> None:
 
     commit(catalog, [(1, 11, "b")], 1)
     assert live_rows(catalog) == [(1, 11, "b"), (2, 10, "a")]
+
+
+def test_doctor_counts_files_without_bounds(catalog: Catalog) -> None:
+    """Files of other writers may have no bounds of the key, so that each batch reads their key column."""
+    commit(catalog, [(1, 10, "a")], 0)
+    handle = TableHandle(catalog, ("db", "t"))
+    assert {each.name: each.detail for each in check_up(handle, Environment())}["upserts"].startswith(
+        "1 data file, all"
+    )
+
+    table = catalog.load_table("db.t")
+    without_bounds = replace(write(table, [7]), lower_bounds={}, upper_bounds={})
+    run(catalog, request_on(table, [without_bounds]), table)
+    detail = {each.name: each.detail for each in check_up(handle, Environment())}["upserts"]
+    assert detail == (
+        f"1 of 2 data files have no bounds of key or order, so each batch reads them: {without_bounds.path}"
+    )

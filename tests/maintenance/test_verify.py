@@ -29,6 +29,7 @@ from icesize.maintenance.verify_v3 import overlapping
 from icesize.parquet.files.data_file import NewDeleteFile
 from icesize.planning.delete_reach import plain_path
 from icesize.planning.files import PartitionKey
+from icesize.planning.upsert_rule import UpsertRule
 from icesize.sized_table import SizedTable
 from icesize.table.manifests.lists import first_row_id_of, manifests_in, write_list
 from tests.support.command_line import run_in
@@ -218,6 +219,26 @@ def test_deletes_that_reach_nothing(lake: SqlCatalog) -> None:
         "it is in partition b of spec 0, its data file in a of 0"
     ]
     assert not verification.is_valid
+
+
+def test_many_deletes_in_a_table_with_upserts(lake: SqlCatalog) -> None:
+    """More delete files than the policy allows are reported in a table with upserts, and are no error."""
+    rule = {"icesize.upsert": UpsertRule((1,)).to_json(), "icesize.policy.max-delete-files": "2"}
+    make_table(lake, properties=rule)
+    append(lake, [1, 2, 3, 4], "a")
+    table = append(lake, [5, 6], "a")
+    first, second = (file.path for file in small_files(table, "a"))
+    for number in range(2):
+        delete_positions(lake.load_table("db.t"), {first: [number]}, A, granularity="file")
+    assert opened(lake).verify().findings == ()
+    delete_positions(lake.load_table("db.t"), {first: [2], second: [0]}, A)
+    verification = opened(lake).verify()
+    [finding] = verification.findings
+    assert (finding.rule, finding.path, finding.is_error) == ("many deletes", first, False)
+    assert finding.detail == "3 delete files may apply to a data file, more than 2 ('max-delete-files')"
+    with lake.load_table("db.t").transaction() as change:
+        change.remove_properties("icesize.upsert")
+    assert opened(lake).verify().findings == ()
 
 
 def test_refs_and_schemas_that_are_not_there(lake: SqlCatalog) -> None:

@@ -162,7 +162,7 @@ class FakeLoaded:
     def snapshots_of(self, run_id: str) -> list[int]:
         return [i for i, _, run in self.state.snapshots if run == run_id]
 
-    def live(self, paths: Collection[str]) -> set[str]:
+    def live(self, paths: Collection[str], refs: Iterable[str] = ()) -> set[str]:
         return set(self.state.live & set(paths))
 
     def misfit(self, schema: object, spec: object) -> str | None:

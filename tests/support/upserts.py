@@ -11,14 +11,21 @@ from numpy.typing import NDArray
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
+from icesize.environment import Environment
+from icesize.maintenance.upsert import UpsertBatch, UpsertJob, upsert
 from icesize.parquet.deletes.deleted_rows import deleted_rows
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.reading.inputs import read_inputs
 from icesize.planning.files import FileFact
 from icesize.planning.plan import FileGroup
+from icesize.report import Report
 from icesize.table.manifests.delete_index import DeleteIndex
 from icesize.table.manifests.lists import manifests_of
 from icesize.table.manifests.store import ManifestStore
+from icesize.table.records.ledger import LedgerEntry
+from icesize.table.state.handle import TableHandle
+from icesize.table.upserts.settings import WantedRule
+from tests.support.tables import check
 
 Event = tuple[int | None, int, str | None]
 """Key, order, and value of the column `kind`; None for a delete."""
@@ -36,6 +43,18 @@ def events_of(events: Sequence[Event]) -> tuple[pa.Table, NDArray[np.bool_]]:
         }
     )
     return rows, np.array([kind is None for kind in kinds])
+
+
+def upsert_rows(
+    catalog: Catalog, rows: pa.Table, is_delete: Sequence[bool], batch: int, rule: WantedRule, name: str = "db.t"
+) -> Report:
+    """Commit rows as one batch of the stream `s`, and check the table."""
+    namespace, table = name.split(".")
+    job = UpsertJob(TableHandle(catalog, (namespace, table)), Environment(), rule, b"secret")
+    events = rows, np.array(is_delete, np.bool_)
+    report = upsert(job, UpsertBatch(lambda current, rule: events, LedgerEntry("s", "q", batch), f"r{batch}")).report
+    check(catalog.load_table(name))
+    return report
 
 
 def live_rows(catalog: Catalog, name: str = "db.t") -> list[Row]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -18,7 +18,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
 
 from icesize.errors import UnsupportedTable
-from icesize.parquet.files.properties import ParquetOptions, check_supported
+from icesize.parquet.files.properties import METRICS_OF_COLUMN, ParquetOptions, check_supported
 from icesize.parquet.files.row_lineage import FIRST_WITH_LINEAGE, LINEAGE_FIELDS, check_names
 from icesize.parquet.files.storage import Storage
 from icesize.redaction import is_secret
@@ -153,11 +153,12 @@ class WriteSettings:
         small_file_limit_bytes: int = 0,
         merge_by_copying: bool = True,
         vended: Mapping[str, str] = MappingProxyType({}),
+        whole_bounds: Collection[str] = (),
     ) -> WriteSettings:
         """Return the settings for the table's current schema, spec and sort order.
 
         Only the storage properties of `io_properties` are kept. `vended` has the properties that the catalog vended for
-        this table alone.
+        this table alone. Manifests get bounds of the columns `whole_bounds` that are not shortened.
 
         Raises `UnsupportedTable` for a format version, column type, partition field or property that icesize's files
         cannot honor.
@@ -169,6 +170,7 @@ class WriteSettings:
         if metadata.format_version >= FIRST_WITH_LINEAGE:
             check_names(field.name for field in schema.fields)
         kept = {k: v for k, v in metadata.properties.items() if k.startswith("write.") or k == NAME_MAPPING}
+        kept |= {f"{METRICS_OF_COLUMN}{name}": "full" for name in whole_bounds}
         ParquetOptions.of(kept)
         return WriteSettings(
             schema_json=schema.model_dump_json(),

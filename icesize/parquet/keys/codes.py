@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from hashlib import blake2b
 
 import numpy as np
@@ -32,6 +33,7 @@ _WORD_BYTES = 8
 _EXACT_WORDS = 2
 _FILTER_BITS = 20
 """Bits of the filter before a search: 1 MiB, so that it stays in the processor's cache."""
+_FILTER_SHIFT = np.uint64(64 - _FILTER_BITS)
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 """2**64 divided by the golden ratio, for multiplicative hashing (Knuth, The Art of Computer Programming 3, 6.4)."""
 
@@ -46,8 +48,8 @@ class Codes:
     def __len__(self) -> int:
         return len(self.high)
 
-    def take(self, places: NDArray[np.generic]) -> Codes:
-        """Return the codes at these places, or of a mask."""
+    def take(self, places: NDArray[np.generic] | slice) -> Codes:
+        """Return the codes at these places, or of a mask or slice."""
         return Codes(self.high[places], None if self.low is None else self.low[places])
 
     def order(self) -> Places:
@@ -71,14 +73,17 @@ class Codes:
         """
         if not len(self) or not len(rows):
             return np.empty(0, np.intp), np.empty(0, np.intp)
-        shift = np.uint64(64 - _FILTER_BITS)
-        known = np.zeros(1 << _FILTER_BITS, np.bool_)
-        known[(self.high * _GOLDEN) >> shift] = True
         # most rows are ruled out by 4 ns each, where a search takes 100 ns
-        likely = np.flatnonzero(known[(rows.high * _GOLDEN) >> shift])
+        likely = np.flatnonzero(self._filter[(rows.high * _GOLDEN) >> _FILTER_SHIFT])
         found = self.places_of(rows.take(likely))
         hit = found >= 0
         return likely[hit], found[hit]
+
+    @cached_property
+    def _filter(self) -> NDArray[np.bool_]:
+        known = np.zeros(1 << _FILTER_BITS, np.bool_)
+        known[(self.high * _GOLDEN) >> _FILTER_SHIFT] = True
+        return known
 
     def places_of(self, rows: Codes) -> Places:
         """Return the place here of each code of `rows`, -1 for a code that is not here. These codes are ascending."""

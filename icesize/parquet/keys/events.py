@@ -80,7 +80,7 @@ def newest_events(
         skip_null_keys: Leave out events whose key has a NULL, instead of an error.
 
     Raises:
-        SchemaMismatch: Key or order has a NULL, or does not fit the table.
+        SchemaMismatch: Key or order has a NULL, the order has a NaN, or a column does not fit the table.
         BatchError: Different events of a key have the same order, and the rule has no answer.
     """
     names = {field.field_id: field.name for field in settings.schema.fields}
@@ -89,6 +89,7 @@ def newest_events(
     rows, is_delete = _with_keys(rows, is_delete, key_names, skip_null_keys)
     for name in order_names:
         _refuse_null(rows, name, "the order")
+        _refuse_nan(rows, name)
     wanted = list(dict.fromkeys((*key_names, *order_names)))
     aligned = ColumnAligner(pruned(settings, wanted))(rows.select(wanted))
     keys, order = aligned.select(key_names), aligned.select(order_names) if order_names else None
@@ -113,6 +114,17 @@ def _refuse_null(rows: pa.Table, name: str, role: str) -> None:
         way_on = "; leave such rows out with null_key='skip'" if role == "the key" else ""
         raise SchemaMismatch(
             f"Cannot upsert: column '{name}' of {role} is NULL in {count:,} of {rows.num_rows:,} rows{way_on}",
+            column=name,
+        )
+
+
+def _refuse_nan(rows: pa.Table, name: str) -> None:
+    """Refuse NaN in the order: it compares with nothing, so that the row would depend on the split into batches."""
+    column = rows.column(name)
+    if pa.types.is_floating(column.type) and (count := pc.sum(pc.is_nan(column)).as_py()):
+        raise SchemaMismatch(
+            f"Cannot upsert: column '{name}' of the order is NaN in {count:,} of {rows.num_rows:,} rows; replace it by "
+            "a number",
             column=name,
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
@@ -12,9 +12,10 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyiceberg.partitioning import PartitionSpec
 
+from icesize.parquet.files.row_lineage import LINEAGE_FIELDS, is_lineage
 from icesize.parquet.files.settings import WriteSettings, pruned
 from icesize.parquet.keys.codes import Codes, Places, encoded
-from icesize.parquet.reading.inputs import read_inputs
+from icesize.parquet.reading.inputs import UNREADABLE_ROWS, open_parquet, read_inputs
 from icesize.planning.files import FileFact
 from icesize.planning.plan import FileGroup
 
@@ -32,6 +33,18 @@ class Hits(NamedTuple):
         return Hits(self.positions[mask], self.places[mask])
 
 
+@dataclass(frozen=True, eq=False)
+class NewRows:
+    """The rows of a new data file, in their order: their codes, and their row ids (format v3).
+
+    A row id below 0 stands for one that the row inherits from its file. `row_ids` is None before format v3.
+    """
+
+    file: FileFact
+    codes: Codes
+    row_ids: Positions | None
+
+
 class Lookup(Protocol):
     """Finds keys in data files. A result depends on the file only, and not on its deletes."""
 
@@ -43,6 +56,12 @@ class Lookup(Protocol):
 
     def row_ids(self, file: FileFact, positions: Positions) -> Positions:
         """Return the row ids at ascending positions of a file that has row ids."""
+
+    def learn(self, rows: NewRows) -> None:
+        """Note the rows of a new file, so that it need not be read."""
+
+    def keep(self, live: Callable[[], Iterable[str]]) -> None:
+        """Forget data files whose paths are not among the live ones."""
 
 
 @dataclass(frozen=True)
@@ -71,9 +90,23 @@ class TableFiles:
         return [names[each] for each in field_ids]
 
     def read(self, file: FileFact, columns: Sequence[str], *, lineage: bool = False) -> Iterator[pa.Table]:
-        """Yield some columns of all rows of a file, in the types of the table; with `lineage`, its columns, too."""
+        """Yield some columns of all rows of a file, in the types of the table; with `lineage`, its columns, too.
+
+        The columns are in the order of `columns`, in which the code of a key and the order of events are computed.
+        """
         settings = pruned(self.of(file.partition.spec_id), columns)
-        return read_inputs(FileGroup((file,), file.partition), settings.with_lineage if lineage else settings)
+        settings = settings.with_lineage if lineage else settings
+        names = [*columns, *(field.name for field in LINEAGE_FIELDS if lineage)]
+        for rows in read_inputs(FileGroup((file,), file.partition), settings):
+            yield rows.select(names)
+
+    def stores_row_ids(self, file: FileFact) -> bool:
+        """Return whether a file may have a column of row ids: False only for a file that was opened, and has none."""
+        try:
+            with self.settings.storage.open(file.path, file.size_bytes) as stream, open_parquet(stream) as parquet:
+                return any(map(is_lineage, parquet.schema_arrow))
+        except UNREADABLE_ROWS:
+            return True  # reading the column raises the error that names the file
 
     def at(self, file: FileFact, positions: Positions, columns: Sequence[str], *, lineage: bool = False) -> pa.Table:
         """Return some columns of the rows at ascending positions of a file."""
@@ -120,6 +153,12 @@ class Scan:
     def row_ids(self, file: FileFact, positions: Positions) -> Positions:
         ids: Positions = self.files.at(file, positions, self.key[:1], lineage=True).column("_row_id").to_numpy()
         return ids
+
+    def learn(self, rows: NewRows) -> None:
+        """Do nothing: nothing is kept."""
+
+    def keep(self, live: Callable[[], Iterable[str]]) -> None:
+        """Do nothing: nothing is kept."""
 
 
 def not_older(rows: pa.Table, events: pa.Table) -> NDArray[np.bool_]:

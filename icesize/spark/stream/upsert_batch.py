@@ -62,7 +62,8 @@ def commit_upserts(
         job = UpsertJob(
             handle, options.environment, wanted.rule, state.upserts.secret,
             skip_null_keys=wanted.null_key == "skip", merges=_merges(df, options), table_uuid=source.table_uuid,
-            commit_lock=state.commit_lock, deleted_in=state.upserts.deleted_in, pausing=state.backoff.next_batch(),
+            commit_lock=state.commit_lock, deleted_in=state.upserts.deleted_in, maps=wanted.maps,
+            pausing=state.backoff.next_batch(),
         )  # fmt: skip
         run_id = options.environment.new_id()
         events = EventsOfBatch(df, options, wanted.except_columns, handle, state)
@@ -154,7 +155,8 @@ class EventsOfBatch:
         Of a batch that the driver cannot hold, return the function that resolves and writes it in tasks.
         """
         fitted = self.fitted(current, rule)
-        if self._count_if_large() > self.options.environment.limits.driver_upserts:
+        # only the driver compares with remembered deletes
+        if rule.tombstones_ms is None and self._count_if_large() > self.options.environment.limits.driver_upserts:
             return partial(self._in_tasks, fitted)
         rows = fetch(fitted)
         self.state.rows_upserted = rows.num_rows

@@ -32,7 +32,7 @@ from icesize.table.catalog.access_errors import readable
 from icesize.table.catalog.history import head_snapshot
 from icesize.table.commit import submit
 from icesize.table.commit.input_metrics import with_carried_over_metrics
-from icesize.table.commit.protocol import Base, CommitRequest
+from icesize.table.commit.protocol import Base, CommitRequest, Step
 from icesize.table.commit.request import CommitOutcome, steps_of
 from icesize.table.commit.steps.row_delta import RowDelta
 from icesize.table.manifests.repeated_files import check_listed_once
@@ -86,7 +86,7 @@ class WrittenBatch:
     """Files written for one state of a table and not visible yet: new rows, merges, or both.
 
     `plan` has the merges that were planned. The files of `rows` also hold the rows of absorbed older files, if any.
-    `delta` adds the rows of upserts, with the deletes of those that they replace.
+    `delta` adds the rows of upserts, with the deletes of those that they replace. `beside` are further steps.
     """
 
     current: Current
@@ -95,6 +95,7 @@ class WrittenBatch:
     merges: MergeResults = field(default_factory=MergeResults)
     rows: Written = field(default_factory=Written)
     delta: RowDelta | None = None
+    beside: tuple[Step, ...] = ()
 
     @cached_property
     def bytes_ingested(self) -> int:
@@ -140,7 +141,8 @@ def commit(written: WrittenBatch, handle: TableHandle, how: CommitContext) -> Co
     request = CommitRequest(
         current.uuid, how.run_id,
         Base(written.layout.head, metadata.schema(), metadata.spec(), metadata.format_version),
-        steps_of(written.delta or appended, merged, written.rows.absorbed), how.ledger, how.accept_new_checkpoint,
+        (*steps_of(written.delta or appended, merged, written.rows.absorbed), *written.beside), how.ledger,
+        how.accept_new_checkpoint,
     )  # fmt: skip
     check_still_there(handle, sorted(request.paths()), how.watch)
     request = replace(request, summary=_work_summary(written, merged, how.watch.seconds["total"]))
@@ -253,10 +255,12 @@ def outcome_of(
     if written is not None:
         notes = (*written.merges.failed, *notes, *written.plan.notes, *written.merges.notes)
         facts |= _facts(written, commit.merged)
+    # remembered deletes are no change of the table's rows
+    shown = [each for each in commit.done if each.step.ref is None]
     report = Report(
         table=current.name,
-        snapshot_ids=commit.snapshot_ids,
-        operations=commit.operations,
+        snapshot_ids=tuple(each.snapshot_id for each in shown if each.snapshot_id is not None),
+        operations=tuple(each.operation for each in shown if each.snapshot_id is not None),
         seconds=rounded(seconds),
         metadata_bytes_written=commit.metadata_bytes_written,
         conflicts=commit.conflicts,

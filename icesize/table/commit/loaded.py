@@ -102,9 +102,13 @@ class Loaded:
         ancestors = known_ancestors(self.table.metadata, self.ref)
         return next((s for s in ancestors if s.snapshot_id == base.snapshot_id), None)
 
-    def live(self, paths: Collection[str]) -> set[str]:
-        """Return those of the paths that the head of the branch lists, as data files or as delete files."""
-        manifests = (*self.manifests.data, *self.manifests.deletes) if paths else ()
+    def live(self, paths: Collection[str], refs: Iterable[str] = ()) -> set[str]:
+        """Return those of the paths that the head of the branch lists, or the head of another one of these branches."""
+        heads = [
+            self.manifests,
+            *(manifests_of(head_snapshot(self.table.metadata, ref), self.table.io) for ref in refs),
+        ]
+        manifests = (manifest for each in heads for manifest in (*each.data, *each.deletes))
         return set(paths).intersection(self.store.listed(self.table.io, manifests, paths))
 
     def misfit(self, schema: Schema, spec: PartitionSpec) -> str | None:

@@ -93,11 +93,13 @@ class Step(Protocol):
     """One kind of change, a frozen value. The data and delete files at `paths` become visible with it.
 
     The summary of its snapshot records its `kind`; a batch is an `APPEND` of a stream, a clustering a `MERGE`.
-    A request is never committed without its `essential` steps. Other steps are dropped if they delay the commit.
+    A request is never committed without its `essential` steps. Other steps are dropped if they delay the commit. `ref`
+    is the branch that the step changes, None for the branch of the request's base.
     """
 
     kind: ClassVar[CommitKind]
     essential: ClassVar[bool] = True
+    ref: ClassVar[str | None] = None
 
     @property
     def paths(self) -> Collection[str]:

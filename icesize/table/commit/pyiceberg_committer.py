@@ -9,6 +9,7 @@ Each step of a request stages a snapshot on top of the one before. One request t
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from pyiceberg.catalog import Catalog
@@ -84,14 +85,21 @@ class PyIcebergCommitter:
         self, loaded: Loaded, request: CommitRequest, *, dry_run: bool = False
     ) -> tuple[Staged, tuple[StepDone, ...]]:
         opening.check_supported(loaded.table)
-        builder = SnapshotBuilder(loaded.table, self.clock_ms(), loaded.store, ref=self.ref, dry_run=dry_run)
-        with builder:
-            done = tuple(each for step in request.steps if (each := _done(step, builder, request)) is not None)
-        entry = request.ledger
+        builders = dict[str, SnapshotBuilder]()
+        with ExitStack() as failing:
+            done = list[StepDone]()
+            for step in request.steps:
+                builder = _builder(builders, step.ref or self.ref, loaded, self.clock_ms(), dry_run, failing)
+                if (each := _done(step, builder, request)) is not None:
+                    done.append(each)
+        entry, every = request.ledger, tuple(builders.values())
         if entry and done:
-            builder.updates.append(SetPropertiesUpdate(updates={entry.key: entry.after(loaded.properties).to_json()}))
-        updates, facts = builder.made_visible(), builder.facts
-        return loaded.staged(updates, *builder.requirements, written=builder.written, facts=facts), done
+            every[0].updates.append(SetPropertiesUpdate(updates={entry.key: entry.after(loaded.properties).to_json()}))
+        updates = [update for builder in every for update in builder.made_visible()]
+        requirements = [requirement for builder in every for requirement in builder.requirements]
+        written = [path for builder in every for path in builder.written]
+        facts = {path: columns for builder in every for path, columns in builder.facts.items()}
+        return loaded.staged(updates, *requirements, written=written, facts=facts), tuple(done)
 
     def commit(self, loaded: Loaded, staged: Staged) -> None:
         """Make one compare-and-swap, without a retry. The store keeps the facts of a visible commit's manifests.
@@ -135,9 +143,26 @@ def committer_of(handle: TableHandle, table: Table, environment: Environment, re
     return PyIcebergCommitter(handle.catalog, table, environment.now_ms, ref, handle.store)
 
 
+def _builder(
+    builders: dict[str, SnapshotBuilder], ref: str, loaded: Loaded, now_ms: int, dry_run: bool, failing: ExitStack
+) -> SnapshotBuilder:
+    """Return the builder of a branch, whose numbers follow those of the branch that was staged on last.
+
+    An error inside `failing` removes its files.
+    """
+    last = next(reversed(builders.values()), None)
+    if ref not in builders:
+        builder = SnapshotBuilder(loaded.table, now_ms, loaded.store, ref=ref, dry_run=dry_run)
+        builders[ref] = failing.enter_context(builder)
+    builder = builders[ref]
+    if last is not None and last is not builder:
+        builder.follow(last)
+    return builder
+
+
 def _done(step: Step, builder: SnapshotBuilder, request: CommitRequest) -> StepDone | None:
     summary = {**request.summary, RUN_ID: request.run_id, KIND: step.kind.value, **step.summarize(request.base)}
-    if request.ledger:
+    if request.ledger and step.ref is None:
         summary[LEDGER] = request.ledger.to_json()
     before = builder.written_bytes
     snapshot = step.stage(builder, summary)

@@ -152,7 +152,7 @@ class _Steps(Change[CommitOutcome]):
         # all snapshots of this run may have expired; the ledger or the files themselves then show the outcome
         entry = self._request.ledger
         done = entry is not None and is_done(loaded.properties, entry, self._request.accept_new_checkpoint)
-        if (done or attempts.may_be_committed) and (live := loaded.live(self._wanted.paths())):
+        if (done or attempts.may_be_committed) and (live := self._live(loaded)):
             visible = (step.visible(live) for step in self._wanted.steps)
             return replace(self._left_out, done=tuple(StepDone(step) for step in visible if step is not None))
         if not done:
@@ -160,6 +160,10 @@ class _Steps(Change[CommitOutcome]):
         # another run committed the batch, so the metadata of a rejected attempt is not needed
         attempts.settle_loss(loaded)
         return replace(self._left_out, already_committed=True)
+
+    def _live(self, loaded: Loaded) -> set[str]:
+        paths, refs = self._wanted.paths(), {step.ref for step in self._wanted.steps if step.ref is not None}
+        return loaded.live(paths, refs) if paths else set()
 
     def stage(self, loaded: Loaded, attempts: Attempts[CommitOutcome]) -> tuple[Staged | None, CommitOutcome]:
         slow = attempts.losses > 0 and self._stage_seconds > SLOW_STAGE_SECONDS

@@ -170,6 +170,7 @@ class SnapshotBuilder:
         dry_run: bool = False,
     ) -> None:
         self._ref = ref
+        self._newest_only = False
         self.metadata: TableMetadata = table.metadata
         self._store = store or ManifestStore()
         self._io = table.io
@@ -193,6 +194,9 @@ class SnapshotBuilder:
         self._facts: dict[str, Columns] = {}
         head = self._parent.snapshot_id if self._parent else None
         self.requirements: list[TableRequirement] = [AssertRefSnapshotId(ref=ref, snapshot_id=head)]
+        if ref != MAIN and not table.metadata.snapshots:
+            # PyIceberg refuses to assert another branch of an empty table; main, which is asserted, has no head either
+            self.requirements.clear()
         self.updates: list[TableUpdate] = []
         self._snapshots: list[Snapshot] = []
 
@@ -214,6 +218,14 @@ class SnapshotBuilder:
         remove(self._outputs, self.written[start:])
         del self.written[start:]
 
+    def follow(self, other: SnapshotBuilder) -> None:
+        """Continue the sequence numbers and row ids of a builder of another branch, in the same commit."""
+        self._sequence_number, self._next_row_id = other._sequence_number, other._next_row_id
+
+    def keep_newest_only(self) -> None:
+        """Let expiry, by any engine, keep only the newest snapshot of the branch."""
+        self._newest_only = True
+
     def same_schema_and_spec(self) -> None:
         """Require that the table's current schema and spec are unchanged at the commit."""
         metadata = self.metadata
@@ -226,7 +238,9 @@ class SnapshotBuilder:
         for snapshot in self._snapshots:
             yield AddSnapshotUpdate(snapshot=snapshot)
         if self._snapshots:
-            yield move_ref(self.metadata, self._ref, self._snapshots[-1].snapshot_id)
+            moved = move_ref(self.metadata, self._ref, self._snapshots[-1].snapshot_id)
+            newest = {"max_snapshot_age_ms": 1, "min_snapshots_to_keep": 1} if self._newest_only else {}
+            yield moved.model_copy(update=newest)
         yield from self.updates
 
     def packed(self, spec_id: int, small: list[ManifestFile]) -> list[ManifestFile] | None:

@@ -12,11 +12,8 @@ import hashlib
 import json
 import logging
 import os
-import stat
 import threading
-import uuid
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable
 from decimal import Decimal
 from functools import lru_cache
 from io import BytesIO
@@ -28,6 +25,7 @@ import numpy as np
 from pyiceberg.manifest import ManifestFile
 
 from icesize.planning.files import PartitionKey
+from icesize.private_folder import PART, PrivateFolder, remove
 from icesize.table.manifests.facts import ENCRYPTED, Columns, Integers, Texts
 
 LOG = logging.getLogger("icesize")
@@ -35,7 +33,7 @@ LOG = logging.getLogger("icesize")
 _VERSION = 2
 """Version of the files; part of their names, and raised with every change of `Columns`."""
 _FOLDER = "icesize-manifests"
-_SUFFIXES = (".columns", ".columns-part")
+_SUFFIX = ".columns"
 _MARK = b"icesize columns\n"
 _DIGEST_BYTES = 16
 _ARRAYS = (
@@ -70,16 +68,15 @@ class Spill:
     """
 
     def __init__(self, folder: Path, max_bytes: int) -> None:
-        self._folder, self._max_bytes = folder / _FOLDER, max_bytes
+        self._folder, self._max_bytes = PrivateFolder(folder / _FOLDER, "the columns of manifests"), max_bytes
         self._lock = threading.Lock()
         self._uncounted_bytes = max_bytes
-        self._has_warned = False
 
     def read(self, table_uuid: str, manifest: ManifestFile) -> Columns | None:
         """Return the columns of a manifest, if they are there. A damaged or foreign file of that name is removed."""
-        if not self._opened():
+        if not self._folder.is_usable():
             return None
-        place = self._place(table_uuid, manifest)
+        place = self._folder.path / _name(table_uuid, manifest)
         try:
             content = place.read_bytes()
             os.utime(place)
@@ -89,7 +86,7 @@ class Spill:
             return decoded(content, manifest.partition_spec_id)
         except Exception as damage:  # of any kind: the bytes may come from anywhere
             LOG.debug("%s is damaged (%s)", place, damage)
-            _remove(place)
+            remove(place)
             return None
 
     def write(self, table_uuid: str, manifest: ManifestFile, columns: Columns) -> None:
@@ -97,45 +94,14 @@ class Spill:
         if manifest.key_metadata is not None or bool((columns.obstacles == ENCRYPTED).any()):
             return
         content = encoded(columns)
-        if content is None or len(content) > self._max_bytes or not self._opened():
+        if content is None or len(content) > self._max_bytes or not self._folder.is_usable():
             return
-        place = self._place(table_uuid, manifest)
-        part = place.with_name(f"{place.stem}-{uuid.uuid4().hex}{_SUFFIXES[1]}")
         try:
             self._make_room(len(content))
-            with open(
-                os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY | getattr(os, "O_BINARY", 0), 0o600), "wb"
-            ) as out:
-                out.write(content)
-            os.replace(part, place)
         except OSError as error:
-            self._warn(str(error))
-            _remove(part)
-
-    def _place(self, table_uuid: str, manifest: ManifestFile) -> Path:
-        parts = (_VERSION, table_uuid, manifest.manifest_path, manifest.manifest_length, manifest.partition_spec_id)
-        name = hashlib.blake2b(json.dumps(parts).encode(), digest_size=20).hexdigest()
-        return self._folder / f"{name}{_SUFFIXES[0]}"
-
-    def _opened(self) -> bool:
-        """Make the directory; return True if no other user may open it."""
-        try:
-            self._folder.mkdir(0o700, parents=True, exist_ok=True)
-            status = self._folder.lstat()
-        except OSError as error:
-            self._warn(str(error))
-            return False
-        is_ours = not hasattr(os, "geteuid") or (status.st_uid == os.geteuid() and not status.st_mode & 0o077)
-        is_private = is_ours and stat.S_ISDIR(status.st_mode)
-        if not is_private:
-            self._warn("other users may open it")
-        return is_private
-
-    def _warn(self, why: str) -> None:
-        """Log a warning once."""
-        if not self._has_warned:
-            LOG.warning("Cannot keep the columns of manifests in %s: %s", self._folder, why)
-        self._has_warned = True
+            self._folder.warn(str(error))
+        else:
+            self._folder.write(_name(table_uuid, manifest), lambda out: out.write(content))
 
     def _make_room(self, size: int) -> None:
         """Remove the least recently used files, once enough was written since the last time."""
@@ -144,27 +110,18 @@ class Spill:
             if self._uncounted_bytes < self._max_bytes // _SWEEPS:
                 return
             self._uncounted_bytes = size
-            files = sorted(self._files())
+            files = sorted(self._folder.files(_SUFFIX, PART))
             excess = sum(length for _, length, _ in files) + size - self._max_bytes
             for _, length, path in files:
                 if excess <= 0:
                     return
-                _remove(path)
+                remove(path)
                 excess -= length
 
-    def _files(self) -> Iterator[tuple[int, int, Path]]:
-        """Yield time of last use, length and path of each file; other files in the directory do not count."""
-        with os.scandir(self._folder) as entries:
-            for entry in entries:
-                if entry.name.endswith(_SUFFIXES):
-                    with suppress(FileNotFoundError):
-                        status = entry.stat(follow_symlinks=False)
-                        yield status.st_mtime_ns, status.st_size, Path(entry.path)
 
-
-def _remove(path: Path) -> None:
-    with suppress(OSError):
-        path.unlink()
+def _name(table_uuid: str, manifest: ManifestFile) -> str:
+    parts = (_VERSION, table_uuid, manifest.manifest_path, manifest.manifest_length, manifest.partition_spec_id)
+    return hashlib.blake2b(json.dumps(parts).encode(), digest_size=20).hexdigest() + _SUFFIX
 
 
 def encoded(columns: Columns) -> bytes | None:

@@ -50,6 +50,8 @@ class CommitKind(str, Enum):
     """A rewrite of manifests by icesize."""
     ROW_IDS = "row-ids"
     """Row ids, by icesize, for the rows of a table that was upgraded to format v3. Files stay."""
+    TOMBSTONES = "tombstones"
+    """Deletes of a batch of upserts, remembered on a branch of their own. Rows of the table do not change."""
     RESTORE = "restore"
     """A restore of a partition by icesize."""
     OTHER = "other"

@@ -15,6 +15,7 @@ from icesize.errors import IcesizeError
 from icesize.parquet.files.settings import WriteSettings
 from icesize.planning.cluster_by import ClusterBy, unknown_properties
 from icesize.planning.files import Head, PartitionKey
+from icesize.planning.upsert_rule import UpsertRule
 from icesize.policy import SizePolicy
 from icesize.redaction import scrub
 from icesize.table.catalog import opening
@@ -56,7 +57,10 @@ class Current:
         return head_of(self.table.metadata)
 
     def settings(self, bytes_per_row: float | None = None) -> WriteSettings:
-        """Return the settings of new files. Raises UnsupportedTable if the table requires unsupported ones."""
+        """Return the settings of new files. Raises UnsupportedTable if the table requires unsupported ones.
+
+        In a table with upserts, files have whole bounds of the key and of the order, by which batches rule files out.
+        """
         return WriteSettings.of(
             self.table.metadata,
             self.table.io.properties,
@@ -65,7 +69,14 @@ class Current:
             small_file_limit_bytes=self.policy.small_file_limit_bytes,
             merge_by_copying=self.policy.merge_by_copying,
             vended=self.table.config,
+            whole_bounds=self._columns_of_upserts,
         )
+
+    @property
+    def _columns_of_upserts(self) -> list[str]:
+        rule = UpsertRule.of(self.table.metadata.properties)
+        ids = () if rule is None else (*rule.key, *rule.order)
+        return [field.name for field in self.table.metadata.schema().fields if field.field_id in ids]
 
 
 @dataclass

@@ -4,6 +4,7 @@
 - `resolver`: the live rows of a batch's keys
 - `changes`: the files of a batch for each state that its commit is tried on
 - `deletes`: the delete files among them
+- `tombstones`: deletes that are remembered, so that older events do not bring rows back
 - `duplicates`: rows whose key another row has, too
 - `shards`: batches too large for one process, resolved by tasks
 """

@@ -2,32 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap
 
+from icesize.concurrency import concurrently, workers
 from icesize.parquet.files.data_file import NewDataFile, NewDeleteFile
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.new_files import rewrite_failed
-from icesize.parquet.files.row_lineage import LINEAGE_FIELDS
+from icesize.parquet.files.row_lineage import FIRST_WITH_LINEAGE, LINEAGE_FIELDS
 from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.keys.codes import Places
 from icesize.parquet.keys.events import Events, Mask
-from icesize.parquet.keys.lookup import Positions, TableFiles
+from icesize.parquet.keys.lookup import NewRows, Positions, TableFiles
+from icesize.parquet.keys.new_rows import places_by_file
+from icesize.parquet.writing.row_writer import WriteRows
 from icesize.planning.delete_reach import plain_path
-from icesize.planning.files import FileFact
+from icesize.planning.files import FileFact, FileId
 from icesize.planning.upsert_rule import UpsertRule
 from icesize.policy import SizePolicy
 from icesize.table.commit.loaded import Loaded
 from icesize.table.commit.protocol import ConcurrentChange
 from icesize.table.commit.steps.row_delta import RowChanges
 from icesize.table.upserts.deletes import Dying, planned_deletes, write_deletes
-from icesize.table.upserts.resolver import NOTHING_FOUND, Resolution, Resolver
-
-WriteRows = Callable[[pa.Table, WriteSettings], Sequence[NewDataFile]]
-"""Writes rows of a batch into new files."""
+from icesize.table.upserts.resolver import NOTHING_FOUND, DeletedIn, Resolution, Resolver
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,8 @@ class DeleteFiles:
     files: TableFiles
     policy: SizePolicy
     names: FileNames
-    written: list[NewDataFile | NewDeleteFile]
+    deleted_in: DeletedIn
+    written: list[NewDataFile | NewDeleteFile] = field(default_factory=list)
     _known: dict[Hashable, NewDeleteFile] = field(default_factory=dict)
 
     def changes(self, dying: Sequence[Dying], state: Resolution, files: Sequence[NewDataFile] = ()) -> RowChanges:
@@ -90,7 +92,18 @@ class DeleteFiles:
         deletes = {each: self._known[each.content] for each in planned}
         applied = {plain_path(file.path): frozenset([deletes[each].id]) for each in planned for file in each.rows}
         replaced = {delete.id: delete for each in planned for delete in each.replaced}
+        self._remember(dying, applied, replaced)
         return RowChanges(tuple(files), tuple(deletes.values()), tuple(replaced.values()), applied)
+
+    def _remember(
+        self, dying: Sequence[Dying], applied: Mapping[str, frozenset[FileId]], replaced: Collection[FileId]
+    ) -> None:
+        """Remember the deleted rows of each data file, so that the next batch need not read them."""
+        has_vectors = self.files.settings.format_version >= FIRST_WITH_LINEAGE
+        for each in dying:
+            # beside a vector, readers ignore position deletes
+            kept = {d.id for d in each.file.deletes if d.id not in replaced and (d.equality_ids or not has_vectors)}
+            self.deleted_in.remember(each.file.path, kept | applied[plain_path(each.file.path)], each.all)
 
 
 @dataclass(eq=False)
@@ -103,6 +116,7 @@ class UpsertFiles:
         policy: The policy, for the most delete files of a data file in format v2.
         names: Names of delete files, with the owner of the run's files.
         write_rows: Writes rows.
+        keeps_order: Whether `write_rows` writes the rows of a partition in their order, if the table has no sort order.
         counts: What the batch did in the newest state.
         resolution: The rows of the newest state that the batch concerns.
         written: All files that were written, for any state.
@@ -113,6 +127,7 @@ class UpsertFiles:
     policy: SizePolicy
     names: FileNames
     write_rows: WriteRows
+    keeps_order: bool = False
     counts: Counts = field(default_factory=Counts)
     written: list[NewDataFile | NewDeleteFile] = field(default_factory=list)
     _files: list[NewDataFile] = field(default_factory=list)
@@ -120,7 +135,8 @@ class UpsertFiles:
     def __post_init__(self) -> None:
         self.resolution: Resolution = NOTHING_FOUND
         self._in_files: Mask = np.zeros(len(self.resolver.events), np.bool_)
-        self._deletes = DeleteFiles(self.resolver.files, self.policy, self.names, self.written)
+        resolver = self.resolver
+        self._deletes = DeleteFiles(resolver.files, self.policy, self.names, resolver.deleted_in, self.written)
 
     def at(self, state: Loaded) -> RowChanges:
         """Return the changes for a state of the table.
@@ -150,7 +166,8 @@ class UpsertFiles:
             return
         places = np.flatnonzero(new)
         rows, settings = self._events.rows.take(pa.array(places)), self.settings
-        if settings.has_lineage and (ids := row_ids(self.resolver, resolution)[places]).max() >= 0:
+        ids = row_ids(self.resolver, resolution)[places] if settings.has_lineage else None
+        if ids is not None and ids.max() >= 0:
             # an updated row keeps its id; NULL takes the commit's number, and a new id
             known = pa.array(ids, mask=ids < 0)
             rows = rows.append_column(LINEAGE_FIELDS[0].name, known)
@@ -160,13 +177,21 @@ class UpsertFiles:
         self.written.extend(files)
         self._files.extend(files)
         self._in_files[places] = True
+        if self.keeps_order:
+            self._learn(rows, files, places, ids)
+
+    def _learn(self, rows: pa.Table, files: Sequence[NewDataFile], places: Places, row_ids: Positions | None) -> None:
+        """Tell the lookup which rows are where in the new files."""
+        for file, here in places_by_file(rows, files, self.settings):
+            codes = self._events.codes.take(places[here])
+            self.resolver.lookup.learn(NewRows(_fact(file), codes, None if row_ids is None else row_ids[here]))
 
     def _born_late(self, resolution: Resolution) -> list[Dying]:
         """Return the rows of new files whose events are late in this state."""
         late = np.flatnonzero(self._in_files & resolution.is_late)
         if not late.size:
             return []
-        facts = [FileFact(file.path, file.size_bytes, file.rows, file.partition) for file in self._files]
+        facts = [_fact(file) for file in self._files]
         born = [Dying(fact, BitMap(), self.resolver.positions(fact, late)) for fact in facts]
         return [each for each in born if len(each.positions)]
 
@@ -174,9 +199,10 @@ class UpsertFiles:
 def row_ids(resolver: Resolver, resolution: Resolution) -> Positions:
     """Return the row id of the row that each event replaces, -1 without one."""
     ids: Positions = np.full(len(resolver.events), -1, np.int64)
-    for each in resolution.found:
-        if each.file.first_row_id is not None and each.dead.any():
-            ids[each.hits.places[each.dead]] = resolver.lookup.row_ids(each.file, each.dying)
+    replaced = [each for each in resolution.found if each.file.first_row_id is not None and each.dead.any()]
+    found = concurrently(lambda each: resolver.lookup.row_ids(each.file, each.dying), replaced, workers())
+    for each, here in zip(replaced, found, strict=True):
+        ids[each.hits.places[each.dead]] = here
     return ids
 
 
@@ -185,8 +211,14 @@ def counts_of(events: Events, resolution: Resolution) -> Counts:
     doubled, replaced = resolution.doubled, np.zeros(len(events), np.bool_)
     for each in resolution.found:
         replaced[each.hits.places[each.dead]] = True
+    # of a doubled key, rows die also where the event is late
+    replaced &= ~resolution.is_late
     return Counts(
         events.received, len(events), int(resolution.is_late.sum()), int((replaced & ~events.is_delete).sum()),
         int((replaced & events.is_delete).sum()), len(doubled),
         events.shown(doubled.tolist()) if len(doubled) else "",
     )  # fmt: skip
+
+
+def _fact(file: NewDataFile) -> FileFact:
+    return FileFact(file.path, file.size_bytes, file.rows, file.partition)

@@ -69,15 +69,15 @@ class PlannedDelete:
     rows: Mapping[FileFact, BitMap]
     replaced: tuple[DeleteFile, ...]
 
-    @property
-    def partition(self) -> PartitionKey:
-        """The partition of the data files (format v2: of all of them)."""
-        return next(iter(self.rows)).partition
-
     @cached_property
     def content(self) -> Hashable:
         """What the file will contain: a file of an earlier attempt with the same content is used again."""
         return frozenset((file.path, rows.serialize()) for file, rows in self.rows.items())
+
+    @property
+    def spec_id(self) -> int:
+        """The partition spec of the data files, which are of one partition in format v2."""
+        return next(iter(self.rows)).partition.spec_id
 
 
 def planned_deletes(
@@ -149,8 +149,9 @@ def write_deletes(files: TableFiles, names: FileNames, planned: Sequence[Planned
 
         if settings.format_version < FIRST_WITH_LINEAGE:
             # the location of a delete file follows from the spec of its data files
-            return [write_positions(of_spec(each.partition.spec_id), each.rows) for each in planned]
+            return [write_positions(of_spec(each.spec_id), each.rows) for each in planned]
         if not planned:
             return []
+        # all vectors lie in one file, whose location is that of no partition
         vectors = {file: rows.copy() for each in planned for file, rows in each.rows.items()}
         return list(write_vectors(of_spec(settings.spec_id), PartitionKey(settings.spec_id), vectors))

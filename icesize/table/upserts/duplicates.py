@@ -81,7 +81,7 @@ class Duplicates:
     secret: bytes
     reader: ClusterReader
     most_rows: int = MOST_ROWS_AT_ONCE
-    _deleted_in: DeletedIn = field(default_factory=dict)
+    deleted_in: DeletedIn = field(default_factory=DeletedIn)
     _last: tuple[Hashable, Doubled] | None = None
 
     def at(self, state: Loaded) -> Doubled:
@@ -93,7 +93,7 @@ class Duplicates:
         facts = [live.noted(file) for file in live.files]
         contents = frozenset((file.path, frozenset(delete.id for delete in file.deletes)) for file in facts)
         if self._last is None or self._last[0] != contents:
-            self._last = contents, self._doubled(live, with_deleted(facts, self.files, self._deleted_in))
+            self._last = contents, self._doubled(live, with_deleted(facts, self.files, self.deleted_in))
         return self._last[1]
 
     def _doubled(self, live: LiveFiles, living: Sequence[Living]) -> Doubled:

@@ -8,8 +8,8 @@ conflict, only new files and new deletes are read, and the result is the same as
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import types
+from pyiceberg.schema import Schema
 from pyroaring import BitMap
 
 from icesize.concurrency import concurrently, workers
@@ -27,18 +28,67 @@ from icesize.parquet.deletes.key_lookup import comparable
 from icesize.parquet.keys.codes import Places
 from icesize.parquet.keys.events import Events, Mask
 from icesize.parquet.keys.lookup import Hits, Lookup, Positions, TableFiles, not_older
-from icesize.planning.cluster_by import Bounds, ClusterFile
+from icesize.planning.cluster_by import Bounds, ClusterBy, ClusterFile
 from icesize.planning.delete_reach import only_path
 from icesize.planning.files import FileFact, FileId, PartitionKey, SkipReason
 from icesize.planning.upsert_rule import UpsertRule
 from icesize.table.catalog.access_errors import readable
 from icesize.table.commit.loaded import Loaded
 from icesize.table.manifests.delete_index import DeleteIndex, delete_index
+from icesize.table.manifests.store import ManifestStore
 from icesize.table.state.cluster_reader import ClusterReader
 from icesize.table.state.live_files import is_nan
+from icesize.table.upserts.tombstones import Tombstones
 
-DeletedIn = dict[tuple[str, frozenset[FileId]], BitMap]
-"""The deleted rows of data files, by path and by the delete files that apply to them."""
+_Known = tuple[str, frozenset[FileId]]
+"""The path of a data file, and the delete files that apply to it."""
+MOST_KNOWN_BYTES = 64 * 2**20
+"""Memory for deleted rows that are known: those of a thousand data files of a million rows with 3 % deleted."""
+
+
+class DeletedIn:
+    """The deleted rows of data files that were read or written last; batches of a table share them.
+
+    Losing an entry costs reading the delete files again.
+    """
+
+    def __init__(self, most_bytes: int = MOST_KNOWN_BYTES) -> None:
+        self._most_bytes = most_bytes
+        self._rows = OrderedDict[_Known, BitMap]()
+        self._held_bytes = 0
+
+    def get(self, file: FileFact) -> BitMap | None:
+        """Return the deleted rows of a file; None if they are not known."""
+        known = file.path, frozenset(delete.id for delete in file.deletes)
+        rows = self._rows.get(known)
+        if rows is not None:
+            self._rows.move_to_end(known)
+        return rows
+
+    def remember(self, path: str, deletes: Iterable[FileId], rows: BitMap) -> None:
+        """Keep the rows of a data file that these delete files delete; forget those that were not used for longest."""
+        known = path, frozenset(deletes)
+        if (before := self._rows.pop(known, None)) is not None:
+            self._held_bytes -= _bitmap_bytes(before)
+        self._held_bytes += _bitmap_bytes(rows)
+        self._rows[known] = rows
+        while self._held_bytes > self._most_bytes and len(self._rows) > 1:
+            _, oldest = self._rows.popitem(last=False)
+            self._held_bytes -= _bitmap_bytes(oldest)
+
+
+_NO_ROWS = BitMap()
+
+
+def _bitmap_bytes(rows: BitMap) -> int:
+    """Return about the memory of a bitmap: two bytes a row, or one bit of each position (roaring bitmaps)."""
+    return 500 + min(2 * len(rows), (rows.max() + 1) // 8 if rows else 0)
+
+
+def bounds_reader(rule: UpsertRule, schema: Schema, store: ManifestStore) -> ClusterReader:
+    """Return the reader of live files with the bounds of the key, and then of the first column of the order."""
+    ids, names = (*rule.key, *rule.order[:1]), {field.field_id: field.name for field in schema.fields}
+    return ClusterReader(ClusterBy(tuple(names[each] for each in ids), ids, "keys", 0), store=store)
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,6 +182,7 @@ class Resolver:
         lookup: Finds keys in data files.
         reader: Reads the live files, with the bounds of the columns of `columns_of`; None for `among` alone.
         deleted_in: Deleted rows that are known. States and batches share it.
+        tombstones: Remembered deletes; None if the table has none.
     """
 
     events: Events
@@ -140,6 +191,7 @@ class Resolver:
     lookup: Lookup
     reader: ClusterReader | None
     deleted_in: DeletedIn
+    tombstones: Tombstones | None = None
     _hits: dict[str, Hits] = field(default_factory=dict)
     _order: dict[str, pa.Table] = field(default_factory=dict)
 
@@ -151,10 +203,12 @@ class Resolver:
         """
         if self.reader is None:
             raise ValueError("a resolver without a reader knows no state of the table")
-        return self.among(LiveFiles.of(state, self.reader))
+        # another writer may have added a partition spec, and files of it, since the batch was planned
+        self.files.specs.update(state.table.metadata.specs())
+        return self.among(LiveFiles.of(state, self.reader), self._late_by_tombstones(state))
 
-    def among(self, live: LiveFiles) -> Resolution:
-        """Return what the batch does in a state with these files. Raises as `at` does."""
+    def among(self, live: LiveFiles, is_late: Mask) -> Resolution:
+        """Return what the batch does in a state with these files, of which `is_late` knows some late events."""
         candidates = [file for file in live.files if self._may_hold(file)]
         self._look_up([_readable(file.fact) for file in candidates])
         with_keys = [file for file in candidates if len(self._hits[file.fact.path].positions)]
@@ -167,7 +221,7 @@ class Resolver:
         ]
         rows = [(file, hits) for file, hits, _ in living]
         times = np.bincount(np.concatenate([_NONE, *(hits.places for _, hits in rows)]), minlength=len(self.events))
-        is_late, dead = self._judged(rows, bounds, times)
+        dead = self._judged(rows, bounds, times, is_late)
         found = tuple(
             Found(file, hits, deleted, mask) for (file, hits, deleted), mask in zip(living, dead, strict=True)
         )
@@ -197,22 +251,31 @@ class Resolver:
         for file, hits in zip(unknown, found, strict=True):
             self._hits[file.path] = hits
 
+    def _late_by_tombstones(self, state: Loaded) -> Mask:
+        if self.tombstones is not None:
+            return self.tombstones.late(state)
+        nothing: Mask = np.zeros(len(self.events), np.bool_)
+        return nothing
+
     def _judged(
-        self, rows: Sequence[tuple[FileFact, Hits]], bounds: Mapping[str, Bounds], times: NDArray[np.intp]
-    ) -> tuple[Mask, list[Mask]]:
-        """Return which events are late, and which of the live rows of each file die.
+        self,
+        rows: Sequence[tuple[FileFact, Hits]],
+        bounds: Mapping[str, Bounds],
+        times: NDArray[np.intp],
+        is_late: Mask,
+    ) -> list[Mask]:
+        """Add events to those that are late, and return which of the live rows of each file die.
 
         A key with several live rows keeps one of them if its event is late: the newest.
         """
-        is_late: Mask = np.zeros(len(self.events), np.bool_)
         if self.events.order is None:
-            return is_late, [np.ones(len(hits.positions), np.bool_) for _, hits in rows]
+            return [np.ones(len(hits.positions), np.bool_) for _, hits in rows]
         for file, hits in rows:
             is_late[self._late(file, hits, bounds[file.path])] = True
         dead = [~is_late[hits.places] for _, hits in rows]
         for place in np.flatnonzero(is_late & (times > 1)).tolist():
             self._keep_newest(place, rows, dead)
-        return is_late, dead
+        return dead
 
     def _late(self, file: FileFact, hits: Hits, bounds: Bounds) -> Places:
         """Return the places of keys whose row in the file is not older than the event."""
@@ -262,19 +325,17 @@ def _without(hits: Hits, deleted: BitMap) -> Hits:
 
 def with_deleted(files: Sequence[FileFact], reads: TableFiles, deleted_in: DeletedIn) -> list[tuple[FileFact, BitMap]]:
     """Return files with their deleted rows, which are read unless they are known; then they are known."""
+    known = {f.path: rows for f in files if (rows := deleted_in.get(f) if f.deletes else _NO_ROWS) is not None}
     unknown = defaultdict[PartitionKey, list[FileFact]](list)
     for file in files:
-        if file.deletes and _state_of(file) not in deleted_in:
+        if file.path not in known:
             unknown[file.partition].append(file)
     for partition, some in unknown.items():
         marked = deleted_rows(some, reads.of(partition.spec_id), partition).positions
         for file in some:
-            deleted_in[_state_of(file)] = marked.get(file.path, BitMap())
-    return [(file, deleted_in[_state_of(file)] if file.deletes else BitMap()) for file in files]
-
-
-def _state_of(file: FileFact) -> tuple[str, frozenset[FileId]]:
-    return file.path, frozenset(delete.id for delete in file.deletes)
+            known[file.path] = marked.get(file.path, BitMap())
+            deleted_in.remember(file.path, (delete.id for delete in file.deletes), known[file.path])
+    return [(file, known[file.path]) for file in files]
 
 
 def _noted(file: FileFact, index: DeleteIndex) -> FileFact:

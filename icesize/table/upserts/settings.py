@@ -17,9 +17,11 @@ from pyiceberg.table.update import (
 from pyiceberg.types import DoubleType, FloatType, PrimitiveType
 
 from icesize.errors import TableError, UnsupportedTable
+from icesize.parquet.keys.index_files import MapSettings
 from icesize.planning.upsert_rule import PROPERTY, TIES, UpsertRule
 from icesize.table.commit.loaded import Loaded, Staged
 from icesize.table.commit.metadata_change import MetadataChange
+from icesize.units import DURATION_EXAMPLES, SIZE_EXAMPLES, bytes_of, seconds_of
 
 Names = str | Sequence[str] | None
 """Names of columns: one, several, or none."""
@@ -33,6 +35,7 @@ class WantedRule:
         key: Columns that identify a row. The default are the table's identifier fields.
         order_by: Columns by which a later event is recognized.
         delete_when: The condition on the columns of a batch that makes an event a delete.
+        tombstones: How long deletes are remembered, in seconds or as text such as "2 days".
         ties: What is done with different events of the same order (`icesize.planning.upsert_rule.TIES`).
     """
 
@@ -40,6 +43,7 @@ class WantedRule:
     order_by: Names = None
     delete_when: str | None = None
     ties: str | None = None
+    tombstones: float | str | None = None
 
     def in_table(self, metadata: TableMetadata, table: str) -> UpsertRule:
         """Return the rule for a table. Arguments that are missing come from the rule that it stores.
@@ -80,14 +84,25 @@ class WantedRule:
                 "columns that identify a row in 'key'",
                 table=table,
             )
-        wanted = UpsertRule(key, order, base.delete_when, base.ties)
+        wanted = UpsertRule(key, order, base.delete_when, base.ties, base.tombstones_ms if order else None)
         if self.delete_when is not None:
             wanted = replace(wanted, delete_when=self.delete_when or None)
+        if self.tombstones is not None:
+            wanted = replace(wanted, tombstones_ms=_horizon_ms(self.tombstones))
         wanted = wanted if self.ties is None else replace(wanted, ties=self.ties)
         _check_columns(wanted, schema, table)
         return wanted
 
 
+def _horizon_ms(duration: float | str) -> int:
+    seconds = seconds_of(duration)
+    if seconds is None or seconds <= 0:
+        raise ValueError(f"'tombstones' ({duration!r}) must be a time {DURATION_EXAMPLES}, or a number of seconds")
+    return round(seconds * 1000)
+
+
+LOOKUPS = ("auto", "scan")
+"""How rows of a batch's keys are found: by maps of keys on the local disk, or by reading key columns in each batch."""
 NULL_KEYS = ("error", "skip")
 """What is done with events whose key has a NULL: the batch is refused, or they are left out."""
 
@@ -100,15 +115,19 @@ class UpsertOptions:
         rule: The rule, as far as the caller names it.
         except_columns: Columns of the batch that are not written, such as the kind of an event.
         null_key: One of `NULL_KEYS`.
+        maps: Where maps of keys are kept; None to read key columns in each batch.
     """
 
     rule: WantedRule = field(default_factory=WantedRule)
     except_columns: tuple[str, ...] = ()
     null_key: str = "error"
+    maps: MapSettings | None = None
 
     def __post_init__(self) -> None:
         if self.null_key not in NULL_KEYS:
             raise ValueError(f"'null_key' ({self.null_key!r}) must be one of {', '.join(map(repr, NULL_KEYS))}")
+        if self.rule.tombstones is not None:
+            _horizon_ms(self.rule.tombstones)
         if self.rule.ties not in (None, *TIES):
             raise ValueError(f"'ties' ({self.rule.ties!r}) must be one of {', '.join(map(repr, TIES))}")
         if not isinstance(self.rule.delete_when, str | None):
@@ -125,9 +144,27 @@ class UpsertOptions:
         except_columns: Names = None,
         ties: str | None = None,
         null_key: str = "error",
+        tombstones: float | str | None = None,
+        lookup: str = "auto",
+        index_bytes: int | str | None = None,
+        index_dir: str | None = None,
     ) -> UpsertOptions:
         """Return the options from the arguments of a caller. Raises ValueError."""
-        return cls(WantedRule(key, order_by, delete_when, ties), tuple(_listed(except_columns)), null_key)
+        rule = WantedRule(key, order_by, delete_when, ties, tombstones)
+        return cls(rule, tuple(_listed(except_columns)), null_key, _maps(lookup, index_bytes, index_dir))
+
+
+def _maps(lookup: str, index_bytes: int | str | None, index_dir: str | None) -> MapSettings | None:
+    if lookup not in LOOKUPS:
+        raise ValueError(f"'lookup' ({lookup!r}) must be one of {', '.join(map(repr, LOOKUPS))}")
+    if lookup == "scan":
+        if index_bytes is not None or index_dir is not None:
+            raise ValueError("'index_bytes' and 'index_dir' need lookup='auto': with 'scan' there are no maps of keys")
+        return None
+    most_bytes = None if index_bytes is None else bytes_of(index_bytes)
+    if index_bytes is not None and (most_bytes is None or most_bytes < 0):
+        raise ValueError(f"'index_bytes' ({index_bytes!r}) must be a size {SIZE_EXAMPLES}, or a number of bytes")
+    return MapSettings(index_dir, most_bytes)
 
 
 def one_of(name: str, value: Any, alias: str, other: Any) -> Any:
@@ -149,7 +186,7 @@ def options_of_mode(mode: str, **arguments: Any) -> UpsertOptions | None:
     if mode != "append":
         raise ValueError(f"'mode' ({mode!r}) must be one of 'append', 'upsert'")
     for name, value in arguments.items():
-        if value not in (None, "error"):
+        if value not in (None, "error", "auto"):
             raise ValueError(f"'{name}' ({value!r}) needs mode='upsert': an append has no key")
     return None
 

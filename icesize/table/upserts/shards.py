@@ -78,8 +78,8 @@ class ShardTask:
         )
         files = TableFiles(self.settings, self.specs)
         scan = Scan(files, tuple(files.names(self.rule.key)), self.secret)
-        resolver = Resolver(events, self.rule, files, scan, None, {})
-        resolution = resolver.among(LiveFiles(self.files, {}, DeleteIndex()))
+        resolver = Resolver(events, self.rule, files, scan, None, DeletedIn())
+        resolution = resolver.among(LiveFiles(self.files, {}, DeleteIndex()), np.zeros(len(events), np.bool_))
         places = np.flatnonzero(~events.is_delete & ~resolution.is_late)
         written = events.rows.take(pa.array(places))
         if self.keeps_ids:
@@ -115,7 +115,7 @@ class ShardFiles:
     rows: Sequence[NewDataFile]
     results: Sequence[ShardResult]
     deletes: DeleteFiles
-    deleted_in: DeletedIn = field(default_factory=dict)
+    deleted_in: DeletedIn = field(default_factory=DeletedIn)
 
     @property
     def written(self) -> Sequence[NewDataFile | NewDeleteFile]:

@@ -24,7 +24,7 @@ from icesize.sized_table import SizedTable
 from icesize.table.commit import submit
 from icesize.table.state.cluster_reader import ClusterReader
 from icesize.table.state.handle import TableHandle
-from icesize.table.upserts.resolver import LiveFiles, with_deleted
+from icesize.table.upserts.resolver import DeletedIn, LiveFiles, with_deleted
 from tests.support.spark_lake import Lake
 from tests.support.tables import check
 from tests.support.v3_tables import as_v3
@@ -110,7 +110,7 @@ def ids(lake: Lake) -> dict[int, int]:
     state = submit.state_of(handle, current, Environment())
     live = LiveFiles.of(state, ClusterReader(ClusterBy(("id",), (1,), "keys", 0)))
     found = dict[int, int]()
-    for file, deleted in with_deleted([live.noted(each) for each in live.files], files, {}):
+    for file, deleted in with_deleted([live.noted(each) for each in live.files], files, DeletedIn()):
         rows = [row for part in files.read(file, ["id"], lineage=True) for row in part.to_pylist()]
         found |= {row["id"]: row["_row_id"] for place, row in enumerate(rows) if place not in deleted}
     return found
@@ -141,6 +141,15 @@ def test_columns_that_are_never_null(spark: SparkSession, lake: Lake, orders: Si
     rows = spark.range(10).selectExpr("id", "'new' as state", "id as version", "'i' as op")
     orders.upsert(rows, **RULE)
     assert left(lake) == [(key, "new", key) for key in range(10)]
+
+
+def test_remembered_deletes_are_compared_in_the_driver(spark: SparkSession, lake: Lake, orders: SizedTable) -> None:
+    """An event older than a delete that the table remembers is late, however large its batch is."""
+    rule = {**RULE, "tombstones": "2 days"}
+    orders.upsert(changes(spark, [(key, "new", 1, "i") for key in range(10)]), **rule)
+    orders.upsert(changes(spark, [(key, None, 5, "d") for key in range(10)]), except_columns="op")
+    report = orders.upsert(changes(spark, [(key, "late", 4, "u") for key in range(10)]), except_columns="op")
+    assert (upserted(report)[-1], left(lake)) == (10, [])
 
 
 def test_errors_of_tasks_have_their_class(spark: SparkSession, lake: Lake, orders: SizedTable) -> None:

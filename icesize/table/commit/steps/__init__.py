@@ -1,6 +1,7 @@
 """One module per kind of commit step. A new kind needs only a new module here.
 
 - `append`: new rows in new files
+- `move_tombstones`: deletes that are remembered on a branch of their own
 - `number_rows`: row ids after an upgrade to format v3
 - `overwrite`: new files that also hold the rows of older ones, which it removes
 - `remove_dangling_deletes`: removal of delete files that apply to no data file

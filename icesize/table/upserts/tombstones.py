@@ -1,0 +1,207 @@
+"""Deletes that are remembered, so that an event that is older and comes later does not bring its row back.
+
+A live row has its order, and an older event is recognized. A deleted row has none. So each batch stores the keys and
+the orders of its deletes in files of a branch of the table. The commit of the batch moves both branches, and asserts
+both. Compaction and other jobs of any engine work on `main` and do not see these files; cleanup of orphan files sees
+them, because a snapshot lists them.
+
+The files have the columns of key and order only, and the time of the delete. They are not meant to be read as a table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import ManifestFile
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
+from pyiceberg.schema import Schema
+from pyiceberg.types import LongType, NestedField
+
+from icesize.parquet.files.data_file import FileMetrics, NewDataFile
+from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.keys.codes import Places, encoded
+from icesize.parquet.keys.events import Events, Mask
+from icesize.parquet.keys.lookup import Hits, Lookup, TableFiles, not_older
+from icesize.parquet.writing.row_writer import WriteRows
+from icesize.planning.files import FileFact, PartitionKey
+from icesize.planning.merging.schedule import choose_prefix
+from icesize.planning.upsert_rule import UpsertRule
+from icesize.table.catalog.access_errors import readable
+from icesize.table.catalog.history import head_snapshot
+from icesize.table.commit.loaded import Loaded
+from icesize.table.commit.steps.move_tombstones import BRANCH, TombstoneChanges
+from icesize.table.manifests.facts import read_described
+from icesize.table.manifests.lists import inherited_from, manifests_of
+from icesize.table.manifests.store import ManifestStore
+
+_TIME = NestedField(2_000_000_000, "_deleted_at_ms", LongType(), required=True)
+"""When a batch deleted the key, in milliseconds since 1970.
+
+Its field id is below those that Iceberg reserves (from 2147483447 on), and above those that tables have.
+"""
+MOST_FILES = 6
+"""Files of tombstones that may remain after a batch, as small files of a partition do (`max-small-files`)."""
+_FULL_BYTES = 64 * 2**20
+"""Files from this size on are not merged: about ten million tombstones."""
+_ANYWHERE = PartitionKey(UNPARTITIONED_PARTITION_SPEC.spec_id)
+_FILE_BYTES = 500
+
+
+@dataclass(frozen=True)
+class TombstoneFile:
+    """A file of tombstones, and the time of its newest one."""
+
+    fact: FileFact
+    newest_ms: int
+
+
+def tombstone_settings(settings: WriteSettings, rule: UpsertRule) -> WriteSettings:
+    """Return the settings of files of tombstones: the columns of key and order, and a time; no partitions."""
+    by_id = {each.field_id: each for each in settings.schema.fields}
+    columns = [by_id[each] for each in dict.fromkeys((*rule.key, *rule.order))]
+    schema = Schema(*columns, _TIME, schema_id=settings.schema_id)
+    spec = UNPARTITIONED_PARTITION_SPEC
+    other = replace(
+        settings, schema_json=schema.model_dump_json(), spec_json=spec.model_dump_json(), spec_id=spec.spec_id,
+        sort_order_json="", format_version=2,
+    )  # fmt: skip
+    other.__dict__["storage"] = settings.storage
+    return other
+
+
+@dataclass(frozen=True)
+class Tombstones:
+    """The tombstones that concern one batch, and the files that the batch adds, for any state of the table.
+
+    Attributes:
+        events: The events of the batch.
+        rule: The rule of the table, which has an order and a horizon.
+        files: Reads files of tombstones.
+        lookup: Finds keys in them.
+        write_rows: Writes files of tombstones.
+        now_ms: The time of the batch. Tombstones are forgotten `rule.tombstones_ms` after their batch.
+    """
+
+    events: Events
+    rule: UpsertRule
+    files: TableFiles
+    lookup: Lookup
+    write_rows: WriteRows
+    now_ms: int
+    _hits: dict[str, tuple[Hits, pa.Table]] = field(default_factory=dict)
+    _written: dict[frozenset[str], tuple[NewDataFile, ...]] = field(default_factory=dict)
+
+    @property
+    def written(self) -> list[NewDataFile]:
+        """All files that were written, for any state."""
+        return [file for files in self._written.values() for file in files]
+
+    def late(self, state: Loaded) -> Mask:
+        """Return the events that a tombstone of the state is newer than, or as new as."""
+        is_late: Mask = np.zeros(len(self.events), np.bool_)
+        if self.events.order is None:
+            return is_late
+        for file in self._known(state):
+            hits, order = self._looked_up(file.fact)
+            newer = not_older(order, self.events.order.take(pa.array(hits.places)))
+            is_late[hits.places[newer]] = True
+        return is_late
+
+    def at(self, state: Loaded) -> TombstoneChanges:
+        """Return the files that the batch adds to a state, and those that it removes: merged ones and expired ones."""
+        every = self._listed(state)
+        expired = [file.fact for file in every if file.newest_ms < self._oldest_ms]
+        new = self._deletes(self.late(state))
+        if not new.num_rows and not expired:
+            return TombstoneChanges()
+        kept = sorted((file.fact for file in every if file.newest_ms >= self._oldest_ms), key=lambda f: f.size_bytes)
+        merged: list[FileFact] = []
+        if new.num_rows and len(kept) >= MOST_FILES:
+            merged = kept[: choose_prefix([file.size_bytes for file in kept], _FULL_BYTES, MOST_FILES - 1)]
+        removed = (*merged, *expired)
+        return TombstoneChanges(self._files(new, merged), tuple(file.path for file in removed))
+
+    @property
+    def _oldest_ms(self) -> int:
+        return self.now_ms - (self.rule.tombstones_ms or 0)
+
+    def _listed(self, state: Loaded) -> list[TombstoneFile]:
+        """Return the files of tombstones of a state."""
+        metadata, io = state.table.metadata, state.table.io
+        with readable(metadata.location):
+            manifests = manifests_of(head_snapshot(metadata, BRANCH), io).data
+            return [file for manifest in manifests for file in _described(state.store, io, manifest)]
+
+    def _known(self, state: Loaded) -> list[TombstoneFile]:
+        return [file for file in self._listed(state) if file.newest_ms >= self._oldest_ms]
+
+    def _looked_up(self, file: FileFact) -> tuple[Hits, pa.Table]:
+        """Return the tombstones of a file that are of keys of the batch and not forgotten, and their order."""
+        if file.path not in self._hits:
+            hits, names = self.lookup.find(file, self.events.codes), self.files.names(self.rule.order)
+            rows = self.files.at(file, hits.positions, [*names, _TIME.name])
+            valid = rows.column(_TIME.name).to_numpy() >= self._oldest_ms
+            self._hits[file.path] = hits.where(valid), rows.select(names).filter(pa.array(valid))
+        return self._hits[file.path]
+
+    def _deletes(self, is_late: Mask) -> pa.Table:
+        """Return the tombstones of the batch: of all deletes that no other tombstone makes useless."""
+        places = np.flatnonzero(self.events.is_delete & ~is_late)
+        columns = dict(zip(self.events.keys.column_names, self.events.keys.columns, strict=True))
+        if self.events.order is not None:
+            columns |= dict(zip(self.events.order.column_names, self.events.order.columns, strict=True))
+        rows = pa.table(columns).take(pa.array(places))
+        return rows.append_column(_TIME.name, pa.array(np.full(len(places), self.now_ms, np.int64)))
+
+    def _files(self, new: pa.Table, merged: Sequence[FileFact]) -> tuple[NewDataFile, ...]:
+        """Return files with the new tombstones and those of merged files; an earlier attempt may have written them."""
+        if not new.num_rows:
+            return ()
+        content = frozenset(file.path for file in merged)
+        if content not in self._written:
+            rows = self._together(new, merged) if merged else new
+            self._written[content] = tuple(self.write_rows(rows, self.files.settings))
+        return self._written[content]
+
+    def _together(self, new: pa.Table, merged: Sequence[FileFact]) -> pa.Table:
+        """Return the newest tombstone of each key, without those that are forgotten."""
+        schema = self.files.settings.arrow_schema
+        parts = [table for file in merged for table in self.files.read(file, schema.names)]
+        rows = pa.concat_tables([*(part.select(schema.names) for part in parts), new.select(schema.names).cast(schema)])
+        rows = rows.filter(pc.greater_equal(rows.column(_TIME.name), self._oldest_ms))
+        return rows.take(pa.array(_newest(rows, self.files.names(self.rule.key), self.files.names(self.rule.order))))
+
+
+def _newest(rows: pa.Table, key: Sequence[str], order: Sequence[str]) -> Places:
+    """Return the place of the newest tombstone of each key."""
+    codes = encoded([rows.column(name) for name in key], b"")
+    columns: Mapping[str, pa.Array | pa.ChunkedArray] = {
+        "high": pa.array(codes.high),
+        "low": pa.array(codes.high if codes.low is None else codes.low),
+        **{f"order{number}": rows.column(name) for number, name in enumerate(order)},
+    }
+    sort_keys = [(name, "ascending") for name in columns]
+    places: Places = pc.sort_indices(pa.table(dict(columns)), sort_keys=sort_keys).to_numpy().astype(np.intp)
+    is_last = np.append(~codes.take(places).repeats()[1:], True)[: len(places)]
+    newest: Places = places[is_last]
+    return newest
+
+
+def _described(store: ManifestStore, io: FileIO, manifest: ManifestFile) -> list[TombstoneFile]:
+    def make() -> tuple[list[TombstoneFile], int]:
+        facts, newest = read_described(io, manifest, _newest_ms)
+        live = zip(facts.files(facts.live), facts.live.tolist(), strict=True)
+        files = [TombstoneFile(replace(fact, partition=_ANYWHERE), newest[row]) for fact, row in live]
+        return files, len(files) * _FILE_BYTES
+
+    return store.get(manifest.manifest_path, "tombstones", make, inherited_from(manifest))
+
+
+def _newest_ms(metrics: FileMetrics) -> int:
+    bound = metrics.upper_bounds.get(_TIME.field_id)
+    return 1 << 62 if bound is None else int.from_bytes(bound, "little", signed=True)

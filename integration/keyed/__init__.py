@@ -1,0 +1,1 @@
+"""Random histories of a table with upserts, in process and without Spark; see README.md."""

@@ -1,0 +1,277 @@
+"""The step `RowDelta`: what a batch of upserts leaves when other writers commit between its plan and its commit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table
+
+from icesize import failpoints
+from icesize.environment import Environment
+from icesize.maintenance.upsert import UpsertBatch, UpsertJob, merges_in_turn, upsert
+from icesize.report import Report
+from icesize.table.commit.steps.replace import OTHER_DELETES
+from icesize.table.records.ledger import LedgerEntry
+from icesize.table.state.handle import TableHandle
+from icesize.table.upserts.settings import WantedRule
+from tests.support.machine import Reader
+from tests.support.puffin import exchange_vectors
+from tests.support.rest_faults import Fault
+from tests.support.rest_server import MiniRest
+from tests.support.row_deletes import delete_rows
+from tests.support.tables import (
+    FakeTime,
+    append,
+    check,
+    compact,
+    expire,
+    live_paths,
+    make_table,
+    rewrite_manifests,
+    small_files,
+    sqlite_catalog,
+)
+from tests.support.upserts import Event, Row, events_of, live_rows
+from tests.support.v3_tables import as_v3
+
+RULE = WantedRule(key="id", order_by="ts")
+HOUR = 3_600_000_000
+LATER = 100 * HOUR
+"""After all rows that other writers append: these have as many hours as their id says."""
+FOUR: list[Row] = [(key, 10, "a") for key in (1, 2, 3, 4)]
+
+
+@pytest.fixture(params=[2, 3])
+def catalog(request: pytest.FixtureRequest, tmp_path: Path) -> Catalog:
+    """A catalog with the table `db.t`, which has four rows in one file of partition `a`."""
+    catalog = sqlite_catalog(tmp_path)
+    make_table(catalog)
+    if request.param == 3:
+        as_v3(catalog)
+    commit(catalog, list(FOUR), 0)
+    return catalog
+
+
+def commit(
+    catalog: Catalog,
+    events: Sequence[Event | Row],
+    batch: int,
+    *,
+    stream: str = "s",
+    has_merges: bool = False,
+    environment: Environment | None = None,
+) -> Report:
+    """One batch of a stream."""
+    job = UpsertJob(TableHandle(catalog, ("db", "t")), environment or FakeTime().environment, RULE, b"secret")
+    job = replace(job, merges=merges_in_turn if has_merges else None)
+    entry = LedgerEntry(stream, "q", batch)
+    return upsert(job, UpsertBatch(lambda current, rule: events_of(events), entry, f"{stream}{batch}")).report
+
+
+def others_first(act: Callable[[], object]) -> AbstractContextManager[None]:
+    """Let another writer commit once, after the batch has found its rows and before its compare-and-swap."""
+    waiting = [act]
+    return failpoints.armed("before-swap", lambda: waiting and waiting.pop()())
+
+
+def delete_key(catalog: Catalog, key: int) -> None:
+    """A position delete by another writer of the live row of a key; in format v3, the vector of its file grows."""
+    table = catalog.load_table("db.t")
+    head, reader = table.metadata.current_snapshot(), Reader()
+    assert head is not None
+    [(data, position)] = [(data, at) for data, at, row in reader.live(head, table.io) if row[0] == key]
+    [file] = [file for file in small_files(table) if file.path == data.path]
+    if table.metadata.format_version == 2 or not file.deletes:
+        delete_rows(catalog, file, [position])
+        return
+    live = {at for data, at, _ in reader.live(head, table.io) if data.path == file.path}
+    gone = set(range(file.rows)) - live | {position}
+    exchange_vectors(catalog, {file: sorted(gone)}, [delete.id for delete in file.deletes])
+
+
+def landed(catalog: Catalog, rows: Sequence[Row]) -> Table:
+    """The table, in good order, with these rows."""
+    table = catalog.load_table("db.t")
+    check(table)
+    assert live_rows(catalog) == sorted(rows)
+    return table
+
+
+OTHERS: dict[str, tuple[Callable[[Catalog], object], Sequence[Row]]] = {
+    "append": (lambda catalog: append(catalog, [9]), [(9, 9 * HOUR, "a")]),
+    "append of the key": (lambda catalog: append(catalog, [1]), []),
+    "delete of the row": (lambda catalog: delete_key(catalog, 1), []),
+    "merge": (lambda catalog: (append(catalog, [9]), compact(catalog)), [(9, 9 * HOUR, "a")]),
+    "upsert of the key": (lambda catalog: commit(catalog, [(1, 11, "b")], 0, stream="other"), []),
+    "upsert of another": (lambda catalog: commit(catalog, [(7, 11, "a")], 0, stream="other"), [(7, 11, "a")]),
+    "manifests": (rewrite_manifests, []),
+    "expiry": (lambda catalog: expire(append(catalog, [9])), [(9, 9 * HOUR, "a")]),
+}  # fmt: skip
+"""What other writers do first, and the rows that they add besides that of key 1."""
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_an_update_follows_other_writers(catalog: Catalog, name: str) -> None:
+    """Whatever comes first, the key has one row after the batch, in the same attempt's snapshot."""
+    act, added = OTHERS[name]
+    with others_first(lambda: act(catalog)):
+        report = commit(catalog, [(1, LATER, "b"), (2, LATER, None)], 1)
+
+    landed(catalog, [(1, LATER, "b"), *FOUR[2:], *added])
+    assert report.operations == ("overwrite",)
+    assert report.upsert is not None
+    assert report.upsert["late"] == 0
+
+
+def test_an_update_keeps_one_data_file_over_conflicts(catalog: Catalog) -> None:
+    """A file with rows that still fit is committed again, and is not written again."""
+    with others_first(lambda: append(catalog, [9])):
+        commit(catalog, [(1, LATER, "b")], 1)
+
+    assert len(live_paths(catalog.load_table("db.t"))) == 3
+
+
+def test_a_written_row_that_became_late_is_deleted_in_its_commit(catalog: Catalog) -> None:
+    """If another stream brings a newer row of the key first, that row stays, and no reader sees the older one."""
+    with others_first(lambda: commit(catalog, [(1, LATER, "c")], 0, stream="other")):
+        report = commit(catalog, [(1, 11, "b"), (8, 11, "b")], 1)
+
+    landed(catalog, [(1, LATER, "c"), *FOUR[1:], (8, 11, "b")])
+    assert report.upsert is not None
+    assert (report.upsert["late"], report.operations) == (1, ("overwrite",))
+
+
+def test_a_late_event_becomes_valid_if_the_newer_row_is_deleted(catalog: Catalog) -> None:
+    """An event that was dropped as late is written to another file when its key has no row any more."""
+    with others_first(lambda: delete_key(catalog, 1)):
+        report = commit(catalog, [(1, 9, "b"), (8, 11, "b")], 1)
+
+    landed(catalog, [(1, 9, "b"), *FOUR[1:], (8, 11, "b")])
+    assert report.upsert is not None
+    assert report.upsert["late"] == 0
+
+
+def test_a_batch_that_only_was_late_commits_when_it_becomes_valid(catalog: Catalog) -> None:
+    """A batch that would write nothing in the state of its plan still looks at the state of its commit."""
+    commit(catalog, [(1, LATER, "a")], 1)
+    with failpoints.armed("files-written", lambda: delete_key(catalog, 1)):
+        commit(catalog, [(1, 11, "b")], 2)
+
+    landed(catalog, [(1, 11, "b"), *FOUR[1:]])
+
+
+def test_deletes_become_nothing_if_their_rows_go_first(catalog: Catalog) -> None:
+    """A batch of deletes whose rows another writer deletes first commits nothing, and leaves no file."""
+    with others_first(lambda: delete_key(catalog, 1)):
+        report = commit(catalog, [(1, LATER, None)], 1)
+
+    landed(catalog, FOUR[1:])
+    assert report.operations == ()
+
+
+@pytest.mark.parametrize("kind", [409, 502, "reset", "truncated"])
+@pytest.mark.parametrize("added", [[], [(5, LATER, "b")]])
+def test_files_survive_a_lost_answer(mini: MiniRest, kind: int | str, added: list[Row]) -> None:
+    """If a commit landed and its answer was lost, its files stay: delete files are among them."""
+    catalog = mini.catalog("lake")
+    make_table(catalog)
+    as_v3(catalog)
+    commit(catalog, list(FOUR), 0)
+    mini.fail_next_commit(Fault(kind, "after"))
+    report = commit(catalog, [*added, (1, LATER, None)], 1)
+
+    landed(catalog, [*FOUR[1:], *added])
+    assert len(report.operations) == 1
+    assert commit(catalog, [(1, LATER, None)], 1).already_committed
+
+
+@pytest.mark.parametrize("kind", [409, 502])
+def test_a_batch_is_known_by_its_files_if_its_snapshot_expired(mini: MiniRest, kind: int) -> None:
+    """If others commit and expire the snapshot before its outcome is known, the batch is not committed again."""
+    catalog, rival = mini.catalog("lake"), mini.catalog("rival")
+    make_table(catalog)
+    as_v3(catalog)
+    commit(catalog, list(FOUR), 0)
+
+    def meanwhile() -> None:
+        append(rival, [9], "b")
+        expire(rival.load_table("db.t"))
+
+    mini.fail_next_commit(Fault(kind, "after"))
+    commit(catalog, [(1, LATER, "b"), (2, LATER, None)], 1, environment=FakeTime(meanwhile).environment)
+
+    landed(catalog, [(1, LATER, "b"), *FOUR[2:], (9, 9 * HOUR, "b")])
+
+
+@pytest.mark.parametrize("kind", [409, 502])
+def test_deletes_of_a_later_attempt_survive_a_lost_answer_and_expiry(mini: MiniRest, kind: int) -> None:
+    """The delete files of the attempt that landed stay, also if those of the plan were others, and all has expired."""
+    catalog, rival = mini.catalog("lake"), mini.catalog("rival")
+    make_table(catalog)
+    as_v3(catalog)
+    commit(catalog, list(FOUR), 0)
+    swaps, sleeps = list[int](), list[int]()
+
+    def before_swap() -> None:
+        swaps.append(1)
+        if len(swaps) == 1:
+            # the deletes are those of another file then
+            append(rival, [9])
+            compact(rival)
+        elif len(swaps) == 4:  # after those of the other writer
+            mini.fail_next_commit(Fault(kind, "after"))
+
+    def meanwhile() -> None:
+        sleeps.append(1)
+        if len(sleeps) == 2:
+            append(rival, [8], "b")
+            expire(rival.load_table("db.t"))
+
+    with failpoints.armed("before-swap", before_swap):
+        report = commit(catalog, [(1, LATER, None)], 1, environment=FakeTime(meanwhile).environment)
+
+    assert len(sleeps) == 2
+    assert not report.already_committed, "it was this run"
+    landed(catalog, [*FOUR[1:], (9, 9 * HOUR, "a"), (8, 8 * HOUR, "b")])
+
+
+MANY: list[Row] = [(key, 10, "a") for key in range(100)]
+MOST: list[Row] = [(key, LATER, "a") for key in range(40)]
+
+
+def test_a_merge_is_dropped_if_its_file_has_other_deletes(catalog: Catalog) -> None:
+    """A merge applied the deletes of the plan: it is dropped if the batch deletes other rows of its input file."""
+    commit(catalog, MANY, 1)
+    commit(catalog, [(50, 99 * HOUR, "a")], 2)
+    with others_first(lambda: append(catalog, [99])):
+        # key 99 has a newer row now, so that the row of the merged file dies, too
+        report = commit(catalog, [*MOST, (99, 9, "a")], 3, has_merges=True)
+
+    rows = {row[0]: row for row in [*FOUR, *MANY, (50, 99 * HOUR, "a"), *MOST, (99, 99 * HOUR, "a")]}
+    landed(catalog, list(rows.values()))
+    assert any(OTHER_DELETES in each for each in report.conflicts)
+
+
+def test_a_merge_is_dropped_if_others_delete_rows_of_its_file(catalog: Catalog) -> None:
+    """Rows that another writer deletes do not come back by the merge of the batch."""
+    commit(catalog, MANY, 1)
+    with others_first(lambda: delete_key(catalog, 99)):
+        report = commit(catalog, MOST, 2, has_merges=True)
+
+    landed(catalog, [*MOST, *MANY[40:99]])
+    assert report.conflicts
+
+
+def test_a_merge_survives_an_append_of_others(catalog: Catalog) -> None:
+    """A merge whose input files have the deletes that it applied is committed with the batch."""
+    commit(catalog, MANY, 1)
+    with others_first(lambda: append(catalog, [200], "b")):
+        report = commit(catalog, MOST, 2, has_merges=True)
+
+    landed(catalog, [*MOST, *MANY[40:], (200, 200 * HOUR, "b")])
+    assert report.operations == ("overwrite", "replace")
