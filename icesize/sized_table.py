@@ -625,7 +625,7 @@ class SizedTable:
 
         from icesize.table.upserts.settings import UpsertOptions
 
-        wanted = UpsertOptions.of(key, order_by, delete_when, except_columns, ties, null_key, tombstones)
+        wanted = UpsertOptions.of(key, order_by, delete_when, except_columns, ties, null_key, tombstones, "scan")
         if isinstance(rows, pa.Table):
             return self._upsert_here(rows, wanted, stream_id, batch_id)
         _, source = self._in_spark("upsert a DataFrame")
@@ -690,6 +690,9 @@ class SizedTable:
         ties: str | None = None,
         null_key: str = "error",
         tombstones: float | str | None = None,
+        lookup: str = "auto",
+        index_bytes: Size = None,
+        index_dir: str | None = None,
         placement: str = "append",
         stream_safe: bool = True,
         merge: str = "inline",
@@ -723,6 +726,11 @@ class SizedTable:
             tombstones: How long deletes are remembered, such as "2 days" or a number of seconds. An older event that
                 comes later does not bring the row back. It needs `order_by`, and belongs to the table. None: not
                 remembered, or as the table stores it.
+            lookup: "auto" finds rows by maps of keys on the local disk, and reads the key columns of files that have no
+                map yet. "scan" reads key columns in each batch.
+            index_bytes: The most bytes of maps on disk, as a number or a string such as "20GiB"; None for a quarter of
+                the free disk.
+            index_dir: A local directory for maps that is kept between runs; None for a temporary one of Spark.
             placement: "append" writes new rows into few new files and merges older small files. "absorb" writes new
                 rows together with the partition's small file.
             stream_safe: False (only with "absorb") writes rows once, in snapshots at which stream readers stop.
@@ -768,7 +776,8 @@ class SizedTable:
             order_by=one_of("order_by", order_by, "sequence_by", sequence_by),
             delete_when=one_of("delete_when", delete_when, "apply_as_deletes", apply_as_deletes),
             except_columns=one_of("except_columns", except_columns, "except_column_list", except_column_list),
-            ties=ties, null_key=null_key, tombstones=tombstones,
+            ties=ties, null_key=null_key, tombstones=tombstones, lookup=lookup,
+            index_bytes=index_bytes, index_dir=index_dir,
         )  # fmt: skip
         return Sink(
             source=for_its_server(spark, source), stream_id=stream_id, upsert=upsert,

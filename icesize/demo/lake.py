@@ -18,6 +18,8 @@ CATALOG = "lake"
 NAMESPACE = "demo"
 EVENTS = "events"
 """The table of the main demo."""
+ACCOUNTS = "accounts"
+"""The table of the demo of upserts."""
 RACE_ICEBERG = "race_iceberg"
 RACE_ICESIZE = "race_icesize"
 """Two tables that receive the same batches, one through Iceberg's own writer for Spark, one through icesize."""
@@ -42,9 +44,19 @@ class Lake:
         return self.directory / "events"
 
     @property
+    def changes(self) -> Path:
+        """Directory of the changes of accounts."""
+        return self.directory / "changes"
+
+    @property
     def logs(self) -> Path:
         """Directory of Spark's logs."""
         return self.directory / "logs"
+
+    def prepare(self) -> None:
+        """Create the directories."""
+        for directory in (self.directory, self.logs, self.directory / "warehouse"):
+            directory.mkdir(parents=True, exist_ok=True)
 
     def catalog(self) -> Catalog:
         """Return the catalog; create it on first use."""
@@ -54,8 +66,7 @@ class Lake:
         self, table: str, target_bytes: int = TARGET_BYTES, more: Mapping[str, str] = MappingProxyType({})
     ) -> None:
         """Create a table for the events, partitioned by hour, with `more` properties; raise TableError if it exists."""
-        for directory in (self.directory, self.logs, self.directory / "warehouse"):
-            directory.mkdir(parents=True, exist_ok=True)
+        self.prepare()
         catalog = self.catalog()
         catalog.create_namespace_if_not_exists(NAMESPACE)
         properties = {"write.target-file-size-bytes": str(target_bytes), **more}

@@ -5,8 +5,7 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from pathlib import Path
 
 from rich.console import Console
@@ -14,14 +13,14 @@ from rich.console import Console
 from icesize.demo import events, explore
 from icesize.demo.driver import Batch, log_of, run_driver
 from icesize.demo.lake import EVENTS, RACE_ICEBERG, RACE_ICESIZE, Lake, full_name, rows_and_exact, written_bytes
-from icesize.demo.queries import SQL, QueryCost, measure
+from icesize.demo.queries import SQL, measure
+from icesize.demo.story import DemoOptions, Story, show_columns
+from icesize.demo.upserts import show_upserts
 from icesize.environment import Environment
 from icesize.errors import EngineUnavailable
 from icesize.presentation import views
 from icesize.presentation.console import show, show_line
 from icesize.presentation.progress import drawn
-from icesize.sized_table import SizedTable
-from icesize.sized_table import open as open_table
 from icesize.spark.engine.launch import java_version
 from icesize.units import format_bytes, format_count
 
@@ -30,58 +29,6 @@ TARGET_BYTES = 2**18
 SMALL_FILES = 3
 """Small files that may stay in an hour: fewer than by default, so that a short stream has something to merge."""
 POLICY_KEY = "icesize.policy.max-small-files"
-STREAMED_SHARE = 8
-"""One batch is streamed for each eight that filled the table, and at least three."""
-
-Column = tuple[str, QueryCost]
-"""A state of the table, in words, and the query's cost in that state."""
-
-
-@dataclass(frozen=True)
-class DemoOptions:
-    """Options of the demo: its directory, the number of rows that it writes, and its steps.
-
-    `iceberg_jar` is Iceberg's runtime for Spark, as a file or as Maven coordinates; without it, the race is skipped.
-    """
-
-    path: str | None = None
-    batches: int = 48
-    rows: int = 5_000
-    with_spark: bool = True
-    iceberg_jar: str | None = None
-
-    @property
-    def streamed(self) -> int:
-        """Batches of the stream."""
-        return max(3, self.batches // STREAMED_SHARE)
-
-
-@dataclass
-class _Story:
-    """One run: its console, the lake, the costs of its queries so far, and the scale of its bars."""
-
-    console: Console
-    lake: Lake
-    wishes: DemoOptions
-    costs: list[Column] = field(default_factory=list)
-    steps: int = 0
-    most_files: int = 0
-
-    def title(self, text: str, *explained: str) -> None:
-        """Print the heading of the next step, and an explanation."""
-        self.steps += 1
-        show_line(self.console, "")
-        show_line(self.console, f"{self.steps}. {text}", "bold")
-        for line in explained:
-            self.say(line, "dim")
-
-    def say(self, text: str, style: str = "") -> None:
-        """Print one line."""
-        show_line(self.console, text, style)
-
-    def table(self, name: str = EVENTS, environment: Environment | None = None) -> SizedTable:
-        """Open a table of the lake without Spark."""
-        return open_table(None, full_name(name), catalog=self.lake.catalog(), environment=environment)
 
 
 def run_demo(console: Console, wishes: DemoOptions) -> Lake | None:
@@ -89,13 +36,16 @@ def run_demo(console: Console, wishes: DemoOptions) -> Lake | None:
 
     Raises EngineUnavailable without Java, TableError for a used `path`.
     """
-    if wishes.with_spark and java_version() is None:
+    needs_java = wishes.iceberg_jar is not None if wishes.upserts else wishes.with_spark
+    if needs_java and java_version() is None:
         raise EngineUnavailable(
             "Cannot start Spark: there is no Java runtime in JAVA_HOME or on PATH; install Java 17, "
             "or run `icesize demo --no-spark`"
         )
     began = time.monotonic()
-    story = _Story(console, Lake(Path(wishes.path or tempfile.mkdtemp(prefix="icesize-demo-")).resolve()), wishes)
+    story = Story(console, Lake(Path(wishes.path or tempfile.mkdtemp(prefix="icesize-demo-")).resolve()), wishes)
+    if wishes.upserts:
+        return story.lake if show_upserts(story) else None
     _goes_bad(story)
     _query(story, "small files", "What a query pays for that")
     _mend(story)
@@ -110,7 +60,7 @@ def run_demo(console: Console, wishes: DemoOptions) -> Lake | None:
     return story.lake if exact else None
 
 
-def _goes_bad(story: _Story) -> None:
+def _goes_bad(story: Story) -> None:
     wishes = story.wishes
     story.title(
         "A table gets small files",
@@ -125,7 +75,7 @@ def _goes_bad(story: _Story) -> None:
     _show_files(story)
 
 
-def _show_files(story: _Story) -> None:
+def _show_files(story: Story) -> None:
     """Show the chart of the table's files; all charts of a run have the scale of the largest so far."""
     inspection = story.table().inspect()
     show_line(story.console, "")
@@ -138,7 +88,7 @@ def _show_files(story: _Story) -> None:
     show(story.console, [views.bars(inspection, story.most_files)])
 
 
-def _query(story: _Story, state: str, heading: str) -> None:
+def _query(story: Story, state: str, heading: str) -> None:
     """Measure the query, and show its cost beside the earlier ones."""
     explained = (
         (
@@ -162,19 +112,10 @@ def _query(story: _Story, state: str, heading: str) -> None:
         "whole query, by DuckDB": [f"{seconds * 1000:,.0f} ms" for seconds in duckdb if seconds is not None],
         "events counted": [f"{sum(cost.answer.values()):,}" for cost in costs],
     }
-    _show_columns(story, {name: row for name, row in figures.items() if len(row) == len(costs)})
+    show_columns(story, {name: row for name, row in figures.items() if len(row) == len(costs)})
 
 
-def _show_columns(story: _Story, figures: Mapping[str, Sequence[str]]) -> None:
-    """Print one line per name; the first line has the titles of the columns."""
-    names = max(map(len, figures))
-    widths = [max(map(len, column)) for column in zip(*figures.values(), strict=True)]
-    for name, row in figures.items():
-        cells = "   ".join(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True))
-        story.say(f"{name:<{names}}   {cells}", "" if name else "bold")
-
-
-def _mend(story: _Story) -> None:
+def _mend(story: Story) -> None:
     console, name = story.console, full_name(EVENTS)
     story.title(f"What would be done: icesize plan {name}", "This reads what the catalog knows, and changes nothing.")
     plan = story.table().plan()
@@ -188,7 +129,7 @@ def _mend(story: _Story) -> None:
     _show_files(story)
 
 
-def _stream(story: _Story) -> None:
+def _stream(story: Story) -> None:
     wishes, lake = story.wishes, story.lake
     killed = wishes.streamed // 2
     story.title(
@@ -207,14 +148,14 @@ def _stream(story: _Story) -> None:
     _show_files(story)
 
 
-def _show_batch(story: _Story, batch: Batch) -> None:
+def _show_batch(story: Story, batch: Batch) -> None:
     story.say(
         f"  batch {batch['batch']:>2}  {batch['seconds']:4.1f} s  {batch['rows']:,} rows, "
         f"files +{batch['files_added']} -{batch['files_removed']}, at most {batch['small_files_max']} small in an hour"
     )
 
 
-def _race(story: _Story, jar: str) -> None:
+def _race(story: Story, jar: str) -> None:
     """Write the same batches with Iceberg's own writer and with icesize in one Spark session."""
     lake = story.lake
     story.title(
@@ -229,7 +170,7 @@ def _race(story: _Story, jar: str) -> None:
     sides = {"Iceberg's writer": ("iceberg", RACE_ICEBERG), "icesize": ("icesize", RACE_ICESIZE)}
     tables = [lake.load(table) for _, table in sides.values()]
     inspections = [story.table(table).inspect() for _, table in sides.values()]
-    _show_columns(
+    show_columns(
         story,
         {
             "": list(sides),
@@ -244,7 +185,7 @@ def _race(story: _Story, jar: str) -> None:
         story.say("The first two batches are left out: in them Spark starts its workers and compiles.", "dim")
 
 
-def _count_rows(story: _Story) -> bool:
+def _count_rows(story: Story) -> bool:
     wishes = story.wishes
     expected = (wishes.batches + (wishes.streamed if wishes.with_spark else 0)) * wishes.rows
     through = "a compaction, a killed driver and a resumed one" if wishes.with_spark else "the compaction"
@@ -255,7 +196,7 @@ def _count_rows(story: _Story) -> bool:
     return exact
 
 
-def _show_next_steps(story: _Story, seconds: float) -> None:
+def _show_next_steps(story: Story, seconds: float) -> None:
     """Print commands for the lake's table: inspect it, preview a compaction, run it."""
     show_line(story.console, "")
     show_line(story.console, f"That took {seconds:.0f} s. The table stays in {story.lake.directory}; try", "bold")

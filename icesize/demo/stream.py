@@ -1,8 +1,8 @@
 """The driver of one streaming query of the demo, a process of its own so that it can be killed.
 
-Run as `python -m icesize.demo.stream DIR icesize`, or `DIR race JAR` with Iceberg's runtime for Spark (a file, or the
-Maven coordinates from which Spark fetches it). Each committed batch is one line of JSON on standard output. All other
-output, including Spark's logs, goes to standard error.
+Run as `python -m icesize.demo.stream DIR icesize`, or as `DIR race JAR` or `DIR merge JAR` with Iceberg's runtime for
+Spark (a file, or the Maven coordinates from which Spark fetches it). Each committed batch is one line of JSON on
+standard output. All other output, including Spark's logs, goes to standard error.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from icesize.demo.lake import EVENTS, RACE_ICEBERG, RACE_ICESIZE, Lake, full_name
+from icesize.demo.lake import ACCOUNTS, EVENTS, RACE_ICEBERG, RACE_ICESIZE, Lake, full_name
 from icesize.spark.engine.launch import start_session
 
 if TYPE_CHECKING:
@@ -40,8 +40,12 @@ def main(directory: str, how: str, jar: str = "") -> None:
     output = _keep_stdout_to_ourselves()
     lake = Lake(Path(directory))
 
-    spark = start(lake, f"icesize demo: {how}", _race_settings(lake, jar) if how == "race" else SHORT_LIVED)
+    spark = start(lake, f"icesize demo: {how}", _race_settings(lake, jar) if jar else SHORT_LIVED)
     try:
+        if how == "merge":
+            for batch in _merge(spark, lake):
+                print(json.dumps(batch), file=output, flush=True)
+            return
         take = _race(spark, lake) if how == "race" else _with_icesize(spark, lake)
 
         def sink(df: DataFrame, batch_id: int) -> None:
@@ -137,6 +141,33 @@ def _race(spark: SparkSession, lake: Lake) -> _Take:
         return {"seconds": seconds}
 
     return take
+
+
+def _merge(spark: SparkSession, lake: Lake) -> Iterator[dict[str, Any]]:
+    """Merge the changes of accounts into a table of Iceberg's, batch by batch; yield the cost of each."""
+    first, *batches = sorted(lake.changes.glob("*.parquet"))
+    table = f"{_RACE_CATALOG}.demo.{ACCOUNTS}"
+    spark.sql(
+        f"CREATE TABLE {table} (id BIGINT, change BIGINT, balance BIGINT, owner STRING) USING iceberg "
+        "TBLPROPERTIES ('write.merge.mode'='merge-on-read')"
+    )
+    spark.read.parquet(first.as_uri()).drop("op").writeTo(table).append()
+    for number, file in enumerate(batches, 1):
+        began = time.monotonic()
+        spark.read.parquet(file.as_uri()).createOrReplaceTempView("changes")
+        spark.sql(
+            f"MERGE INTO {table} t USING changes s ON t.id = s.id WHEN MATCHED AND s.change > t.change "
+            "AND s.op = 'd' THEN DELETE WHEN MATCHED AND s.change > t.change THEN UPDATE SET * "
+            "WHEN NOT MATCHED AND s.op != 'd' THEN INSERT *"
+        )
+        seconds = time.monotonic() - began
+        files = spark.table(f"{table}.files").select("content").collect()
+        snapshots = spark.table(f"{table}.snapshots").select("summary").collect()
+        yield {
+            "batch": number, "seconds": seconds, "files": sum(row.content == 0 for row in files),
+            "delete_files": sum(row.content != 0 for row in files),
+            "bytes": sum(int(row.summary.get("added-files-size", 0)) for row in snapshots),
+        }  # fmt: skip
 
 
 def _register(lake: Lake) -> None:

@@ -12,14 +12,17 @@ from typing import Literal
 
 from icesize.environment import Environment
 from icesize.parquet.files.storage import Storage
+from icesize.planning.upsert_rule import PROPERTY, UpsertRule
 from icesize.results import Result
 from icesize.table.catalog.access_errors import said
 from icesize.table.catalog.history import head_snapshot
 from icesize.table.manifests.facts import read_facts
 from icesize.table.manifests.lists import manifests_of
+from icesize.table.manifests.store import ManifestStore
 from icesize.table.state.handle import Current, TableHandle
 from icesize.table.storage.listing import clock_difference, storage_now_ms
 from icesize.table.storage.ownership import check_may_delete
+from icesize.table.upserts.resolver import bounds_reader
 from icesize.units import format_bytes, format_count
 
 
@@ -54,6 +57,8 @@ def check_up(handle: TableHandle, environment: Environment) -> Iterator[Check]:
         yield checked("reading", partial(_read, current))
         yield checked("writing", partial(_written, current, environment))
         yield checked("deleting", partial(_deletable, current))
+        if PROPERTY in current.table.metadata.properties:
+            yield checked("upserts", partial(_bounded, current, handle.store))
 
 
 def checked(name: str, look: Callable[[], str]) -> Check:
@@ -93,6 +98,21 @@ def _written(current: Current, environment: Environment) -> str:
     table.io.delete(probe)
     clock = clock_difference(now_ms - environment.now_ms()) or "ours"
     return f"files were written and deleted in {table.metadata.location}, whose clock is {clock}"
+
+
+def _bounded(current: Current, store: ManifestStore) -> str:
+    """Count the data files that batches of upserts have to read because their bounds are unknown."""
+    metadata, io = current.table.metadata, current.table.io
+    rule = UpsertRule.of(metadata.properties)
+    if rule is None:
+        return "no key"
+    manifests = manifests_of(head_snapshot(metadata), io).data
+    files = bounds_reader(rule, metadata.schema(), store).files(metadata, io, manifests)
+    unknown = [file.fact.path for file in files if None in file.bounds]
+    counted = format_count(len(files), "data file")
+    if not unknown:
+        return f"{counted}, all with bounds of key and order"
+    return f"{len(unknown):,} of {counted} have no bounds of key or order, so each batch reads them: {unknown[0]}"
 
 
 def _deletable(current: Current) -> str:

@@ -13,7 +13,6 @@ from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.uncommitted import uncommitted
 from icesize.parquet.keys.lookup import TableFiles
-from icesize.planning.cluster_by import ClusterBy
 from icesize.planning.upsert_rule import UpsertRule
 from icesize.results import Result
 from icesize.table.commit import submit
@@ -21,10 +20,10 @@ from icesize.table.commit.loaded import Loaded
 from icesize.table.commit.protocol import Base, CommitRequest, ConcurrentChange
 from icesize.table.commit.steps.row_delta import RowDelta
 from icesize.table.records.ledger import stream_hash
-from icesize.table.state.cluster_reader import ClusterReader
 from icesize.table.state.handle import Current
 from icesize.table.upserts.changes import DeleteFiles
 from icesize.table.upserts.duplicates import Doubled, DuplicateDeletes, Duplicates
+from icesize.table.upserts.resolver import bounds_reader
 from icesize.table.upserts.settings import WantedRule, change_rule
 from icesize.units import format_count
 
@@ -136,9 +135,9 @@ def rekey(context: TableContext, wanted: WantedRule, *, dry_run: bool = False) -
 
 
 def _duplicates(context: TableContext, current: Current, rule: UpsertRule, settings: WriteSettings) -> Duplicates:
-    files = TableFiles(settings, dict(current.table.metadata.specs()))
-    by = ClusterBy(tuple(files.names(rule.key)), rule.key, "keys", 0)
-    return Duplicates(rule, files, token_bytes(32), ClusterReader(by, store=context.handle.store))
+    metadata = current.table.metadata
+    reader = bounds_reader(rule, metadata.schema(), context.handle.store)
+    return Duplicates(rule, TableFiles(settings, dict(metadata.specs())), token_bytes(32), reader)
 
 
 def _names(current: Current, field_ids: Iterable[int]) -> tuple[str, ...]:

@@ -28,7 +28,6 @@ from icesize.parquet.keys.lookup import Lookup, Scan, TableFiles
 from icesize.parquet.keys.maps import KeyMaps
 from icesize.parquet.rewriting.threads import merge_in_threads, write_in_threads
 from icesize.parquet.writing.row_writer import WriteRows
-from icesize.planning.cluster_by import ClusterBy
 from icesize.planning.delete_reach import plain_path
 from icesize.planning.files import DeleteFile, FileFact, FileId, Layout, PartitionFacts, PartitionKey, SkipReason
 from icesize.planning.merging.planner import plan_merges
@@ -44,11 +43,10 @@ from icesize.table.commit.steps.move_tombstones import MoveTombstones
 from icesize.table.commit.steps.row_delta import RowChanges, RowDelta, pending
 from icesize.table.manifests.repeated_files import check_listed_once
 from icesize.table.records.ledger import LedgerEntry, entries, is_done, stream_hash
-from icesize.table.state.cluster_reader import ClusterReader
 from icesize.table.state.concurrent_writers import rolled_back
 from icesize.table.state.handle import Current, TableHandle
 from icesize.table.upserts.changes import Counts, UpsertFiles
-from icesize.table.upserts.resolver import DeletedIn, Found, Resolver
+from icesize.table.upserts.resolver import DeletedIn, Found, Resolver, bounds_reader
 from icesize.table.upserts.settings import WantedRule, keep_rule
 from icesize.table.upserts.tombstones import Tombstones, tombstone_settings
 
@@ -277,12 +275,10 @@ def _files(
     metadata, settings = current.table.metadata, current.settings()
     files = TableFiles(settings, dict(metadata.specs()))
     write = partial(_write, owner)
-    names = files.names((*rule.key, *rule.order[:1]))
-    by = ClusterBy(tuple(names), (*rule.key, *rule.order[:1]), "keys", 0)
     tombstones = _tombstones(job, settings, rule, events, keys, write)
     resolver = Resolver(
         events, rule, files, keys.lookup(files, rule.key),
-        ClusterReader(by, store=job.handle.store), job.deleted_in, tombstones,
+        bounds_reader(rule, metadata.schema(), job.handle.store), job.deleted_in, tombstones,
     )  # fmt: skip
     of_deletes = FileNames(owner.prefix, 0, 0, owner)
     return UpsertFiles(resolver, settings, current.policy, of_deletes, write, keeps_order=True)
@@ -298,8 +294,7 @@ def _tombstones(
     if rule.tombstones_ms is None:
         return None
     files = TableFiles(tombstone_settings(settings, rule), {})
-    lookup = Scan(files, tuple(files.names(rule.key)), keys.secret)
-    return Tombstones(events, rule, files, lookup, write, job.environment.now_ms())
+    return Tombstones(events, rule, files, keys.lookup(files, rule.key), write, job.environment.now_ms())
 
 
 def _written(

@@ -14,6 +14,7 @@ from click.testing import CliRunner
 
 from icesize.cli.main import main
 from icesize.demo import events
+from icesize.demo.accounts import Accounts
 from icesize.demo.explore import SUGGESTIONS, WITH_SPARK
 from icesize.demo.lake import Lake, rows_and_exact
 from icesize.demo.queries import measure
@@ -176,3 +177,39 @@ def test_with_spark_the_driver_dies_and_the_rows_are_exact(tmp_path: Path) -> No
     # the shell that follows
     assert "Traceback" not in done.stderr
     assert "7\n" in done.stdout
+
+
+def test_the_demo_of_upserts_needs_no_java(tmp_path: Path) -> None:
+    """--upserts applies updates, deletes and late events, and leaves each account once, with its newest change."""
+    done = CliRunner().invoke(
+        main, ["demo", "--upserts", "--path", str(tmp_path / "d"), "--batches", "24", "--rows", "200"],
+        env={"JAVA_HOME": "/nowhere"},
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    batches = [line.split("  ")[-1] for line in done.stdout.splitlines() if line.startswith("  batch")]
+    assert batches == ["188 updated, 6 deleted, 0 late", *["184 updated, 6 deleted, 4 late"] * 2]
+    assert figures(done.stdout, "accounts, of 4,000") == ["4,000 (exact)"]
+    assert "MERGE INTO  " not in done.stdout
+
+
+def test_changes_of_accounts_are_the_same_every_time() -> None:
+    """A batch has an event per account at most; the model is what the events leave, the greatest order winning."""
+    accounts, again = Accounts(100), Accounts(100)
+    first, batches = accounts.first(), list(accounts.batches(5))
+    assert (again.first(), list(again.batches(5))) == (first, batches)
+    left = dict.fromkeys(first["id"].to_pylist(), 0)
+    for batch in batches:
+        assert len(set(batch["id"].to_pylist())) == batch.num_rows == 100
+        for event in batch.to_pylist():
+            if event["op"] == "d":
+                del left[event["id"]]
+            elif event["change"] > left.get(event["id"], -1):
+                left[event["id"]] = event["change"]
+    assert left == accounts.newest == again.newest
+
+
+def test_exploring_is_for_the_main_demo(tmp_path: Path) -> None:
+    """--explore opens a shell with the table of events, which the demo of upserts does not have."""
+    done = CliRunner().invoke(main, ["demo", "--upserts", "--explore", "--path", str(tmp_path)])
+    assert done.exit_code == 2
+    assert "leave out --upserts" in done.output

@@ -17,6 +17,7 @@ from pyroaring import BitMap
 from icesize import failpoints
 from icesize.environment import Environment
 from icesize.errors import BatchError, SchemaMismatch, TableError
+from icesize.maintenance.checkup import check_up
 from icesize.maintenance.upsert import MergesInTurn, UpsertBatch, UpsertJob, upsert
 from icesize.parquet.files.data_file import Results
 from icesize.parquet.keys.events import Mask
@@ -27,7 +28,17 @@ from icesize.table.state.handle import Current, TableHandle
 from icesize.table.upserts.resolver import DeletedIn
 from icesize.table.upserts.settings import WantedRule
 from tests.support.layouts import position_delete
-from tests.support.tables import FakeTime, append, check, make_table, sqlite_catalog, theirs
+from tests.support.tables import (
+    FakeTime,
+    append,
+    check,
+    make_table,
+    request_on,
+    run,
+    sqlite_catalog,
+    theirs,
+    write,
+)
 from tests.support.upserts import Event, events_of, live_rows
 from tests.support.v3_tables import as_v3
 
@@ -252,3 +263,20 @@ def test_rows_of_an_older_partition_spec_are_replaced(tmp_path: Path) -> None:
 
     commit(catalog, [(1, 11, "b")], 1)
     assert live_rows(catalog) == [(1, 11, "b"), (2, 10, "a")]
+
+
+def test_doctor_counts_files_without_bounds(catalog: Catalog) -> None:
+    """Files of other writers may have no bounds of the key, so that each batch reads their key column."""
+    commit(catalog, [(1, 10, "a")], 0)
+    handle = TableHandle(catalog, ("db", "t"))
+    assert {each.name: each.detail for each in check_up(handle, Environment())}["upserts"].startswith(
+        "1 data file, all"
+    )
+
+    table = catalog.load_table("db.t")
+    without_bounds = replace(write(table, [7]), lower_bounds={}, upper_bounds={})
+    run(catalog, request_on(table, [without_bounds]), table)
+    detail = {each.name: each.detail for each in check_up(handle, Environment())}["upserts"]
+    assert detail == (
+        f"1 of 2 data files have no bounds of key or order, so each batch reads them: {without_bounds.path}"
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ from tests.support.tables import append, check, compact, live_paths, local, make
 from tests.support.upserts import Event, Row, events_of, live_rows, live_rows_of
 from tests.support.v3_tables import as_v3
 
+RULE = WantedRule(key="id", order_by="ts")
 SPECS: dict[str, Mapping[str, str]] = {"none": {}, "kind": {"kind": "identity"}, "bucket": {"id": "bucket[4]"}}
 
 
@@ -38,9 +40,12 @@ def table_in(folder: Path, spec: str, version: int) -> Catalog:
     return catalog
 
 
-def commit(catalog: Catalog, events: Sequence[Event], batch: int, maps: Path | None, *, merging: bool = True) -> None:
+def commit(
+    catalog: Catalog, events: Sequence[Event], batch: int, maps: Path | None, rule: WantedRule = RULE,
+    *, merging: bool = True,
+) -> None:  # fmt: skip
     job = UpsertJob(
-        TableHandle(catalog, ("db", "t")), Environment(), WantedRule(key="id", order_by="ts"), b"secret",
+        TableHandle(catalog, ("db", "t")), Environment(), rule, b"secret",
         maps=None if maps is None else MapSettings(str(maps), 2**20), merges=merges_in_turn if merging else None,
     )  # fmt: skip
     upsert(job, UpsertBatch(lambda current, rule: events_of(events), LedgerEntry("s", "q", batch), f"r{batch}"))
@@ -74,13 +79,14 @@ def damage(maps: Path, chance: random.Random) -> None:
 def test_maps_change_time_only(tmp_path_factory: pytest.TempPathFactory, seed: int, spec: str, version: int) -> None:
     """Beside another writer, and with files of maps damaged, rows are equal and keep their ids."""
     chance, folder = random.Random(seed), tmp_path_factory.mktemp("history")
+    rule = replace(RULE, tombstones=chance.choice([None, "2 days"]))
     plain, mapped = (table_in(folder / name, spec, version) for name in ("plain", "mapped"))
     before = dict[int, int | None]()
     for batch in range(6):
         events = {(chance.randrange(60), chance.randrange(batch * 5, batch * 5 + 20)): None for _ in range(40)}
         kinds: list[Event] = [(key, time, chance.choice(["a", "b", "c", None])) for key, time in events]
-        commit(plain, kinds, batch, None)
-        commit(mapped, kinds, batch, folder / "maps")
+        commit(plain, kinds, batch, None, rule)
+        commit(mapped, kinds, batch, folder / "maps", rule)
         if chance.random() < 0.3 and spec == "kind":
             for catalog in (plain, mapped):
                 append(catalog, [100 + batch], "a")

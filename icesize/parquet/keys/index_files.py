@@ -47,7 +47,10 @@ _SECRET_BYTES = 32
 _FOOTER_BYTES = 400
 """Bytes of a footer, without the identity, for a few parts of arrays."""
 _FREE_SHARE = 4
-"""One of so many parts of the free disk is used by default. Most of it is left to Spark, which spills and shuffles."""
+"""One of so many parts of the free disk is used by default, and never more by one file.
+
+Most of it is left to Spark, which spills and shuffles, and may have filled the disk since the bound was computed.
+"""
 _OPEN_BYTES = 320 * 2**10
 """Reading a data file costs a constant part, which reading the rows of so many bytes of arrays costs, too.
 
@@ -169,7 +172,8 @@ class IndexFolder:
         name = _name(identity)
         self._note(name, str(identity[0]))
         expected_bytes += _FOOTER_BYTES + len(json.dumps(identity))
-        if not (self._folder.is_usable() and self._may_write() and self._reserve(name, expected_bytes)):
+        usable = self._folder.is_usable() and self._may_write() and expected_bytes <= self._spare_bytes()
+        if not usable or not self._reserve(name, expected_bytes):
             return False
         listed = list[_Listed]()
         try:
@@ -294,7 +298,14 @@ class IndexFolder:
         self._sizes = {path.name: size for _, size, path in self._folder.files(_SUFFIX)}
         self._total_bytes = sum(self._sizes.values())
         if self._most_bytes is None:
-            self._most_bytes = (shutil.disk_usage(self._folder.path).free + self._total_bytes) // _FREE_SHARE
+            self._most_bytes = self._spare_bytes() + self._total_bytes // _FREE_SHARE
+
+    def _spare_bytes(self) -> int:
+        """Return the part of the disk's free bytes that may be used now."""
+        try:
+            return shutil.disk_usage(self._folder.path).free // _FREE_SHARE
+        except OSError:
+            return 0
 
 
 def _locked(place: Path) -> int | None:

@@ -17,12 +17,14 @@ A file has parts of about a million rows, so that few rows are in memory while i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from hashlib import blake2b
 
 import numpy as np
 from numpy.typing import NDArray
 
+from icesize.concurrency import Ahead
 from icesize.parquet.files.names import writer_of
 from icesize.parquet.files.settings import NAME_MAPPING
 from icesize.parquet.keys.codes import Codes, Places
@@ -119,10 +121,11 @@ class KeyMaps:
         hits, find = list[Hits](), codes_at(codes)
 
         def arrays() -> Iterator[Array]:
-            for positions, here in _in_parts(self.scan.codes(file)):
-                part = _part(positions, here)
-                hits.append(find(part))
-                yield from part
+            # a large file may be the only one without a map: one thread sorts its rows while the other reads
+            with closing(Ahead(1 if file.rows > PART_ROWS else 0)) as ahead:
+                for part in ahead.map(_part, _in_parts(self.scan.codes(file))):
+                    hits.append(find(part))
+                    yield from part
 
         wide = _WORD_BYTES if codes.low is None else 2 * _WORD_BYTES
         if self.folder.write(self._identity(file), file.rows * (wide + _POSITION_BYTES), arrays()):
@@ -131,7 +134,7 @@ class KeyMaps:
 
     def _all_row_ids(self, file: FileFact) -> Iterator[tuple[int, Positions]]:
         waiting, rows, start = list[Positions](), 0, 0
-        for table in self.scan.files.read(file, self.scan.key[:1], lineage=True):
+        for table in self.scan.files.read(file, (), lineage=True):
             waiting.append(table.column("_row_id").to_numpy())
             rows += table.num_rows
             if rows >= PART_ROWS:
@@ -157,7 +160,8 @@ Part = tuple[Array, ...]
 """Codes in ascending order, in one array or two, and their positions."""
 
 
-def _part(positions: Positions, codes: Codes) -> Part:
+def _part(rows: tuple[Positions, Codes]) -> Part:
+    positions, codes = rows
     order = np.argsort(codes.high)  # equal codes in any order: hits are sorted by position
     codes = codes.take(order)
     words = (codes.high,) if codes.low is None else (codes.high, codes.low)
@@ -166,7 +170,7 @@ def _part(positions: Positions, codes: Codes) -> Part:
 
 def _sorted_part(codes: Codes, start: int) -> Part:
     some = codes.take(slice(start, start + PART_ROWS))
-    return _part(np.arange(start, start + len(some)), some)
+    return _part((np.arange(start, start + len(some)), some))
 
 
 def _bytes_of(codes: Codes) -> int:

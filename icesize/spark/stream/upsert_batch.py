@@ -54,7 +54,8 @@ def commit_upserts(
         job = UpsertJob(
             handle, options.environment, wanted.rule, state.upserts.secret,
             skip_null_keys=wanted.null_key == "skip", merges=_merges(df, options), table_uuid=source.table_uuid,
-            commit_lock=state.commit_lock, deleted_in=state.upserts.deleted_in, pausing=state.backoff.next_batch(),
+            commit_lock=state.commit_lock, deleted_in=state.upserts.deleted_in, maps=wanted.maps,
+            pausing=state.backoff.next_batch(),
         )  # fmt: skip
         events = EventsOfBatch(df, options, wanted.except_columns, handle)
         run_id = options.environment.new_id()

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import types
+from pyiceberg.schema import Schema
 from pyroaring import BitMap
 
 from icesize.concurrency import concurrently, workers
@@ -27,13 +28,14 @@ from icesize.parquet.deletes.key_lookup import comparable
 from icesize.parquet.keys.codes import Places
 from icesize.parquet.keys.events import Events, Mask
 from icesize.parquet.keys.lookup import Hits, Lookup, Positions, TableFiles, not_older
-from icesize.planning.cluster_by import Bounds, ClusterFile
+from icesize.planning.cluster_by import Bounds, ClusterBy, ClusterFile
 from icesize.planning.delete_reach import only_path
 from icesize.planning.files import FileFact, FileId, PartitionKey, SkipReason
 from icesize.planning.upsert_rule import UpsertRule
 from icesize.table.catalog.access_errors import readable
 from icesize.table.commit.loaded import Loaded
 from icesize.table.manifests.delete_index import DeleteIndex, delete_index
+from icesize.table.manifests.store import ManifestStore
 from icesize.table.state.cluster_reader import ClusterReader
 from icesize.table.state.live_files import is_nan
 from icesize.table.upserts.tombstones import Tombstones
@@ -81,6 +83,12 @@ _NO_ROWS = BitMap()
 def _bitmap_bytes(rows: BitMap) -> int:
     """Return about the memory of a bitmap: two bytes a row, or one bit of each position (roaring bitmaps)."""
     return 500 + min(2 * len(rows), (rows.max() + 1) // 8 if rows else 0)
+
+
+def bounds_reader(rule: UpsertRule, schema: Schema, store: ManifestStore) -> ClusterReader:
+    """Return the reader of live files with the bounds of the key, and then of the first column of the order."""
+    ids, names = (*rule.key, *rule.order[:1]), {field.field_id: field.name for field in schema.fields}
+    return ClusterReader(ClusterBy(tuple(names[each] for each in ids), ids, "keys", 0), store=store)
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,10 +17,11 @@ from pyiceberg.table.update import (
 from pyiceberg.types import DoubleType, FloatType, PrimitiveType
 
 from icesize.errors import TableError, UnsupportedTable
+from icesize.parquet.keys.index_files import MapSettings
 from icesize.planning.upsert_rule import PROPERTY, TIES, UpsertRule
 from icesize.table.commit.loaded import Loaded, Staged
 from icesize.table.commit.metadata_change import MetadataChange
-from icesize.units import DURATION_EXAMPLES, seconds_of
+from icesize.units import DURATION_EXAMPLES, SIZE_EXAMPLES, bytes_of, seconds_of
 
 Names = str | Sequence[str] | None
 """Names of columns: one, several, or none."""
@@ -100,6 +101,8 @@ def _horizon_ms(duration: float | str) -> int:
     return round(seconds * 1000)
 
 
+LOOKUPS = ("auto", "scan")
+"""How rows of a batch's keys are found: by maps of keys on the local disk, or by reading key columns in each batch."""
 NULL_KEYS = ("error", "skip")
 """What is done with events whose key has a NULL: the batch is refused, or they are left out."""
 
@@ -112,11 +115,13 @@ class UpsertOptions:
         rule: The rule, as far as the caller names it.
         except_columns: Columns of the batch that are not written, such as the kind of an event.
         null_key: One of `NULL_KEYS`.
+        maps: Where maps of keys are kept; None to read key columns in each batch.
     """
 
     rule: WantedRule = field(default_factory=WantedRule)
     except_columns: tuple[str, ...] = ()
     null_key: str = "error"
+    maps: MapSettings | None = None
 
     def __post_init__(self) -> None:
         if self.null_key not in NULL_KEYS:
@@ -140,9 +145,26 @@ class UpsertOptions:
         ties: str | None = None,
         null_key: str = "error",
         tombstones: float | str | None = None,
+        lookup: str = "auto",
+        index_bytes: int | str | None = None,
+        index_dir: str | None = None,
     ) -> UpsertOptions:
         """Return the options from the arguments of a caller. Raises ValueError."""
-        return cls(WantedRule(key, order_by, delete_when, ties, tombstones), tuple(_listed(except_columns)), null_key)
+        rule = WantedRule(key, order_by, delete_when, ties, tombstones)
+        return cls(rule, tuple(_listed(except_columns)), null_key, _maps(lookup, index_bytes, index_dir))
+
+
+def _maps(lookup: str, index_bytes: int | str | None, index_dir: str | None) -> MapSettings | None:
+    if lookup not in LOOKUPS:
+        raise ValueError(f"'lookup' ({lookup!r}) must be one of {', '.join(map(repr, LOOKUPS))}")
+    if lookup == "scan":
+        if index_bytes is not None or index_dir is not None:
+            raise ValueError("'index_bytes' and 'index_dir' need lookup='auto': with 'scan' there are no maps of keys")
+        return None
+    most_bytes = None if index_bytes is None else bytes_of(index_bytes)
+    if index_bytes is not None and (most_bytes is None or most_bytes < 0):
+        raise ValueError(f"'index_bytes' ({index_bytes!r}) must be a size {SIZE_EXAMPLES}, or a number of bytes")
+    return MapSettings(index_dir, most_bytes)
 
 
 def one_of(name: str, value: Any, alias: str, other: Any) -> Any:
@@ -164,7 +186,7 @@ def options_of_mode(mode: str, **arguments: Any) -> UpsertOptions | None:
     if mode != "append":
         raise ValueError(f"'mode' ({mode!r}) must be one of 'append', 'upsert'")
     for name, value in arguments.items():
-        if value not in (None, "error"):
+        if value not in (None, "error", "auto"):
             raise ValueError(f"'{name}' ({value!r}) needs mode='upsert': an append has no key")
     return None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -328,3 +329,31 @@ def test_arrow_tables_need_no_dataframe(spark: SparkSession, lake: Lake, orders:
     rows = pa.table({"id": [1, 2], "state": ["paid", None], "at": [at(2), at(2)], "op": ["u", "d"]})
     orders.upsert(rows, except_columns="op")
     assert states(lake) == [(1, "paid", 2)]
+
+
+def test_maps_of_keys_stay_where_they_are_wanted(
+    spark: SparkSession, lake: Lake, orders: SizedTable, tmp_path: Path
+) -> None:
+    """With `index_dir`, a sink keeps maps there; "scan" keeps none, and both find the same rows."""
+    with_maps = orders.sink("s", mode="upsert", index_dir=str(tmp_path / "keys"), index_bytes="1MiB", **RULE)
+    with_maps.run(changes(spark, (1, "new", 1, "i"), (2, "new", 1, "i")), 0)
+    assert [*(tmp_path / "keys").rglob("*.arrays")]
+    with_maps.run(changes(spark, (1, "paid", 2, "u")), 1)
+    orders.sink("s", mode="upsert", lookup="scan", **RULE).run(changes(spark, (2, "paid", 2, "u")), 2)
+
+    assert states(lake) == [(1, "paid", 2), (2, "paid", 2)]
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"lookup": "guess"}, r"'lookup' \('guess'\) must be one of 'auto', 'scan'"),
+        ({"lookup": "scan", "index_dir": "/x"}, "'index_bytes' and 'index_dir' need lookup='auto'"),
+        ({"index_bytes": "much"}, r"'index_bytes' \('much'\) must be a size such as 64MiB"),
+        ({"tombstones": "soon"}, r"'tombstones' \('soon'\) must be a time such as 90s"),
+    ],
+)
+def test_options_of_lookups_are_checked(orders: SizedTable, options: dict[str, Any], why: str) -> None:
+    """A sink is not made with an option that has no meaning."""
+    with pytest.raises(ValueError, match=why):
+        orders.sink("s", mode="upsert", **RULE, **options)

@@ -17,7 +17,7 @@ from pyroaring import BitMap
 from icesize.parquet.deletes.deleted_rows import deleted_rows
 from icesize.parquet.files.data_file import NewDeleteFile
 from icesize.parquet.files.names import FileNames
-from icesize.parquet.files.new_files import NewFiles
+from icesize.parquet.keys.lookup import TableFiles
 from icesize.planning.delete_reach import only_path
 from icesize.planning.files import DeleteFile, FileFact, PartitionKey
 from icesize.table.manifests.delete_index import DeleteIndex
@@ -72,8 +72,8 @@ class Lake:
         plain = [replace(file, deletes=()) for file in files.values()]
         state = replace(NOTHING_FOUND, live={PARTITION: plain}, deletes=self.index)
         planned = planned_deletes(dying, state, self.settings.storage, self.version, self.most)
-        new_files = NewFiles(self.settings, FileNames("test", self.number, 0))
-        made, self.number = list(write_deletes(new_files, planned, self.version)), self.number + 1
+        names, files_of = FileNames("test", self.number, 0), TableFiles(self.settings, {})
+        made, self.number = write_deletes(files_of, names, planned), self.number + 1
         gone = {delete.id for each in planned for delete in each.replaced}
         self.deletes = [each for each in self.deletes if each.id not in gone] + [self._entry(each) for each in made]
         for path, rows in wanted.items():
