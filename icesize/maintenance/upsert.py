@@ -54,13 +54,6 @@ from icesize.table.upserts.tombstones import Tombstones, tombstone_settings
 MOST_ATTEMPTS = 4
 """Times that a batch is planned if the schema, the spec or the format of the table keeps changing."""
 
-DEAD_SHARE, DEAD_SPREAD = 0.2, 0.4
-"""In a table with upserts, a file is due between 12 and 20 % deleted rows, unless the policy has another threshold.
-
-At 20 %, five rows are rewritten for each deleted one, and a scan reads a quarter more than it returns. Files of equal
-size, in which each batch deletes equally many rows, do not fall due in one batch.
-"""
-
 
 class Merges(Protocol):
     """Merges beside a batch."""
@@ -374,20 +367,13 @@ def _written_in_tasks(
     return source, WrittenBatch(current, layout, _no_merges(layout), rows=rows, delta=delta)
 
 
-def policy_of_upserts(policy: SizePolicy) -> SizePolicy:
-    """Return the policy of a table with upserts: deletes fall due earlier, unless the user has set the threshold."""
-    if "delete_ratio_threshold" in policy.given:
-        return policy
-    return policy.changed({"delete-ratio-threshold": DEAD_SHARE, "delete-ratio-spread": DEAD_SPREAD})
-
-
 def _no_merges(layout: Layout) -> Plan:
     return plan_merges(Layout(layout.head, layout.spec_id, layout.small_file_limit_bytes), SizePolicy())
 
 
 def _plan(job: UpsertJob, current: Current, layout: Layout, changes: RowChanges, files: UpsertFiles) -> Plan:
     """Plan the merges of a batch: of small files, and of files with many deleted rows, those of the batch included."""
-    policy = policy_of_upserts(current.policy)
+    policy = current.policy
     incoming = Counter({file.partition: 0 for file in changes.files})
     incoming.update(f.partition for f in changes.files if f.size_bytes < layout.small_file_limit_bytes)
     deleted = with_changes(layout, changes, files)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from icesize.errors import PolicyError
+from icesize.policy import SizePolicy
 
 PROPERTY = "icesize.upsert"
 """The table property that has the rule, as JSON."""
@@ -22,6 +23,24 @@ TIES = ("error", "last_delete", "max_row")
 "error": the batch is refused. "last_delete": a delete wins; without one, the batch is refused. "max_row": a delete
 wins; without one, the greatest row wins, compared column by column.
 """
+
+
+DEAD_SHARE, DEAD_SPREAD = 0.2, 0.4
+"""In a table with upserts, a file is due between 12 and 20 % deleted rows, unless the policy has another threshold.
+
+At 20 %, five rows are rewritten for each deleted one, and a scan reads a quarter more than it returns. Files of equal
+size, in which each batch deletes equally many rows, do not fall due in one batch.
+"""
+
+
+def policy_in(properties: Mapping[str, str], policy: SizePolicy) -> SizePolicy:
+    """Return the policy for a table with these properties: with upserts, deletes fall due earlier.
+
+    A threshold that the user has set stays.
+    """
+    if PROPERTY not in properties or "delete_ratio_threshold" in policy.given:
+        return policy
+    return policy.changed({"delete-ratio-threshold": DEAD_SHARE, "delete-ratio-spread": DEAD_SPREAD})
 
 
 @dataclass(frozen=True)

@@ -280,3 +280,15 @@ def test_doctor_counts_files_without_bounds(catalog: Catalog) -> None:
     assert detail == (
         f"1 of 2 data files have no bounds of key or order, so each batch reads them: {without_bounds.path}"
     )
+
+
+def test_the_policy_of_a_table_with_a_key(catalog: Catalog) -> None:
+    """All jobs rewrite files of such a table from 20 % deleted rows on, unless the user has set the threshold."""
+    handle = TableHandle(catalog, ("db", "t"))
+    assert handle.load().policy.delete_ratio_threshold == 0.3
+    commit(catalog, [(1, 10, "a")], 0)
+
+    policy = handle.load().policy
+    assert (policy.delete_ratio_threshold, policy.delete_ratio_spread) == (0.2, 0.4)
+    given = TableHandle(catalog, ("db", "t"), {"delete-ratio-threshold": 0.5}).load().policy
+    assert (given.delete_ratio_threshold, given.delete_ratio_spread) == (0.5, 0.0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 import numpy as np
@@ -105,8 +105,15 @@ def _merges(df: DataFrame, options: SinkOptions) -> MakeMerges | None:
     if options.merge != "inline":
         return None
 
+    environment = options.environment
+    if session.is_local(df.sparkSession):
+        # nothing else runs on the cores: Spark's workers would start on them first, which took up to ten seconds
+        most = environment.limits.local_work_bytes
+        limits = replace(environment.limits, driver_merge_bytes=most, driver_copy_bytes=most)
+        environment = replace(environment, limits=limits)
+
     def run(settings: WriteSettings, owner: Uncommitted) -> MergeRun:
-        return MergeRun(df.sparkSession, settings, owner, options.environment)
+        return MergeRun(df.sparkSession, settings, owner, environment)
 
     return run
 

@@ -15,7 +15,7 @@ from icesize.errors import IcesizeError
 from icesize.parquet.files.settings import WriteSettings
 from icesize.planning.cluster_by import ClusterBy, unknown_properties
 from icesize.planning.files import Head, PartitionKey
-from icesize.planning.upsert_rule import UpsertRule
+from icesize.planning.upsert_rule import UpsertRule, policy_in
 from icesize.policy import SizePolicy
 from icesize.redaction import scrub
 from icesize.table.catalog import opening
@@ -123,6 +123,7 @@ class TableHandle:
         if environment and environment.spill_folder:
             self.store.spill = spill_to(environment.spill_folder, environment.limits.spill_bytes)
         policy, warnings = SizePolicy.resolve(table.metadata.properties, self.policy)
+        policy = policy_in(table.metadata.properties, policy)
         self._deadline_ms = policy.commit_deadline_ms
         warnings += [*unknown_properties(table.metadata.properties), *other_compactors(table.metadata, self.name)]
         return Current(table, self.name, policy, tuple(warnings))

@@ -11,7 +11,6 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.update import (
     AssertCurrentSchemaId,
     AssertRefSnapshotId,
-    RemovePropertiesUpdate,
     SetPropertiesUpdate,
 )
 from pyiceberg.types import DoubleType, FloatType, PrimitiveType
@@ -278,16 +277,3 @@ def change_rule(
 
     advice = f"Look whether the table's properties have '{PROPERTY}'; changing it again is safe"
     return MetadataChange(run_id, advice, build, lambda loaded: UpsertRule.of(loaded.properties) == rule_in(loaded))
-
-
-def forget_rule(table: str, run_id: str) -> MetadataChange[UpsertRule]:
-    """Return the change that removes the rule of a table; its result is the rule. Raises TableError without one."""
-
-    def build(loaded: Loaded) -> tuple[Staged, UpsertRule]:
-        stored = UpsertRule.of(loaded.properties)
-        if stored is None:
-            raise TableError(f"Cannot forget the key of '{table}': it has none", table=table)
-        return loaded.staged([RemovePropertiesUpdate(removals=[PROPERTY])]), stored
-
-    advice = f"Look whether the table's properties have '{PROPERTY}'; forgetting it again is safe"
-    return MetadataChange(run_id, advice, build, lambda loaded: PROPERTY not in loaded.properties)
