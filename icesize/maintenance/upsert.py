@@ -224,25 +224,13 @@ def _once(job: UpsertJob, batch: UpsertBatch, watch: Stopwatch, conflicts: tuple
     rule = job.wanted.in_table(metadata, current.name)
     _check_streams(rule, current, entry)
     watch.lap("load")
-    current = batch.prepare(current)
-    fetched, settings = batch.fetch(current, rule), current.settings()
-    watch.lap("fetch")
-    keys = job.keys_of(current.uuid)
-    events: Events | InTasks
-    if isinstance(fetched, tuple):
-        events = newest_events(*fetched, rule, settings, keys.secret, skip_null_keys=job.skip_null_keys)
-        watch.lap("events")
-    else:
-        events = fetched
+    current, keys = batch.prepare(current), job.keys_of(current.uuid)
+    events = _events(job, batch.fetch(current, rule), current, rule, keys, watch)
     if isinstance(events, Events) and not len(events):
         return outcome_of(current, CommitOutcome(), None, watch.seconds, undone, batch_id=batch_id)
-    keep = keep_rule(rule, current.name, job.environment.new_id())
     if UpsertRule.of(metadata.properties) is None:
-        submit.change(job.handle, current, keep, job.environment)
-        schema_id, current = current.table.metadata.current_schema_id, job.handle.load(job.environment)
-        if current.table.metadata.current_schema_id != schema_id:
-            raise ConcurrentChange("the schema changed while the rule was stored")
-    with uncommitted(settings.storage, batch.prefix, job.environment) as (owner, environment):
+        current = _with_rule(job, current, rule)
+    with uncommitted(current.settings().storage, batch.prefix, job.environment) as (owner, environment):
         files: UpsertFiles | ShardFiles
         if isinstance(events, Events):
             files = _files(job, current, keys, rule, events, owner)
@@ -254,6 +242,34 @@ def _once(job: UpsertJob, batch: UpsertBatch, watch: Stopwatch, conflicts: tuple
     outcome = replace(outcome, conflicts=(*conflicts, *outcome.conflicts))
     notes = (*current.warnings, *undone, *_doubled(files.counts))
     return outcome_of(current, outcome, written, watch.seconds, notes, batch_id=batch_id, upsert=files.counts.numbers)
+
+
+def _events(
+    job: UpsertJob,
+    fetched: tuple[pa.Table, Mask] | InTasks,
+    current: Current,
+    rule: UpsertRule,
+    keys: Keys,
+    watch: Stopwatch,
+) -> Events | InTasks:
+    """Return one event of each key; what resolves them in tasks, if this process cannot hold them."""
+    watch.lap("fetch")
+    if not isinstance(fetched, tuple):
+        return fetched
+    settings = current.settings()
+    events = newest_events(*fetched, rule, settings, keys.secret, skip_null_keys=job.skip_null_keys)
+    watch.lap("events")
+    return events
+
+
+def _with_rule(job: UpsertJob, current: Current, rule: UpsertRule) -> Current:
+    """Store the rule in a table that has none, and return the newest state. Raises ConcurrentChange."""
+    keep = keep_rule(rule, current.name, job.environment.new_id())
+    submit.change(job.handle, current, keep, job.environment)
+    schema_id, current = current.table.metadata.current_schema_id, job.handle.load(job.environment)
+    if current.table.metadata.current_schema_id != schema_id:
+        raise ConcurrentChange("the schema changed while the rule was stored")
+    return current
 
 
 def _check_table(job: UpsertJob, current: Current) -> None:
