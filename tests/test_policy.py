@@ -236,8 +236,8 @@ REFUSED = [
         "'keep-versions' ('all') must be a whole number without a unit",
     ),
     (
-        {"version_max_age_ms": "7 days"},
-        "'version-max-age-ms' ('7 days') must be a duration such as 90s, 30m or 1h30m, or a whole number of "
+        {"version_max_age_ms": "7 nights"},
+        "'version-max-age-ms' ('7 nights') must be a duration such as 90s, 30m or 1h30m, or a whole number of "
         "milliseconds",
     ),
     ({"max_snapshots": None}, "'max-snapshots' (None) must be a whole number without a unit"),
