@@ -26,7 +26,9 @@ def read_label(label: str, names: Iterable[str]) -> list[tuple[str, str | None]]
     A label with another name at its beginning is split at each `=` and `/`, for the message that names it. Raises
     ValueError for a field without a value.
     """
-    known = "|".join(re.escape(form) for name in sorted(names, key=len, reverse=True) for form in _forms(name))
+    # the longest first: a name may begin as another one is written
+    forms = sorted({form for name in names for form in _forms(name)}, key=lambda form: (-len(form), form))
+    known = "|".join(map(re.escape, forms))
     field = re.compile(rf"({known})=({_QUOTED}|.*?)(?=/(?:{known})=|\Z)", re.DOTALL)
     if not (known and field.match(label)):
         pieces = [piece.partition("=") for piece in filter(None, label.split("/"))]

@@ -104,7 +104,8 @@ def test_a_seed_is_a_program_and_its_text_is_too() -> None:
     """Programs come from their seed alone, differ from each other, and can be read back from what is printed."""
     programs = [generate(seed, deletes) for seed in range(100) for deletes in (False, True)]
     assert programs == [generate(seed, deletes) for seed in range(100) for deletes in (False, True)]
-    assert len(set(programs)) == 200
+    # those of the two modes may be the same, if a program begins with a scene of both
+    assert (len(set(programs[::2])), len(set(programs[1::2]))) == (100, 100)
     assert all(Program.parse(str(program)) == program for program in programs)
 
 

@@ -17,6 +17,7 @@ NAMES = st.sampled_from(["p", "q", "p=q", "a/b", '"p"', "null", "b"]) | TEXTS.fi
 
 @example({"p": "null", "q": None}, set())
 @example({"p": 'a/q="b"'}, {"q"})
+@example({'"': None, "=": None}, set())
 @given(st.dictionaries(NAMES, st.none() | TEXTS, min_size=1, max_size=3), st.sets(NAMES, max_size=2))
 def test_a_label_is_read_as_what_it_was_made_of(values: dict[str, str | None], others: set[str]) -> None:
     """NULL, quotes, commas, equals signs, slashes, spaces and line ends come back; other fields of the table are no
