@@ -28,7 +28,7 @@ from icesize.parquet.keys.lookup import Lookup, Scan, TableFiles
 from icesize.parquet.keys.maps import KeyMaps
 from icesize.parquet.rewriting.threads import merge_in_threads, write_in_threads
 from icesize.parquet.writing.row_writer import WriteRows
-from icesize.planning.delete_reach import plain_path
+from icesize.planning.delete_reach import PartitionDeletes, plain_path
 from icesize.planning.files import DeleteFile, FileFact, FileId, Layout, PartitionFacts, PartitionKey, SkipReason
 from icesize.planning.merging.planner import plan_merges
 from icesize.planning.plan import MergeTask, Plan
@@ -422,6 +422,12 @@ def with_changes(layout: Layout, changes: RowChanges, files: UpsertFiles) -> Lay
             for file in (*facts.small, *facts.large, *others)
             if file.path in found
         }
+        # the batch may put older deletes of other data files of the partition into its own delete file
+        noted |= {
+            file.path: _with_folded(file, own[plain_path(file.path)], replaced)
+            for file in (*facts.small, *facts.large)
+            if file.path not in found and plain_path(file.path) in own
+        }
         small, large = ([noted.get(file.path, file) for file in some] for some in (facts.small, facts.large))
         large += [_numbered(noted[file.path], files.settings) for file in others]
         partitions[key] = replace(facts, small=tuple(small), large=tuple(large))
@@ -435,6 +441,12 @@ def _with_deletes(file: FileFact, found: Found, own: Sequence[DeleteFile], repla
     return replace(
         file, deletes=(*kept, *own), delete_files=applying, deleted_rows=dead, avoidable_deletes=applying
     )  # fmt: skip
+
+
+def _with_folded(file: FileFact, own: Sequence[DeleteFile], replaced: Collection[FileId]) -> FileFact:
+    """Return a file whose deletes stay the same rows, with other delete files."""
+    deletes = (*(delete for delete in file.deletes if delete.id not in replaced), *own)
+    return replace(file, deletes=deletes, **PartitionDeletes(deletes).hitting(file)._asdict())
 
 
 def _numbered(file: FileFact, settings: WriteSettings) -> FileFact:

@@ -302,7 +302,7 @@ class History:
         elif not report.already_committed:
             self._check_report(batch.effect, report)
             if trouble == Trouble():
-                assert report.conflicts == (), "nobody came between"
+                assert report.conflicts == (), f"nobody came between: {report.conflicts}"
 
     def _check_report(self, effect: Effect, report: Report) -> None:
         facts = report.upsert or {}
