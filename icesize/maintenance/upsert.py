@@ -377,7 +377,7 @@ def _written_in_tasks(
     layout = job.handle.reader(current.policy).read(metadata, current.table.io)
     rows, results = run(task, current, layout, owner)
     deletes = DeleteFiles(files, current.policy, FileNames(owner.prefix, 0, 0, owner), job.deleted_in)
-    source = ShardFiles(files, reader, known, rows.files, results, deletes, job.deleted_in)
+    source = ShardFiles(rule, files, reader, known, rows.files, results, deletes, job.deleted_in)
     delta = RowDelta(source, source.at(state))
     watch.lap("write")
     return source, WrittenBatch(current, layout, _no_merges(layout), rows=rows, delta=delta)

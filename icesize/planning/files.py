@@ -182,6 +182,11 @@ class FileFact:
     first_row_id: int | None = None
 
     @property
+    def delete_ids(self) -> frozenset[FileId]:
+        """What `deletes` are told apart by."""
+        return frozenset(delete.id for delete in self.deletes)
+
+    @property
     def live_bytes(self) -> int:
         """Approximate size of the file without the rows that are known to be deleted; at least 1."""
         if not self.deleted_rows:

@@ -33,7 +33,7 @@ from icesize.table.state.handle import TableHandle
 from icesize.table.upserts.duplicates import Duplicates
 from tests.support.delete_files import delete_equal, delete_positions
 from tests.support.tables import check, live_paths, make_table, operations, request_on, run, sqlite_catalog
-from tests.support.upserts import live_rows
+from tests.support.upserts import catalog_with_table, live_rows
 from tests.support.v3_tables import as_v3
 
 Row = tuple[int | None, int | None, str]
@@ -42,11 +42,7 @@ Row = tuple[int | None, int | None, str]
 @pytest.fixture(params=[2, 3])
 def catalog(request: pytest.FixtureRequest, tmp_path: Path) -> Catalog:
     """A catalog with the empty table `db.t`, in format v2 and v3."""
-    catalog = sqlite_catalog(tmp_path)
-    make_table(catalog)
-    if request.param == 3:
-        as_v3(catalog)
-    return catalog
+    return catalog_with_table(tmp_path, request.param)
 
 
 def opened(catalog: Catalog) -> SizedTable:

@@ -20,9 +20,8 @@ from icesize.table.manifests.store import ManifestStore
 from icesize.table.records.ledger import LedgerEntry
 from icesize.table.state.handle import TableHandle
 from icesize.table.upserts.settings import WantedRule
-from tests.support.tables import NOW_MS, check, make_table, sqlite_catalog
-from tests.support.upserts import Event, events_of, live_rows
-from tests.support.v3_tables import as_v3
+from tests.support.tables import NOW_MS, check
+from tests.support.upserts import Event, catalog_with_table, events_of, live_rows
 
 RULE = WantedRule(key="id", order_by="ts", tombstones="2 days")
 DAY_MS = 86_400_000
@@ -31,11 +30,7 @@ DAY_MS = 86_400_000
 @pytest.fixture(params=[2, 3])
 def catalog(request: pytest.FixtureRequest, tmp_path: Path) -> Catalog:
     """A catalog with the empty, partitioned table `db.t`, in format v2 and v3."""
-    catalog = sqlite_catalog(tmp_path)
-    make_table(catalog)
-    if request.param == 3:
-        as_v3(catalog)
-    return catalog
+    return catalog_with_table(tmp_path, request.param)
 
 
 def commit(catalog: Catalog, events: Sequence[Event], batch: int, *, stream: str = "s", days: float = 0) -> Report:

@@ -39,8 +39,7 @@ from tests.support.tables import (
     theirs,
     write,
 )
-from tests.support.upserts import Event, events_of, live_rows
-from tests.support.v3_tables import as_v3
+from tests.support.upserts import Event, catalog_with_table, events_of, live_rows
 
 RULE = WantedRule(key="id", order_by="ts")
 
@@ -48,11 +47,7 @@ RULE = WantedRule(key="id", order_by="ts")
 @pytest.fixture(params=[2, 3])
 def catalog(request: pytest.FixtureRequest, tmp_path: Path) -> Catalog:
     """A catalog with the empty table `db.t`, in format v2 and v3."""
-    catalog = sqlite_catalog(tmp_path)
-    make_table(catalog)
-    if request.param == 3:
-        as_v3(catalog)
-    return catalog
+    return catalog_with_table(tmp_path, request.param)
 
 
 def commit(catalog: Catalog, events: Sequence[Event], batch: int, rule: WantedRule = RULE, **options: bool) -> Report:

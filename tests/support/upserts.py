@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +26,8 @@ from icesize.table.manifests.store import ManifestStore
 from icesize.table.records.ledger import LedgerEntry
 from icesize.table.state.handle import TableHandle
 from icesize.table.upserts.settings import WantedRule
-from tests.support.tables import check
+from tests.support.tables import check, make_table, sqlite_catalog
+from tests.support.v3_tables import as_v3
 
 Event = tuple[int | None, int, str | None]
 """Key, order, and value of the column `kind`; None for a delete."""
@@ -55,6 +57,15 @@ def upsert_rows(
     report = upsert(job, UpsertBatch(lambda current, rule: events, LedgerEntry("s", "q", batch), f"r{batch}")).report
     check(catalog.load_table(name))
     return report
+
+
+def catalog_with_table(folder: Path, format_version: int) -> Catalog:
+    """A catalog with the empty table `db.t`, partitioned by `kind`, in format v2 or v3."""
+    catalog = sqlite_catalog(folder)
+    make_table(catalog)
+    if format_version == 3:
+        as_v3(catalog)
+    return catalog
 
 
 def live_rows(catalog: Catalog, name: str = "db.t") -> list[Row]:

@@ -133,8 +133,8 @@ class EventsOfBatch:
     _rows: int | None = None
     _is_kept: bool = False
 
-    def __enter__(self) -> None:
-        pass
+    def __enter__(self) -> EventsOfBatch:
+        return self
 
     def __exit__(self, *error: object) -> None:
         if self._is_kept:

@@ -144,10 +144,8 @@ class UpsertFiles:
         A row that was written and is late now is deleted in the same commit. An event that was late and is valid now,
         because another writer deleted the row, is written.
         """
-        if state.format_version != self.settings.format_version:
-            raise ConcurrentChange("the table was upgraded while the batch was written")
-        if UpsertRule.of(state.properties) not in (None, self.resolver.rule):
-            raise ConcurrentChange("the key of the table was changed while the batch was written")
+        check_format(state, self.settings)
+        check_rule(state, self.resolver.rule)
         resolution = self.resolution = self.resolver.at(state)
         self._write(resolution)
         dying = [Dying(each.file, each.deleted, each.dying) for each in resolution.found if each.dead.any()]
@@ -168,10 +166,7 @@ class UpsertFiles:
         rows, settings = self._events.rows.take(pa.array(places)), self.settings
         ids = row_ids(self.resolver, resolution)[places] if settings.has_lineage else None
         if ids is not None and ids.max() >= 0:
-            # an updated row keeps its id; NULL takes the commit's number, and a new id
-            known = pa.array(ids, mask=ids < 0)
-            rows = rows.append_column(LINEAGE_FIELDS[0].name, known)
-            rows = rows.append_column(LINEAGE_FIELDS[1].name, pa.nulls(len(places), pa.int64()))
+            rows = with_row_ids(rows, ids)
             settings = settings.with_lineage
         files = self.write_rows(rows, settings)
         self.written.extend(files)
@@ -204,6 +199,27 @@ def row_ids(resolver: Resolver, resolution: Resolution) -> Positions:
     for each, here in zip(replaced, found, strict=True):
         ids[each.hits.places[each.dead]] = here
     return ids
+
+
+def with_row_ids(rows: pa.Table, ids: Positions) -> pa.Table:
+    """Return new versions of rows with the lineage: a row keeps the id of the one that it replaces.
+
+    NULL, for -1, becomes a new id, and the number of the commit.
+    """
+    rows = rows.append_column(LINEAGE_FIELDS[0].name, pa.array(ids, mask=ids < 0))
+    return rows.append_column(LINEAGE_FIELDS[1].name, pa.nulls(rows.num_rows, pa.int64()))
+
+
+def check_format(state: Loaded, settings: WriteSettings) -> None:
+    """Raise ConcurrentChange if the table has another format version than files were planned for."""
+    if state.format_version != settings.format_version:
+        raise ConcurrentChange("the table was upgraded after the plan")
+
+
+def check_rule(state: Loaded, rule: UpsertRule) -> None:
+    """Raise ConcurrentChange if the table has another rule than a batch was resolved by."""
+    if UpsertRule.of(state.properties) not in (None, rule):
+        raise ConcurrentChange("the key of the table was changed while the batch was written")
 
 
 def counts_of(events: Events, resolution: Resolution) -> Counts:

@@ -20,10 +20,9 @@ from icesize.parquet.keys.lookup import Positions, Scan, TableFiles
 from icesize.planning.files import FileFact
 from icesize.planning.upsert_rule import UpsertRule
 from icesize.table.commit.loaded import Loaded
-from icesize.table.commit.protocol import ConcurrentChange
 from icesize.table.commit.steps.row_delta import RowChanges
 from icesize.table.state.cluster_reader import ClusterReader
-from icesize.table.upserts.changes import DeleteFiles
+from icesize.table.upserts.changes import DeleteFiles, check_format
 from icesize.table.upserts.deletes import Dying
 from icesize.table.upserts.resolver import DeletedIn, LiveFiles, with_deleted
 
@@ -91,7 +90,7 @@ class Duplicates:
         """
         live = LiveFiles.of(state, self.reader)
         facts = [live.noted(file) for file in live.files]
-        contents = frozenset((file.path, frozenset(delete.id for delete in file.deletes)) for file in facts)
+        contents = frozenset((file.path, file.delete_ids) for file in facts)
         if self._last is None or self._last[0] != contents:
             self._last = contents, self._doubled(live, with_deleted(facts, self.files, self.deleted_in))
         return self._last[1]
@@ -192,8 +191,7 @@ class DuplicateDeletes:
 
     def at(self, state: Loaded) -> RowChanges:
         """Return the deletes for a state."""
-        if state.format_version != self.deletes.files.settings.format_version:
-            raise ConcurrentChange("the table was upgraded while its rows were compared")
+        check_format(state, self.deletes.files.settings)
         doubled = self.doubled = self.duplicates.at(state)
         return self.deletes.changes(doubled.dying, doubled.live.unresolved)
 

@@ -59,7 +59,7 @@ class DeletedIn:
 
     def get(self, file: FileFact) -> BitMap | None:
         """Return the deleted rows of a file; None if they are not known."""
-        known = file.path, frozenset(delete.id for delete in file.deletes)
+        known = file.path, file.delete_ids
         rows = self._rows.get(known)
         if rows is not None:
             self._rows.move_to_end(known)
@@ -334,7 +334,7 @@ def with_deleted(files: Sequence[FileFact], reads: TableFiles, deleted_in: Delet
         marked = deleted_rows(some, reads.of(partition.spec_id), partition).positions
         for file in some:
             known[file.path] = marked.get(file.path, BitMap())
-            deleted_in.remember(file.path, (delete.id for delete in file.deletes), known[file.path])
+            deleted_in.remember(file.path, file.delete_ids, known[file.path])
     return [(file, known[file.path]) for file in files]
 
 

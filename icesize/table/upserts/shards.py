@@ -17,19 +17,26 @@ from pyiceberg.partitioning import PartitionSpec
 from pyroaring import BitMap
 
 from icesize.parquet.files.data_file import NewDataFile, NewDeleteFile
-from icesize.parquet.files.row_lineage import LINEAGE_FIELDS
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.keys.events import Mask, newest_events
 from icesize.parquet.keys.lookup import Scan, TableFiles
 from icesize.planning.cluster_by import ClusterFile
-from icesize.planning.files import FileFact, FileId
+from icesize.planning.files import FileId
 from icesize.planning.upsert_rule import UpsertRule
 from icesize.table.commit.loaded import Loaded
 from icesize.table.commit.protocol import ConcurrentChange
 from icesize.table.commit.steps.row_delta import RowChanges
 from icesize.table.manifests.delete_index import DeleteIndex
 from icesize.table.state.cluster_reader import ClusterReader
-from icesize.table.upserts.changes import Counts, DeleteFiles, counts_of, row_ids
+from icesize.table.upserts.changes import (
+    Counts,
+    DeleteFiles,
+    check_format,
+    check_rule,
+    counts_of,
+    row_ids,
+    with_row_ids,
+)
 from icesize.table.upserts.deletes import Dying
 from icesize.table.upserts.resolver import DeletedIn, LiveFiles, Resolver, plain_values, with_deleted
 
@@ -83,9 +90,7 @@ class ShardTask:
         places = np.flatnonzero(~events.is_delete & ~resolution.is_late)
         written = events.rows.take(pa.array(places))
         if self.keeps_ids:
-            ids = row_ids(resolver, resolution)[places]
-            written = written.append_column(LINEAGE_FIELDS[0].name, pa.array(ids, mask=ids < 0))
-            written = written.append_column(LINEAGE_FIELDS[1].name, pa.nulls(len(places), pa.int64()))
+            written = with_row_ids(written, row_ids(resolver, resolution)[places])
         dying = {
             each.file.path: BitMap(each.dying.astype(np.uint32)).serialize()
             for each in resolution.found
@@ -100,6 +105,7 @@ class ShardFiles:
     """A `RowSource` of rows that tasks have written, for the state that they were resolved in.
 
     Attributes:
+        rule: The rule that the batch was resolved by.
         files: Reads columns of data files.
         reader: Reads the live files, with the bounds of the key columns.
         known: The data files of that state, with their delete files.
@@ -109,6 +115,7 @@ class ShardFiles:
         deleted_in: Deleted rows of data files that are known.
     """
 
+    rule: UpsertRule
     files: TableFiles
     reader: ClusterReader
     known: Sequence[ClusterFile]
@@ -127,11 +134,11 @@ class ShardFiles:
 
         Raises ConcurrentChange if files that may hold keys of the batch, or their deletes, are others than before.
         """
-        if state.format_version != self.files.settings.format_version:
-            raise ConcurrentChange("the table was upgraded while the batch was written")
+        check_format(state, self.files.settings)
+        check_rule(state, self.rule)
         live = LiveFiles.of(state, self.reader)
         concerned = {file.fact.path: live.noted(file) for file in live.files if self._may_hold(file)}
-        if {path: _deletes_of(file) for path, file in concerned.items()} != self._before:
+        if {path: file.delete_ids for path, file in concerned.items()} != self._before:
             raise ConcurrentChange("another writer changed files that may hold keys of the batch")
         dying = [
             Dying(file, deleted, np.asarray(self._dying[file.path].to_array(), np.int64))
@@ -141,7 +148,7 @@ class ShardFiles:
 
     @cached_property
     def _before(self) -> dict[str, frozenset[FileId]]:
-        return {file.fact.path: _deletes_of(file.fact) for file in self.known if self._may_hold(file)}
+        return {file.fact.path: file.fact.delete_ids for file in self.known if self._may_hold(file)}
 
     @cached_property
     def _dying(self) -> dict[str, BitMap]:
@@ -165,7 +172,3 @@ class ShardFiles:
     def counts(self) -> Counts:
         """What the batch did."""
         return reduce(Counts.together, (result.counts for result in self.results), Counts())
-
-
-def _deletes_of(file: FileFact) -> frozenset[FileId]:
-    return frozenset(delete.id for delete in file.deletes)
