@@ -136,6 +136,24 @@ def test_rows_of_others_in_between(
     assert left(lake) == expected + ([(99, "theirs", 2)] if key == 99 else [])
 
 
+def test_a_rule_that_changes_in_between(spark: SparkSession, lake: Lake, orders: SizedTable) -> None:
+    """A batch that was resolved by an earlier rule is planned anew, and follows the new one."""
+    orders.upsert(changes(spark, [(each, "new", 1, "i") for each in range(10)]), **RULE)
+    rival = icesize.open(None, "db.orders", catalog=lake.catalog)
+    todo = [{"ties": "max_row"}]
+
+    def act() -> None:
+        if todo:
+            rival.rekey(**todo.pop())
+
+    with failpoints.armed("files-written", act):
+        report = orders.upsert(changes(spark, [(each, "paid", 3, "u") for each in range(10)]), except_columns="op")
+    assert report.conflicts == (
+        "the batch was written again: the key of the table was changed while the batch was written",
+    )
+    assert left(lake) == [(each, "paid", 3) for each in range(10)]
+
+
 def test_columns_that_are_never_null(spark: SparkSession, lake: Lake, orders: SizedTable) -> None:
     """A batch whose columns cannot be NULL, as those of `range`, is resolved, too."""
     rows = spark.range(10).selectExpr("id", "'new' as state", "id as version", "'i' as op")
