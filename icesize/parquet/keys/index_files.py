@@ -157,7 +157,9 @@ class IndexFolder:
             with open(place, "rb") as file:
                 return self._mapped(name, identity, file)
         except OSError:
-            self._forget(name)
+            with self._lock:
+                if not place.exists():  # else another thread has just written it
+                    self._drop(name)
             return None
         except Exception as damage:  # of any kind: the bytes may come from anywhere
             LOG.debug("%s is damaged (%s)", place, damage)
@@ -175,19 +177,14 @@ class IndexFolder:
         usable = self._folder.is_usable() and self._may_write() and expected_bytes <= self._spare_bytes()
         if not usable or not self._reserve(name, expected_bytes):
             return False
-        listed = list[_Listed]()
+        listed, is_written = list[_Listed](), False
         try:
             is_written = self._folder.write(name, lambda out: listed.extend(_encode(out, identity, arrays)))
         finally:
-            with self._lock:
+            with self._lock:  # at once: no other thread may count on the bytes between
                 self._total_bytes -= expected_bytes
-        if is_written:
-            self._forget(name)
-            with suppress(OSError), self._lock:
-                status = (self._folder.path / name).stat()
-                self._sizes[name] = status.st_size
-                self._total_bytes += status.st_size
-                self._verified[name] = _version(status), listed
+                if is_written:
+                    self._count(name, listed)
         return is_written
 
     def sweep(self, live: Callable[[], Iterable[str]]) -> None:
@@ -265,21 +262,32 @@ class IndexFolder:
             if excess > 0:
                 self._refused = True
                 return False
+            for each in given:  # at once: no other thread may count on the room that they leave
+                self._drop(each)
             self._total_bytes += size
         for each in given:
             self._remove(each)
         return True
 
     def _remove(self, name: str) -> None:
-        remove(self._folder.path / name)
-        self._forget(name)
-        with self._lock:
+        with self._lock:  # before the file: another thread may write it again, and the bound counts that one
+            self._drop(name)
             self._uses.pop(name, None)
+        remove(self._folder.path / name)
 
-    def _forget(self, name: str) -> None:
-        with self._lock:
-            self._total_bytes -= self._sizes.pop(name, 0)
-            self._verified.pop(name, None)
+    def _count(self, name: str, listed: list[_Listed]) -> None:
+        """Count a new file. The caller holds the lock."""
+        self._drop(name)
+        with suppress(OSError):
+            status = (self._folder.path / name).stat()
+            self._sizes[name] = status.st_size
+            self._total_bytes += status.st_size
+            self._verified[name] = _version(status), listed
+
+    def _drop(self, name: str) -> None:
+        """Count a file no longer. The caller holds the lock."""
+        self._total_bytes -= self._sizes.pop(name, 0)
+        self._verified.pop(name, None)
 
     def _may_write(self) -> bool:
         """Return whether this process holds the lock; the first time, learn what is there."""
