@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
 from pyiceberg.exceptions import ServerError, ServiceUnavailableError, TooManyRequestsError
+from tenacity import RetryCallState, Retrying, retry_if_exception, wait_random_exponential
 
+from icesize.environment import Environment
 from icesize.errors import IcesizeError, TableError
 from icesize.redaction import redacted, scrub
+
+LOG = logging.getLogger("icesize")
 
 
 @contextmanager
@@ -80,6 +85,29 @@ def may_pass(error: BaseException) -> bool:
     if isinstance(error, (FileNotFoundError, PermissionError)) or missing_right(error, str(error)):
         return False
     return isinstance(error, (OSError, *_NOT_NOW)) or type(error).__name__ in _NO_CONNECTION
+
+
+def asking_again(name: str, environment: Environment, is_late: Callable[[], bool]) -> Retrying:
+    """Return what repeats a request, with growing pauses, as long as the catalog or storage does not respond.
+
+    Args:
+        name: What is asked for, for the log.
+        environment: Its `sleep` pauses.
+        is_late: Returns True to stop. The error is raised then.
+    """
+
+    def log_retry(state: RetryCallState) -> None:
+        error = state.outcome and state.outcome.exception()
+        LOG.warning("%s cannot be loaded now (%s); asking again", name, brief(error) if error else "")
+
+    return Retrying(
+        retry=retry_if_exception(may_pass),
+        stop=lambda state: is_late(),
+        wait=wait_random_exponential(multiplier=0.5, max=10),
+        sleep=environment.sleep,
+        before_sleep=log_retry,
+        reraise=True,
+    )
 
 
 def missing_right(error: BaseException, text_of_error: str) -> str:

@@ -9,19 +9,15 @@ name.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import BadRequestError, NoSuchIcebergTableError, NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.table import Table
 
-from icesize.concurrency import concurrently
-from icesize.errors import TableNotFound, UnsupportedTable
-from icesize.table.catalog import opening
 from icesize.table.catalog.access_errors import brief
 from icesize.table.catalog.locations import has_parent_segment, is_inside, normalised, split
+from icesize.table.catalog.tables import Name, NotLoaded, each_of, load_named, names_of
 from icesize.table.cleanup.expired_files import own_folders
 from icesize.table.storage.reachable import Reachable
 from icesize.units import format_count
@@ -30,8 +26,6 @@ MOST_TABLES = 2_000
 """Most tables of a catalog that are loaded: at a tenth of a second each, eight at a time, half a minute."""
 MOST_NAMED = 3
 """Most tables that a note names."""
-
-Name = tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -55,21 +49,20 @@ def other_tables(table: Table, due: Sequence[str], most_tables: int = MOST_TABLE
         The files, and doubts. A catalog that cannot list its tables, or an unreadable table, is a doubt, not an error.
     """
     catalog, own = table.catalog, table.name()
-    overlaps, in_turn = overlap(table.location(), due), _in_turn(catalog)
+    overlaps, each = overlap(table.location(), due), each_of(catalog)
     names: list[Name] = []
     loaded: list[Table | str | None] = []
     doubts: list[str] = []
-    each: Callable[..., Iterable[Any]] = map if in_turn else concurrently
     try:
         for _ in range(2):  # a table may be renamed into a namespace that was listed before
-            listed = set(_names(catalog, each, doubts)).difference(names, [own])
+            listed = set(names_of(catalog, doubts.append)).difference(names, [own])
             new = sorted(listed, key=lambda name: (name[:-1] != own[:-1], name))
             loaded += each(lambda name: _loaded(catalog, name, overlaps), new[: max(0, most_tables - len(names))])
             names += new
     except Exception as error:  # each catalog client raises its own errors
         doubts.append(f"the catalog cannot list its tables ({brief(error)})")
-    needed, found = Reachable(), [each for each in loaded if isinstance(each, Table)]
-    failed = [each for each in loaded if isinstance(each, str)]
+    needed, found = Reachable(), [other for other in loaded if isinstance(other, Table)]
+    failed = [why for why in loaded if isinstance(why, str)]
     for other in found:
         try:
             needed.add(other.metadata, other.metadata_location, other.io)
@@ -82,60 +75,11 @@ def other_tables(table: Table, due: Sequence[str], most_tables: int = MOST_TABLE
     return OtherTables(needed, tuple(".".join(other.name()) for other in found), tuple(dict.fromkeys(doubts)))
 
 
-def _in_turn(catalog: Catalog) -> bool:
-    """Return True if only this thread may use the catalog.
-
-    Hive has one connection, and SQLite one in-memory database per thread.
-    """
-    in_memory = catalog.properties.get("uri", "") in ("sqlite://", "sqlite:///:memory:")
-    return in_memory or any(kind.__name__ == "HiveCatalog" for kind in type(catalog).__mro__)
-
-
-def _names(catalog: Catalog, each: Callable[..., Iterable[Any]], doubts: list[str]) -> Iterator[Name]:
-    """Yield the names of all tables of a catalog, level by level of namespaces; `doubts` collects listing failures."""
-    level: list[Name] = [()]
-    while level:
-        children: list[Name] = []
-        for tables, below in each(lambda namespace: _listed(catalog, namespace, doubts), level):
-            yield from tables
-            children += below
-        level = children
-
-
-def _listed(catalog: Catalog, namespace: Name, doubts: list[str]) -> tuple[list[Name], list[Name]]:
-    """Return tables and namespaces directly below a namespace; the root has no tables.
-
-    A listed namespace that is not found is a doubt: it may be gone, or hidden from this principal.
-    """
-    try:
-        tables = [tuple(name) for name in catalog.list_tables(namespace)] if namespace else []
-    except NoSuchNamespaceError:
-        doubts.append(f"the namespace {'.'.join(namespace)} was listed and is not found")
-        return [], []
-    try:
-        below = [tuple(name) for name in catalog.list_namespaces(namespace)]
-    except (NoSuchNamespaceError, BadRequestError):
-        if not namespace:
-            raise
-        below = []  # a catalog with a single level of namespaces
-    return tables, [name for name in below if len(name) > len(namespace)]
-
-
 def _loaded(catalog: Catalog, name: Name, overlaps: Callable[[str], bool]) -> Table | str | None:
     """Return a table with a directory that overlaps; None for any other, a sentence for one that cannot be loaded."""
-    try:
-        table = opening.load(catalog, name)
-    except UnsupportedTable as error:
-        if isinstance(error.__cause__, NoSuchTableError):
-            return None  # a view, which has no files
-        return f"{'.'.join(name)}: {brief(error)}"
-    except TableNotFound as error:
-        if isinstance(error.__cause__, NoSuchIcebergTableError):
-            return None
-        # the table was dropped or renamed after the listing, or is hidden from this principal
-        return f"{'.'.join(name)}: it was listed and is not found"
-    except Exception as error:  # each catalog client raises its own errors
-        return f"{'.'.join(name)}: {brief(error)}"
+    table = load_named(catalog, name)
+    if isinstance(table, NotLoaded):
+        return f"{'.'.join(name)}: {table.why}" if table.kind == "unreadable" else None
     folders = [*own_folders(table), table.metadata_location.rpartition("/")[0]]
     return table if any(map(overlaps, folders)) else None
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
-from tenacity import RetryCallState, Retrying, retry_if_exception, wait_random_exponential
 
 from icesize.environment import Environment
 from icesize.errors import IcesizeError
@@ -19,15 +17,13 @@ from icesize.planning.upsert_rule import UpsertRule, policy_in
 from icesize.policy import SizePolicy
 from icesize.redaction import scrub
 from icesize.table.catalog import opening
-from icesize.table.catalog.access_errors import brief, may_pass
+from icesize.table.catalog.access_errors import asking_again
 from icesize.table.catalog.history import head_of
 from icesize.table.manifests.spill import spill_to
 from icesize.table.manifests.store import ManifestStore, store_of
 from icesize.table.state.cluster_reader import ClusterReader
 from icesize.table.state.concurrent_writers import ConcurrentWriters, other_compactors
 from icesize.table.state.layouts import LayoutReader, Prefetch, no_prefetch
-
-LOG = logging.getLogger("icesize")
 
 PolicyArgument = SizePolicy | Mapping[str, object] | None
 
@@ -132,19 +128,7 @@ class TableHandle:
         if environment is None:
             return opening.load(self.catalog, self.identifier)
         until = environment.monotonic() + self._deadline_ms / 1000
-
-        def log_retry(state: RetryCallState) -> None:
-            error = state.outcome and state.outcome.exception()
-            LOG.warning("%s cannot be loaded now (%s); asking again", self.name, brief(error) if error else "")
-
-        again = Retrying(
-            retry=retry_if_exception(may_pass),
-            stop=lambda state: environment.monotonic() > until,
-            wait=wait_random_exponential(multiplier=0.5, max=10),
-            sleep=environment.sleep,
-            before_sleep=log_retry,
-            reraise=True,
-        )
+        again = asking_again(self.name, environment, lambda: environment.monotonic() > until)
         return again(opening.load, self.catalog, self.identifier)
 
     def contested(self, current: Current, environment: Environment) -> frozenset[PartitionKey]:

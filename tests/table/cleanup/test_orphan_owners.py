@@ -274,7 +274,7 @@ def test_tables_that_cannot_be_read_protect_all_but_our_own_files(
     said = {
         "load": "1 table cannot be read, the first is db.other: ",
         "not found": "1 table cannot be read, the first is db.other: it was listed and is not found. ",
-        "namespace": "the namespace db was listed and is not found. ",
+        "namespace": "the namespace 'db' is not found. ",
         "list": "the catalog cannot list its tables (NotImplementedError: no). ",
         "limit": "1 table beyond the first 0 were not loaded. ",
         "files": "1 table cannot be read, the first is db.other: FileNotFoundError",
