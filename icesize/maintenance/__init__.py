@@ -11,6 +11,7 @@
 - `rewrite_deletes`: rewrites many delete files into few position delete files; data files do not change
 - `rewrite_manifests`: merges manifests, in one REPLACE that changes no row and no file
 - `rounds`: runs one plan in several rounds, each with a commit, and combines their reports
+- `survey`: surveys the tables of a catalog: what maintenance would bring to each, from metadata alone
 - `table_context`: the context of every job: a table, the environment, and the engine that rewrites files
 - `upsert`: commits a batch of upserts: resolve, write, merge, commit
 - `upsert_rows`: the rows of an Arrow table as events of a batch of upserts
