@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
     from icesize.events import Event
+    from icesize.maintenance.survey import CatalogSurvey
     from icesize.sized_table import SizedTable
     from icesize.table.cleanup.expiry import ExpiryReport
 
@@ -51,7 +52,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class Target:
-    """The table that a command line names, its catalog, and the format of the output; not opened yet.
+    """The table or the tables that a command line names, their catalog, and the format of the output; not opened yet.
 
     `properties` can hold credentials, so it is left out of the printed form.
     """
@@ -86,12 +87,31 @@ class Target:
         if spark is None:  # PySpark needs pandas
             load_arrow_alone()
         from icesize.sized_table import open as open_table
+        from icesize.table.catalog.opening import split_name
 
+        split_name(self.table)
         catalog = self._catalog(conf)
         environment = Environment(observe=_observers())
         table = open_table(spark, self.table, catalog=catalog, policy=dict(policy or {}), environment=environment)
         collect_from_now_on()
         return table
+
+    @property
+    def is_pattern(self) -> bool:
+        """True if TABLE is a catalog, or a pattern with wildcards."""
+        from icesize.table.catalog.tables import TablePattern
+
+        pattern = TablePattern.of(self.table)
+        return len(pattern.parts) < 2 or pattern.has_wildcards
+
+    def scan(self, policy: Mapping[str, str] | None = None) -> CatalogSurvey:
+        """Survey the tables that TABLE selects as a pattern. Raises the errors of `icesize.scan`."""
+        load_arrow_alone()
+        from icesize.maintenance.survey import scan
+
+        environment, catalog = Environment(observe=_observers()), self._catalog({})
+        with self.progress():
+            return scan(self.table, catalog=catalog, policy=dict(policy or {}), environment=environment)
 
     @contextmanager
     def progress(self, *observers: Callable[[Event], object]) -> Iterator[None]:
@@ -101,11 +121,11 @@ class Target:
 
     def _catalog(self, conf: Mapping[str, str]) -> Catalog | None:
         """Return the catalog from options, or else from settings of Spark; None if neither names it."""
-        from icesize.table.catalog.opening import open_catalog, pyiceberg_properties, split_name
+        from icesize.table.catalog.opening import open_catalog, pyiceberg_properties
 
         if not self.catalog_uri and not self.properties and not conf:
             return None
-        name, _ = split_name(self.table)
+        name = self.table.partition(".")[0].strip("`")
         if self.catalog_uri:
             return _existing(name, self._with_type({"uri": self.catalog_uri, **self.properties}))
         if self.properties:
@@ -288,10 +308,10 @@ def _logging(verbose: int, as_json: bool) -> AbstractContextManager[None]:
     return suppress_logs() if as_json else nullcontext()
 
 
-def table_options(command: Callable[..., Any], *, required: bool = True) -> Callable[..., Any]:
+def table_options(command: Callable[..., Any], *, required: bool = True, metavar: str = "TABLE") -> Callable[..., Any]:
     """Add TABLE, the catalog options, `--json` and `-v`; they become a Target, the command's first argument."""
 
-    @click.argument("table", metavar="TABLE" if required else "[TABLE]", required=required)
+    @click.argument("table", metavar=metavar if required else f"[{metavar}]", required=required)
     @click.option(
         "--catalog-uri", help="Open the catalog at this URI; default: the catalog in PyIceberg's configuration."
     )

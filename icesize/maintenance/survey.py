@@ -25,6 +25,7 @@ from icesize.planning.delete_plan import plan_delete_rewrites
 from icesize.planning.health import FORMULA, TableSurvey, parts_of
 from icesize.planning.retention.planner import plan_retention
 from icesize.planning.scan_cost import A_COMMIT, LayoutCost, Prices, WorkCost
+from icesize.policy import SizePolicy
 from icesize.redaction import scrub
 from icesize.results import Keys, Result, keys
 from icesize.table.catalog.access_errors import asking_again, said
@@ -108,10 +109,12 @@ def scan(
 
     Raises:
         ArgumentError: The pattern is malformed.
+        PolicyError: The policy is invalid.
         TableNotFound: PyIceberg's configuration does not name the catalog.
         TableError: The catalog cannot be opened, or cannot list its namespaces.
     """
     selected, environment = TablePattern.of(pattern), environment or Environment()
+    SizePolicy.resolve({}, policy)  # an error in it concerns all tables
     catalog = open_catalog(selected.catalog) if catalog is None else catalog
     one, doubts = _Surveyor(catalog, environment, policy), list[str]()
     try:
@@ -171,12 +174,15 @@ class _Surveyor:
 def survey_table(context: TableContext, table: Table) -> TableSurvey:
     """Return the survey of one loaded table, by the plans of `maintain`.
 
+    Partitions that other writers change at the moment count like others, because they do not stay contested.
+
     Raises UnsupportedTable, PolicyError, TableError, and what storage raises.
     """
     current = context.handle.current(table)
     selection, metadata = context.select(current=current), table.metadata
     layout, manifests = selection.layout, manifests_of(head_snapshot(metadata), table.io)
-    plan, rewrites = plan_of_round(context, selection, None), plan_delete_rewrites(layout, current.policy)
+    plan = plan_of_round(context, selection, None, contested=())
+    rewrites = plan_delete_rewrites(layout, current.policy)
     due, notes = _snapshots_due(current, context.environment.now_ms())
     listed = [*manifests.data, *manifests.deletes]
     manifests_then = _manifests_then(metadata, manifests)
