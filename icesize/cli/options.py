@@ -87,12 +87,27 @@ class Target:
         if spark is None:  # PySpark needs pandas
             load_arrow_alone()
         from icesize.sized_table import open as open_table
+        from icesize.table.catalog.opening import split_name
 
-        catalog = self._catalog(conf)
-        environment = Environment(observe=_observers())
-        table = open_table(spark, self.table, catalog=catalog, policy=dict(policy or {}), environment=environment)
+        catalog = self._catalog(split_name(self.table)[0], conf)
+        policy = dict(policy or {})
+        table = open_table(spark, self.table, catalog=catalog, policy=policy, environment=self.environment)
         collect_from_now_on()
         return table
+
+    def open_catalog(self, name: str) -> Catalog:
+        """Open the catalog. Raises TableNotFound and TableError, and click.UsageError for an unknown scheme."""
+        load_arrow_alone()
+        from icesize.table.catalog.opening import open_catalog
+
+        catalog = self._catalog(name, {}) or open_catalog(name)
+        collect_from_now_on()
+        return catalog
+
+    @property
+    def environment(self) -> Environment:
+        """The environment of the command."""
+        return Environment(observe=_observers())
 
     @contextmanager
     def progress(self, *observers: Callable[[Event], object]) -> Iterator[None]:
@@ -100,13 +115,10 @@ class Target:
         with drawn(console_on(silent=self.as_json)) as draw, _observers().also(draw, *observers):
             yield
 
-    def _catalog(self, conf: Mapping[str, str]) -> Catalog | None:
+    def _catalog(self, name: str, conf: Mapping[str, str]) -> Catalog | None:
         """Return the catalog from options, or else from settings of Spark; None if neither names it."""
-        from icesize.table.catalog.opening import open_catalog, pyiceberg_properties, split_name
+        from icesize.table.catalog.opening import open_catalog, pyiceberg_properties
 
-        if not self.catalog_uri and not self.properties and not conf:
-            return None
-        name, _ = split_name(self.table)
         if self.catalog_uri:
             return _existing(name, self._with_type({"uri": self.catalog_uri, **self.properties}))
         if self.properties:

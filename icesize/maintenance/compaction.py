@@ -185,7 +185,7 @@ def merge_round(
     files. If each of many passes merged these to one file, the same rows would be written as often.
     """
     selection = context.select(current=context.numbered()).without(damaged)
-    plan = _plan_of_round(context, selection, context.round_bytes(bytes_left), cold_only=cold_only)
+    plan = plan_of_round(context, selection, context.round_bytes(bytes_left), cold_only=cold_only)
     waits = not cold_only and SkipReason.CONTESTED in plan.skipped_by_reason
     if not (plan.groups or waits):
         return None
@@ -195,12 +195,13 @@ def merge_round(
 def plan_rounds(context: TableContext, budget_bytes: int | None) -> Plan:
     """Return the plan of all such rounds for the table in its current state, with a forecast."""
     selection = context.select()
-    return _forecast(selection, _plan_of_round(context, selection, budget_bytes))
+    return _forecast(selection, plan_of_round(context, selection, budget_bytes))
 
 
-def _plan_of_round(
+def plan_of_round(
     context: TableContext, selection: Selection, budget_bytes: int | None, *, cold_only: bool = False
 ) -> Plan:
+    """Return the merges of one round within these bytes (None: of all rounds), without a forecast."""
     layout, current = selection.layout, selection.current
     return plan_merges(
         layout,

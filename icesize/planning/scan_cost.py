@@ -1,9 +1,12 @@
-"""The cost that files add to a scan of a whole table: opened files, planning, and requests to an object store. Pure."""
+"""What files cost: each scan of a whole table, and the work of maintenance. Pure.
+
+Costs are opened files, bytes, requests to an object store, seconds of one core, and money at given prices.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import ClassVar
 
 from icesize.planning.files import Layout
@@ -13,6 +16,19 @@ from icesize.results import Keys, document, keys
 
 PRICE_PER_1000_REQUESTS = 0.0004
 """USD for 1,000 GET requests: what Amazon S3 Standard asks in us-east-1."""
+
+PRICE_PER_1000_PUTS = 0.005
+"""USD for 1,000 requests that write: what Amazon S3 Standard asks in us-east-1. Requests that delete are free there."""
+
+PRICE_PER_CORE_HOUR = 0.04048
+"""USD for an hour of one core: what AWS Fargate asks for a vCPU in us-east-1."""
+
+DECODED_BYTES_PER_SECOND = 65_000_000
+COPIED_BYTES_PER_SECOND = 400_000_000
+"""Bytes of Parquet files that one core decodes and encodes, or copies. Measured, as `WorkLimits` says."""
+
+PART_BYTES = 10 * MIB
+"""Part of a larger file that PyArrow writes to an object store with one request."""
 
 ROW_GROUP_BYTES = 128 * MIB
 """Iceberg's `write.parquet.row-group-size-bytes`. A reader asks for a footer, and then for the columns of each row
@@ -114,3 +130,66 @@ def _delete_files_opened(layout: Layout, without: Collection[str] = ()) -> int:
     """Return the delete files that a scan opens, counted once per data file, without the data files at some paths."""
     with_deletes = (file for facts in layout.partitions.values() for file in facts.with_deletes)
     return sum(file.delete_files for file in with_deletes if file.path not in without)
+
+
+@dataclass(frozen=True)
+class Prices:
+    """Prices in USD. The defaults are those of AWS in us-east-1."""
+
+    per_1000_gets: float = PRICE_PER_1000_REQUESTS
+    per_1000_puts: float = PRICE_PER_1000_PUTS
+    per_core_hour: float = PRICE_PER_CORE_HOUR
+
+
+@dataclass(frozen=True)
+class WorkCost:
+    """The cost of maintenance work.
+
+    Attributes:
+        bytes_read: Bytes of data files that are read.
+        bytes_written: Bytes of data files that are written.
+        gets: Requests that read.
+        puts: Requests that write.
+        seconds: Seconds of one core.
+    """
+
+    bytes_read: int = 0
+    bytes_written: int = 0
+    gets: int = 0
+    puts: int = 0
+    seconds: float = 0.0
+
+    @classmethod
+    def of(cls, plan: Plan) -> WorkCost:
+        """Return the cost of the merges or the clustering of a plan, and of their commit.
+
+        Without a forecast, all bytes count as decoded, which is the most that the work can take.
+        """
+        if not plan.groups:
+            return cls()
+        read, written = plan.bytes_to_write, sum(group.live_bytes for group in plan.groups)
+        decoded, copied = (plan.forecast.bytes_decoded, plan.forecast.bytes_copied) if plan.forecast else (read, 0)
+        opened = ScanCost.of(plan.files_removed, read, sum(len(group.with_deletes) for group in plan.groups), 0)
+        puts = sum(group.outputs * _parts(group.output_size_bytes) for group in plan.groups)
+        seconds = decoded / DECODED_BYTES_PER_SECOND + copied / COPIED_BYTES_PER_SECOND
+        return cls(read, written, opened.requests, puts, seconds) + A_COMMIT
+
+    def __add__(self, other: WorkCost) -> WorkCost:
+        return WorkCost(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(self)))
+
+    def usd(self, prices: Prices | None) -> float | None:
+        """Return the price of the work; None without prices, as for a table on local disks."""
+        if prices is None:
+            return None
+        requests = self.gets * prices.per_1000_gets + self.puts * prices.per_1000_puts
+        return requests / 1000 + self.seconds * prices.per_core_hour / 3600
+
+
+A_COMMIT = WorkCost(gets=4, puts=4)
+"""A commit that loads the metadata, the manifest list and two manifests, and writes as many."""
+
+
+def _parts(size_bytes: int) -> int:
+    """Return the requests that write a file: one, or one for each part, one before them and one after them."""
+    parts = -(-size_bytes // PART_BYTES)
+    return 1 if parts <= 1 else parts + 2

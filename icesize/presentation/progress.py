@@ -39,15 +39,17 @@ def drawn(console: Console) -> Iterator[Callable[[object], None]]:
             return
         from icesize.maintenance.maintain import STEPS  # slow: imports the jobs
 
-        step = next(step for step in STEPS if step.name == event.step)
+        # an event of a pass over tables names no step
+        step = next((step for step in STEPS if step.name == event.step), None)
+        in_bytes, noun = bool(step and step.rounds), "file" if step else "table"
         # steps without rounds know a total once they delete files
-        words = step.words if step.rounds or event.total is None else "deleting"
+        words = event.step if step is None else step.words if in_bytes or event.total is None else "deleting"
         with lock:
             shown = bars.tasks[-1] if bars.tasks else None
             if shown is None or shown.description != words or not event.done:
                 for task_id in bars.task_ids:
                     bars.remove_task(task_id)
-                bars.add_task(words, total=event.total, in_bytes=bool(step.rounds))
+                bars.add_task(words, total=event.total, in_bytes=in_bytes, noun=noun)
             bars.update(bars.task_ids[-1], completed=event.done, total=event.total)
             bars.start()
 
@@ -57,24 +59,24 @@ def drawn(console: Console) -> Iterator[Callable[[object], None]]:
         bars.stop()
 
 
-def pace(done: float, total: float | None, seconds: float, *, in_bytes: bool) -> str:
+def pace(done: float, total: float | None, seconds: float, *, in_bytes: bool, noun: str = "file") -> str:
     """Return the progress in words, as in `3 GiB of 10 GiB, 210 MiB/s, 0:00:34 left`; the rate is the mean so far."""
+
+    def amount(number: float) -> str:
+        return format_bytes(number) if in_bytes else format_count(round(number), noun)
+
     if total is None:
-        words = _amount(done, in_bytes=in_bytes) if done else ""
+        words = amount(done) if done else ""
     elif in_bytes:
         words = f"{format_bytes(done)} of {format_bytes(total)}"
     else:
-        words = f"{done:,.0f} of {_amount(total, in_bytes=False)}"
+        words = f"{done:,.0f} of {amount(total)}"
     if not done or seconds <= 0:
         return words
-    words += f", {_amount(done / seconds, in_bytes=in_bytes)}/s"
+    words += f", {amount(done / seconds)}/s"
     if total is None:
         return words
     return f"{words}, {timedelta(seconds=round((total - done) * seconds / done))} left"
-
-
-def _amount(number: float, *, in_bytes: bool) -> str:
-    return format_bytes(number) if in_bytes else format_count(round(number), "file")
 
 
 def _pace_column() -> ProgressColumn:

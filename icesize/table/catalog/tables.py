@@ -77,12 +77,12 @@ class NotLoaded:
 
     Attributes:
         name: Namespace and name.
-        kind: `view`, `other format` (of Hive or Glue), or `unreadable`.
+        kind: `view`, `other format` (of Hive or Glue), `unsupported` (icesize does not handle it), or `unreadable`.
         why: The reason, in one line.
     """
 
     name: Name
-    kind: Literal["view", "other format", "unreadable"]
+    kind: Literal["view", "other format", "unsupported", "unreadable"]
     why: str
 
 

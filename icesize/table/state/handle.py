@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from pyiceberg.catalog import Catalog
@@ -80,13 +80,14 @@ class TableHandle:
     """Catalog and name of a table. `spark_conf` is checked for settings that icesize must refuse (WAP).
 
     `concurrent_writers` remembers other writers' changes, and `store` caches manifests. Both are available after the
-    first `load`. `spark_conf` can hold credentials and is not printed.
+    first `load`. `spark_conf` can hold credentials and is not printed. `stores` returns the store of a table's UUID.
     """
 
     catalog: Catalog
     identifier: tuple[str, ...]
     policy: PolicyArgument = None
     spark_conf: Mapping[str, str] = field(default_factory=dict, repr=False)
+    stores: Callable[[str], ManifestStore] = field(default=store_of, repr=False)
     store: ManifestStore = field(init=False, repr=False)
     concurrent_writers: ConcurrentWriters = field(init=False, default_factory=ConcurrentWriters)
     _deadline_ms: int = SizePolicy().commit_deadline_ms
@@ -114,7 +115,11 @@ class TableHandle:
             raise
         except Exception as error:  # each catalog client raises its own errors
             raise opening.load_failed(self.name, error) from scrub(error)
-        self.store = self.concurrent_writers.store = store_of(str(table.metadata.table_uuid))
+        return self.current(table, environment)
+
+    def current(self, table: Table, environment: Environment | None = None) -> Current:
+        """Return the state of this table that was loaded. Raises what `load` raises about tables and settings."""
+        self.store = self.concurrent_writers.store = self.stores(str(table.metadata.table_uuid))
         opening.check_supported(table, self.spark_conf)
         if environment and environment.spill_folder:
             self.store.spill = spill_to(environment.spill_folder, environment.limits.spill_bytes)
