@@ -21,7 +21,10 @@ SEE_ALSO = {
     "verify": ("[maintenance](maintenance.md#diagnose-problems)",),
     "compact": ("[output](output.md#compact-and-cluster)", "[guide](guide-compact.md)"),
     "cluster": ("[output](output.md#compact-and-cluster)", "[clustering](clustering.md)"),
-    "maintain": ("[output](output.md#maintain)", "[guide](guide-schedule.md)", "[maintenance](maintenance.md)"),
+    "maintain": (
+        "[output](output.md#maintain)", "[guide](guide-schedule.md)", "[maintenance](maintenance.md)",
+        "[whole catalogs](whole-catalogs.md)",
+    ),
     "rewrite-deletes": ("[output](output.md#rewrite-deletes)", "[delete files](streams.md#tables-with-delete-files)"),
     "remove-dangling-deletes": (
         "[output](output.md#remove-dangling-deletes)", "[delete files](streams.md#tables-with-delete-files)",

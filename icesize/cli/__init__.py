@@ -1,6 +1,7 @@
 """The command line: parses arguments, calls the facade, prints results.
 
 - `doctor`: `icesize doctor`: checks what the commands need, and lists the commands that will work
+- `fleet`: `icesize maintain` for the tables of a catalog
 - `interrupts`: Ctrl-C and SIGTERM during a command: both stop it, and print whether its commit succeeded
 - `keys`: commands about the key of a table
 - `looking`: commands that read a table and change nothing

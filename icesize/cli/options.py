@@ -27,6 +27,7 @@ from icesize.presentation.blocks import Block
 from icesize.presentation.console import console_on, show, show_error
 from icesize.presentation.progress import drawn
 from icesize.results import document
+from icesize.telemetry import JsonLines
 from icesize.units import format_bytes, format_count
 
 if TYPE_CHECKING:
@@ -89,12 +90,25 @@ class Target:
         from icesize.sized_table import open as open_table
         from icesize.table.catalog.opening import split_name
 
-        split_name(self.table)
-        catalog = self._catalog(conf)
-        environment = Environment(observe=_observers())
-        table = open_table(spark, self.table, catalog=catalog, policy=dict(policy or {}), environment=environment)
+        catalog = self._catalog(split_name(self.table)[0], conf)
+        policy = dict(policy or {})
+        table = open_table(spark, self.table, catalog=catalog, policy=policy, environment=self.environment)
         collect_from_now_on()
         return table
+
+    def open_catalog(self, name: str) -> Catalog:
+        """Open the catalog. Raises TableNotFound and TableError, and click.UsageError for an unknown scheme."""
+        load_arrow_alone()
+        from icesize.table.catalog.opening import open_catalog
+
+        catalog = self._catalog(name, {}) or open_catalog(name)
+        collect_from_now_on()
+        return catalog
+
+    @property
+    def environment(self) -> Environment:
+        """The environment of the command."""
+        return Environment(observe=_observers())
 
     @property
     def is_pattern(self) -> bool:
@@ -106,12 +120,13 @@ class Target:
 
     def scan(self, policy: Mapping[str, str] | None = None) -> CatalogSurvey:
         """Survey the tables that TABLE selects as a pattern. Raises the errors of `icesize.scan`."""
-        load_arrow_alone()
+        from icesize.table.catalog.tables import TablePattern
+
+        catalog = self.open_catalog(TablePattern.of(self.table).catalog)
         from icesize.maintenance.survey import scan
 
-        environment, catalog = Environment(observe=_observers()), self._catalog({})
         with self.progress():
-            return scan(self.table, catalog=catalog, policy=dict(policy or {}), environment=environment)
+            return scan(self.table, catalog=catalog, policy=dict(policy or {}), environment=self.environment)
 
     @contextmanager
     def progress(self, *observers: Callable[[Event], object]) -> Iterator[None]:
@@ -119,13 +134,10 @@ class Target:
         with drawn(console_on(silent=self.as_json)) as draw, _observers().also(draw, *observers):
             yield
 
-    def _catalog(self, conf: Mapping[str, str]) -> Catalog | None:
+    def _catalog(self, name: str, conf: Mapping[str, str]) -> Catalog | None:
         """Return the catalog from options, or else from settings of Spark; None if neither names it."""
         from icesize.table.catalog.opening import open_catalog, pyiceberg_properties
 
-        if not self.catalog_uri and not self.properties and not conf:
-            return None
-        name = self.table.partition(".")[0].strip("`")
         if self.catalog_uri:
             return _existing(name, self._with_type({"uri": self.catalog_uri, **self.properties}))
         if self.properties:
@@ -291,7 +303,7 @@ def suppress_logs() -> Iterator[None]:
 def log_to_stderr(level: int) -> Iterator[None]:
     """Log icesize's messages from this level up to standard error inside the block."""
     logger, handler = logging.getLogger("icesize"), logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    handler.setFormatter(JsonLines() if _logs_json() else logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     before = logger.level
     logger.setLevel(level)
     logger.addHandler(handler)
@@ -302,8 +314,12 @@ def log_to_stderr(level: int) -> Iterator[None]:
         logger.setLevel(before)
 
 
+def _logs_json() -> bool:
+    return click.get_current_context().find_root().params.get("log_format") == "json"
+
+
 def _logging(verbose: int, as_json: bool) -> AbstractContextManager[None]:
-    if verbose:
+    if verbose or _logs_json():
         return log_to_stderr(logging.DEBUG if verbose > 1 else logging.INFO)
     return suppress_logs() if as_json else nullcontext()
 

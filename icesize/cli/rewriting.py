@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from icesize.cli import options
+from icesize.cli import fleet, options
+from icesize.cli.fleet import FleetOptions
 from icesize.cli.options import Target, command
 from icesize.cli.spark_choice import SparkChoice, spark_options
 from icesize.errors import UnsupportedTable
@@ -130,24 +131,37 @@ def _carry_out(work: Callable[..., Report], target: Target) -> None:
     "maintain",
     "Run all maintenance steps within a budget",
     "icesize maintain lake.db.events --dry-run",
+    "icesize maintain 'lake.db.*' --budget-bytes 200GiB --budget-seconds 50m",
+    "icesize maintain lake --all --dry-run",
     "icesize maintain lake.db.events --budget-bytes 20GiB --budget-seconds 25m --master 'local[4]' --json",
 )
 @options.budget_bytes_option
 @options.budget_seconds_option
 @options.dry_run_option
 @options.yes_option
+@fleet.fleet_options
 @spark_options
 @options.policy_option
 @options.table_options
 def maintain(
     target: Target, *, budget_bytes: int | None, budget_seconds: float | None, policy: Mapping[str, str],
-    spark: SparkChoice, dry_run: bool, yes: bool,
+    spark: SparkChoice, dry_run: bool, yes: bool, several: FleetOptions,
 ) -> None:  # fmt: skip
     """Run one bounded pass: merge small files, cluster, clean up deletes and manifests, expire snapshots, count
     orphans.
 
-    Exit code 1 if a step failed; the other steps still run. The next pass continues where this one stopped.
+    TABLE can be a pattern such as 'lake.db.*', or a catalog or namespace with --all. The budget is spent where it saves
+    most files per byte, and each table has a part of it. Tables that another service maintains are left alone.
+
+    Exit code 1 if a step failed; the other steps and tables still have their turn. The next pass continues where this
+    one stopped.
     """
+    if several.is_wanted(target):
+        if spark.is_wanted:
+            raise click.UsageError("Spark maintains one table: name it, or leave out --master, --remote and --conf")
+        asks = not yes and options.needs_confirmation(target)
+        fleet.maintain(target, several, (budget_bytes, budget_seconds), policy, dry_run=dry_run, asks=asks)
+        return
     if dry_run:
         target.answer(target.open(policy, conf=spark.conf).maintain(budget_bytes, budget_seconds, dry_run=True))
         return

@@ -5,6 +5,7 @@
 - `compaction`: merges small files without new rows: all of them, those that are due, or one round of a pass
 - `dangling_deletes`: removes delete files that apply to no live data file, in one REPLACE that changes no row and no
   data file
+- `fleet`: one bounded pass over the tables of a catalog, those with most benefit per byte first
 - `keys`: the key of a table: removes rows of the same key, and changes the rule of upserts
 - `maintain`: one bounded pass of all maintenance, and its steps in the order that saves work
 - `restore`: restores a partition to an older snapshot: its old files under new names, in one OVERWRITE

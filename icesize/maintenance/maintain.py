@@ -7,7 +7,7 @@ its budget. A step that fails does not stop the others.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
@@ -88,6 +88,18 @@ class MaintenanceReport(Result):
         """Bytes of data files that the merges wrote."""
         return sum(report.bytes_written for report in self.merges)
 
+    @property
+    def bytes_rewritten(self) -> int:
+        """Bytes of data files that the merges and the clusterings wrote."""
+        return self.bytes_merged + sum(report.bytes_written for report in self.clusterings)
+
+    @property
+    def is_changed(self) -> bool:
+        """True if the pass changed the table."""
+        others = (self.rewritten_deletes, self.deletes, self.manifests)
+        snapshots = (report.snapshot_ids for report in (*self.merges, *self.clusterings, *others) if report)
+        return any(snapshots) or bool(self.expiry and self.expiry.snapshot_ids_expired)
+
 
 @dataclass(frozen=True)
 class MaintenancePlan(Result):
@@ -150,10 +162,16 @@ class MaintenanceStep:
 
 
 class Pass:
-    """One pass over one table, with its remaining budget and the results of its steps."""
+    """One pass over one table, with its remaining budget and the results of its steps.
 
-    def __init__(self, context: TableContext, budget: Budget) -> None:
+    `without` are partitions that the rounds of a step leave out, by the name of the step.
+    """
+
+    def __init__(
+        self, context: TableContext, budget: Budget, without: Mapping[str, frozenset[PartitionKey]] | None = None
+    ) -> None:
         self._context, self._bytes_left = context, budget.size_bytes
+        self._without = without or {}
         self._is_late = budget.started(context.environment)
         self._watch = Stopwatch(context.environment)
         self._done: dict[str, list[Any]] = {}
@@ -216,11 +234,12 @@ class Pass:
         A round in which every rewrite fails is repeated without its partitions. They must not keep the others from
         their turn, in this pass or in the next.
         """
+        without = self._without.get(step.name, frozenset())
         while self._bytes_left is None or self._bytes_left > 0:
             if self._is_late(MERGE_SHARE):
                 break
             try:
-                report = self._context.alone(job, self._bytes_left, self._damaged)
+                report = self._context.alone(job, self._bytes_left, self._damaged | without)
             except RewriteFailed as error:
                 self._note_failure(step, error)
                 damaged = self._damaged.union(error.facts.get("partitions", ()))

@@ -20,11 +20,12 @@ from icesize.units import DURATION_EXAMPLES, SIZE_EXAMPLES, bytes_of, format_byt
 class Budget:
     """The limits of a call: bytes to rewrite, and seconds after which no new work begins; None for no limit.
 
-    Raises ValueError for negative values.
+    No new work begins either once `is_stopped` returns True. Raises ValueError for negative values.
     """
 
     size_bytes: int | None = None
     seconds: float | None = None
+    is_stopped: Callable[[], bool] = lambda: False
 
     @classmethod
     def of(cls, size: int | str | None = None, duration: float | str | None = None) -> Budget:
@@ -47,7 +48,8 @@ class Budget:
         began = environment.monotonic()
 
         def is_late(share: float = 1.0) -> bool:
-            return self.seconds is not None and environment.monotonic() - began >= share * self.seconds
+            is_over = self.seconds is not None and environment.monotonic() - began >= share * self.seconds
+            return is_over or self.is_stopped()
 
         return is_late
 

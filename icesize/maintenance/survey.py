@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from threading import Lock
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
@@ -23,6 +23,7 @@ from icesize.maintenance.compaction import plan_of_round
 from icesize.maintenance.table_context import InThisProcess, TableContext
 from icesize.planning.delete_plan import plan_delete_rewrites
 from icesize.planning.health import FORMULA, TableSurvey, parts_of
+from icesize.planning.plan import Plan
 from icesize.planning.retention.planner import plan_retention
 from icesize.planning.scan_cost import A_COMMIT, LayoutCost, Prices, WorkCost
 from icesize.policy import SizePolicy
@@ -41,6 +42,11 @@ from icesize.table.manifests.writer import target_manifest_bytes
 from icesize.table.state.handle import Current, PolicyArgument, TableHandle
 from icesize.table.storage.ownership import check_may_delete
 from icesize.units import format_count
+
+T = TypeVar("T")
+
+Look = Callable[[TableContext, Table], T]
+"""What is said of a table, from its context and its loaded metadata."""
 
 RETRY_SECONDS = 120.0
 """Seconds during which one request is repeated if the catalog does not respond, or not now (429, 503)."""
@@ -116,16 +122,7 @@ def scan(
     selected, environment = TablePattern.of(pattern), environment or Environment()
     SizePolicy.resolve({}, policy)  # an error in it concerns all tables
     catalog = open_catalog(selected.catalog) if catalog is None else catalog
-    one, doubts = _Surveyor(catalog, environment, policy), list[str]()
-    try:
-        names = list(names_of(catalog, doubts.append, selected, one.asking(pattern)))
-    except Exception as error:  # each catalog client raises its own errors
-        raise TableError(f"Cannot list the tables of '{pattern}': {said(error)}", pattern=pattern) from scrub(error)
-    found = list[TableSurvey | NotLoaded]()
-    environment.observe(Progress("survey", 0, len(names)))
-    for result in each_of(catalog)(one, names):
-        found.append(result)
-        environment.observe(Progress("survey", len(found), len(names)))
+    found, doubts = look_at_each(selected, catalog, environment, policy, survey_table)
     tables = (result for result in found if isinstance(result, TableSurvey))
     skipped = (result for result in found if isinstance(result, NotLoaded))
     return CatalogSurvey(
@@ -136,11 +133,37 @@ def scan(
     )
 
 
-class _Surveyor:
-    """Surveys a table of a catalog by its name. Threads may share it."""
+def look_at_each(
+    pattern: TablePattern,
+    catalog: Catalog,
+    environment: Environment,
+    policy: PolicyArgument,
+    look: Look[T],
+    is_chosen: Callable[[Name], bool] = lambda name: True,
+) -> tuple[list[T | NotLoaded], list[str]]:
+    """Return what `look` says of each table that a pattern selects, and sentences about namespaces without a listing.
 
-    def __init__(self, catalog: Catalog, environment: Environment, policy: PolicyArgument) -> None:
-        self._catalog, self._environment, self._policy, self._large = catalog, environment, policy, Lock()
+    Names for which `is_chosen` returns False are left out. Raises TableError if the catalog cannot list its namespaces.
+    """
+    one, doubts = _Surveyor(catalog, environment, policy, look), list[str]()
+    try:
+        names = list(filter(is_chosen, names_of(catalog, doubts.append, pattern, one.asking(str(pattern)))))
+    except Exception as error:  # each catalog client raises its own errors
+        raise TableError(f"Cannot list the tables of '{pattern}': {said(error)}", pattern=pattern) from scrub(error)
+    found = list[T | NotLoaded]()
+    environment.observe(Progress("survey", 0, len(names)))
+    for result in each_of(catalog)(one, names):
+        found.append(result)
+        environment.observe(Progress("survey", len(found), len(names)))
+    return found, doubts
+
+
+class _Surveyor(Generic[T]):
+    """Looks at a table of a catalog by its name. Threads may share it."""
+
+    def __init__(self, catalog: Catalog, environment: Environment, policy: PolicyArgument, look: Look[T]) -> None:
+        self._catalog, self._environment, self._policy, self._look = catalog, environment, policy, look
+        self._large = Lock()
 
     def asking(self, name: str) -> Ask:
         """Return what calls a function, and calls it again as long as the catalog does not respond."""
@@ -152,14 +175,14 @@ class _Surveyor:
 
         return ask
 
-    def __call__(self, name: Name) -> TableSurvey | NotLoaded:
+    def __call__(self, name: Name) -> T | NotLoaded:
         handle = TableHandle(self._catalog, name, self._policy, stores=lambda uuid: ManifestStore(Memory(), uuid))
         table = load_named(self._catalog, name, self.asking(handle.name))
         if isinstance(table, NotLoaded):
             return table
         try:
             with self._alone_if_large(table.metadata):
-                return survey_table(TableContext(handle, self._environment, InThisProcess(0)), table)
+                return self._look(TableContext(handle, self._environment, InThisProcess(0)), table)
         except UnsupportedTable as error:
             return NotLoaded(name, "unsupported", said(error))
         except Exception as error:  # storage clients and parsers raise their own errors; other tables are surveyed
@@ -178,6 +201,11 @@ def survey_table(context: TableContext, table: Table) -> TableSurvey:
 
     Raises UnsupportedTable, PolicyError, TableError, and what storage raises.
     """
+    return survey_and_merges(context, table)[0]
+
+
+def survey_and_merges(context: TableContext, table: Table) -> tuple[TableSurvey, Plan]:
+    """Return the survey of one loaded table, and the plan of its merges. Raises what `survey_table` raises."""
     current = context.handle.current(table)
     selection, metadata = context.select(current=current), table.metadata
     layout, manifests = selection.layout, manifests_of(head_snapshot(metadata), table.io)
@@ -189,7 +217,7 @@ def survey_table(context: TableContext, table: Table) -> TableSurvey:
     steps = bool(rewrites) + (manifests_then < len(listed)) + bool(due)
     work = sum([A_COMMIT] * steps, WorkCost.of(plan))
     cost = LayoutCost.of(layout, plan, None)
-    return TableSurvey(
+    survey = TableSurvey(
         table=current.name,
         snapshot_id=layout.head.snapshot_id,
         partitions=len(layout.partitions),
@@ -211,6 +239,7 @@ def survey_table(context: TableContext, table: Table) -> TableSurvey:
         usd=work.usd(Prices() if is_object_store(metadata.location) else None),
         notes=(*current.warnings, *notes),
     )
+    return survey, plan
 
 
 def _manifests_then(metadata: TableMetadata, manifests: Manifests) -> int:

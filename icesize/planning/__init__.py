@@ -6,6 +6,7 @@
 - `delete_reach`: the data files that each delete file applies to, and the sequence number of a merged file
 - `files`: the content of a table, as plain values that every layer uses
 - `filters`: the columns that a table should be clustered by, from the filters of its queries
+- `fleet`: the merges of many tables that a budget pays for, and the order of the tables
 - `health`: the health of a table: what its metadata cost each query now, and after maintenance
 - `inspection`: the state of a table's file sizes: counts, a histogram, the worst partitions and advice
 - `overlay`: an immutable mapping that is made from another one with few changes, without a copy of it

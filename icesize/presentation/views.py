@@ -19,6 +19,7 @@ from icesize.units import format_bytes, format_count, format_time
 if TYPE_CHECKING:
     from icesize.maintenance.checkup import Check
     from icesize.maintenance.dangling_deletes import DanglingReport
+    from icesize.maintenance.fleet import FleetPlan, FleetReport, TableShare
     from icesize.maintenance.keys import KeyReport
     from icesize.maintenance.maintain import MaintenancePlan, MaintenanceReport, MaintenanceStep
     from icesize.maintenance.rewrite_deletes import DeletesReport
@@ -645,6 +646,60 @@ def maintenance_plan(result: MaintenancePlan) -> Iterator[Block]:
     yield from notes(f"{step} cannot be planned: {message}" for step, message in result.failed.items())
 
 
+def fleet(result: FleetReport) -> Iterator[Block]:
+    """Show the failed tables first, then a line for each table that changed, and what is left."""
+    yield from _failed_tables(result.failed)
+    counts = f"{format_count(len(result.tables), 'table')} changed or failed, {result.idle:,} needed nothing"
+    yield ((f"{result.pattern}: {counts}", "bold"), f"  {result.seconds:,.1f} s")
+    if result.tables:
+        heads = ("table", "files", "written", "snapshots expired", "files deleted")
+        yield Columns([*map(_maintained, result.tables)], heads, range(1, len(heads)))
+    late = [f"no time left for {format_count(len(result.not_started), 'table')}"] if result.not_started else []
+    yield from notes((*late, *_left_out(result.plan)))
+
+
+def _maintained(report: MaintenanceReport) -> tuple[str, ...]:
+    rewrites = (*report.merges, *report.clusterings)
+    files = _change(sum(r.files_added for r in rewrites), sum(r.files_removed for r in rewrites))
+    expired, deleted = 0, 0
+    if report.expiry:
+        expired, deleted = len(report.expiry.snapshot_ids_expired), sum(report.expiry.files_deleted.values())
+    return report.table, files, format_bytes(report.bytes_rewritten), f"{expired:,}", f"{deleted:,}"
+
+
+def fleet_plan(result: FleetPlan) -> Iterator[Block]:
+    """Show the failed tables first, then what each table needs, and what the merges within the budget cost."""
+    yield from _failed_tables(result.failed)
+    price = "" if result.usd is None else f", {format_price(result.usd)} USD"
+    cost = f"{format_count(result.files_saved, 'file')} less for {format_bytes(result.bytes_to_write)} to write{price}"
+    need = f"{format_count(len(result.tables), 'table')} to maintain, {result.idle:,} need nothing"
+    yield ((f"{result.pattern}: {need}", "bold"), f"  {cost}")
+    if result.tables:
+        heads = ("table", "health", "files less", "to write", "left to write", "snapshots due", "USD")
+        yield Columns([*map(_table_share, result.tables)], heads, range(1, len(heads)))
+    yield from notes(_left_out(result))
+
+
+def _table_share(share: TableShare) -> tuple[str, ...]:
+    due = share.survey
+    sizes = format_bytes(share.bytes_to_write), format_bytes(due.bytes_to_write - share.bytes_to_write)
+    price = "" if share.usd is None else format_price(share.usd)
+    return due.table, f"{due.health}", f"{share.files_saved:,}", *sizes, f"{due.snapshots_due:,}", price
+
+
+def _failed_tables(failed: Mapping[str, str]) -> Iterator[Block]:
+    return (((f"{table} failed", "bold red"), f": {why}") for table, why in failed.items())
+
+
+def _left_out(result: FleetPlan) -> Iterator[str]:
+    if result.bytes_left:
+        yield f"no budget left for merges of {format_bytes(result.bytes_left)}; the next pass resumes"
+    for table, service in result.left_alone.items():
+        yield f"{table} left alone: {service} maintains it; use --take-over to work on it"
+    yield from (f"{name} skipped: {why}" for name, why in result.skipped.items())
+    yield from result.notes
+
+
 def _by_step(blocks: Callable[[MaintenanceStep], Look]) -> Iterator[Block]:
     """Show the blocks of each step under its heading."""
     from icesize.maintenance.maintain import STEPS  # slow: imports the jobs
@@ -688,6 +743,8 @@ VIEWS: Mapping[str, Callable[[Any], Look]] = {
     "ManifestReport": manifests,
     "MaintenanceReport": maintenance,
     "MaintenancePlan": maintenance_plan,
+    "FleetReport": fleet,
+    "FleetPlan": fleet_plan,
     "Overview": overview,
 }
 LINES: Mapping[str, Callable[[Any], str]] = {

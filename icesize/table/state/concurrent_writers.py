@@ -1,4 +1,7 @@
-"""Changes of other writers to a table: row-level changes that merges avoid, other compactors, and rollbacks."""
+"""Other writers and maintainers of a table.
+
+These are row-level changes that merges avoid, other compactors, services that own the maintenance, and rollbacks.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,9 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
+from urllib.parse import urlsplit
 
+from pyiceberg.catalog import Catalog
 from pyiceberg.io import FileIO
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot
@@ -89,6 +94,28 @@ def other_compactors(metadata: TableMetadata, table: str) -> tuple[str, ...]:
         f"another compactor{who} works on '{table}': turn one off; files that both want to merge are read and written "
         "for nothing",
     )
+
+
+def optimizer_of(metadata: TableMetadata, catalog: Catalog) -> str | None:
+    """Return the service that maintains a table, with the sign that shows it; None if no sign does.
+
+    The signs are those that the services document: Amoro's property, the bucket names of S3 Tables, the directory of
+    Unity Catalog's managed tables, the property that Delta's UniForm sets, and the host of Snowflake's catalogs. No
+    property of a table shows that Snowflake or Glue compacts it.
+    """
+    properties, location = metadata.properties, urlsplit(metadata.location)
+    signs = (
+        ("Amoro", "self-optimizing.enabled", properties.get("self-optimizing.enabled", "").lower() == "true"),
+        ("S3 Tables", "a bucket *--table-s3", location.netloc.endswith("--table-s3")),
+        ("Databricks", "a location in __unitystorage", "/__unitystorage/" in location.path),
+        ("Delta Lake", "delta-version", "delta-version" in properties),
+        ("Snowflake", "a catalog at snowflakecomputing.com", _host(catalog).endswith(".snowflakecomputing.com")),
+    )
+    return next((f"{service} ({sign})" for service, sign, shows in signs if shows), None)
+
+
+def _host(catalog: Catalog) -> str:
+    return urlsplit(str(catalog.properties.get("uri", ""))).hostname or ""
 
 
 def rolled_back(metadata: TableMetadata, entry: LedgerEntry) -> tuple[str, ...]:

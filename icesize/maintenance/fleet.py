@@ -1,0 +1,337 @@
+"""One bounded pass over the tables of a catalog: each table by `maintain.Pass`, those with most benefit per byte first.
+
+Nothing is recorded between passes and no table is locked. A pass that was killed needs no repair, and several
+maintainers may work at once: each loads a table before it works on it, and the commits decide.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from threading import Lock
+from typing import ClassVar
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table
+
+from icesize.concurrency import concurrently
+from icesize.environment import Environment
+from icesize.events import Progress
+from icesize.maintenance.maintain import STEPS, MaintenanceReport, Pass
+from icesize.maintenance.rounds import Budget
+from icesize.maintenance.survey import look_at_each, survey_and_merges
+from icesize.maintenance.table_context import InThisProcess, TableContext
+from icesize.planning.fleet import Job, choose, order_of
+from icesize.planning.health import TableSurvey
+from icesize.planning.plan import MergeTask
+from icesize.results import Keys, Result, keys
+from icesize.table.catalog.access_errors import said
+from icesize.table.catalog.opening import with_timeout
+from icesize.table.catalog.tables import Name, NotLoaded, TablePattern, in_turn
+from icesize.table.state.concurrent_writers import optimizer_of, other_compactors
+from icesize.table.state.handle import PolicyArgument, TableHandle
+
+LOG = logging.getLogger("icesize")
+
+STEP = "tables"
+"""The name of a pass over tables in `Progress`, which counts tables."""
+MOST_TIME = 0.25
+"""Share of the seconds that are left which one table may use while others wait."""
+_LEFT_OUT = {"view": "it is a view", "other format": "it is no Iceberg table"}
+
+
+@dataclass(frozen=True)
+class TableShare:
+    """What maintenance would bring to one table, and the merges that the budget pays for.
+
+    Attributes:
+        survey: What all due work would bring, and its cost.
+        merges: Number of merges that the budget pays for.
+        files_saved: Files and delete files that a scan opens less after these merges.
+        bytes_to_write: Bytes that these merges rewrite.
+    """
+
+    survey: TableSurvey
+    merges: int
+    files_saved: int
+    bytes_to_write: int
+
+    KEYS: ClassVar[Keys] = keys("usd", table="survey.table")
+
+    @property
+    def usd(self) -> float | None:
+        """The price of the work: that of all due work, by the share of bytes; None for a table on local disks."""
+        due = self.survey
+        return due.usd and round(due.usd * (self.bytes_to_write / due.bytes_to_write if due.bytes_to_write else 1), 6)
+
+
+@dataclass(frozen=True)
+class FleetPlan(Result):
+    """The state of several tables, and the merges that a budget pays for; nothing was changed.
+
+    Attributes:
+        pattern: The pattern that selects the tables.
+        failed: Table -> reason, for tables that could not be read.
+        tables: The tables that need work, those with most benefit per byte first.
+        idle: Number of tables that need nothing.
+        left_alone: Table -> service that maintains it.
+        skipped: Name -> reason, for views, tables that are no Iceberg tables, and tables that icesize does not support.
+        notes: Sentences about namespaces that cannot be listed, and about other compactors.
+    """
+
+    pattern: str = ""
+    failed: dict[str, str] = field(default_factory=dict)
+    tables: tuple[TableShare, ...] = ()
+    idle: int = 0
+    left_alone: dict[str, str] = field(default_factory=dict)
+    skipped: dict[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    KEYS: ClassVar[Keys] = keys("files_saved", "bytes_to_write", "bytes_left", "usd")
+
+    @property
+    def files_saved(self) -> int:
+        """Files and delete files that scans open less after the merges within the budget."""
+        return sum(share.files_saved for share in self.tables)
+
+    @property
+    def bytes_to_write(self) -> int:
+        """Bytes that the merges within the budget rewrite."""
+        return sum(share.bytes_to_write for share in self.tables)
+
+    @property
+    def bytes_left(self) -> int:
+        """Bytes of the merges that the budget does not pay for."""
+        return sum(share.survey.bytes_to_write for share in self.tables) - self.bytes_to_write
+
+    @property
+    def usd(self) -> float | None:
+        """The price of the work; None if all tables are on local disks."""
+        prices = [share.usd for share in self.tables if share.usd is not None]
+        return round(sum(prices), 6) if prices else None
+
+
+@dataclass(frozen=True)
+class FleetReport(Result):
+    """The result of one pass over several tables.
+
+    Attributes:
+        pattern: The pattern that selects the tables.
+        failed: Table -> reason, for tables that could not be read, and tables of which a step failed.
+        tables: The reports of the tables that changed or failed, in the order of the work.
+        idle: Number of tables that needed nothing.
+        not_started: Tables that the pass did not reach in its time. The next pass begins with the most urgent ones.
+        plan: The state of the tables before the pass, and the merges that the budget paid for.
+        seconds: Seconds of the pass.
+    """
+
+    pattern: str = ""
+    failed: dict[str, str] = field(default_factory=dict)
+    tables: tuple[MaintenanceReport, ...] = ()
+    idle: int = 0
+    not_started: tuple[str, ...] = ()
+    plan: FleetPlan = field(default_factory=FleetPlan)
+    seconds: float = 0.0
+
+    KEYS: ClassVar[Keys] = keys("bytes_rewritten")
+
+    @property
+    def succeeded(self) -> bool:
+        """True if no table failed."""
+        return not self.failed
+
+    @property
+    def bytes_rewritten(self) -> int:
+        """Bytes of data files that the pass wrote."""
+        return sum(report.bytes_rewritten for report in self.tables)
+
+
+@dataclass(frozen=True)
+class _Due:
+    """A table to work on, and its merges that are due."""
+
+    identifier: Name
+    survey: TableSurvey
+    jobs: tuple[Job, ...]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Theirs:
+    """A table that another service maintains."""
+
+    name: str
+    service: str
+
+
+@dataclass
+class _Purse:
+    """Bytes of the budget that no planned merge uses. One table at a time may spend them, for example to cluster."""
+
+    size_bytes: int
+    _lock: Lock = field(default_factory=Lock, repr=False)
+
+    @contextmanager
+    def taken(self) -> Iterator[_Purse]:
+        """Yield all bytes, as a purse of which the block takes what it spends; put the rest back."""
+        with self._lock:
+            mine, self.size_bytes = _Purse(self.size_bytes), 0
+        try:
+            yield mine
+        finally:
+            with self._lock:
+                self.size_bytes += mine.size_bytes
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """The tables of a catalog that one pass maintains.
+
+    Attributes:
+        catalog: The catalog.
+        pattern: Selects the tables.
+        environment: The clock, limits and observer.
+        policy: A policy for all tables, as for one.
+        is_chosen: Returns False for a full name that `pattern` selects and the pass leaves out.
+        threads: Most tables that are maintained at the same time.
+        take_over: True to work on tables that another service maintains, too.
+        maintainer: Any text that differs between maintainers; None for a new one.
+    """
+
+    catalog: Catalog
+    pattern: TablePattern
+    environment: Environment = field(default_factory=Environment)
+    policy: PolicyArgument = None
+    is_chosen: Callable[[str], bool] = lambda name: True
+    threads: int = 2
+    take_over: bool = False
+    maintainer: str | None = None
+
+    def plan(self, budget: Budget) -> FleetPlan:
+        """Return the merges that are due and those that the budget pays for. Only metadata is read.
+
+        Raises an error if the catalog cannot list its tables.
+        """
+        return self._planned(budget)[0]
+
+    def run(self, budget: Budget) -> FleetReport:
+        """Maintain the tables within a budget. The report contains every error of a table.
+
+        Raises an error if the catalog cannot list its tables.
+        """
+        environment, began = self.environment, self.environment.monotonic()
+        is_late = budget.started(environment)
+        plan, due, paid = self._planned(budget)
+        worth = {name: one.survey.seconds_saved_per_gib for name, one in due.items()}
+        order = order_of(worth, self.maintainer or environment.new_id())
+        purse = _Purse((budget.size_bytes or 0) - plan.bytes_to_write)
+
+        def maintain(number: int) -> MaintenanceReport | str | None:
+            if is_late():
+                return None
+            left = None if budget.seconds is None else budget.seconds - (environment.monotonic() - began)
+            if left is not None and number + 1 < len(order):
+                left *= MOST_TIME
+            name = order[number]
+            return self._maintained(due[name], paid.get(name, ()), replace(budget, seconds=left), purse)
+
+        each = map if self.threads == 1 or in_turn(self.catalog) else partial(concurrently, threads=self.threads)
+        results = dict[str, MaintenanceReport | str | None]()
+        for name, result in zip(order, each(maintain, range(len(order))), strict=True):
+            results[name] = result
+            environment.observe(Progress(STEP, len(results), len(order)))
+        reports = [result for result in results.values() if isinstance(result, MaintenanceReport)]
+        broken = {name: result for name, result in results.items() if isinstance(result, str)}
+        return FleetReport(
+            str(self.pattern),
+            plan.failed | broken | {report.table: _why(report) for report in reports if not report.succeeded},
+            tuple(report for report in reports if report.is_changed or not report.succeeded),
+            sum(report.succeeded and not report.is_changed for report in reports),
+            tuple(name for name, result in results.items() if result is None),
+            plan,
+            round(environment.monotonic() - began, 4),
+        )
+
+    def _planned(self, budget: Budget) -> tuple[FleetPlan, dict[str, _Due], dict[str, list[Job]]]:
+        """Return the plan, the tables to work on, and the merges of each that the budget pays for."""
+
+        def is_chosen(name: Name) -> bool:
+            return self.is_chosen(".".join((self.catalog.name, *name)))
+
+        args = with_timeout(self.catalog), self.environment, self.policy
+        looked, doubts = look_at_each(self.pattern, *args, self._look, is_chosen)
+        found = [one for one in looked if isinstance(one, _Due)]
+        paid = _by_table(choose((job for one in found for job in one.jobs), budget.size_bytes))
+        found.sort(key=lambda one: -one.survey.seconds_saved_per_gib)
+        shares = [_share(one.survey, paid.get(one.survey.table, ())) for one in found if one.survey.seconds_saved > 0]
+        lost = [one for one in looked if isinstance(one, NotLoaded)]
+        plan = FleetPlan(
+            str(self.pattern),
+            {self._name(one): one.why for one in lost if one.kind == "unreadable"},
+            tuple(shares),
+            len(found) - len(shares),
+            {one.name: one.service for one in looked if isinstance(one, _Theirs)},
+            {self._name(one): _LEFT_OUT.get(one.kind, one.why) for one in lost if one.kind != "unreadable"},
+            (*doubts, *(note for one in found for note in one.notes)),
+        )
+        return plan, {one.survey.table: one for one in found}, paid
+
+    def _look(self, context: TableContext, table: Table) -> _Due | _Theirs:
+        name, metadata = context.handle.name, table.metadata
+        if not self.take_over and (service := optimizer_of(metadata, self.catalog)):
+            return _Theirs(name, service)
+        survey, plan = survey_and_merges(context, table)
+        jobs = tuple(Job(name, group.partition, _files_saved(group), group.size_bytes) for group in plan.groups)
+        return _Due(context.handle.identifier, survey, jobs, other_compactors(metadata, name))
+
+    def _name(self, one: NotLoaded) -> str:
+        return ".".join((self.catalog.name, *one.name))
+
+    def _maintained(self, due: _Due, paid: Sequence[Job], budget: Budget, purse: _Purse) -> MaintenanceReport | str:
+        """Return the report of one table, or the error that ended its pass."""
+        unpaid = {job.partition for job in due.jobs}.difference(job.partition for job in paid)
+        paid_bytes = sum(job.size_bytes for job in paid)
+        with purse.taken() as spare:
+            if budget.size_bytes is not None:
+                budget = replace(budget, size_bytes=paid_bytes + spare.size_bytes)
+            try:
+                report = Pass(self._context(due.identifier), budget, {"merges": frozenset(unpaid)}).run(STEPS)
+            except Exception as error:  # a table must not end the pass
+                LOG.warning("maintain %s: the rest is left", due.survey.table, exc_info=error)
+                return said(error)
+            spare.size_bytes -= max(0, report.bytes_rewritten - paid_bytes)
+            return report
+
+    def _context(self, identifier: Name) -> TableContext:
+        """Return the context of one table. Its progress is not observed, because several tables have theirs at once."""
+        observe = self.environment.observe
+        quiet = replace(self.environment, observe=lambda event: isinstance(event, Progress) or observe(event))
+        handle = TableHandle(self.catalog, identifier, self.policy)
+        return TableContext(handle, quiet, InThisProcess(quiet.limits.bytes_without_spark))
+
+
+def _files_saved(group: MergeTask) -> int:
+    """Return the files that a scan spares after a merge; at least 1, for rows that are read and then left out."""
+    return max(1, len(group.inputs) - group.outputs + group.avoidable_deletes)
+
+
+def _by_table(jobs: Iterable[Job]) -> dict[str, list[Job]]:
+    tables = defaultdict[str, list[Job]](list)
+    for job in jobs:
+        tables[job.table].append(job)
+    return dict(tables)
+
+
+def _share(survey: TableSurvey, paid: Sequence[Job]) -> TableShare:
+    saved, size_bytes = sum(int(job.benefit) for job in paid), sum(job.size_bytes for job in paid)
+    return TableShare(survey, len(paid), saved, size_bytes)
+
+
+def _why(report: MaintenanceReport) -> str:
+    """Return the reasons why a pass over one table did not succeed."""
+    steps = [f"{step}: {why}" for step, why in report.failed.items()]
+    return "; ".join(steps or ["expiry: some files could not be deleted"])

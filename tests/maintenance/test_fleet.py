@@ -1,0 +1,217 @@
+"""Maintain the tables of a catalog in one pass: whose turn it is, what is left alone, two maintainers, kills."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.table import Table
+
+from icesize.environment import Environment
+from icesize.errors import TableError
+from icesize.events import Progress
+from icesize.failpoints import armed, for_child
+from icesize.maintenance.fleet import Fleet, FleetReport
+from icesize.maintenance.rounds import Budget
+from icesize.table.catalog.tables import TablePattern
+from tests.support.command_line import catalog_uri
+from tests.support.tables import arrow, check, live_paths, local, make_table
+
+ALL = TablePattern.of("lake.db.*")
+
+
+def table_of(catalog: Catalog, name: str, files: int, **properties: str) -> Table:
+    """A table of small files in one partition."""
+    table = make_table(catalog, name=f"db.{name}", properties=properties)
+    for number in range(files):
+        table.append(arrow(range(10 * number, 10 * number + 10)))
+    return table
+
+
+def files_of(catalog: Catalog) -> dict[str, int]:
+    """Live data files of each table."""
+    names = sorted(catalog.list_tables("db"))
+    return {name: len(live_paths(catalog.load_table(("db", name)))) for _, name in names}
+
+
+def run(catalog: Catalog, budget: Budget | None = None, **options: object) -> FleetReport:
+    return Fleet(catalog, ALL, **options).run(budget or Budget())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_every_table_has_its_turn(catalog: Catalog, threads: int) -> None:
+    """Small files are merged in each table, a table that needs nothing is counted, and a second pass finds no work."""
+    for name, files in (("a", 5), ("b", 3), ("c", 1)):
+        table_of(catalog, name, files)
+    events = list[object]()
+    report = run(catalog, threads=threads, environment=Environment(observe=events.append))
+    assert files_of(catalog) == {"a": 1, "b": 1, "c": 1}
+    assert ({one.table for one in report.tables}, report.idle) == ({"lake.db.a", "lake.db.b"}, 1)
+    assert (report.succeeded, report.not_started, report.plan.files_saved) == (True, (), 6)
+    done = [(event.done, event.total) for event in events if isinstance(event, Progress) and event.step == "tables"]
+    assert done == [(1, 3), (2, 3), (3, 3)]
+    for name in "abc":
+        check(catalog.load_table(f"db.{name}"))
+    second = run(catalog, threads=threads)
+    assert (second.tables, second.idle, second.plan.tables) == ((), 3, ())
+
+
+def test_a_plan_shows_the_work_and_changes_nothing(lake: SqlCatalog) -> None:
+    """Tables with most benefit per byte come first; without a budget, all due merges are planned."""
+    for name, files in (("few", 2), ("many", 6), ("none", 1)):
+        table_of(lake, name, files)
+    plan = Fleet(lake, ALL).plan(Budget())
+    shares = [(share.survey.table, share.merges, share.files_saved) for share in plan.tables]
+    assert shares == [("lake.db.many", 1, 5), ("lake.db.few", 1, 1)]
+    assert (plan.idle, plan.bytes_left, plan.usd) == (1, 0, None)
+    assert files_of(lake) == {"few": 2, "many": 6, "none": 1}
+
+
+def test_a_budget_of_bytes_goes_where_it_saves_most(lake: SqlCatalog) -> None:
+    """What it does not pay for stays as it is, is counted, and is merged by the next pass."""
+    for name, files in (("few", 2), ("many", 9)):
+        table_of(lake, name, files)
+    size_bytes = next(s.bytes_to_write for s in Fleet(lake, ALL).plan(Budget()).tables if "many" in s.survey.table)
+    report = run(lake, Budget(size_bytes))
+    assert files_of(lake) == {"few": 2, "many": 1}
+    assert (report.plan.files_saved, report.plan.bytes_left > 0) == (8, True)
+    run(lake, Budget(size_bytes))
+    assert files_of(lake) == {"few": 1, "many": 1}
+
+
+def test_only_partitions_that_the_budget_pays_for_are_merged(lake: SqlCatalog) -> None:
+    """A partition of the same table whose merge saves less per byte waits for the next pass."""
+    table = make_table(lake, name="db.t")
+    for number in range(12):
+        table.append(arrow([number], "many" if number < 9 else "few"))
+    due = Fleet(lake, ALL).plan(Budget()).tables[0]
+    report = run(lake, Budget(due.bytes_to_write * 10 // 12))
+    assert (report.plan.tables[0].merges, report.plan.files_saved) == (1, 8)
+    assert files_of(lake) == {"t": 4}
+
+
+def test_tables_of_another_service_are_left_alone(lake: SqlCatalog) -> None:
+    """They are named with the sign that shows the service; `take_over` maintains them, too."""
+    table_of(lake, "amoro", 3, **{"self-optimizing.enabled": "true"})
+    table_of(lake, "uniform", 3, **{"delta-version": "7"})
+    table_of(lake, "off", 3, **{"self-optimizing.enabled": "false"})
+    report = run(lake)
+    assert files_of(lake) == {"amoro": 3, "off": 1, "uniform": 3}
+    assert report.plan.left_alone == {
+        "lake.db.amoro": "Amoro (self-optimizing.enabled)",
+        "lake.db.uniform": "Delta Lake (delta-version)",
+    }
+    assert report.succeeded
+    assert run(lake, take_over=True).plan.left_alone == {}
+    assert files_of(lake) == {"amoro": 1, "off": 1, "uniform": 1}
+
+
+def test_a_failing_table_does_not_end_the_pass(lake: SqlCatalog) -> None:
+    """A table without its data files and one without its manifests are named with the reason; the others are merged."""
+    for name in ("broken", "unreadable", "well"):
+        table_of(lake, name, 3)
+    local(live_paths(lake.load_table("db.broken"))[0]).unlink()
+    head = lake.load_table("db.unreadable").current_snapshot()
+    assert head is not None
+    local(head.manifest_list).unlink()
+    report = run(lake)
+    assert report.failed.keys() == {"lake.db.broken", "lake.db.unreadable"}
+    assert report.failed["lake.db.broken"].startswith("merges: Cannot compact 'lake.db.broken': every merge failed")
+    assert "FileNotFoundError" in report.failed["lake.db.unreadable"]
+    assert len(live_paths(lake.load_table("db.well"))) == 1
+    assert not report.succeeded
+
+
+def test_names_that_are_no_tables_to_maintain_are_skipped(lake: SqlCatalog) -> None:
+    """A table whose format icesize does not write is no failure; excluded names do not appear at all."""
+    table_of(lake, "wap", 3, **{"write.wap.enabled": "true"})
+    table_of(lake, "temporary", 3)
+    table_of(lake, "well", 3)
+    report = run(lake, is_chosen=lambda name: not name.startswith("lake.db.temp"))
+    assert report.plan.skipped.keys() == {"lake.db.wap"}
+    assert (report.succeeded, files_of(lake)) == (True, {"temporary": 3, "wap": 3, "well": 1})
+
+
+def test_a_catalog_that_cannot_list_its_tables_is_an_error(lake: SqlCatalog) -> None:
+    """There is nothing to work on, and the pass must not look as if it had been done."""
+    lake.destroy_tables()
+    with pytest.raises(TableError, match=r"Cannot list the tables of 'lake\.db\.\*'"):
+        run(lake)
+
+
+def test_tables_without_time_are_named(lake: SqlCatalog) -> None:
+    """No table begins after the seconds are over, and no single one may use most of them while others wait."""
+    for name in "abcd":
+        table_of(lake, name, 2)
+    seconds = [0.0]
+
+    def observe(event: object) -> None:
+        seconds[0] += 40.0 if isinstance(event, Progress) and event.step == "tables" else 0.0
+
+    environment = Environment(monotonic=lambda: seconds[0], observe=observe)
+    report = run(lake, Budget(seconds=100), threads=1, environment=environment)
+    assert (len(report.tables), len(report.not_started)) == (3, 1)
+    assert sorted(files_of(lake).values()) == [1, 1, 1, 2]
+
+
+def test_a_stopped_pass_ends_between_tables(lake: SqlCatalog) -> None:
+    """Once `is_stopped` is true, no table and no step begins."""
+    for name in "abc":
+        table_of(lake, name, 2)
+    done = list[object]()
+    environment = Environment(observe=lambda event: done.append(event) if getattr(event, "step", "") == "tables" else 0)
+    report = run(lake, Budget(is_stopped=lambda: bool(done)), threads=1, environment=environment)
+    assert (len(report.tables), len(report.not_started)) == (1, 2)
+
+
+def test_two_maintainers_at_once_do_the_work_of_one(lake: SqlCatalog) -> None:
+    """Both wait for each other before each commit of a merge, so that what both can merge, both do merge. Of 30 tables
+    of the same size they merge at most 15 % twice, and every table is well afterwards."""
+    for number in range(30):
+        table_of(lake, f"t{number}", 2)
+    both, merges = threading.Barrier(2), list[int]()
+
+    def wait() -> None:
+        merges.append(1)
+        with suppress(threading.BrokenBarrierError):
+            both.wait(60)
+
+    def maintain(maintainer: str) -> None:
+        try:
+            run(SqlCatalog("lake", **lake.properties), threads=1, maintainer=maintainer)
+        finally:
+            both.abort()
+
+    with armed("files-written", wait):
+        threads = [threading.Thread(target=maintain, args=(name,)) for name in ("one", "two")]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert set(files_of(lake).values()) == {1}
+    assert 30 <= len(merges) <= 1.15 * 30
+    for number in range(30):
+        check(lake.load_table(f"db.t{number}"))
+
+
+@pytest.mark.parametrize("point", ["files-written@2", "before-swap@3", "after-swap@2"])
+def test_a_killed_pass_goes_on(lake: SqlCatalog, tmp_path: Path, point: str) -> None:
+    """Whatever moment kills a pass, the next one finishes its work without a repair, and no row is lost."""
+    for name in "abc":
+        table_of(lake, name, 3)
+    command = [sys.executable, "-m", "icesize", "maintain", "lake.db.*", "--catalog-uri", catalog_uri(tmp_path)]
+    killed = subprocess.run(command, env=os.environ | for_child(f"{point}=kill"), capture_output=True, check=False)
+    assert killed.returncode == -9
+    report = run(SqlCatalog("lake", **lake.properties))
+    assert (report.succeeded, files_of(lake)) == (True, {"a": 1, "b": 1, "c": 1})
+    for name in "abc":
+        table = lake.load_table(f"db.{name}")
+        check(table)
+        assert sorted(table.scan().to_arrow()["id"].to_pylist()) == list(range(30))
