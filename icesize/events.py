@@ -30,8 +30,8 @@ class Planned:
 class Progress:
     """A step of maintenance has finished `done` of `total`.
 
-    `step` is the name of a step of `maintain`, a key of `MaintenancePlan`. Merges and clusterings count bytes, from 0
-    in each round of `maintain`. The other steps count files. `total` is None while it is unknown.
+    `step` is the name of a step of `maintain`, a key of `MaintenancePlan`, or `verify`. Merges and clusterings count
+    bytes, from 0 in each round of `maintain`. The others count files. `total` is None while it is unknown.
     """
 
     step: str

@@ -39,15 +39,17 @@ def drawn(console: Console) -> Iterator[Callable[[object], None]]:
             return
         from icesize.maintenance.maintain import STEPS  # slow: imports the jobs
 
-        step = next(step for step in STEPS if step.name == event.step)
+        # a verification is no step of `maintain`
+        step = next((step for step in STEPS if step.name == event.step), None)
+        in_bytes = step is not None and bool(step.rounds)
         # steps without rounds know a total once they delete files
-        words = step.words if step.rounds or event.total is None else "deleting"
+        words = event.step if step is None else step.words if in_bytes or event.total is None else "deleting"
         with lock:
             shown = bars.tasks[-1] if bars.tasks else None
             if shown is None or shown.description != words or not event.done:
                 for task_id in bars.task_ids:
                     bars.remove_task(task_id)
-                bars.add_task(words, total=event.total, in_bytes=bool(step.rounds))
+                bars.add_task(words, total=event.total, in_bytes=in_bytes)
             bars.update(bars.task_ids[-1], completed=event.done, total=event.total)
             bars.start()
 
