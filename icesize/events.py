@@ -31,13 +31,15 @@ class Planned:
 class Progress:
     """A step of maintenance has finished `done` of `total`.
 
-    `step` is the name of a step of `maintain`, a key of `MaintenancePlan`. Merges and clusterings count bytes, from 0
-    in each round of `maintain`. The other steps count files. `total` is None while it is unknown.
+    `step` is the name of a step of `maintain`, a key of `MaintenancePlan`, or describes a verification or a pass over
+    the tables of a catalog. Merges and clusterings count bytes, from 0 in each round of `maintain`. Others count files
+    or tables: `noun`. `total` is None while it is unknown.
     """
 
     step: str
     done: int
     total: int | None = None
+    noun: str = "file"
 
 
 class PendingCommit(Protocol):

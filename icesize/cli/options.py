@@ -232,6 +232,11 @@ budget_bytes_option = click.option("--budget-bytes", type=SIZE, help="Rewrite at
 budget_seconds_option = click.option(
     "--budget-seconds", type=SECONDS, help="Start no new work after this long, such as 25m."
 )
+inventory_option = click.option(
+    "--inventory", type=click.Path(dir_okay=False), multiple=True, metavar="FILE",
+    help="Read this inventory of the storage instead of a listing: Parquet or CSV with the columns path (or bucket and "
+    "key), size and time, such as S3 Inventory. Repeatable.",
+)  # fmt: skip
 dry_run_option = click.option("--dry-run", is_flag=True, help="Preview the changes; change nothing.")
 yes_option = click.option("--yes", "-y", is_flag=True, help="Skip the prompt at a terminal.")
 
