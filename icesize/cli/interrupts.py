@@ -61,6 +61,40 @@ def terminated_like_interrupted() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
+class Stop:
+    """Whether a signal has asked a command to stop, and its number."""
+
+    signal: int | None = None
+
+    def __call__(self) -> bool:
+        return self.signal is not None
+
+
+@contextmanager
+def stopped_between_groups(announce: Callable[[str], object]) -> Iterator[Stop]:
+    """Make the first Ctrl-C or SIGTERM inside the block stop new work only, so that a running commit ends.
+
+    A second one interrupts, as it does elsewhere. `announce` gets a sentence at the first one.
+    """
+    stop = Stop()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+
+    def note(number: int, frame: object) -> None:
+        if stop.signal is not None:
+            raise _Terminated if number == signal.SIGTERM else KeyboardInterrupt
+        stop.signal = number
+        announce("stopping after the current commit; repeat to interrupt it")
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def what_became_of(commitments: Sequence[PendingCommit]) -> str:
     """Return the outcome of the interrupted commits, for the message."""
     statuses = [commitment.status() for commitment in commitments]

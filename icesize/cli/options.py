@@ -62,13 +62,15 @@ class Target:
     properties: Mapping[str, str] = field(repr=False)
     as_json: bool
 
-    def answer(self, result: Any, shown: Iterable[Block] | None = None, *, exit_code: int = 0) -> None:
+    def answer(
+        self, result: Any, shown: Iterable[Block] | None = None, *, exit_code: int = 0, in_line: bool = False
+    ) -> None:
         """Print the result of a command, as JSON or as `shown` (None: its view); exit if the code is not 0.
 
-        JSON output is the API's dictionary alone.
+        JSON output is the API's dictionary alone, on one line if `in_line`.
         """
         if self.as_json:
-            click.echo(json.dumps(document(result), indent=2))
+            click.echo(json.dumps(document(result), indent=None if in_line else 2))
         else:
             show(console_on(), views.view(result) if shown is None else shown)
         if exit_code:

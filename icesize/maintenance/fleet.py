@@ -39,6 +39,8 @@ LOG = logging.getLogger("icesize")
 
 STEP = "tables"
 """The name of a pass over tables in `Progress`, which counts tables."""
+SLEEP_SECONDS = 0.5
+"""Most seconds between two looks whether a service is to stop."""
 MOST_TIME = 0.25
 """Share of the seconds that are left which one table may use while others wait."""
 _LEFT_OUT = {"view": "it is a view", "other format": "it is no Iceberg table"}
@@ -312,6 +314,21 @@ class Fleet:
         quiet = replace(self.environment, observe=lambda event: isinstance(event, Progress) or observe(event))
         handle = TableHandle(self.catalog, identifier, self.policy)
         return TableContext(handle, quiet, InThisProcess(quiet.limits.bytes_without_spark))
+
+
+def watch(
+    run: Callable[[], object], interval_seconds: float, environment: Environment, is_stopped: Callable[[], bool]
+) -> None:
+    """Call `run` again and again until `is_stopped` returns True.
+
+    The calls begin `interval_seconds` apart; after a longer one, the next begins at once.
+    """
+    while not is_stopped():
+        until = environment.monotonic() + interval_seconds
+        run()
+        # short waits, because a signal does not end one
+        while not is_stopped() and (left := until - environment.monotonic()) > 0:
+            environment.sleep(min(left, SLEEP_SECONDS))
 
 
 def _files_saved(group: MergeTask) -> int:
