@@ -8,7 +8,7 @@ is only logged.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol
 
 if TYPE_CHECKING:
@@ -86,6 +86,7 @@ class CommitEnded:
         attempts: Calls of the catalog.
         conflicts: Attempts that another writer was faster than.
         summaries: The summaries of the snapshots that it added, oldest first, each with the key `operation`.
+        commit: The commit of the event `CommitStarted`.
     """
 
     table: str
@@ -94,6 +95,7 @@ class CommitEnded:
     attempts: int
     conflicts: int
     summaries: tuple[Mapping[str, str], ...] = ()
+    commit: PendingCommit | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from icesize.presentation.blocks import Block
 from icesize.presentation.console import console_on, show, show_error
 from icesize.presentation.progress import drawn
 from icesize.results import document
-from icesize.telemetry import JsonLines
+from icesize.telemetry import JsonLines, served_to_prometheus
 from icesize.units import format_bytes, format_count
 
 if TYPE_CHECKING:
@@ -144,6 +144,17 @@ def _observers() -> Observers:
     """Return the observers of the command that runs."""
     observers: Observers = click.get_current_context().find_root().obj
     return observers
+
+
+@contextmanager
+def metrics_at(port: int | None) -> Iterator[None]:
+    """Serve the metrics of the command to Prometheus inside the block, if there is a port."""
+    if port is None:
+        yield
+        return
+    observers = _observers()
+    with served_to_prometheus(port) as observers.telemetry:
+        yield
 
 
 def _scheme(uri: str) -> str:
