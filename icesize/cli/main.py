@@ -23,7 +23,7 @@ from icesize.telemetry import Telemetry
 
 _SECTIONS: dict[str, tuple[click.Command, ...]] = {
     "Inspect": (
-        looking.inspect, looking.plan, looking.versions, looking.streams, looking.history, looking.report,
+        looking.scan, looking.inspect, looking.plan, looking.versions, looking.streams, looking.history, looking.report,
         looking.verify,
     ),
     "Rewrite files": (

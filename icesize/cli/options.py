@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
     from icesize.events import Event
+    from icesize.maintenance.survey import CatalogSurvey
     from icesize.sized_table import SizedTable
     from icesize.table.cleanup.expiry import ExpiryReport
 
@@ -52,7 +53,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class Target:
-    """The table that a command line names, its catalog, and the format of the output; not opened yet.
+    """The table or the tables that a command line names, their catalog, and the format of the output; not opened yet.
 
     `properties` can hold credentials, so it is left out of the printed form.
     """
@@ -110,6 +111,24 @@ class Target:
     def environment(self) -> Environment:
         """The environment of the command."""
         return Environment(observe=_observers())
+
+    @property
+    def is_pattern(self) -> bool:
+        """True if TABLE is a catalog, or a pattern with wildcards."""
+        from icesize.table.catalog.tables import TablePattern
+
+        pattern = TablePattern.of(self.table)
+        return len(pattern.parts) < 2 or pattern.has_wildcards
+
+    def scan(self, policy: Mapping[str, str] | None = None) -> CatalogSurvey:
+        """Survey the tables that TABLE selects as a pattern. Raises the errors of `icesize.scan`."""
+        from icesize.table.catalog.tables import TablePattern
+
+        catalog = self.open_catalog(TablePattern.of(self.table).catalog)
+        from icesize.maintenance.survey import scan
+
+        with self.progress():
+            return scan(self.table, catalog=catalog, policy=dict(policy or {}), environment=self.environment)
 
     @contextmanager
     def progress(self, *observers: Callable[[Event], object]) -> Iterator[None]:
@@ -323,10 +342,10 @@ def _logging(verbose: int, as_json: bool) -> AbstractContextManager[None]:
     return suppress_logs() if as_json else nullcontext()
 
 
-def table_options(command: Callable[..., Any], *, required: bool = True) -> Callable[..., Any]:
+def table_options(command: Callable[..., Any], *, required: bool = True, metavar: str = "TABLE") -> Callable[..., Any]:
     """Add TABLE, the catalog options, `--json` and `-v`; they become a Target, the command's first argument."""
 
-    @click.argument("table", metavar="TABLE" if required else "[TABLE]", required=required)
+    @click.argument("table", metavar=metavar if required else f"[{metavar}]", required=required)
     @click.option(
         "--catalog-uri", help="Open the catalog at this URI; default: the catalog in PyIceberg's configuration."
     )
