@@ -356,17 +356,27 @@ class SizedTable:
 
     doctor = check_up
 
-    def verify(self, *, current: bool = False, inventory: Files = ()) -> Verification:
-        """Verify that the metadata of the table agree with each other and with the storage.
+    def verify(
+        self,
+        *,
+        deep: bool = False,
+        current: bool = False,
+        inventory: Files = (),
+        resume: str | Path | None = None,
+    ) -> Verification:
+        """Verify that the metadata of the table agree with each other, with the storage, and with the files.
 
-        The call reads the metadata file, the manifest list and all manifests anew, the footers of Puffin files with
-        deletion vectors (format v3), and no data file. One listing shows whether every file that a kept snapshot names
-        is there, with its size. The call changes nothing and needs read access only.
+        The call reads the metadata file, the manifest list and all manifests anew, and the footers of Puffin files with
+        deletion vectors (format v3). One listing shows whether every file that a kept snapshot names is there, with its
+        size. The call changes nothing and needs read access only.
 
         Args:
-            current: Compare the files of the newest snapshot only with the storage.
+            deep: Read all Parquet files, too: compare their rows with the manifests, and with their own footers, page
+                indexes and checksums. In format v3, compare the ids of live rows.
+            current: Look at the files of the newest snapshot only.
             inventory: Files of an inventory of the storage to use instead of a listing: Parquet or CSV with the columns
                 path (or bucket and key), size and time. Files that it lacks are looked up.
+            resume: A local file that holds the paths of verified files. Another call with `deep` skips them.
 
         Returns:
             The findings, each with the rule, the severity, the file and what to do. A table without an error
@@ -374,7 +384,7 @@ class SizedTable:
 
         Raises:
             TableNotFound: The table does not exist.
-            ArgumentError: The inventory cannot be read.
+            ArgumentError: The inventory cannot be read, or `resume` is a file of another table.
             TableError: The storage does not respond.
             UnsupportedTable: The format version is not supported.
         """
@@ -382,7 +392,7 @@ class SizedTable:
         from icesize.table.storage.listing import list_files
 
         lister = _inventory(inventory)
-        scope = Scope(lister or list_files, lister is not None, current)
+        scope = Scope(lister or list_files, lister is not None, current, deep, Path(resume) if resume else None)
         state = self._context.load()
         while True:
             found = verify(state.name, state.table.metadata, state.table.io, scope, self._environment)

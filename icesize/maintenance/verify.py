@@ -1,6 +1,6 @@
-"""Whether the metadata of a table agree with each other at its newest snapshot, and with the storage.
+"""Whether the metadata of a table agree with each other at its newest snapshot, with the storage, and with the files.
 
-No data file is read, and of a Puffin file only the footer.
+Files are read only if the scope is deep; of a Puffin file, the footer is read in any case.
 
 Iceberg's specification says what has to agree (sections "Snapshots", "Manifests", "Sequence Numbers" and "Deletes").
 """
@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -23,9 +24,10 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.types import NestedField, PrimitiveType, UnknownType
 
 from icesize.environment import Environment, Stopwatch, rounded
-from icesize.errors import ArgumentError, TableError
+from icesize.errors import ArgumentError, RewriteFailed, TableError
 from icesize.events import Progress
 from icesize.maintenance import verify_v3
+from icesize.maintenance.verify_files import CONTENTS, FileCheck, Resume, shared_row_ids
 from icesize.maintenance.verify_storage import (
     DAMAGED,
     GONE,
@@ -40,6 +42,7 @@ from icesize.maintenance.verify_storage import (
     listed_in,
 )
 from icesize.parquet.files.row_lineage import FIRST_WITH_LINEAGE
+from icesize.parquet.verify.entry import BOUNDS, COUNTS, ROWS
 from icesize.planning.dangling_rule import DanglingCandidates
 from icesize.planning.delete_reach import only_path, plain_path
 from icesize.planning.files import DeleteFile, PartitionKey
@@ -53,7 +56,7 @@ from icesize.table.manifests.avro_columns import MISSING
 from icesize.table.manifests.delete_index import DeleteIndex
 from icesize.table.manifests.entries import ADDED, DELETED, EXISTING
 from icesize.table.manifests.facts import ManifestFacts, read_facts
-from icesize.table.manifests.lists import Manifests, manifests_of
+from icesize.table.manifests.lists import Manifests, manifests_of, read_list
 from icesize.table.manifests.repeated_files import listed_twice
 from icesize.table.manifests.store import ManifestStore
 from icesize.table.storage.listing import Lister, list_files
@@ -116,6 +119,7 @@ class Verification(Result):
         findings: What is wrong, in the order of the rules: at most 1,000 of each rule.
         snapshots: Number of snapshots whose files were compared with the storage; 0 if none were.
         stored_files: Number of files in storage that these snapshots need.
+        read_files: Number of their files that were read as a whole, also by the run that this one resumes.
         notes: Sentences about what was not verified.
         seconds: Seconds of each phase, and `total`.
     """
@@ -128,6 +132,7 @@ class Verification(Result):
     findings: tuple[Finding, ...]
     snapshots: int = 0
     stored_files: int = 0
+    read_files: int = 0
     notes: tuple[str, ...] = ()
     seconds: dict[str, float] = field(default_factory=dict, compare=False)
 
@@ -151,11 +156,15 @@ class Scope:
         lister: Lists the files of a directory; None compares nothing with the storage.
         is_inventory: True if `lister` reads an older inventory.
         newest_only: Compare the files of the newest snapshot only, not those of all kept ones.
+        deep: Read the files, too.
+        resume: A local file with the paths of verified files, for a run that goes on where another one ended.
     """
 
     lister: Lister | None = None
     is_inventory: bool = False
     newest_only: bool = False
+    deep: bool = False
+    resume: Path | None = None
 
 
 METADATA = Scope()
@@ -190,12 +199,15 @@ def verify(
         watch.lap("metadata")
         check = _storage(subject, scope, environment, found) if scope.lister and subject.snapshot else None
         watch.lap("storage")
+        read = _files(subject, scope, environment, found) if scope.deep and subject.snapshot else 0
+        watch.lap("files")
     head = subject.snapshot.snapshot_id if subject.snapshot else None
     files, deletes = (sum(facts.live.size for facts in some) for some in (subject.data, subject.deletes))
     return Verification(
         name, head, len(subject.all), files, deletes, tuple(found.findings),
         snapshots=len(_snapshots(subject, scope)) if check else 0,
         stored_files=check.files if check else 0,
+        read_files=read,
         notes=tuple(found.notes),
         seconds=rounded(watch.seconds),
     )  # fmt: skip
@@ -236,12 +248,38 @@ def _storage(subject: Subject, scope: Scope, environment: Environment, found: Fi
     return check
 
 
+def _files(subject: Subject, scope: Scope, environment: Environment, found: Findings) -> int:
+    """Read the files of snapshots and compare them with their entries; return their number."""
+    metadata, io, known = subject.metadata, subject.io, found.paths(LOST, DAMAGED)
+    lists = [each.manifest_list for each in _snapshots(subject, scope) if each.manifest_list not in known]
+    manifests = {each.manifest_path: each for path in lists for each in read_list(io, path)}
+    wanted = [each for path, each in manifests.items() if path not in known]
+    check = FileCheck(metadata, io, Resume(scope.resume, str(metadata.table_uuid)))
+    # a file that the listing lacks was reported
+    found.add(
+        each
+        for each in check.run(wanted, lambda count: environment.observe(Progress("verify", count)))
+        if each[0] != LOST or each[1] not in known
+    )
+    try:
+        found.add(shared_row_ids(metadata, io, subject.data, subject.index, check.runs))
+    except (RewriteFailed, TableError) as error:
+        # delete files that cannot be read are findings, each by its own rule
+        found.notes.append(f"row ids were not compared row by row: {error}")
+    found.notes += check.notes
+    return check.files
+
+
 class Findings:
     """Findings, of each rule at most `MOST_FINDINGS`, and notes."""
 
     def __init__(self) -> None:
         self.findings: list[Finding] = []
         self.notes: list[str] = []
+
+    def paths(self, *rules: str) -> set[str]:
+        """Return the files that the findings of some rules are about."""
+        return {finding.path for finding in self.findings if finding.rule in rules}
 
     def add(self, found: Iterable[Found]) -> None:
         """Add findings of any rules; the number of those that are left out becomes a note."""
@@ -539,5 +577,9 @@ ADVICE: Mapping[str, str] = {
     "row ids": "Do not rely on row ids; write the files again, or roll back to a snapshot before",
     "position delete files": "Run `icesize rewrite-deletes`, or `icesize compact`",
     "deletion vectors": _BACK,
+    CONTENTS: _BACK,
+    ROWS: "Rewrite the entry of the file, or write the file again",
+    COUNTS: "Rewrite the entry of the file, or write the file again",
+    BOUNDS: "Rewrite the entry of the file, or write the file again; until then, filters may miss rows",
 }
 """What to do about the findings of each rule."""

@@ -564,7 +564,8 @@ def verification(result: Verification) -> Iterator[Block]:
     yield ((f"{result.table}: {verdict}", "bold" if result.is_valid else "bold red"), f" ({counts})")
     if result.snapshots:
         files, snapshots = format_count(result.stored_files, "file"), format_count(result.snapshots, "snapshot")
-        yield (f"{files} of {snapshots} compared with the storage",)
+        whole = f", {format_count(result.read_files, 'file')} read" if result.read_files else ""
+        yield (f"{files} of {snapshots} compared with the storage{whole}",)
     by_rule: defaultdict[str, list[Finding]] = defaultdict(list)
     for finding in result.findings:
         by_rule[finding.rule].append(finding)
