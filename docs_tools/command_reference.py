@@ -11,6 +11,7 @@ import click
 from icesize.cli.main import main
 
 SEE_ALSO = {
+    "scan": ("[output](output.md#scan)", "[catalogs](catalogs.md#rank-the-tables-of-a-catalog)"),
     "inspect": ("[output](output.md#inspect)", "[clustering advice](maintenance.md#find-columns-to-cluster-by)"),
     "plan": ("[output](output.md#plan)", "[compare policies](policy.md#compare-policies-on-your-table)"),
     "versions": ("[output](output.md#versions)", "[versions](versions.md#list-and-read-versions)"),
@@ -42,7 +43,7 @@ SEE_ALSO = {
 }  # fmt: skip
 """Links from each command to its output and to the task that it belongs to."""
 INTRODUCTIONS = {
-    "inspect": "These commands read a table and change nothing, except `streams --forget`, which removes a stream.",
+    "scan": "These commands read tables and change nothing, except `streams --forget`, which removes a stream.",
     "compact": "These commands write new files and commit them; rows do not change. `maintain` also expires snapshots.",
     "deduplicate": "These commands concern tables with a key. `deduplicate` deletes rows; preview it first.",
     "restore": "These commands change the rows of a partition, or delete files for good. Preview them first.",

@@ -8,9 +8,9 @@
     print(table.inspect())
     table.compact()
 
-`open` returns a SizedTable, whose methods are the operations on a table. Calls that change a table return a Report or a
-more specific result. A SizePolicy sets the sizes of files. Every error is an IcesizeError. An Environment replaces
-clocks and limits of one process.
+`open` returns a SizedTable, whose methods are the operations on a table. `scan` ranks the tables of a catalog. Calls
+that change a table return a Report or a more specific result. A SizePolicy sets the sizes of files. Every error is an
+IcesizeError. An Environment replaces clocks and limits of one process.
 
 Importing this package imports neither pyspark nor pyarrow nor pyiceberg. The first use of a name that needs them, such
 as `open`, imports them.
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from icesize.maintenance.maintain import MaintenancePlan, MaintenanceReport
     from icesize.maintenance.rewrite_deletes import DeletesReport
     from icesize.maintenance.rewrite_manifests import ManifestReport
+    from icesize.maintenance.survey import CatalogSurvey, scan
     from icesize.maintenance.verify import Verification
     from icesize.planning.inspection import Inspection
     from icesize.planning.merging.simulation import PolicyComparison
@@ -69,6 +70,7 @@ __all__ = [
     "BatchError",
     "BatchInterrupted",
     "BatchOutOfOrder",
+    "CatalogSurvey",
     "Check",
     "ClusteringOff",
     "CommitConflict",
@@ -105,11 +107,13 @@ __all__ = [
     "Verification",
     "Version",
     "open",
+    "scan",
 ]
 
 __version__ = "0.1.0"
 
 _LAZY = {
+    "CatalogSurvey": "icesize.maintenance.survey",
     "Check": "icesize.maintenance.checkup",
     "DanglingReport": "icesize.maintenance.dangling_deletes",
     "DeletesReport": "icesize.maintenance.rewrite_deletes",
@@ -131,6 +135,7 @@ _LAZY = {
     "Verification": "icesize.maintenance.verify",
     "Version": "icesize.table.past.versions",
     "open": "icesize.sized_table",
+    "scan": "icesize.maintenance.survey",
 }
 """Name -> module that `__getattr__` imports when the name is first used."""
 

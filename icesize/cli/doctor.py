@@ -93,7 +93,7 @@ def _working(target: Target, checks: Sequence[Check]) -> list[str]:
     state = {check.name: check.state for check in checks}
     working = ["demo --no-spark"]
     if target.table and state.get("reading") == "ok":
-        working += ["inspect", "plan", "versions", "streams", "history", "verify"]
+        working += ["scan", "inspect", "plan", "versions", "streams", "history", "verify"]
         if state["matplotlib"] == "ok":
             working += ["report"]
         if state["writing"] == "ok":

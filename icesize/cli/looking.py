@@ -1,12 +1,14 @@
-"""Commands that read a table: `inspect`, `plan`, `streams`, `versions`, `history`, `report`.
+"""Commands that read: `scan` a catalog, and `inspect`, `plan`, `streams`, `versions`, `history`, `report` a table.
 
 They change nothing, except `streams --forget`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -15,8 +17,10 @@ import click
 from icesize.cli import options
 from icesize.cli.options import Target, command
 from icesize.cli.values import pairs
-from icesize.errors import IcesizeError
+from icesize.environment import Environment
+from icesize.errors import EngineUnavailable, IcesizeError
 from icesize.presentation import views
+from icesize.presentation.blocks import Block
 from icesize.units import format_bytes
 
 if TYPE_CHECKING:
@@ -41,6 +45,32 @@ def _limit_option(default: int) -> Callable[[Callable[..., Any]], Callable[..., 
     """Return the option `--limit`, whose value is None if it is omitted."""
     help_text = f"Show at most N lines, newest first.  [default: {default}; all with --json]"
     return click.option("--limit", type=click.IntRange(1), metavar="N", help=help_text)
+
+
+@command(
+    "scan",
+    "Rank the tables of a catalog",
+    "icesize scan lake",
+    "icesize scan lake.db --limit 5",
+    "icesize scan 'lake.db.events_*' --json",
+)
+@click.option(
+    "--limit", type=click.IntRange(1), metavar="N",
+    help=f"Show at most N tables, the worst first.  [default: {views.MOST_TABLES}; all with --json]",
+)  # fmt: skip
+@options.policy_option
+@partial(options.table_options, metavar="CATALOG[.NAMESPACE[.PATTERN]]")
+def scan(target: Target, *, limit: int | None, policy: Mapping[str, str]) -> None:
+    """Rank the tables of a catalog by what maintenance would bring, with a score of health.
+
+    The command reads metadata only, changes nothing, and needs the rights to list and read. A namespace includes those
+    below it; in PATTERN, * matches any characters. Views, tables of other formats and unreadable tables are named
+    and skipped. Exit code 1 if no table could be read.
+    """
+    found = target.scan(policy)
+    shown = replace(found, tables=found.tables[:limit])
+    failed = found.skipped and not found.tables
+    target.answer(shown, views.survey(found, limit or views.MOST_TABLES), exit_code=options.FAILED if failed else 0)
 
 
 @command(
@@ -229,28 +259,68 @@ def history(target: Target, *, limit: int | None) -> None:
 
 @command(
     "report",
-    "Write a page with charts of the table",
+    "Write a page with charts of the table, or of a catalog",
     "icesize report lake.db.events -o report.html",
+    "icesize report lake -o lake.html --tables 5",
     "icesize report lake.db.events -o report.html --png report.png --since 8271638",
 )
 @click.option("--output", "-o", type=_FILE, metavar="FILE", help="Write the page to this HTML file; it works offline.")
 @click.option("--png", type=_FILE, metavar="FILE", help="Write only the charts to this image.")
 @click.option("--since", metavar="SNAPSHOT", help="Compare file sizes with those at this snapshot.")
+@click.option(
+    "--tables", type=click.IntRange(0), metavar="N", default=10, show_default=True,
+    help="Of a catalog, also write the pages of the N worst tables, beside the page of the catalog.",
+)  # fmt: skip
 @options.table_options
-def report(target: Target, *, output: Path | None, png: Path | None, since: str | None) -> None:
+def report(target: Target, *, output: Path | None, png: Path | None, since: str | None, tables: int) -> None:
     """Draw charts of TABLE: file sizes before and after `compact`, partitions over time, cost of batches.
 
-    Needs matplotlib: pip install 'icesize[report]'.
+    If TABLE is a catalog, a namespace of one part, or a pattern, as for `scan`, the page ranks its tables and links to
+    the pages of the worst ones.
+
+    Charts need matplotlib: pip install 'icesize[report]'.
     """
     if not (output or png or target.as_json):
         raise click.UsageError("say where the page goes: -o report.html, --png report.png or both")
     for path in filter(None, (output, png)):
         if not path.parent.is_dir():
             raise click.UsageError(f"cannot write '{path}': there is no folder '{path.parent}'")
+    if target.is_pattern:
+        if png or since:
+            raise click.UsageError("--png and --since are about one table")
+        _report_on_catalog(target, output, tables)
+        return
     overview = target.open().overview(since)
     if output:
         output.write_text(overview.to_html(), encoding="utf-8")
     if png:
         png.write_bytes(overview.to_png())
-    wrote = [((f"wrote {p}, {format_bytes(p.stat().st_size)}", "bold"),) for p in (output, png) if p]
-    target.answer(overview, (*wrote, *views.notes(overview.advice)))
+    target.answer(overview, (*_wrote(filter(None, (output, png))), *views.notes(overview.advice)))
+
+
+def _wrote(paths: Iterable[Path]) -> list[Block]:
+    return [((f"wrote {path}, {format_bytes(path.stat().st_size)}", "bold"),) for path in paths]
+
+
+def _report_on_catalog(target: Target, output: Path | None, tables: int) -> None:
+    """Write the page of a catalog, and beside it the pages of its worst tables; without `output`, only print JSON."""
+    from icesize.presentation.page import catalog_page
+
+    found = target.scan()
+    if output is None:
+        target.answer(found)
+        return
+    pages, failed = dict[str, Path](), list[str]()
+    for number, table in enumerate(found.tables[:tables], 1):
+        name = re.sub(r"[^\w.-]", "_", table.table, flags=re.ASCII)
+        page = output.with_name(f"{output.stem}.{number:02}.{name}.html")
+        try:
+            page.write_text(replace(target, table=table.table).open().overview().to_html(), encoding="utf-8")
+            pages[table.table] = page
+        except EngineUnavailable:
+            raise
+        except IcesizeError as error:  # the other tables have a page
+            failed.append(f"{table.table}: {error}")
+    links = {table: page.name for table, page in pages.items()}
+    output.write_text(catalog_page(found, links, Environment().now_ms()), encoding="utf-8")
+    target.answer(found, (*_wrote([output, *pages.values()]), *views.notes(failed)))

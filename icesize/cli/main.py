@@ -21,7 +21,7 @@ from icesize.redaction import redacted
 
 _SECTIONS: dict[str, tuple[click.Command, ...]] = {
     "Inspect": (
-        looking.inspect, looking.plan, looking.versions, looking.streams, looking.history, looking.report,
+        looking.scan, looking.inspect, looking.plan, looking.versions, looking.streams, looking.history, looking.report,
         looking.verify,
     ),
     "Rewrite files": (

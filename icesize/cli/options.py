@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
     from icesize.events import Event
+    from icesize.maintenance.survey import CatalogSurvey
     from icesize.sized_table import SizedTable
     from icesize.table.cleanup.expiry import ExpiryReport
 
@@ -51,7 +52,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class Target:
-    """The table that a command line names, its catalog, and the format of the output; not opened yet.
+    """The table or the tables that a command line names, their catalog, and the format of the output; not opened yet.
 
     `properties` can hold credentials, so it is left out of the printed form.
     """
@@ -90,25 +91,47 @@ class Target:
         from icesize.sized_table import open as open_table
         from icesize.table.catalog.opening import split_name
 
-        catalog = self._catalog(split_name(self.table)[0], conf)
+        split_name(self.table)
+        catalog = self._catalog(conf)
         policy = dict(policy or {})
         table = open_table(spark, self.table, catalog=catalog, policy=policy, environment=self.environment)
         collect_from_now_on()
         return table
 
-    def open_catalog(self, name: str) -> Catalog:
-        """Open the catalog. Raises TableNotFound and TableError, and click.UsageError for an unknown scheme."""
-        load_arrow_alone()
-        from icesize.table.catalog.opening import open_catalog
-
-        catalog = self._catalog(name, {}) or open_catalog(name)
-        collect_from_now_on()
-        return catalog
-
     @property
     def environment(self) -> Environment:
         """The environment of the command."""
         return Environment(observe=_observers())
+
+    @property
+    def is_pattern(self) -> bool:
+        """True if TABLE is a catalog, or a pattern with wildcards."""
+        from icesize.table.catalog.tables import TablePattern
+
+        pattern = TablePattern.of(self.table)
+        return len(pattern.parts) < 2 or pattern.has_wildcards
+
+    def open_catalog(self) -> Catalog:
+        """Open the catalog of the table or of the tables.
+
+        Raises TableNotFound and TableError, and click.UsageError for an unknown scheme.
+        """
+        load_arrow_alone()
+        from icesize.table.catalog.opening import open_catalog
+        from icesize.table.catalog.tables import TablePattern
+
+        catalog = self._catalog({}) or open_catalog(TablePattern.of(self.table).catalog)
+        collect_from_now_on()
+        return catalog
+
+    def scan(self, policy: Mapping[str, str] | None = None) -> CatalogSurvey:
+        """Survey the tables that TABLE selects as a pattern. Raises the errors of `icesize.scan`."""
+        load_arrow_alone()
+        from icesize.maintenance.survey import scan
+
+        catalog = self._catalog({})
+        with self.progress():
+            return scan(self.table, catalog=catalog, policy=dict(policy or {}), environment=self.environment)
 
     @contextmanager
     def progress(self, *observers: Callable[[Event], object]) -> Iterator[None]:
@@ -116,10 +139,11 @@ class Target:
         with drawn(console_on(silent=self.as_json)) as draw, _observers().also(draw, *observers):
             yield
 
-    def _catalog(self, name: str, conf: Mapping[str, str]) -> Catalog | None:
+    def _catalog(self, conf: Mapping[str, str]) -> Catalog | None:
         """Return the catalog from options, or else from settings of Spark; None if neither names it."""
         from icesize.table.catalog.opening import open_catalog, pyiceberg_properties
 
+        name = self.table.partition(".")[0].strip("`")
         if self.catalog_uri:
             return _existing(name, self._with_type({"uri": self.catalog_uri, **self.properties}))
         if self.properties:
@@ -302,10 +326,10 @@ def _logging(verbose: int, as_json: bool) -> AbstractContextManager[None]:
     return suppress_logs() if as_json else nullcontext()
 
 
-def table_options(command: Callable[..., Any], *, required: bool = True) -> Callable[..., Any]:
+def table_options(command: Callable[..., Any], *, required: bool = True, metavar: str = "TABLE") -> Callable[..., Any]:
     """Add TABLE, the catalog options, `--json` and `-v`; they become a Target, the command's first argument."""
 
-    @click.argument("table", metavar="TABLE" if required else "[TABLE]", required=required)
+    @click.argument("table", metavar=metavar if required else f"[{metavar}]", required=required)
     @click.option(
         "--catalog-uri", help="Open the catalog at this URI; default: the catalog in PyIceberg's configuration."
     )

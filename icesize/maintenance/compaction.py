@@ -199,16 +199,24 @@ def plan_rounds(context: TableContext, budget_bytes: int | None) -> Plan:
 
 
 def plan_of_round(
-    context: TableContext, selection: Selection, budget_bytes: int | None, *, cold_only: bool = False
+    context: TableContext,
+    selection: Selection,
+    budget_bytes: int | None,
+    *,
+    cold_only: bool = False,
+    contested: Collection[PartitionKey] | None = None,
 ) -> Plan:
-    """Return the merges of one round within these bytes (None: of all rounds), without a forecast."""
+    """Return the merges of one round within these bytes (None: of all rounds), without a forecast.
+
+    `contested` partitions are left alone; None looks for those that other writers change constantly.
+    """
     layout, current = selection.layout, selection.current
     return plan_merges(
         layout,
         current.policy,
         incoming={} if cold_only else None,
         budget_bytes=budget_bytes,
-        contested=context.handle.contested(current, context.environment),
+        contested=context.handle.contested(current, context.environment) if contested is None else contested,
         excluded_paths=_due(plan_delete_rewrites(layout, current.policy)),
         growing=() if cold_only else _growing(context, selection),
     )

@@ -26,6 +26,7 @@ from icesize.planning.health import FORMULA, TableSurvey, parts_of
 from icesize.planning.plan import Plan
 from icesize.planning.retention.planner import plan_retention
 from icesize.planning.scan_cost import A_COMMIT, LayoutCost, Prices, WorkCost
+from icesize.policy import SizePolicy
 from icesize.redaction import scrub
 from icesize.results import Keys, Result, keys
 from icesize.table.catalog.access_errors import asking_again, said
@@ -114,10 +115,12 @@ def scan(
 
     Raises:
         ArgumentError: The pattern is malformed.
+        PolicyError: The policy is invalid.
         TableNotFound: PyIceberg's configuration does not name the catalog.
         TableError: The catalog cannot be opened, or cannot list its namespaces.
     """
     selected, environment = TablePattern.of(pattern), environment or Environment()
+    SizePolicy.resolve({}, policy)  # an error in it concerns all tables
     catalog = open_catalog(selected.catalog) if catalog is None else catalog
     found, doubts = look_at_each(selected, catalog, environment, policy, survey_table)
     tables = (result for result in found if isinstance(result, TableSurvey))
@@ -194,6 +197,8 @@ class _Surveyor(Generic[T]):
 def survey_table(context: TableContext, table: Table) -> TableSurvey:
     """Return the survey of one loaded table, by the plans of `maintain`.
 
+    Partitions that other writers change at the moment count like others, because they do not stay contested.
+
     Raises UnsupportedTable, PolicyError, TableError, and what storage raises.
     """
     return survey_and_merges(context, table)[0]
@@ -204,7 +209,8 @@ def survey_and_merges(context: TableContext, table: Table) -> tuple[TableSurvey,
     current = context.handle.current(table)
     selection, metadata = context.select(current=current), table.metadata
     layout, manifests = selection.layout, manifests_of(head_snapshot(metadata), table.io)
-    plan, rewrites = plan_of_round(context, selection, None), plan_delete_rewrites(layout, current.policy)
+    plan = plan_of_round(context, selection, None, contested=())
+    rewrites = plan_delete_rewrites(layout, current.policy)
     due, notes = _snapshots_due(current, context.environment.now_ms())
     listed = [*manifests.data, *manifests.deletes]
     manifests_then = _manifests_then(metadata, manifests)

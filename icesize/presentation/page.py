@@ -1,26 +1,43 @@
-"""The HTML page of an overview: one document that fetches nothing and runs no script.
+"""The HTML page of an overview or of a catalog: one document that fetches nothing and runs no script.
 
 All values from a table are escaped. In addition, the page's own policy forbids scripts and network access.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from importlib import resources
 from string import Template
+from typing import TYPE_CHECKING
 
 from icesize.planning.files import SkipReason
 from icesize.presentation.charts import Picture, pictures, printable, svg
 from icesize.presentation.facts import Facts, as_sentence
-from icesize.presentation.views import HISTORY, WHOLE_TABLE, commit_cells, costs, freed, history_line, ways
+from icesize.presentation.views import (
+    HISTORY,
+    SURVEY,
+    WHOLE_TABLE,
+    commit_cells,
+    costs,
+    freed,
+    history_line,
+    survey_cells,
+    ways,
+)
 from icesize.results import Advice
 from icesize.units import format_bytes, format_count, format_time
+
+if TYPE_CHECKING:
+    from icesize.maintenance.survey import CatalogSurvey
 
 MOST_COMMITS = 200
 """Commits in the page's table, newest first."""
 _COLUMNS = (0, 1, 2, 3, 4, 7, 8, 11, 13)
 """Columns of a history in the page's table."""
+MOST_TABLES = 2_000
+MOST_NOTES = 50
+"""Tables and notes on the page of a catalog."""
 MOST_MERGES = 10
 """Merges of the plan that the page lists one by one."""
 WHY_SKIPPED = {
@@ -41,10 +58,43 @@ WHY_SKIPPED = {
 
 
 def page(facts: Facts) -> str:
-    """Return the document."""
+    """Return the document of a table."""
+    return _document(f"{facts.table}: files of the table", _body(facts, pictures(facts)))
+
+
+def catalog_page(found: CatalogSurvey, pages: Mapping[str, str], made_ms: int) -> str:
+    """Return the document of a catalog. `pages` has the relative address of the page of a table, by its name."""
+    return _document(f"{found.pattern}: tables of the catalog", _catalog(found, pages, made_ms))
+
+
+def _document(title: str, body: Iterable[str]) -> str:
     template = Template(resources.files("icesize.presentation").joinpath("page.html").read_text(encoding="utf-8"))
-    title = f"{facts.table}: files of the table"
-    return template.substitute(title=_text(title), body="\n".join(_body(facts, pictures(facts))))
+    return template.substitute(title=_text(title), body="\n".join(body))
+
+
+def _catalog(found: CatalogSurvey, pages: Mapping[str, str], made_ms: int) -> Iterator[str]:
+    boxes = [
+        ("Tables", f"{len(found.tables):,}"),
+        ("Files saved per scan", f"{found.files_saved:,}"),
+        ("To write for that", format_bytes(found.bytes_to_write)),
+        ("Snapshots due", f"{found.snapshots_due:,}"),
+        ("Skipped", f"{len(found.skipped):,}"),
+    ]
+    yield from _header(found.pattern, f"seen {format_time(made_ms)} UTC by icesize", boxes)
+    yield "<main><h2>Tables, those to which maintenance brings most first</h2>"
+    rows = [survey_cells(table) for table in found.tables[:MOST_TABLES]]
+    columns = [place for place in range(len(SURVEY)) if any(row[place] for row in rows)]
+    yield _table([SURVEY[i] for i in columns], [[row[i] for i in columns] for row in rows], names=1, links=pages)
+    yield _more(len(found.tables) - MOST_TABLES, "table")
+    yield f'<p class="quiet">{_text(found.formula)}</p>'
+    notes = [*found.doubts, *(f"{table.table}: {note}" for table in found.tables for note in table.notes)]
+    if found.skipped or notes:
+        yield "<h2>Skipped, and notes</h2>"
+        skipped = [(".".join(each.name), each.kind, each.why) for each in found.skipped]
+        yield _table(("Name", "Kind", "Reason"), skipped, names=2, words=2) if skipped else ""
+        yield "".join(f"<p>{_sentence(note)}</p>" for note in notes[:MOST_NOTES])
+        yield _more(len(notes) - MOST_NOTES, "note")
+    yield "</main>"
 
 
 def _text(value: str) -> str:
@@ -80,10 +130,13 @@ def _head(facts: Facts) -> Iterator[str]:
         alt_text.append(("Bytes written per byte ingested", f"{history.write_amplification:.2f}"))
     if history.seconds_per_batch is not None:
         alt_text.append(("Seconds per batch, median", f"{history.seconds_per_batch:.2f}"))
-    yield f"<header><h1>{_text(facts.table)}</h1>"
-    yield f'<p class="quiet">{_text(snapshot)} · seen {format_time(facts.made_ms)} UTC by icesize</p>'
-    boxes = "".join(f"<div><dt>{_text(name)}</dt><dd>{_text(value)}</dd></div>" for name, value in alt_text)
-    yield f'<dl class="facts">{boxes}</dl></header>'
+    yield from _header(facts.table, f"{snapshot} · seen {format_time(facts.made_ms)} UTC by icesize", alt_text)
+
+
+def _header(title: str, seen: str, values: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """Return the name of the subject, when it was seen, and its most important values in boxes."""
+    boxes = "".join(f"<div><dt>{_text(name)}</dt><dd>{_text(value)}</dd></div>" for name, value in values)
+    yield f'<header><h1>{_text(title)}</h1><p class="quiet">{_text(seen)}</p><dl class="facts">{boxes}</dl></header>'
 
 
 def _advice(advice: Sequence[Advice]) -> Iterator[str]:
@@ -187,8 +240,18 @@ def _commits(facts: Facts, drawn: dict[str, Picture]) -> Iterator[str]:
     yield f"{_more(history.commits_kept - len(shown), 'older commit')}</details>"
 
 
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, names: int, words: int | None = None) -> str:
-    """Return an HTML table; the first `names` columns are text, and column `words` has sentences."""
+def _table(
+    heads: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    names: int,
+    words: int | None = None,
+    links: Mapping[str, str] | None = None,
+) -> str:
+    """Return an HTML table; the first `names` columns are text, and column `words` has sentences.
+
+    A value of the first column that is in `links` leads to its address.
+    """
 
     def kind(column: int) -> str:
         if column == words:
@@ -196,7 +259,11 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, names: int, w
         return (' class="name"' if names == 1 else ' class="text"') if column < names else ""
 
     def cells(tag: str, row: Sequence[str]) -> str:
-        return "".join(f"<{tag}{kind(i)}>{_text(value)}</{tag}>" for i, value in enumerate(row))
+        return "".join(f"<{tag}{kind(i)}>{shown(i, value)}</{tag}>" for i, value in enumerate(row))
+
+    def shown(column: int, value: str) -> str:
+        link = (links or {}).get(value) if column == 0 else None
+        return f'<a href="{_text(link)}">{_text(value)}</a>' if link else _text(value)
 
     body = "".join(f"<tr>{cells('td', row)}</tr>\n" for row in rows)
     return (

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from icesize.maintenance.maintain import MaintenancePlan, MaintenanceReport, MaintenanceStep
     from icesize.maintenance.rewrite_deletes import DeletesReport
     from icesize.maintenance.rewrite_manifests import ManifestReport
+    from icesize.maintenance.survey import CatalogSurvey
     from icesize.maintenance.verify import Finding, Verification
+    from icesize.planning.health import TableSurvey
     from icesize.planning.inspection import Inspection, PartitionSizes, PendingDeletes
     from icesize.planning.merging.simulation import PolicyComparison
     from icesize.planning.plan import Forecast, Plan
@@ -43,7 +45,8 @@ MOST_LINES = 10
 MOST_REASONS = 8
 MOST_VERSIONS = 20
 MOST_COMMITS = 20
-"""Versions and commits that are listed by default."""
+MOST_TABLES = 20
+"""Versions, commits and tables that are listed by default."""
 
 WHOLE_TABLE = "(whole table)"
 """Name of the one partition of an unpartitioned table, which has an empty label."""
@@ -57,6 +60,11 @@ _SPARE_IN_HISTORY = (
     "by",
 )  # fmt: skip
 """Columns that a narrow terminal leaves out, the first ones first."""
+SURVEY = (
+    "table", "health", "seconds saved", "files", "files saved", "delete files", "to write", "USD", "snapshots",
+    "snapshots due", "metadata",
+)  # fmt: skip
+_SPARE_IN_SURVEY = ("metadata", "snapshots", "files", "delete files", "USD", "snapshots due", "files saved")
 _WORTH_A_LINE = ("OVER_BUDGET", "CONTESTED")
 
 Look = Iterable[Block]
@@ -188,6 +196,56 @@ def health(result: Inspection) -> Iterator[Block]:
         yield (f"{result.table} is unhealthy", "bold red"), f": {'; '.join(result.problems)}"
     else:
         yield ((f"{result.table} is healthy", "bold green"),)
+
+
+def survey(result: CatalogSurvey, limit: int = MOST_TABLES) -> Iterator[Block]:
+    """Show the tables of a catalog, those to which maintenance brings most first, and the names that were skipped."""
+    yield (survey_line(result), "bold"), f": {survey_totals(result)}"
+    shown = result.tables[:limit]
+    if shown:
+        yield Columns([*map(survey_cells, shown)], SURVEY, range(1, len(SURVEY)), _SPARE_IN_SURVEY)
+    if len(result.tables) > limit:
+        others = format_count(len(result.tables) - limit, "more table")
+        yield ((f"and {others}: use --limit {len(result.tables)} for all", "dim"),)
+    if len(result.tables) == 1:
+        yield from table_survey(result.tables[0])
+    for skipped in result.skipped[:MOST_LINES]:
+        yield (f"skipped {'.'.join(skipped.name)} ({skipped.kind}): {skipped.why}",)
+    yield from more(len(result.skipped), "skipped name")
+    yield from notes((*result.doubts, *(f"{t.table}: {note}" for t in shown for note in t.notes)))
+    if shown:
+        yield ((result.formula, "dim"),)
+
+
+def survey_line(result: CatalogSurvey) -> str:
+    """Return the pattern and the number of tables."""
+    return f"{result.pattern}  {format_count(len(result.tables), 'table')}"
+
+
+def survey_totals(result: CatalogSurvey) -> str:
+    """Return what maintenance of all tables would bring."""
+    files, snapshots = format_count(result.files_saved, "file"), format_count(result.snapshots_due, "snapshot")
+    write = f"{format_bytes(result.bytes_to_write)} to write"
+    return f"maintenance would save scans {files} for {write}, and expire {snapshots}"
+
+
+def survey_cells(table: TableSurvey) -> tuple[str, ...]:
+    """Return a table in the columns of SURVEY."""
+    return (
+        table.table, f"{table.health}", f"{table.seconds_saved:,.1f}", f"{table.files:,}", f"{table.files_saved:,}",
+        f"{table.delete_files:,}", format_bytes(table.bytes_to_write),
+        "" if table.usd is None else format_price(table.usd), f"{table.snapshots:,}", f"{table.snapshots_due:,}",
+        format_bytes(table.metadata_bytes + table.manifest_bytes),
+    )  # fmt: skip
+
+
+def table_survey(table: TableSurvey) -> Iterator[Block]:
+    """Show the causes of one table's cost."""
+    for part in table.parts:
+        yield (
+            f"  {part.name}: {part.now:,} take {part.seconds:,.2f} s of a full scan, "
+            f"{part.then:,} after maintenance {part.seconds - part.seconds_saved:,.2f} s",
+        )
 
 
 def plan(result: Plan, *, groups: bool = True) -> Iterator[Block]:
@@ -669,6 +727,8 @@ def overview(result: Facts) -> Iterator[Block]:
 
 
 VIEWS: Mapping[str, Callable[[Any], Look]] = {
+    "CatalogSurvey": survey,
+    "TableSurvey": table_survey,
     "Inspection": inspection,
     "Plan": plan,
     "PolicyComparison": comparison,

@@ -25,6 +25,7 @@ LOOKING = {
     "history": [],
     "doctor": [],
     "report": [],
+    "scan": [],
     "streams": [],
     "verify": [],
 }

@@ -33,6 +33,7 @@ _ENDPOINTS = [f"{verb} {_NAMESPACES}" for verb in ("GET", "POST")]
 _ENDPOINTS += [f"{verb} {_NAMESPACE}" for verb in ("GET", "HEAD", "DELETE")]
 _ENDPOINTS += [f"{verb} {_TABLES}" for verb in ("GET", "POST")]
 _ENDPOINTS += [f"{verb} {_TABLE}" for verb in ("GET", "HEAD", "POST", "DELETE")]
+_ENDPOINTS += [f"HEAD {_NAMESPACE}/views/{{view}}"]
 _NAMESPACE_SEPARATOR = "\x1f"
 _NOT_LANDED = b'{"metadata-location": "the answer of a commit that did not land"}'
 
@@ -139,6 +140,9 @@ class _Handler(BaseHTTPRequestHandler):
                 return lambda: self._commit((*_identifier(namespace), table), body)
             case _, ["namespaces", namespace, "tables", table]:
                 return lambda: self._table((*_identifier(namespace), table))
+            case "HEAD", ["namespaces", namespace, "views", view]:
+                is_view = (*_identifier(namespace), view) in self.server.mini.views
+                return lambda: _send(self, 204 if is_view else 404, b"")
         raise NotImplementedError(f"Cannot answer {self.command} {self.path}")
 
     def _json(self, answer: dict[str, Any]) -> None:
@@ -147,7 +151,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _namespaces(self, body: dict[str, Any], parent: tuple[str, ...]) -> None:
         mini = self.server.mini
         if self.command == "GET":
-            return self._json({"namespaces": sorted(name for name in mini.namespaces if name[:-1] == parent)})
+            return self._list("namespaces", parent, sorted(name for name in mini.namespaces if name[:-1] == parent))
         mini.create_namespace(tuple(body["namespace"]), body.get("properties", {}))
         return self._json({"namespace": body["namespace"], "properties": body.get("properties", {})})
 
@@ -165,11 +169,22 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command == "POST":
             return _send(self, 200, mini.create(namespace, body))
         found = [{"namespace": table[:-1], "name": table[-1]} for table in mini.tables(namespace)]
-        return self._json({"identifiers": found})
+        return self._list("identifiers", namespace, found)
+
+    def _list(self, key: str, namespace: tuple[str, ...], found: list[Any]) -> None:
+        """Answer with the names, or with a page of them if the client asks for pages."""
+        mini, asked = self.server.mini, parse_qs(urlsplit(self.path).query)
+        mini.check_allowed(namespace)
+        start = int(asked.get("pageToken", ["0"])[0])
+        end = start + int(asked.get("pageSize", [len(found)])[0])
+        answer = {key: found[start:end]} | ({"next-page-token": str(end)} if end < len(found) else {})
+        fault = mini.next_list_fault()
+        return _spoil(self, fault, json.dumps(answer).encode()) if fault else self._json(answer)
 
     def _table(self, table: tuple[str, ...]) -> None:
         mini = self.server.mini
         if self.command == "GET":
+            mini.check_allowed(table)
             fault = mini.next_load_fault()
             answer = mini.load(table)
             return _spoil(self, fault, answer) if fault else _send(self, 200, answer)

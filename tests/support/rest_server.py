@@ -1,8 +1,9 @@
 """A small Iceberg REST catalog in this process, for tests that must see a commit fail in a chosen way.
 
 It speaks enough of the REST specification for PyIceberg's `RestCatalog` and for Spark's `type=rest`: namespaces,
-tables of all format versions, and commits that are one compare-and-swap under a lock. Metadata is kept in memory and
-written to the warehouse as JSON. Not there: staged creation, renaming, views, authentication, metrics.
+tables of all format versions, and commits that are one compare-and-swap under a lock. Listings have pages if the client
+asks for them. Metadata is kept in memory and written to the warehouse as JSON. Not there: staged creation, renaming,
+reading of views, authentication, metrics.
 """
 
 from __future__ import annotations
@@ -61,6 +62,8 @@ class MiniRest:
         like_java: treat the removal of snapshots that are gone already as Iceberg's Java library does: without a word,
             or with 400 if more are to be removed than are there.
         refuse_properties: answer 403 to commits that set or remove table properties.
+        forbidden: namespaces and tables whose listing or load is answered with 403.
+        views: names that are listed with the tables, and are views.
         credentials: asked at each load (and creation) of a table for the `config` that it vends; what it raises is
             the answer.
     """
@@ -73,6 +76,8 @@ class MiniRest:
         self.token: str | None = None
         self.like_java = False
         self.refuse_properties = False
+        self.forbidden: set[Identifier] = set()
+        self.views: set[Identifier] = set()
         self.credentials: Callable[[], dict[str, str]] = dict
         self.namespaces: dict[Identifier, dict[str, str]] = {}
         self.errors: list[Exception] = []
@@ -80,6 +85,7 @@ class MiniRest:
         self._warehouse = warehouse
         self._faults: deque[Fault] = deque()
         self._load_faults: deque[Fault] = deque()
+        self._list_faults: deque[Fault] = deque()
         self._held, self._releases = threading.Semaphore(0), deque[threading.Event]()
         self._lock = threading.RLock()
         self._catalogs: list[RestCatalog] = []
@@ -122,6 +128,10 @@ class MiniRest:
             raise ValueError("Cannot hold a load: only commits can hang")
         self._load_faults.extend(faults)
 
+    def fail_next_list(self, *faults: Fault) -> None:
+        """The same for the next listings of namespaces or tables."""
+        self._list_faults.extend(faults)
+
     def wait_until_held(self, timeout_s: float = 30.0) -> None:
         """Block until a `hang` holds one more commit request; raises `TimeoutError` when none comes."""
         if not self._held.acquire(timeout=timeout_s):
@@ -149,11 +159,21 @@ class MiniRest:
         with self._lock:
             return self._load_faults.popleft() if self._load_faults else None
 
+    def next_list_fault(self) -> Fault | None:
+        """Take the fault that is due for a listing."""
+        with self._lock:
+            return self._list_faults.popleft() if self._list_faults else None
+
+    def check_allowed(self, name: Identifier) -> None:
+        """Raise `ForbiddenError` for a namespace or a table that is forbidden."""
+        if name in self.forbidden:
+            raise ForbiddenError(f"Principal may not read {'.'.join(name)}")
+
     def tables(self, namespace: Identifier) -> list[Identifier]:
-        """Identifiers of the tables in a namespace, sorted."""
+        """Identifiers of the tables and views in a namespace, sorted."""
         with self._lock:
             self._require(namespace)
-            return sorted(table for table in self._versions if table[:-1] == namespace)
+            return sorted(table for table in (*self._versions, *self.views) if table[:-1] == namespace)
 
     def create_namespace(self, namespace: Identifier, properties: dict[str, str]) -> None:
         """Raises `NamespaceAlreadyExistsError` for a namespace that is there."""

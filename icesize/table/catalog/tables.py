@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import BadRequestError, NoSuchIcebergTableError, NoSuchNamespaceError, NoSuchTableError
@@ -13,6 +13,7 @@ from pyiceberg.table import Table
 
 from icesize.concurrency import concurrently
 from icesize.errors import ArgumentError, TableNotFound, UnsupportedTable
+from icesize.results import Keys, keys
 from icesize.table.catalog import opening
 from icesize.table.catalog.access_errors import brief
 
@@ -85,6 +86,8 @@ class NotLoaded:
     kind: Literal["view", "other format", "unsupported", "unreadable"]
     why: str
 
+    KEYS: ClassVar[Keys] = keys(name=lambda skipped: ".".join(skipped.name))
+
 
 def in_turn(catalog: Catalog) -> bool:
     """Return True if only one thread may use the catalog.
@@ -116,7 +119,8 @@ def names_of(
         ask: Calls the catalog.
 
     Raises:
-        Exception: The catalog cannot list its namespaces. Each catalog client has its own errors.
+        Exception: The catalog cannot list its namespaces, or the one that the pattern names. Each catalog client has
+            its own errors.
     """
     chosen = pattern or TablePattern(catalog.name)
     # a principal may have rights in this namespace only
@@ -124,10 +128,14 @@ def names_of(
     while level:
         below = list[Name]()
         for at, listed in zip(level, each_of(catalog)(lambda at: _listed(catalog, at, ask), level), strict=True):
-            if listed is not None:
+            if not isinstance(listed, Exception):
                 tables, namespaces = listed
                 yield from filter(chosen.matches, tables)
                 below += namespaces
+            elif not isinstance(listed, NoSuchNamespaceError):
+                if at == chosen.fixed:
+                    raise listed
+                doubt(f"the namespace '{'.'.join(at)}' cannot be listed ({brief(listed)})")
             elif at == chosen.fixed and len(at) > 1 and not chosen.has_wildcards:
                 yield at  # it is no namespace, so it may be a table
             else:  # it may be gone, or hidden from this principal
@@ -135,19 +143,24 @@ def names_of(
         level = below
 
 
-def _listed(catalog: Catalog, namespace: Name, ask: Ask) -> tuple[list[Name], list[Name]] | None:
-    """Return tables and namespaces directly below a namespace; None if it is not found. The root has no tables."""
+def _listed(catalog: Catalog, namespace: Name, ask: Ask) -> tuple[list[Name], list[Name]] | Exception:
+    """Return tables and namespaces directly below a namespace, or the error. The root has no tables."""
     try:
         tables = [tuple(name) for name in ask(catalog.list_tables, namespace)] if namespace else []
-    except NoSuchNamespaceError:
-        return None
+        below = [tuple(name) for name in _namespaces(catalog, namespace, ask)]
+    except Exception as error:  # each catalog client raises its own errors
+        return error
+    return tables, [name for name in below if len(name) > len(namespace)]
+
+
+def _namespaces(catalog: Catalog, namespace: Name, ask: Ask) -> list[Name]:
     try:
-        below = [tuple(name) for name in ask(catalog.list_namespaces, namespace)]
+        below: list[Name] = ask(catalog.list_namespaces, namespace)
     except (NoSuchNamespaceError, BadRequestError):
         if not namespace:
             raise
-        below = []  # a catalog with a single level of namespaces
-    return tables, [name for name in below if len(name) > len(namespace)]
+        return []  # a catalog with a single level of namespaces
+    return below
 
 
 def load_named(catalog: Catalog, name: Name, ask: Ask = _ask) -> Table | NotLoaded:
@@ -161,7 +174,7 @@ def load_named(catalog: Catalog, name: Name, ask: Ask = _ask) -> Table | NotLoad
     except TableNotFound as error:
         if isinstance(error.__cause__, NoSuchIcebergTableError):
             return NotLoaded(name, "other format", brief(error.__cause__))
-        # the table was dropped or renamed after the listing, or is hidden from this principal
-        return NotLoaded(name, "unreadable", "it was listed and is not found")
+        # if it was listed, it was dropped or renamed since then, or is hidden from this principal
+        return NotLoaded(name, "unreadable", "it is not found")
     except Exception as error:  # each catalog client raises its own errors
         return NotLoaded(name, "unreadable", brief(error))

@@ -273,7 +273,7 @@ def test_tables_that_cannot_be_read_protect_all_but_our_own_files(
     assert (exists(vectors), exists(named)) == (False, True)
     said = {
         "load": "1 table cannot be read, the first is db.other: ",
-        "not found": "1 table cannot be read, the first is db.other: it was listed and is not found. ",
+        "not found": "1 table cannot be read, the first is db.other: it is not found. ",
         "namespace": "the namespace 'db' is not found. ",
         "list": "the catalog cannot list its tables (NotImplementedError: no). ",
         "limit": "1 table beyond the first 0 were not loaded. ",
