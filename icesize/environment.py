@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
+
+LOG = logging.getLogger("icesize")
 
 
 @dataclass(frozen=True)
@@ -93,6 +96,13 @@ class Environment:
     observe: Callable[[Any], object] = lambda event: None
     limits: WorkLimits = field(default_factory=WorkLimits)
     spill_folder: str | None = None
+
+    def notify(self, event: Any) -> None:
+        """Send the observer an event about something that is done: an error of the observer is only logged."""
+        try:
+            self.observe(event)
+        except Exception:
+            LOG.exception("the observer failed with %s", type(event).__name__)
 
     def also_observing(self, observer: Callable[[Any], object]) -> Environment:
         """Return this environment with a second observer, which is called first."""

@@ -7,13 +7,14 @@ is only logged.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 if TYPE_CHECKING:
     from icesize.planning.plan import Plan
     from icesize.report import Report
+    from icesize.results import Result
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,39 @@ class CommitStarted:
     commit: PendingCommit
 
 
+Outcome = Literal["committed", "nothing to do", "conflict", "failed", "unknown"]
+"""What became of a commit. `unknown`: it may be visible."""
+
+
+@dataclass(frozen=True)
+class CommitEnded:
+    """A commit has ended.
+
+    Attributes:
+        table: The name of the table.
+        outcome: What became of it.
+        seconds: Seconds from the beginning of the first attempt.
+        attempts: Calls of the catalog.
+        conflicts: Attempts that another writer was faster than.
+        summaries: The summaries of the snapshots that it added, oldest first, each with the key `operation`.
+    """
+
+    table: str
+    outcome: Outcome
+    seconds: float
+    attempts: int
+    conflicts: int
+    summaries: tuple[Mapping[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class JobFinished:
+    """A job, or one round of it, has changed a table or found nothing to do; `result` is what it returned."""
+
+    table: str
+    result: Result
+
+
 @dataclass(frozen=True)
 class BatchCommitted:
     """A sink has committed a micro-batch, or merges or a clustering in the background (`report.batch_id` is None)."""
@@ -75,4 +109,4 @@ class BatchCommitted:
     report: Report
 
 
-Event = Planned | Progress | CommitStarted | BatchCommitted
+Event = Planned | Progress | CommitStarted | CommitEnded | JobFinished | BatchCommitted

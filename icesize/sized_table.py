@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 from icesize.concurrency import IO_THREADS
 from icesize.environment import Environment, WorkLimits
 from icesize.errors import EngineUnavailable, TableError
+from icesize.events import JobFinished
 from icesize.maintenance import compaction
 from icesize.maintenance.rounds import Budget
 from icesize.maintenance.table_context import InThisProcess, TableContext
@@ -651,6 +652,7 @@ class SizedTable:
         )  # fmt: skip
         events = EventsOfRows(rows, wanted.except_columns)
         outcome = upsert(job, UpsertBatch(events.fetch, entry, self._environment.new_id()))
+        self._environment.notify(JobFinished(self.name, outcome.report))
         return self._context.refresh(outcome.report) if outcome.commit.snapshot_ids else outcome.report
 
     @property
@@ -676,7 +678,9 @@ class SizedTable:
             of_stream = replace(options, query_id=stream_id)
             return Sink(source=source, stream_id=stream_id, **vars(of_stream)).run(df, batch_id)
         commit = commit_batch if options.upsert is None else commit_upserts
-        return commit(df, source, options, None, table_state(source)).report
+        report = commit(df, source, options, None, table_state(source)).report
+        self._environment.notify(JobFinished(self.name, report))
+        return report
 
     def sink(
         self,
@@ -932,10 +936,12 @@ class SizedTable:
         """
         from icesize.maintenance.restore import restore
 
-        with self._context.lock:
-            current = self._context.load()
+        def job(context: TableContext, *, dry_run: bool) -> Report:
+            current = context.load()
             version = _version("restore", current, snapshot_id, as_of)
-            return restore(self._context, current, self._key(current, partition), version.snapshot_id, dry_run=dry_run)
+            return restore(context, current, self._key(current, partition), version.snapshot_id, dry_run=dry_run)
+
+        return self._context.alone(job, dry_run=dry_run)
 
     def expire_snapshots(
         self,
@@ -981,12 +987,15 @@ class SizedTable:
         from icesize.table.cleanup.retention_inputs import ExpireOptions
 
         options = ExpireOptions(keep_versions, older_than, retain_last, tuple(readers), force)
-        with self._context.lock:
+
+        def job(context: TableContext, *, dry_run: bool) -> ExpiryReport:
             report = expire(
                 self._handle, options, self._environment,
                 dry_run=dry_run, max_concurrent_deletes=max_concurrent_deletes,
             )  # fmt: skip
-            return self._context.refresh(report)
+            return context.refresh(report)
+
+        return self._context.alone(job, dry_run=dry_run)
 
     def remove_orphan_files(
         self,
@@ -1020,12 +1029,15 @@ class SizedTable:
         from icesize.table.cleanup.orphans import ORPHANS_OLDER_THAN_MS, OrphanSearch
 
         older_than_ms = ORPHANS_OLDER_THAN_MS if older_than is None else older_than // timedelta(milliseconds=1)
-        with self._context.lock:
+
+        def job(context: TableContext, *, dry_run: bool) -> OrphanReport:
             search = OrphanSearch(
                 self.name, lambda: self._handle.load().table, self._environment,
                 max_concurrent_deletes=max_concurrent_deletes,
             )  # fmt: skip
             return search.run(older_than_ms, dry_run, trust_location=trust_location)
+
+        return self._context.alone(job, dry_run=dry_run)
 
     def rewrite_deletes(self, *, dry_run: bool = False) -> DeletesReport:
         """Rewrite the deletes of a data file into one position delete file.

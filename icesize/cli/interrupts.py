@@ -19,14 +19,15 @@ SHELLS_COUNT_FROM = 128
 class Observers:
     """The observer of one command: it keeps the commits that began, and calls the observers of the moment."""
 
-    def __init__(self) -> None:
+    def __init__(self, telemetry: Callable[[Event], object] | None = None) -> None:
         self.commits: list[PendingCommit] = []
+        self.telemetry = telemetry
         self._observers: tuple[Callable[[Event], object], ...] = ()
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, CommitStarted):
             self.commits.append(event.commit)
-        for observe in self._observers:
+        for observe in (*self._observers, *([self.telemetry] if self.telemetry else [])):
             observe(event)
 
     @contextmanager

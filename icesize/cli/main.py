@@ -8,6 +8,7 @@ Exit codes: 0 done; 1 failed; 2 wrong usage, also of a filter, a partition or a 
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import click
@@ -18,6 +19,7 @@ from icesize.cli.interrupts import Observers, exit_code_of, terminated_like_inte
 from icesize.cli.options import FAILED, UNKNOWN, USAGE, print_error
 from icesize.errors import ArgumentError, CommitStateUnknown, IcesizeError, PolicyError, is_from_outside
 from icesize.redaction import redacted
+from icesize.telemetry import Telemetry
 
 _SECTIONS: dict[str, tuple[click.Command, ...]] = {
     "Inspect": (
@@ -45,7 +47,8 @@ class _Group(click.Group):
                 formatter.write_dl([(f"{one.name:<{names}}", one.get_short_help_str(100)) for one in commands])
 
     def invoke(self, ctx: click.Context) -> Any:
-        ctx.obj = Observers()
+        # opentelemetry-instrument loads the SDK before the program
+        ctx.obj = Observers(Telemetry() if "opentelemetry.sdk" in sys.modules else None)
         try:
             with terminated_like_interrupted():
                 return super().invoke(ctx)
@@ -75,7 +78,14 @@ class _Group(click.Group):
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, message="%(prog)s %(version)s")
-def main() -> None:
+@click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    envvar="ICESIZE_LOG_FORMAT",
+    help="Format of the log on standard error. json: one object a line, also without --verbose.",
+)
+def main(log_format: str) -> None:
     """Keep the files of Apache Iceberg tables well sized. TABLE is CATALOG.NAMESPACE.TABLE.
 
     Its catalog comes from PyIceberg's configuration (.pyiceberg.yaml, PYICEBERG_CATALOG__NAME__URI), or from

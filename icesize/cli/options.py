@@ -27,6 +27,7 @@ from icesize.presentation.blocks import Block
 from icesize.presentation.console import console_on, show, show_error
 from icesize.presentation.progress import drawn
 from icesize.results import document
+from icesize.telemetry import JsonLines
 from icesize.units import format_bytes, format_count
 
 if TYPE_CHECKING:
@@ -126,10 +127,9 @@ class Target:
 
     def scan(self, policy: Mapping[str, str] | None = None) -> CatalogSurvey:
         """Survey the tables that TABLE selects as a pattern. Raises the errors of `icesize.scan`."""
-        load_arrow_alone()
+        catalog = self.open_catalog()
         from icesize.maintenance.survey import scan
 
-        catalog = self._catalog({})
         with self.progress():
             return scan(self.table, catalog=catalog, policy=dict(policy or {}), environment=self.environment)
 
@@ -309,7 +309,7 @@ def suppress_logs() -> Iterator[None]:
 def log_to_stderr(level: int) -> Iterator[None]:
     """Log icesize's messages from this level up to standard error inside the block."""
     logger, handler = logging.getLogger("icesize"), logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    handler.setFormatter(JsonLines() if _logs_json() else logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     before = logger.level
     logger.setLevel(level)
     logger.addHandler(handler)
@@ -320,8 +320,12 @@ def log_to_stderr(level: int) -> Iterator[None]:
         logger.setLevel(before)
 
 
+def _logs_json() -> bool:
+    return click.get_current_context().find_root().params.get("log_format") == "json"
+
+
 def _logging(verbose: int, as_json: bool) -> AbstractContextManager[None]:
-    if verbose:
+    if verbose or _logs_json():
         return log_to_stderr(logging.DEBUG if verbose > 1 else logging.INFO)
     return suppress_logs() if as_json else nullcontext()
 

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec, Protocol, TypeVar
 
 from icesize.environment import Environment
 from icesize.errors import RewriteFailed
-from icesize.events import Progress
+from icesize.events import JobFinished, Progress
 from icesize.parquet.files.row_lineage import FIRST_WITH_LINEAGE
 from icesize.report import Report
+from icesize.results import Result
 from icesize.table.catalog.history import head_snapshot
 from icesize.table.commit.steps.number_rows import NumberRows
 from icesize.table.commit.submit import commit_step
@@ -137,9 +138,15 @@ class TableContext:
     lock: RLock = field(default_factory=RLock, compare=False, repr=False)
 
     def alone(self, job: Callable[Concatenate[TableContext, P], T], *args: P.args, **options: P.kwargs) -> T:
-        """Run a job on this table while no other thread runs one. Calls that only read the table do not wait."""
+        """Run a job on this table while no other thread runs one; the observer gets its result, unless it is a dry run.
+
+        Calls that only read the table do not wait.
+        """
         with self.lock:
-            return job(self, *args, **options)
+            result = job(self, *args, **options)
+        if isinstance(result, Result) and not options.get("dry_run"):
+            self.environment.notify(JobFinished(self.handle.name, result))
+        return result
 
     def load(self) -> Current:
         """Return the current table; retry for a while if the catalog does not respond."""

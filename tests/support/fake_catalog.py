@@ -202,6 +202,10 @@ class FakeStaged:
     def snapshot_ids(self) -> tuple[int, ...]:
         return tuple(each.snapshot_id for each in self.done if each.snapshot_id is not None)
 
+    @property
+    def summaries(self) -> tuple[dict[str, str], ...]:
+        return tuple({} for _ in self.snapshot_ids)
+
     @cached_property
     def key(self) -> tuple[object, ...]:
         """Equal for attempts that would do the same."""
@@ -229,6 +233,10 @@ class FakeCatalog:
         self.attempts = 0
         self.landed: dict[str, FakeStaged] = {}
         self.between: dict[int, frozenset[str]] = {}
+
+    @property
+    def name(self) -> str:
+        return "lake.db.t"
 
     @property
     def state(self) -> State:

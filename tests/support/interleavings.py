@@ -56,6 +56,8 @@ class Ended:
 class ScriptedCatalog:
     """The catalog as one program sees it (a Committer): it hands out the answers that are known, then stops."""
 
+    name = "lake.db.t"
+
     def __init__(self, run_id: str, answers: Iterable[Any]) -> None:
         self.run_id = run_id
         self.asked: CatalogCall | None = None

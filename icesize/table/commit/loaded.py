@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -38,7 +38,19 @@ class Staged:
     @property
     def snapshot_ids(self) -> tuple[int, ...]:
         """Ids of the snapshots that the attempt adds, oldest first."""
-        return tuple(each.snapshot.snapshot_id for each in self.updates if isinstance(each, AddSnapshotUpdate))
+        return tuple(snapshot.snapshot_id for snapshot in self._snapshots)
+
+    @property
+    def summaries(self) -> tuple[dict[str, str], ...]:
+        """Summaries of these snapshots, each with its operation."""
+        given = (snapshot.summary for snapshot in self._snapshots)
+        return tuple(
+            {"operation": each.operation.value, **each.additional_properties} if each else {} for each in given
+        )
+
+    @property
+    def _snapshots(self) -> Iterator[Snapshot]:
+        return (update.snapshot for update in self.updates if isinstance(update, AddSnapshotUpdate))
 
 
 @dataclass(frozen=True)

@@ -185,6 +185,10 @@ class CommitRequest:
 class Committer(Protocol):
     """A table of a catalog that accepts commits."""
 
+    @property
+    def name(self) -> str:
+        """`catalog.namespace.table`."""
+
     def load(self) -> Loaded:
         """Return the table's current state. Raises TableNotFound if the table is gone."""
 

@@ -73,6 +73,10 @@ class PyIcebergCommitter:
     ref: str = MAIN
     store: ManifestStore = field(default_factory=ManifestStore)
 
+    @property
+    def name(self) -> str:
+        return ".".join((self.catalog.name, *self.table.name()))
+
     def load(self) -> Loaded:
         self.table = opening.load(self.catalog, self.table.name())
         return self.state_of(self.table)

@@ -21,7 +21,7 @@ from typing import Generic, Protocol, TypeVar
 from icesize import failpoints
 from icesize.environment import Environment
 from icesize.errors import CommitConflict, CommitStateUnknown, IcesizeError, TableError, is_from_outside
-from icesize.events import CommitStarted, CommitStatus
+from icesize.events import CommitEnded, CommitStarted, CommitStatus, Outcome
 from icesize.table.catalog.access_errors import brief, may_pass
 from icesize.table.commit.loaded import Loaded, Staged
 from icesize.table.commit.protocol import CatalogBusy, CommitLost, CommitRefused, Committer
@@ -118,12 +118,27 @@ class Attempts(Generic[T]):
     def run(self) -> T:
         """Make the change visible in one atomic step, or raise with nothing of it visible. Deletes no data file.
 
-        `environment.observe` receives `CommitStarted` before the first attempt.
+        `environment.observe` receives `CommitStarted` before the first attempt, and `CommitEnded` after the last one.
 
         Raises CommitConflict (nothing is visible), CommitStateUnknown (the change may be visible), TableError, and the
         change's own refusals (nothing is visible).
         """
         self.environment.observe(CommitStarted(self))
+        outcome: Outcome = "failed"
+        try:
+            result = self._until_decided()
+            outcome = "nothing to do" if self._committed is None and not self._found else "committed"
+            return result
+        except CommitConflict:
+            outcome = "conflict"
+            raise
+        except CommitStateUnknown:
+            outcome = "unknown"
+            raise
+        finally:
+            self.environment.notify(self._ended(outcome))
+
+    def _until_decided(self) -> T:
         try:
             while (result := self._attempt()) is None:
                 pass
@@ -135,6 +150,11 @@ class Attempts(Generic[T]):
                 raise self._undecided(error) from error
             raise
         return result
+
+    def _ended(self, outcome: Outcome) -> CommitEnded:
+        seconds = self.environment.monotonic() - self._started
+        summaries = self._committed.staged.summaries if self._committed else ()
+        return CommitEnded(self.committer.name, outcome, seconds, len(self.made), self.losses, summaries)
 
     def _attempt(self) -> T | None:
         """Run one attempt. Return None if another one is due."""

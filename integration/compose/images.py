@@ -1,0 +1,142 @@
+"""Images under the names that the Compose files ask for.
+
+An image that is here, or that the registry gives, is used as it is. Otherwise it is made under the same name: Debian by
+`debootstrap`, then what the registries of packages have. Such an image stands for the public one, so that the Compose
+files are started unchanged.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from integration import jars
+from integration.go_tools import KEPT
+
+HERE = Path(__file__).parent
+_CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
+_SEAWEEDFS = "github.com/seaweedfs/seaweedfs", "v0.0.0-20261109003541-7506e5f91cd6"
+
+KAFKA_SOURCE = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.1.1"
+ICEBERG = (
+    "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.11.0",
+    "org.apache.iceberg:iceberg-aws-bundle:1.11.0",
+)
+
+Fill = Callable[[Path], object]
+"""Puts the files of an image into the folder that it is built from."""
+
+
+def ensure(names: Iterable[str]) -> None:
+    """Make each image available. Raises RuntimeError with the output of what failed."""
+    for name in names:
+        if not _succeeds("docker", "image", "inspect", name) and not _succeeds("docker", "pull", "--quiet", name):
+            _make(name)
+
+
+def names_in(*files: Path) -> list[str]:
+    """Return the images that Compose files and their inline Dockerfiles name, without those that they build."""
+    text = "\n".join(file.read_text() for file in files)
+    return [
+        *re.findall(r"^ +image: (\S+[:/]\S+)$", text, re.MULTILINE),
+        *re.findall(r"^ +FROM (\S+)$", text, re.MULTILINE),
+    ]
+
+
+def _make(name: str) -> None:
+    recipe, fill = _RECIPES[name.partition(":")[0]]
+    ensure_base()
+    _build(name, recipe, fill)
+
+
+def ensure_base() -> None:
+    """Make the image of Debian, with the certificates that this machine trusts."""
+    if _succeeds("docker", "image", "inspect", "icesize-base"):
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder) / "root"
+        keyring = "--keyring=/usr/share/keyrings/debian-archive-keyring.gpg"
+        _run("debootstrap", "--variant=minbase", keyring, "bookworm", str(root), "http://deb.debian.org/debian")
+        packed = Path(folder) / "root.tar"
+        _run("tar", "-C", str(root), "-cf", str(packed), ".")
+        _run("docker", "import", str(packed), "icesize-debian")
+    _build("icesize-base", "base", lambda folder: shutil.copy(_CERTIFICATES, folder / "certificates.crt"))
+
+
+def _build(name: str, recipe: str, fill: Fill) -> None:
+    with tempfile.TemporaryDirectory() as context:
+        folder = Path(context)
+        for script in HERE.glob("*.sh"):
+            shutil.copy(script, folder)
+        fill(folder)
+        dockerfile = HERE / f"{recipe}.Dockerfile"
+        _run("docker", "build", "--quiet", "--network=host", "--tag", name, "--file", str(dockerfile), str(folder))
+
+
+def _s3(folder: Path) -> None:
+    shutil.copy(_weed(), folder / "weed")
+
+
+def _rest(folder: Path) -> None:
+    shutil.copy(jars.rest_server_jar(), folder / "rest-server.jar")
+
+
+def _kafka(folder: Path) -> None:
+    (folder / "jars").mkdir()
+    for jar in jars.kafka_broker_jars():
+        shutil.copy(jar, folder / "jars")
+
+
+def _repository(*artifacts: str) -> Fill:
+    """Return what makes a local repository of Maven, in which Spark finds the packages that a session names."""
+
+    def fill(folder: Path) -> None:
+        for artifact in artifacts:
+            _run(
+                "mvn", "-q", "-B", f"-Dmaven.repo.local={folder}/repository", "dependency:get", f"-Dartifact={artifact}"
+            )
+
+    return fill
+
+
+def _weed() -> Path:
+    """SeaweedFS, built from its sources: `go install` refuses a module that replaces others."""
+    package, version = _SEAWEEDFS
+    kept = KEPT / f"weed-{version}"
+    if not kept.is_file():
+        KEPT.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=KEPT) as folder:
+            found = _run("go", "mod", "download", "-json", f"{package}@{version}", cwd=folder)
+            source = Path(folder) / "source"
+            shutil.copytree(re.findall(r'"Dir": "([^"]+)"', found)[0], source)
+            _run("chmod", "-R", "u+w", str(source))
+            _run("go", "build", "-o", f"{folder}/weed", "./weed", cwd=source)
+            (Path(folder) / "weed").replace(kept)
+    return kept
+
+
+def _run(*command: str, cwd: str | Path | None = None) -> str:
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(
+            f"{' '.join(command)}: exit code {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+        )
+    return done.stdout
+
+
+def _succeeds(*command: str) -> bool:
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+_RECIPES: dict[str, tuple[str, Fill]] = {
+    "chrislusf/seaweedfs": ("s3", _s3),
+    "apache/iceberg-rest-fixture": ("rest", _rest),
+    "apache/spark": ("spark", _repository(*ICEBERG)),
+    "apache/kafka": ("kafka", _kafka),
+    "python": ("python", _repository(KAFKA_SOURCE)),
+}
+"""Repository of an image -> the Dockerfile here, and what fills the folder that it is built from."""

@@ -1,0 +1,125 @@
+"""A real Prometheus reads the metrics that docs/monitoring.md lists, and each panel of the dashboard has data."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+from opentelemetry.exporter.prometheus import PrometheusMetricReader
+from opentelemetry.sdk.metrics import MeterProvider
+from prometheus_client import start_http_server
+from tenacity import Retrying, retry_if_result, stop_after_delay, wait_fixed
+
+import icesize
+from icesize.environment import Environment
+from icesize.events import BatchCommitted, CommitEnded, JobFinished
+from icesize.report import Report
+from icesize.telemetry import METRICS, Telemetry
+from integration.servers import free_ports, running
+from tests.support.tables import append, arrow, make_table, sqlite_catalog
+
+ROOT = Path(__file__).parents[1]
+REQUIRED = "REQUIRE_PROMETHEUS"
+"""Set where a Prometheus that is missing is a failure, as in `.ci/run`."""
+
+Query = Callable[[str], list[dict[str, Any]]]
+
+
+@pytest.fixture(scope="module")
+def telemetry() -> Iterator[tuple[Telemetry, int]]:
+    """What records, and the port at which Prometheus may read it."""
+    (port,) = free_ports(1)
+    provider = MeterProvider([PrometheusMetricReader()])
+    server, thread = start_http_server(port, "127.0.0.1")
+    yield Telemetry(provider), port
+    server.shutdown()
+    server.server_close()
+    thread.join()
+    provider.shutdown()
+
+
+@pytest.fixture(scope="module")
+def query(telemetry: tuple[Telemetry, int], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Query]:
+    """A query to a Prometheus that reads the metrics each second."""
+    program = shutil.which("prometheus")
+    if program is None:
+        missing = "no Prometheus on this machine: apt-get install prometheus"
+        assert not os.environ.get(REQUIRED), missing
+        pytest.skip(missing)
+    folder = tmp_path_factory.mktemp("prometheus")
+    (port,) = free_ports(1)
+    target = {"job_name": "icesize", "static_configs": [{"targets": [f"127.0.0.1:{telemetry[1]}"]}]}
+    config = {"global": {"scrape_interval": "1s"}, "scrape_configs": [target]}
+    (folder / "prometheus.yml").write_text(json.dumps(config))
+    command = [
+        program, f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={folder / 'data'}",
+        f"--web.listen-address=127.0.0.1:{port}",
+    ]  # fmt: skip
+    url = f"http://127.0.0.1:{port}"
+
+    def ready() -> None:
+        requests.get(f"{url}/-/ready", timeout=5).raise_for_status()
+
+    def ask(expression: str) -> list[dict[str, Any]]:
+        answer = requests.get(f"{url}/api/v1/query", {"query": expression}, timeout=10)
+        assert answer.ok, f"{expression}: {answer.text}"
+        found: list[dict[str, Any]] = answer.json()["data"]["result"]
+        return found
+
+    with running(command, folder / "log", ready):
+        yield ask
+
+
+def until_found(query: Query, expression: str) -> list[dict[str, Any]]:
+    """Ask until there is a result."""
+    again = Retrying(retry=retry_if_result(lambda found: not found), wait=wait_fixed(0.2), stop=stop_after_delay(60))
+    return again(query, expression)
+
+
+def work(table: icesize.SizedTable, telemetry: Telemetry, start: int) -> None:
+    """Do what a day of a table does: batches, merges, expiry; in SQLite, a conflict is only told."""
+    catalog = table._handle.catalog
+    for number in range(start, start + 40, 10):
+        append(catalog, range(number, number + 10))
+    table.upsert(arrow(range(start, start + 5)), key="id")
+    table.maintain()
+    table.expire_snapshots(retain_last=1, older_than=timedelta(0))
+    telemetry(CommitEnded(table.name, "conflict", 1.0, 3, 3))
+    report = Report(table.name, start, (1,), rows=10, bytes_ingested=10, bytes_written=30, merge_lag_batches=1)
+    telemetry(BatchCommitted(report))
+    summary = {
+        "operation": "overwrite",
+        **dict.fromkeys(("added-delete-files", "removed-delete-files", "added-dvs", "removed-dvs"), "1"),
+        **dict.fromkeys(("deleted-records", "removed-files-size"), "1"),
+    }
+    telemetry(CommitEnded(table.name, "committed", 1.0, 1, 0, (summary,)))
+    telemetry(JobFinished(table.name, Report(table.name)))
+
+
+def test_prometheus_has_what_the_page_lists(query: Query, telemetry: tuple[Telemetry, int], tmp_path: Path) -> None:
+    """Prometheus has each metric under the name in docs/monitoring.md, and each panel of the dashboard draws one."""
+    catalog = sqlite_catalog(tmp_path)
+    make_table(catalog)
+    environment = Environment(observe=telemetry[0])
+    table = icesize.open(None, "lake.db.t", catalog=catalog, environment=environment)
+    work(table, telemetry[0], 0)
+    page = (ROOT / "docs" / "monitoring.md").read_text()
+    for metric in METRICS:
+        row = next(line for line in page.splitlines() if line.startswith(f"| `{metric.name}` |"))
+        name = row.split("|")[2].strip(" `")
+        assert until_found(query, name), f"{metric.name} is not {name}"
+    work(table, telemetry[0], 1000)
+    dashboard = json.loads((ROOT / "examples" / "grafana-dashboard.json").read_text())
+    for panel in dashboard["panels"]:
+        for target in panel["targets"]:
+            asked = target["expr"].replace("$__rate_interval", "1m").replace("$table", ".*")
+            points = until_found(query, asked)
+            assert any(point["value"][1] != "NaN" for point in points), f"{panel['title']}: {asked}"
+    catalog.close()
