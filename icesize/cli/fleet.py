@@ -32,12 +32,15 @@ class FleetOptions:
     concurrency: int | None
     take_over: bool
     watch: float | None
+    metrics_port: int | None
 
     def is_wanted(self, target: Target) -> bool:
         """Return whether the command line selects several tables, or a service.
 
         Raises click.UsageError for options that go only with them.
         """
+        if self.metrics_port is not None and self.watch is None:
+            raise click.UsageError("--metrics-port goes with --watch")
         if self.all_tables or self.watch is not None or _WILDCARDS & set(target.table):
             return True
         if self.take_over or self.concurrency is not None:
@@ -54,11 +57,15 @@ def fleet_options(command: Callable[..., Any]) -> Callable[..., Any]:
     )
     @click.option("--take-over", is_flag=True, help="Also maintain tables that another service maintains.")
     @click.option("--watch", type=SECONDS, help="Run as a service: begin a pass this often, such as 5m.")
+    @click.option(
+        "--metrics-port", type=click.IntRange(1, 65535), help="Serve metrics to Prometheus on this port; with --watch."
+    )
     @wraps(command)
     def with_fleet(
-        *, all_tables: bool, concurrency: int | None, take_over: bool, watch: float | None, **given: Any
-    ) -> Any:
-        return command(several=FleetOptions(all_tables, concurrency, take_over, watch), **given)
+        *, all_tables: bool, concurrency: int | None, take_over: bool, watch: float | None, metrics_port: int | None,
+        **given: Any,
+    ) -> Any:  # fmt: skip
+        return command(several=FleetOptions(all_tables, concurrency, take_over, watch, metrics_port), **given)
 
     return with_fleet
 
@@ -125,7 +132,8 @@ def maintain(
     with stopped_between_groups(print_error) as stop:
         passes = Passes(target, several, Budget(*limits, stop), policy)
         if several.watch is not None:
-            watch(passes.run_as_service, several.watch, target.environment, stop)
+            with options.metrics_at(several.metrics_port):
+                watch(passes.run_as_service, several.watch, target.environment, stop)
             return
         succeeded = passes.run()
     if stop.signal is not None or not succeeded:

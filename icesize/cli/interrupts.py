@@ -9,11 +9,25 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
-from icesize.events import CommitStarted, Event, PendingCommit
+from icesize.events import CommitEnded, CommitStarted, CommitStatus, Event, PendingCommit
 
 SHELLS_COUNT_FROM = 128
 """The exit code of a process that a signal ended is this plus the number of the signal."""
+
+
+@dataclass(frozen=True)
+class _Settled:
+    """The outcome of a commit that has ended."""
+
+    outcome: CommitStatus
+
+    def may_be_visible(self) -> set[str]:
+        return set()
+
+    def status(self) -> CommitStatus:
+        return self.outcome
 
 
 class Observers:
@@ -27,6 +41,10 @@ class Observers:
     def __call__(self, event: Event) -> None:
         if isinstance(event, CommitStarted):
             self.commits.append(event.commit)
+        elif isinstance(event, CommitEnded) and event.commit and event.outcome != "unknown":
+            # a service makes thousands of commits, each of which holds the facts of its manifests
+            settled = _Settled(event.commit.status())
+            self.commits[:] = [settled if commit is event.commit else commit for commit in self.commits]
         for observe in (*self._observers, *([self.telemetry] if self.telemetry else [])):
             observe(event)
 

@@ -127,15 +127,24 @@ def inspect(
         target.answer(inspection, views.health(inspection), exit_code=options.UNHEALTHY if inspection.problems else 0)
 
 
-@command("verify", "Verify that the metadata agree with each other", "icesize verify lake.db.events")
+@command(
+    "verify",
+    "Verify metadata and files",
+    "icesize verify lake.db.events",
+    "icesize verify lake.db.events --inventory inventory.parquet",
+)
+@click.option("--current", is_flag=True, help="Look for the files of the newest snapshot only.")
+@options.inventory_option
 @options.table_options
-def verify(target: Target) -> None:
-    """Verify that the metadata of TABLE agree with each other at its newest snapshot; change nothing.
+def verify(target: Target, *, current: bool, inventory: tuple[str, ...]) -> None:
+    """Verify that the metadata of TABLE agree with each other and with the storage; change nothing.
 
-    The command reads the manifest list, all manifests and the footers of Puffin files, and no data file. Exit code 4 if
-    they contradict each other.
+    The command reads the newest manifest list, all manifests and the footers of Puffin files, and no data file. It
+    lists the table's directories to find the files of all kept snapshots. Exit code 4 if something is wrong.
     """
-    found = target.open().verify()
+    sized = target.open()
+    with target.progress():
+        found = sized.verify(current=current, inventory=inventory)
     target.answer(found, exit_code=0 if found.is_valid else options.UNHEALTHY)
 
 

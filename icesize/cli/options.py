@@ -27,7 +27,7 @@ from icesize.presentation.blocks import Block
 from icesize.presentation.console import console_on, show, show_error
 from icesize.presentation.progress import drawn
 from icesize.results import document
-from icesize.telemetry import JsonLines
+from icesize.telemetry import JsonLines, served_to_prometheus
 from icesize.units import format_bytes, format_count
 
 if TYPE_CHECKING:
@@ -169,6 +169,17 @@ def _observers() -> Observers:
     return observers
 
 
+@contextmanager
+def metrics_at(port: int | None) -> Iterator[None]:
+    """Serve the metrics of the command to Prometheus inside the block, if there is a port."""
+    if port is None:
+        yield
+        return
+    observers = _observers()
+    with served_to_prometheus(port) as observers.telemetry:
+        yield
+
+
 def _scheme(uri: str) -> str:
     return uri.partition(":")[0].partition("+")[0].lower()
 
@@ -257,6 +268,11 @@ budget_bytes_option = click.option("--budget-bytes", type=SIZE, help="Rewrite at
 budget_seconds_option = click.option(
     "--budget-seconds", type=SECONDS, help="Start no new work after this long, such as 25m."
 )
+inventory_option = click.option(
+    "--inventory", type=click.Path(dir_okay=False), multiple=True, metavar="FILE",
+    help="Read this inventory of the storage instead of a listing: Parquet or CSV with the columns path (or bucket and "
+    "key), size and time, such as S3 Inventory. Repeatable.",
+)  # fmt: skip
 dry_run_option = click.option("--dry-run", is_flag=True, help="Preview the changes; change nothing.")
 yes_option = click.option("--yes", "-y", is_flag=True, help="Skip the prompt at a terminal.")
 

@@ -246,7 +246,7 @@ class Fleet:
         results = dict[str, MaintenanceReport | str | None]()
         for name, result in zip(order, each(maintain, range(len(order))), strict=True):
             results[name] = result
-            environment.observe(Progress(STEP, len(results), len(order)))
+            environment.observe(Progress(STEP, len(results), len(order), "table"))
         reports = [result for result in results.values() if isinstance(result, MaintenanceReport)]
         broken = {name: result for name, result in results.items() if isinstance(result, str)}
         return FleetReport(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,9 @@ from typing import Any
 
 import click
 import pytest
+import requests
 from pyiceberg.catalog.sql import SqlCatalog
+from tenacity import Retrying, retry_if_exception_type, retry_if_result, stop_after_delay, wait_fixed
 
 from icesize.cli.fleet import FleetOptions, Passes
 from icesize.cli.interrupts import Observers, stopped_between_groups
@@ -132,6 +135,30 @@ def test_a_signal_stops_a_pass_between_groups(
     assert sorted(files_of(tables, name) for name in "ab") == [1, 3]
 
 
+def test_a_service_serves_its_metrics(tables: SqlCatalog, tmp_path: Path, run: Run) -> None:
+    """Prometheus finds what a pass has merged at the port, until the service ends; the port goes with --watch."""
+    assert run("maintain", "--metrics-port", "9", name="lake.db.*").exit_code == 2
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "icesize", "maintain", "lake.db.*", "--catalog-uri", catalog_uri(tmp_path)]
+    command += ["--watch", "1h", "--metrics-port", str(port)]
+    wanted = 'icesize_written_bytes_total{iceberg_table_name="lake.db.b"'
+
+    def metrics() -> str:
+        assert child.poll() is None, child.communicate()
+        return requests.get(f"http://127.0.0.1:{port}/metrics", timeout=10).text
+
+    again = Retrying(
+        retry=retry_if_exception_type(requests.ConnectionError) | retry_if_result(lambda text: wanted not in text),
+        wait=wait_fixed(0.1), stop=stop_after_delay(120),
+    )  # fmt: skip
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+        again(metrics)
+        child.send_signal(signal.SIGTERM)
+        child.communicate()
+    assert child.returncode == 0
+
+
 def test_a_second_signal_interrupts() -> None:
     """The first one is only noted, with a sentence; the second one raises what Ctrl-C raises."""
     said = list[str]()
@@ -154,7 +181,7 @@ def test_a_service_renews_credentials_after_an_error(
     monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__URI", mini.uri)
     monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__TOKEN", "old")
     target = Target("lake.db.*", None, {}, as_json=True)
-    passes = Passes(target, FleetOptions(False, 1, False, 60.0), Budget(), {})
+    passes = Passes(target, FleetOptions(False, 1, False, 60.0, None), Budget(), {})
     with click.Context(main, obj=Observers()):
         passes.run_as_service()
         told = capsys.readouterr()
