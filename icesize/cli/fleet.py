@@ -85,7 +85,7 @@ class Passes:
         from icesize.table.catalog.tables import TablePattern
 
         pattern, several = TablePattern.of(self.target.table), self.several
-        with closing(self.target.open_catalog(pattern.catalog)) as catalog, self.target.progress():
+        with closing(self.target.open_catalog()) as catalog, self.target.progress():
             return work(
                 Fleet(
                     catalog, pattern, self.target.environment, dict(self.policy),

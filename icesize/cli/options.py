@@ -92,20 +92,12 @@ class Target:
         from icesize.sized_table import open as open_table
         from icesize.table.catalog.opening import split_name
 
-        catalog = self._catalog(split_name(self.table)[0], conf)
+        split_name(self.table)
+        catalog = self._catalog(conf)
         policy = dict(policy or {})
         table = open_table(spark, self.table, catalog=catalog, policy=policy, environment=self.environment)
         collect_from_now_on()
         return table
-
-    def open_catalog(self, name: str) -> Catalog:
-        """Open the catalog. Raises TableNotFound and TableError, and click.UsageError for an unknown scheme."""
-        load_arrow_alone()
-        from icesize.table.catalog.opening import open_catalog
-
-        catalog = self._catalog(name, {}) or open_catalog(name)
-        collect_from_now_on()
-        return catalog
 
     @property
     def environment(self) -> Environment:
@@ -120,11 +112,22 @@ class Target:
         pattern = TablePattern.of(self.table)
         return len(pattern.parts) < 2 or pattern.has_wildcards
 
-    def scan(self, policy: Mapping[str, str] | None = None) -> CatalogSurvey:
-        """Survey the tables that TABLE selects as a pattern. Raises the errors of `icesize.scan`."""
+    def open_catalog(self) -> Catalog:
+        """Open the catalog of the table or of the tables.
+
+        Raises TableNotFound and TableError, and click.UsageError for an unknown scheme.
+        """
+        load_arrow_alone()
+        from icesize.table.catalog.opening import open_catalog
         from icesize.table.catalog.tables import TablePattern
 
-        catalog = self.open_catalog(TablePattern.of(self.table).catalog)
+        catalog = self._catalog({}) or open_catalog(TablePattern.of(self.table).catalog)
+        collect_from_now_on()
+        return catalog
+
+    def scan(self, policy: Mapping[str, str] | None = None) -> CatalogSurvey:
+        """Survey the tables that TABLE selects as a pattern. Raises the errors of `icesize.scan`."""
+        catalog = self.open_catalog()
         from icesize.maintenance.survey import scan
 
         with self.progress():
@@ -136,10 +139,11 @@ class Target:
         with drawn(console_on(silent=self.as_json)) as draw, _observers().also(draw, *observers):
             yield
 
-    def _catalog(self, name: str, conf: Mapping[str, str]) -> Catalog | None:
+    def _catalog(self, conf: Mapping[str, str]) -> Catalog | None:
         """Return the catalog from options, or else from settings of Spark; None if neither names it."""
         from icesize.table.catalog.opening import open_catalog, pyiceberg_properties
 
+        name = self.table.partition(".")[0].strip("`")
         if self.catalog_uri:
             return _existing(name, self._with_type({"uri": self.catalog_uri, **self.properties}))
         if self.properties:

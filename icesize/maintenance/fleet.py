@@ -28,6 +28,7 @@ from icesize.maintenance.table_context import InThisProcess, TableContext
 from icesize.planning.fleet import Job, choose, order_of
 from icesize.planning.health import TableSurvey
 from icesize.planning.plan import MergeTask
+from icesize.policy import SizePolicy
 from icesize.results import Keys, Result, keys
 from icesize.table.catalog.access_errors import said
 from icesize.table.catalog.opening import with_timeout
@@ -264,6 +265,7 @@ class Fleet:
         def is_chosen(name: Name) -> bool:
             return self.is_chosen(".".join((self.catalog.name, *name)))
 
+        SizePolicy.resolve({}, self.policy)  # an error in it concerns all tables
         args = with_timeout(self.catalog), self.environment, self.policy
         looked, doubts = look_at_each(self.pattern, *args, self._look, is_chosen)
         found = [one for one in looked if isinstance(one, _Due)]
@@ -287,7 +289,10 @@ class Fleet:
         if not self.take_over and (service := optimizer_of(metadata, self.catalog)):
             return _Theirs(name, service)
         survey, plan = survey_and_merges(context, table)
-        jobs = tuple(Job(name, group.partition, _files_saved(group), group.size_bytes) for group in plan.groups)
+        # a survey counts contested partitions, but a pass does not merge them
+        contested = context.handle.contested(context.handle.current(table), context.environment)
+        groups = (group for group in plan.groups if group.partition not in contested)
+        jobs = tuple(Job(name, group.partition, _files_saved(group), group.size_bytes) for group in groups)
         return _Due(context.handle.identifier, survey, jobs, other_compactors(metadata, name))
 
     def _name(self, one: NotLoaded) -> str:
