@@ -18,7 +18,7 @@ SEE_ALSO = {
     "streams": ("[output](output.md#streams)", "[streams](streams.md)"),
     "history": ("[output](output.md#history)", "[operating](operating.md#show-the-history)"),
     "report": ("[output](output.md#report)", "[operating](operating.md#show-the-history)"),
-    "verify": ("[maintenance](maintenance.md#diagnose-problems)",),
+    "verify": ("[verify](verify.md)",),
     "compact": ("[output](output.md#compact-and-cluster)", "[guide](guide-compact.md)"),
     "cluster": ("[output](output.md#compact-and-cluster)", "[clustering](clustering.md)"),
     "maintain": (

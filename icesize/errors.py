@@ -75,7 +75,7 @@ class ClusteringOff(TableError):
 
 
 class ArgumentError(TableError):
-    """A filter or partition is malformed, or names a column or value that the table does not have."""
+    """A filter, a partition or an inventory is malformed, or names what the table does not have."""
 
 
 class UnsupportedTable(TableError):

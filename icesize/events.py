@@ -8,7 +8,7 @@ is only logged.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol
 
 if TYPE_CHECKING:
@@ -31,13 +31,15 @@ class Planned:
 class Progress:
     """A step of maintenance has finished `done` of `total`.
 
-    `step` is the name of a step of `maintain`, a key of `MaintenancePlan`. Merges and clusterings count bytes, from 0
-    in each round of `maintain`. The other steps count files. `total` is None while it is unknown.
+    `step` is the name of a step of `maintain`, a key of `MaintenancePlan`, or describes a verification or a pass over
+    the tables of a catalog. Merges and clusterings count bytes, from 0 in each round of `maintain`. Others count files
+    or tables: `noun`. `total` is None while it is unknown.
     """
 
     step: str
     done: int
     total: int | None = None
+    noun: str = "file"
 
 
 class PendingCommit(Protocol):
@@ -84,6 +86,7 @@ class CommitEnded:
         attempts: Calls of the catalog.
         conflicts: Attempts that another writer was faster than.
         summaries: The summaries of the snapshots that it added, oldest first, each with the key `operation`.
+        commit: The commit of the event `CommitStarted`.
     """
 
     table: str
@@ -92,6 +95,7 @@ class CommitEnded:
     attempts: int
     conflicts: int
     summaries: tuple[Mapping[str, str], ...] = ()
+    commit: PendingCommit | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from icesize.concurrency import IO_THREADS
@@ -71,6 +72,7 @@ if TYPE_CHECKING:
     from icesize.table.past.versions import Version
     from icesize.table.state.layouts import Prefetch
     from icesize.table.state.where import Where
+    from icesize.table.storage.inventory import Inventory
     from icesize.table.upserts.settings import Names, UpsertOptions
 
 Partition = Mapping[str, Any] | str
@@ -83,6 +85,8 @@ Size = int | str | None
 """A number of bytes, or a string such as "20GiB"; None is no limit."""
 Duration = float | str | None
 """A number of seconds, or a string such as "25m"; None is no limit."""
+Files = str | Path | Sequence[str | Path]
+"""A file on the local disk, or several of them."""
 Outcome = TypeVar("Outcome")
 
 
@@ -352,24 +356,50 @@ class SizedTable:
 
     doctor = check_up
 
-    def verify(self) -> Verification:
-        """Verify that the metadata of the table agree with each other at its newest snapshot.
+    def verify(
+        self,
+        *,
+        deep: bool = False,
+        current: bool = False,
+        inventory: Files = (),
+        resume: str | Path | None = None,
+    ) -> Verification:
+        """Verify that the metadata of the table agree with each other, with the storage, and with the files.
 
-        The call reads the metadata file, the manifest list and all manifests anew, the footers of Puffin files with
-        deletion vectors (format v3), and no data file. It changes nothing and needs read access only.
+        The call reads the metadata file, the manifest list and all manifests anew, and the footers of Puffin files with
+        deletion vectors (format v3). One listing shows whether every file that a kept snapshot names is there, with its
+        size. The call changes nothing and needs read access only.
+
+        Args:
+            deep: Read all Parquet files, too: compare their rows with the manifests, and with their own footers, page
+                indexes and checksums. In format v3, compare the ids of live rows.
+            current: Look at the files of the newest snapshot only.
+            inventory: Files of an inventory of the storage to use instead of a listing: Parquet or CSV with the columns
+                path (or bucket and key), size and time. Files that it lacks are looked up.
+            resume: A local file that holds the paths of verified files. Another call with `deep` skips them.
 
         Returns:
-            The findings, each with the rule and the file. A table without an error `is_valid`.
+            The findings, each with the rule, the severity, the file and what to do. A table without an error
+            `is_valid`. If the storage cannot be listed, a note has the reason.
 
         Raises:
             TableNotFound: The table does not exist.
-            TableError: A manifest list or a manifest is damaged or missing.
+            ArgumentError: The inventory cannot be read, or `resume` is a file of another table.
+            TableError: The storage does not respond.
             UnsupportedTable: The format version is not supported.
         """
-        from icesize.maintenance.verify import verify
+        from icesize.maintenance.verify import Scope, verify
+        from icesize.table.storage.listing import list_files
 
-        current = self._context.load()
-        return verify(current.name, current.table.metadata, current.table.io)
+        lister = _inventory(inventory)
+        scope = Scope(lister or list_files, lister is not None, current, deep, Path(resume) if resume else None)
+        state = self._context.load()
+        while True:
+            found = verify(state.name, state.table.metadata, state.table.io, scope, self._environment)
+            before = state
+            if found.is_valid or not (state := self._context.load()).lacks_snapshots_of(before):
+                return found
+            # files of snapshots that expired meanwhile are rightly gone, so verify again
 
     @overload
     def after_batch(self, *, dry_run: Literal[False] = ...) -> Report: ...
@@ -1003,6 +1033,7 @@ class SizedTable:
         dry_run: bool = True,
         *,
         trust_location: bool = False,
+        inventory: Files = (),
         max_concurrent_deletes: int = IO_THREADS,
     ) -> OrphanReport:
         """Find the files below the table's location that no metadata refers to, and delete them if `dry_run` is False.
@@ -1016,12 +1047,15 @@ class SizedTable:
             dry_run: Find the files and delete none.
             trust_location: True asserts that no other table has files in this location; icesize then loads no other
                 table.
+            inventory: Files of an inventory of the storage to use instead of a listing: Parquet or CSV with the columns
+                path (or bucket and key), size and time. Ages count from its newest file.
             max_concurrent_deletes: The number of delete requests to storage that run at the same time.
 
         Returns:
             The files found and deleted.
 
         Raises:
+            ArgumentError: The inventory cannot be read.
             TableError: The location contains metadata of another table, or cannot be listed completely.
             UnsupportedTable: `gc.enabled` is false.
             PolicyError: `older_than` is below 24 hours.
@@ -1033,7 +1067,7 @@ class SizedTable:
         def job(context: TableContext, *, dry_run: bool) -> OrphanReport:
             search = OrphanSearch(
                 self.name, lambda: self._handle.load().table, self._environment,
-                max_concurrent_deletes=max_concurrent_deletes,
+                max_concurrent_deletes=max_concurrent_deletes, inventory=_inventory(inventory),
             )  # fmt: skip
             return search.run(older_than_ms, dry_run, trust_location=trust_location)
 
@@ -1210,6 +1244,13 @@ def _handle_without_spark(name: str, catalog: Catalog | None, policy: PolicyArgu
         return TableHandle(opening.with_timeout(catalog), opening.namespace_and_table(catalog, name), policy)
     catalog_name, identifier = opening.split_name(name)
     return TableHandle(opening.open_catalog(catalog_name), identifier, policy)
+
+
+def _inventory(files: Files) -> Inventory | None:
+    from icesize.table.storage.inventory import Inventory
+
+    paths = (files,) if isinstance(files, (str, Path)) else files
+    return Inventory(tuple(map(str, paths))) if paths else None
 
 
 def _together(what: str, stream_id: str | None, batch_id: int | None) -> None:

@@ -12,7 +12,8 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -196,7 +197,7 @@ class Telemetry:
         for operation, summary in zip(operations, ended.summaries, strict=True):
             self._write(SNAPSHOTS, summary, {TABLE: ended.table, OPERATION: operation})
         waiting = self._of_thread.__dict__.setdefault("commits", [])
-        waiting[:] = [*waiting[1 - _MOST_COMMITS :], (self._now_ns(), ended)]
+        waiting[:] = [*waiting[1 - _MOST_COMMITS :], (self._now_ns(), replace(ended, summaries=(), commit=None))]
 
     def _job(self, table: str, result: Any) -> None:
         job = _job_of(result)
@@ -266,6 +267,32 @@ def _phases(result: Any, start_ns: int) -> Iterator[tuple[str, float, int, dict[
         if phase != "total":
             until_ns += round(seconds * _NS)
             yield phase, seconds, until_ns, {}
+
+
+@contextmanager
+def served_to_prometheus(port: int) -> Iterator[Telemetry]:
+    """Serve the metrics of a telemetry to Prometheus at `/metrics` of this port, inside the block.
+
+    Raises EngineUnavailable: a package is missing (`pip install 'icesize[otel]'`), or the port is taken.
+    """
+    try:
+        from opentelemetry.exporter.prometheus import PrometheusMetricReader
+        from opentelemetry.sdk.metrics import MeterProvider
+        from prometheus_client import start_http_server
+    except ImportError as error:
+        raise EngineUnavailable(f"Cannot serve metrics: {error}. Install them: pip install 'icesize[otel]'") from error
+    try:
+        server, thread = start_http_server(port)
+    except OSError as error:
+        raise EngineUnavailable(f"Cannot serve metrics at port {port}: {error}. Choose another port.") from error
+    provider = MeterProvider([PrometheusMetricReader()])
+    try:
+        yield Telemetry(provider)
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+        provider.shutdown()
 
 
 class JsonLines(logging.Formatter):

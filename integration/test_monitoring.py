@@ -12,16 +12,13 @@ from typing import Any
 
 import pytest
 import requests
-from opentelemetry.exporter.prometheus import PrometheusMetricReader
-from opentelemetry.sdk.metrics import MeterProvider
-from prometheus_client import start_http_server
 from tenacity import Retrying, retry_if_result, stop_after_delay, wait_fixed
 
 import icesize
 from icesize.environment import Environment
 from icesize.events import BatchCommitted, CommitEnded, JobFinished
 from icesize.report import Report
-from icesize.telemetry import METRICS, Telemetry
+from icesize.telemetry import METRICS, Telemetry, served_to_prometheus
 from integration.servers import free_ports, running
 from tests.support.tables import append, arrow, make_table, sqlite_catalog
 
@@ -36,13 +33,8 @@ Query = Callable[[str], list[dict[str, Any]]]
 def telemetry() -> Iterator[tuple[Telemetry, int]]:
     """What records, and the port at which Prometheus may read it."""
     (port,) = free_ports(1)
-    provider = MeterProvider([PrometheusMetricReader()])
-    server, thread = start_http_server(port, "127.0.0.1")
-    yield Telemetry(provider), port
-    server.shutdown()
-    server.server_close()
-    thread.join()
-    provider.shutdown()
+    with served_to_prometheus(port) as telemetry:
+        yield telemetry, port
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""The metadata that Spark writes are valid, for `verify` as for Iceberg: tables of format v3 in all states."""
+"""What Spark writes is valid, for `verify` as for Iceberg: tables of format v3 in all states."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MERGE_ON_READ = ", ".join(f"'write.{verb}.mode' = 'merge-on-read'" for verb in (
 
 def findings(lake: SqlCatalog, name: str) -> list[Finding]:
     """What is wrong; dangling deletes, which Spark leaves over, are not."""
-    return [each for each in icesize.open(None, name, catalog=lake).verify().findings if each.is_error]
+    return [each for each in icesize.open(None, name, catalog=lake).verify(deep=True).findings if each.is_error]
 
 
 def test_tables_of_format_v3_by_spark(spark: SparkSession, lake: SqlCatalog, namespace: str) -> None:

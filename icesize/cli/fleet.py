@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from functools import wraps
 from typing import TYPE_CHECKING, Any
@@ -10,11 +11,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from icesize.cli import options
-from icesize.cli.options import Target
+from icesize.cli.interrupts import SHELLS_COUNT_FROM, stopped_between_groups
+from icesize.cli.options import FAILED, Target, print_error
+from icesize.cli.values import SECONDS
+from icesize.errors import IcesizeError, is_from_outside
 from icesize.units import format_bytes, format_count
 
 if TYPE_CHECKING:
-    from icesize.maintenance.fleet import FleetPlan
+    from icesize.maintenance.fleet import Fleet, FleetPlan
+    from icesize.maintenance.rounds import Budget
 
 _WILDCARDS = frozenset("*?[")
 
@@ -26,10 +31,17 @@ class FleetOptions:
     all_tables: bool
     concurrency: int | None
     take_over: bool
+    watch: float | None
+    metrics_port: int | None
 
     def is_wanted(self, target: Target) -> bool:
-        """Return whether the command line selects several tables. Raises click.UsageError for options without them."""
-        if self.all_tables or _WILDCARDS & set(target.table):
+        """Return whether the command line selects several tables, or a service.
+
+        Raises click.UsageError for options that go only with them.
+        """
+        if self.metrics_port is not None and self.watch is None:
+            raise click.UsageError("--metrics-port goes with --watch")
+        if self.all_tables or self.watch is not None or _WILDCARDS & set(target.table):
             return True
         if self.take_over or self.concurrency is not None:
             raise click.UsageError("--take-over and --concurrency go with a pattern such as 'lake.db.*', or with --all")
@@ -44,11 +56,59 @@ def fleet_options(command: Callable[..., Any]) -> Callable[..., Any]:
         "--concurrency", type=click.IntRange(1), metavar="N", help="Maintain N tables at the same time; default: 2."
     )
     @click.option("--take-over", is_flag=True, help="Also maintain tables that another service maintains.")
+    @click.option("--watch", type=SECONDS, help="Run as a service: begin a pass this often, such as 5m.")
+    @click.option(
+        "--metrics-port", type=click.IntRange(1, 65535), help="Serve metrics to Prometheus on this port; with --watch."
+    )
     @wraps(command)
-    def with_fleet(*, all_tables: bool, concurrency: int | None, take_over: bool, **given: Any) -> Any:
-        return command(several=FleetOptions(all_tables, concurrency, take_over), **given)
+    def with_fleet(
+        *, all_tables: bool, concurrency: int | None, take_over: bool, watch: float | None, metrics_port: int | None,
+        **given: Any,
+    ) -> Any:  # fmt: skip
+        return command(several=FleetOptions(all_tables, concurrency, take_over, watch, metrics_port), **given)
 
     return with_fleet
+
+
+@dataclass(frozen=True)
+class Passes:
+    """The passes of one command line. Each opens the catalog again, so that expired credentials are renewed."""
+
+    target: Target
+    several: FleetOptions
+    budget: Budget
+    policy: Mapping[str, str]
+
+    def with_fleet(self, work: Callable[[Fleet], Any]) -> Any:
+        """Return what `work` returns for the tables, with bars while it runs."""
+        from icesize.maintenance.fleet import Fleet  # slow: imports the jobs
+        from icesize.table.catalog.tables import TablePattern
+
+        pattern, several = TablePattern.of(self.target.table), self.several
+        with closing(self.target.open_catalog()) as catalog, self.target.progress():
+            return work(
+                Fleet(
+                    catalog, pattern, self.target.environment, dict(self.policy),
+                    threads=several.concurrency or 2, take_over=several.take_over,
+                )
+            )  # fmt: skip
+
+    def run(self, *, in_line: bool = False) -> bool:
+        """Run one pass and print its report; return True if no table failed."""
+        report = self.with_fleet(lambda fleet: fleet.run(self.budget))
+        self.target.answer(report, in_line=in_line)
+        return bool(report.succeeded)
+
+    def run_as_service(self) -> None:
+        """Run one pass. An error of the catalog must not end the service, so it is printed only."""
+        try:
+            self.run(in_line=True)
+        except Exception as error:
+            from icesize.table.catalog.access_errors import said
+
+            if not isinstance(error, IcesizeError) and not is_from_outside(error):
+                raise
+            print_error(said(error))
 
 
 def maintain(
@@ -59,25 +119,25 @@ def maintain(
 
     `limits` are the bytes and seconds of the budget.
     """
-    from icesize.maintenance.fleet import Fleet  # slow: imports the jobs
+    from icesize.maintenance.fleet import watch
     from icesize.maintenance.rounds import Budget
-    from icesize.table.catalog.tables import TablePattern
 
-    pattern, budget = TablePattern.of(target.table), Budget(*limits)
-    fleet = Fleet(
-        target.open_catalog(pattern.catalog), pattern, target.environment, dict(policy),
-        threads=several.concurrency or 2, take_over=several.take_over,
-    )  # fmt: skip
+    passes = Passes(target, several, Budget(*limits), policy)
     if dry_run or asks:
-        with target.progress():
-            plan = fleet.plan(budget)
+        plan: FleetPlan = passes.with_fleet(lambda fleet: fleet.plan(passes.budget))
         if dry_run:
-            target.answer(plan, exit_code=options.FAILED if plan.failed else 0)
+            target.answer(plan, exit_code=FAILED if plan.failed else 0)
             return
         _confirm(plan)
-    with target.progress():
-        report = fleet.run(budget)
-    target.answer(report, exit_code=0 if report.succeeded else options.FAILED)
+    with stopped_between_groups(print_error) as stop:
+        passes = Passes(target, several, Budget(*limits, stop), policy)
+        if several.watch is not None:
+            with options.metrics_at(several.metrics_port):
+                watch(passes.run_as_service, several.watch, target.environment, stop)
+            return
+        succeeded = passes.run()
+    if stop.signal is not None or not succeeded:
+        raise click.exceptions.Exit(FAILED if stop.signal is None else SHELLS_COUNT_FROM + stop.signal)
 
 
 def _confirm(plan: FleetPlan) -> None:

@@ -9,11 +9,25 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
-from icesize.events import CommitStarted, Event, PendingCommit
+from icesize.events import CommitEnded, CommitStarted, CommitStatus, Event, PendingCommit
 
 SHELLS_COUNT_FROM = 128
 """The exit code of a process that a signal ended is this plus the number of the signal."""
+
+
+@dataclass(frozen=True)
+class _Settled:
+    """The outcome of a commit that has ended."""
+
+    outcome: CommitStatus
+
+    def may_be_visible(self) -> set[str]:
+        return set()
+
+    def status(self) -> CommitStatus:
+        return self.outcome
 
 
 class Observers:
@@ -27,6 +41,10 @@ class Observers:
     def __call__(self, event: Event) -> None:
         if isinstance(event, CommitStarted):
             self.commits.append(event.commit)
+        elif isinstance(event, CommitEnded) and event.commit and event.outcome != "unknown":
+            # a service makes thousands of commits, each of which holds the facts of its manifests
+            settled = _Settled(event.commit.status())
+            self.commits[:] = [settled if commit is event.commit else commit for commit in self.commits]
         for observe in (*self._observers, *([self.telemetry] if self.telemetry else [])):
             observe(event)
 
@@ -59,6 +77,40 @@ def terminated_like_interrupted() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+class Stop:
+    """Whether a signal has asked a command to stop, and its number."""
+
+    signal: int | None = None
+
+    def __call__(self) -> bool:
+        return self.signal is not None
+
+
+@contextmanager
+def stopped_between_groups(announce: Callable[[str], object]) -> Iterator[Stop]:
+    """Make the first Ctrl-C or SIGTERM inside the block stop new work only, so that a running commit ends.
+
+    A second one interrupts, as it does elsewhere. `announce` gets a sentence at the first one.
+    """
+    stop = Stop()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+
+    def note(number: int, frame: object) -> None:
+        if stop.signal is not None:
+            raise _Terminated if number == signal.SIGTERM else KeyboardInterrupt
+        stop.signal = number
+        announce("stopping after the current commit; repeat to interrupt it")
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def what_became_of(commitments: Sequence[PendingCommit]) -> str:

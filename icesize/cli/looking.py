@@ -127,15 +127,35 @@ def inspect(
         target.answer(inspection, views.health(inspection), exit_code=options.UNHEALTHY if inspection.problems else 0)
 
 
-@command("verify", "Verify that the metadata agree with each other", "icesize verify lake.db.events")
+@command(
+    "verify",
+    "Verify metadata and files",
+    "icesize verify lake.db.events",
+    "icesize verify lake.db.events --inventory inventory.parquet",
+    "icesize verify lake.db.events --deep --resume verified.json",
+)
+@click.option("--deep", is_flag=True, help="Read all data files and delete files, too.")
+@click.option("--current", is_flag=True, help="Look at the files of the newest snapshot only.")
+@click.option(
+    "--resume",
+    type=_FILE,
+    metavar="FILE",
+    help="Keep the paths of verified files in this file, and skip them next time.",
+)  # fmt: skip
+@options.inventory_option
 @options.table_options
-def verify(target: Target) -> None:
-    """Verify that the metadata of TABLE agree with each other at its newest snapshot; change nothing.
+def verify(target: Target, *, deep: bool, current: bool, resume: Path | None, inventory: tuple[str, ...]) -> None:
+    """Verify that the metadata of TABLE agree with each other and with the storage; change nothing.
 
-    The command reads the manifest list, all manifests and the footers of Puffin files, and no data file. Exit code 4 if
-    they contradict each other.
+    The command reads the newest manifest list, all manifests and the footers of Puffin files, and no data file. It
+    lists the table's directories to find the files of all kept snapshots. With --deep, it reads these files and
+    compares them with the manifests and with their own footers. Exit code 4 if something is wrong.
     """
-    found = target.open().verify()
+    if resume and not deep:
+        raise click.UsageError("--resume goes with --deep")
+    sized = target.open()
+    with target.progress():
+        found = sized.verify(deep=deep, current=current, inventory=inventory, resume=resume)
     target.answer(found, exit_code=0 if found.is_valid else options.UNHEALTHY)
 
 

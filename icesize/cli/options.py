@@ -27,7 +27,7 @@ from icesize.presentation.blocks import Block
 from icesize.presentation.console import console_on, show, show_error
 from icesize.presentation.progress import drawn
 from icesize.results import document
-from icesize.telemetry import JsonLines
+from icesize.telemetry import JsonLines, served_to_prometheus
 from icesize.units import format_bytes, format_count
 
 if TYPE_CHECKING:
@@ -63,13 +63,15 @@ class Target:
     properties: Mapping[str, str] = field(repr=False)
     as_json: bool
 
-    def answer(self, result: Any, shown: Iterable[Block] | None = None, *, exit_code: int = 0) -> None:
+    def answer(
+        self, result: Any, shown: Iterable[Block] | None = None, *, exit_code: int = 0, in_line: bool = False
+    ) -> None:
         """Print the result of a command, as JSON or as `shown` (None: its view); exit if the code is not 0.
 
-        JSON output is the API's dictionary alone.
+        JSON output is the API's dictionary alone, on one line if `in_line`.
         """
         if self.as_json:
-            click.echo(json.dumps(document(result), indent=2))
+            click.echo(json.dumps(document(result), indent=None if in_line else 2))
         else:
             show(console_on(), views.view(result) if shown is None else shown)
         if exit_code:
@@ -90,20 +92,12 @@ class Target:
         from icesize.sized_table import open as open_table
         from icesize.table.catalog.opening import split_name
 
-        catalog = self._catalog(split_name(self.table)[0], conf)
+        split_name(self.table)
+        catalog = self._catalog(conf)
         policy = dict(policy or {})
         table = open_table(spark, self.table, catalog=catalog, policy=policy, environment=self.environment)
         collect_from_now_on()
         return table
-
-    def open_catalog(self, name: str) -> Catalog:
-        """Open the catalog. Raises TableNotFound and TableError, and click.UsageError for an unknown scheme."""
-        load_arrow_alone()
-        from icesize.table.catalog.opening import open_catalog
-
-        catalog = self._catalog(name, {}) or open_catalog(name)
-        collect_from_now_on()
-        return catalog
 
     @property
     def environment(self) -> Environment:
@@ -118,11 +112,22 @@ class Target:
         pattern = TablePattern.of(self.table)
         return len(pattern.parts) < 2 or pattern.has_wildcards
 
-    def scan(self, policy: Mapping[str, str] | None = None) -> CatalogSurvey:
-        """Survey the tables that TABLE selects as a pattern. Raises the errors of `icesize.scan`."""
+    def open_catalog(self) -> Catalog:
+        """Open the catalog of the table or of the tables.
+
+        Raises TableNotFound and TableError, and click.UsageError for an unknown scheme.
+        """
+        load_arrow_alone()
+        from icesize.table.catalog.opening import open_catalog
         from icesize.table.catalog.tables import TablePattern
 
-        catalog = self.open_catalog(TablePattern.of(self.table).catalog)
+        catalog = self._catalog({}) or open_catalog(TablePattern.of(self.table).catalog)
+        collect_from_now_on()
+        return catalog
+
+    def scan(self, policy: Mapping[str, str] | None = None) -> CatalogSurvey:
+        """Survey the tables that TABLE selects as a pattern. Raises the errors of `icesize.scan`."""
+        catalog = self.open_catalog()
         from icesize.maintenance.survey import scan
 
         with self.progress():
@@ -134,10 +139,11 @@ class Target:
         with drawn(console_on(silent=self.as_json)) as draw, _observers().also(draw, *observers):
             yield
 
-    def _catalog(self, name: str, conf: Mapping[str, str]) -> Catalog | None:
+    def _catalog(self, conf: Mapping[str, str]) -> Catalog | None:
         """Return the catalog from options, or else from settings of Spark; None if neither names it."""
         from icesize.table.catalog.opening import open_catalog, pyiceberg_properties
 
+        name = self.table.partition(".")[0].strip("`")
         if self.catalog_uri:
             return _existing(name, self._with_type({"uri": self.catalog_uri, **self.properties}))
         if self.properties:
@@ -161,6 +167,17 @@ def _observers() -> Observers:
     """Return the observers of the command that runs."""
     observers: Observers = click.get_current_context().find_root().obj
     return observers
+
+
+@contextmanager
+def metrics_at(port: int | None) -> Iterator[None]:
+    """Serve the metrics of the command to Prometheus inside the block, if there is a port."""
+    if port is None:
+        yield
+        return
+    observers = _observers()
+    with served_to_prometheus(port) as observers.telemetry:
+        yield
 
 
 def _scheme(uri: str) -> str:
@@ -251,6 +268,11 @@ budget_bytes_option = click.option("--budget-bytes", type=SIZE, help="Rewrite at
 budget_seconds_option = click.option(
     "--budget-seconds", type=SECONDS, help="Start no new work after this long, such as 25m."
 )
+inventory_option = click.option(
+    "--inventory", type=click.Path(dir_okay=False), multiple=True, metavar="FILE",
+    help="Read this inventory of the storage instead of a listing: Parquet or CSV with the columns path (or bucket and "
+    "key), size and time, such as S3 Inventory. Repeatable.",
+)  # fmt: skip
 dry_run_option = click.option("--dry-run", is_flag=True, help="Preview the changes; change nothing.")
 yes_option = click.option("--yes", "-y", is_flag=True, help="Skip the prompt at a terminal.")
 

@@ -103,6 +103,7 @@ def expire_snapshots(
     "Find or delete files that nothing refers to",
     "icesize remove-orphan-files lake.db.events",
     "icesize remove-orphan-files lake.db.events --older-than 7d --delete --yes",
+    "icesize remove-orphan-files lake.db.events --inventory inventory.parquet",
 )
 @click.option("--older-than", type=AGE, default="3d", show_default=True, help="Minimum age of a file, at least 24h.")
 @click.option("--dry-run/--delete", default=True, show_default=True, help="Show the files, or delete them.")
@@ -111,18 +112,19 @@ def expire_snapshots(
     is_flag=True,
     help="Assume that no other table has files in this location; load no other table.",
 )
+@options.inventory_option
 @options.yes_option
 @options.table_options
 def remove_orphan_files(
-    target: Target, *, older_than: timedelta, dry_run: bool, trust_location: bool, yes: bool
+    target: Target, *, older_than: timedelta, dry_run: bool, trust_location: bool, inventory: tuple[str, ...], yes: bool
 ) -> None:
     """Find unreferenced files in the location of TABLE; delete them with --delete.
 
     Files that other tables of the catalog refer to stay. If icesize cannot read one of these tables, it deletes only
-    files with its own names.
+    files with its own names. With --inventory, ages count from the newest file of the inventory.
     """
     sized = target.open()
-    remove = partial(sized.remove_orphan_files, older_than, trust_location=trust_location)
+    remove = partial(sized.remove_orphan_files, older_than, trust_location=trust_location, inventory=inventory)
     if not yes and not dry_run and options.needs_confirmation(target):
         with target.progress():
             found = remove()

@@ -16,6 +16,8 @@
 - `table_context`: the context of every job: a table, the environment, and the engine that rewrites files
 - `upsert`: commits a batch of upserts: resolve, write, merge, commit
 - `upsert_rows`: the rows of an Arrow table as events of a batch of upserts
-- `verify`: verifies that the metadata of a table agree with each other
+- `verify`: verifies that the metadata of a table agree with each other and with the storage
+- `verify_files`: whether files hold what the manifests and their own footers say of them; row ids of live rows
+- `verify_storage`: whether every file that a snapshot names is in storage with its size: from one listing
 - `verify_v3`: rules of a verification for tables of format v3: row ids, deletion vectors, no new position delete files
 """

@@ -28,6 +28,7 @@ from icesize.maintenance.table_context import InThisProcess, TableContext
 from icesize.planning.fleet import Job, choose, order_of
 from icesize.planning.health import TableSurvey
 from icesize.planning.plan import MergeTask
+from icesize.policy import SizePolicy
 from icesize.results import Keys, Result, keys
 from icesize.table.catalog.access_errors import said
 from icesize.table.catalog.opening import with_timeout
@@ -39,6 +40,8 @@ LOG = logging.getLogger("icesize")
 
 STEP = "tables"
 """The name of a pass over tables in `Progress`, which counts tables."""
+SLEEP_SECONDS = 0.5
+"""Most seconds between two looks whether a service is to stop."""
 MOST_TIME = 0.25
 """Share of the seconds that are left which one table may use while others wait."""
 _LEFT_OUT = {"view": "it is a view", "other format": "it is no Iceberg table"}
@@ -243,7 +246,7 @@ class Fleet:
         results = dict[str, MaintenanceReport | str | None]()
         for name, result in zip(order, each(maintain, range(len(order))), strict=True):
             results[name] = result
-            environment.observe(Progress(STEP, len(results), len(order)))
+            environment.observe(Progress(STEP, len(results), len(order), "table"))
         reports = [result for result in results.values() if isinstance(result, MaintenanceReport)]
         broken = {name: result for name, result in results.items() if isinstance(result, str)}
         return FleetReport(
@@ -262,6 +265,7 @@ class Fleet:
         def is_chosen(name: Name) -> bool:
             return self.is_chosen(".".join((self.catalog.name, *name)))
 
+        SizePolicy.resolve({}, self.policy)  # an error in it concerns all tables
         args = with_timeout(self.catalog), self.environment, self.policy
         looked, doubts = look_at_each(self.pattern, *args, self._look, is_chosen)
         found = [one for one in looked if isinstance(one, _Due)]
@@ -285,7 +289,10 @@ class Fleet:
         if not self.take_over and (service := optimizer_of(metadata, self.catalog)):
             return _Theirs(name, service)
         survey, plan = survey_and_merges(context, table)
-        jobs = tuple(Job(name, group.partition, _files_saved(group), group.size_bytes) for group in plan.groups)
+        # a survey counts contested partitions, but a pass does not merge them
+        contested = context.handle.contested(context.handle.current(table), context.environment)
+        groups = (group for group in plan.groups if group.partition not in contested)
+        jobs = tuple(Job(name, group.partition, _files_saved(group), group.size_bytes) for group in groups)
         return _Due(context.handle.identifier, survey, jobs, other_compactors(metadata, name))
 
     def _name(self, one: NotLoaded) -> str:
@@ -312,6 +319,21 @@ class Fleet:
         quiet = replace(self.environment, observe=lambda event: isinstance(event, Progress) or observe(event))
         handle = TableHandle(self.catalog, identifier, self.policy)
         return TableContext(handle, quiet, InThisProcess(quiet.limits.bytes_without_spark))
+
+
+def watch(
+    run: Callable[[], object], interval_seconds: float, environment: Environment, is_stopped: Callable[[], bool]
+) -> None:
+    """Call `run` again and again until `is_stopped` returns True.
+
+    The calls begin `interval_seconds` apart; after a longer one, the next begins at once.
+    """
+    while not is_stopped():
+        until = environment.monotonic() + interval_seconds
+        run()
+        # short waits, because a signal does not end one
+        while not is_stopped() and (left := until - environment.monotonic()) > 0:
+            environment.sleep(min(left, SLEEP_SECONDS))
 
 
 def _files_saved(group: MergeTask) -> int:

@@ -21,6 +21,7 @@ from icesize.planning.upsert_rule import UpsertRule
 from icesize.table.catalog.access_errors import brief
 from icesize.table.state.handle import Current
 from icesize.table.state.where import parsed
+from icesize.table.upserts.settings import columns_of, require_columns
 
 _FIELD_ID = "PARQUET:field_id"
 
@@ -38,29 +39,19 @@ class EventsOfRows:
         Raises SchemaMismatch for a column that the table lacks, or that the rule needs and the rows lack; ArgumentError
         for a condition that cannot be computed.
         """
-        here, table = self.rows.column_names, current.name
-        for name in self.except_columns:
-            if name not in here:
-                raise SchemaMismatch(
-                    f"Cannot upsert into '{table}': the rows have no column '{name}' of 'except_columns'", column=name
-                )
+        table, schema = current.name, current.table.metadata.schema()
+        require_columns({"except_columns": self.except_columns}, self.rows.column_names, table)
         is_delete = self._is_delete(rule, table)
         rows = self.rows.drop_columns(list(dict.fromkeys(self.except_columns)))
-        names = {field.field_id: field.name for field in current.table.metadata.schema().fields}
+        require_columns(columns_of(rule, schema), rows.column_names, table)
+        names = {field.name for field in schema.fields}
         for name in rows.column_names:
-            if name not in names.values():
+            if name not in names:
                 raise SchemaMismatch(
                     f"Cannot upsert into '{table}': the rows have the column '{name}', which the table lacks; leave it "
                     "out with 'except_columns', or add it to the table",
                     column=name,
                 )
-        for role, field_ids in (("key", rule.key), ("order_by", rule.order)):
-            for name in (names[each] for each in field_ids):
-                if name not in rows.column_names:
-                    raise SchemaMismatch(
-                        f"Cannot upsert into '{table}': the batch has no column '{name}', which is part of '{role}'",
-                        column=name,
-                    )
         return rows, is_delete
 
     def _is_delete(self, rule: UpsertRule, table: str) -> Mask:

@@ -1,6 +1,6 @@
-"""Whether the metadata of a table agree with each other at its newest snapshot.
+"""Whether the metadata of a table agree with each other at its newest snapshot, with the storage, and with the files.
 
-No data file is read, and of a Puffin file only the footer.
+Files are read only if the scope is deep; of a Puffin file, the footer is read in any case.
 
 Iceberg's specification says what has to agree (sections "Snapshots", "Manifests", "Sequence Numbers" and "Deletes").
 """
@@ -8,10 +8,12 @@ Iceberg's specification says what has to agree (sections "Snapshots", "Manifests
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, ClassVar
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from pyiceberg.conversions import from_bytes
@@ -21,8 +23,26 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.types import NestedField, PrimitiveType, UnknownType
 
+from icesize.environment import Environment, Stopwatch, rounded
+from icesize.errors import ArgumentError, RewriteFailed, TableError
+from icesize.events import Progress
 from icesize.maintenance import verify_v3
+from icesize.maintenance.verify_files import CONTENTS, FileCheck, Resume, shared_row_ids
+from icesize.maintenance.verify_storage import (
+    DAMAGED,
+    GONE,
+    LOST,
+    SIZES,
+    STATISTICS,
+    Found,
+    StorageCheck,
+    Stored,
+    attempt,
+    folders_of,
+    listed_in,
+)
 from icesize.parquet.files.row_lineage import FIRST_WITH_LINEAGE
+from icesize.parquet.verify.entry import BOUNDS, COUNTS, ROWS
 from icesize.planning.dangling_rule import DanglingCandidates
 from icesize.planning.delete_reach import only_path, plain_path
 from icesize.planning.files import DeleteFile, PartitionKey
@@ -35,42 +55,73 @@ from icesize.table.catalog.locations import normalised
 from icesize.table.manifests.avro_columns import MISSING
 from icesize.table.manifests.delete_index import DeleteIndex
 from icesize.table.manifests.entries import ADDED, DELETED, EXISTING
-from icesize.table.manifests.facts import ManifestFacts
-from icesize.table.manifests.lists import manifests_of
+from icesize.table.manifests.facts import ManifestFacts, read_facts
+from icesize.table.manifests.lists import Manifests, manifests_of, read_list
 from icesize.table.manifests.repeated_files import listed_twice
 from icesize.table.manifests.store import ManifestStore
+from icesize.table.storage.listing import Lister, list_files
+
+B = TypeVar("B")
 
 _STATUSES = {ADDED: "added", EXISTING: "existing", DELETED: "deleted"}
 
 
+class Severity(str, Enum):
+    """What a finding means for readers."""
+
+    ERROR = "error"
+    """Readers may miss rows, return wrong ones, or fail."""
+    WARNING = "warning"
+    """It costs readers time only."""
+
+
 @dataclass(frozen=True)
 class Finding(Result):
-    """Two statements of the metadata that contradict each other, or delete files that readers open in vain.
+    """A statement of the metadata that another one, or the storage, contradicts; or files that readers open in vain.
 
     Attributes:
         rule: The rule that is broken, such as `manifest counts`.
         path: The file that it is about.
         detail: What is wrong with it.
-        is_error: False for a delete file without effect, and for many delete files: they cost readers time only.
+        severity: What it means for readers.
+        advice: What to do about it.
     """
 
     rule: str
     path: str
     detail: str
-    is_error: bool = True
+    severity: Severity = Severity.ERROR
+    advice: str = ""
+
+    KEYS: ClassVar[Keys] = keys("is_error")
+
+    @property
+    def is_error(self) -> bool:
+        """True unless it costs readers time only."""
+        return self.severity is Severity.ERROR
+
+    @classmethod
+    def of(cls, rule: str, path: str, detail: str) -> Finding:
+        """Return the finding of a rule, with the severity and the advice of the rule."""
+        return cls(rule, path, detail, Severity.WARNING if rule in HARMLESS else Severity.ERROR, ADVICE[rule])
 
 
 @dataclass(frozen=True)
 class Verification(Result):
-    """The outcome of a verification of one snapshot.
+    """The outcome of a verification.
 
     Attributes:
         table: Name of the table.
-        snapshot_id: The snapshot; None for a table without one.
-        manifests: Number of manifests that were read.
-        files: Number of live data files.
-        delete_files: Number of live delete files.
-        findings: What is wrong, in the order of the rules.
+        snapshot_id: The newest snapshot; None for a table without one.
+        manifests: Number of its manifests that were read.
+        files: Number of its live data files.
+        delete_files: Number of its live delete files.
+        findings: What is wrong, in the order of the rules: at most 1,000 of each rule.
+        snapshots: Number of snapshots whose files were compared with the storage; 0 if none were.
+        stored_files: Number of files in storage that these snapshots need.
+        read_files: Number of their files that were read as a whole, also by the run that this one resumes.
+        notes: Sentences about what was not verified.
+        seconds: Seconds of each phase, and `total`.
     """
 
     table: str
@@ -79,6 +130,11 @@ class Verification(Result):
     files: int
     delete_files: int
     findings: tuple[Finding, ...]
+    snapshots: int = 0
+    stored_files: int = 0
+    read_files: int = 0
+    notes: tuple[str, ...] = ()
+    seconds: dict[str, float] = field(default_factory=dict, compare=False)
 
     KEYS: ClassVar[Keys] = keys("is_valid")
 
@@ -88,33 +144,161 @@ class Verification(Result):
         return not any(finding.is_error for finding in self.findings)
 
 
-def verify(name: str, metadata: TableMetadata, io: FileIO) -> Verification:
-    """Verify the newest snapshot of a table.
+MOST_FINDINGS = 1_000
+"""Most findings of one rule: if a whole directory is gone, all of its files are missing."""
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What a verification compares with the storage, besides the metadata of the newest snapshot with each other.
+
+    Attributes:
+        lister: Lists the files of a directory; None compares nothing with the storage.
+        is_inventory: True if `lister` reads an older inventory.
+        newest_only: Compare the files of the newest snapshot only, not those of all kept ones.
+        deep: Read the files, too.
+        resume: A local file with the paths of verified files, for a run that goes on where another one ended.
+    """
+
+    lister: Lister | None = None
+    is_inventory: bool = False
+    newest_only: bool = False
+    deep: bool = False
+    resume: Path | None = None
+
+
+METADATA = Scope()
+"""Compare the metadata of the newest snapshot with each other, and nothing else."""
+
+
+def verify(
+    name: str, metadata: TableMetadata, io: FileIO, scope: Scope = METADATA, environment: Environment | None = None
+) -> Verification:
+    """Verify the newest snapshot of a table, and the files of its snapshots.
 
     Args:
         name: Name of the table.
         metadata: The table's metadata.
         io: Reads its manifests.
+        scope: What is compared with the storage.
+        environment: Its observer gets the number of listed files; the clock measures the phases.
 
     Raises:
-        TableError: A manifest or a manifest list is damaged or missing.
+        ArgumentError: The inventory cannot be read.
+        TableError: Manifests cannot be read, for another reason than that they are damaged or missing.
     """
+    environment = environment or Environment()
+    watch = Stopwatch(environment)
+    found = Findings()
     with readable(name):
         subject = Subject.read(metadata, io)
-        findings = [
-            Finding(rule, path, detail, rule not in HARMLESS)
-            for rule, look in RULES.items()
-            for path, detail in (look(subject) if subject.snapshot else ())
-        ]
+        found.add(subject.unreadable)
+        for rule, look in RULES.items():
+            if subject.snapshot and (not subject.unreadable or rule not in NEED_ALL_MANIFESTS):
+                found.add((rule, path, detail) for path, detail in look(subject))
+        watch.lap("metadata")
+        check = _storage(subject, scope, environment, found) if scope.lister and subject.snapshot else None
+        watch.lap("storage")
+        read = _files(subject, scope, environment, found) if scope.deep and subject.snapshot else 0
+        watch.lap("files")
     head = subject.snapshot.snapshot_id if subject.snapshot else None
     files, deletes = (sum(facts.live.size for facts in some) for some in (subject.data, subject.deletes))
-    manifests = len(subject.data) + len(subject.deletes)
-    return Verification(name, head, manifests, files, deletes, tuple(findings))
+    return Verification(
+        name, head, len(subject.all), files, deletes, tuple(found.findings),
+        snapshots=len(_snapshots(subject, scope)) if check else 0,
+        stored_files=check.files if check else 0,
+        read_files=read,
+        notes=tuple(found.notes),
+        seconds=rounded(watch.seconds),
+    )  # fmt: skip
+
+
+def _snapshots(subject: Subject, scope: Scope) -> list[Snapshot]:
+    """Return the snapshots whose files are compared with the storage: the newest one first, then the others."""
+    others = [] if scope.newest_only else subject.metadata.snapshots
+    head = subject.snapshot
+    return [*([head] if head else []), *(each for each in others if head is None or each is not head)]
+
+
+def _storage(subject: Subject, scope: Scope, environment: Environment, found: Findings) -> StorageCheck | None:
+    """Compare the files of snapshots with the storage; None if it cannot be listed."""
+    metadata, io, folders = subject.metadata, subject.io, folders_of(subject.metadata)
+
+    def progress(count: int) -> None:
+        environment.observe(Progress("verify", count))
+
+    try:
+        listed = listed_in(scope.lister or list_files, io, folders)
+        stored = Stored.of(listed, folders, not scope.is_inventory, progress)
+    except ArgumentError:
+        raise
+    except TableError as error:
+        found.notes.append(f"the files were not compared with the storage: {error}")
+        return None
+    check = StorageCheck(io, stored)
+    known = {facts.path: facts for facts in subject.all}
+    found.add(
+        check.run(
+            metadata, _snapshots(subject, scope),
+            lambda manifest: known.get(manifest.manifest_path) or read_facts(io, manifest),
+            [path for _, path, _ in subject.unreadable],
+        )
+    )  # fmt: skip
+    found.notes += check.notes
+    return check
+
+
+def _files(subject: Subject, scope: Scope, environment: Environment, found: Findings) -> int:
+    """Read the files of snapshots and compare them with their entries; return their number."""
+    metadata, io, known = subject.metadata, subject.io, found.paths(LOST, DAMAGED)
+    lists = [each.manifest_list for each in _snapshots(subject, scope) if each.manifest_list not in known]
+    manifests = {each.manifest_path: each for path in lists for each in read_list(io, path)}
+    wanted = [each for path, each in manifests.items() if path not in known]
+    check = FileCheck(metadata, io, Resume(scope.resume, str(metadata.table_uuid)))
+    # a file that the listing lacks was reported
+    found.add(
+        each
+        for each in check.run(wanted, lambda count: environment.observe(Progress("verify", count)))
+        if each[0] != LOST or each[1] not in known
+    )
+    try:
+        found.add(shared_row_ids(metadata, io, subject.data, subject.index, check.runs))
+    except (RewriteFailed, TableError) as error:
+        # delete files that cannot be read are findings, each by its own rule
+        found.notes.append(f"row ids were not compared row by row: {error}")
+    found.notes += check.notes
+    return check.files
+
+
+class Findings:
+    """Findings, of each rule at most `MOST_FINDINGS`, and notes."""
+
+    def __init__(self) -> None:
+        self.findings: list[Finding] = []
+        self.notes: list[str] = []
+
+    def paths(self, *rules: str) -> set[str]:
+        """Return the files that the findings of some rules are about."""
+        return {finding.path for finding in self.findings if finding.rule in rules}
+
+    def add(self, found: Iterable[Found]) -> None:
+        """Add findings of any rules; the number of those that are left out becomes a note."""
+        counts = Counter[str]()
+        for rule, path, detail in found:
+            counts[rule] += 1
+            if counts[rule] <= MOST_FINDINGS:
+                self.findings.append(Finding.of(rule, path, detail))
+        for rule, count in counts.items():
+            if count > MOST_FINDINGS:
+                self.notes.append(f"{rule}: the first {MOST_FINDINGS:,} of {count:,} findings are listed")
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A snapshot with the facts of its data manifests and of its delete manifests, read anew from storage."""
+    """A snapshot with the facts of its data manifests and of its delete manifests, read anew from storage.
+
+    `unreadable` are findings: its manifest list and manifests that are missing or damaged.
+    """
 
     metadata: TableMetadata
     snapshot: Snapshot | None
@@ -122,14 +306,34 @@ class Subject:
     deletes: list[ManifestFacts]
     store: ManifestStore
     io: FileIO
+    unreadable: tuple[Found, ...] = ()
 
     @classmethod
     def read(cls, metadata: TableMetadata, io: FileIO) -> Subject:
         """Read the manifests of the newest snapshot."""
         # a store of its own, so that nothing is taken from memory
-        snapshot, store = head_snapshot(metadata), ManifestStore()
-        data, deletes = ([store.facts(io, manifest) for manifest in some] for some in manifests_of(snapshot, io))
-        return cls(metadata, snapshot, data, deletes, store, io)
+        snapshot, store, unreadable = head_snapshot(metadata), ManifestStore(), list[Found]()
+
+        def found(path: str, read: B | TableError | None) -> list[B]:
+            if isinstance(read, TableError):
+                unreadable.append((DAMAGED, path, str(read)))
+            elif read is None:
+                unreadable.append((LOST, path, GONE))
+            else:
+                return [read]
+            return []
+
+        lists = [snapshot.manifest_list] if snapshot else []
+        parts = [part for path in lists for part in found(path, attempt(lambda _: manifests_of(snapshot, io), path))]
+        data, deletes = (
+            [
+                facts
+                for manifest in manifests
+                for facts in found(manifest.manifest_path, attempt(partial(store.facts, io), manifest))
+            ]
+            for manifests in (parts[0] if parts else Manifests([], []))
+        )
+        return cls(metadata, snapshot, data, deletes, store, io, tuple(unreadable))
 
     @property
     def all(self) -> list[ManifestFacts]:
@@ -212,10 +416,10 @@ def _partition_values(subject: Subject) -> Iterator[tuple[str, str]]:
             continue
         fields = spec.partition_type(subject.metadata.schema()).fields
         live = np.unique(facts.columns.partition[facts.live]).tolist()
-        for place, (field, summary) in enumerate(zip(fields, facts.manifest.partitions or (), strict=False)):
+        for place, (column, summary) in enumerate(zip(fields, facts.manifest.partitions or (), strict=False)):
             values = {facts.keys[at].values[place] for at in live}
-            if (why := _outside(values, field, summary)) is not None:
-                yield facts.path, f"partition field '{field.name}': {why}"
+            if (why := _outside(values, column, summary)) is not None:
+                yield facts.path, f"partition field '{column.name}': {why}"
 
 
 def _outside(values: Collection[Any], field: NestedField, summary: PartitionFieldSummary) -> str | None:
@@ -350,5 +554,32 @@ RULES: Mapping[str, Callable[[Subject], Iterator[tuple[str, str]]]] = {
     "deletion vectors": lambda subject: verify_v3.vectors(subject.io, subject.delete_files),
 }
 """The rules by name. Each yields files with what is wrong."""
-HARMLESS = frozenset({"dangling deletes", "many deletes"})
-"""Rules that other writers break without a wrong row: readers open more files than they need."""
+NEED_ALL_MANIFESTS = frozenset({"totals", "dangling deletes", "many deletes"})
+"""Rules that say nothing if a manifest cannot be read."""
+HARMLESS = frozenset({"dangling deletes", "many deletes", STATISTICS})
+"""Rules that are broken without a wrong row: readers open more files than they need, or plan worse."""
+_BACK = "Roll back to a snapshot before it, or write the partition again"
+ADVICE: Mapping[str, str] = {
+    LOST: "Restore the file from a backup or an older version of the object. If it is lost, delete its rows",
+    SIZES: "Compare the file with a backup; it may be cut off, or its writer recorded a wrong size",
+    DAMAGED: "Restore the file from a backup, or roll back to a snapshot that does not need it",
+    STATISTICS: "Compute the statistics again; readers work without them",
+    "references": "Drop the ref, or create it again on a snapshot that is there",
+    "manifest list": "Rewrite the manifests",
+    "manifest counts": "Rewrite the manifests",
+    "sequence numbers": "Rewrite the manifests, or roll back to a snapshot before the writer that made them",
+    "partition values": "Rewrite the manifests; until then, filters by the partition may miss rows",
+    "totals": "Do not rely on the totals of the snapshot",
+    "listed twice": "Remove one of the entries; until then, its rows count twice",
+    "deletes of another partition": "Delete the rows again; the delete file has no effect",
+    "dangling deletes": "Run `icesize remove-dangling-deletes`",
+    "many deletes": "Run `icesize compact` or `icesize rewrite-deletes`",
+    "row ids": "Do not rely on row ids; write the files again, or roll back to a snapshot before",
+    "position delete files": "Run `icesize rewrite-deletes`, or `icesize compact`",
+    "deletion vectors": _BACK,
+    CONTENTS: _BACK,
+    ROWS: "Rewrite the entry of the file, or write the file again",
+    COUNTS: "Rewrite the entry of the file, or write the file again",
+    BOUNDS: "Rewrite the entry of the file, or write the file again; until then, filters may miss rows",
+}
+"""What to do about the findings of each rule."""

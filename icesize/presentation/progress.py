@@ -39,9 +39,9 @@ def drawn(console: Console) -> Iterator[Callable[[object], None]]:
             return
         from icesize.maintenance.maintain import STEPS  # slow: imports the jobs
 
-        # an event of a pass over tables names no step
+        # a verification, or a pass over tables, is no step of `maintain`
         step = next((step for step in STEPS if step.name == event.step), None)
-        in_bytes, noun = bool(step and step.rounds), "file" if step else "table"
+        in_bytes = step is not None and bool(step.rounds)
         # steps without rounds know a total once they delete files
         words = event.step if step is None else step.words if in_bytes or event.total is None else "deleting"
         with lock:
@@ -49,7 +49,7 @@ def drawn(console: Console) -> Iterator[Callable[[object], None]]:
             if shown is None or shown.description != words or not event.done:
                 for task_id in bars.task_ids:
                     bars.remove_task(task_id)
-                bars.add_task(words, total=event.total, in_bytes=in_bytes, noun=noun)
+                bars.add_task(words, total=event.total, in_bytes=in_bytes, noun=event.noun)
             bars.update(bars.task_ids[-1], completed=event.done, total=event.total)
             bars.start()
 

@@ -555,16 +555,22 @@ def verification(result: Verification) -> Iterator[Block]:
     """Show the verdict, and one line per finding, with the number of findings of each rule that are not shown."""
     read = (result.manifests, "manifest"), (result.files, "data file"), (result.delete_files, "delete file")
     counts = ", ".join(format_count(number, noun) for number, noun in read)
-    verdict = "the metadata are valid" if result.is_valid else "the metadata contradict each other"
+    verdict = "no errors" if result.is_valid else "the table is damaged"
     yield ((f"{result.table}: {verdict}", "bold" if result.is_valid else "bold red"), f" ({counts})")
+    if result.snapshots:
+        files, snapshots = format_count(result.stored_files, "file"), format_count(result.snapshots, "snapshot")
+        whole = f", {format_count(result.read_files, 'file')} read" if result.read_files else ""
+        yield (f"{files} of {snapshots} compared with the storage{whole}",)
     by_rule: defaultdict[str, list[Finding]] = defaultdict(list)
     for finding in result.findings:
         by_rule[finding.rule].append(finding)
     for rule, found in by_rule.items():
-        yield ((f"{rule}: {format_count(len(found), 'finding')}", "bold"),)
+        style = "bold red" if found[0].is_error else "bold"
+        yield ((f"{rule}: {format_count(len(found), found[0].severity.value)}", style), f". {found[0].advice}")
         yield from ((f"  {finding.path}: {finding.detail}",) for finding in found[:MOST_LINES])
         if len(found) > MOST_LINES:
             yield ((f"  and {len(found) - MOST_LINES:,} more: use --json", "dim"),)
+    yield from notes(result.notes)
 
 
 def _failed(result: ExpiryReport | OrphanReport) -> list[str]:

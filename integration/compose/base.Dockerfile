@@ -1,4 +1,5 @@
 FROM icesize-debian
-COPY certificates.crt /etc/ssl/certs/ca-certificates.crt
-ENV SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt PIP_CERT=/etc/ssl/certs/ca-certificates.crt \
-    PIP_BREAK_SYSTEM_PACKAGES=1 DEBIAN_FRONTEND=noninteractive
+# not in the place of Debian's own file, which its package would write again
+COPY certificates.crt /opt/certificates.crt
+ENV SSL_CERT_FILE=/opt/certificates.crt PIP_CERT=/opt/certificates.crt PIP_BREAK_SYSTEM_PACKAGES=1 \
+    DEBIAN_FRONTEND=noninteractive

@@ -21,6 +21,10 @@ HERE = Path(__file__).parent
 _CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 _SEAWEEDFS = "github.com/seaweedfs/seaweedfs", "v0.0.0-20261109003541-7506e5f91cd6"
 
+_RESOLVE = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:resolve"
+_POM = """<project><modelVersion>4.0.0</modelVersion><groupId>icesize</groupId><artifactId>packages</artifactId>
+<version>1</version><packaging>pom</packaging><dependencies>{}</dependencies></project>"""
+
 KAFKA_SOURCE = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.1.1"
 ICEBERG = (
     "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.11.0",
@@ -95,10 +99,13 @@ def _repository(*artifacts: str) -> Fill:
     """Return what makes a local repository of Maven, in which Spark finds the packages that a session names."""
 
     def fill(folder: Path) -> None:
-        for artifact in artifacts:
-            _run(
-                "mvn", "-q", "-B", f"-Dmaven.repo.local={folder}/repository", "dependency:get", f"-Dartifact={artifact}"
-            )
+        names = (dict(zip(("groupId", "artifactId", "version"), each.split(":"), strict=True)) for each in artifacts)
+        listed = "".join(
+            f"<dependency>{''.join(f'<{tag}>{text}</{tag}>' for tag, text in name.items())}</dependency>"
+            for name in names
+        )
+        (folder / "pom.xml").write_text(_POM.format(listed))
+        _run("mvn", "-q", "-B", "-f", f"{folder}/pom.xml", f"-Dmaven.repo.local={folder}/repository", _RESOLVE)
 
     return fill
 

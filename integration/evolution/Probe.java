@@ -368,8 +368,9 @@ public class Probe {
   /** Delete rows with these ids by position delete files, one for each data file that has some or for each partition. */
   public static void deletePositions(Table table, String ids, boolean isByPartition, String branch) throws Exception {
     Set wanted = new HashSet(Arrays.asList(ids.split(NEXT)));
-    List columns = new ArrayList();
-    columns.add(table.schema().findField("id"));
+    // all columns: where an equality delete is by a field of a struct, Iceberg 1.11 loses all rows if the struct is not
+    // among them (DeleteFilter.fileProjection finds top-level fields only)
+    List columns = new ArrayList(table.schema().columns());
     columns.add(MetadataColumns.FILE_PATH);
     columns.add(MetadataColumns.ROW_POSITION);
     Map positions = new LinkedHashMap();

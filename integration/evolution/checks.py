@@ -120,7 +120,12 @@ def _older(pair: Pair, snapshot_id: int) -> list[str]:
 
 def _history(pair: Pair) -> None:
     """Snapshots that are new are read once, so that they can be compared later; those that are gone are forgotten."""
-    there = {s.snapshot_id for s in pair.kept.table.metadata.snapshots} - pair.before_replacing
+    snapshots = pair.kept.table.metadata.snapshots
+    for snapshot in snapshots:
+        # rows that come into an old branch lie beside files that Iceberg can no longer read
+        if snapshot.parent_snapshot_id in pair.before_replacing:
+            pair.before_replacing.add(snapshot.snapshot_id)
+    there = {s.snapshot_id for s in snapshots} - pair.before_replacing
     pair.seen = {s: rows for s, rows in pair.seen.items() if s in there}
     pair.seen |= {snapshot_id: _older(pair, snapshot_id) for snapshot_id in there - pair.seen.keys()}
 

@@ -3,12 +3,28 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import socket
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
+import click
 import pytest
+import requests
 from pyiceberg.catalog.sql import SqlCatalog
+from tenacity import Retrying, retry_if_exception_type, retry_if_result, stop_after_delay, wait_fixed
 
+from icesize.cli.fleet import FleetOptions, Passes
+from icesize.cli.interrupts import Observers, stopped_between_groups
+from icesize.cli.main import main
+from icesize.cli.options import Target
+from icesize.failpoints import for_child
+from icesize.maintenance.rounds import Budget
 from tests.support.command_line import Run, catalog_uri, on_a_terminal
+from tests.support.rest_server import MiniRest
 from tests.support.tables import arrow, live_paths, local, make_table
 
 
@@ -93,3 +109,84 @@ def test_a_terminal_asks_once_for_all_tables(tables: SqlCatalog, tmp_path: Path)
     assert files_of(tables, "a") == 3
     assert on_a_terminal(command, "y\n")[0] == 0
     assert files_of(tables, "a") == 1
+
+
+@pytest.mark.parametrize(("options", "number"), [([], signal.SIGTERM), (["--watch", "1h"], signal.SIGINT)])
+def test_a_signal_stops_a_pass_between_groups(
+    tables: SqlCatalog, tmp_path: Path, options: list[str], number: signal.Signals
+) -> None:
+    """The commit that runs is finished, no other table begins, and the report is printed. A service ends with 0, a pass
+    with the code of the signal."""
+    command = [sys.executable, "-m", "icesize", "maintain", "lake.db.*", "--catalog-uri", catalog_uri(tmp_path)]
+    command += ["--concurrency", "1", *options]
+    waiting = os.environ | for_child(f"before-swap@1=wait:{tmp_path}/go")
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": waiting}
+    with subprocess.Popen(command, **pipes, preexec_fn=lambda: signal.signal(number, signal.SIG_DFL)) as child:
+        assert child.stderr is not None
+        while len(list(tmp_path.rglob("*.parquet"))) == 9:
+            assert child.poll() is None, "it ended before it wrote a merged file"
+        child.send_signal(number)
+        assert child.stderr.readline() == "icesize: stopping after the current commit; repeat to interrupt it\n"
+        (tmp_path / "go").touch()
+        out, _ = child.communicate()
+    assert child.returncode == (0 if options else 128 + number)
+    assert "1 table changed or failed" in out
+    assert "no time left for 1 table" in out
+    assert sorted(files_of(tables, name) for name in "ab") == [1, 3]
+
+
+def test_a_service_serves_its_metrics(tables: SqlCatalog, tmp_path: Path, run: Run) -> None:
+    """Prometheus finds what a pass has merged at the port, until the service ends; the port goes with --watch."""
+    assert run("maintain", "--metrics-port", "9", name="lake.db.*").exit_code == 2
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "icesize", "maintain", "lake.db.*", "--catalog-uri", catalog_uri(tmp_path)]
+    command += ["--watch", "1h", "--metrics-port", str(port)]
+    wanted = 'icesize_written_bytes_total{iceberg_table_name="lake.db.b"'
+
+    def metrics() -> str:
+        assert child.poll() is None, child.communicate()
+        return requests.get(f"http://127.0.0.1:{port}/metrics", timeout=10).text
+
+    again = Retrying(
+        retry=retry_if_exception_type(requests.ConnectionError) | retry_if_result(lambda text: wanted not in text),
+        wait=wait_fixed(0.1), stop=stop_after_delay(120),
+    )  # fmt: skip
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+        again(metrics)
+        child.send_signal(signal.SIGTERM)
+        child.communicate()
+    assert child.returncode == 0
+
+
+def test_a_second_signal_interrupts() -> None:
+    """The first one is only noted, with a sentence; the second one raises what Ctrl-C raises."""
+    said = list[str]()
+    with stopped_between_groups(said.append) as stop:
+        signal.raise_signal(signal.SIGTERM)
+        assert (stop(), stop.signal) == (True, signal.SIGTERM)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGTERM)
+    assert said == ["stopping after the current commit; repeat to interrupt it"]
+
+
+def test_a_service_renews_credentials_after_an_error(
+    mini: MiniRest, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With an expired token, a pass prints one line. The next pass reads the configuration again and maintains."""
+    table = make_table(mini.catalog(), name="db.t")
+    for number in range(3):
+        table.append(arrow([number]))
+    mini.token = "new"
+    monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__URI", mini.uri)
+    monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__TOKEN", "old")
+    target = Target("lake.db.*", None, {}, as_json=True)
+    passes = Passes(target, FleetOptions(False, 1, False, 60.0, None), Budget(), {})
+    with click.Context(main, obj=Observers()):
+        passes.run_as_service()
+        told = capsys.readouterr()
+        assert (told.out, len(told.err.splitlines())) == ("", 1)
+        monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__TOKEN", "new")
+        passes.run_as_service()
+    (line,) = capsys.readouterr().out.splitlines()
+    assert [one["table"] for one in json.loads(line)["tables"]] == ["lake.db.t"]

@@ -18,11 +18,11 @@ from icesize.environment import Environment
 from icesize.errors import TableError
 from icesize.events import Progress
 from icesize.failpoints import armed, for_child
-from icesize.maintenance.fleet import Fleet, FleetReport
+from icesize.maintenance.fleet import Fleet, FleetReport, watch
 from icesize.maintenance.rounds import Budget
 from icesize.table.catalog.tables import TablePattern
 from tests.support.command_line import catalog_uri
-from tests.support.tables import arrow, check, live_paths, local, make_table
+from tests.support.tables import FakeTime, arrow, check, live_paths, local, make_table
 
 ALL = TablePattern.of("lake.db.*")
 
@@ -199,6 +199,21 @@ def test_two_maintainers_at_once_do_the_work_of_one(lake: SqlCatalog) -> None:
     assert 30 <= len(merges) <= 1.15 * 30
     for number in range(30):
         check(lake.load_table(f"db.t{number}"))
+
+
+def test_a_service_begins_passes_at_a_fixed_interval() -> None:
+    """After a pass that took longer than the interval, the next begins at once; a stop ends the waiting."""
+    time = FakeTime()
+    began = list[float]()
+
+    def run_pass() -> None:
+        began.append(round(time.seconds, 1))
+        time.seconds += 100.0 if len(began) == 2 else 1.0
+
+    watch(run_pass, 60, time.environment, lambda: len(began) == 4 and time.seconds > 230)
+    assert began == [0.0, 60.0, 160.0, 220.0]
+    assert max(time.sleeps) <= 0.5
+    assert time.seconds < 232
 
 
 @pytest.mark.parametrize("point", ["files-written@2", "before-swap@3", "after-swap@2"])

@@ -94,7 +94,7 @@ def test_conditions(catalog: Catalog, condition: str | None, deletes: list[bool]
         ),
         ({"delete_when": "op ="}, ArgumentError, "Cannot read the filter from the mark on"),
         ({"delete_when": "op"}, SchemaMismatch, "is a column of type string, not a boolean"),
-        ({"except_columns": ["kinds"]}, SchemaMismatch, "the rows have no column 'kinds' of 'except_columns'"),
+        ({"except_columns": ["kinds"]}, SchemaMismatch, "has no column 'kinds', which is part of 'except_columns'"),
         ({"except_columns": []}, SchemaMismatch, "the rows have the column 'op', which the table lacks; leave it out"),
         ({"except_columns": ["op", "ts"]}, SchemaMismatch, "has no column 'ts', which is part of 'order_by'"),
         ({"key": "name"}, TableError, "'name' of 'key' is no column of the table"),

@@ -100,7 +100,7 @@ def test_tables_of_all_writers_are_valid(lake: SqlCatalog, version: str) -> None
         delete_ids(lake, small_files(lake.load_table("db.t"), "b")[0], [4])
     verification = opened(lake).verify()
     assert (verification.findings, verification.is_valid) == ((), True)
-    assert str(verification).startswith("lake.db.t: the metadata are valid (")
+    assert str(verification).startswith("lake.db.t: no errors (")
     assert (verification.files, verification.delete_files) == (3, 2 if version == "2" else 0)
     compact(lake, "a")
     with lake.load_table("db.t").update_spec() as update:
@@ -194,11 +194,10 @@ def test_files_and_manifests_that_are_listed_twice(lake: SqlCatalog) -> None:
     verification = opened(lake).verify()
     assert found(verification) == {"listed twice": ["the table lists it 2 times"]}
     assert [finding.path for finding in verification.findings] == [file.path]
-    assert str(verification).splitlines() == [
-        "lake.db.t: the metadata contradict each other (3 manifests, 3 data files, 0 delete files)",
-        "listed twice: 1 finding",
-        f"  {file.path}: the table lists it 2 times",
-    ]
+    first, *_, rule, line = str(verification).splitlines()
+    assert first == "lake.db.t: the table is damaged (3 manifests, 3 data files, 0 delete files)"
+    assert rule.startswith("listed twice: 1 error. ")
+    assert line == f"  {file.path}: the table lists it 2 times"
     table = lake.load_table("db.t")
     relist(table, lambda manifests: [*manifests, manifests[0]])
     assert found(opened(lake).verify())["manifest list"] == ["the manifest list names it 2 times"]
@@ -358,8 +357,8 @@ def test_a_position_delete_file_of_format_v3(lake: SqlCatalog) -> None:
     table = upgraded(lake)
     file = small_files(table, "b")[0]
     add_deletes(lake, [NewDeleteFile(f"{file.path}-deletes", 1, 1, file.partition, deletes_of=file.path)])
-    verification = opened(lake).verify()
-    added_by = lake.load_table("db.t").metadata.current_snapshot_id
+    table = lake.load_table("db.t")
+    verification, added_by = verify("t", table.metadata, table.io), table.metadata.current_snapshot_id
     assert found(verification) == {"position delete files": [f"snapshot {added_by} of format v3 added it"]}
     assert [finding.path for finding in verification.findings] == [f"{file.path}-deletes"]
 
@@ -435,7 +434,7 @@ def test_puffin_files_that_cannot_be_read(lake: SqlCatalog, data: bytes | None, 
     add_deletes(lake, [vector])
     path = local(vector.path)
     path.unlink() if data is None else path.write_bytes(data)
-    assert found(opened(lake).verify()) == {"deletion vectors": [detail]}
+    assert found(opened(lake).verify())["deletion vectors"] == [detail]
 
 
 def test_the_command_says_it_by_its_exit_code(lake: SqlCatalog, tmp_path: Path) -> None:
@@ -448,3 +447,6 @@ def test_the_command_says_it_by_its_exit_code(lake: SqlCatalog, tmp_path: Path) 
     done = run_command("verify", "--json")
     assert (done.exit_code, [each["rule"] for each in json.loads(done.stdout)["findings"]]) == (4, ["manifest counts"])
     assert "the manifest list has 8 added rows, the manifest 1" in run_command("verify").stdout
+    (finding,) = json.loads(done.stdout)["findings"]
+    assert (finding["severity"], finding["is_error"], bool(finding["advice"])) == ("error", True, True)
+    assert (json.loads(done.stdout)["snapshots"], json.loads(done.stdout)["stored_files"]) == (1, 3)

@@ -78,7 +78,7 @@ class TimeType:
 class TimeUnit:
     """A union: the unit of times and timestamps."""
 
-    MILLIS, MICROS = 1, 2
+    MILLIS, MICROS, NANOS = 1, 2, 3
 
 
 class IntType:

@@ -66,6 +66,10 @@ class Codes:
             same[1:] &= self.low[1:] == self.low[:-1]
         return same
 
+    def lasts(self) -> NDArray[np.bool_]:
+        """Return which codes differ from the next one; of ascending codes."""
+        return np.append(~self.repeats()[1:], True)[: len(self)]
+
     def matches(self, rows: Codes) -> tuple[Places, Places]:
         """Return the places in `rows` whose code is one of these, and the place of that code here.
 

@@ -94,7 +94,7 @@ def newest_events(
     aligned = ColumnAligner(pruned(settings, wanted))(rows.select(wanted))
     keys, order = aligned.select(key_names), aligned.select(order_names) if order_names else None
     events = Events(rows, encoded(keys.columns, secret), is_delete, keys, order, received)
-    in_order = events.take(_sorted_places(events))
+    in_order = events.take(sorted_places(events.codes, order))
     return in_order.take(_winners(in_order, rule))
 
 
@@ -129,14 +129,14 @@ def _refuse_nan(rows: pa.Table, name: str) -> None:
         )
 
 
-def _sorted_places(events: Events) -> Places:
-    """Return the places of the events, by key and then by order."""
-    if events.order is None:
-        return events.codes.order()
-    columns = {"high": pa.array(events.codes.high)}
-    if events.codes.low is not None:
-        columns["low"] = pa.array(events.codes.low)
-    columns |= {f"order{number}": column for number, column in enumerate(events.order.columns)}
+def sorted_places(codes: Codes, order: pa.Table | None) -> Places:
+    """Return the places of rows with these codes, by code and then by the columns of their order."""
+    if order is None:
+        return codes.order()
+    columns = {"high": pa.array(codes.high)}
+    if codes.low is not None:
+        columns["low"] = pa.array(codes.low)
+    columns |= {f"order{number}": column for number, column in enumerate(order.columns)}
     table = pa.table(columns)
     places: Places = pc.sort_indices(table, sort_keys=[(name, "ascending") for name in columns]).to_numpy()
     return places.astype(np.intp)
@@ -144,10 +144,8 @@ def _sorted_places(events: Events) -> Places:
 
 def _winners(events: Events, rule: UpsertRule) -> Places:
     """Return the place of the newest event of each key, of events that are sorted by key and order."""
-    repeats = events.codes.repeats()
-    is_last = np.append(~repeats[1:], True)[: len(events)]
-    lasts = np.flatnonzero(is_last)
-    is_tie = repeats.copy()
+    lasts = np.flatnonzero(events.codes.lasts())
+    is_tie = events.codes.repeats()
     for column in events.order.columns if events.order is not None else ():
         same = pc.fill_null(pc.equal(column.slice(1), column.slice(0, max(0, len(column) - 1))), False)
         is_tie[1:] &= np.asarray(same)

@@ -14,7 +14,8 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import reduce
 from itertools import islice, pairwise
 from typing import Any
 
@@ -25,12 +26,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import xxhash
 
+from icesize.parquet.files.metrics import count_nans
 from icesize.parquet.format import fields as ids
 from icesize.parquet.format.footer import Chunk, Footer, RowGroup, read_footer
 from icesize.parquet.format.page_index import read_column_index, read_offset_index
 from icesize.parquet.format.pages import DATA_PAGE, DATA_PAGE_V2, DICTIONARY_ENCODINGS, DICTIONARY_PAGE, Pages, walk
 from icesize.parquet.format.refusals import CopyRefused, DamagedFile
-from icesize.parquet.format.schema import BYTE_ARRAY, DOUBLE, FIXED_LEN_BYTE_ARRAY, INT32, INT64, Column
+from icesize.parquet.format.schema import BYTE_ARRAY, DOUBLE, FIXED_LEN_BYTE_ARRAY, FLOAT, INT32, INT64, ROW_ID, Column
 from icesize.parquet.format.sources import Source
 from icesize.parquet.format.statistics import Order, order_of
 from icesize.parquet.format.thrift import (
@@ -53,11 +55,34 @@ DAMAGE = (CopyRefused, pa.ArrowException, OSError)
 
 
 @dataclass(frozen=True, slots=True)
+class ColumnFacts:
+    """The values of a flat column: the numbers of all, of nulls and of NaN, and the least and greatest other one.
+
+    `extremes` are None without such a value, or without a known order (`is_ordered` is False).
+    """
+
+    column: Column
+    values: int
+    nulls: int
+    nans: int
+    is_ordered: bool
+    extremes: Extremes | None
+
+    def plus(self, other: ColumnFacts) -> ColumnFacts:
+        """Return the facts of the values of both."""
+        both = [each for each in (self.extremes, other.extremes) if each is not None]
+        ends = (min(low for low, _ in both), max(high for _, high in both)) if both else None
+        counts = self.values + other.values, self.nulls + other.nulls, self.nans + other.nans
+        return ColumnFacts(self.column, *counts, self.is_ordered and other.is_ordered, ends)
+
+
+@dataclass(frozen=True, slots=True)
 class Verification:
     """The result of a verification.
 
     `problems` begin with the file's name and the place in it. Bounds of `unchecked` columns have no known order.
-    `row_groups` counts those with rows, `pages` the data pages that could be found.
+    `row_groups` counts those with rows, `pages` the data pages that could be found. `columns` has the flat columns that
+    could be read, and `row_ids` the stored row ids, None without such a column.
     """
 
     problems: tuple[str, ...]
@@ -65,13 +90,15 @@ class Verification:
     row_groups: int = 0
     rows: int = 0
     pages: int = 0
+    columns: tuple[ColumnFacts, ...] = field(default=(), compare=False)
+    row_ids: Any = field(default=None, compare=False)
 
 
 @dataclass(slots=True)
 class _OpenFile:
     """A file in verification; `orders` has the order of each column's bounds, None if unknown.
 
-    `pages` counts the data pages that were found.
+    `pages` counts the data pages that were found. `facts` has those of each row group, by the place of the column.
     """
 
     source: Source
@@ -79,6 +106,8 @@ class _OpenFile:
     orders: Sequence[Order | None]
     reader: ValueReader
     pages: int = 0
+    facts: dict[int, list[ColumnFacts]] = field(default_factory=dict)
+    row_ids: list[Any] = field(default_factory=list)
 
 
 def verify(source: Source, name: str) -> Verification:
@@ -101,7 +130,11 @@ def verify(source: Source, name: str) -> Verification:
                 problems += _placed(f"{place}, column {'.'.join(column.path)!r}", _check_chunk(file, number, at))
     columns = zip(footer.columns, file.orders, strict=True)
     unchecked = tuple(".".join(column.path) for column, order in columns if order is None)
-    return Verification(tuple(problems), unchecked, len(footer.row_groups), footer.rows, file.pages)
+    facts = [reduce(ColumnFacts.plus, parts) for parts in file.facts.values() if len(parts) == len(footer.row_groups)]
+    ids_of_rows = pa.chunked_array(file.row_ids) if file.row_ids else None
+    return Verification(
+        tuple(problems), unchecked, len(footer.row_groups), footer.rows, file.pages, tuple(facts), ids_of_rows
+    )
 
 
 def _placed(place: str, problems: Iterable[str]) -> Iterator[str]:
@@ -162,8 +195,8 @@ def _check_sizes(group: RowGroup) -> Iterator[str]:
         "total_compressed_size": (ids.RowGroup.TOTAL_COMPRESSED_SIZE, group.size_bytes),
         "file_offset": (ids.RowGroup.FILE_OFFSET, min(chunk.start for chunk in group.chunks)),
     }
-    for name, (field, real) in claims.items():
-        yield from _wrong((f"{name} is {{}}, it should be {{}}", integer(group.fields, field), real))
+    for name, (field_id, real) in claims.items():
+        yield from _wrong((f"{name} is {{}}, it should be {{}}", integer(group.fields, field_id), real))
 
 
 def _check_chunk(file: _OpenFile, group: int, at: int) -> Iterator[str]:
@@ -180,7 +213,14 @@ def _check_chunk(file: _OpenFile, group: int, at: int) -> Iterator[str]:
     if leaves.rows != rows or leaves.entries[-1] != chunk.values:
         yield f"{leaves.rows} rows and {leaves.entries[-1]} values were read of {rows} and {chunk.values}"
         return
-    yield from _readable(_check_statistics(column, chunk, leaves, order))
+    extremes = None if order is None else extremes_of(column.element, order)(leaves.values)
+    if column.flat:
+        nans = count_nans(leaves.values) if column.element.type in (FLOAT, DOUBLE) else 0
+        facts = ColumnFacts(column, leaves.rows, leaves.nulls, nans, order is not None, extremes)
+        file.facts.setdefault(at, []).append(facts)
+    if column.element.field_id == ROW_ID:
+        file.row_ids.append(leaves.values)
+    yield from _readable(_check_statistics(column, chunk, leaves, order, extremes))
     yield from _readable(_check_size_statistics(column, chunk, leaves))
     yield from _check_indexes(file, at, chunk, pages, leaves)
     yield from _readable(_check_bloom_filter(file, chunk, leaves))
@@ -233,7 +273,9 @@ def _described(counts: Counter[tuple[int, int]]) -> str:
     return ", ".join(f"{n} {names.get(kind, kind)} in encoding {e}" for (kind, e), n in sorted(counts.items()))
 
 
-def _check_statistics(column: Column, chunk: Chunk, leaves: Leaves, order: Order | None) -> Iterator[str]:
+def _check_statistics(
+    column: Column, chunk: Chunk, leaves: Leaves, order: Order | None, extremes: Extremes | None
+) -> Iterator[str]:
     """Compare Statistics of a chunk with its values; raises `DamagedFile`.
 
     Bounds are compared if they have a known order. The number of distinct values is not compared.
@@ -243,7 +285,6 @@ def _check_statistics(column: Column, chunk: Chunk, leaves: Leaves, order: Order
     yield from _wrong(("statistics have null_count {}, there are {}", null_count, leaves.nulls))
     if order is None:
         return
-    extremes = extremes_of(element, order)(leaves.values)
     exact = [boolean(chunk.statistics, field) for field in (known.IS_MIN_VALUE_EXACT, known.IS_MAX_VALUE_EXACT)]
     bounds = [binary(chunk.statistics, field) for field in (known.MIN_VALUE, known.MAX_VALUE)]
     yield from _check_bounds("{}_value", bounds, order, extremes, exact)
@@ -298,8 +339,8 @@ def _check_size_statistics(column: Column, chunk: Chunk, leaves: Leaves) -> Iter
         "repetition": (known.REPETITION_LEVEL_HISTOGRAM, 0, "rows", leaves.rows),
         "definition": (known.DEFINITION_LEVEL_HISTOGRAM, -1, "values", entries - leaves.nulls),
     }
-    for name, (field, level, what, real) in histograms.items():
-        if histogram := integers_of(fields, field):
+    for name, (field_id, level, what, real) in histograms.items():
+        if histogram := integers_of(fields, field_id):
             words = f"the histogram of {name} levels has {{}} "
             yield from _wrong((words + "entries of {}", sum(histogram), entries))
             yield from _wrong((words + what + " of {}", histogram[level], real))

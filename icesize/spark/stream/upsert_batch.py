@@ -38,7 +38,7 @@ from icesize.table.commit.batch_commit import Outcome, remember
 from icesize.table.commit.metadata_change import add_columns
 from icesize.table.records.ledger import LedgerEntry
 from icesize.table.state.handle import Current, TableHandle
-from icesize.table.upserts.settings import UpsertOptions
+from icesize.table.upserts.settings import UpsertOptions, columns_of, require_columns
 from icesize.table.upserts.shards import ShardResult, ShardTask
 
 _LEAST_ROW_BYTES = 4
@@ -145,7 +145,7 @@ class EventsOfBatch:
 
         Raises SchemaMismatch for columns that are neither known nor wanted.
         """
-        self._check_exceptions(current)
+        require_columns({"except_columns": self.except_columns}, self.df.columns, current.name, self._fold)
         extras = self._extras(current)
         if extras and self.options.schema_evolution == "add":
             new = {extra.path: columns.iceberg_type(extra.kind) for extra in extras}
@@ -201,15 +201,7 @@ class EventsOfBatch:
         cannot be computed.
         """
         schema = current.table.metadata.schema()
-        here = {self._fold(name) for name in self._written.columns}
-        for field_id in (*rule.key, *rule.order):
-            name = schema.find_column_name(field_id) or ""
-            if self._fold(name) not in here:
-                role = "'key'" if field_id in rule.key else "'order_by'"
-                raise SchemaMismatch(
-                    f"Cannot upsert into '{current.name}': the batch has no column '{name}', which is part of {role}",
-                    column=name,
-                )
+        require_columns(columns_of(rule, schema), self._written.columns, current.name, self._fold)
         marked = self._marked(current.name, rule.delete_when)
         return columns.align(marked.drop(*self._dropped), schema, current.name, self._fold, kept=[_IS_DELETE])
 
@@ -231,15 +223,6 @@ class EventsOfBatch:
                 "boolean"
             )
         return marked.fillna(False, [_IS_DELETE.name])
-
-    def _check_exceptions(self, current: Current) -> None:
-        here = {self._fold(name) for name in self.df.columns}
-        for name in self.except_columns:
-            if self._fold(name) not in here:
-                raise SchemaMismatch(
-                    f"Cannot upsert into '{current.name}': the batch has no column '{name}' of 'except_columns'",
-                    column=name,
-                )
 
     def _extras(self, current: Current) -> list[columns.Extra]:
         table = current.table.metadata.schema().as_struct()

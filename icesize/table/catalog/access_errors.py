@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
 from pyiceberg.exceptions import ServerError, ServiceUnavailableError, TooManyRequestsError
-from tenacity import RetryCallState, Retrying, retry_if_exception, wait_random_exponential
+from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
 
 from icesize.environment import Environment
 from icesize.errors import IcesizeError, TableError
@@ -110,6 +110,21 @@ def asking_again(name: str, environment: Environment, is_late: Callable[[], bool
     )
 
 
+def slowing_down(sleep: Callable[[float], None]) -> Retrying:
+    """Return what repeats a request that the storage rejects because there are too many, with growing pauses.
+
+    Each thread pauses for itself, so that the rate of all of them falls. The last error is raised after five minutes of
+    pauses, about.
+    """
+    return Retrying(
+        retry=retry_if_exception(lambda error: _TOO_MANY.search(f"{type(error).__name__}: {error}") is not None),
+        stop=stop_after_attempt(10),
+        wait=wait_random_exponential(multiplier=1, max=60),
+        sleep=sleep,
+        reraise=True,
+    )
+
+
 def missing_right(error: BaseException, text_of_error: str) -> str:
     """Return `, the right to <action> there is missing` for a request that storage denied and named; otherwise empty.
 
@@ -124,6 +139,13 @@ def missing_right(error: BaseException, text_of_error: str) -> str:
 
 
 _NOT_NOW = (ServerError, ServiceUnavailableError, TooManyRequestsError)
+
+_TOO_MANY = re.compile(
+    r"Slow[ _]?Down|TooManyRequests|Too Many Requests|Throttl|ServerBusy|RequestLimitExceeded|reduce your request"
+    r"|(?:status|code)\W{0,2}(?:code\W{0,2})?(?:429|503)\b|\((?:429|503)\)",
+    re.IGNORECASE,
+)
+"""Rejections of a request by S3, Azure and Google Cloud because there are too many, in the texts of their clients."""
 
 _NO_CONNECTION = ("OperationalError", "TTransportException", "EndpointConnectionError", "ConnectTimeoutError")
 """Errors of SQLAlchemy, Thrift and botocore, by name, because these packages are optional."""

@@ -129,8 +129,10 @@ def open_catalog(name: str, properties: Mapping[str, str] | None = None) -> Cata
     Raises TableNotFound if neither has the name, and TableError if the catalog cannot be opened.
     """
     try:
-        remember_secrets({**(Config().get_catalog_config(name) or {}), **(properties or {})})
-        catalog = load_catalog(name, **(properties or {}))
+        # PyIceberg reads its configuration once, but a token in it can have been renewed since
+        given: dict[str, Any] = {**(Config().get_catalog_config(name) or {}), **(properties or {})}
+        remember_secrets(given)
+        catalog = load_catalog(name, **given)
     except Exception as error:  # errors of PyIceberg, its HTTP client and its database driver have no common base
         if not properties and isinstance(error, ValueError):
             raise TableNotFound(

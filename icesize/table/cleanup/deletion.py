@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import islice
@@ -28,6 +29,7 @@ class Deletion:
     progress: Callable[[int, int], object]
     max_concurrent: int
     files_between_checks: int
+    sleep: Callable[[float], None] = time.sleep
     tried: list[str] = field(default_factory=list)
     gone: list[str] = field(default_factory=list)
     failed: tuple[str, ...] = ()
@@ -53,7 +55,9 @@ class Deletion:
             remove(location)
             self.gone.append(location)
 
-        done = delete_all(doomed, delete, self.max_concurrent, lambda more: self.progress(tried + more, left))
+        done = delete_all(
+            doomed, delete, self.max_concurrent, lambda more: self.progress(tried + more, left), self.sleep
+        )
         self.tried += doomed
         self.failed += tuple(sorted(done.failed))
         self.first_failure = self.first_failure or done.first_failure

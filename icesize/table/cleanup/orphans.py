@@ -6,8 +6,10 @@ A file still being written looks the same, so age decides. In doubt, the file st
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
+from functools import partial
 from urllib.parse import quote_plus
 
 from pyiceberg.io import FileIO
@@ -27,6 +29,7 @@ from icesize.table.cleanup.other_tables import MOST_NAMED, OtherTables, other_ta
 from icesize.table.records import ledger
 from icesize.table.storage.bulk_delete import FILES_BETWEEN_CHECKS, deleter
 from icesize.table.storage.identity import LocalFiles
+from icesize.table.storage.inventory import Inventory
 from icesize.table.storage.listing import (
     Listed,
     Lister,
@@ -34,6 +37,7 @@ from icesize.table.storage.listing import (
     incomplete_uploads,
     list_files,
     local_path,
+    modified_ms,
     storage_now_ms,
 )
 from icesize.table.storage.ownership import (
@@ -105,8 +109,10 @@ class OrphanSearch:
     """One search for orphan files of a table.
 
     `reload` returns the current table, and `lister` lists storage. `deleter` returns a function that removes one file,
-    or raises if it cannot. The observer gets the number of listed
-    files, later the numbers of tried and of due files.
+    or raises if it cannot. The observer gets the number of listed files, later the numbers of tried and of due files.
+
+    An `inventory` replaces the listing. It is old, so ages count from its newest file, and a file that was written
+    again since then stays.
     """
 
     name: str
@@ -117,6 +123,7 @@ class OrphanSearch:
     max_concurrent_deletes: int = IO_THREADS
     files_between_checks: int = FILES_BETWEEN_CHECKS
     find_others: Callable[[Table, list[str]], OtherTables] = other_tables
+    inventory: Inventory | None = None
     _reachable: Reachable = field(default_factory=Reachable)
     _others: OtherTables = field(default_factory=OtherTables)
     _local: LocalFiles | None = None
@@ -150,11 +157,15 @@ class OrphanSearch:
         check_may_delete(table.metadata, self.name)
         location = check_folder(table.location())
         now_ms, notes = self._now_ms(table, location, dry_run)
+        if self.inventory is not None:
+            now_ms = min(now_ms, self.inventory.taken_ms)
+            taken = datetime.fromtimestamp(now_ms / 1000, timezone.utc)
+            notes.append(f"ages count from the newest file of the inventory ({taken:%Y-%m-%d %H:%M:%S} UTC)")
         if local_path(table.io, location) is not None:
             self._local = LocalFiles(table.io)
         self._learn(table)
         watch.lap("read")
-        listed = self._counted(self.lister(table.io, location))
+        listed = self._counted((self.inventory or self.lister)(table.io, location))
         found = find_orphans(listed, table.metadata, self._reachable, now_ms, older_than_ms)
         uploads = incomplete_uploads(table.io, location)
         watch.lap("list")
@@ -252,15 +263,20 @@ class OrphanSearch:
 
     def _delete(self, table: Table, due: tuple[Listed, ...], report: OrphanReport) -> OrphanReport:
         sizes = {file.location: file.size_bytes for file in due}
+        times_ms = {file.location: file.modified_ms for file in due} if self.inventory else {}
 
         def look() -> tuple[Callable[[str], None], Callable[[str], bool]]:
             latest = self._again(table)
             self._learn(latest)
             self._look_up()
             # vended credentials expire, so the deleter uses those of the newest load
-            return self.deleter(latest.io), self._is_needed
+            remove = self.deleter(latest.io)
+            return (partial(_remove_unchanged, latest.io, remove, times_ms) if times_ms else remove), self._is_needed
 
-        deletion = Deletion(look, len(due), self._progress, self.max_concurrent_deletes, self.files_between_checks)
+        deletion = Deletion(
+            look, len(due), self._progress, self.max_concurrent_deletes, self.files_between_checks,
+            self.environment.sleep,
+        )  # fmt: skip
         deletion.run(sizes)
         failed, spared = len(deletion.failed), deletion.spared
         notes = [f"{format_count(spared, 'file')} became part of the table during the run"] if spared else []
@@ -273,6 +289,16 @@ class OrphanSearch:
             files_failed=failed,
             notes=(*report.notes, *notes),
         )
+
+
+def _remove_unchanged(io: FileIO, remove: Callable[[str], None], times_ms: Mapping[str, int], location: str) -> None:
+    """Remove a file of an inventory. Raises TableError if it was written again since then.
+
+    Inventories round times down to seconds.
+    """
+    if modified_ms(io, location) >= times_ms[location] + 1000:
+        raise TableError(f"Cannot delete {location}: it was written after the inventory", location=location)
+    remove(location)
 
 
 def _is_ours(file: str, location: str) -> bool:

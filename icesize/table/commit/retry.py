@@ -154,7 +154,7 @@ class Attempts(Generic[T]):
     def _ended(self, outcome: Outcome) -> CommitEnded:
         seconds = self.environment.monotonic() - self._started
         summaries = self._committed.staged.summaries if self._committed else ()
-        return CommitEnded(self.committer.name, outcome, seconds, len(self.made), self.losses, summaries)
+        return CommitEnded(self.committer.name, outcome, seconds, len(self.made), self.losses, summaries, self)
 
     def _attempt(self) -> T | None:
         """Run one attempt. Return None if another one is due."""

@@ -355,7 +355,7 @@ def _facts(manifest: ManifestFile, rows: Iterable[Row]) -> ManifestFacts:
 def read_described(
     io: FileIO, manifest: ManifestFile, describe: Callable[[FileMetrics], T]
 ) -> tuple[ManifestFacts, list[T]]:
-    """Return the facts of a data manifest, and by row the result of `describe` for each file's column metrics.
+    """Return the facts of a manifest without `targets`, and by row the result of `describe` for the column metrics.
 
     The metrics themselves are not kept, because they are several times as large as all other facts. Raises what
     `read_facts` raises.
@@ -367,7 +367,7 @@ def read_described(
             described.append(describe(metrics))
             yield row
 
-    return _facts(manifest, rows()), described
+    return ManifestFacts(manifest, Columns.of(manifest.partition_spec_id, rows(), False)), described
 
 
 def read_metrics(io: FileIO, location: str) -> Iterator[tuple[str, FileMetrics]]:

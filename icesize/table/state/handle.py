@@ -52,6 +52,11 @@ class Current:
         """Head of `main`."""
         return head_of(self.table.metadata)
 
+    def lacks_snapshots_of(self, earlier: Current) -> bool:
+        """Return whether snapshots have expired since an earlier state."""
+        kept = {snapshot.snapshot_id for snapshot in self.table.metadata.snapshots}
+        return any(snapshot.snapshot_id not in kept for snapshot in earlier.table.metadata.snapshots)
+
     def settings(self, bytes_per_row: float | None = None) -> WriteSettings:
         """Return the settings of new files. Raises UnsupportedTable if the table requires unsupported ones.
 

@@ -2,6 +2,7 @@
 
 - `bulk_delete`: deletes many files, a few at a time; counts each failure and continues
 - `identity`: detects local files that are the same under several names, by links or mounts
+- `inventory`: listings that a storage service wrote to files, such as those of S3 Inventory
 - `listing`: lists the files and unfinished uploads below a table's location, through the table's own FileIO
 - `ownership`: checks in storage that a location belongs to one table only
 - `reachable`: collects the files that a state of the table refers to, through every snapshot

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -12,7 +13,7 @@ from pyiceberg.io.fsspec import FsspecFileIO
 
 from icesize.concurrency import IO_THREADS, concurrently
 from icesize.errors import TableError
-from icesize.table.catalog.access_errors import brief
+from icesize.table.catalog.access_errors import brief, slowing_down
 from icesize.table.catalog.locations import is_addressable
 from icesize.table.storage.listing import fsspec_filesystem, local_path
 
@@ -62,16 +63,21 @@ def delete_all(
     delete: Callable[[str], None],
     max_concurrent: int = IO_THREADS,
     progress: Callable[[int], object] = lambda tried: None,
+    sleep: Callable[[float], None] = time.sleep,
 ) -> Deleted:
     """Delete files; a file that is already gone counts as deleted.
 
     `progress` is called with the number of files tried so far. `locations` is consumed during the deletion, so memory
     holds only a few of them. An error of `locations`, or Ctrl-C, stops the deletion after the running requests, and is
-    raised.
+    raised. A delete that the storage rejects because there are too many requests is repeated, after a `sleep`.
     """
     done = 0
     failures: dict[str, str] = {}
-    attempts = concurrently(lambda location: (location, _try(delete, location)), locations, max_concurrent)
+
+    def patient(location: str) -> None:
+        slowing_down(sleep)(delete, location)
+
+    attempts = concurrently(lambda location: (location, _try(patient, location)), locations, max_concurrent)
     for done, (location, failure) in enumerate(attempts, 1):
         if failure:
             failures[location] = failure

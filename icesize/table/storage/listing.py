@@ -18,6 +18,7 @@ from pyiceberg.io import FileIO
 from pyiceberg.io.fsspec import FsspecFileIO
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
+from icesize.concurrency import concurrently
 from icesize.errors import TableError, UnsupportedTable
 from icesize.table.catalog.access_errors import brief, storage_errors
 from icesize.table.catalog.locations import check_folder, is_addressable, split
@@ -39,6 +40,13 @@ class Listed:
     modified_ms: int
 
 
+LISTERS = 4
+"""Directories that are listed at the same time."""
+MOST_SPREAD = 1_000
+"""Most entries of a directory whose subdirectories are listed one by one: those of one request.
+
+A table of 365,000 partitions has so many directories that listing each of them would take far longer.
+"""
 _SKEW_MS = 5 * 60_000
 """Difference of two clocks from which a note is added."""
 
@@ -50,7 +58,8 @@ def list_files(io: FileIO, location: str) -> Iterator[Listed]:
     """Yield all files below `location`, at any depth, in no order. Their locations begin with `location` unchanged.
 
     Local directories are read one by one. Links in them are skipped, because their targets do not belong to the table.
-    Object stores are queried once per direct subdirectory, which bounds the memory.
+    In object stores, directories are listed at the same time, each with everything below it: the direct ones, and
+    those in a direct one that has few. A store answers a thousand names per request, one request after another.
 
     Raises TableError if the listing fails, even after it yielded files, and for locations that must not be searched
     (see `check_folder`). Raises UnsupportedTable for a FileIO other than PyIceberg's two.
@@ -93,27 +102,45 @@ def _list_local(folder: str, path: str) -> Iterator[Listed]:
 
 
 def _list_arrow(folder: str, filesystem: FileSystem, path: str) -> Iterator[Listed]:
-    for top in filesystem.get_file_info(FileSelector(path)):
-        below = [top]
-        if top.type == FileType.Directory:
-            below = filesystem.get_file_info(FileSelector(top.path, allow_not_found=True, recursive=True))
-        for info in below:
-            if info.type == FileType.File:
-                yield Listed(_below(folder, path, info.path), info.size, _arrow_ms(info))
+    def infos(place: str, everything: bool) -> list[Any]:
+        selector = FileSelector(place, allow_not_found=place != path, recursive=everything)
+        return list(filesystem.get_file_info(selector))
+
+    for info in _spread(infos, path, lambda info: info.path if info.type == FileType.Directory else None):
+        if info.type == FileType.File:
+            yield Listed(_below(folder, path, info.path), info.size, _arrow_ms(info))
 
 
 def _list_fsspec(folder: str, filesystem: Any) -> Iterator[Listed]:
     path = filesystem._strip_protocol(folder).rstrip("/")
     filesystem.invalidate_cache()
-    for top in filesystem.ls(path, detail=True):
-        if top["name"].rstrip("/") == path:
-            continue  # an empty object that represents the directory itself
-        below = {top["name"]: top}
-        if top["type"] == "directory":
-            below = filesystem.find(top["name"], detail=True)
-        for name, info in below.items():
-            if info["type"] == "file" and not name.endswith("/"):
-                yield Listed(_below(folder, path, name), info["size"], _fsspec_ms(info))
+
+    def infos(place: str, everything: bool) -> list[Any]:
+        found = filesystem.find(place, detail=True).values() if everything else filesystem.ls(place, detail=True)
+        # not an empty object that represents the directory itself
+        return [info for info in found if info["name"].rstrip("/") != place]
+
+    for info in _spread(infos, path, lambda info: info["name"] if info["type"] == "directory" else None):
+        if info["type"] == "file" and not info["name"].endswith("/"):
+            yield Listed(_below(folder, path, info["name"]), info["size"], _fsspec_ms(info))
+
+
+def _spread(
+    infos: Callable[[str, bool], list[Any]], path: str, folder_of: Callable[[Any], str | None]
+) -> Iterator[Any]:
+    """Yield everything below a path. `infos` lists a directory: what is directly in it, or everything below it."""
+    whole = list[str]()
+    for top in infos(path, False):
+        place = folder_of(top)
+        if place is None:
+            yield top
+        elif len(below := infos(place, False)) > MOST_SPREAD:
+            whole.append(place)
+        else:
+            yield from (info for info in below if folder_of(info) is None)
+            whole += [inner for info in below if (inner := folder_of(info)) is not None]
+    for found in concurrently(lambda place: infos(place, True), whole, LISTERS, LISTERS):
+        yield from found
 
 
 def _below(folder: str, path: str, found: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from pyiceberg.table.update import (
 )
 from pyiceberg.types import DoubleType, FloatType, PrimitiveType
 
-from icesize.errors import TableError, UnsupportedTable
+from icesize.errors import SchemaMismatch, TableError, UnsupportedTable
 from icesize.parquet.keys.index_files import MapSettings
 from icesize.planning.upsert_rule import PROPERTY, TIES, UpsertRule
 from icesize.table.commit.loaded import Loaded, Staged
@@ -230,6 +230,26 @@ def _check_columns(rule: UpsertRule, schema: Schema, table: str) -> None:
                     table=table,
                     column=field.name,
                 )
+
+
+def require_columns(
+    arguments: Mapping[str, Iterable[str]], columns: Iterable[str], table: str, fold: Callable[[str], str] = str
+) -> None:
+    """Raise SchemaMismatch if a batch with these columns lacks one that an argument of this name needs."""
+    known = {fold(name) for name in columns}
+    for argument, names in arguments.items():
+        for name in names:
+            if fold(name) not in known:
+                raise SchemaMismatch(
+                    f"Cannot upsert into '{table}': the batch has no column '{name}', which is part of '{argument}'",
+                    column=name,
+                )
+
+
+def columns_of(rule: UpsertRule, schema: Schema) -> dict[str, list[str]]:
+    """Return the names of the columns of key and order, as `require_columns` takes them."""
+    roles = {"key": rule.key, "order_by": rule.order}
+    return {role: [schema.find_field(each).name for each in field_ids] for role, field_ids in roles.items()}
 
 
 def keep_rule(rule: UpsertRule, table: str, run_id: str) -> MetadataChange[UpsertRule]:

@@ -10,7 +10,7 @@ The files have the columns of key and order only, and the time of the delete. Th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -24,8 +24,8 @@ from pyiceberg.types import LongType, NestedField
 
 from icesize.parquet.files.data_file import FileMetrics, NewDataFile
 from icesize.parquet.files.settings import WriteSettings
-from icesize.parquet.keys.codes import Places, encoded
-from icesize.parquet.keys.events import Events, Mask
+from icesize.parquet.keys.codes import encoded
+from icesize.parquet.keys.events import Events, Mask, sorted_places
 from icesize.parquet.keys.lookup import Hits, Lookup, TableFiles, not_older
 from icesize.parquet.writing.row_writer import WriteRows
 from icesize.planning.files import FileFact, PartitionKey
@@ -174,22 +174,9 @@ class Tombstones:
         parts = [table for file in merged for table in self.files.read(file, schema.names)]
         rows = pa.concat_tables([*(part.select(schema.names) for part in parts), new.select(schema.names).cast(schema)])
         rows = rows.filter(pc.greater_equal(rows.column(_TIME.name), self._oldest_ms))
-        return rows.take(pa.array(_newest(rows, self.files.names(self.rule.key), self.files.names(self.rule.order))))
-
-
-def _newest(rows: pa.Table, key: Sequence[str], order: Sequence[str]) -> Places:
-    """Return the place of the newest tombstone of each key."""
-    codes = encoded([rows.column(name) for name in key], b"")
-    columns: Mapping[str, pa.Array | pa.ChunkedArray] = {
-        "high": pa.array(codes.high),
-        "low": pa.array(codes.high if codes.low is None else codes.low),
-        **{f"order{number}": rows.column(name) for number, name in enumerate(order)},
-    }
-    sort_keys = [(name, "ascending") for name in columns]
-    places: Places = pc.sort_indices(pa.table(dict(columns)), sort_keys=sort_keys).to_numpy().astype(np.intp)
-    is_last = np.append(~codes.take(places).repeats()[1:], True)[: len(places)]
-    newest: Places = places[is_last]
-    return newest
+        codes = encoded(rows.select(self.files.names(self.rule.key)).columns, b"")
+        places = sorted_places(codes, rows.select(self.files.names(self.rule.order)))
+        return rows.take(pa.array(places[codes.take(places).lasts()]))
 
 
 def _described(store: ManifestStore, io: FileIO, manifest: ManifestFile) -> list[TombstoneFile]:

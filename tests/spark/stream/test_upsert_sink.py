@@ -180,7 +180,7 @@ def test_a_batch_without_its_key(spark: SparkSession, lake: Lake) -> None:
     table = lake.open(spark, "orders")
     with pytest.raises(SchemaMismatch, match="the batch has no column 'at', which is part of 'order_by'"):
         table.upsert(changes(spark, (1, "new", 1, "i")).drop("at"), **RULE)
-    with pytest.raises(SchemaMismatch, match="the batch has no column 'kind' of 'except_columns'"):
+    with pytest.raises(SchemaMismatch, match="the batch has no column 'kind', which is part of 'except_columns'"):
         table.upsert(changes(spark, (1, "new", 1, "i")), **{**RULE, "except_columns": ["kind"]})
 
 

@@ -23,7 +23,9 @@ from icesize.parquet.writing.row_writer import write_rows
 from icesize.table.cleanup.orphans import DAY_MS, OrphanReport
 from icesize.table.records.ledger import stream_hash
 from icesize.table.storage.bulk_delete import deleter
+from icesize.table.storage.inventory import Inventory
 from icesize.table.storage.listing import Listed, list_files
+from tests.support.inventories import inventory_file
 from tests.support.orphans import HOUR_MS, Search, aged, all_aged, exists, left_by_batch, leftover, on_load
 from tests.support.row_deletes import delete_ids, delete_rows
 from tests.support.tables import (
@@ -423,3 +425,46 @@ def test_a_copy_of_the_table_beside_it_is_not_touched(lake: SqlCatalog, search: 
         aged(path)
     assert search().files_found == 0
     assert sorted(p for p in copy.rglob("*") if p.is_file()) == files
+
+
+def use_inventory(search: Search, folder: Path) -> None:
+    """Let the search read an inventory of the files that are there now, and list nothing."""
+    listed = list_files(search.table.io, search.table.location())
+    search.changes["inventory"] = Inventory((str(inventory_file(folder, listed)),))
+    search.changes["lister"] = lambda io, location: pytest.fail("nothing is to be listed")
+
+
+def test_an_inventory_instead_of_a_listing(lake: SqlCatalog, search: Search, tmp_path: Path) -> None:
+    """Ages count from the newest file of the inventory, however long ago that was; nothing is listed."""
+    table = two_files(lake)
+    due, young = leftover(table, "data/x.parquet", 10 * DAY_MS), leftover(table, "data/y.parquet", 8 * DAY_MS)
+    for path in local(table.location()).rglob("*"):
+        if path.is_file() and path.suffix != ".parquet":
+            aged(path, 6 * DAY_MS)
+    for file in small_files(table):
+        aged(file.path, 6 * DAY_MS)
+    use_inventory(search, tmp_path)
+    report = search(dry_run=True)
+    assert (report.examples, report.too_recent) == ((due,), 1)
+    assert report.notes[0].startswith("ages count from the newest file of the inventory (")
+    later = leftover(table, "data/z.parquet", 9 * DAY_MS)
+    assert search().files_deleted == 1
+    assert [exists(each) for each in (due, young, later)] == [False, True, True]
+    check(lake.load_table("db.t"))
+
+
+def test_files_of_an_inventory_that_have_changed_since(lake: SqlCatalog, search: Search, tmp_path: Path) -> None:
+    """One that was written again stays, and so does one that became part of the table; one that is gone is done."""
+    table = two_files(lake)
+    again, gone = (leftover(table, f"data/{name}.parquet") for name in "ag")
+    committed = write(table, [7])
+    aged(committed.path)
+    use_inventory(search, tmp_path)
+    local(again).write_text("written again")
+    local(gone).unlink()
+    run(lake, request_on(table, [committed]), table)
+    report = search()
+    assert (report.files_found, report.files_deleted, report.files_failed) == (2, 1, 1)
+    assert report.notes[-1].endswith("it was written after the inventory")
+    assert exists(again)
+    check(lake.load_table("db.t"))

@@ -104,3 +104,36 @@ def test_names_that_mean_other_files_are_refused(
         with pytest.raises(TableError, match="would read its name as the name of other files"):
             delete(f"file://{tmp_path}/{name}")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "a#b", "b"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "AWS Error SLOW_DOWN during DeleteObject: Please reduce your request rate",
+        "HTTP status 503",
+        "ThrottlingException",
+    ],
+)
+def test_a_store_that_asks_for_fewer_requests(text: str) -> None:
+    """The delete is repeated after growing pauses, and fails only if the store goes on rejecting it."""
+    rejected, pauses = {"f1": 3, "f2": 99}, list[float]()
+
+    def delete(location: str) -> None:
+        if rejected.get(location, 0):
+            rejected[location] -= 1
+            raise OSError(text)
+
+    done = delete_all(["f0", "f1", "f2"], delete, sleep=pauses.append)
+    assert (done.count, done.failed, rejected["f1"]) == (2, ("f2",), 0)
+    assert len(pauses) == 3 + 9
+    assert 0 <= min(pauses) <= max(pauses) <= 60
+
+
+def test_other_errors_are_not_repeated() -> None:
+    """A right that is missing does not come by waiting."""
+
+    def delete(location: str) -> None:
+        raise PermissionError(f"no right to delete {location}")
+
+    done = delete_all(["part-503.parquet"], delete, sleep=lambda seconds: pytest.fail("no pause"))
+    assert done.failed == ("part-503.parquet",)

@@ -14,7 +14,14 @@ from pyiceberg.io.fsspec import FsspecFileIO
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from icesize.errors import TableError, UnsupportedTable
-from icesize.table.storage.listing import Listed, incomplete_uploads, list_files, modified_ms, storage_now_ms
+from icesize.table.storage.listing import (
+    MOST_SPREAD,
+    Listed,
+    incomplete_uploads,
+    list_files,
+    modified_ms,
+    storage_now_ms,
+)
 
 FILES = {"a.txt": 1, "data/kind=a/b.parquet": 2, "data/kind=a b%2F/c.parquet": 3, "metadata/v1.metadata.json": 4}
 MS = 1_700_000_000_123
@@ -72,6 +79,17 @@ def test_local_folders(folder: Path, kind: type[PyArrowFileIO] | type[FsspecFile
 def test_other_filesystems_of_pyarrow(folder: Path) -> None:
     """What PyArrow's filesystem finds gets the table's own spelling."""
     assert set(list_files(Elsewhere(folder.parent), "gs://bucket/t")) == expected("gs://bucket/t")
+
+
+def test_a_folder_of_many_folders(tmp_path: Path) -> None:
+    """A folder of few folders is listed folder by folder, one of many as a whole: with the same result."""
+    names = {f"few/{number}/deep/file" for number in range(3)} | {"few/file", "file"}
+    names |= {f"many/{number}/file" for number in range(MOST_SPREAD + 1)}
+    for name in names:
+        (tmp_path / "t" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "t" / name).touch()
+    found = [each.location for each in list_files(Elsewhere(tmp_path), "gs://bucket/t")]
+    assert sorted(found) == sorted(f"gs://bucket/t/{name}" for name in names)
 
 
 def test_links_are_not_followed(folder: Path, tmp_path: Path) -> None:

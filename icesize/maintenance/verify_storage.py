@@ -1,0 +1,242 @@
+"""Whether every file that a snapshot names is in storage, with its size.
+
+One listing of the table's directories answers that for almost all files, as two columns of numbers. A manifest is
+compared when it is read, so memory holds neither the paths of the listing nor those of the manifests.
+"""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import ManifestFile
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Snapshot
+
+from icesize.concurrency import concurrently
+from icesize.errors import TableError
+from icesize.table.catalog.locations import FOLDER_PROPERTIES, is_inside, normalised
+from icesize.table.manifests.facts import ManifestFacts
+from icesize.table.manifests.listing import path_numbers
+from icesize.table.manifests.lists import read_list
+from icesize.table.storage.listing import Listed, Lister, local_path
+from icesize.table.storage.reachable import READERS
+
+A = TypeVar("A")
+B = TypeVar("B")
+
+MOST_LOOKUPS = 10_000
+"""Most files that are looked up one by one: at 50 ms each, eight at a time, a minute."""
+LISTED_BETWEEN_TELLING = 10_000
+"""Listed files between two progress reports."""
+LOST, SIZES, DAMAGED, STATISTICS = "missing files", "file sizes", "damaged metadata", "missing statistics"
+GONE = "it is not there"
+_ANY_SIZE = -1
+
+Found = tuple[str, str, str]
+"""The rule that is broken, the file, and what is wrong with it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Stored:
+    """The files of a listing: numbers of their paths in ascending order, and sizes.
+
+    Attributes:
+        numbers: See `path_numbers`.
+        size_bytes: The size of each file.
+        folders: The directories that were listed.
+        is_current: False for an inventory, which lacks the newest files.
+    """
+
+    numbers: NDArray[np.int64]
+    size_bytes: NDArray[np.int64]
+    folders: tuple[str, ...]
+    is_current: bool = True
+
+    @classmethod
+    def of(
+        cls, listed: Iterable[Listed], folders: Sequence[str], is_current: bool, progress: Callable[[int], object]
+    ) -> Stored:
+        """Return the files of a listing; `progress` is called with their number so far."""
+        numbers, sizes = array("q"), array("q")
+        for count, file in enumerate(listed, 1):
+            numbers.append(hash(normalised(file.location)))
+            sizes.append(file.size_bytes)
+            if not count % LISTED_BETWEEN_TELLING:
+                progress(count)
+        columns = [np.frombuffer(each, np.int64) if each else np.empty(0, np.int64) for each in (numbers, sizes)]
+        order = np.argsort(columns[0])
+        return cls(columns[0][order], columns[1][order], tuple(folders), is_current)
+
+    def places(self, numbers: NDArray[np.int64], size_bytes: NDArray[np.int64]) -> NDArray[np.intp]:
+        """Return the place of each file in the listing, -1 if it is not there with this size."""
+        if not self.numbers.size:
+            return np.full(numbers.size, -1, np.intp)
+        places = np.minimum(np.searchsorted(self.numbers, numbers), self.numbers.size - 1)
+        same = (self.numbers[places] == numbers) & ((size_bytes == _ANY_SIZE) | (self.size_bytes[places] == size_bytes))
+        return np.where(same, places, -1)
+
+
+def folders_of(metadata: TableMetadata) -> list[str]:
+    """Return the table's location, and directories of its files that lie elsewhere."""
+    found = [metadata.location.rstrip("/")]
+    for key in FOLDER_PROPERTIES:
+        place = metadata.properties.get(key, "").rstrip("/")
+        if place and not any(normalised(place) == normalised(each) or is_inside(place, each) for each in found):
+            found.append(place)
+    return found
+
+
+def listed_in(lister: Lister, io: FileIO, folders: Sequence[str]) -> Iterator[Listed]:
+    """Yield the files below these directories; the first one must be there. Raises the errors of `lister`."""
+    for place, folder in enumerate(folders):
+        try:
+            yield from lister(io, folder)
+        except TableError as error:
+            # a directory of a property may wait for its first file
+            if not place or not isinstance(error.__cause__, FileNotFoundError):
+                raise
+
+
+@dataclass
+class StorageCheck:
+    """Compares files that snapshots name with a listing that was made after the table was loaded.
+
+    A file that the listing lacks, or has with another size, is looked up: it may lie elsewhere, or be newer than an
+    inventory. At most `most_lookups` files are.
+
+    Attributes:
+        notes: Sentences about files that were not compared.
+    """
+
+    io: FileIO
+    stored: Stored
+    most_lookups: int = MOST_LOOKUPS
+    notes: list[str] = field(default_factory=list)
+    _needed: NDArray[np.bool_] = field(init=False)
+    _seen: set[str] = field(default_factory=set)
+    _gone: set[str] = field(default_factory=set)
+    _outside: int = 0
+    _unknown: int = 0
+
+    def __post_init__(self) -> None:
+        self._needed = np.zeros(self.stored.numbers.size, np.bool_)
+
+    @property
+    def files(self) -> int:
+        """Number of listed files that the snapshots need."""
+        return int(self._needed.sum())
+
+    def run(
+        self,
+        metadata: TableMetadata,
+        snapshots: Sequence[Snapshot],
+        read: Callable[[ManifestFile], ManifestFacts],
+        reported: Collection[str] = (),
+    ) -> Iterator[Found]:
+        """Yield what is wrong with the files that some snapshots name.
+
+        Args:
+            metadata: The table's metadata, for its statistics files.
+            snapshots: The snapshots, the newest one first.
+            read: Reads a manifest.
+            reported: Metadata files that are known to be missing or damaged.
+        """
+        self._seen.update(reported)
+        self._gone.update(reported)
+        lists = [snapshot.manifest_list for snapshot in snapshots]
+        yield from self._compared(LOST, lists)
+        manifests = dict[str, ManifestFile]()
+        for found in self._read(self._manifests_in, [each for each in lists if each not in self._gone]):
+            if isinstance(found, TableError):
+                yield from self._damaged(found)
+            else:
+                manifests |= {each.manifest_path: each for each in found if each.manifest_path not in manifests}
+        lengths = [each.manifest_length for each in manifests.values()]
+        yield from self._compared(LOST, list(manifests), np.array(lengths, np.int64))
+        for facts in self._read(read, [each for path, each in manifests.items() if path not in self._gone]):
+            if isinstance(facts, TableError):
+                yield from self._damaged(facts)
+            else:
+                sizes = facts.columns.size_bytes[facts.live].astype(np.int64)
+                yield from self._compared(LOST, facts.paths(), sizes)
+        kept = {snapshot.snapshot_id for snapshot in snapshots}
+        statistics = [s for s in (*metadata.statistics, *metadata.partition_statistics) if s.snapshot_id in kept]
+        sizes = np.array([each.file_size_in_bytes for each in statistics], np.int64)
+        yield from self._compared(STATISTICS, [each.statistics_path for each in statistics], sizes)
+        self._note()
+
+    def _read(self, read: Callable[[A], B], items: Iterable[A]) -> Iterator[B | TableError]:
+        """Yield what is read, or what is wrong with it; a file that is gone was reported by the comparison."""
+        return (each for each in concurrently(lambda item: attempt(read, item), items, READERS) if each is not None)
+
+    def _manifests_in(self, location: str) -> list[ManifestFile]:
+        return list(read_list(self.io, location))
+
+    def _damaged(self, error: TableError) -> Iterator[Found]:
+        path = str(error.facts["path"])
+        if path not in self._gone:
+            self._gone.add(path)
+            yield DAMAGED, path, str(error)
+
+    def _compared(
+        self, rule: str, paths: Sequence[str], size_bytes: NDArray[np.int64] | None = None
+    ) -> Iterator[Found]:
+        """Yield the files that are not there, or with another size."""
+        numbers = path_numbers(paths)
+        sizes = np.full(numbers.size, _ANY_SIZE, np.int64) if size_bytes is None else size_bytes
+        places = self.stored.places(numbers, sizes)
+        self._needed[places[places >= 0]] = True
+        at_fault = {paths[at]: int(sizes[at]) for at in np.flatnonzero(places < 0).tolist()}
+        suspects = {path: size for path, size in at_fault.items() if path not in self._seen}
+        self._seen.update(suspects)
+        few = dict(islice(suspects.items(), self.most_lookups))
+        self.most_lookups -= len(few)
+        for (path, size), found in zip(few.items(), concurrently(partial(size_of, self.io), few), strict=True):
+            self._outside += found is not None and not self._is_listed(path)
+            if found is None:
+                self._gone.add(path)
+                yield rule, path, GONE
+            elif size not in (_ANY_SIZE, found):
+                yield SIZES, path, f"it has {found:,} bytes, by the metadata {size:,}"
+        for path in suspects.keys() - few.keys():
+            if self.stored.is_current and self._is_listed(path):
+                yield rule, path, "the listing does not have it with the size in the metadata"
+            else:
+                self._unknown += 1
+
+    def _is_listed(self, path: str) -> bool:
+        return any(is_inside(path, folder) for folder in self.stored.folders)
+
+    def _note(self) -> None:
+        if self._outside:
+            self.notes.append(f"{self._outside:,} files outside of the listed directories were looked up one by one")
+        if self._unknown:
+            self.notes.append(f"{self._unknown:,} files were not looked up: more than {MOST_LOOKUPS:,} are not listed")
+
+
+def size_of(io: FileIO, path: str) -> int | None:
+    """Return the size of a file; None if storage says that it is not there. Raises the errors of the storage."""
+    try:
+        local = local_path(io, path)
+        return len(io.new_input(path)) if local is None else os.stat(local).st_size
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def attempt(read: Callable[[A], B], item: A) -> B | TableError | None:
+    """Return what is read, the error of a damaged file, or None for a missing one. Raises the errors of the storage."""
+    try:
+        return read(item)
+    except FileNotFoundError:
+        return None
+    except TableError as error:
+        return error

@@ -1,0 +1,97 @@
+"""Compares the manifest entry of a Parquet file with the values in the file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from pyiceberg import types
+
+from icesize.parquet.files.data_file import FileMetrics
+from icesize.parquet.files.metrics import bound_value
+from icesize.parquet.format.fields import LogicalType, TimeType, TimeUnit
+from icesize.parquet.format.refusals import DamagedFile
+from icesize.parquet.format.schema import Element
+from icesize.parquet.format.thrift import read_struct, struct_of
+from icesize.parquet.verify.file import ColumnFacts, Verification
+
+ROWS, COUNTS, BOUNDS = "row counts", "column counts", "bounds"
+Types = Mapping[int, types.IcebergType]
+"""The newest type of each column that a table has or had, by field id."""
+
+_MICROS = (types.TimeType, types.TimestampType, types.TimestamptzType)
+_NANOS = (types.TimestampNanoType, types.TimestamptzNanoType)
+_CHECKED = (
+    types.StringType, types.DecimalType, types.UUIDType, types.BooleanType, types.IntegerType, types.LongType,
+    types.DateType, *_MICROS, *_NANOS,
+)  # fmt: skip
+"""Types of which each bound is a value. NaN as a bound tells readers nothing."""
+_TIMES = (LogicalType.TIME, LogicalType.TIMESTAMP)
+
+
+def by_field_id(verification: Verification, ids: Mapping[str, int]) -> dict[int, ColumnFacts]:
+    """Return the flat columns of a file by field id; those of a file without field ids by the names in `ids`."""
+    columns = verification.columns
+    if all(facts.column.element.field_id is None for facts in columns):
+        return {ids[name]: facts for facts in columns if (name := ".".join(facts.column.path)) in ids}
+    return {facts.column.element.field_id: facts for facts in columns if facts.column.element.field_id is not None}
+
+
+def contradictions(
+    verification: Verification, metrics: FileMetrics, known: Types, ids: Mapping[str, int]
+) -> Iterator[tuple[str, str]]:
+    """Yield the rule and the detail of each number in a manifest entry that the file contradicts.
+
+    Counts are compared for columns of the top level only, because writers count the rows differently in which a struct
+    is null. Wider bounds are no contradiction: they only open more files.
+    """
+    if metrics.rows != verification.rows:
+        yield ROWS, f"it has {verification.rows:,} rows, by the manifest {metrics.rows:,}"
+    for field_id, facts in by_field_id(verification, ids).items():
+        kind, name = known.get(field_id), ".".join(facts.column.path)
+        if not isinstance(kind, types.PrimitiveType):
+            continue
+        if len(facts.column.path) == 1:
+            yield from ((COUNTS, f"column '{name}': {detail}") for detail in _counts(field_id, facts, metrics))
+        if facts.is_ordered and has_unit(facts.column.element, kind):
+            yield from ((BOUNDS, f"column '{name}': {detail}") for detail in _bounds(field_id, facts, metrics, kind))
+
+
+def _counts(field_id: int, facts: ColumnFacts, metrics: FileMetrics) -> Iterator[str]:
+    for what, listed, number in (
+        ("values", metrics.value_counts, facts.values),
+        ("nulls", metrics.null_value_counts, facts.nulls),
+        ("NaN", metrics.nan_value_counts, facts.nans),
+    ):
+        if (claimed := listed.get(field_id)) is not None and claimed != number:
+            yield f"it has {number:,} {what}, by the manifest {claimed:,}"
+
+
+def _bounds(field_id: int, facts: ColumnFacts, metrics: FileMetrics, kind: types.PrimitiveType) -> Iterator[str]:
+    ends: tuple[tuple[str, Mapping[int, bytes], int, Callable[[Any, Any], bool]], ...] = (
+        ("lower", metrics.lower_bounds, 0, lambda bound, value: bound > value),
+        ("upper", metrics.upper_bounds, 1, lambda bound, value: bound < value),
+    )
+    for name, bounds, end, excludes in ends:
+        raw = bounds.get(field_id)
+        if raw is None:
+            continue
+        bound = bound_value(kind, raw)
+        if bound is None:
+            if isinstance(kind, _CHECKED):
+                yield f"the {name} bound {raw!r} is no value of its type"
+        elif facts.extremes is not None and excludes(bound, value := facts.extremes[end]):
+            yield f"the {name} bound is {bound!r}, the {('least', 'greatest')[end]} value {value!r}"
+
+
+def has_unit(element: Element, kind: types.PrimitiveType) -> bool:
+    """Return False for times in another unit than those of Iceberg's type: other writers' files may have such."""
+    if not isinstance(kind, (*_MICROS, *_NANOS)):
+        return True
+    if element.logical is None or element.logical[0] not in _TIMES:
+        return False
+    try:
+        unit = struct_of(read_struct(element.logical[1])[0], TimeType.UNIT) or {}  # type: ignore[arg-type]
+    except DamagedFile:
+        return False
+    return (TimeUnit.MICROS if isinstance(kind, _MICROS) else TimeUnit.NANOS) in unit
