@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,7 +13,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 import icesize
 from icesize.planning.health import FORMULA
-from tests.support.command_line import Run
+from tests.support.command_line import Run, catalog_uri
 from tests.support.html_pages import taken_apart
 from tests.support.tables import append, arrow, local, make_table, sqlite_catalog
 
@@ -85,6 +88,16 @@ def test_exit_codes(lake: SqlCatalog, run: Run, name: str, options: list[str], c
     """1 if nothing could be read, 2 for wrong arguments; a namespace that is missing is told."""
     result = run("scan", *options, name=name)
     assert (result.exit_code, words in result.output) == (code, True), result.output
+
+
+def test_neither_spark_nor_java_is_needed(lake: SqlCatalog, tmp_path: Path) -> None:
+    """The command does its work where PySpark is not installed and no program is on the path."""
+    program = "import sys; sys.modules['pyspark'] = None; from icesize.cli.main import main; main(prog_name='icesize')"
+    command = [sys.executable, "-c", program, "scan", "lake", "--catalog-uri", catalog_uri(tmp_path)]
+    left_out = ("PATH", "JAVA_HOME")
+    environment = {name: value for name, value in os.environ.items() if name not in left_out}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert (done.returncode, done.stdout.partition(":")[0]) == (0, "lake  3 tables"), done.stderr
 
 
 def test_a_page_of_a_catalog_links_to_its_worst_tables(lake: SqlCatalog, run: Run, tmp_path: Path) -> None:
