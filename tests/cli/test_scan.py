@@ -13,7 +13,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 import icesize
 from icesize.planning.health import FORMULA
-from tests.support.command_line import Run, catalog_uri
+from tests.support.command_line import Run, catalog_uri, on_a_terminal
 from tests.support.html_pages import taken_apart
 from tests.support.tables import append, arrow, local, make_table, sqlite_catalog
 
@@ -88,6 +88,16 @@ def test_exit_codes(lake: SqlCatalog, run: Run, name: str, options: list[str], c
     """1 if nothing could be read, 2 for wrong arguments; a namespace that is missing is told."""
     result = run("scan", *options, name=name)
     assert (result.exit_code, words in result.output) == (code, True), result.output
+
+
+def test_a_terminal_has_a_bar_and_few_columns(lake: SqlCatalog, tmp_path: Path) -> None:
+    """The bar counts tables, and a narrow terminal keeps the columns that rank them."""
+    code, shown = on_a_terminal(["scan", "lake", "--catalog-uri", catalog_uri(tmp_path)], "")
+    assert code == 0
+    assert "of 4 tables" in shown
+    heads = next(line for line in shown.splitlines() if "health" in line)
+    assert all(name in heads for name in ("seconds saved", "to write"))
+    assert "not shown: metadata, snapshots, " in shown
 
 
 def test_neither_spark_nor_java_is_needed(lake: SqlCatalog, tmp_path: Path) -> None:
