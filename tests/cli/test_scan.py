@@ -139,7 +139,7 @@ def test_a_page_of_a_catalog_alone(lake: SqlCatalog, run: Run, tmp_path: Path) -
 
 def test_names_of_tables_do_not_become_tags_or_paths(run: Run, tmp_path: Path) -> None:
     """A hostile name is text on the page, and the file of its page lies beside the page of the catalog."""
-    name = '"><script>alert(1)</script>'
+    name = f'"><script>alert(1)</script>{"x" * 150}'
     table = make_table(sqlite_catalog(tmp_path), name=("db", name))  # type: ignore[arg-type]
     table.append(arrow([1]))
     page = tmp_path / "lake.html"
