@@ -2,6 +2,7 @@
 
     python -m benchmarks catalog [--tables 1000] [--large 10] [--large-files 50000] [--most-snapshots 70000]
         [--with-deletes 100] [--json]
+    python -m benchmarks catalog --tables 1 --large 1 --large-files 60000 --large-deletes 50000
 
 `benchmarks.catalog_tables` makes the tables, once for both kinds of catalog: SQLite, and REST on this machine. Only
 metadata exist. A table that needs nothing is surveyed again in one process, where catalog and packages are loaded. No
@@ -37,7 +38,9 @@ AGAIN = 20
 def main(argv: list[str] | None = None) -> dict[str, Any]:
     """Make the catalog, scan it twice by each kind, print a table or JSON."""
     args = _parser().parse_args(argv)
-    sizes = Sizes(args.tables, args.large, args.large_files, args.most_snapshots, args.with_deletes)
+    sizes = Sizes(
+        args.tables, args.large, args.large_files, args.most_snapshots, args.with_deletes, args.large_deletes
+    )  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="icesize-catalog-") as folder:
         uri = f"sqlite:///{folder}/cat.db"
         catalog = SqlCatalog("c", uri=uri, warehouse=f"file://{folder}/wh")
@@ -105,6 +108,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--tables", type=int, default=1_000)
     parser.add_argument("--large", type=int, default=10, help="tables of --large-files files")
     parser.add_argument("--large-files", type=int, default=50_000)
+    parser.add_argument("--large-deletes", type=int, default=0, help="position delete files of each of these tables")
     parser.add_argument("--most-snapshots", type=int, default=70_000, help="snapshots of one more table")
     parser.add_argument("--with-deletes", type=int, default=100, help="tables with position delete files")
     parser.add_argument("--json", action="store_true")

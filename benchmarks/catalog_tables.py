@@ -81,13 +81,14 @@ class Shape:
 
 @dataclass(frozen=True)
 class Sizes:
-    """How many tables there are, and how many of them are large or have deletes."""
+    """How many tables there are, how many of them are large or have deletes, and the files of each large one."""
 
     tables: int
     large: int
     large_files: int
     most_snapshots: int
     with_deletes: int
+    large_deletes: int = 0
 
 
 def shapes(sizes: Sizes, seed: int = 29) -> Iterator[Shape]:
@@ -101,7 +102,7 @@ def shapes(sizes: Sizes, seed: int = 29) -> Iterator[Shape]:
         files, snapshots = around(MEDIAN_FILES, MOST_FILES), around(MEDIAN_SNAPSHOTS, MOST_SNAPSHOTS)
         file_bytes = FILE_BYTES[number % len(FILE_BYTES)]
         if number < sizes.large:
-            yield Shape(sizes.large_files, snapshots, 0, FILE_BYTES[0])
+            yield Shape(sizes.large_files, snapshots, sizes.large_deletes, FILE_BYTES[0])
         elif number == sizes.large:
             yield Shape(files, sizes.most_snapshots, 0, file_bytes)
         else:

@@ -13,7 +13,7 @@ from typing import ClassVar
 from icesize.planning.delete_plan import DeleteRewrite
 from icesize.planning.scan_cost import MS_PER_ENTRY, MS_PER_MANIFEST, LayoutCost, WorkCost
 from icesize.policy import MIB
-from icesize.results import Keys, Result, keys
+from icesize.results import Keys, Result, Value, keys
 
 MS_PER_REQUEST = 10.0
 """A request to an object store: the 100 ms that Amazon S3 states for small objects, ten requests at a time."""
@@ -45,6 +45,15 @@ FORMULA = (
 """The formula of the score, as people read it."""
 
 
+def _rounded(*names: str) -> dict[str, Value]:
+    """Return the `KEYS` of properties that are rounded to a tenth of a millisecond."""
+
+    def key(name: str) -> Value:
+        return lambda result: round(getattr(result, name), 4)
+
+    return {name: key(name) for name in names}
+
+
 @dataclass(frozen=True)
 class HealthPart:
     """One of the causes of cost.
@@ -60,17 +69,17 @@ class HealthPart:
     now: int
     then: int
 
-    KEYS: ClassVar[Keys] = keys("seconds", "seconds_saved")
+    KEYS: ClassVar[Keys] = _rounded("seconds", "seconds_saved")
 
     @property
     def seconds(self) -> float:
         """Seconds that they cost each full scan now."""
-        return round(self.now * _MS[self.name] / 1000, 4)
+        return self.now * _MS[self.name] / 1000
 
     @property
     def seconds_saved(self) -> float:
         """Seconds that each full scan would take less after maintenance."""
-        return round((self.now - self.then) * _MS[self.name] / 1000, 4)
+        return (self.now - self.then) * _MS[self.name] / 1000
 
 
 @dataclass(frozen=True)
@@ -117,7 +126,7 @@ class TableSurvey(Result):
     usd: float | None = None
     notes: tuple[str, ...] = ()
 
-    KEYS: ClassVar[Keys] = keys("health", "files_saved", "seconds_saved", "seconds_saved_per_gib")
+    KEYS: ClassVar[Keys] = keys("health", "files_saved", **_rounded("seconds_saved", "seconds_saved_per_gib"))
 
     @property
     def health(self) -> int:
@@ -130,7 +139,7 @@ class TableSurvey(Result):
     @property
     def seconds_saved(self) -> float:
         """Seconds that a full scan would take less after maintenance: the benefit by which tables are ranked."""
-        return round(sum(part.seconds_saved for part in self.parts), 4)
+        return sum(part.seconds_saved for part in self.parts)
 
     @property
     def files_saved(self) -> int:
@@ -145,7 +154,7 @@ class TableSurvey(Result):
     @property
     def seconds_saved_per_gib(self) -> float:
         """The benefit per GiB that is rewritten, by which a budget is spent best."""
-        return round(self.seconds_saved * 1024 * MIB / (self.work.bytes_read + BYTES_PER_JOB), 4)
+        return self.seconds_saved * 1024 * MIB / (self.work.bytes_read + BYTES_PER_JOB)
 
 
 def parts_of(
