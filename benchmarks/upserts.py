@@ -3,6 +3,7 @@
     python -m benchmarks upserts [--keys 1000000] [--rows 50000] [--batches 20] [--shape uniform] [--format-version 3]
     python -m benchmarks upserts --curve 0.05,0.1,0.2,0.4
     python -m benchmarks upserts --ways icesize,merge,pyiceberg,flink
+    python -m benchmarks upserts --foreign 0,5,15 --keys 3000000 --rows 10000 --target-bytes 16777216
 
 | way | what a batch is |
 |---|---|
@@ -16,6 +17,7 @@ columns and rows; their ratio is the time for the table / the time for the same 
 
 Bytes ingested are the bytes of the batches as Parquet files; bytes written are those of all data and delete files.
 `--curve` runs icesize under several shares of dead rows at which a file falls due (`delete-ratio-threshold`).
+`--foreign` runs a stream with these trigger intervals beside jobs of others: `benchmarks.upsert_foreign`.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks import upsert_child, upsert_flink
+from benchmarks import upsert_child, upsert_flink, upsert_foreign
 from benchmarks.show import finish
 from benchmarks.upsert_child import WARM_BATCHES
 from benchmarks.upsert_rows import Workload
@@ -43,6 +45,8 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
     args = _parser().parse_args(argv)
     with tempfile.TemporaryDirectory(prefix="icesize-upserts-", dir=args.dir) as folder:
         root = Path(folder)
+        if args.foreign:
+            return upsert_foreign.run(root, args)
         load = Workload(args.keys, args.rows, args.batches + WARM_BATCHES, args.shape)
         if {"icesize", "merge"} & set(args.ways) or args.curve:
             load.write(root / "data")
@@ -132,7 +136,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--format-version", type=int, choices=[2, 3], default=3)
     parser.add_argument("--target-bytes", type=int, default=128 << 20, help="target size of the table's files")
     parser.add_argument("--ways", type=_names, default=["icesize", "merge"], metavar=",".join(WAYS))
-    parser.add_argument("--curve", type=_shares, default=(), metavar="SHARE,...", help="only icesize, per share")
+    parser.add_argument("--curve", type=_numbers, default=(), metavar="SHARE,...", help="only icesize, per share")
+    parser.add_argument("--foreign", type=_numbers, default=(), metavar="SECONDS,...", help="beside jobs of others")
+    parser.add_argument("--foreign-seconds", type=float, default=120.0, help="how long others work, per interval")
+    parser.add_argument("--foreign-pause", type=float, default=4.0, help="mean seconds between two jobs of others")
+    parser.add_argument("--foreign-parts", type=int, default=10, help="partitions, of ten, that the stream touches")
     parser.add_argument("--pyiceberg-keys", type=int, default=100_000)
     parser.add_argument("--flink-seconds", type=int, default=60)
     parser.add_argument("--flink-keys", type=int, default=200_000)
@@ -150,8 +158,8 @@ def _names(text: str) -> list[str]:
     return names
 
 
-def _shares(text: str) -> list[float]:
-    return [float(share) for share in text.split(",")]
+def _numbers(text: str) -> list[float]:
+    return [float(number) for number in text.split(",")]
 
 
 if __name__ == "__main__":

@@ -39,6 +39,7 @@ from icesize.table.manifests.lists import Manifests, manifests_of
 from icesize.table.manifests.packing import live_entries, worth_packing
 from icesize.table.manifests.store import ManifestStore, Memory
 from icesize.table.manifests.writer import target_manifest_bytes
+from icesize.table.state.concurrent_writers import optimizer_of
 from icesize.table.state.handle import Current, PolicyArgument, TableHandle
 from icesize.table.storage.ownership import check_may_delete
 from icesize.units import format_count
@@ -216,6 +217,8 @@ def survey_and_merges(context: TableContext, table: Table) -> tuple[TableSurvey,
     plan = plan_of_round(context, selection, None, contested=())
     rewrites = plan_delete_rewrites(layout, current.policy)
     due, notes = _snapshots_due(current, context.environment.now_ms())
+    if service := optimizer_of(metadata, table.catalog):
+        notes = (*notes, f"{service} maintains the table")
     listed = [*manifests.data, *manifests.deletes]
     manifests_then = _manifests_then(metadata, manifests)
     steps = bool(rewrites) + (manifests_then < len(listed)) + bool(due)

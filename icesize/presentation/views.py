@@ -202,8 +202,9 @@ def health(result: Inspection) -> Iterator[Block]:
 
 def survey(result: CatalogSurvey, limit: int = MOST_TABLES) -> Iterator[Block]:
     """Show the tables of a catalog, those to which maintenance brings most first, and the names that were skipped."""
-    yield (survey_line(result), "bold"), f": {survey_totals(result)}"
     shown = result.tables[:limit]
+    totals = f"{format_count(len(result.tables), 'table')}: {_survey_totals(result)}" if shown else "no table"
+    yield (result.pattern, "bold"), f"  {totals}"
     if shown:
         yield Columns([*map(survey_cells, shown)], SURVEY, range(1, len(SURVEY)), _SPARE_IN_SURVEY)
     if len(result.tables) > limit:
@@ -219,13 +220,7 @@ def survey(result: CatalogSurvey, limit: int = MOST_TABLES) -> Iterator[Block]:
         yield ((result.formula, "dim"),)
 
 
-def survey_line(result: CatalogSurvey) -> str:
-    """Return the pattern and the number of tables."""
-    return f"{result.pattern}  {format_count(len(result.tables), 'table')}"
-
-
-def survey_totals(result: CatalogSurvey) -> str:
-    """Return what maintenance of all tables would bring."""
+def _survey_totals(result: CatalogSurvey) -> str:
     files, snapshots = format_count(result.files_saved, "file"), format_count(result.snapshots_due, "snapshot")
     write = f"{format_bytes(result.bytes_to_write)} to write"
     return f"maintenance would save scans {files} for {write}, and expire {snapshots}"

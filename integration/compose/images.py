@@ -19,12 +19,15 @@ from integration.go_tools import KEPT
 
 HERE = Path(__file__).parent
 _CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
-_SEAWEEDFS = "github.com/seaweedfs/seaweedfs", "v0.0.0-20261109003541-7506e5f91cd6"
+_SEAWEEDFS = "github.com/seaweedfs/seaweedfs", "v0.0.0-20261109003541-7506e5f91cd6", "./weed"
+"""Builds for 15 minutes of a core."""
+_COMPOSE = "github.com/docker/compose/v2", "v2.40.3", "./cmd"
 
-_RESOLVE = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:resolve"
+_MAVEN = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1"
 _POM = """<project><modelVersion>4.0.0</modelVersion><groupId>icesize</groupId><artifactId>packages</artifactId>
 <version>1</version><packaging>pom</packaging><dependencies>{}</dependencies></project>"""
 
+KAFKA = ("org.apache.kafka:kafka_2.13:4.1.0", "org.apache.kafka:kafka-tools:4.1.0")
 KAFKA_SOURCE = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.1.1"
 ICEBERG = (
     "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.11.0",
@@ -82,7 +85,7 @@ def _build(name: str, recipe: str, fill: Fill) -> None:
 
 
 def _s3(folder: Path) -> None:
-    shutil.copy(_weed(), folder / "weed")
+    shutil.copy(_from_sources("weed", *_SEAWEEDFS), folder / "weed")
 
 
 def _rest(folder: Path) -> None:
@@ -90,39 +93,40 @@ def _rest(folder: Path) -> None:
 
 
 def _kafka(folder: Path) -> None:
-    (folder / "jars").mkdir()
-    for jar in jars.kafka_broker_jars():
-        shutil.copy(jar, folder / "jars")
+    _maven(folder, KAFKA, "copy-dependencies", f"-DoutputDirectory={folder}/jars", "-DincludeScope=runtime")
 
 
 def _repository(*artifacts: str) -> Fill:
     """Return what makes a local repository of Maven, in which Spark finds the packages that a session names."""
-
-    def fill(folder: Path) -> None:
-        names = (dict(zip(("groupId", "artifactId", "version"), each.split(":"), strict=True)) for each in artifacts)
-        listed = "".join(
-            f"<dependency>{''.join(f'<{tag}>{text}</{tag}>' for tag, text in name.items())}</dependency>"
-            for name in names
-        )
-        (folder / "pom.xml").write_text(_POM.format(listed))
-        _run("mvn", "-q", "-B", "-f", f"{folder}/pom.xml", f"-Dmaven.repo.local={folder}/repository", _RESOLVE)
-
-    return fill
+    return lambda folder: _maven(folder, artifacts, "resolve", f"-Dmaven.repo.local={folder}/repository")
 
 
-def _weed() -> Path:
-    """SeaweedFS, built from its sources: `go install` refuses a module that replaces others."""
-    package, version = _SEAWEEDFS
-    kept = KEPT / f"weed-{version}"
+def _maven(folder: Path, artifacts: Iterable[str], goal: str, *options: str) -> None:
+    names = (dict(zip(("groupId", "artifactId", "version"), each.split(":"), strict=True)) for each in artifacts)
+    listed = "".join(
+        f"<dependency>{''.join(f'<{tag}>{text}</{tag}>' for tag, text in name.items())}</dependency>" for name in names
+    )
+    (folder / "pom.xml").write_text(_POM.format(listed))
+    _run("mvn", "-q", "-B", "-f", f"{folder}/pom.xml", f"{_MAVEN}:{goal}", *options)
+
+
+def compose_program() -> Path:
+    """Return Docker Compose as a program of its own; building it takes five minutes of a core."""
+    return _from_sources("docker-compose", *_COMPOSE)
+
+
+def _from_sources(name: str, module: str, version: str, command: str) -> Path:
+    """Return a program in Go, built once. `go install` refuses these modules, because they replace others."""
+    kept = KEPT / f"{name}-{version}"
     if not kept.is_file():
         KEPT.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=KEPT) as folder:
-            found = _run("go", "mod", "download", "-json", f"{package}@{version}", cwd=folder)
+            told = _run("go", "mod", "download", "-json", f"{module}@{version}", cwd=folder)
             source = Path(folder) / "source"
-            shutil.copytree(re.findall(r'"Dir": "([^"]+)"', found)[0], source)
+            shutil.copytree(re.findall(r'"Dir": "([^"]+)"', told)[0], source)
             _run("chmod", "-R", "u+w", str(source))
-            _run("go", "build", "-o", f"{folder}/weed", "./weed", cwd=source)
-            (Path(folder) / "weed").replace(kept)
+            _run("go", "build", "-o", f"{folder}/program", command, cwd=source)
+            (Path(folder) / "program").replace(kept)
     return kept
 
 

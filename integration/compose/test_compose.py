@@ -14,13 +14,11 @@ import pytest
 from tenacity import Retrying, retry_if_result, stop_after_delay, wait_fixed
 
 from integration.compose import images
-from integration.go_tools import program
 
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 SERVERS, EXAMPLE = ROOT / "docker-compose.yml", ROOT / "examples" / "compose.yaml"
-COMPOSE = "github.com/docker/compose/v2/cmd", "v2.40.3"
 CATALOG = {
     "uri": "http://127.0.0.1:8181",
     "s3.endpoint": "http://127.0.0.1:8333",
@@ -41,7 +39,7 @@ def program_of_compose() -> list[str]:
     images.ensure(images.names_in(SERVERS, EXAMPLE))
     if not _code("docker", "compose", "version"):
         return ["docker", "compose"]
-    return [str(program("docker-compose", *COMPOSE, images.KEPT))]
+    return [str(images.compose_program())]
 
 
 @pytest.fixture

@@ -205,6 +205,16 @@ def test_partitions_that_others_change_now_count(lake: SqlCatalog) -> None:
     assert the_only(scan("lake", catalog=lake)).files_to_merge == 4
 
 
+def test_a_table_of_another_service_is_noted(lake: SqlCatalog) -> None:
+    """It is ranked like others, and the note names the service."""
+    filled(lake, "db.t", 3, **{"self-optimizing.enabled": "true"})
+    found = the_only(scan("lake", catalog=lake))
+    assert found.files_saved == 2
+    assert [note for note in found.notes if note.startswith("Amoro")] == [
+        "Amoro (self-optimizing.enabled) maintains the table"
+    ]
+
+
 def test_progress_counts_tables(lake: SqlCatalog) -> None:
     """The observer gets the number of tables, and then each one that is done."""
     for name in ("db.a", "db.b"):

@@ -16,10 +16,12 @@ from matplotlib.image import imread
 import icesize
 from icesize.planning.files import PartitionKey
 from icesize.planning.partition_labels import label_of
+from icesize.presentation.page import catalog_page
+from icesize.table.catalog.tables import NotLoaded
 from icesize.table.records.ledger import LedgerEntry
 from icesize.table.records.summary import SECONDS
 from tests.support.row_deletes import delete_rows
-from tests.support.tables import append, compact, make_table, request_on, run, small_files, sqlite_catalog, write
+from tests.support.tables import append, arrow, compact, make_table, request_on, run, small_files, sqlite_catalog, write
 
 pytestmark = pytest.mark.engine
 
@@ -150,20 +152,43 @@ document.querySelector("iframe").onload = (event) => {{
 """
 
 
-@pytest.mark.parametrize("width", [PHONE, 320, 768, 1280])
-def test_nothing_is_wider_than_the_screen(chromium: Chromium, page: Path, tmp_path: Path, width: int) -> None:
-    """The page never scrolls sideways, tables and commands do within themselves; letters in pictures can be read."""
-    measured = tmp_path / "measured.html"
-    measured.write_text(MEASURE.format(width=width, page=escape(page.read_text(encoding="utf-8"))), encoding="utf-8")
-    dom, _ = chromium.dom(measured)
+def measured(chromium: Chromium, page: Path, folder: Path, width: int) -> list[str]:
+    """What the browser measures of a page that is so wide; nothing reaches beyond it."""
+    target = folder / "measured.html"
+    target.write_text(MEASURE.format(width=width, page=escape(page.read_text(encoding="utf-8"))), encoding="utf-8")
+    dom, _ = chromium.dom(target)
     seen = re.search(r'<pre id="seen">(.*?)</pre>', dom, re.DOTALL)
     assert seen is not None
     lines = seen[1].splitlines()
     assert lines[0] == f"scroll {width}"
     assert [line for line in lines if line.startswith("beyond")] == []
+    return lines
+
+
+@pytest.mark.parametrize("width", [PHONE, 320, 768, 1280])
+def test_nothing_is_wider_than_the_screen(chromium: Chromium, page: Path, tmp_path: Path, width: int) -> None:
+    """The page never scrolls sideways, tables and commands do within themselves; letters in pictures can be read."""
+    lines = measured(chromium, page, tmp_path, width)
     letters = [float(line.split()[1]) for line in lines if line.startswith("letters")]
     assert len(letters) > 50
     assert width < PHONE or min(letters) >= SMALLEST_LETTERS
+
+
+@pytest.mark.parametrize("width", [PHONE, 1280])
+def test_the_page_of_a_catalog(chromium: Chromium, tmp_path: Path, width: int) -> None:
+    """Nothing is logged or wider than the screen, whatever tables are called; a name leads to the page of its table."""
+    lake, page = sqlite_catalog(tmp_path), tmp_path / "lake.html"
+    for name in (HOSTILE, "t", "x" * 200):
+        make_table(lake, name=("db", name)).append(arrow([1]))  # type: ignore[arg-type]
+    found = icesize.scan("lake", catalog=lake)
+    skipped = NotLoaded(("db", HOSTILE), "unreadable", f"{HOSTILE} {'no ' * 100}")
+    found = replace(found, skipped=(skipped,), doubts=(f"the namespace '{'y' * 200}' is not found",))
+    page.write_text(catalog_page(found, {"lake.db.t": "lake.01.html"}, 0), encoding="utf-8")
+    dom, logged = chromium.dom(page)
+    assert logged == []
+    assert "<script" not in dom
+    assert '<a href="lake.01.html">lake.db.t</a>' in dom
+    measured(chromium, page, tmp_path, width)
 
 
 def test_it_follows_light_and_dark(chromium: Chromium, page: Path) -> None:

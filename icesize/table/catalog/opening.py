@@ -241,9 +241,21 @@ def load(catalog: Catalog, identifier: tuple[str, ...]) -> Table:
     a column that PyIceberg cannot read.
     """
     try:
-        table = catalog.load_table(identifier)
+        return load_listed(catalog, identifier)
     except NoSuchTableError as error:
         raise _not_found(catalog, identifier) from error
+
+
+def load_listed(catalog: Catalog, identifier: tuple[str, ...]) -> Table:
+    """Return the current state of a table.
+
+    Raises NoSuchTableError without looking for similar names, and UnsupportedTable for a column that PyIceberg cannot
+    read.
+    """
+    try:
+        table = catalog.load_table(identifier)
+    except NoSuchTableError:
+        raise
     except Exception as error:  # the errors of PyIceberg's parsers have no common base
         if (column := unreadable_column(error)) is None:
             raise
@@ -255,6 +267,13 @@ def load(catalog: Catalog, identifier: tuple[str, ...]) -> Table:
         ) from error
     remember_secrets(table.io.properties)
     return table
+
+
+def is_view(catalog: Catalog, identifier: tuple[str, ...]) -> bool:
+    """Return True if the catalog has a view of this name."""
+    with suppress(Exception):  # most catalogs have no views, and each raises its own error
+        return bool(catalog.view_exists(identifier))
+    return False
 
 
 def load_failed(name: str, error: Exception) -> TableError:
@@ -272,9 +291,8 @@ def load_failed(name: str, error: Exception) -> TableError:
 
 def _not_found(catalog: Catalog, identifier: tuple[str, ...]) -> TableError:
     name = ".".join((catalog.name, *identifier))
-    with suppress(Exception):  # most catalogs have no views, and each raises its own error
-        if catalog.view_exists(identifier):
-            return UnsupportedTable(f"Cannot open '{name}': it is a view; name the table under it", table=name)
+    if is_view(catalog, identifier):
+        return UnsupportedTable(f"Cannot open '{name}': it is a view; name the table under it", table=name)
     try:
         known = [t[-1] for t in catalog.list_tables(identifier[:-1])]
     except NoSuchNamespaceError:

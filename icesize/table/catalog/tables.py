@@ -12,10 +12,10 @@ from pyiceberg.exceptions import BadRequestError, NoSuchIcebergTableError, NoSuc
 from pyiceberg.table import Table
 
 from icesize.concurrency import concurrently
-from icesize.errors import ArgumentError, TableNotFound, UnsupportedTable
+from icesize.errors import ArgumentError, UnsupportedTable
 from icesize.results import Keys, keys
 from icesize.table.catalog import opening
-from icesize.table.catalog.access_errors import brief
+from icesize.table.catalog.access_errors import brief, said
 
 Name = tuple[str, ...]
 
@@ -166,15 +166,16 @@ def _namespaces(catalog: Catalog, namespace: Name, ask: Ask) -> list[Name]:
 def load_named(catalog: Catalog, name: Name, ask: Ask = _ask) -> Table | NotLoaded:
     """Return the table of a name that was listed, or the reason why there is none."""
     try:
-        table: Table = ask(opening.load, catalog, name)
+        table: Table = ask(opening.load_listed, catalog, name)
         return table
-    except UnsupportedTable as error:
-        kind: Literal["view", "unreadable"] = "view" if isinstance(error.__cause__, NoSuchTableError) else "unreadable"
-        return NotLoaded(name, kind, brief(error))
-    except TableNotFound as error:
-        if isinstance(error.__cause__, NoSuchIcebergTableError):
-            return NotLoaded(name, "other format", brief(error.__cause__))
+    except NoSuchIcebergTableError as error:
+        return NotLoaded(name, "other format", brief(error))
+    except NoSuchTableError:
+        if opening.is_view(catalog, name):
+            return NotLoaded(name, "view", "it is a view")
         # if it was listed, it was dropped or renamed since then, or is hidden from this principal
         return NotLoaded(name, "unreadable", "it is not found")
+    except UnsupportedTable as error:
+        return NotLoaded(name, "unsupported", said(error))
     except Exception as error:  # each catalog client raises its own errors
         return NotLoaded(name, "unreadable", brief(error))

@@ -79,7 +79,8 @@ def _loaded(catalog: Catalog, name: Name, overlaps: Callable[[str], bool]) -> Ta
     """Return a table with a directory that overlaps; None for any other, a sentence for one that cannot be loaded."""
     table = load_named(catalog, name)
     if isinstance(table, NotLoaded):
-        return f"{'.'.join(name)}: {table.why}" if table.kind == "unreadable" else None
+        has_files = table.kind in ("unreadable", "unsupported")
+        return f"{'.'.join(name)}: {table.why}" if has_files else None
     folders = [*own_folders(table), table.metadata_location.rpartition("/")[0]]
     return table if any(map(overlaps, folders)) else None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import ForbiddenError, NoSuchIcebergTableError, NoSuchTableError
 from pyiceberg.schema import Schema
 
 from icesize.errors import ArgumentError
@@ -55,3 +56,43 @@ def test_patterns_without_a_catalog_or_a_part(text: str) -> None:
     """A pattern without a catalog's name, or with an empty part, is refused with the forms that are accepted."""
     with pytest.raises(ArgumentError, match=r"expected CATALOG, CATALOG.NAMESPACE or CATALOG.NAMESPACE.PATTERN"):
         TablePattern.of(text)
+
+
+def test_names_without_a_table_have_a_kind(lake: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A view, a table of another format, one with a column that PyIceberg cannot read, and one without a right."""
+    errors = {
+        "view": NoSuchTableError("no table"), "hive": NoSuchIcebergTableError("no Iceberg table"),
+        "hidden": NoSuchTableError("no table"), "denied": ForbiddenError("no"),
+    }  # fmt: skip
+
+    def load_table(name: tuple[str, ...]) -> None:
+        raise errors[name[-1]]
+
+    monkeypatch.setattr(lake, "load_table", load_table)
+    monkeypatch.setattr(lake, "view_exists", lambda name: name[-1] == "view", raising=False)
+    monkeypatch.setattr(lake, "list_tables", lambda _: pytest.fail("similar names are not looked for"))
+    found = {name: load_named(lake, ("db", name)) for name in errors}
+    assert {name: (each.kind, each.why) for name, each in found.items() if isinstance(each, NotLoaded)} == {
+        "view": ("view", "it is a view"),
+        "hive": ("other format", "NoSuchIcebergTableError: no Iceberg table"),
+        "hidden": ("unreadable", "it is not found"),
+        "denied": ("unreadable", "ForbiddenError: no"),
+    }
+
+
+def test_a_namespace_that_may_not_be_listed(lake: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Below the namespace of the pattern it is a doubt; the namespace of the pattern itself has to be listed."""
+    for namespace in ("a", "b"):
+        lake.create_namespace(namespace)
+        lake.create_table(f"{namespace}.t", Schema())
+    listed = lake.list_tables
+
+    def list_tables(namespace: tuple[str, ...]) -> list[tuple[str, ...]]:
+        if namespace == ("a",):
+            raise ForbiddenError("no")
+        return listed(namespace)
+
+    monkeypatch.setattr(lake, "list_tables", list_tables)
+    assert selected(lake, "lake") == (["b.t"], ["the namespace 'a' cannot be listed (ForbiddenError: no)"])
+    with pytest.raises(ForbiddenError):
+        selected(lake, "lake.a")

@@ -240,7 +240,7 @@ def test_a_table_whose_folder_holds_the_location_keeps_its_files(lake: SqlCatalo
     assert ids_of(lake, "db.inner.other") == [7]
 
 
-@pytest.mark.parametrize("hidden", ["load", "not found", "namespace", "list", "limit", "files"])
+@pytest.mark.parametrize("hidden", ["load", "column", "not found", "namespace", "list", "limit", "files"])
 def test_tables_that_cannot_be_read_protect_all_but_our_own_files(
     lake: SqlCatalog, search: Search, hidden: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -255,6 +255,9 @@ def test_tables_that_cannot_be_read_protect_all_but_our_own_files(
     named = leftover(table, f"data/other/{local(ours).name}")
     if hidden == "load":
         local(other.metadata_location).write_text("{")
+    elif hidden == "column":
+        metadata = local(other.metadata_location)
+        metadata.write_text(metadata.read_text().replace('"long"', '"variant"'))
     elif hidden == "not found":
         only_without(lake, monkeypatch, "load_table", NoSuchTableError("no table"), "db.other")
     elif hidden == "namespace":
@@ -273,6 +276,7 @@ def test_tables_that_cannot_be_read_protect_all_but_our_own_files(
     assert (exists(vectors), exists(named)) == (False, True)
     said = {
         "load": "1 table cannot be read, the first is db.other: ",
+        "column": "1 table cannot be read, the first is db.other: Cannot open 'lake.db.other': column '",
         "not found": "1 table cannot be read, the first is db.other: it is not found. ",
         "namespace": "the namespace 'db' is not found. ",
         "list": "the catalog cannot list its tables (NotImplementedError: no). ",
