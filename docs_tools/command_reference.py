@@ -39,6 +39,7 @@ SEE_ALSO = {
     "remove-orphan-files": ("[output](output.md#remove-orphan-files)", "[versions](versions.md#remove-orphan-files)"),
     "demo": ("[quick start](quickstart.md#run-the-demo)",),
     "doctor": ("[output](output.md#doctor)", "[maintenance](maintenance.md#diagnose-problems)"),
+    "config": ("[configuration file](configuration.md)", "[policy](policy.md)"),
     "completion": ("[maintenance](maintenance.md#for-programs)",),
 }  # fmt: skip
 """Links from each command to its output and to the task that it belongs to."""

@@ -42,7 +42,7 @@ def test_commands_and_calls_have_one_name_and_one_dry_run() -> None:
     by_hand, calls = {"streams": "forget_stream"}, _calls() | {"scan": inspect.signature(icesize.scan)}
     for name, command in main.commands.items():
         options = {option for parameter in command.params for option in parameter.opts}
-        if "--json" in options:
+        if "--json" in options and name != "config":  # which concerns a file
             call = calls[by_hand.get(name, name.replace("-", "_"))]
             assert ("dry_run" in call.parameters) >= ("--dry-run" in options), name
     changing = {name for name, call in _calls().items() if "dry_run" in call.parameters}

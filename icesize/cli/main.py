@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from icesize import __version__
-from icesize.cli import doctor, keys, looking, removing, rewriting, trying
+from icesize.cli import configuring, doctor, keys, looking, removing, rewriting, trying
 from icesize.cli.interrupts import Observers, exit_code_of, terminated_like_interrupted, what_became_of
 from icesize.cli.options import FAILED, UNKNOWN, USAGE, print_error
 from icesize.errors import ArgumentError, CommitStateUnknown, IcesizeError, PolicyError, is_from_outside
@@ -32,7 +32,7 @@ _SECTIONS: dict[str, tuple[click.Command, ...]] = {
     ),
     "Keep one row per key": (keys.deduplicate, keys.rekey),
     "Go back and clean up": (removing.restore, removing.expire_snapshots, removing.remove_orphan_files),
-    "Start": (trying.demo, doctor.doctor, trying.completion),
+    "Start": (trying.demo, doctor.doctor, configuring.config, trying.completion),
 }  # fmt: skip
 """The sections of the help, each with its commands."""
 

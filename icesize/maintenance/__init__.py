@@ -3,6 +3,7 @@
 - `checkup`: checks whether icesize can work on a table: whether it can load it, and read, write and delete files
 - `clustering`: clusters a table: by arguments of a call, by its properties, or one round of a pass
 - `compaction`: merges small files without new rows: all of them, those that are due, or one round of a pass
+- `config_file`: `icesize.toml`: catalogs, the tables to maintain, policies for patterns, hours and budgets
 - `dangling_deletes`: removes delete files that apply to no live data file, in one REPLACE that changes no row and no
   data file
 - `fleet`: one bounded pass over the tables of a catalog, those with most benefit per byte first

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -18,6 +19,7 @@ from icesize.units import format_bytes, format_count, format_time
 
 if TYPE_CHECKING:
     from icesize.maintenance.checkup import Check
+    from icesize.maintenance.config_file import TablePolicy
     from icesize.maintenance.dangling_deletes import DanglingReport
     from icesize.maintenance.fleet import FleetPlan, FleetReport, TableShare
     from icesize.maintenance.keys import KeyReport
@@ -688,6 +690,20 @@ def _table_share(share: TableShare) -> tuple[str, ...]:
     return due.table, f"{due.health}", f"{share.files_saved:,}", *sizes, f"{due.snapshots_due:,}", price
 
 
+def table_policy(result: TablePolicy) -> Iterator[Block]:
+    """Show each key of a policy with its value and its origin; keys with their defaults come last."""
+    file = "no configuration file" if result.path is None else result.path
+    yield (result.table, "bold"), f"  {file}"
+    ranked = sorted(result.keys, key=lambda origin: origin.source.startswith("default"))
+    rows = [
+        (one.key, "unset" if one.value is None else json.dumps(one.value), one.source, ", ".join(one.overridden))
+        for one in ranked
+    ]
+    yield Columns(rows, ("key", "value", "from", "instead of"))
+    if not result.is_chosen:
+        yield from notes([f"{file} leaves this table out of `scan` and of `maintain` for many tables"])
+
+
 def _failed_tables(failed: Mapping[str, str]) -> Iterator[Block]:
     return (((f"{table} failed", "bold red"), f": {why}") for table, why in failed.items())
 
@@ -746,6 +762,7 @@ VIEWS: Mapping[str, Callable[[Any], Look]] = {
     "MaintenancePlan": maintenance_plan,
     "FleetReport": fleet,
     "FleetPlan": fleet_plan,
+    "TablePolicy": table_policy,
     "Overview": overview,
 }
 LINES: Mapping[str, Callable[[Any], str]] = {

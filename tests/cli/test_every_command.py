@@ -49,9 +49,13 @@ CHANGING = {
 }
 DELETING = ("maintain", "deduplicate", "restore", "expire-snapshots", "remove-orphan-files", "streams --forget")
 """Those of them after which something is gone. `cluster --forget` takes back settings, which it tells."""
-WITHOUT_TABLE = {"demo", "completion"}
-"""They have no table but one of their own."""
-NEVER_PROMISED = {"doctor": "it is the one that tells", "completion": "it needs nothing"}
+WITHOUT_TABLE = {"demo", "completion", "config"}
+"""They have no table but one of their own, or name something else first."""
+NEVER_PROMISED = {
+    "doctor": "it is the one that tells",
+    "completion": "it needs nothing",
+    "config": "it has no table",
+}
 """Commands that `doctor` does not name, and why."""
 AT_ONCE = {"history.expire.max-snapshot-age-ms": "1", "history.expire.min-snapshots-to-keep": "1"}
 

@@ -221,7 +221,7 @@ def test_progress_counts_tables(lake: SqlCatalog) -> None:
         filled(lake, name, 1)
     seen = list[object]()
     scan("lake", catalog=lake, environment=Environment(observe=seen.append))
-    assert seen == [Progress("survey", done, 2) for done in range(3)]
+    assert seen == [Progress("survey", done, 2, "table") for done in range(3)]
 
 
 def test_a_policy_holds_for_every_table(lake: SqlCatalog) -> None:
