@@ -156,10 +156,10 @@ def look_at_each(
     except Exception as error:  # each catalog client raises its own errors
         raise TableError(f"Cannot list the tables of '{pattern}': {said(error)}", pattern=pattern) from scrub(error)
     found = list[T | NotLoaded]()
-    environment.observe(Progress("survey", 0, len(names), "table"))
+    environment.observe(Progress("surveying", 0, len(names), "table"))
     for result in each_of(catalog)(one, names):
         found.append(result)
-        environment.observe(Progress("survey", len(found), len(names), "table"))
+        environment.observe(Progress("surveying", len(found), len(names), "table"))
     return found, doubts
 
 
