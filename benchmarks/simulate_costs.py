@@ -11,11 +11,9 @@ from benchmarks.simulate_metadata import MetadataWrites
 from benchmarks.simulate_writers import Commit
 from icesize.planning.files import PartitionFacts, PartitionKey
 from icesize.planning.merging.simulation import Batch
-from icesize.planning.scan_cost import PRICE_PER_1000_REQUESTS, ScanCost
+from icesize.planning.scan_cost import PRICE_PER_1000_PUTS, PRICE_PER_1000_REQUESTS, ScanCost
 from icesize.policy import MIB
 
-USD_PER_1000_PUTS = 0.005
-"""USD for 1,000 PUT requests: what Amazon S3 Standard asks in us-east-1, as `PRICE_PER_1000_REQUESTS` for GET."""
 PART_BYTES = 32 * MIB
 """Iceberg's `s3.multipart.part-size-bytes`. A file above 1.5 parts is written in parts."""
 
@@ -60,7 +58,7 @@ class Tally:
         """Return figures of the period, and of all partitions at its end."""
         batches, files = len(self.plan_ms), [facts.files for facts in partitions]
         days = batches / batches_per_day
-        usd = (self.puts * USD_PER_1000_PUTS + self.gets * PRICE_PER_1000_REQUESTS) / 1000
+        usd = (self.puts * PRICE_PER_1000_PUTS + self.gets * PRICE_PER_1000_REQUESTS) / 1000
         return {
             "partitions": len(files),
             "files": sum(files),

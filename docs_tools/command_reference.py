@@ -35,6 +35,7 @@ SEE_ALSO = {
     "restore": (
         "[output](output.md#restore)", "[guide](guide-restore.md)", "[versions](versions.md#restore-a-version)",
     ),
+    "repair": ("[verify](verify.md#repair)",),
     "expire-snapshots": ("[output](output.md#expire-snapshots)", "[versions](versions.md#expire-snapshots)"),
     "remove-orphan-files": ("[output](output.md#remove-orphan-files)", "[versions](versions.md#remove-orphan-files)"),
     "demo": ("[quick start](quickstart.md#run-the-demo)",),

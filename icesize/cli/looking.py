@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from icesize.table.records.ledger import LedgerEntry
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
+_MOST_LETTERS = 100
+"""Of a table's name in the name of a file, which file systems limit to 255."""
 
 
 def _lines(file: TextIO | None) -> list[str]:
@@ -332,14 +334,14 @@ def _report_on_catalog(target: Target, output: Path | None, tables: int) -> None
         return
     pages, failed = dict[str, Path](), list[str]()
     for number, table in enumerate(found.tables[:tables], 1):
-        name = re.sub(r"[^\w.-]", "_", table.table, flags=re.ASCII)
+        name = re.sub(r"[^\w.-]", "_", table.table, flags=re.ASCII)[:_MOST_LETTERS]
         page = output.with_name(f"{output.stem}.{number:02}.{name}.html")
         try:
             page.write_text(replace(target, table=table.table).open().overview().to_html(), encoding="utf-8")
             pages[table.table] = page
         except EngineUnavailable:
             raise
-        except IcesizeError as error:  # the other tables have a page
+        except (IcesizeError, OSError) as error:  # the other tables have a page
             failed.append(f"{table.table}: {error}")
     links = {table: page.name for table, page in pages.items()}
     output.write_text(catalog_page(found, links, Environment().now_ms()), encoding="utf-8")

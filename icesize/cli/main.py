@@ -3,7 +3,7 @@
 Each command imports its own heavy dependencies, so that `--help` is quick.
 
 Exit codes: 0 done; 1 failed; 2 wrong usage, also of a filter, a partition or a policy; 3 outcome of the commit unknown;
-4 unhealthy (`inspect --check`); 130 interrupted (Ctrl-C); 143 terminated (SIGTERM).
+4 unhealthy (`inspect --check`, `verify`, `repair`); 130 interrupted (Ctrl-C); 143 terminated (SIGTERM).
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ _SECTIONS: dict[str, tuple[click.Command, ...]] = {
         rewriting.remove_dangling_deletes, rewriting.rewrite_manifests,
     ),
     "Keep one row per key": (keys.deduplicate, keys.rekey),
-    "Go back and clean up": (removing.restore, removing.expire_snapshots, removing.remove_orphan_files),
+    "Go back and clean up": (
+        removing.restore, removing.repair, removing.expire_snapshots, removing.remove_orphan_files,
+    ),
     "Start": (trying.demo, doctor.doctor, configuring.config, trying.completion),
 }  # fmt: skip
 """The sections of the help, each with its commands."""

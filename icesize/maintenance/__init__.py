@@ -9,6 +9,7 @@
 - `fleet`: one bounded pass over the tables of a catalog, those with most benefit per byte first
 - `keys`: the key of a table: removes rows of the same key, and changes the rule of upserts
 - `maintain`: one bounded pass of all maintenance, and its steps in the order that saves work
+- `repair`: repairs what `verify` finds and what is certain, one commit of metadata for each kind
 - `restore`: restores a partition to an older snapshot: its old files under new names, in one OVERWRITE
 - `rewrite_deletes`: rewrites many delete files into few position delete files; data files do not change
 - `rewrite_manifests`: merges manifests, in one REPLACE that changes no row and no file

@@ -157,10 +157,10 @@ def look_at_each(
         why = said(error) if isinstance(error, IcesizeError) else denied(error, LIST)
         raise TableError(f"Cannot list the tables of '{pattern}': {why}", pattern=pattern) from scrub(error)
     found = list[T | NotLoaded]()
-    environment.observe(Progress("survey", 0, len(names), "table"))
+    environment.observe(Progress("surveying", 0, len(names), "table"))
     for result in each_of(catalog)(one, names):
         found.append(result)
-        environment.observe(Progress("survey", len(found), len(names), "table"))
+        environment.observe(Progress("surveying", len(found), len(names), "table"))
     return found, doubts
 
 

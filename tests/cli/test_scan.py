@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,7 +13,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 import icesize
 from icesize.planning.health import FORMULA
-from tests.support.command_line import Run
+from tests.support.command_line import Run, catalog_uri, on_a_terminal
 from tests.support.html_pages import taken_apart
 from tests.support.tables import append, arrow, local, make_table, sqlite_catalog
 
@@ -87,6 +90,26 @@ def test_exit_codes(lake: SqlCatalog, run: Run, name: str, options: list[str], c
     assert (result.exit_code, words in result.output) == (code, True), result.output
 
 
+def test_a_terminal_has_a_bar_and_few_columns(lake: SqlCatalog, tmp_path: Path) -> None:
+    """The bar counts tables, and a narrow terminal keeps the columns that rank them."""
+    code, shown = on_a_terminal(["scan", "lake", "--catalog-uri", catalog_uri(tmp_path)], "")
+    assert code == 0
+    assert "of 4 tables" in shown
+    heads = next(line for line in shown.splitlines() if "health" in line)
+    assert all(name in heads for name in ("seconds saved", "to write"))
+    assert "not shown: metadata, snapshots, " in shown
+
+
+def test_neither_spark_nor_java_is_needed(lake: SqlCatalog, tmp_path: Path) -> None:
+    """The command does its work where PySpark is not installed and no program is on the path."""
+    program = "import sys; sys.modules['pyspark'] = None; from icesize.cli.main import main; main(prog_name='icesize')"
+    command = [sys.executable, "-c", program, "scan", "lake", "--catalog-uri", catalog_uri(tmp_path)]
+    left_out = ("PATH", "JAVA_HOME")
+    environment = {name: value for name, value in os.environ.items() if name not in left_out}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert (done.returncode, done.stdout.partition(":")[0]) == (0, "lake  3 tables"), done.stderr
+
+
 def test_a_page_of_a_catalog_links_to_its_worst_tables(lake: SqlCatalog, run: Run, tmp_path: Path) -> None:
     """The table has the cells of `scan`, and the linked pages are beside it."""
     page = tmp_path / "lake.html"
@@ -116,7 +139,7 @@ def test_a_page_of_a_catalog_alone(lake: SqlCatalog, run: Run, tmp_path: Path) -
 
 def test_names_of_tables_do_not_become_tags_or_paths(run: Run, tmp_path: Path) -> None:
     """A hostile name is text on the page, and the file of its page lies beside the page of the catalog."""
-    name = '"><script>alert(1)</script>'
+    name = f'"><script>alert(1)</script>{"x" * 150}'
     table = make_table(sqlite_catalog(tmp_path), name=("db", name))  # type: ignore[arg-type]
     table.append(arrow([1]))
     page = tmp_path / "lake.html"

@@ -14,7 +14,7 @@ from icesize.errors import ArgumentError, PolicyError, TableError, TableNotFound
 from icesize.events import Progress
 from icesize.maintenance.survey import CatalogSurvey, scan
 from icesize.planning.health import TableSurvey
-from icesize.planning.scan_cost import WorkCost
+from icesize.planning.scan_cost import Prices, WorkCost
 from tests.support.delete_files import delete_positions
 from tests.support.rest_faults import Fault
 from tests.support.rest_server import MiniRest
@@ -199,6 +199,20 @@ def test_a_survey_only_reads(mini: MiniRest, tmp_path: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
 
 
+def test_work_in_an_object_store_has_a_price(
+    tmp_path: Path, bucket: str, properties: dict[str, str], lake: SqlCatalog
+) -> None:
+    """Requests and seconds of a core cost money there; on a local disk nothing does."""
+    remote = SqlCatalog("remote", uri=f"sqlite:///{tmp_path}/remote.db", warehouse=f"s3://{bucket}/wh", **properties)
+    remote.create_namespace("db")
+    for catalog in (remote, lake):
+        filled(catalog, "db.t", 3)
+    priced, free = the_only(scan("remote", catalog=remote)), the_only(scan("lake", catalog=lake))
+    assert (priced.usd, free.usd) == (priced.work.usd(Prices()), None)
+    assert (priced.files_saved, priced.health, priced.work.gets) == (free.files_saved, free.health, free.work.gets)
+    remote.close()
+
+
 def test_partitions_that_others_change_now_count(lake: SqlCatalog) -> None:
     """Maintenance leaves a contested partition for some minutes, which says nothing about the table."""
     filled(lake, "db.t", 4)
@@ -224,7 +238,7 @@ def test_progress_counts_tables(lake: SqlCatalog) -> None:
         filled(lake, name, 1)
     seen = list[object]()
     scan("lake", catalog=lake, environment=Environment(observe=seen.append))
-    assert seen == [Progress("survey", done, 2, "table") for done in range(3)]
+    assert seen == [Progress("surveying", done, 2, "table") for done in range(3)]
 
 
 def test_a_policy_holds_for_every_table(lake: SqlCatalog) -> None:

@@ -111,6 +111,11 @@ class ManifestStore:
 
         return ManifestFacts(manifest, self.get(manifest.manifest_path, "columns", read))
 
+    def unread(self, manifests: Iterable[ManifestFile]) -> list[ManifestFile]:
+        """Return the manifests whose facts are not in memory."""
+        with self._lock:
+            return [each for each in manifests if not self._use(each.manifest_path, "columns", None)]
+
     def prefetch(self, manifests: Sequence[ManifestFile], read: ReadMany, more_than: int) -> None:
         """Read facts together if so many entries are unknown that this pays.
 
@@ -120,8 +125,7 @@ class ManifestStore:
             more_than: Number of entries that are read one by one.
         """
         spill = self.spill
-        with self._lock:
-            unknown = [each for each in manifests if not self._use(each.manifest_path, "columns", None)]
+        unknown = self.unread(manifests)
         if sum(map(entries_in, unknown)) <= more_than:
             return
         unknown = [each for each in unknown if not self._take_spilled(each)]

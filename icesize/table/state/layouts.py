@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeAlias
 
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestFile
 from pyiceberg.table.metadata import TableMetadata
 
+from icesize.concurrency import concurrently
 from icesize.parquet.files.row_lineage import FIRST_WITH_LINEAGE
 from icesize.planning.files import Layout, MakeFacts, PartitionFacts, PartitionKey, Partitions
 from icesize.planning.merging.standing import Standing
@@ -17,7 +19,9 @@ from icesize.planning.overlay import Overlay
 from icesize.policy import SizePolicy
 from icesize.table.catalog.access_errors import readable
 from icesize.table.catalog.history import head_of
+from icesize.table.catalog.locations import is_object_store
 from icesize.table.manifests.delete_index import DeleteIndex, delete_index
+from icesize.table.manifests.entries import entries_in
 from icesize.table.manifests.listing import difference, repeated_numbers
 from icesize.table.manifests.lists import Manifests
 from icesize.table.manifests.store import ManifestStore
@@ -105,6 +109,9 @@ def _other_deletes(before: DeleteIndex, after: DeleteIndex) -> set[PartitionKey]
     return {key for key in old.keys() | new.keys() if old.get(key) != new.get(key)}
 
 
+_MOST_ENTRIES = 2_000_000
+"""Entries that are read ahead. The facts of many more do not fit into the store, and would be read twice."""
+
 Prefetch: TypeAlias = Callable[[ManifestStore, Sequence[ManifestFile]], None]
 """Reads facts of manifests into the store if it can do so faster than the layout reader."""
 
@@ -184,6 +191,9 @@ class LayoutReader:
 
     def _live(self, metadata: TableMetadata, io: FileIO, manifests: Manifests, ages: CommitAges) -> LiveFiles:
         self.prefetch(self.store, manifests.data)
+        if is_object_store(metadata.location):
+            # local files are read faster one by one, because decoding them holds Python's lock
+            self._read_together(io, [*manifests.data, *manifests.deletes])
         deletes = delete_index(self.store, io, manifests.deletes, metadata.specs())
         return LiveFiles(
             {version_of(manifest): self.store.listing(io, manifest) for manifest in manifests.data},
@@ -193,3 +203,10 @@ class LayoutReader:
             ),
             ages, Labels(metadata), self.small_file_limit_bytes,
         )  # fmt: skip
+
+    def _read_together(self, io: FileIO, manifests: Sequence[ManifestFile]) -> None:
+        """Read manifests that are not in the store at the same time, to wait for the storage once."""
+        unread = self.store.unread(manifests)
+        if len(unread) > 1 and sum(map(entries_in, unread)) <= _MOST_ENTRIES:
+            for _ in concurrently(partial(self.store.facts, io), unread):
+                pass

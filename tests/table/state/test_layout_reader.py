@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+import threading
 from collections.abc import Collection
 from dataclasses import replace
 
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.io import InputFile
 from pyiceberg.table import Table
 
 from icesize.planning.delete_reach import PartitionDeletes
@@ -15,6 +18,7 @@ from icesize.table.state.commit_ages import OLDEST
 from icesize.table.state.layouts import LayoutReader
 from icesize.table.state.live_files import LiveFiles
 from icesize.table.state.naming import Labels
+from tests.support.delete_files import delete_positions
 from tests.support.row_deletes import delete_ids, delete_rows
 from tests.support.tables import (
     LIMIT,
@@ -35,6 +39,8 @@ from tests.support.tables import (
     small_files,
     write,
 )
+
+MANIFEST = re.compile(r"-m\d+\.avro$")
 
 
 def test_an_empty_table_has_an_empty_layout(lake: SqlCatalog) -> None:
@@ -63,6 +69,34 @@ def test_every_file_is_counted_and_small_ones_are_listed(lake: SqlCatalog) -> No
     assert head is not None
     assert layout.head.snapshot_id == head.snapshot_id
     assert layout.head.sequence_number == 3
+
+
+class Together(CountingIO):
+    """Storage that opens a manifest only when so many are asked for at the same time."""
+
+    def __init__(self, manifests: int) -> None:
+        super().__init__()
+        self._all = threading.Barrier(manifests)
+
+    def new_input(self, location: str) -> InputFile:  # type: ignore[override]
+        opened = super().new_input(location)
+        if MANIFEST.search(location):
+            self._all.wait(60)
+        return opened
+
+
+def test_manifests_in_an_object_store_are_read_at_the_same_time(lake: SqlCatalog) -> None:
+    """Those of data and of deletes, each once; what is known is not read again."""
+    make_table(lake)
+    for number in range(4):
+        table = append(lake, [number])
+    table = delete_positions(table, {live_paths(table)[0]: [0]})
+    remote = table.metadata.model_copy(update={"location": "s3://bucket/t"})
+    reader, io = LayoutReader(LIMIT), Together(5)
+    assert reader.read(remote, io) == layout_of(table)
+    assert len(io.manifests) == len(set(io.manifests)) == 5
+    reader.read(remote, io)
+    assert len(io.manifests) == 5
 
 
 def test_files_of_pyicebergs_own_appends_are_read(lake: SqlCatalog) -> None:
