@@ -17,7 +17,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 
 from icesize.environment import Environment
-from icesize.errors import TableError, UnsupportedTable
+from icesize.errors import IcesizeError, TableError, UnsupportedTable
 from icesize.events import Progress
 from icesize.maintenance.compaction import plan_of_round
 from icesize.maintenance.table_context import InThisProcess, TableContext
@@ -32,7 +32,7 @@ from icesize.results import Keys, Result, keys
 from icesize.table.catalog.access_errors import asking_again, said
 from icesize.table.catalog.history import count_of, fact_of, head_snapshot, refs_of
 from icesize.table.catalog.locations import is_object_store
-from icesize.table.catalog.opening import open_catalog
+from icesize.table.catalog.opening import LIST, denied, open_catalog
 from icesize.table.catalog.tables import Ask, Name, NotLoaded, TablePattern, each_of, load_named, names_of
 from icesize.table.cleanup.retention_inputs import ExpireOptions
 from icesize.table.manifests.lists import Manifests, manifests_of
@@ -154,7 +154,8 @@ def look_at_each(
         selected = names_of(catalog, doubts.append, pattern, one.asking(str(pattern)))
         names = [name for name in selected if is_chosen(".".join((catalog.name, *name)))]
     except Exception as error:  # each catalog client raises its own errors
-        raise TableError(f"Cannot list the tables of '{pattern}': {said(error)}", pattern=pattern) from scrub(error)
+        why = said(error) if isinstance(error, IcesizeError) else denied(error, LIST)
+        raise TableError(f"Cannot list the tables of '{pattern}': {why}", pattern=pattern) from scrub(error)
     found = list[T | NotLoaded]()
     environment.observe(Progress("surveying", 0, len(names), "table"))
     for result in each_of(catalog)(one, names):
