@@ -7,7 +7,7 @@ import sys
 
 NAMES = (
     "policy", "stream", "compact", "deletes", "compact_upserts", "merge", "columns", "plan", "expire", "shuffle",
-    "rivals", "cluster", "connect", "simulate", "upserts",
+    "rivals", "cluster", "connect", "simulate", "upserts", "verify",
 )  # fmt: skip
 
 
