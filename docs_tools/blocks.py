@@ -10,7 +10,7 @@ from markdown_it import MarkdownIt
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
-LANGUAGES = frozenset({"python", "sql", "shell", "console", "yaml", "text"})
+LANGUAGES = frozenset({"python", "sql", "shell", "console", "yaml", "toml", "text"})
 """Languages of blocks; `text` is only for people.
 
 `console` is a transcript: lines after `$ ` are typed, the others are output.

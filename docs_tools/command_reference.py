@@ -35,10 +35,12 @@ SEE_ALSO = {
     "restore": (
         "[output](output.md#restore)", "[guide](guide-restore.md)", "[versions](versions.md#restore-a-version)",
     ),
+    "repair": ("[verify](verify.md#repair)",),
     "expire-snapshots": ("[output](output.md#expire-snapshots)", "[versions](versions.md#expire-snapshots)"),
     "remove-orphan-files": ("[output](output.md#remove-orphan-files)", "[versions](versions.md#remove-orphan-files)"),
     "demo": ("[quick start](quickstart.md#run-the-demo)",),
     "doctor": ("[output](output.md#doctor)", "[maintenance](maintenance.md#diagnose-problems)"),
+    "config": ("[configuration file](configuration.md)", "[policy](policy.md)"),
     "completion": ("[maintenance](maintenance.md#for-programs)",),
 }  # fmt: skip
 """Links from each command to its output and to the task that it belongs to."""

@@ -195,30 +195,89 @@ class SizePolicy:
     def resolve(
         cls,
         table_properties: Mapping[str, str],
-        argument: SizePolicy | Mapping[str, object] | None = None,
+        argument: SizePolicy | RuledPolicy | Mapping[str, object] | None = None,
+        table: str = "",
     ) -> tuple[SizePolicy, list[str]]:
         """Return the policy of one table, and warnings for its user.
 
         For each key, the precedence is: `argument`, the table property `icesize.policy.<key>`, Iceberg's own
-        `write.target-file-size-bytes`, the default. An unknown property is only a warning, because another version of
-        icesize may support it.
+        `write.target-file-size-bytes`, the first rule of a RuledPolicy that sets the key for this table, the default.
+        An unknown property is only a warning, because another version of icesize may support it.
 
         Args:
             table_properties: The properties of the table.
-            argument: A policy, or a mapping of its keys.
+            argument: A policy, a mapping of its keys, or one of both with rules.
+            table: The full name of the table, for the rules.
 
         Raises:
             PolicyError: A key of the mapping is unknown, or a value is invalid.
         """
-        target = table_properties.get(ICEBERG_TARGET, DEFAULT_TARGET_BYTES)
-        icebergs = {"target_file_size_bytes": _value("target_file_size_bytes", ICEBERG_TARGET, target)}
-        from_properties, warnings = _from_properties(table_properties)
-        policy = cls(**icebergs | from_properties | _from_argument(argument))
+        layers, warnings = _layers(table_properties, argument, table)
+        policy = cls(**{name: value for _, values in layers for name, value in values.items()})
         if not policy.merging:
             warnings.append("merging is off: 'small-file-limit-bytes' is 0, so small files stay as they are")
         return policy, warnings
 
 
+@dataclass(frozen=True)
+class PolicyRule:
+    """Policy keys that a configuration sets for some tables.
+
+    Attributes:
+        source: The place of the rule, such as `icesize.toml:12`.
+        applies: Returns True for the full name of a table that the rule concerns.
+        values: The keys, in the form that `open` accepts.
+    """
+
+    source: str
+    applies: Callable[[str], bool]
+    values: Mapping[str, object]
+
+
+@dataclass(frozen=True)
+class RuledPolicy:
+    """A policy argument with rules for keys that neither the argument nor the table sets; the first rule wins."""
+
+    argument: SizePolicy | Mapping[str, object] | None = None
+    rules: tuple[PolicyRule, ...] = ()
+
+
+@dataclass(frozen=True)
+class PolicyOrigin:
+    """The value of one policy key for one table, and where it comes from.
+
+    Attributes:
+        key: The key.
+        value: The value; None if it depends on the batch or the table.
+        source: The place that sets the value.
+        overridden: Other places that set the key, and lose.
+    """
+
+    key: str
+    value: int | float | bool | None
+    source: str
+    overridden: tuple[str, ...] = ()
+
+
+def origins_of(
+    policy: SizePolicy,
+    table_properties: Mapping[str, str],
+    argument: SizePolicy | RuledPolicy | Mapping[str, object] | None,
+    table: str,
+) -> tuple[PolicyOrigin, ...]:
+    """Return the origin of each key of a policy that `SizePolicy.resolve` returned for these arguments."""
+    layers, _ = _layers(table_properties, argument, table)
+    plain, _ = SizePolicy.resolve(table_properties, argument, table)
+    found = []
+    for name, value in policy.to_dict().items():
+        default = _DEFAULT if value == getattr(plain, name) else "default with upserts"
+        places = [place for place, values in reversed(layers) if name in values] or [default]
+        others = tuple(place for place in places[1:] if place != _DEFAULT)
+        found.append(PolicyOrigin(_dashed(name), value, places[0], others))
+    return tuple(found)
+
+
+_DEFAULT = "default"
 _FRACTIONS = {
     "bytes_per_row": "a number of bytes, such as 84.5",
     "delete_ratio_threshold": "a share of rows, such as 0.3",
@@ -251,6 +310,22 @@ DOCUMENTED: tuple[tuple[str, str, str], ...] = tuple(
     for name, key in _FIELDS.items()
 )
 """(key, default, source of the default) of every policy key, as `docs/policy.md` prints them."""
+
+
+def _layers(
+    properties: Mapping[str, str], argument: SizePolicy | RuledPolicy | Mapping[str, object] | None, table: str
+) -> tuple[list[tuple[str, dict[str, Any]]], list[str]]:
+    """Return the places that set keys, each with its values, the weakest place first; and warnings."""
+    ruled = argument if isinstance(argument, RuledPolicy) else RuledPolicy(argument)
+    target = "target_file_size_bytes"
+    layers: list[tuple[str, dict[str, Any]]] = [(_DEFAULT, {target: DEFAULT_TARGET_BYTES})]
+    layers += [(rule.source, _from_argument(rule.values)) for rule in reversed(ruled.rules) if rule.applies(table)]
+    if ICEBERG_TARGET in properties:
+        value = _value(target, ICEBERG_TARGET, properties[ICEBERG_TARGET])
+        layers.append((f"table property {ICEBERG_TARGET}", {target: value}))
+    from_properties, warnings = _from_properties(properties)
+    layers += [(f"table property {PROPERTY_PREFIX}{_dashed(name)}", {name: v}) for name, v in from_properties.items()]
+    return [*layers, ("argument", _from_argument(ruled.argument))], warnings
 
 
 def _dashed(name: str) -> str:

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from icesize.maintenance.dangling_deletes import DanglingReport
     from icesize.maintenance.keys import KeyReport
     from icesize.maintenance.maintain import MaintenancePlan, MaintenanceReport
+    from icesize.maintenance.repair import RepairReport
     from icesize.maintenance.rewrite_deletes import DeletesReport
     from icesize.maintenance.rewrite_manifests import ManifestReport
     from icesize.maintenance.table_context import Advance, ClusterWork, Selection
@@ -400,6 +401,29 @@ class SizedTable:
             if found.is_valid or not (state := self._context.load()).lacks_snapshots_of(before):
                 return found
             # files of snapshots that expired meanwhile are rightly gone, so verify again
+
+    def repair(self, *, deep: bool = False, dry_run: bool = False) -> RepairReport:
+        """Repair what `verify` finds in the newest snapshot, if the cause is certain, one commit for each kind.
+
+        Entries of data files that are not in storage are removed: neither the listing nor a direct look has them. A
+        file that is listed twice is listed once. Dangling delete files are removed. Wrong sizes, counts, bounds and
+        totals are corrected. A rollback to the snapshot before a repair takes it back.
+
+        Args:
+            deep: Read all Parquet files, to find wrong counts and bounds in their entries.
+            dry_run: Change nothing; return the report that the call would produce.
+
+        Returns:
+            The repairs, the rows of missing files by partition, and the findings that are refused, with the reasons.
+
+        Raises:
+            TableError: The table cannot be read.
+            CommitConflict: Other writers committed first until the deadline; repairs before that are visible.
+            CommitStateUnknown: The outcome of a commit is unknown.
+        """
+        from icesize.maintenance.repair import repair
+
+        return self._context.alone(repair, deep=deep, dry_run=dry_run)
 
     @overload
     def after_batch(self, *, dry_run: Literal[False] = ...) -> Report: ...

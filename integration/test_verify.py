@@ -1,12 +1,17 @@
-"""What Spark writes is valid, for `verify` as for Iceberg: tables of format v3 in all states."""
+"""What Spark writes is valid, for `verify` as for Iceberg, and Iceberg's readers and expiry agree after a repair."""
 
 from __future__ import annotations
+
+import shutil
+import time
 
 from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import SparkSession
 
 import icesize
 from icesize.maintenance.verify import Finding
+from tests.support.breakages import BREAKAGES, Broken
+from tests.support.tables import local
 
 MERGE_ON_READ = ", ".join(f"'write.{verb}.mode' = 'merge-on-read'" for verb in ("delete", "update", "merge"))
 
@@ -50,3 +55,32 @@ def test_tables_of_format_v3_by_spark(spark: SparkSession, lake: SqlCatalog, nam
         formats = [row[0] for row in spark.sql(f"SELECT file_format FROM {name}.delete_files").collect()]
         most_vectors = max(most_vectors, formats.count("PUFFIN"))
     assert most_vectors >= 6
+
+
+def expired_by_java(spark: SparkSession, name: str) -> None:
+    """Leave only the head, by the Java API, which deletes the file of each entry that an expired snapshot deleted."""
+    jvm, session = spark._jvm, spark._jsparkSession
+    table = jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(session, name)  # type: ignore[union-attr]
+    table.expireSnapshots().expireOlderThan(int(time.time() * 1000)).retainLast(1).commit()
+
+
+def test_readers_and_expiry_of_java_after_each_repair(spark: SparkSession, lake: SqlCatalog) -> None:
+    """The rows are those that the repair promises, filters find them, and expiry deletes no file of the table."""
+    lake.create_namespace_if_not_exists("db")
+    for breakage in (each for each in BREAKAGES if each.rows is not None):
+        it = Broken.new(lake, breakage.version)
+        folder = local(it.table.location())
+        breakage.breaks(it)
+        sized = icesize.open(None, "db.t", catalog=lake)
+        assert sized.repair(deep=True).repairs, breakage.name
+        expired_by_java(spark, "lake.db.t")
+        ids = [row[0] for row in spark.sql("SELECT id FROM lake.db.t ORDER BY id").collect()]
+        assert ids == list(breakage.rows or ()), breakage.name
+        # row 8 alone has no partition
+        of_a = set(ids) - {7} - ({8} if 9 not in ids else set())
+        found = [row[0] for row in spark.sql("SELECT id FROM lake.db.t WHERE kind = 'a' ORDER BY id").collect()]
+        assert found == sorted(of_a), breakage.name
+        assert spark.sql("SELECT count(*) FROM lake.db.t").first()[0] == len(ids), breakage.name
+        assert sized.verify(deep=True).findings == (), breakage.name
+        spark.sql("DROP TABLE lake.db.t")
+        shutil.rmtree(folder, ignore_errors=True)

@@ -183,7 +183,10 @@ def test_importing_the_package_is_light() -> None:
     assert done.stdout.strip() == "[]"
 
 
-DISTRIBUTIONS = {"pydantic_core": "pydantic", "zlib_ng": "zlib-ng", "opentelemetry": "opentelemetry-sdk"}
+DISTRIBUTIONS = {"pydantic_core": "pydantic", "zlib_ng": "zlib-ng"} | {
+    "opentelemetry": "opentelemetry-sdk",
+    "prometheus_client": "prometheus-client",
+}
 """Where a module's name is not that of the package which installs it."""
 
 
@@ -193,7 +196,7 @@ def test_what_is_imported_is_declared() -> None:
     declared = set(
         re.findall(r'^  "([\w-]+)', text.partition("\ndependencies = [")[2].partition("\n]")[0], re.MULTILINE)
     )
-    extra = set(re.findall(r"^report = \[\"([\w-]+)", text, re.MULTILINE)) | {"opentelemetry-sdk"}
+    extra = set(re.findall(r"^report = \[\"([\w-]+)", text, re.MULTILINE)) | {"opentelemetry-sdk", "prometheus-client"}
     imported = set().union(*map(_packages, MODULES)) - set(sys.stdlib_module_names) - {"icesize"}
     assert {DISTRIBUTIONS.get(package, package) for package in imported} == declared | extra
 

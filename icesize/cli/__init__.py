@@ -1,5 +1,6 @@
 """The command line: parses arguments, calls the facade, prints results.
 
+- `configuring`: `icesize config`: checks the configuration file, and shows where a table's policy comes from
 - `doctor`: `icesize doctor`: checks what the commands need, and lists the commands that will work
 - `fleet`: `icesize maintain` for the tables of a catalog
 - `interrupts`: Ctrl-C and SIGTERM during a command: both stop it, and print whether its commit succeeded

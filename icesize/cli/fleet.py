@@ -18,7 +18,8 @@ from icesize.errors import IcesizeError, is_from_outside
 from icesize.units import format_bytes, format_count
 
 if TYPE_CHECKING:
-    from icesize.maintenance.fleet import Fleet, FleetPlan
+    from icesize.maintenance.config_file import Configuration, Hours
+    from icesize.maintenance.fleet import Fleet, FleetPlan, FleetReport
     from icesize.maintenance.rounds import Budget
 
 _WILDCARDS = frozenset("*?[")
@@ -72,37 +73,39 @@ def fleet_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @dataclass(frozen=True)
 class Passes:
-    """The passes of one command line. Each opens the catalog again, so that expired credentials are renewed."""
+    """The passes of one command line.
+
+    Each reads the configuration and opens the catalog again, so that expired credentials are renewed. `limits` are the
+    bytes and seconds of the budget; None takes those of the configuration.
+    """
 
     target: Target
     several: FleetOptions
-    budget: Budget
+    limits: tuple[int | None, float | None]
     policy: Mapping[str, str]
+    is_stopped: Callable[[], bool] = lambda: False
 
-    def with_fleet(self, work: Callable[[Fleet], Any]) -> Any:
-        """Return what `work` returns for the tables, with bars while it runs."""
-        from icesize.maintenance.fleet import Fleet  # slow: imports the jobs
-        from icesize.table.catalog.tables import TablePattern
+    def plan(self) -> FleetPlan:
+        """Return what a pass would do, at any hour."""
+        plan: FleetPlan = self._with_fleet(self.target.configuration, lambda fleet, budget: fleet.plan(budget))
+        return plan
 
-        pattern, several = TablePattern.of(self.target.table), self.several
-        with closing(self.target.open_catalog()) as catalog, self.target.progress():
-            return work(
-                Fleet(
-                    catalog, pattern, self.target.environment, dict(self.policy),
-                    threads=several.concurrency or 2, take_over=several.take_over,
-                )
-            )  # fmt: skip
-
-    def run(self, *, in_line: bool = False) -> bool:
+    def run(self) -> bool:
         """Run one pass and print its report; return True if no table failed."""
-        report = self.with_fleet(lambda fleet: fleet.run(self.budget))
-        self.target.answer(report, in_line=in_line)
-        return bool(report.succeeded)
+        configuration = self.target.configuration
+        if configuration.hours.are_open(self.target.environment.now_ms()):
+            report: FleetReport = self._with_fleet(configuration, lambda fleet, budget: fleet.run(budget))
+        elif self.several.watch is None:
+            report = self._outside(configuration.hours)
+        else:
+            return True
+        self.target.answer(report, in_line=self.several.watch is not None)
+        return report.succeeded
 
     def run_as_service(self) -> None:
-        """Run one pass. An error of the catalog must not end the service, so it is printed only."""
+        """Run one pass. An error of the catalog or of the configuration must not end the service: it is printed."""
         try:
-            self.run(in_line=True)
+            self.run()
         except Exception as error:
             from icesize.table.catalog.access_errors import said
 
@@ -110,27 +113,46 @@ class Passes:
                 raise
             print_error(said(error))
 
+    def _with_fleet(self, configuration: Configuration, work: Callable[[Fleet, Budget], Any]) -> Any:
+        """Return what `work` returns for the tables and the budget, with bars while it runs."""
+        from icesize.maintenance.fleet import Fleet  # slow: imports the jobs
+        from icesize.maintenance.rounds import Budget
+        from icesize.table.catalog.tables import TablePattern
+
+        pattern, environment, hours = TablePattern.of(self.target.table), self.target.environment, configuration.hours
+        size, seconds = self.limits
+        size = configuration.budget_bytes if size is None else size
+        seconds = configuration.budget_seconds if seconds is None else seconds
+        budget = Budget(size, seconds, lambda: self.is_stopped() or not hours.are_open(environment.now_ms()))
+        with closing(self.target.open_catalog()) as catalog, self.target.progress():
+            fleet = Fleet(
+                catalog, pattern, environment, configuration.policy(self.policy),
+                configuration.is_chosen, self.several.concurrency or configuration.concurrency, self.several.take_over,
+            )  # fmt: skip
+            return work(fleet, budget)
+
+    def _outside(self, hours: Hours) -> FleetReport:
+        from icesize.maintenance.fleet import FleetPlan, FleetReport
+
+        notes = (f"nothing was done outside the hours of maintenance ({hours.text})",)
+        return FleetReport(self.target.table, plan=FleetPlan(self.target.table, notes=notes))
+
 
 def maintain(
     target: Target, several: FleetOptions, limits: tuple[int | None, float | None], policy: Mapping[str, str], *,
     dry_run: bool, asks: bool,
 ) -> None:  # fmt: skip
-    """Maintain the tables that the command line selects, or show what that would bring and cost.
-
-    `limits` are the bytes and seconds of the budget.
-    """
+    """Maintain the tables that the command line selects, or show what that would bring and cost."""
     from icesize.maintenance.fleet import watch
-    from icesize.maintenance.rounds import Budget
 
-    passes = Passes(target, several, Budget(*limits), policy)
     if dry_run or asks:
-        plan: FleetPlan = passes.with_fleet(lambda fleet: fleet.plan(passes.budget))
+        plan = Passes(target, several, limits, policy).plan()
         if dry_run:
             target.answer(plan, exit_code=FAILED if plan.failed else 0)
             return
         _confirm(plan)
     with stopped_between_groups(print_error) as stop:
-        passes = Passes(target, several, Budget(*limits, stop), policy)
+        passes = Passes(target, several, limits, policy, stop)
         if several.watch is not None:
             with options.metrics_at(several.metrics_port):
                 watch(passes.run_as_service, several.watch, target.environment, stop)

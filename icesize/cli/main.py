@@ -3,7 +3,7 @@
 Each command imports its own heavy dependencies, so that `--help` is quick.
 
 Exit codes: 0 done; 1 failed; 2 wrong usage, also of a filter, a partition or a policy; 3 outcome of the commit unknown;
-4 unhealthy (`inspect --check`); 130 interrupted (Ctrl-C); 143 terminated (SIGTERM).
+4 unhealthy (`inspect --check`, `verify`, `repair`); 130 interrupted (Ctrl-C); 143 terminated (SIGTERM).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from icesize import __version__
-from icesize.cli import doctor, keys, looking, removing, rewriting, trying
+from icesize.cli import configuring, doctor, keys, looking, removing, rewriting, trying
 from icesize.cli.interrupts import Observers, exit_code_of, terminated_like_interrupted, what_became_of
 from icesize.cli.options import FAILED, UNKNOWN, USAGE, print_error
 from icesize.errors import ArgumentError, CommitStateUnknown, IcesizeError, PolicyError, is_from_outside
@@ -31,8 +31,10 @@ _SECTIONS: dict[str, tuple[click.Command, ...]] = {
         rewriting.remove_dangling_deletes, rewriting.rewrite_manifests,
     ),
     "Keep one row per key": (keys.deduplicate, keys.rekey),
-    "Go back and clean up": (removing.restore, removing.expire_snapshots, removing.remove_orphan_files),
-    "Start": (trying.demo, doctor.doctor, trying.completion),
+    "Go back and clean up": (
+        removing.restore, removing.repair, removing.expire_snapshots, removing.remove_orphan_files,
+    ),
+    "Start": (trying.demo, doctor.doctor, configuring.config, trying.completion),
 }  # fmt: skip
 """The sections of the help, each with its commands."""
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
     from icesize.events import Event
+    from icesize.maintenance.config_file import Configuration
     from icesize.maintenance.survey import CatalogSurvey
     from icesize.sized_table import SizedTable
     from icesize.table.cleanup.expiry import ExpiryReport
@@ -93,11 +94,17 @@ class Target:
         from icesize.table.catalog.opening import split_name
 
         split_name(self.table)
-        catalog = self._catalog(conf)
-        policy = dict(policy or {})
-        table = open_table(spark, self.table, catalog=catalog, policy=policy, environment=self.environment)
+        catalog, given = self._catalog(conf, spark), self.configuration.policy(policy)
+        table = open_table(spark, self.table, catalog=catalog, policy=given, environment=self.environment)
         collect_from_now_on()
         return table
+
+    @property
+    def configuration(self) -> Configuration:
+        """The configuration file. It is read at each use, so that a service sees changes. Raises ArgumentError."""
+        from icesize.maintenance.config_file import load
+
+        return load()
 
     @property
     def environment(self) -> Environment:
@@ -131,7 +138,10 @@ class Target:
         from icesize.maintenance.survey import scan
 
         with self.progress():
-            return scan(self.table, catalog=catalog, policy=dict(policy or {}), environment=self.environment)
+            return scan(
+                self.table, catalog=catalog, policy=self.configuration.policy(policy), environment=self.environment,
+                is_chosen=self.configuration.is_chosen,
+            )  # fmt: skip
 
     @contextmanager
     def progress(self, *observers: Callable[[Event], object]) -> Iterator[None]:
@@ -139,8 +149,11 @@ class Target:
         with drawn(console_on(silent=self.as_json)) as draw, _observers().also(draw, *observers):
             yield
 
-    def _catalog(self, conf: Mapping[str, str]) -> Catalog | None:
-        """Return the catalog from options, or else from settings of Spark; None if neither names it."""
+    def _catalog(self, conf: Mapping[str, str], spark: Any = None) -> Catalog | None:
+        """Return the catalog from options, settings of Spark, or the configuration file; None if none names it.
+
+        A session has its own settings of catalogs, so that the file is not used beside it.
+        """
         from icesize.table.catalog.opening import open_catalog, pyiceberg_properties
 
         name = self.table.partition(".")[0].strip("`")
@@ -148,7 +161,12 @@ class Target:
             return _existing(name, self._with_type({"uri": self.catalog_uri, **self.properties}))
         if self.properties:
             return open_catalog(name, self.properties)
-        return _existing(name, pyiceberg_properties(name, conf)) if f"spark.sql.catalog.{name}" in conf else None
+        if f"spark.sql.catalog.{name}" in conf:
+            return _existing(name, pyiceberg_properties(name, conf))
+        configured = {} if spark else dict(self.configuration.catalogs.get(name, {}))
+        if not configured:
+            return None
+        return _existing(name, self._with_type(configured) if "uri" in configured else configured)
 
     def _with_type(self, given: dict[str, str]) -> dict[str, str]:
         """Infer the catalog's type from the scheme of its URI, unless a property sets it."""

@@ -1,4 +1,4 @@
-"""Commands that remove rows, snapshots or files: `restore`, `expire-snapshots`, `remove-orphan-files`."""
+"""Commands that remove rows, snapshots or files: `restore`, `repair`, `expire-snapshots`, `remove-orphan-files`."""
 
 from __future__ import annotations
 
@@ -51,6 +51,42 @@ def restore(
         click.confirm(f"{question} Streaming readers of this table will stop at the overwrite", abort=True, err=True)
     report = bring_back(dry_run=dry_run)
     target.answer(report, views.committed(report))
+
+
+@command(
+    "repair",
+    "Repair metadata, and remove entries of lost files",
+    "icesize repair lake.db.events --dry-run",
+    "icesize repair lake.db.events --deep --yes",
+)
+@click.option("--deep", is_flag=True, help="Read all files, to find wrong counts and bounds in their entries.")
+@options.yes_option
+@options.dry_run_option
+@options.table_options
+def repair(target: Target, *, deep: bool, yes: bool, dry_run: bool) -> None:
+    """Repair what `verify` finds in the newest snapshot of TABLE, if the cause is certain; one commit for each kind.
+
+    Entries of data files that are not in storage are removed. Files that are listed twice are listed once. Dangling
+    delete files are removed. Wrong sizes, counts, bounds and totals are corrected. A rollback takes each repair back.
+    Exit code 4 if findings are left that no repair concerns.
+    """
+    if target.as_json and not (yes or dry_run):
+        raise click.UsageError("--json does not ask: add --yes or --dry-run")
+    sized = target.open()
+    if not yes and not dry_run:
+        with target.progress():
+            found = sized.repair(deep=deep, dry_run=True)
+        target.answer(found)
+        if not found.repairs:
+            raise click.exceptions.Exit(options.UNHEALTHY if found.refused else 0)
+        kinds = format_count(len(found.repairs), "commit")
+        lost = (
+            f", without {format_count(sum(found.rows_lost.values()), 'row')} that are lost" if found.rows_lost else ""
+        )
+        click.confirm(f"Repair {sized.name} in {kinds}{lost}?", abort=True, err=True)
+    with target.progress():
+        report = sized.repair(deep=deep, dry_run=dry_run)
+    target.answer(report, exit_code=options.UNHEALTHY if report.refused else 0)
 
 
 @command(

@@ -3,11 +3,13 @@
 - `checkup`: checks whether icesize can work on a table: whether it can load it, and read, write and delete files
 - `clustering`: clusters a table: by arguments of a call, by its properties, or one round of a pass
 - `compaction`: merges small files without new rows: all of them, those that are due, or one round of a pass
+- `config_file`: `icesize.toml`: catalogs, the tables to maintain, policies for patterns, hours and budgets
 - `dangling_deletes`: removes delete files that apply to no live data file, in one REPLACE that changes no row and no
   data file
 - `fleet`: one bounded pass over the tables of a catalog, those with most benefit per byte first
 - `keys`: the key of a table: removes rows of the same key, and changes the rule of upserts
 - `maintain`: one bounded pass of all maintenance, and its steps in the order that saves work
+- `repair`: repairs what `verify` finds and what is certain, one commit of metadata for each kind
 - `restore`: restores a partition to an older snapshot: its old files under new names, in one OVERWRITE
 - `rewrite_deletes`: rewrites many delete files into few position delete files; data files do not change
 - `rewrite_manifests`: merges manifests, in one REPLACE that changes no row and no file

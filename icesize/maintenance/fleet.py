@@ -261,13 +261,9 @@ class Fleet:
 
     def _planned(self, budget: Budget) -> tuple[FleetPlan, dict[str, _Due], dict[str, list[Job]]]:
         """Return the plan, the tables to work on, and the merges of each that the budget pays for."""
-
-        def is_chosen(name: Name) -> bool:
-            return self.is_chosen(".".join((self.catalog.name, *name)))
-
         SizePolicy.resolve({}, self.policy)  # an error in it concerns all tables
         args = with_timeout(self.catalog), self.environment, self.policy
-        looked, doubts = look_at_each(self.pattern, *args, self._look, is_chosen)
+        looked, doubts = look_at_each(self.pattern, *args, self._look, self.is_chosen)
         found = [one for one in looked if isinstance(one, _Due)]
         paid = _by_table(choose((job for one in found for job in one.jobs), budget.size_bytes))
         found.sort(key=lambda one: -one.survey.seconds_saved_per_gib)

@@ -17,7 +17,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 
 from icesize.environment import Environment
-from icesize.errors import TableError, UnsupportedTable
+from icesize.errors import IcesizeError, TableError, UnsupportedTable
 from icesize.events import Progress
 from icesize.maintenance.compaction import plan_of_round
 from icesize.maintenance.table_context import InThisProcess, TableContext
@@ -32,7 +32,7 @@ from icesize.results import Keys, Result, keys
 from icesize.table.catalog.access_errors import asking_again, said
 from icesize.table.catalog.history import count_of, fact_of, head_snapshot, refs_of
 from icesize.table.catalog.locations import is_object_store
-from icesize.table.catalog.opening import open_catalog
+from icesize.table.catalog.opening import LIST, denied, open_catalog
 from icesize.table.catalog.tables import Ask, Name, NotLoaded, TablePattern, each_of, load_named, names_of
 from icesize.table.cleanup.retention_inputs import ExpireOptions
 from icesize.table.manifests.lists import Manifests, manifests_of
@@ -98,6 +98,7 @@ def scan(
     catalog: Catalog | None = None,
     policy: PolicyArgument = None,
     environment: Environment | None = None,
+    is_chosen: Callable[[str], bool] = lambda name: True,
 ) -> CatalogSurvey:
     """Rank the tables of a catalog by what maintenance would bring to them.
 
@@ -110,6 +111,7 @@ def scan(
         catalog: A PyIceberg catalog. None opens the catalog of that name from PyIceberg's configuration.
         policy: A SizePolicy or a mapping of its keys. Each given key overrides the properties of every table.
         environment: The clock and the observer, which gets `Progress`; None uses the defaults.
+        is_chosen: Called with the full name of each table that the pattern selects; False leaves it out.
 
     Returns:
         The tables, those to which maintenance brings most first, and the names that were skipped.
@@ -123,7 +125,7 @@ def scan(
     selected, environment = TablePattern.of(pattern), environment or Environment()
     SizePolicy.resolve({}, policy)  # an error in it concerns all tables
     catalog = open_catalog(selected.catalog) if catalog is None else catalog
-    found, doubts = look_at_each(selected, catalog, environment, policy, survey_table)
+    found, doubts = look_at_each(selected, catalog, environment, policy, survey_table, is_chosen)
     tables = (result for result in found if isinstance(result, TableSurvey))
     skipped = (result for result in found if isinstance(result, NotLoaded))
     return CatalogSurvey(
@@ -140,17 +142,20 @@ def look_at_each(
     environment: Environment,
     policy: PolicyArgument,
     look: Look[T],
-    is_chosen: Callable[[Name], bool] = lambda name: True,
+    is_chosen: Callable[[str], bool],
 ) -> tuple[list[T | NotLoaded], list[str]]:
     """Return what `look` says of each table that a pattern selects, and sentences about namespaces without a listing.
 
-    Names for which `is_chosen` returns False are left out. Raises TableError if the catalog cannot list its namespaces.
+    Full names for which `is_chosen` returns False are left out. Raises TableError if the catalog cannot list its
+    namespaces.
     """
     one, doubts = _Surveyor(catalog, environment, policy, look), list[str]()
     try:
-        names = list(filter(is_chosen, names_of(catalog, doubts.append, pattern, one.asking(str(pattern)))))
+        selected = names_of(catalog, doubts.append, pattern, one.asking(str(pattern)))
+        names = [name for name in selected if is_chosen(".".join((catalog.name, *name)))]
     except Exception as error:  # each catalog client raises its own errors
-        raise TableError(f"Cannot list the tables of '{pattern}': {said(error)}", pattern=pattern) from scrub(error)
+        why = said(error) if isinstance(error, IcesizeError) else denied(error, LIST)
+        raise TableError(f"Cannot list the tables of '{pattern}': {why}", pattern=pattern) from scrub(error)
     found = list[T | NotLoaded]()
     environment.observe(Progress("surveying", 0, len(names), "table"))
     for result in each_of(catalog)(one, names):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 from pyiceberg.conversions import from_bytes
@@ -29,9 +29,11 @@ from icesize.events import Progress
 from icesize.maintenance import verify_v3
 from icesize.maintenance.verify_files import CONTENTS, FileCheck, Resume, shared_row_ids
 from icesize.maintenance.verify_storage import (
+    BACK,
     DAMAGED,
     GONE,
     LOST,
+    MOST_LOOKUPS,
     SIZES,
     STATISTICS,
     Found,
@@ -52,10 +54,11 @@ from icesize.results import Keys, Result, keys
 from icesize.table.catalog.access_errors import readable
 from icesize.table.catalog.history import head_snapshot, summary_of
 from icesize.table.catalog.locations import normalised
+from icesize.table.commit.steps.repair import Correction
 from icesize.table.manifests.avro_columns import MISSING
 from icesize.table.manifests.delete_index import DeleteIndex
 from icesize.table.manifests.entries import ADDED, DELETED, EXISTING
-from icesize.table.manifests.facts import ManifestFacts, read_facts
+from icesize.table.manifests.facts import ManifestFacts, read_facts, totals_of
 from icesize.table.manifests.lists import Manifests, manifests_of, read_list
 from icesize.table.manifests.repeated_files import listed_twice
 from icesize.table.manifests.store import ManifestStore
@@ -158,6 +161,9 @@ class Scope:
         newest_only: Compare the files of the newest snapshot only, not those of all kept ones.
         deep: Read the files, too.
         resume: A local file with the paths of verified files, for a run that goes on where another one ended.
+        reads_wrong_sizes: Read files whose size is wrong also if the verification is not deep.
+        most_findings: Most findings of one rule that are listed.
+        most_lookups: Most files that are looked up one by one.
     """
 
     lister: Lister | None = None
@@ -165,6 +171,9 @@ class Scope:
     newest_only: bool = False
     deep: bool = False
     resume: Path | None = None
+    reads_wrong_sizes: bool = False
+    most_findings: int = MOST_FINDINGS
+    most_lookups: int = MOST_LOOKUPS
 
 
 METADATA = Scope()
@@ -174,6 +183,21 @@ METADATA = Scope()
 def verify(
     name: str, metadata: TableMetadata, io: FileIO, scope: Scope = METADATA, environment: Environment | None = None
 ) -> Verification:
+    """Verify a table as `examine` does, and return the findings only."""
+    return examine(name, metadata, io, scope, environment).verification
+
+
+class Examined(NamedTuple):
+    """A verification, the newest snapshot as it was read, and the true facts of files whose entries are wrong."""
+
+    verification: Verification
+    subject: Subject
+    true: Mapping[str, Correction]
+
+
+def examine(
+    name: str, metadata: TableMetadata, io: FileIO, scope: Scope = METADATA, environment: Environment | None = None
+) -> Examined:
     """Verify the newest snapshot of a table, and the files of its snapshots.
 
     Args:
@@ -189,7 +213,7 @@ def verify(
     """
     environment = environment or Environment()
     watch = Stopwatch(environment)
-    found = Findings()
+    found = Findings(scope.most_findings)
     with readable(name):
         subject = Subject.read(metadata, io)
         found.add(subject.unreadable)
@@ -199,18 +223,19 @@ def verify(
         watch.lap("metadata")
         check = _storage(subject, scope, environment, found) if scope.lister and subject.snapshot else None
         watch.lap("storage")
-        read = _files(subject, scope, environment, found) if scope.deep and subject.snapshot else 0
+        read = _files(subject, scope, environment, found)
         watch.lap("files")
     head = subject.snapshot.snapshot_id if subject.snapshot else None
     files, deletes = (sum(facts.live.size for facts in some) for some in (subject.data, subject.deletes))
-    return Verification(
+    verification = Verification(
         name, head, len(subject.all), files, deletes, tuple(found.findings),
         snapshots=len(_snapshots(subject, scope)) if check else 0,
         stored_files=check.files if check else 0,
-        read_files=read,
+        read_files=read.files,
         notes=tuple(found.notes),
         seconds=rounded(watch.seconds),
     )  # fmt: skip
+    return Examined(verification, subject, read.true)
 
 
 def _snapshots(subject: Subject, scope: Scope) -> list[Snapshot]:
@@ -235,7 +260,7 @@ def _storage(subject: Subject, scope: Scope, environment: Environment, found: Fi
     except TableError as error:
         found.notes.append(f"the files were not compared with the storage: {error}")
         return None
-    check = StorageCheck(io, stored)
+    check = StorageCheck(io, stored, scope.most_lookups)
     known = {facts.path: facts for facts in subject.all}
     found.add(
         check.run(
@@ -244,17 +269,31 @@ def _storage(subject: Subject, scope: Scope, environment: Environment, found: Fi
             [path for _, path, _ in subject.unreadable],
         )
     )  # fmt: skip
+    found.add((BACK, path, "an older snapshot that is kept lists it as removed") for path in _back(subject, check))
     found.notes += check.notes
     return check
 
 
-def _files(subject: Subject, scope: Scope, environment: Environment, found: Findings) -> int:
-    """Read the files of snapshots and compare them with their entries; return their number."""
+def _back(subject: Subject, check: StorageCheck) -> Iterator[str]:
+    """Yield live data files that a snapshot has removed.
+
+    Several vectors share a Puffin file, so that delete files are left out.
+    """
+    removed = np.unique(np.concatenate([np.empty(0, np.int64), *check.removed]))
+    for facts in subject.data if removed.size else ():
+        yield from subject.store.listing(subject.io, facts.manifest).paths_of(removed)
+
+
+def _files(subject: Subject, scope: Scope, environment: Environment, found: Findings) -> FileCheck:
+    """Read the files of snapshots and compare them with their entries."""
     metadata, io, known = subject.metadata, subject.io, found.paths(LOST, DAMAGED)
+    only = None if scope.deep else found.paths(SIZES) if scope.reads_wrong_sizes else set[str]()
+    check = FileCheck(metadata, io, Resume(scope.resume, str(metadata.table_uuid)), only=only)
+    if only is not None and not only:
+        return check
     lists = [each.manifest_list for each in _snapshots(subject, scope) if each.manifest_list not in known]
     manifests = {each.manifest_path: each for path in lists for each in read_list(io, path)}
     wanted = [each for path, each in manifests.items() if path not in known]
-    check = FileCheck(metadata, io, Resume(scope.resume, str(metadata.table_uuid)))
     # a file that the listing lacks was reported
     found.add(
         each
@@ -267,13 +306,14 @@ def _files(subject: Subject, scope: Scope, environment: Environment, found: Find
         # delete files that cannot be read are findings, each by its own rule
         found.notes.append(f"row ids were not compared row by row: {error}")
     found.notes += check.notes
-    return check.files
+    return check
 
 
 class Findings:
-    """Findings, of each rule at most `MOST_FINDINGS`, and notes."""
+    """Findings, of each rule at most `most`, and notes."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = MOST_FINDINGS) -> None:
+        self._most = most
         self.findings: list[Finding] = []
         self.notes: list[str] = []
 
@@ -286,11 +326,11 @@ class Findings:
         counts = Counter[str]()
         for rule, path, detail in found:
             counts[rule] += 1
-            if counts[rule] <= MOST_FINDINGS:
+            if counts[rule] <= self._most:
                 self.findings.append(Finding.of(rule, path, detail))
         for rule, count in counts.items():
-            if count > MOST_FINDINGS:
-                self.notes.append(f"{rule}: the first {MOST_FINDINGS:,} of {count:,} findings are listed")
+            if count > self._most:
+                self.notes.append(f"{rule}: the first {self._most:,} of {count:,} findings are listed")
 
 
 @dataclass(frozen=True)
@@ -436,9 +476,11 @@ def _outside(values: Collection[Any], field: NestedField, summary: PartitionFiel
         None if bound is None else from_bytes(field.field_type, bound)
         for bound in (summary.lower_bound, summary.upper_bound)
     )
-    if lowest is not None and min(ordered) < lowest:
+    if lowest is None or highest is None:
+        return "the manifest list has no bounds, although there are values"
+    if min(ordered) < lowest:
         return f"{min(ordered)!r} is below the lower bound {lowest!r}"
-    if highest is not None and max(ordered) > highest:
+    if max(ordered) > highest:
         return f"{max(ordered)!r} is above the upper bound {highest!r}"
     return None
 
@@ -448,18 +490,7 @@ def _totals(subject: Subject) -> Iterator[tuple[str, str]]:
     snapshot = subject.snapshot
     if snapshot is None:
         return
-    data = [(facts, facts.live) for facts in subject.data if facts.live.size]
-    files = subject.delete_files
-    found = {
-        "total-data-files": sum(live.size for _, live in data),
-        "total-records": sum(int(facts.columns.rows[live].sum(dtype=np.int64)) for facts, live in data),
-        "total-files-size": sum(int(facts.columns.size_bytes[live].sum(dtype=np.int64)) for facts, live in data)
-        + sum(file.content_bytes for file in files),
-        "total-delete-files": len(files),
-        "total-position-deletes": sum(file.rows for file in files if not file.equality_ids),
-        "total-equality-deletes": sum(file.rows for file in files if file.equality_ids),
-    }
-    for name, number in found.items():
+    for name, number in totals_of(subject.all).items():
         listed = summary_of(snapshot, name)
         if listed is not None and listed != str(number):
             yield snapshot.manifest_list, f"'{name}' of the snapshot is {listed}, the manifests have {number}"
@@ -560,26 +591,29 @@ HARMLESS = frozenset({"dangling deletes", "many deletes", STATISTICS})
 """Rules that are broken without a wrong row: readers open more files than they need, or plan worse."""
 _BACK = "Roll back to a snapshot before it, or write the partition again"
 ADVICE: Mapping[str, str] = {
-    LOST: "Restore the file from a backup or an older version of the object. If it is lost, delete its rows",
-    SIZES: "Compare the file with a backup; it may be cut off, or its writer recorded a wrong size",
+    LOST: "Restore the file from a backup or an older version of the object. If it is lost for good, "
+    "`icesize repair` removes the entries of data files",
+    SIZES: "Run `icesize repair`, which corrects the size of a file that is whole; restore one that is cut off",
     DAMAGED: "Restore the file from a backup, or roll back to a snapshot that does not need it",
     STATISTICS: "Compute the statistics again; readers work without them",
+    BACK: "Run `icesize compact` or write the file again before snapshots expire: the expiry of Iceberg's Java library "
+    "deletes a file that an expired snapshot has removed",
     "references": "Drop the ref, or create it again on a snapshot that is there",
-    "manifest list": "Rewrite the manifests",
-    "manifest counts": "Rewrite the manifests",
-    "sequence numbers": "Rewrite the manifests, or roll back to a snapshot before the writer that made them",
-    "partition values": "Rewrite the manifests; until then, filters by the partition may miss rows",
-    "totals": "Do not rely on the totals of the snapshot",
-    "listed twice": "Remove one of the entries; until then, its rows count twice",
+    "manifest list": "Run `icesize repair`",
+    "manifest counts": "Run `icesize repair`; until then, readers may skip the manifest",
+    "sequence numbers": "Run `icesize repair`, which corrects a listed minimum; roll back if another number is wrong",
+    "partition values": "Run `icesize repair`; until then, filters by the partition may miss rows",
+    "totals": "Run `icesize repair`; until then, counts without a filter may be wrong",
+    "listed twice": "Run `icesize repair`; until then, its rows count twice",
     "deletes of another partition": "Delete the rows again; the delete file has no effect",
-    "dangling deletes": "Run `icesize remove-dangling-deletes`",
+    "dangling deletes": "Run `icesize remove-dangling-deletes` or `icesize repair`",
     "many deletes": "Run `icesize compact` or `icesize rewrite-deletes`",
     "row ids": "Do not rely on row ids; write the files again, or roll back to a snapshot before",
     "position delete files": "Run `icesize rewrite-deletes`, or `icesize compact`",
     "deletion vectors": _BACK,
     CONTENTS: _BACK,
-    ROWS: "Rewrite the entry of the file, or write the file again",
-    COUNTS: "Rewrite the entry of the file, or write the file again",
-    BOUNDS: "Rewrite the entry of the file, or write the file again; until then, filters may miss rows",
+    ROWS: "Run `icesize repair --deep`; until then, counts may be wrong",
+    COUNTS: "Run `icesize repair --deep`; until then, filters may miss rows",
+    BOUNDS: "Run `icesize repair --deep`; until then, filters may miss rows",
 }
 """What to do about the findings of each rule."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,10 +30,11 @@ from icesize.parquet.files.data_file import FileMetrics
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.storage import WHOLE_READ_BYTES, Storage, local_folder
 from icesize.parquet.format.sources import BytesSource, LocalSource, SectionSource, Source
-from icesize.parquet.verify.entry import contradictions
+from icesize.parquet.verify.entry import contradictions, corrected
 from icesize.parquet.verify.file import Verification, verify
 from icesize.planning.files import FileFact, PartitionKey
 from icesize.policy import DEFAULT_TARGET_BYTES
+from icesize.table.commit.steps.repair import Correction
 from icesize.table.manifests.delete_index import DeleteIndex
 from icesize.table.manifests.facts import ManifestFacts, read_described
 
@@ -59,11 +60,15 @@ class Task(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """A file that was read: what is wrong with it, and its row ids if it stores any."""
+    """A file that was read: what is wrong with it, and its row ids if it stores any.
+
+    If its entry is wrong, and the file is not, `true` has what the entry should have.
+    """
 
     task: Task
     found: list[Found]
     runs: Runs | None
+    true: Correction | None = None
 
 
 class Resume:
@@ -109,6 +114,8 @@ class FileCheck:
         notes: Sentences about files that were not read.
         files: Number of files that were verified, also those of an earlier run.
         runs: The row ids of files that store some, by path.
+        true: What the entries of files should have, where they are wrong, by path.
+        only: The paths of the files to read; None for all.
     """
 
     metadata: TableMetadata
@@ -117,6 +124,8 @@ class FileCheck:
     notes: list[str] = field(default_factory=list)
     files: int = 0
     runs: dict[str, Runs] = field(default_factory=dict)
+    true: dict[str, Correction] = field(default_factory=dict)
+    only: Collection[str] | None = None
     _seen: set[int] = field(default_factory=set)
     _skipped: int = 0
 
@@ -140,6 +149,8 @@ class FileCheck:
             self.resume.note(checked)
             if checked.runs is not None:
                 self.runs[checked.task.fact.path] = checked.runs
+            if checked.true is not None:
+                self.true[checked.task.fact.path] = checked.true
             yield from checked.found
         if self._skipped:
             self.notes.append(f"{self._skipped:,} files were not read: they are encrypted, or not Parquet")
@@ -152,6 +163,8 @@ class FileCheck:
                 if (number := hash(fact.path)) in self._seen:
                     continue
                 self._seen.add(number)
+                if self.only is not None and fact.path not in self.only:
+                    continue
                 if fact.obstacle is not None:
                     # vectors are compared with their Puffin files by a rule of their own
                     self._skipped += manifest.content == ManifestContent.DATA
@@ -166,12 +179,16 @@ class FileCheck:
         path = task.fact.path
         try:
             with opened(self._storage, path, task.fact.size_bytes) as source:
-                verification = verify(source, path)
+                verification, size_bytes = verify(source, path), source.size_bytes
         except FileNotFoundError:
             return Checked(task, [(LOST, path, GONE)], None)
         found = [(CONTENTS, path, problem.removeprefix(f"{path}: ")) for problem in verification.problems]
         found += [(rule, path, why) for rule, why in contradictions(verification, task.metrics, self._types, self._ids)]
-        return Checked(task, found, None if task.is_deletes else runs_of(verification, task.fact))
+        true = None
+        if not verification.problems and (found or size_bytes != task.fact.size_bytes):
+            metrics = corrected(verification, task.metrics, self._types, self._ids)
+            true = Correction(size_bytes, metrics, task.fact.rows)
+        return Checked(task, found, None if task.is_deletes else runs_of(verification, task.fact), true)
 
 
 @contextmanager

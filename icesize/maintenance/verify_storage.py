@@ -23,7 +23,9 @@ from pyiceberg.table.snapshots import Snapshot
 
 from icesize.concurrency import concurrently
 from icesize.errors import TableError
+from icesize.table.catalog.history import known_ancestors
 from icesize.table.catalog.locations import FOLDER_PROPERTIES, is_inside, normalised
+from icesize.table.manifests.entries import DELETED
 from icesize.table.manifests.facts import ManifestFacts
 from icesize.table.manifests.listing import path_numbers
 from icesize.table.manifests.lists import read_list
@@ -38,6 +40,7 @@ MOST_LOOKUPS = 10_000
 LISTED_BETWEEN_TELLING = 10_000
 """Listed files between two progress reports."""
 LOST, SIZES, DAMAGED, STATISTICS = "missing files", "file sizes", "damaged metadata", "missing statistics"
+BACK = "removed and live"
 GONE = "it is not there"
 _ANY_SIZE = -1
 
@@ -115,12 +118,14 @@ class StorageCheck:
 
     Attributes:
         notes: Sentences about files that were not compared.
+        removed: Numbers of the files that the newest snapshot or its ancestors removed.
     """
 
     io: FileIO
     stored: Stored
     most_lookups: int = MOST_LOOKUPS
     notes: list[str] = field(default_factory=list)
+    removed: list[NDArray[np.int64]] = field(default_factory=list)
     _needed: NDArray[np.bool_] = field(init=False)
     _seen: set[str] = field(default_factory=set)
     _gone: set[str] = field(default_factory=set)
@@ -150,6 +155,7 @@ class StorageCheck:
             read: Reads a manifest.
             reported: Metadata files that are known to be missing or damaged.
         """
+        ancestors = [snapshot.snapshot_id for snapshot in known_ancestors(metadata)]
         self._seen.update(reported)
         self._gone.update(reported)
         lists = [snapshot.manifest_list for snapshot in snapshots]
@@ -168,6 +174,10 @@ class StorageCheck:
             else:
                 sizes = facts.columns.size_bytes[facts.live].astype(np.int64)
                 yield from self._compared(LOST, facts.paths(), sizes)
+                removed = np.flatnonzero(facts.columns.status == DELETED)
+                # a snapshot that a rollback has left removes nothing
+                removed = removed[np.isin(facts.snapshot_ids[removed], ancestors)]
+                self.removed.append(path_numbers(facts.paths(removed)))
         kept = {snapshot.snapshot_id for snapshot in snapshots}
         statistics = [s for s in (*metadata.statistics, *metadata.partition_statistics) if s.snapshot_id in kept]
         sizes = np.array([each.file_size_in_bytes for each in statistics], np.int64)

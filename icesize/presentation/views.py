@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -18,10 +19,12 @@ from icesize.units import format_bytes, format_count, format_time
 
 if TYPE_CHECKING:
     from icesize.maintenance.checkup import Check
+    from icesize.maintenance.config_file import TablePolicy
     from icesize.maintenance.dangling_deletes import DanglingReport
     from icesize.maintenance.fleet import FleetPlan, FleetReport, TableShare
     from icesize.maintenance.keys import KeyReport
     from icesize.maintenance.maintain import MaintenancePlan, MaintenanceReport, MaintenanceStep
+    from icesize.maintenance.repair import RepairReport
     from icesize.maintenance.rewrite_deletes import DeletesReport
     from icesize.maintenance.rewrite_manifests import ManifestReport
     from icesize.maintenance.survey import CatalogSurvey
@@ -561,15 +564,36 @@ def verification(result: Verification) -> Iterator[Block]:
         files, snapshots = format_count(result.stored_files, "file"), format_count(result.snapshots, "snapshot")
         whole = f", {format_count(result.read_files, 'file')} read" if result.read_files else ""
         yield (f"{files} of {snapshots} compared with the storage{whole}",)
-    by_rule: defaultdict[str, list[Finding]] = defaultdict(list)
-    for finding in result.findings:
-        by_rule[finding.rule].append(finding)
-    for rule, found in by_rule.items():
+    yield from _findings(result.findings)
+    yield from notes(result.notes)
+
+
+def _findings(findings: Iterable[Finding]) -> Iterator[Block]:
+    """Show the findings of each rule with the same advice."""
+    together: defaultdict[tuple[str, str], list[Finding]] = defaultdict(list)
+    for finding in findings:
+        together[finding.rule, finding.advice].append(finding)
+    for (rule, advice), found in together.items():
         style = "bold red" if found[0].is_error else "bold"
-        yield ((f"{rule}: {format_count(len(found), found[0].severity.value)}", style), f". {found[0].advice}")
+        yield ((f"{rule}: {format_count(len(found), found[0].severity.value)}", style), f". {advice}")
         yield from ((f"  {finding.path}: {finding.detail}",) for finding in found[:MOST_LINES])
         if len(found) > MOST_LINES:
             yield ((f"  and {len(found) - MOST_LINES:,} more: use --json", "dim"),)
+
+
+def repair(result: RepairReport) -> Iterator[Block]:
+    """Show the repairs, the rows that are lost, and what is refused."""
+    if not result.repairs:
+        left = f"; {format_count(len(result.refused), 'finding')} need a decision" if result.refused else ""
+        yield ((f"{result.table}: nothing to repair{left}", "bold"),)
+    for each in result.repairs:
+        done = "repaired along with it" if each.snapshot_id is None else f"repaired in snapshot {each.snapshot_id}"
+        done = "would be repaired" if result.dry_run else done
+        yield ((f"{each.kind}: {format_count(each.findings, 'finding')} {done}", "bold"),)
+    for partition, rows in list(result.rows_lost.items())[:MOST_LINES]:
+        yield (f"  {format_count(rows, 'row')} of {partition or 'the table'} {'are' if rows > 1 else 'is'} lost",)
+    yield from more(len(result.rows_lost), "partition")
+    yield from _findings(result.refused)
     yield from notes(result.notes)
 
 
@@ -688,6 +712,20 @@ def _table_share(share: TableShare) -> tuple[str, ...]:
     return due.table, f"{due.health}", f"{share.files_saved:,}", *sizes, f"{due.snapshots_due:,}", price
 
 
+def table_policy(result: TablePolicy) -> Iterator[Block]:
+    """Show each key of a policy with its value and its origin; keys with their defaults come last."""
+    file = "no configuration file" if result.path is None else result.path
+    yield (result.table, "bold"), f"  {file}"
+    ranked = sorted(result.keys, key=lambda origin: origin.source.startswith("default"))
+    rows = [
+        (one.key, "unset" if one.value is None else json.dumps(one.value), one.source, ", ".join(one.overridden))
+        for one in ranked
+    ]
+    yield Columns(rows, ("key", "value", "from", "instead of"))
+    if not result.is_chosen:
+        yield from notes([f"{file} leaves this table out of `scan` and of `maintain` for many tables"])
+
+
 def _failed_tables(failed: Mapping[str, str]) -> Iterator[Block]:
     return (((f"{table} failed", "bold red"), f": {why}") for table, why in failed.items())
 
@@ -738,6 +776,7 @@ VIEWS: Mapping[str, Callable[[Any], Look]] = {
     "ExpiryReport": expiry,
     "OrphanReport": orphans,
     "Verification": verification,
+    "RepairReport": repair,
     "DeletesReport": deletes,
     "DanglingReport": dangling,
     "KeyReport": keys,
@@ -746,6 +785,7 @@ VIEWS: Mapping[str, Callable[[Any], Look]] = {
     "MaintenancePlan": maintenance_plan,
     "FleetReport": fleet,
     "FleetPlan": fleet_plan,
+    "TablePolicy": table_policy,
     "Overview": overview,
 }
 LINES: Mapping[str, Callable[[Any], str]] = {

@@ -28,11 +28,6 @@ _POM = """<project><modelVersion>4.0.0</modelVersion><groupId>icesize</groupId><
 <version>1</version><packaging>pom</packaging><dependencies>{}</dependencies></project>"""
 
 KAFKA = ("org.apache.kafka:kafka_2.13:4.1.0", "org.apache.kafka:kafka-tools:4.1.0")
-KAFKA_SOURCE = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.1.1"
-ICEBERG = (
-    "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.11.0",
-    "org.apache.iceberg:iceberg-aws-bundle:1.11.0",
-)
 
 Fill = Callable[[Path], object]
 """Puts the files of an image into the folder that it is built from."""
@@ -71,7 +66,7 @@ def ensure_base() -> None:
         packed = Path(folder) / "root.tar"
         _run("tar", "-C", str(root), "-cf", str(packed), ".")
         _run("docker", "import", str(packed), "icesize-debian")
-    _build("icesize-base", "base", lambda folder: shutil.copy(_CERTIFICATES, folder / "certificates.crt"))
+    _build("icesize-base", "base", _trust)
 
 
 def _build(name: str, recipe: str, fill: Fill) -> None:
@@ -84,6 +79,17 @@ def _build(name: str, recipe: str, fill: Fill) -> None:
         _run("docker", "build", "--quiet", "--network=host", "--tag", name, "--file", str(dockerfile), str(folder))
 
 
+def _trust(folder: Path) -> None:
+    shutil.copy(_CERTIFICATES, folder / "certificates.crt")
+    told = subprocess.run(("java", "-XshowSettings:properties", "-version"), capture_output=True, text=True, check=True)
+    home = re.findall(r"java\.home = (\S+)", told.stderr)[0]
+    shutil.copy(Path(home) / "lib" / "security" / "cacerts", folder / "cacerts")
+
+
+def _nothing(folder: Path) -> None:
+    """Put nothing into the folder: the Dockerfile is enough."""
+
+
 def _s3(folder: Path) -> None:
     shutil.copy(_from_sources("weed", *_SEAWEEDFS), folder / "weed")
 
@@ -94,11 +100,6 @@ def _rest(folder: Path) -> None:
 
 def _kafka(folder: Path) -> None:
     _maven(folder, KAFKA, "copy-dependencies", f"-DoutputDirectory={folder}/jars", "-DincludeScope=runtime")
-
-
-def _repository(*artifacts: str) -> Fill:
-    """Return what makes a local repository of Maven, in which Spark finds the packages that a session names."""
-    return lambda folder: _maven(folder, artifacts, "resolve", f"-Dmaven.repo.local={folder}/repository")
 
 
 def _maven(folder: Path, artifacts: Iterable[str], goal: str, *options: str) -> None:
@@ -146,8 +147,8 @@ def _succeeds(*command: str) -> bool:
 _RECIPES: dict[str, tuple[str, Fill]] = {
     "chrislusf/seaweedfs": ("s3", _s3),
     "apache/iceberg-rest-fixture": ("rest", _rest),
-    "apache/spark": ("spark", _repository(*ICEBERG)),
+    "apache/spark": ("spark", _nothing),
     "apache/kafka": ("kafka", _kafka),
-    "python": ("python", _repository(KAFKA_SOURCE)),
+    "python": ("python", _nothing),
 }
 """Repository of an image -> the Dockerfile here, and what fills the folder that it is built from."""

@@ -43,15 +43,28 @@ CHANGING = {
     "deduplicate": ["--key", "kind"],
     "rekey": ["--key", "id", "--order-by", "ts"],
     "restore": ["--partition", "kind=a", "--as-of", "2999-01-01"],
+    "repair": [],
     "expire-snapshots": ["--older-than", "0s", "--retain-last", "1"],
     "remove-orphan-files": ["--delete"],
     "streams --forget": ["--forget", "s"],
 }
-DELETING = ("maintain", "deduplicate", "restore", "expire-snapshots", "remove-orphan-files", "streams --forget")
+DELETING = (
+    "maintain",
+    "deduplicate",
+    "restore",
+    "repair",
+    "expire-snapshots",
+    "remove-orphan-files",
+    "streams --forget",
+)
 """Those of them after which something is gone. `cluster --forget` takes back settings, which it tells."""
-WITHOUT_TABLE = {"demo", "completion"}
-"""They have no table but one of their own."""
-NEVER_PROMISED = {"doctor": "it is the one that tells", "completion": "it needs nothing"}
+WITHOUT_TABLE = {"demo", "completion", "config"}
+"""They have no table but one of their own, or name something else first."""
+NEVER_PROMISED = {
+    "doctor": "it is the one that tells",
+    "completion": "it needs nothing",
+    "config": "it has no table",
+}
 """Commands that `doctor` does not name, and why."""
 AT_ONCE = {"history.expire.max-snapshot-age-ms": "1", "history.expire.min-snapshots-to-keep": "1"}
 

@@ -22,7 +22,6 @@ from icesize.cli.interrupts import Observers, stopped_between_groups
 from icesize.cli.main import main
 from icesize.cli.options import Target
 from icesize.failpoints import for_child
-from icesize.maintenance.rounds import Budget
 from tests.support.command_line import Run, catalog_uri, on_a_terminal
 from tests.support.rest_server import MiniRest
 from tests.support.tables import arrow, live_paths, local, make_table
@@ -181,7 +180,7 @@ def test_a_service_renews_credentials_after_an_error(
     monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__URI", mini.uri)
     monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__TOKEN", "old")
     target = Target("lake.db.*", None, {}, as_json=True)
-    passes = Passes(target, FleetOptions(False, 1, False, 60.0, None), Budget(), {})
+    passes = Passes(target, FleetOptions(False, 1, False, 60.0, None), (None, None), {})
     with click.Context(main, obj=Observers()):
         passes.run_as_service()
         told = capsys.readouterr()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.conversions import to_bytes
-from pyiceberg.manifest import ManifestFile, PartitionFieldSummary
+from pyiceberg.manifest import PartitionFieldSummary
 from pyiceberg.table import Table
 from pyiceberg.table.refs import SnapshotRef
 from pyiceberg.table.update import UpgradeFormatVersionUpdate
@@ -31,7 +31,8 @@ from icesize.planning.delete_reach import plain_path
 from icesize.planning.files import PartitionKey
 from icesize.planning.upsert_rule import UpsertRule
 from icesize.sized_table import SizedTable
-from icesize.table.manifests.lists import first_row_id_of, manifests_in, write_list
+from icesize.table.manifests.lists import manifests_in, write_list
+from tests.support.breakages import changed, relist
 from tests.support.command_line import run_in
 from tests.support.delete_files import delete_positions
 from tests.support.puffin import add_deletes, footer, vectors_in_puffin
@@ -64,27 +65,6 @@ def found(verification: Verification) -> dict[str, list[str]]:
         finding.rule: [f.detail for f in verification.findings if f.rule == finding.rule]
         for finding in verification.findings
     }
-
-
-def relist(table: Table, change: Callable[[list[ManifestFile]], Sequence[ManifestFile]]) -> None:
-    """Write the manifest list of the newest snapshot again, with other manifests."""
-    head = table.metadata.current_snapshot()
-    assert head is not None
-    write_list(
-        table.metadata, table.io, head.manifest_list, change(manifests_in(head, table.io)),
-        snapshot_id=head.snapshot_id, parent_id=head.parent_snapshot_id, sequence_number=head.sequence_number or 0,
-    )  # fmt: skip
-
-
-def changed(manifest: ManifestFile, **values: Any) -> ManifestFile:
-    """The manifest as a list with other values would name it."""
-    places = {"sequence_number": 4, "min_sequence_number": 5, "added_files_count": 7, "added_rows_count": 10}
-    places |= {"partitions": 13, "first_row_id": 15}
-    parts = [manifest[place] for place in range(len(manifest))]
-    for name, value in values.items():
-        assert parts[places[name]] == getattr(manifest, name, first_row_id_of(manifest))
-        parts[places[name]] = value
-    return ManifestFile(*parts)
 
 
 @pytest.mark.parametrize("version", ["1", "2"])

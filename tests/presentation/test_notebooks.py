@@ -22,7 +22,7 @@ from icesize.table.cleanup.expiry import ExpiryReport
 from icesize.table.cleanup.orphans import OrphanReport
 from tests.support.tables import arrow, make_table
 
-PARTS = {"Facts", "Clustering", "FilesScanned", "Finding", "ForgottenClusterBy"}
+PARTS = {"Facts", "Clustering", "FilesScanned", "Finding", "ForgottenClusterBy", "Repaired"}
 """Parts of results, and one that the command line shows with the table's name."""
 EVIL = "<script>alert('&')</script>"
 

@@ -174,6 +174,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _list(self, key: str, namespace: tuple[str, ...], found: list[Any]) -> None:
         """Answer with the names, or with a page of them if the client asks for pages."""
         mini, asked = self.server.mini, parse_qs(urlsplit(self.path).query)
+        mini.check_right("list")
         mini.check_allowed(namespace)
         start = int(asked.get("pageToken", ["0"])[0])
         end = start + int(asked.get("pageSize", [len(found)])[0])
@@ -184,6 +185,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _table(self, table: tuple[str, ...]) -> None:
         mini = self.server.mini
         if self.command == "GET":
+            mini.check_right("load")
             mini.check_allowed(table)
             fault = mini.next_load_fault()
             answer = mini.load(table)
@@ -196,6 +198,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _commit(self, table: tuple[str, ...], body: dict[str, Any]) -> None:
         mini = self.server.mini
+        mini.check_right("commit")
         fault = mini.next_fault(body)
         if fault is None:
             return _send(self, 200, mini.commit(table, body))

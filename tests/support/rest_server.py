@@ -62,6 +62,8 @@ class MiniRest:
         like_java: treat the removal of snapshots that are gone already as Iceberg's Java library does: without a word,
             or with 400 if more are to be removed than are there.
         refuse_properties: answer 403 to commits that set or remove table properties.
+        denied: rights that no client has: requests that need one of them are answered with 403. They are `list`
+            (namespaces and tables), `load`, `commit` and `properties` (set or remove table properties).
         forbidden: namespaces and tables whose listing or load is answered with 403.
         views: names that are listed with the tables, and are views.
         credentials: asked at each load (and creation) of a table for the `config` that it vends; what it raises is
@@ -76,6 +78,7 @@ class MiniRest:
         self.token: str | None = None
         self.like_java = False
         self.refuse_properties = False
+        self.denied: set[str] = set()
         self.forbidden: set[Identifier] = set()
         self.views: set[Identifier] = set()
         self.credentials: Callable[[], dict[str, str]] = dict
@@ -164,6 +167,11 @@ class MiniRest:
         with self._lock:
             return self._list_faults.popleft() if self._list_faults else None
 
+    def check_right(self, right: str) -> None:
+        """Raise `ForbiddenError` for a right that is denied."""
+        if right in self.denied:
+            raise ForbiddenError(f"Principal has not the right: {right}")
+
     def check_allowed(self, name: Identifier) -> None:
         """Raise `ForbiddenError` for a namespace or a table that is forbidden."""
         if name in self.forbidden:
@@ -240,8 +248,10 @@ class MiniRest:
             hook()
         identifier = {"namespace": list(table[:-1]), "name": table[-1]}
         request = CommitTableRequest.model_validate({"identifier": identifier} | body)
-        if self.refuse_properties and any(u.action in ("set-properties", "remove-properties") for u in request.updates):
-            raise ForbiddenError("Principal may not change table properties")
+        if any(update.action in ("set-properties", "remove-properties") for update in request.updates):
+            self.check_right("properties")
+            if self.refuse_properties:
+                raise ForbiddenError("Principal may not change table properties")
         with self._lock:
             versions = self._existing(table)
             metadata, location = versions[-1]

@@ -143,7 +143,7 @@ def _leaves(settings: WriteSettings) -> tuple[Leaf, ...]:
         for nth, (path, field_id, kind, flat) in enumerate(_walk(top.name, top)):
             name = schema.find_column_name(field_id) or path
             mode = modes(name)
-            lower, upper = _bounds(kind, mode) if flat else (None, None)
+            lower, upper = bounds_as_bytes(kind, mode) if flat else (None, None)
             counts = mode.type is not MetricModeTypes.NONE
             found.append(Leaf(len(found), column, nth, field_id, path, name, kind, flat, counts, lower, upper))
     return tuple(found)
@@ -196,7 +196,7 @@ def _by_level(fields: Sequence[types.NestedField]) -> Iterator[int]:
         yield from _by_level([below for _, below in fields_below(each.field_type)])
 
 
-def _bounds(kind: types.PrimitiveType, mode: MetricsMode) -> tuple[Serialise | None, Serialise | None]:
+def bounds_as_bytes(kind: types.PrimitiveType, mode: MetricsMode) -> tuple[Serialise | None, Serialise | None]:
     """Return serializers of a column's physical minimum and maximum."""
     if mode.type not in (MetricModeTypes.TRUNCATE, MetricModeTypes.FULL):
         return None, None

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from pyiceberg import types
+from pyiceberg.io.pyarrow import match_metrics_mode
 
 from icesize.parquet.files.data_file import FileMetrics
-from icesize.parquet.files.metrics import bound_value
+from icesize.parquet.files.metrics import bound_value, bounds_as_bytes
 from icesize.parquet.format.fields import LogicalType, TimeType, TimeUnit
 from icesize.parquet.format.refusals import DamagedFile
 from icesize.parquet.format.schema import Element
@@ -26,6 +27,8 @@ _CHECKED = (
     types.DateType, *_MICROS, *_NANOS,
 )  # fmt: skip
 """Types of which each bound is a value. NaN as a bound tells readers nothing."""
+_TRUNCATE = match_metrics_mode("truncate(16)")
+"""Iceberg's default of `write.metadata.metrics.default`."""
 _TIMES = (LogicalType.TIME, LogicalType.TIMESTAMP)
 
 
@@ -55,6 +58,29 @@ def contradictions(
             yield from ((COUNTS, f"column '{name}': {detail}") for detail in _counts(field_id, facts, metrics))
         if facts.is_ordered and has_unit(facts.column.element, kind):
             yield from ((BOUNDS, f"column '{name}': {detail}") for detail in _bounds(field_id, facts, metrics, kind))
+
+
+def corrected(verification: Verification, metrics: FileMetrics, known: Types, ids: Mapping[str, int]) -> FileMetrics:
+    """Return the metrics of a manifest entry with the true numbers in place of those that the file contradicts.
+
+    A number that the entry does not have stays out. So does a wrong bound without a true one.
+    """
+    counts = [dict(metrics.value_counts), dict(metrics.null_value_counts), dict(metrics.nan_value_counts)]
+    bounds = [dict(metrics.lower_bounds), dict(metrics.upper_bounds)]
+    for field_id, facts in by_field_id(verification, ids).items():
+        kind = known.get(field_id)
+        if not isinstance(kind, types.PrimitiveType):
+            continue
+        if len(facts.column.path) == 1:
+            for listed, number in zip(counts, (facts.values, facts.nulls, facts.nans), strict=True):
+                listed.update({field_id: number} if field_id in listed else {})
+        if facts.is_ordered and has_unit(facts.column.element, kind) and any(_bounds(field_id, facts, metrics, kind)):
+            for end, (listed_bounds, as_bytes) in enumerate(zip(bounds, bounds_as_bytes(kind, _TRUNCATE), strict=True)):
+                true = None if facts.extremes is None or as_bytes is None else as_bytes(facts.extremes[end])
+                if listed_bounds.pop(field_id, None) is not None and true is not None:
+                    listed_bounds[field_id] = true
+    values, nulls, nans = counts
+    return FileMetrics(verification.rows, nulls, nans, bounds[0], bounds[1], values)
 
 
 def _counts(field_id: int, facts: ColumnFacts, metrics: FileMetrics) -> Iterator[str]:

@@ -276,17 +276,26 @@ def is_view(catalog: Catalog, identifier: tuple[str, ...]) -> bool:
     return False
 
 
+LOAD = (
+    "the principal needs the right to load the table and to read and write its files (in Polaris TABLE_READ_DATA and "
+    "TABLE_WRITE_DATA)"
+)
+LIST = "the principal needs the right to list namespaces and tables (in Polaris NAMESPACE_LIST and TABLE_LIST)"
+"""Sentences about rights in a catalog."""
+
+
 def load_failed(name: str, error: Exception) -> TableError:
     """Return the error for a table that could not be loaded, with the missing permission if that is the reason."""
-    advice = ""
+    return TableError(f"Cannot load '{name}': {denied(error, LOAD)}", table=name)
+
+
+def denied(error: Exception, right: str) -> str:
+    """Return an error of a catalog in one line, with the sentence `right` if a missing right is the reason."""
     if isinstance(error, ForbiddenError):
-        advice = (
-            "; the principal needs the right to load the table and to read and write its files (in Polaris "
-            "TABLE_READ_DATA and TABLE_WRITE_DATA)"
-        )
-    elif isinstance(error, UnauthorizedError):
-        advice = "; authentication failed: the token or credential is wrong or has expired"
-    return TableError(f"Cannot load '{name}': {brief(error)}{advice}", table=name)
+        return f"{brief(error)}; {right}"
+    if isinstance(error, UnauthorizedError):
+        return f"{brief(error)}; authentication failed: the token or credential is wrong or has expired"
+    return brief(error)
 
 
 def _not_found(catalog: Catalog, identifier: tuple[str, ...]) -> TableError:

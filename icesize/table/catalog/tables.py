@@ -135,7 +135,7 @@ def names_of(
             elif not isinstance(listed, NoSuchNamespaceError):
                 if at == chosen.fixed:
                     raise listed
-                doubt(f"the namespace '{'.'.join(at)}' cannot be listed ({brief(listed)})")
+                doubt(f"the namespace '{'.'.join(at)}' cannot be listed ({opening.denied(listed, opening.LIST)})")
             elif at == chosen.fixed and len(at) > 1 and not chosen.has_wildcards:
                 yield at  # it is no namespace, so it may be a table
             else:  # it may be gone, or hidden from this principal
@@ -178,4 +178,4 @@ def load_named(catalog: Catalog, name: Name, ask: Ask = _ask) -> Table | NotLoad
     except UnsupportedTable as error:
         return NotLoaded(name, "unsupported", said(error))
     except Exception as error:  # each catalog client raises its own errors
-        return NotLoaded(name, "unreadable", brief(error))
+        return NotLoaded(name, "unreadable", opening.denied(error, opening.LOAD))

@@ -17,6 +17,7 @@ from pyiceberg.table import Table
 
 from icesize.table.catalog.access_errors import brief
 from icesize.table.catalog.locations import has_parent_segment, is_inside, normalised, split
+from icesize.table.catalog.opening import LIST, denied
 from icesize.table.catalog.tables import Name, NotLoaded, each_of, load_named, names_of
 from icesize.table.cleanup.expired_files import own_folders
 from icesize.table.storage.reachable import Reachable
@@ -60,7 +61,7 @@ def other_tables(table: Table, due: Sequence[str], most_tables: int = MOST_TABLE
             loaded += each(lambda name: _loaded(catalog, name, overlaps), new[: max(0, most_tables - len(names))])
             names += new
     except Exception as error:  # each catalog client raises its own errors
-        doubts.append(f"the catalog cannot list its tables ({brief(error)})")
+        doubts.append(f"the catalog cannot list its tables ({denied(error, LIST)})")
     needed, found = Reachable(), [other for other in loaded if isinstance(other, Table)]
     failed = [why for why in loaded if isinstance(why, str)]
     for other in found:

@@ -47,10 +47,11 @@ from icesize.parquet.files.row_lineage import FIRST_WITH_LINEAGE
 from icesize.planning.dangling_rule import DanglingCandidates
 from icesize.planning.files import MAIN, FileFact, FileId, PartitionKey
 from icesize.policy import DEFAULT_TARGET_BYTES, ICEBERG_TARGET, SMALL_FILE_RATIO
-from icesize.table.catalog.history import head_snapshot
+from icesize.table.catalog.history import head_snapshot, summary_of
 from icesize.table.manifests.delete_index import DeleteIndex, delete_index, read_deletes
 from icesize.table.manifests.entries import Entry, read_entries
-from icesize.table.manifests.facts import Columns
+from icesize.table.manifests.facts import TOTALS, Columns, ManifestFacts, totals_of
+from icesize.table.manifests.listing import Listing
 from icesize.table.manifests.lists import manifests_in, write_list
 from icesize.table.manifests.packing import ENOUGH_ENTRIES, entries_by_partition, live_entries, sorted_by_partition
 from icesize.table.manifests.store import ManifestStore
@@ -262,8 +263,13 @@ class SnapshotBuilder:
         added: Sequence[NewDataFile | NewDeleteFile],
         summary: Mapping[str, str],
         copied: Sequence[Entry] = (),
+        *,
+        recount: bool = False,
     ) -> Snapshot:
-        """Stage a snapshot that adds files and drops the `deleted` entries of `split`, and return it."""
+        """Stage a snapshot that adds files and drops the `deleted` entries of `split`, and return it.
+
+        With `recount`, its totals are those of its manifests, whatever totals the snapshot before has.
+        """
         own_spec, parts = self.metadata.default_spec_id, split.parts
         gone = [(*kind, entry) for kind, part in parts.items() for entry in part.deleted]
         touched = (m for m in self.manifests if m.manifest_path in split.touched)
@@ -283,7 +289,7 @@ class SnapshotBuilder:
             parts[file.partition.spec_id, content].added.append(file)
         if copied:
             parts[own_spec, ManifestContent.DATA].copied.extend(copied)
-        snapshot = self.finish(operation, self._rewritten(split), {**facts, **summary})
+        snapshot = self.finish(operation, self._rewritten(split), {**facts, **summary}, recount=recount)
         self.new |= {file.path: self._sequence_number for file in data if file.sequence_number is None}
         return snapshot
 
@@ -430,7 +436,9 @@ class SnapshotBuilder:
         self.written.append(path)
         return path
 
-    def finish(self, operation: Operation, manifests: list[ManifestFile], summary: dict[str, str]) -> Snapshot:
+    def finish(
+        self, operation: Operation, manifests: list[ManifestFile], summary: dict[str, str], *, recount: bool = False
+    ) -> Snapshot:
         """Write the manifest list and make the snapshot the parent of the next one."""
         parent, snapshot_id = self._parent, self._snapshot_id
         self._sequence_number += 1 if self._numbered else 0
@@ -455,7 +463,7 @@ class SnapshotBuilder:
             sequence_number=self._sequence_number,
             timestamp_ms=self._now_ms,
             manifest_list=location,
-            summary=with_totals(operation, summary, parent),
+            summary=with_totals(operation, summary, parent, self._counted() if recount else None),
             schema_id=self.metadata.current_schema_id,
             first_row_id=first_row_id,
             added_rows=None if first_row_id is None else written.row_ids,
@@ -463,6 +471,30 @@ class SnapshotBuilder:
         self._snapshots.append(self._parent)
         self._snapshot_id = self.metadata.new_snapshot_id()
         return self._parent
+
+    def _counted(self) -> dict[str, int]:
+        """Return the totals of the newest manifests."""
+        new = self.facts
+        return totals_of(
+            ManifestFacts(each, new[each.manifest_path])
+            if each.manifest_path in new
+            else self._store.facts(self._io, each)
+            for each in self.manifests
+        )
+
+    def has_wrong_totals(self) -> bool:
+        """Return whether the summary of the newest snapshot has a total that its manifests contradict."""
+        parent = self._parent
+        listed = {name: summary_of(parent, name) if parent else None for name in TOTALS}
+        return any(listed[name] not in (None, str(total)) for name, total in self._counted().items())
+
+    def entries(self, manifest: ManifestFile) -> Iterator[Entry]:
+        """Return the live entries of a manifest."""
+        return read_entries(self._io, manifest)
+
+    def listing(self, manifest: ManifestFile) -> Listing:
+        """Return the live files of a manifest."""
+        return self._store.listing(self._io, manifest)
 
     @property
     def _small_bytes(self) -> int:

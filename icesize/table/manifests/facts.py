@@ -35,6 +35,11 @@ Row = Sequence[Any]
 _Target = tuple[str, tuple[int, ...], str | None, str | None, str | None, int | None, int | None]
 """File format, equality ids, referenced path, bounds of the paths, and place of the content of a delete file."""
 T = TypeVar("T")
+TOTALS = (
+    "total-data-files", "total-records", "total-files-size", "total-delete-files", "total-position-deletes",
+    "total-equality-deletes",
+)  # fmt: skip
+"""Keys of the totals in the summary of a snapshot."""
 
 # Indexes in a row after `PLACES`: the targets of delete files, and the column metrics of data files in the order of the
 # fields of FileMetrics after the number of records.
@@ -310,6 +315,22 @@ class ManifestFacts:
             for file, row in files
             for target in [self.columns.targets[row]]
         ]
+
+
+def totals_of(manifests: Iterable[ManifestFacts]) -> dict[str, int]:
+    """Return the totals of all live files of a snapshot, by their keys in its summary."""
+    totals = dict.fromkeys(TOTALS, 0)
+    for facts in manifests:
+        live, columns = facts.live, facts.columns
+        if facts.manifest.content == ManifestContent.DATA:
+            totals["total-data-files"] += live.size
+            totals["total-records"] += int(columns.rows[live].sum(dtype=np.int64))
+            totals["total-files-size"] += int(columns.size_bytes[live].sum(dtype=np.int64))
+        for delete in facts.deletes() if facts.manifest.content == ManifestContent.DELETES else ():
+            totals["total-delete-files"] += 1
+            totals["total-files-size"] += delete.content_bytes
+            totals[f"total-{'equality' if delete.equality_ids else 'position'}-deletes"] += delete.rows
+    return totals
 
 
 def read_facts(io: FileIO, manifest: ManifestFile, *, changes_only: bool = False) -> ManifestFacts:

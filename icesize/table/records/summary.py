@@ -52,6 +52,8 @@ class CommitKind(str, Enum):
     """Row ids, by icesize, for the rows of a table that was upgraded to format v3. Files stay."""
     TOMBSTONES = "tombstones"
     """Deletes of a batch of upserts, remembered on a branch of their own. Rows of the table do not change."""
+    REPAIR = "repair"
+    """A repair of metadata by icesize. Rows of missing files, and second listings of rows, go."""
     RESTORE = "restore"
     """A restore of a partition by icesize."""
     OTHER = "other"
@@ -108,13 +110,17 @@ _TOTALS = {
 }
 
 
-def with_totals(operation: Operation, facts: Mapping[str, str], parent: Snapshot | None) -> Summary:
+def with_totals(
+    operation: Operation, facts: Mapping[str, str], parent: Snapshot | None, counted: Mapping[str, int] | None = None
+) -> Summary:
     """Return a summary with running totals, which begin with the first snapshot of a table.
 
-    If the parent lacks a total, or has no number for it, the total is unknown and omitted, as in Iceberg's own writer.
-    A negative total is omitted, too.
+    With `counted` totals, those of the parent do not count. If the parent lacks a total, or has no number for it, the
+    total is unknown and omitted, as in Iceberg's own writer. A negative total is omitted, too.
     """
     before: Mapping[str, str] = dict.fromkeys(_TOTALS, "0")
+    if counted is not None:
+        return Summary(operation, **{**facts, **{name: str(total) for name, total in counted.items()}})
     if parent is not None:
         before = parent.summary.additional_properties if parent.summary else {}
     totals = dict[str, str]()

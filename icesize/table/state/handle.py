@@ -14,7 +14,7 @@ from icesize.parquet.files.settings import WriteSettings
 from icesize.planning.cluster_by import ClusterBy, unknown_properties
 from icesize.planning.files import Head, PartitionKey
 from icesize.planning.upsert_rule import UpsertRule, policy_in
-from icesize.policy import SizePolicy
+from icesize.policy import RuledPolicy, SizePolicy
 from icesize.redaction import scrub
 from icesize.table.catalog import opening
 from icesize.table.catalog.access_errors import asking_again
@@ -25,7 +25,7 @@ from icesize.table.state.cluster_reader import ClusterReader
 from icesize.table.state.concurrent_writers import ConcurrentWriters, other_compactors
 from icesize.table.state.layouts import LayoutReader, Prefetch, no_prefetch
 
-PolicyArgument = SizePolicy | Mapping[str, object] | None
+PolicyArgument = SizePolicy | RuledPolicy | Mapping[str, object] | None
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class TableHandle:
         opening.check_supported(table, self.spark_conf)
         if environment and environment.spill_folder:
             self.store.spill = spill_to(environment.spill_folder, environment.limits.spill_bytes)
-        policy, warnings = SizePolicy.resolve(table.metadata.properties, self.policy)
+        policy, warnings = SizePolicy.resolve(table.metadata.properties, self.policy, self.name)
         policy = policy_in(table.metadata.properties, policy)
         self._deadline_ms = policy.commit_deadline_ms
         warnings += [*unknown_properties(table.metadata.properties), *other_compactors(table.metadata, self.name)]

@@ -8,6 +8,7 @@ from pyiceberg.exceptions import ForbiddenError, NoSuchIcebergTableError, NoSuch
 from pyiceberg.schema import Schema
 
 from icesize.errors import ArgumentError
+from icesize.table.catalog.opening import LIST, LOAD
 from icesize.table.catalog.tables import NotLoaded, TablePattern, load_named, names_of
 
 
@@ -76,7 +77,7 @@ def test_names_without_a_table_have_a_kind(lake: Catalog, monkeypatch: pytest.Mo
         "view": ("view", "it is a view"),
         "hive": ("other format", "NoSuchIcebergTableError: no Iceberg table"),
         "hidden": ("unreadable", "it is not found"),
-        "denied": ("unreadable", "ForbiddenError: no"),
+        "denied": ("unreadable", f"ForbiddenError: no; {LOAD}"),
     }
 
 
@@ -93,6 +94,6 @@ def test_a_namespace_that_may_not_be_listed(lake: Catalog, monkeypatch: pytest.M
         return listed(namespace)
 
     monkeypatch.setattr(lake, "list_tables", list_tables)
-    assert selected(lake, "lake") == (["b.t"], ["the namespace 'a' cannot be listed (ForbiddenError: no)"])
+    assert selected(lake, "lake") == (["b.t"], [f"the namespace 'a' cannot be listed (ForbiddenError: no; {LIST})"])
     with pytest.raises(ForbiddenError):
         selected(lake, "lake.a")

@@ -5,6 +5,7 @@
 - `number_rows`: row ids after an upgrade to format v3
 - `overwrite`: new files that also hold the rows of older ones, which it removes
 - `remove_dangling_deletes`: removal of delete files that apply to no data file
+- `repair`: manifests whose entries, or whose facts in the manifest list, are wrong: written again
 - `replace`: the same rows in other files
 - `restore`: files of an older snapshot in place of those of a partition
 - `rewrite_deletes`: the same deleted rows in other delete files
