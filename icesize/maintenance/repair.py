@@ -140,6 +140,9 @@ class _Plan:
                 self.repairs[kind].append(finding)
             else:
                 self.refused.append(replace(finding, advice=why or finding.advice))
+        if len(gone := self.repairs[REMOVED]) == found.verification.files > 0:
+            self.refused += [replace(finding, advice=_NOTHING_THERE) for finding in gone]
+            self.repairs[REMOVED] = []
 
     def step(self, kind: str) -> Repair:
         """Return the step of a kind of repair."""
@@ -212,6 +215,10 @@ def _in_several_partitions(data: Iterable[ManifestFacts], wanted: Collection[str
 
 _METADATA_GONE = (
     "A manifest or manifest list is lost: restore it from a backup, or roll back to a snapshot that does not need it"
+)
+_NOTHING_THERE = (
+    "No data file of the table is in storage, which may be the wrong one, or not mounted: delete the rows if they are "
+    "lost"
 )
 _OLDER = "Only older snapshots need it: they cannot be read any more; expire them, or restore the file from a backup"
 _DELETES_GONE = (

@@ -17,6 +17,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 from pyiceberg.io import FileIO
+from pyiceberg.io.fsspec import FsspecFileIO
 from pyiceberg.manifest import ManifestFile
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
@@ -29,7 +30,7 @@ from icesize.table.manifests.entries import DELETED
 from icesize.table.manifests.facts import ManifestFacts
 from icesize.table.manifests.listing import path_numbers
 from icesize.table.manifests.lists import read_list
-from icesize.table.storage.listing import Listed, Lister, local_path
+from icesize.table.storage.listing import Listed, Lister, fsspec_filesystem, local_path
 from icesize.table.storage.reachable import READERS
 
 A = TypeVar("A")
@@ -236,8 +237,14 @@ class StorageCheck:
 def size_of(io: FileIO, path: str) -> int | None:
     """Return the size of a file; None if storage says that it is not there. Raises the errors of the storage."""
     try:
-        local = local_path(io, path)
-        return len(io.new_input(path)) if local is None else os.stat(local).st_size
+        if (local := local_path(io, path)) is not None:
+            return os.stat(local).st_size
+        if isinstance(io, FsspecFileIO):
+            # the listing is in the cache, and this is to be another look
+            filesystem = fsspec_filesystem(io, path)
+            filesystem.invalidate_cache()
+            return int(filesystem.info(path)["size"])
+        return len(io.new_input(path))
     except (FileNotFoundError, NotADirectoryError):
         return None
 

@@ -21,6 +21,7 @@ from icesize.environment import Environment
 from icesize.errors import TableError
 from icesize.maintenance import restore
 from icesize.maintenance.restore import Copy, copy_files
+from icesize.maintenance.verify_storage import size_of
 from icesize.parquet.files.storage import Storage
 from icesize.parquet.files.uncommitted import Uncommitted
 from icesize.table.cleanup.checkpoints import read_checkpoint
@@ -35,6 +36,18 @@ from tests.support.tables import append, ids_of, make_table, write
 @pytest.fixture
 def io(properties: dict[str, str]) -> FileIO:
     return load_file_io(properties)
+
+
+def test_a_look_at_one_object_is_another_one_than_the_listing(client: Any, bucket: str, io: FileIO) -> None:
+    """An object that was written after the listing is there, and one that was deleted is not."""
+    location = f"s3://{bucket}/lake/t"
+    for name in ("old", "gone"):
+        client.put_object(Bucket=bucket, Key=f"lake/t/data/{name}", Body=b"123")
+    assert len(list(list_files(io, location))) == 2
+    client.put_object(Bucket=bucket, Key="lake/t/data/new", Body=b"12345")
+    client.delete_object(Bucket=bucket, Key="lake/t/data/gone")
+    sizes = [size_of(io, f"{location}/data/{name}") for name in ("old", "new", "gone", "never")]
+    assert sizes == [3, 5, None, None]
 
 
 @pytest.mark.parametrize("scheme", ["s3", "s3a"])
