@@ -16,7 +16,6 @@ from icesize.planning.delete_reach import (
     PartitionDeletes,
     is_due,
     is_due_at_any_cost,
-    only_path,
 )
 from icesize.planning.files import DeleteFile, FileFact, Layout, PartitionFacts, PartitionKey, SkipReason
 from icesize.policy import SizePolicy
@@ -95,7 +94,7 @@ def _is_soon_due_at_any_cost(file: FileFact, expected_rows: float, policy: SizeP
 
 def _expected_rows(file: FileFact, facts: PartitionFacts, deletes: PartitionDeletes) -> float:
     """Return the deleted rows of a file, if deletes without a known target are spread evenly over all files."""
-    unknown = sum(d.rows for d in deletes.applying(file) if d.equality_ids or only_path(d) is None)
+    unknown = deletes.rows_without_target(file)
     return min(file.rows, file.deleted_rows + unknown * file.rows / max(1, facts.rows))
 
 

@@ -27,7 +27,8 @@ import math
 import zlib
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 from icesize.planning.files import DeleteFile, FileFact, Layout, PartitionKey
@@ -130,6 +131,7 @@ class PartitionDeletes:
             else:
                 self._anywhere.append(delete.sequence_number)
                 self._of_any.append(delete)
+        self._equality_rows, self._rows_anywhere = _rows_from_each(self._by_equality), _rows_from_each(self._of_any)
 
     def hitting(self, file: FileFact) -> Hits:
         """Return the deletes that may apply to a data file.
@@ -152,6 +154,14 @@ class PartitionDeletes:
             sure + len(between) + anywhere, min(file.rows, sum(delete.rows for delete in own)), sure + avoidable
         )
 
+    def rows_without_target(self, file: FileFact) -> int:
+        """Return the rows of the deletes that may apply to a data file, without those that name only this file."""
+        equality = self._equality_rows[bisect_right(self._equality, file.sequence_number)]
+        if any(delete.is_vector for delete in self._naming(file)):
+            return equality
+        between = sum(delete.rows for delete in self._between if may_hit(delete, file))
+        return equality + between + self._rows_anywhere[bisect_left(self._anywhere, file.sequence_number)]
+
     def applying(self, file: FileFact) -> list[DeleteFile]:
         """Return the deletes that may apply to a data file, as readers select them."""
         equality, own = self._by_equality[bisect_right(self._equality, file.sequence_number) :], self._naming(file)
@@ -169,6 +179,11 @@ class PartitionDeletes:
     def _naming(self, file: FileFact) -> list[DeleteFile]:
         """Return the position deletes and vectors that apply to this data file, and to no other."""
         return [delete for delete in self._by_path.get(plain_path(file.path), ()) if may_hit(delete, file)]
+
+
+def _rows_from_each(deletes: Sequence[DeleteFile]) -> list[int]:
+    """Return the rows of each delete together with all after it, and 0 at the end."""
+    return list(accumulate((delete.rows for delete in reversed(deletes)), initial=0))[::-1]
 
 
 def _tells_bounds(delete: DeleteFile) -> bool:

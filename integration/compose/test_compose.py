@@ -14,6 +14,7 @@ import pytest
 from tenacity import Retrying, retry_if_result, stop_after_delay, wait_fixed
 
 from integration.compose import images
+from integration.servers import running
 
 pytestmark = pytest.mark.slow
 
@@ -32,14 +33,28 @@ Compose = Callable[..., str]
 
 
 @pytest.fixture(scope="module")
-def program_of_compose() -> list[str]:
-    """The command of Compose; the engine runs."""
-    if shutil.which("docker") is None or _code("docker", "info"):
-        pytest.skip("no Docker engine runs here: apt-get install docker.io debootstrap, then dockerd")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A Docker engine: the one that runs, or one of our own, which keeps its images beside those of other tests."""
+    if not _code("docker", "info"):
+        yield
+        return
+    if shutil.which("dockerd") is None or os.geteuid() != 0:
+        pytest.skip("no Docker engine: as root, apt-get install docker.io debootstrap iptables")
+
+    def ask() -> None:
+        if _code("docker", "info"):
+            raise ConnectionError("the engine does not answer yet")
+
+    log = tmp_path_factory.mktemp("docker") / "dockerd.log"
+    with running(["dockerd", "--data-root", str(images.KEPT.parent / "docker")], log, ask):
+        yield
+
+
+@pytest.fixture(scope="module")
+def program_of_compose(engine: None) -> list[str]:
+    """The command of Compose."""
     images.ensure(images.names_in(SERVERS, EXAMPLE))
-    if not _code("docker", "compose", "version"):
-        return ["docker", "compose"]
-    return [str(images.compose_program())]
+    return ["docker", "compose"] if not _code("docker", "compose", "version") else [str(images.compose_program())]
 
 
 @pytest.fixture
@@ -88,4 +103,6 @@ def _variable(key: str) -> str:
 
 
 def _code(*command: str) -> int:
+    if shutil.which(command[0]) is None:
+        return 127
     return subprocess.run(command, capture_output=True, check=False).returncode

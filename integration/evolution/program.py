@@ -87,6 +87,7 @@ DELETE_SCENES: Sequence[tuple[str, ...]] = (
     ("icesize-upsert", "icesize-upsert>delete-positions", "compact", "icesize-upsert>upsert"),
     ("append", "icesize-upsert>append", "promote", "icesize-upsert>swap-partition", "icesize-upsert", "few-deletes"),
     ("icesize-upsert", "delete-equal", "icesize-upsert", "rollback", "icesize-upsert>set-current", "expire"),
+    ("icesize-merge", "icesize-merge>delete-positions", "delete-equal", "icesize-merge>upsert"),
 )
 """The same of programs that are about delete files."""
 _DELETES = ("delete-positions", "delete-equal", "upsert")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from icesize.planning.dangling_rule import DanglingCandidates
 from icesize.planning.delete_plan import plan_delete_rewrites
-from icesize.planning.delete_reach import Hits, PartitionDeletes, is_due, may_hit, vectors_hitting
+from icesize.planning.delete_reach import Hits, PartitionDeletes, is_due, may_hit, only_path, vectors_hitting
 from icesize.planning.files import DeleteFile, FileFact
 from icesize.policy import SizePolicy
 from tests.support.examples import examples
@@ -64,7 +64,7 @@ def test_the_index_says_what_readers_apply(some: list[tuple[str, str, int]], pat
         "bounds": lambda path, n: replace(position_delete(A, n, None, 1), lowest_path="a", highest_path=path + "a"),
         "any": lambda path, n: position_delete(A, n, None, 1),
     }
-    deletes = [made[kind](target, n) for kind, target, n in some]
+    deletes = [replace(made[kind](target, n), rows=3 + 7 * place) for place, (kind, target, n) in enumerate(some)]
     file = data(path, number)
     hits = [delete for delete in deletes if may_hit(delete, file)]
     vectors = [delete for delete in hits if delete.is_vector]
@@ -72,6 +72,8 @@ def test_the_index_says_what_readers_apply(some: list[tuple[str, str, int]], pat
     index = PartitionDeletes(deletes)
     assert sorted(index.applying(file), key=repr) == sorted(applied, key=repr)
     assert index.hitting(file).delete_files == len(applied)
+    of_several = (delete for delete in applied if delete.equality_ids or only_path(delete) is None)
+    assert index.rows_without_target(file) == sum(delete.rows for delete in of_several)
     assert vectors_hitting([file], deletes) == ({path: vectors} if vectors else {})
 
 
