@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 from pyiceberg.catalog.sql import SqlCatalog
 
 from docs_tools.blocks import DOCS, blocks
+from icesize.cli.fleet import FleetOptions, Passes
+from icesize.cli.interrupts import Observers
 from icesize.cli.main import main
+from icesize.cli.options import Target
 from tests.support.command_line import catalog_uri
 from tests.support.tables import arrow, live_paths, make_table
 
@@ -137,3 +141,21 @@ def test_the_example_of_the_docs_is_valid(tmp_path: Path) -> None:
     path = tmp_path / "icesize.toml"
     path.write_text(block.code)
     assert run("config", "check", str(path)).stdout == f"{path} is valid: 2 rules for policies, 1 catalog\n"
+
+
+def test_a_service_waits_for_its_hours(
+    file: Path, lake: SqlCatalog, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Outside of them it prints nothing; it reads the file again before each pass, so that new hours count at once."""
+    monkeypatch.setattr("time.time", lambda: 1_700_000_000.0)  # 22:13 UTC
+    before = file.read_text()
+    add(file, "[maintain]\nhours = ['08:00-17:00']\n")
+    target, options = Target("lake.db.*", None, {}, as_json=True), FleetOptions(False, 1, False, 60.0, None)
+    passes = Passes(target, options, (None, None), {})
+    with click.Context(main, obj=Observers()):
+        passes.run_as_service()
+        assert capsys.readouterr() == ("", "")
+        file.write_text(before + "[maintain]\nhours = ['08:00-17:00', '22:00-23:00']\n")
+        passes.run_as_service()
+    assert len(capsys.readouterr().out.splitlines()) == 1
+    assert len(live_paths(lake.load_table("db.a"))) == 1

@@ -22,7 +22,18 @@ from icesize.maintenance.fleet import Fleet, FleetReport, watch
 from icesize.maintenance.rounds import Budget
 from icesize.table.catalog.tables import TablePattern
 from tests.support.command_line import catalog_uri
-from tests.support.tables import FakeTime, arrow, check, live_paths, local, make_table
+from tests.support.tables import (
+    FakeTime,
+    arrow,
+    check,
+    commit_built,
+    live_paths,
+    local,
+    make_table,
+    merged,
+    replaced,
+    small_files,
+)
 
 ALL = TablePattern.of("lake.db.*")
 
@@ -111,6 +122,20 @@ def test_tables_of_another_service_are_left_alone(lake: SqlCatalog) -> None:
     assert report.succeeded
     assert run(lake, take_over=True).plan.left_alone == {}
     assert files_of(lake) == {"amoro": 1, "off": 1, "uniform": 1}
+
+
+def test_another_compactor_is_named_and_its_table_maintained(lake: SqlCatalog) -> None:
+    """A REPLACE of another writer is a note, and no reason to leave the table alone."""
+    table = make_table(lake)
+    for number in range(8):
+        table.append(arrow([number], "ab"[number % 2]))
+    table = lake.load_table("db.t")
+    theirs = merged(table, small_files(table, "a"))
+    commit_built(lake, lambda builder: replaced(builder, theirs.inputs, theirs.files))
+    report = run(lake)
+    assert len(report.plan.notes) == 1
+    assert report.plan.notes[0].startswith("another compactor works on 'lake.db.t': turn one off")
+    assert (report.succeeded, files_of(lake)) == (True, {"t": 2})
 
 
 def test_a_failing_table_does_not_end_the_pass(lake: SqlCatalog) -> None:
