@@ -110,6 +110,7 @@ def test_a_terminal_asks_once_for_all_tables(tables: SqlCatalog, tmp_path: Path)
     assert files_of(tables, "a") == 1
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize(("options", "number"), [([], signal.SIGTERM), (["--watch", "1h"], signal.SIGINT)])
 def test_a_signal_stops_a_pass_between_groups(
     tables: SqlCatalog, tmp_path: Path, options: list[str], number: signal.Signals
@@ -134,6 +135,7 @@ def test_a_signal_stops_a_pass_between_groups(
     assert sorted(files_of(tables, name) for name in "ab") == [1, 3]
 
 
+@pytest.mark.engine
 def test_a_service_serves_its_metrics(tables: SqlCatalog, tmp_path: Path, run: Run) -> None:
     """Prometheus finds what a pass has merged at the port, until the service ends; the port goes with --watch."""
     assert run("maintain", "--metrics-port", "9", name="lake.db.*").exit_code == 2

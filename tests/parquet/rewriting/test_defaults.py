@@ -282,6 +282,7 @@ def expected(rows: Sequence[Row], options: WriteSettings, default: str = "initia
 SEEN = Coverage()
 
 
+@pytest.mark.engine
 @examples(600, one_in=10)
 @given(st.lists(stored_files(), min_size=1, max_size=4), st.sampled_from(list(WAYS)))
 def test_rows_of_older_files_have_the_initial_default(files: Sequence[Stored], way: str) -> None:
