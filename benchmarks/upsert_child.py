@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 import icesize
 from benchmarks import peers
 from benchmarks.feed import Handle, feed
-from benchmarks.upsert_rows import COLUMNS, batch_files, first_files, sums
+from benchmarks.upsert_rows import batch_files, create_table, first_files, sums
 from icesize.report import Report
 from integration.evolution.readers import duckdb_with_iceberg
 from tests.support.children import run_child
@@ -50,7 +50,7 @@ def run(way: str, data: Path, warehouse: Path, **options: object) -> dict[str, A
 
 def _run(args: argparse.Namespace) -> dict[str, Any]:
     spark = peers.session(peers.emptied(args.warehouse))
-    _create(spark, args, TABLE)
+    create_table(spark, TABLE, args)
     spark.read.parquet(*map(str, first_files(args.data))).writeTo(TABLE).append()
     before = _written_bytes(spark)
     files = batch_files(args.data, args.batches)
@@ -122,16 +122,6 @@ WAYS: dict[str, Callable[[SparkSession, argparse.Namespace], tuple[Handle, Facts
 # ---- the table ----
 
 
-def _create(spark: SparkSession, args: argparse.Namespace, name: str) -> None:
-    properties = {
-        "format-version": args.version, "write.target-file-size-bytes": args.target_bytes,
-        "write.distribution-mode": "none", "write.merge.mode": "merge-on-read",
-    }  # fmt: skip
-    listed = ", ".join(f"'{key}' = '{value}'" for key, value in properties.items())
-    spark.sql("CREATE NAMESPACE IF NOT EXISTS c.db")
-    spark.sql(f"CREATE TABLE {name} ({COLUMNS}) USING iceberg TBLPROPERTIES ({listed})")
-
-
 def _written_bytes(spark: SparkSession) -> int:
     """Return the bytes of all data and delete files that snapshots added."""
     spark.sql(f"REFRESH TABLE {TABLE}")
@@ -159,7 +149,7 @@ def _scans(spark: SparkSession, args: argparse.Namespace) -> dict[str, dict[str,
     """Return seconds of full scans by each reader, of the table and of the same rows freshly rewritten."""
     if not args.scans:
         return {}
-    _create(spark, args, FRESH)
+    create_table(spark, FRESH, args)
     spark.table(TABLE).writeTo(FRESH).append()
     with peers.catalog(args.warehouse) as catalog:
         of_readers = readers(spark, lambda name: catalog.load_table(name.removeprefix("c.")))

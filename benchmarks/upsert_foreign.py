@@ -36,7 +36,7 @@ import icesize
 from benchmarks import peers
 from benchmarks.rival_model import reason_of
 from benchmarks.show import finish
-from benchmarks.upsert_rows import COLUMNS, Workload, batch_files, first_files, rows_of, values_of
+from benchmarks.upsert_rows import COLUMNS, Workload, batch_files, create_table, first_files, rows_of, values_of
 from integration.servers import local_rest_catalog
 from tests.support.children import run_child
 
@@ -112,14 +112,7 @@ def _stream(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _create(spark: SparkSession, args: argparse.Namespace) -> None:
-    properties = {
-        "format-version": args.version, "write.target-file-size-bytes": args.target_bytes,
-        "write.distribution-mode": "hash", "write.merge.mode": "merge-on-read",
-    }  # fmt: skip
-    listed = ", ".join(f"'{key}' = '{value}'" for key, value in properties.items())
-    spark.sql("CREATE NAMESPACE IF NOT EXISTS c.db")
-    columns = f"{COLUMNS}, part int"
-    spark.sql(f"CREATE TABLE {TABLE} ({columns}) USING iceberg PARTITIONED BY (part) TBLPROPERTIES ({listed})")
+    create_table(spark, TABLE, args, f"{COLUMNS}, part int", "PARTITIONED BY (part)", distribution="hash")
     spark.read.parquet(*map(str, first_files(args.data))).selectExpr("*", _PART).writeTo(TABLE).append()
 
 

@@ -6,16 +6,20 @@ random digits, which do not compress. The first rows have order 0; the events of
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 Shape = Literal["uniform", "zipf"]
 ZIPF = 0.99
@@ -105,3 +109,22 @@ def sums(folder: Path, keys: int, batches: Sequence[Path]) -> tuple[int, int, in
         rows = pq.read_table(path, columns=["id", "n"])
         newest[rows["id"].to_numpy()] = rows["n"].to_numpy()  # the last one of equal keys stays
     return keys, int(newest.sum()), int(values_of(np.arange(keys), newest).sum())
+
+
+def create_table(
+    spark: SparkSession,
+    name: str,
+    args: argparse.Namespace,
+    columns: str = COLUMNS,
+    partitioned: str = "",
+    *,
+    distribution: str = "none",
+) -> None:
+    """Create an empty table of the format version and with the target size in `args`; `MERGE` adds deletes to it."""
+    properties = {
+        "format-version": args.version, "write.target-file-size-bytes": args.target_bytes,
+        "write.distribution-mode": distribution, "write.merge.mode": "merge-on-read",
+    }  # fmt: skip
+    listed = ", ".join(f"'{key}' = '{value}'" for key, value in properties.items())
+    spark.sql("CREATE NAMESPACE IF NOT EXISTS c.db")
+    spark.sql(f"CREATE TABLE {name} ({columns}) USING iceberg {partitioned} TBLPROPERTIES ({listed})")

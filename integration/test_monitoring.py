@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import requests
+from pyiceberg.catalog import Catalog
 from tenacity import Retrying, retry_if_result, stop_after_delay, wait_fixed
 
 import icesize
@@ -75,9 +76,8 @@ def until_found(query: Query, expression: str) -> list[dict[str, Any]]:
     return again(query, expression)
 
 
-def work(table: icesize.SizedTable, telemetry: Telemetry, start: int) -> None:
+def work(table: icesize.SizedTable, catalog: Catalog, telemetry: Telemetry, start: int) -> None:
     """Do what a day of a table does: batches, merges, expiry; in SQLite, a conflict is only told."""
-    catalog = table._handle.catalog
     for number in range(start, start + 40, 10):
         append(catalog, range(number, number + 10))
     table.upsert(arrow(range(start, start + 5)), key="id")
@@ -101,13 +101,13 @@ def test_prometheus_has_what_the_page_lists(query: Query, telemetry: tuple[Telem
     make_table(catalog)
     environment = Environment(observe=telemetry[0])
     table = icesize.open(None, "lake.db.t", catalog=catalog, environment=environment)
-    work(table, telemetry[0], 0)
+    work(table, catalog, telemetry[0], 0)
     page = (ROOT / "docs" / "monitoring.md").read_text()
     for metric in METRICS:
         row = next(line for line in page.splitlines() if line.startswith(f"| `{metric.name}` |"))
         name = row.split("|")[2].strip(" `")
         assert until_found(query, name), f"{metric.name} is not {name}"
-    work(table, telemetry[0], 1000)
+    work(table, catalog, telemetry[0], 1000)
     dashboard = json.loads((ROOT / "examples" / "grafana-dashboard.json").read_text())
     for panel in dashboard["panels"]:
         for target in panel["targets"]:

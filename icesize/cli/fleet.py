@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from icesize.maintenance.fleet import Fleet, FleetPlan, FleetReport
     from icesize.maintenance.rounds import Budget
 
-_WILDCARDS = frozenset("*?[")
-
 
 @dataclass(frozen=True)
 class FleetOptions:
@@ -40,9 +38,11 @@ class FleetOptions:
 
         Raises click.UsageError for options that go only with them.
         """
+        from icesize.table.catalog.tables import WILDCARDS  # slow: imports PyIceberg
+
         if self.metrics_port is not None and self.watch is None:
             raise click.UsageError("--metrics-port goes with --watch")
-        if self.all_tables or self.watch is not None or _WILDCARDS & set(target.table):
+        if self.all_tables or self.watch is not None or WILDCARDS & set(target.table):
             return True
         if self.take_over or self.concurrency is not None:
             raise click.UsageError("--take-over and --concurrency go with a pattern such as 'lake.db.*', or with --all")

@@ -263,22 +263,24 @@ class Fleet:
         """Return the plan, the tables to work on, and the merges of each that the budget pays for."""
         SizePolicy.resolve({}, self.policy)  # an error in it concerns all tables
         args = with_timeout(self.catalog), self.environment, self.policy
-        looked, doubts = look_at_each(self.pattern, *args, self._look, self.is_chosen)
-        found = [one for one in looked if isinstance(one, _Due)]
-        paid = _by_table(choose((job for one in found for job in one.jobs), budget.size_bytes))
-        found.sort(key=lambda one: -one.survey.seconds_saved_per_gib)
-        shares = [_share(one.survey, paid.get(one.survey.table, ())) for one in found if one.survey.seconds_saved > 0]
-        lost = [one for one in looked if isinstance(one, NotLoaded)]
+        seen, doubts = look_at_each(self.pattern, *args, self._look, self.is_chosen)
+        due_tables = [one for one in seen if isinstance(one, _Due)]
+        paid = _by_table(choose((job for one in due_tables for job in one.jobs), budget.size_bytes))
+        due_tables.sort(key=lambda one: -one.survey.seconds_saved_per_gib)
+        shares = [
+            _share(one.survey, paid.get(one.survey.table, ())) for one in due_tables if one.survey.seconds_saved > 0
+        ]
+        lost = [one for one in seen if isinstance(one, NotLoaded)]
         plan = FleetPlan(
             str(self.pattern),
             {self._name(one): one.why for one in lost if one.kind == "unreadable"},
             tuple(shares),
-            len(found) - len(shares),
-            {one.name: one.service for one in looked if isinstance(one, _Theirs)},
+            len(due_tables) - len(shares),
+            {one.name: one.service for one in seen if isinstance(one, _Theirs)},
             {self._name(one): _LEFT_OUT.get(one.kind, one.why) for one in lost if one.kind != "unreadable"},
-            (*doubts, *(note for one in found for note in one.notes)),
+            (*doubts, *(note for one in due_tables for note in one.notes)),
         )
-        return plan, {one.survey.table: one for one in found}, paid
+        return plan, {one.survey.table: one for one in due_tables}, paid
 
     def _look(self, context: TableContext, table: Table) -> _Due | _Theirs:
         name, metadata = context.handle.name, table.metadata

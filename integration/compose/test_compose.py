@@ -34,7 +34,7 @@ Compose = Callable[..., str]
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A Docker engine: the one that runs, or one of our own, which keeps its images beside those of other tests."""
+    """A Docker engine: the one that runs, or one of our own, which keeps its images for the next run."""
     if not _code("docker", "info"):
         yield
         return
@@ -46,7 +46,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
             raise ConnectionError("the engine does not answer yet")
 
     log = tmp_path_factory.mktemp("docker") / "dockerd.log"
-    with running(["dockerd", "--data-root", str(images.KEPT.parent / "docker")], log, ask):
+    with running(["dockerd", "--data-root", str(ROOT / ".cache" / "docker")], log, ask):
         yield
 
 

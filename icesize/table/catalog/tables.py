@@ -22,7 +22,8 @@ Name = tuple[str, ...]
 Ask = Callable[..., Any]
 """Calls a function with arguments; may call it again if the catalog does not respond."""
 
-_WILDCARDS = frozenset("*?[")
+WILDCARDS = frozenset("*?[")
+"""Characters that make a pattern of a name."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class TablePattern:
     def of(cls, text: str) -> TablePattern:
         """Return the pattern. Raises ArgumentError if the name of the catalog is missing or a part is empty."""
         catalog, *parts = (part.strip("`") for part in text.split("."))
-        if not all((catalog, *parts)) or _WILDCARDS & set(catalog):
+        if not all((catalog, *parts)) or WILDCARDS & set(catalog):
             raise ArgumentError(
                 f"Cannot select tables by '{text}': expected CATALOG, CATALOG.NAMESPACE or CATALOG.NAMESPACE.PATTERN",
                 pattern=text,
@@ -57,7 +58,7 @@ class TablePattern:
     @property
     def fixed(self) -> Name:
         """The parts before the first one with a wildcard."""
-        first = next((n for n, part in enumerate(self.parts) if _WILDCARDS & set(part)), len(self.parts))
+        first = next((n for n, part in enumerate(self.parts) if WILDCARDS & set(part)), len(self.parts))
         return self.parts[:first]
 
     @property
