@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -14,6 +15,8 @@ from icesize.units import DURATION_EXAMPLES, SIZE_EXAMPLES, parse_bytes, parse_m
 
 MIB = 2**20
 PROPERTY_PREFIX = "icesize.policy."
+AUTO_PROPERTY = "icesize.auto"
+"""The property in which `maintain` stores what it chose for a table with `auto`, as JSON."""
 ICEBERG_TARGET = "write.target-file-size-bytes"
 DEFAULT_TARGET_BYTES = 512 * MIB
 SMALL_FILE_RATIO = 0.75
@@ -90,6 +93,7 @@ class SizePolicy:
     keep_versions            newest versions of each partition that expiry keeps; unset: Iceberg's rules alone
     version_max_age_ms       `keep-versions` ignores partitions whose last change is older than this
     max_snapshots            number of snapshots above which the oldest versions are dropped
+    auto                     true: maintenance chooses the target size, the small files and the clustering by itself
     ```
     """
 
@@ -118,6 +122,7 @@ class SizePolicy:
     keep_versions: int | None = _key(None, "off: only `history.expire.*` apply")
     version_max_age_ms: int = _key(604_800_000, "seven days: a week of late corrections")
     max_snapshots: int = _key(2_000, "measured: a commit spends 0.6 s on metadata at 5,000 snapshots, 0.02 s at 100")
+    auto: bool = _key(False, "off: a table keeps its settings")
 
     def __post_init__(self) -> None:
         check_at_least(self, AT_LEAST)
@@ -201,8 +206,9 @@ class SizePolicy:
         """Return the policy of one table, and warnings for its user.
 
         For each key, the precedence is: `argument`, the table property `icesize.policy.<key>`, Iceberg's own
-        `write.target-file-size-bytes`, the first rule of a RuledPolicy that sets the key for this table, the default.
-        An unknown property is only a warning, because another version of icesize may support it.
+        `write.target-file-size-bytes`, the first rule of a RuledPolicy that sets the key for this table, the choice
+        that `auto` stored, the default. An unknown property is only a warning, because another version of icesize may
+        support it.
 
         Args:
             table_properties: The properties of the table.
@@ -278,6 +284,8 @@ def origins_of(
 
 
 _DEFAULT = "default"
+AUTOPILOT = "autopilot"
+"""The source of keys that `auto` chose."""
 _FRACTIONS = {
     "bytes_per_row": "a number of bytes, such as 84.5",
     "delete_ratio_threshold": "a share of rows, such as 0.3",
@@ -325,7 +333,20 @@ def _layers(
         layers.append((f"table property {ICEBERG_TARGET}", {target: value}))
     from_properties, warnings = _from_properties(properties)
     layers += [(f"table property {PROPERTY_PREFIX}{_dashed(name)}", {name: v}) for name, v in from_properties.items()]
-    return [*layers, ("argument", _from_argument(ruled.argument))], warnings
+    layers.append(("argument", _from_argument(ruled.argument)))
+    given = {name: value for _, values in layers for name, value in values.items()}
+    if given.get("auto") and AUTO_PROPERTY in properties:
+        try:
+            # a limit that somebody set may lie above the chosen target
+            chosen = _from_argument(json.loads(properties[AUTO_PROPERTY])["policy"])
+            layers.insert(1, (AUTOPILOT, chosen if "small_file_limit_bytes" not in given else _without_target(chosen)))
+        except (PolicyError, ValueError, KeyError, TypeError, AttributeError):
+            warnings.append(f"ignored table property '{AUTO_PROPERTY}': it is not what the autopilot stores")
+    return layers, warnings
+
+
+def _without_target(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if name != "target_file_size_bytes"}
 
 
 def _dashed(name: str) -> str:

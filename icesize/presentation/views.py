@@ -18,6 +18,7 @@ from icesize.presentation.blocks import Bars, Block, Columns, html, text
 from icesize.units import format_bytes, format_count, format_time
 
 if TYPE_CHECKING:
+    from icesize.maintenance.autopilot import AutopilotReport
     from icesize.maintenance.checkup import Check
     from icesize.maintenance.config_file import TablePolicy
     from icesize.maintenance.dangling_deletes import DanglingReport
@@ -671,6 +672,24 @@ def maintenance_plan(result: MaintenancePlan) -> Iterator[Block]:
     yield from notes(f"{step} cannot be planned: {message}" for step, message in result.failed.items())
 
 
+def autopilot(result: AutopilotReport) -> Iterator[Block]:
+    """Show the settings that change, the costs before and after, and the reason."""
+    if not result.changes:
+        yield ((f"{result.table}: {result.waits or 'its settings cost least'}", "bold"),)
+        yield from notes([result.reason] if result.reason else ())
+        return
+    verdict = f"{result.waits}; then" if result.waits else "settings change"
+    yield ((f"{result.table}: {verdict}", "bold"), f"  {100 * result.gain:.0f} % less cost")
+    rows = [(one.key, *("none" if v is None else str(v) for v in (one.before, one.after))) for one in result.changes]
+    rows += [
+        (f"cost of a day, {result.unit}", format_price(result.cost_now), format_price(result.cost_then)),
+        ("write amplification", f"{result.write_amplification_now:.1f}", f"{result.write_amplification_then:.1f}"),
+        ("files per read", f"{result.files_per_read_now:,.1f}", f"{result.files_per_read_then:,.1f}"),
+    ]
+    yield Columns(rows, ("setting", "before", "after"), (1, 2))
+    yield from notes([result.reason])
+
+
 def fleet(result: FleetReport) -> Iterator[Block]:
     """Show the failed tables first, then a line for each table that changed, and what is left."""
     yield from _failed_tables(result.failed)
@@ -771,6 +790,7 @@ VIEWS: Mapping[str, Callable[[Any], Look]] = {
     "Inspection": inspection,
     "Plan": plan,
     "PolicyComparison": comparison,
+    "AutopilotReport": autopilot,
     "Report": report,
     "History": history,
     "ExpiryReport": expiry,

@@ -82,7 +82,7 @@ def replay(name: str, batches: Sequence[Batch], policy: SizePolicy) -> Replayed:
     the batch, to make place for new ones or because their partition is cold. A merged file is taken to be as large as
     its inputs.
     """
-    table = ReplayedTable(policy)
+    table = ReplayedTable(policy, spec_of(batches))
     rewritten, scanned, small_files_max = list[int](), list[int](), 0
     for batch in batches:
         planned = table.plan(batch)
@@ -100,6 +100,11 @@ def replay(name: str, batches: Sequence[Batch], policy: SizePolicy) -> Replayed:
         sum(rewritten) / number,
         max(rewritten, default=0),
     )
+
+
+def spec_of(batches: Iterable[Batch]) -> int:
+    """Return the partition spec of the rows. Files of another one are not merged."""
+    return next((key.spec_id for batch in batches for key in batch), 0)
 
 
 @dataclass(frozen=True)
@@ -136,10 +141,10 @@ class ReplayedTable:
     the files.
     """
 
-    def __init__(self, policy: SizePolicy) -> None:
+    def __init__(self, policy: SizePolicy, spec_id: int = 0) -> None:
         self.policy, self.batch, self.paths = policy, 0, count()
-        standing, limit_bytes = Standing(policy, 0), policy.small_file_limit_bytes
-        self.layout = Layout(Head(), 0, limit_bytes, commits_since=self._commits_since, now=-1, standing=standing)
+        standing, limit_bytes = Standing(policy, spec_id), policy.small_file_limit_bytes
+        self.layout = Layout(Head(), spec_id, limit_bytes, commits_since=self._commits_since, now=-1, standing=standing)
 
     def _commits_since(self, stamp: int) -> int:
         return self.batch - 1 - stamp
@@ -153,15 +158,39 @@ class ReplayedTable:
         }
         budget_bytes = self.policy.budget_for(sum(batch.values()))
         plan = plan_merges(self.layout, self.policy, incoming=incoming, budget_bytes=budget_bytes)
-        return PlannedBatch(plan, appends, tuple(self.merged(group.inputs, group.outputs) for group in plan.groups))
+        return PlannedBatch(plan, appends, self.merges(plan))
 
-    def appends(self, batch: Batch) -> tuple[Exchange, ...]:
-        """Return the rows of a batch in as few files of equal size as the target allows, by partition."""
+    def merges(self, plan: Plan) -> tuple[Exchange, ...]:
+        """Return the merges of a plan."""
+        return tuple(self.merged(group.inputs, group.outputs) for group in plan.groups)
+
+    def appends(self, batch: Batch, files: int = 1) -> tuple[Exchange, ...]:
+        """Return the rows of a batch, by partition, in so many files of equal size, or more as the target demands."""
         target_bytes = self.policy.target_file_size_bytes
         return tuple(
-            Exchange((), self._files(key, size, 1, self.batch, max(1, expected_files(size, target_bytes))))
+            Exchange((), self._files(key, size, 1, self.batch, max(files, expected_files(size, target_bytes))))
             for key, size in batch.items()
         )
+
+    def filled(self, key: PartitionKey, size_bytes: int, files: int) -> Exchange:
+        """Return files of equal size that were there before the first batch."""
+        return Exchange((), self._files(key, size_bytes, files, 0, files))
+
+    def every_file(self, facts: PartitionFacts) -> tuple[FileFact, ...]:
+        """Return all files of a partition. Those that are not small have their mean size."""
+        files = facts.files - len(facts.small)
+        size_bytes = facts.size_bytes - sum(file.size_bytes for file in facts.small)
+        return facts.small + (self._files(facts.key, size_bytes, files, facts.newest, files) if files else ())
+
+    def under(self, policy: SizePolicy) -> ReplayedTable:
+        """Return a table with the same files under another policy."""
+        other = ReplayedTable(policy, self.layout.spec_id)
+        other.batch, other.paths = self.batch, self.paths
+        other.change(Exchange((), self.every_file(facts)) for facts in self.layout.partitions.values())
+        changed = other.layout.partitions
+        stamps = {key: replace(changed[key], newest=facts.newest) for key, facts in self.layout.partitions.items()}
+        other.layout = replace(other.layout.with_partitions(stamps), now=self.layout.now)
+        return other
 
     def merged(self, inputs: tuple[FileFact, ...], outputs: int) -> Exchange:
         """Return a merge of files of one partition into so many files of equal size."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from itertools import islice, pairwise
 from statistics import median
@@ -171,13 +171,33 @@ def _planned_on(snapshot: Snapshot) -> str | None:
     return summary_of(snapshot, BASE_ID) if merged else None
 
 
+def append_times(metadata: TableMetadata, most_commits: int) -> list[int]:
+    """Return the times of the newest commits of `main` that added rows, oldest first, without a look at manifests."""
+    return [snapshot.timestamp_ms for snapshot in islice(_adding(metadata), most_commits)][::-1]
+
+
+def _adding(metadata: TableMetadata) -> Iterator[Snapshot]:
+    """Yield the snapshots that added rows, newest first."""
+    operations = (Operation.APPEND, Operation.OVERWRITE)
+    newest = (s for s in known_ancestors(metadata) if operation_of(s) in operations)
+    return (s for s in newest if summary_of(s, "added-records") != "0")
+
+
+class Append(NamedTuple):
+    """A commit that added rows: its time, whether icesize made it, and the rows by partition of the current spec."""
+
+    timestamp_ms: int
+    is_ours: bool
+    partitions: dict[PartitionKey, PartitionWrites]
+
+
 def recent_appends(
     metadata: TableMetadata,
     io: FileIO,
     store: ManifestStore,
     most_commits: int = 8,
     most_partitions: int = 10_000,
-) -> list[dict[PartitionKey, PartitionWrites]]:
+) -> list[Append]:
     """Return the rows that each of the newest commits of `main` added, by partition of the current spec, oldest first.
 
     A commit with more than `most_partitions` keeps the partitions with the most rows. Commits without added rows in
@@ -185,12 +205,9 @@ def recent_appends(
     in rows counts. The function reads the manifests that those commits wrote. It stops at expired snapshots and at
     unreadable files, and returns fewer commits then.
     """
-    operations = (Operation.APPEND, Operation.OVERWRITE)
-    newest = (s for s in known_ancestors(metadata) if operation_of(s) in operations)
-    adding = (s for s in newest if summary_of(s, "added-records") != "0")
-    found: list[dict[PartitionKey, PartitionWrites]] = []
+    appends: list[Append] = []
     with suppress(OSError, TableError):
-        for _, snapshot in zip(range(most_commits), adding, strict=False):
+        for snapshot in islice(_adding(metadata), most_commits):
             changes, ours = touched(store, io, snapshot), is_ours(snapshot)
             added = (
                 (key, seen)
@@ -198,8 +215,8 @@ def recent_appends(
                 if key.spec_id == metadata.default_spec_id and (seen := _seen(change, ours))
             )
             if heaviest := heapq.nlargest(most_partitions, added, key=lambda item: item[1].rows):
-                found.append(dict(heaviest))
-    return found[::-1]
+                appends.append(Append(snapshot.timestamp_ms, ours, dict(heaviest)))
+    return appends[::-1]
 
 
 def _seen(change: PartitionChange, ours: bool) -> PartitionWrites | None:

@@ -1,0 +1,140 @@
+"""The autopilot against every fixed setting, and against the defaults, on simulated tables of two weeks.
+
+    python -m benchmarks autopilot [--case TEXT] [--json]
+
+Each case is carried out with all combinations of the settings that are searched, each for two weeks, and with the
+autopilot, which begins with the defaults and looks once a day at what it could know then: the newest commits, and a log
+of the day's queries if the case has one. Costs are those of merges, opened files and requests at the case's prices,
+from the first batch on. `python -m benchmarks autopilot_real` compares the simulation with Spark.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from itertools import product
+from typing import Any
+
+from benchmarks.autopilot_cases import DAYS, KNOWN, Case
+from benchmarks.show import finish
+from icesize.planning.autopilot import (
+    ASSUMED_READS_PER_DAY,
+    MAX_SMALL_FILES,
+    MOST_BATCHES,
+    TARGET_BYTES,
+    Question,
+    Settings,
+    Trial,
+    Workload,
+    choose,
+)
+from icesize.planning.files import PartitionKey
+from icesize.planning.merging.simulation import Batch
+from icesize.planning.reads import Reads
+from icesize.policy import MIB, SizePolicy
+
+SEARCHED_SMALL_FILES = (*MAX_SMALL_FILES, 32)
+SEARCHED_TARGETS = (16 * MIB, *TARGET_BYTES)
+READS_A_DAY = 12
+"""Times of a day at which its reads are simulated."""
+
+
+def main(argv: list[str] | None = None) -> dict[str, Any]:
+    """Carry out the cases, print a table or JSON."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks autopilot", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--case", default="", help="part of the names of the cases to carry out")
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args(argv)
+    cases = [case for case in KNOWN if args.case in case.name]
+    found = {case.name: compared(case) for case in cases}
+    rows = [
+        (
+            name, f"{one['auto_by_best']:.3f}", f"{one['auto_by_defaults']:.3f}", one["best"], one["chosen"],
+            f"{one['changes']}",
+        )
+        for name, one in found.items()
+    ]  # fmt: skip
+    heads = ("case", "auto / best (<= 1.1)", "auto / defaults (<= 1)", "best", "auto at the end", "changes")
+    return finish({"benchmark": "autopilot", "cases": found}, f"{DAYS} days each", heads, rows, args.json)
+
+
+def compared(case: Case) -> dict[str, Any]:
+    """Return the costs of a case by the autopilot, over the least of all fixed settings and over the defaults."""
+    batches, defaults = case.batches(), Settings.of(case.policy)
+    fixed = {settings: Run(case, batches, settings).carried_out() for settings in _searched(case)}
+    best = min(fixed, key=fixed.__getitem__)
+    default_cost = fixed.get(defaults) or Run(case, batches, defaults).carried_out()
+    auto = Run(case, batches, defaults, looks=True)
+    cost = auto.carried_out()
+    return {
+        "auto_by_best": round(cost / fixed[best], 4), "auto_by_defaults": round(cost / default_cost, 4),
+        "best": _words(best), "chosen": _words(auto.settings), "changes": auto.changes,
+        "cost_per_day": round(cost / DAYS, 6),
+    }  # fmt: skip
+
+
+def _searched(case: Case) -> Iterator[Settings]:
+    smalls = SEARCHED_SMALL_FILES if case.is_inline else (case.policy.max_small_files,)
+    columns = ((), case.columns) if case.columns else ((),)
+    return (Settings(*each) for each in product(smalls, SEARCHED_TARGETS, columns))
+
+
+def _words(settings: Settings) -> str:
+    by = f" by {','.join(settings.cluster_by)}" if settings.cluster_by else ""
+    return f"k {settings.max_small_files}, {settings.target_file_size_bytes // MIB} MiB{by}"
+
+
+class Run:
+    """Two weeks of a case under settings, which the autopilot changes if it `looks`."""
+
+    def __init__(self, case: Case, batches: list[Batch], settings: Settings, looks: bool = False) -> None:
+        self.case, self.batches, self.settings, self.looks, self.changes = case, batches, settings, looks, 0
+        workload = self._workload(batches, 0, case.before, ())
+        self.trial = Trial(workload, case.policy, settings, before=Settings.of(SizePolicy()))
+
+    def carried_out(self) -> float:
+        """Return the costs."""
+        for number, batch in enumerate(self.batches, 1):
+            self.trial.take(batch)
+            if number % self.trial.workload.batches_per_pass == 0:
+                self.trial.maintain()
+            day, at = divmod(number, self.case.batches_per_day)
+            if at % max(1, self.case.batches_per_day // READS_A_DAY) == 0:
+                self._read(day if at else day - 1)
+            if self.looks and not at:
+                self._look(day - 1)
+        return self.trial.outcome(1.0).price(self.case.prices)
+
+    def _read(self, day: int) -> None:
+        times = -(-self.case.batches_per_day // max(1, self.case.batches_per_day // READS_A_DAY))
+        for reads in self.case.reads(day):
+            self.trial.read(reads, reads.per_day / times)
+
+    def _look(self, day: int) -> None:
+        """Choose the settings of the next day from what is known at the end of a day."""
+        seen = self.batches[: (day + 1) * self.case.batches_per_day][-MOST_BATCHES:]
+        partitions = {key for batch in seen for key in batch}
+        arrived = {key: sum(batch.get(key, 0) for batch in seen) for key in partitions}
+        before = {
+            key: size_bytes
+            for key in self.trial.partitions
+            if (size_bytes := self.trial.table.layout.partitions[key].size_bytes - arrived.get(key, 0)) > 0
+        }
+        reads = self.case.reads(day) if self.case.is_logged else (Reads(ASSUMED_READS_PER_DAY, len(partitions)),)
+        question = Question(
+            self.case.policy, self.settings, self.case.columns if self.case.is_logged else (),
+            knows_reads=self.case.is_logged, prices=self.case.prices,
+        )  # fmt: skip
+        then = choose(self._workload(seen, len(seen), before, reads), question).then.settings
+        if then != self.settings:
+            self.changes, self.settings = self.changes + 1, then
+            self.trial.use(then)
+
+    def _workload(
+        self, batches: list[Batch], number: int, before: dict[PartitionKey, int] | Any, reads: tuple[Reads, ...]
+    ) -> Workload:
+        days = (number or len(batches)) / self.case.batches_per_day
+        return Workload(
+            tuple(batches), days, reads, before, self.case.files_per_arrival, self.case.is_inline,
+            self.case.passes_per_day,
+        )  # fmt: skip

@@ -1,0 +1,73 @@
+"""The reads of a table, as its queries show them: how often, of which partitions, by which columns. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+MOST_KINDS = 12
+"""Kinds of reads that are told apart; the rarer ones count as the most frequent one."""
+
+
+@dataclass(frozen=True)
+class Reads:
+    """Reads of one kind, by their number per day.
+
+    Partitions are in the order of their first rows. A read skips the newest `skipped` ones, and reads the `partitions`
+    before them, or all for None. It selects single values of the columns `points`, and the bounds of the files leave
+    `share` of the files of these partitions.
+    """
+
+    per_day: float
+    partitions: int | None = None
+    skipped: int = 0
+    points: tuple[str, ...] = ()
+    share: float = 1.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields that are not at their default, for JSON."""
+        document: dict[str, Any] = {
+            "per_day": round(self.per_day, 3),
+            "partitions": self.partitions,
+            "skipped": self.skipped,
+        }
+        document |= {"points": list(self.points), "share": round(self.share, 3)}
+        return {key: value for key, value in document.items() if value not in (None, 0, [], 1.0) or key == "per_day"}
+
+    @classmethod
+    def of(cls, document: Mapping[str, Any]) -> Reads:
+        """Return the value of `to_dict`.
+
+        Raises TypeError or ValueError for another document.
+        """
+        reads = cls(**{**document, "points": tuple(map(str, document.get("points", ())))})
+        if not (reads.per_day > 0 and reads.skipped >= 0 and 0 <= reads.share <= 1):
+            raise ValueError(f"'{document}' are no reads")
+        return reads
+
+
+def together(reads: Iterable[Reads], days: float) -> tuple[Reads, ...]:
+    """Return reads that were seen in so many days, each kind once, the most frequent first."""
+    seen = Counter[Reads]()
+    for each in reads:
+        kind = replace(each, per_day=1.0, share=round(each.share, 1), skipped=_rounded(each.skipped))
+        seen[replace(kind, partitions=each.partitions and _rounded(each.partitions))] += 1
+    frequent = seen.most_common(MOST_KINDS)
+    rest = sum(seen.values()) - sum(times for _, times in frequent)
+    counts = [times + (rest if place == 0 else 0) for place, (_, times) in enumerate(frequent)]
+    return tuple(replace(kind, per_day=times / days) for (kind, _), times in zip(frequent, counts, strict=True))
+
+
+def _rounded(number: int) -> int:
+    """Return a number of partitions with one significant digit: 7, 20, 300."""
+    return int(float(f"{number:.0e}"))
+
+
+def columns_read(reads: Sequence[Reads]) -> tuple[str, ...]:
+    """Return all columns of which reads select single values, the most frequent first."""
+    counts = Counter[str]()
+    for each in reads:
+        counts.update(dict.fromkeys(each.points, each.per_day))
+    return tuple(name for name, _ in counts.most_common())
