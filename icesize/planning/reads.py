@@ -28,13 +28,10 @@ class Reads:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields that are not at their default, for JSON."""
-        document: dict[str, Any] = {
-            "per_day": round(self.per_day, 3),
-            "partitions": self.partitions,
-            "skipped": self.skipped,
-        }
-        document |= {"points": list(self.points), "share": round(self.share, 3)}
-        return {key: value for key, value in document.items() if value not in (None, 0, [], 1.0) or key == "per_day"}
+        document: dict[str, Any] = {"per_day": round(self.per_day, 3), "points": list(self.points)}
+        document |= {"partitions": self.partitions, "skipped": self.skipped, "share": round(self.share, 3)}
+        usual: dict[str, Any] = {"partitions": None, "skipped": 0, "points": [], "share": 1.0}
+        return {key: value for key, value in document.items() if key not in usual or value != usual[key]}
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Reads:
