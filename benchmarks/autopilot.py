@@ -16,6 +16,7 @@ from itertools import product
 from typing import Any
 
 from benchmarks.autopilot_cases import DAYS, KNOWN, Case
+from benchmarks.autopilot_others import OTHERS
 from benchmarks.show import finish
 from icesize.planning.autopilot import (
     ASSUMED_READS_PER_DAY,
@@ -45,7 +46,7 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--case", default="", help="part of the names of the cases to carry out")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args(argv)
-    cases = [case for case in KNOWN if args.case in case.name]
+    cases = [case for case in (*KNOWN, *OTHERS) if args.case in case.name]
     found = {case.name: compared(case) for case in cases}
     rows = [
         (

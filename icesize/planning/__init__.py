@@ -1,5 +1,6 @@
 """Facts about tables, and plans for their files, as plain values. No I/O; only the standard library and numpy.
 
+- `autopilot`: the settings of a table that cost least, found by simulating its last days under other ones
 - `cluster_by`: the columns that a table is clustered by, and the facts about its files that clustering needs
 - `dangling_rule`: the delete files that apply to no data file after a commit
 - `delete_plan`: the data files that stay and get fewer delete files instead
@@ -12,6 +13,7 @@
 - `overlay`: an immutable mapping that is made from another one with few changes, without a copy of it
 - `partition_labels`: partitions in one word, as people and the command line write them
 - `plan`: the files to merge and the files to keep, as plain values: the outcome of `icesize.planning.merging.planner`
+- `reads`: the reads of a table, as its queries show them: how often, of which partitions, by which columns
 - `scan_cost`: what files cost: each scan of a whole table, before and after a plan, and the work of maintenance
 - `sizing`: numbers of files, computed from bytes
 - `trends`: small files and delete files of partitions over time, and file sizes before and after a plan

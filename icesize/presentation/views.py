@@ -676,7 +676,8 @@ def autopilot(result: AutopilotReport) -> Iterator[Block]:
     """Show the settings that change, the costs before and after, and the reason."""
     if not result.changes:
         yield ((f"{result.table}: {result.waits or 'its settings cost least'}", "bold"),)
-        yield from notes([result.reason] if result.reason else ())
+        if result.reason:
+            yield ((result.reason, "dim"),)
         return
     verdict = f"{result.waits}; then" if result.waits else "settings change"
     yield ((f"{result.table}: {verdict}", "bold"), f"  {100 * result.gain:.0f} % less cost")
@@ -687,7 +688,7 @@ def autopilot(result: AutopilotReport) -> Iterator[Block]:
         ("files per read", f"{result.files_per_read_now:,.1f}", f"{result.files_per_read_then:,.1f}"),
     ]
     yield Columns(rows, ("setting", "before", "after"), (1, 2))
-    yield from notes([result.reason])
+    yield ((result.reason, "dim"),)
 
 
 def fleet(result: FleetReport) -> Iterator[Block]:
