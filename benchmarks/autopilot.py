@@ -18,7 +18,7 @@ from typing import Any
 from benchmarks.autopilot_cases import DAYS, KNOWN, Case
 from benchmarks.autopilot_others import OTHERS
 from benchmarks.show import finish
-from icesize.planning.autopilot import (
+from icesize.planning.advice.autopilot import (
     ASSUMED_READS_PER_DAY,
     MAX_SMALL_FILES,
     MOST_BATCHES,

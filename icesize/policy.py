@@ -313,9 +313,9 @@ AT_LEAST: dict[str, tuple[int, str]] = {
     "version_max_age_ms": (0, "no version is younger than now"),
     "max_snapshots": (1, "the newest snapshot is the table itself"),
 }
+_WORDS = {"None": "unset", "True": "true", "False": "false"}
 DOCUMENTED: tuple[tuple[str, str, str], ...] = tuple(
-    (name.replace("_", "-"), "unset" if key.shown is None else str(key.shown).replace("True", "true"), key.source)
-    for name, key in _FIELDS.items()
+    (name.replace("_", "-"), _WORDS.get(str(key.shown), str(key.shown)), key.source) for name, key in _FIELDS.items()
 )
 """(key, default, source of the default) of every policy key, as `docs/policy.md` prints them."""
 

@@ -13,7 +13,7 @@ from icesize.errors import PolicyError
 from icesize.policy import DOCUMENTED, MIB, SizePolicy
 
 TARGET = "target_file_size_bytes"
-NOT_COUNTED = {"merge_by_copying", "apply_deletes", "delete_ratio_threshold", "delete_ratio_spread"}
+NOT_COUNTED = {"auto", "merge_by_copying", "apply_deletes", "delete_ratio_threshold", "delete_ratio_spread"}
 
 
 def test_defaults_are_the_documented_ones() -> None:
@@ -37,6 +37,7 @@ def test_defaults_are_the_documented_ones() -> None:
         "keep_versions": None,
         "version_max_age_ms": 7 * 86_400_000,
         "max_snapshots": 2_000,
+        "auto": False,
     }
 
 
@@ -320,5 +321,6 @@ def test_documented_keys_are_the_fields() -> None:
         "keep-versions": "unset",
         "version-max-age-ms": "604800000",
         "max-snapshots": "2000",
+        "auto": "false",
     }
     assert all(source for _, _, source in DOCUMENTED)

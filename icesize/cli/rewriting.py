@@ -232,7 +232,6 @@ def rewrite_manifests(target: Target, *, dry_run: bool) -> None:
     "tune",
     "Choose the settings that cost least",
     "icesize tune lake.db.events --dry-run",
-    "icesize tune lake.db.events --queries queries.txt",
 )
 @click.option(
     "--queries",

@@ -13,7 +13,7 @@ from pyiceberg.table.snapshots import Operation
 
 from icesize.errors import IcesizeError, TableError
 from icesize.maintenance.table_context import Selection, TableContext
-from icesize.planning.autopilot import (
+from icesize.planning.advice.autopilot import (
     ASSUMED_READS_PER_DAY,
     FEWEST_BATCHES,
     LEAST_DAYS,

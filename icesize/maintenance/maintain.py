@@ -307,7 +307,10 @@ def _once(name: str, words: str, heading: str, job: Callable[..., Any], **more: 
 
 
 STEPS = (
-    _once("autopilot", "choosing settings", "settings", tune_if_on),
+    _once(
+        "autopilot", "choosing settings", "settings", tune_if_on,
+        is_wanted=lambda context: context.load().policy.auto,
+    ),
     MaintenanceStep(
         "merges", "merging", "small files", plan_rounds,
         # cold partitions first, to the fewest files; then the others, hottest first by the plan

@@ -1,6 +1,5 @@
 """Facts about tables, and plans for their files, as plain values. No I/O; only the standard library and numpy.
 
-- `autopilot`: the settings of a table that cost least, found by simulating its last days under other ones
 - `cluster_by`: the columns that a table is clustered by, and the facts about its files that clustering needs
 - `dangling_rule`: the delete files that apply to no data file after a commit
 - `delete_plan`: the data files that stay and get fewer delete files instead

@@ -88,14 +88,15 @@ class FakeTable:
 
     def steps(self) -> list[MaintenanceStep]:
         """The steps of every pass, which work on this table."""
+        merges = next(step for step in STEPS if step.name == "merges")
+        wanted = {"autopilot": lambda context: False, "clustering": lambda context: self.is_clustered}
         runs: dict[str, tuple[Callable[..., Any], ...]] = {
-            "merges": tuple(partial(self.merge_round, **cast(partial[Any], job).keywords) for job in STEPS[0].run),
+            "autopilot": (lambda context: None,),
+            "merges": tuple(partial(self.merge_round, **cast(partial[Any], job).keywords) for job in merges.run),
             "clustering": (self.cluster_round,),
         }
         runs |= {step: (lambda context, step=step: self.once(step),) for step in ONCE}
-        steps = [replace(step, run=runs[step.name]) for step in STEPS]
-        steps[1] = replace(steps[1], is_wanted=lambda context: self.is_clustered)
-        return steps
+        return [replace(step, run=runs[step.name], is_wanted=wanted.get(step.name, step.is_wanted)) for step in STEPS]
 
     def _work(self, what: str, step: str) -> None:
         self.seconds += 1
@@ -121,8 +122,8 @@ def test_every_step_runs_in_order() -> None:
     assert table.done == [*rounds, "rewritten_deletes", "deletes", "manifests", "expiry", "orphans"]
     assert (report.bytes_merged, report.failed, report.not_started) == (30, {}, ())
     assert report.seconds == {
-        "merges": 4.0, "clustering": 0.0, "rewritten_deletes": 1.0, "deletes": 1.0, "manifests": 1.0, "expiry": 1.0,
-        "orphans": 1.0, "total": 9.0,
+        "autopilot": 0.0, "merges": 4.0, "clustering": 0.0, "rewritten_deletes": 1.0, "deletes": 1.0, "manifests": 1.0,
+        "expiry": 1.0, "orphans": 1.0, "total": 9.0,
     }  # fmt: skip
 
 
@@ -140,7 +141,7 @@ def test_the_observer_gets_the_progress_of_every_step(lake: SqlCatalog) -> None:
     report = table.maintain()
     seen = [(event.step, event.done, event.total) for event in events if isinstance(event, Progress)]
     assert list(dict.fromkeys(step for step, done, total in seen if total is None)) == [
-        "merges", "clustering", "rewritten_deletes", "deletes", "manifests", "expiry", "orphans",
+        "autopilot", "merges", "clustering", "rewritten_deletes", "deletes", "manifests", "expiry", "orphans",
     ]  # fmt: skip
     sizes = sorted(group.size_bytes for group in plan.groups)
     merged = [(done, total) for step, done, total in seen if step == "merges" and total is not None]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from icesize.planning.autopilot import (
+from icesize.planning.advice.autopilot import (
     LEAST_GAIN,
     MAX_SMALL_FILES,
     MOST_ARRIVALS,
