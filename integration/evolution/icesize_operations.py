@@ -6,6 +6,7 @@ An operation that icesize refuses with an error of its own is as good as none: t
 from __future__ import annotations
 
 import math
+import re
 import struct
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -63,10 +64,10 @@ _FEW_DELETES = {"max_delete_files": 1, "close_file_cost_bytes": 0, "delete_ratio
 """Two delete files of a data file are too many, and one of its own is always cheaper than to write it again."""
 
 
-def _open(pair: Pair, draw: Draw, with_spark: bool = False, few_deletes: bool = False) -> SizedTable:
+def _open(pair: Pair, draw: Draw, with_spark: bool = False, **others: object) -> SizedTable:
     """The table; without Spark, unless told: that is twenty times cheaper. Waiting for others takes no time."""
     environment = Environment(sleep=lambda seconds: None)
-    policy = {**_policy(draw), **(_FEW_DELETES if few_deletes else {})}
+    policy = {**_policy(draw), **others}
     try:
         if with_spark:
             return icesize.open(pair.engine.spark, pair.kept.full_name, policy=policy, environment=environment)
@@ -149,9 +150,17 @@ def maintain(pair: Pair, draw: Draw, point: str, middle: Statement | None) -> st
     return "icesize: maintain " + _kept_rows(pair, point, middle, work)
 
 
+@operation("tune")
+def tune(pair: Pair, draw: Draw, point: str, middle: Statement | None) -> str:
+    table = _open(pair, draw, auto=True)
+    names = [name for name, _ in leaves(pair.schema) if re.fullmatch("[a-z_0-9]+", name)]
+    queries = [f"2026-11-20T1{hour}:00:00Z {draw.one(names)} is not null" for hour in range(draw.few(1, 9))]
+    return f"icesize: tune with {len(queries)} queries " + _kept_rows(pair, point, middle, lambda: table.tune(queries))
+
+
 @operation("few-deletes")
 def few_deletes(pair: Pair, draw: Draw, point: str, middle: Statement | None) -> str:
-    table = _open(pair, draw, few_deletes=True)
+    table = _open(pair, draw, **_FEW_DELETES)
 
     def work() -> Any:
         report = table.rewrite_deletes()

@@ -23,7 +23,8 @@ USER_WEIGHTS: Mapping[str, int] = {
 }  # fmt: skip
 ICESIZE_WEIGHTS: Mapping[str, int] = {
     "compact": 26, "compact-spark": 1, "sink": 8, "icesize-append": 2, "after-batch": 4, "cluster": 4, "maintain": 3,
-    "few-deletes": 8, "restore": 6, "expire": 5, "manifests": 7, "orphans": 1, "icesize-upsert": 12, "icesize-merge": 1,
+    "tune": 2, "few-deletes": 8, "restore": 6, "expire": 5, "manifests": 7, "orphans": 1, "icesize-upsert": 12,
+    "icesize-merge": 1,
 }  # fmt: skip
 CONCURRENT_WEIGHTS: Mapping[str, int] = {
     "append": 6, "delete": 1, "delete-positions": 4, "delete-equal": 4, "upsert": 3, "rewrite-deletes": 1,
@@ -105,7 +106,8 @@ POINTS: Mapping[str, tuple[str, ...]] = {
     "after-batch": _FILES, "cluster": _FILES, "maintain": (*_FILES, "expiry-decided", "before-delete"), "sink": _ROWS,
     "icesize-append": _ROWS, "expire": ("expiry-decided", "before-delete"),
     "icesize-upsert": _FILES, "icesize-merge": _FILES,
-    "few-deletes": _FILES, "manifests": ("before-swap", "after-swap"), "restore": ("before-swap", "after-swap"),
+    "few-deletes": _FILES, "manifests": ("before-swap", "after-swap"), "tune": ("before-swap", "after-swap"),
+    "restore": ("before-swap", "after-swap"),
 }  # fmt: skip
 
 
