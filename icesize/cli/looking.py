@@ -67,11 +67,11 @@ def scan(target: Target, *, limit: int | None, policy: Mapping[str, str]) -> Non
 
     The command reads metadata only, changes nothing, and needs the rights to list and read. A namespace includes those
     below it; in PATTERN, * matches any characters. Views, tables of other formats and unreadable tables are named
-    and skipped. Exit code 1 if no table could be read.
+    and skipped. Exit code 1 if no table could be read, or if the namespace is not found.
     """
     found = target.scan(policy)
     shown = replace(found, tables=found.tables[:limit])
-    failed = found.skipped and not found.tables
+    failed = not found.tables and (found.skipped or found.doubts)
     target.answer(shown, views.survey(found, limit or views.MOST_TABLES), exit_code=options.FAILED if failed else 0)
 
 
