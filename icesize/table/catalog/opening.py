@@ -135,9 +135,11 @@ def open_catalog(name: str, properties: Mapping[str, str] | None = None) -> Cata
         catalog = load_catalog(name, **given)
     except Exception as error:  # errors of PyIceberg, its HTTP client and its database driver have no common base
         if not properties and isinstance(error, ValueError):
+            # PyIceberg reads each underscore in the name of a variable as a hyphen
+            variable = "" if "_" in name else f"PYICEBERG_CATALOG__{name.upper().replace('-', '_')}__URI, "
             raise TableNotFound(
                 f"Cannot open catalog '{name}': neither Spark's settings nor PyIceberg's configuration name it "
-                "(.pyiceberg.yaml, PYICEBERG_CATALOG__NAME__URI, or --catalog-uri)",
+                f"(.pyiceberg.yaml, {variable}or --catalog-uri)",
                 catalog=name,
             ) from None
         reason = brief(error)

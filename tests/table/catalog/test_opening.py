@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import time
 from contextlib import suppress
@@ -130,10 +131,18 @@ def test_an_unknown_spark_catalog_names_the_nearest() -> None:
         opening.pyiceberg_properties("lakes", conf)
 
 
-def test_an_unknown_configured_catalog_says_where_it_was_looked_for() -> None:
-    """Without Spark the places of PyIceberg's configuration are named."""
-    with pytest.raises(TableNotFound, match=r"\.pyiceberg\.yaml, PYICEBERG_CATALOG__NAME__URI, or --catalog-uri"):
-        opening.open_catalog("nowhere_to_be_found")
+@pytest.mark.parametrize(
+    ("name", "places"),
+    [
+        ("nowhere", ".pyiceberg.yaml, PYICEBERG_CATALOG__NOWHERE__URI, or --catalog-uri"),
+        ("not-there", ".pyiceberg.yaml, PYICEBERG_CATALOG__NOT_THERE__URI, or --catalog-uri"),
+        ("not_there", ".pyiceberg.yaml, or --catalog-uri"),
+    ],
+)
+def test_an_unknown_configured_catalog_says_where_it_was_looked_for(name: str, places: str) -> None:
+    """Without Spark, the message has the places of PyIceberg's configuration, and the variable if one can work."""
+    with pytest.raises(TableNotFound, match=re.escape(f"({places})")):
+        opening.open_catalog(name)
 
 
 @pytest.mark.parametrize(
