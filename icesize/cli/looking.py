@@ -297,8 +297,8 @@ def history(target: Target, *, limit: int | None) -> None:
 def report(target: Target, *, output: Path | None, png: Path | None, since: str | None, tables: int) -> None:
     """Draw charts of TABLE: file sizes before and after `compact`, partitions over time, cost of batches.
 
-    If TABLE is a catalog, a namespace of one part, or a pattern, as for `scan`, the page ranks its tables and links to
-    the pages of the worst ones.
+    If TABLE is a catalog such as `lake`, a namespace such as `lake.db`, or a pattern such as `lake.db.eu.*`, the page
+    ranks its tables, as `scan` does, and links to the pages of the worst ones.
 
     Charts need matplotlib: pip install 'icesize[report]'.
     """

@@ -304,6 +304,8 @@ def _not_found(catalog: Catalog, identifier: tuple[str, ...]) -> TableError:
     name = ".".join((catalog.name, *identifier))
     if is_view(catalog, identifier):
         return UnsupportedTable(f"Cannot open '{name}': it is a view; name the table under it", table=name)
+    if _has_tables(catalog, identifier):
+        return TableNotFound(f"Cannot find table '{name}': it is a namespace; '{name}.*' names its tables", table=name)
     try:
         known = [t[-1] for t in catalog.list_tables(identifier[:-1])]
     except NoSuchNamespaceError:
@@ -313,6 +315,13 @@ def _not_found(catalog: Catalog, identifier: tuple[str, ...]) -> TableError:
         known = []  # a principal may have the right to load but not to list
     reason = _nearest(identifier[-1], known) or _some(identifier[:-1], known)
     return TableNotFound(f"Cannot find table '{name}'{reason}", table=name)
+
+
+def _has_tables(catalog: Catalog, namespace: tuple[str, ...]) -> bool:
+    try:
+        return bool(catalog.list_tables(namespace))
+    except Exception:  # there is no such namespace, or a principal may have the right to load but not to list
+        return False
 
 
 def _nearest(name: str, known: list[str]) -> str:

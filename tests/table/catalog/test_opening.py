@@ -16,6 +16,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import ValidationError
 from pyiceberg.io import load_file_io
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import new_table_metadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
@@ -245,6 +246,14 @@ def test_a_missing_namespace_is_told(mini: MiniRest) -> None:
     """The part that does not exist is named."""
     with pytest.raises(TableNotFound, match="there is no namespace 'nope'"):
         opening.load(mini.catalog("lake"), ("nope", "t"))
+
+
+def test_a_namespace_is_no_table(lake: SqlCatalog) -> None:
+    """The message has the pattern that selects its tables."""
+    lake.create_namespace("db.eu")
+    lake.create_table("db.eu.events", Schema())
+    with pytest.raises(TableNotFound, match=r"'lake\.db\.eu': it is a namespace; 'lake\.db\.eu\.\*' names its tables"):
+        opening.load(lake, ("db", "eu"))
 
 
 def test_a_catalog_that_may_not_be_listed_still_says_not_found(lake: SqlCatalog) -> None:
