@@ -67,11 +67,11 @@ def scan(target: Target, *, limit: int | None, policy: Mapping[str, str]) -> Non
 
     The command reads metadata only, changes nothing, and needs the rights to list and read. A namespace includes those
     below it; in PATTERN, * matches any characters. Views, tables of other formats and unreadable tables are named
-    and skipped. Exit code 1 if no table could be read.
+    and skipped. Exit code 1 if no table could be read, or if the namespace is not found.
     """
     found = target.scan(policy)
     shown = replace(found, tables=found.tables[:limit])
-    failed = found.skipped and not found.tables
+    failed = not found.tables and (found.skipped or found.doubts)
     target.answer(shown, views.survey(found, limit or views.MOST_TABLES), exit_code=options.FAILED if failed else 0)
 
 
@@ -297,8 +297,8 @@ def history(target: Target, *, limit: int | None) -> None:
 def report(target: Target, *, output: Path | None, png: Path | None, since: str | None, tables: int) -> None:
     """Draw charts of TABLE: file sizes before and after `compact`, partitions over time, cost of batches.
 
-    If TABLE is a catalog, a namespace of one part, or a pattern, as for `scan`, the page ranks its tables and links to
-    the pages of the worst ones.
+    If TABLE is a catalog such as `lake`, a namespace such as `lake.db`, or a pattern such as `lake.db.eu.*`, the page
+    ranks its tables, as `scan` does, and links to the pages of the worst ones.
 
     Charts need matplotlib: pip install 'icesize[report]'.
     """

@@ -162,6 +162,8 @@ def maintain(
         asks = not yes and options.needs_confirmation(target)
         fleet.maintain(target, several, (budget_bytes, budget_seconds), policy, dry_run=dry_run, asks=asks)
         return
+    if target.is_pattern:
+        raise click.UsageError(f"'{target.table}' is not the name of a table: add --all to maintain all its tables")
     if dry_run:
         target.answer(target.open(policy, conf=spark.conf).maintain(budget_bytes, budget_seconds, dry_run=True))
         return

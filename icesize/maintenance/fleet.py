@@ -20,6 +20,7 @@ from pyiceberg.table import Table
 
 from icesize.concurrency import concurrently
 from icesize.environment import Environment
+from icesize.errors import TableNotFound
 from icesize.events import Progress
 from icesize.maintenance.maintain import STEPS, MaintenanceReport, Pass
 from icesize.maintenance.rounds import Budget
@@ -56,14 +57,21 @@ class TableShare:
         merges: Number of merges that the budget pays for.
         files_saved: Files and delete files that a scan opens less after these merges.
         bytes_to_write: Bytes that these merges rewrite.
+        bytes_contested: Bytes of the due merges in contested partitions. A later pass does them.
     """
 
     survey: TableSurvey
     merges: int
     files_saved: int
     bytes_to_write: int
+    bytes_contested: int = 0
 
-    KEYS: ClassVar[Keys] = keys("usd", table="survey.table")
+    KEYS: ClassVar[Keys] = keys("bytes_left", "usd", table="survey.table")
+
+    @property
+    def bytes_left(self) -> int:
+        """Bytes of the due merges that the budget does not pay for."""
+        return self.survey.bytes_to_write - self.bytes_to_write - self.bytes_contested
 
     @property
     def usd(self) -> float | None:
@@ -94,7 +102,7 @@ class FleetPlan(Result):
     skipped: dict[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
-    KEYS: ClassVar[Keys] = keys("files_saved", "bytes_to_write", "bytes_left", "usd")
+    KEYS: ClassVar[Keys] = keys("files_saved", "bytes_to_write", "bytes_left", "bytes_contested", "usd")
 
     @property
     def files_saved(self) -> int:
@@ -109,7 +117,12 @@ class FleetPlan(Result):
     @property
     def bytes_left(self) -> int:
         """Bytes of the merges that the budget does not pay for."""
-        return sum(share.survey.bytes_to_write for share in self.tables) - self.bytes_to_write
+        return sum(share.bytes_left for share in self.tables)
+
+    @property
+    def bytes_contested(self) -> int:
+        """Bytes of the merges in partitions that other writers changed a moment ago."""
+        return sum(share.bytes_contested for share in self.tables)
 
     @property
     def usd(self) -> float | None:
@@ -155,12 +168,18 @@ class FleetReport(Result):
 
 @dataclass(frozen=True)
 class _Due:
-    """A table to work on, and its merges that are due."""
+    """A table to work on, its merges that are due, and the bytes of those that wait for another writer."""
 
     identifier: Name
     survey: TableSurvey
     jobs: tuple[Job, ...]
+    bytes_contested: int
     notes: tuple[str, ...]
+
+    def share(self, paid: Sequence[Job]) -> TableShare:
+        """Return what maintenance would bring, with the merges that the budget pays for."""
+        saved, size_bytes = sum(int(job.benefit) for job in paid), sum(job.size_bytes for job in paid)
+        return TableShare(self.survey, len(paid), saved, size_bytes, self.bytes_contested)
 
 
 @dataclass(frozen=True)
@@ -264,12 +283,15 @@ class Fleet:
         SizePolicy.resolve({}, self.policy)  # an error in it concerns all tables
         args = with_timeout(self.catalog), self.environment, self.policy
         seen, doubts = look_at_each(self.pattern, *args, self._look, self.is_chosen)
+        if not seen and (doubts or self.pattern.has_wildcards):
+            # a scheduler must learn of a misspelled name, which would be maintained never
+            why = f" ({'; '.join(doubts)})" if doubts else ""
+            name = str(self.pattern)
+            raise TableNotFound(f"Cannot maintain '{name}': it selects no table{why}", pattern=name)
         due_tables = [one for one in seen if isinstance(one, _Due)]
         paid = _by_table(choose((job for one in due_tables for job in one.jobs), budget.size_bytes))
         due_tables.sort(key=lambda one: -one.survey.seconds_saved_per_gib)
-        shares = [
-            _share(one.survey, paid.get(one.survey.table, ())) for one in due_tables if one.survey.seconds_saved > 0
-        ]
+        shares = [one.share(paid.get(one.survey.table, ())) for one in due_tables if one.survey.seconds_saved > 0]
         lost = [one for one in seen if isinstance(one, NotLoaded)]
         plan = FleetPlan(
             str(self.pattern),
@@ -289,9 +311,10 @@ class Fleet:
         survey, plan = survey_and_merges(context, table)
         # a survey counts contested partitions, but a pass does not merge them
         contested = context.handle.contested(context.handle.current(table), context.environment)
-        groups = (group for group in plan.groups if group.partition not in contested)
+        groups = [group for group in plan.groups if group.partition not in contested]
         jobs = tuple(Job(name, group.partition, _files_saved(group), group.size_bytes) for group in groups)
-        return _Due(context.handle.identifier, survey, jobs, other_compactors(metadata, name))
+        bytes_contested = survey.bytes_to_write - sum(group.size_bytes for group in groups)
+        return _Due(context.handle.identifier, survey, jobs, bytes_contested, other_compactors(metadata, name))
 
     def _name(self, one: NotLoaded) -> str:
         return ".".join((self.catalog.name, *one.name))
@@ -344,11 +367,6 @@ def _by_table(jobs: Iterable[Job]) -> dict[str, list[Job]]:
     for job in jobs:
         tables[job.table].append(job)
     return dict(tables)
-
-
-def _share(survey: TableSurvey, paid: Sequence[Job]) -> TableShare:
-    saved, size_bytes = sum(int(job.benefit) for job in paid), sum(job.size_bytes for job in paid)
-    return TableShare(survey, len(paid), saved, size_bytes)
 
 
 def _why(report: MaintenanceReport) -> str:

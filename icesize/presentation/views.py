@@ -697,7 +697,7 @@ def fleet(result: FleetReport) -> Iterator[Block]:
     counts = f"{format_count(len(result.tables), 'table')} changed or failed, {result.idle:,} needed nothing"
     yield ((f"{result.pattern}: {counts}", "bold"), f"  {result.seconds:,.1f} s")
     if result.tables:
-        heads = ("table", "files", "written", "snapshots expired", "files deleted")
+        heads = ("table", "files", "delete files", "manifests", "written", "snapshots expired", "files deleted")
         yield Columns([*map(_maintained, result.tables)], heads, range(1, len(heads)))
     late = [f"no time left for {format_count(len(result.not_started), 'table')}"] if result.not_started else []
     yield from notes((*late, *_left_out(result.plan)))
@@ -706,10 +706,20 @@ def fleet(result: FleetReport) -> Iterator[Block]:
 def _maintained(report: MaintenanceReport) -> tuple[str, ...]:
     rewrites = (*report.merges, *report.clusterings)
     files = _change(sum(r.files_added for r in rewrites), sum(r.files_removed for r in rewrites))
-    expired, deleted = 0, 0
+    packed, expired, deleted = "", 0, 0
+    if report.manifests and report.manifests.snapshot_ids:
+        packed = f"{report.manifests.manifests_before:,} -> {report.manifests.manifests_after:,}"
     if report.expiry:
         expired, deleted = len(report.expiry.snapshot_ids_expired), sum(report.expiry.files_deleted.values())
-    return report.table, files, format_bytes(report.bytes_rewritten), f"{expired:,}", f"{deleted:,}"
+    written = format_bytes(report.bytes_rewritten)
+    return report.table, files, _delete_files(report), packed, written, f"{expired:,}", f"{deleted:,}"
+
+
+def _delete_files(report: MaintenanceReport) -> str:
+    """Return the change of the steps that rewrite or remove only delete files."""
+    merged, dangling = report.rewritten_deletes, report.deletes
+    removed = (merged.files_removed if merged else 0) + (dangling.delete_files if dangling else 0)
+    return _change(merged.files_added if merged else 0, removed)
 
 
 def fleet_plan(result: FleetPlan) -> Iterator[Block]:
@@ -720,14 +730,15 @@ def fleet_plan(result: FleetPlan) -> Iterator[Block]:
     need = f"{format_count(len(result.tables), 'table')} to maintain, {result.idle:,} need nothing"
     yield ((f"{result.pattern}: {need}", "bold"), f"  {cost}")
     if result.tables:
-        heads = ("table", "health", "files less", "to write", "left to write", "snapshots due", "USD")
+        heads = ("table", "health", "files less", "to write", "left to write", "contested", "snapshots due", "USD")
         yield Columns([*map(_table_share, result.tables)], heads, range(1, len(heads)))
     yield from notes(_left_out(result))
 
 
 def _table_share(share: TableShare) -> tuple[str, ...]:
     due = share.survey
-    sizes = format_bytes(share.bytes_to_write), format_bytes(due.bytes_to_write - share.bytes_to_write)
+    contested = format_bytes(share.bytes_contested) if share.bytes_contested else ""
+    sizes = format_bytes(share.bytes_to_write), format_bytes(share.bytes_left), contested
     price = "" if share.usd is None else format_price(share.usd)
     return due.table, f"{due.health}", f"{share.files_saved:,}", *sizes, f"{due.snapshots_due:,}", price
 
@@ -753,6 +764,10 @@ def _failed_tables(failed: Mapping[str, str]) -> Iterator[Block]:
 def _left_out(result: FleetPlan) -> Iterator[str]:
     if result.bytes_left:
         yield f"no budget left for merges of {format_bytes(result.bytes_left)}; the next pass resumes"
+    if result.bytes_contested:
+        tables = format_count(sum(share.bytes_contested > 0 for share in result.tables), "table")
+        size = format_bytes(result.bytes_contested)
+        yield f"other writers changed {tables} in the last ten minutes; a later pass merges {size} there"
     for table, service in result.left_alone.items():
         yield f"{table} left alone: {service} maintains it; use --take-over to work on it"
     yield from (f"{name} skipped: {why}" for name, why in result.skipped.items())

@@ -91,6 +91,59 @@ def test_a_plain_name_is_one_table(tables: SqlCatalog, run: Run) -> None:
     assert (result.exit_code, "Spark maintains one table" in result.output) == (2, True)
 
 
+@pytest.mark.parametrize(
+    ("name", "options", "code", "words"),
+    [
+        ("lake", [], 2, "'lake' is not the name of a table: add --all to maintain all its tables"),
+        ("lake.db", ["--dry-run"], 2, "'lake.db' is not the name of a table: add --all"),
+        ("lake.bd", ["--all"], 1, "Cannot maintain 'lake.bd': it selects no table (the namespace 'bd' is not found)"),
+        (
+            "lake.bd.*",
+            ["--dry-run"],
+            1,
+            "Cannot maintain 'lake.bd.*': it selects no table (the namespace 'bd' is not found)",
+        ),
+        ("lake.db.evnets_*", [], 1, "Cannot maintain 'lake.db.evnets_*': it selects no table"),
+    ],
+)
+def test_a_name_that_selects_nothing_is_no_success(
+    tables: SqlCatalog, run: Run, name: str, options: list[str], code: int, words: str
+) -> None:
+    """A misspelled name in a scheduler must fail. A catalog or a namespace without --all is wrong usage."""
+    result = run("maintain", *options, name=name)
+    assert (result.exit_code, words in result.stderr, result.stdout) == (code, True, ""), result.output
+    assert [files_of(tables, name) for name in "abc"] == [3, 3, 3]
+
+
+def test_an_empty_namespace_needs_nothing(tables: SqlCatalog, run: Run) -> None:
+    """A namespace that is there may have no table yet."""
+    tables.create_namespace("empty")
+    result = run("maintain", "--all", name="lake.empty")
+    assert (result.exit_code, result.stdout[:45]) == (0, "lake.empty: 0 tables changed or failed, 0 nee")
+
+
+def test_contested_partitions_wait_and_are_named(tables: SqlCatalog, run: Run) -> None:
+    """No budget is missing: another writer has just changed rows, so the merge waits, and the output says so."""
+    tables.load_table("db.b").delete("id = 1")
+    note = "! other writers changed 1 table in the last ten minutes; a later pass merges "
+    dry = run("maintain", "--dry-run", name="lake.db.*")
+    assert (dry.exit_code, dry.stdout.splitlines()[1].split()[-3:]) == (0, ["contested", "snapshots", "due"])
+    for result in (dry, run("maintain", name="lake.db.*")):
+        assert note in result.stdout
+        assert "no budget left" not in result.stdout
+    assert [files_of(tables, name) for name in "ab"] == [1, 2]
+
+
+def test_merged_manifests_are_shown(lake: SqlCatalog, run: Run) -> None:
+    """A table of which only manifests were merged has changed, and its line says how."""
+    table = make_table(lake, name="db.m")
+    for number in range(20):
+        table.append(arrow([number]))
+    heads, cells = run("maintain", "--policy", "small-file-limit-bytes=0", name="lake.db.*").stdout.splitlines()[1:3]
+    assert heads.split() == ["table", "manifests", "written", "snapshots", "expired", "files", "deleted"]
+    assert cells.split()[:4] == ["lake.db.m", "20", "->", "1"]
+
+
 def test_the_catalog_is_opened_by_its_name(run: Run) -> None:
     """A database that is not there is not made, and a pattern without a catalog is refused."""
     result = run("maintain", name="lake.db.*")

@@ -78,7 +78,9 @@ def test_json_is_the_dictionary_of_the_api(lake: SqlCatalog, run: Run) -> None:
     [
         ("lake.db.gone", [], 1, "skipped db.gone (unreadable): it is not found"),
         ("lake.db.damaged", [], 1, "skipped db.damaged"),
-        ("lake.none.*", [], 0, "lake.none.*  no table\n! the namespace 'none' is not found"),
+        ("lake.none.*", [], 1, "lake.none.*  no table\n! the namespace 'none' is not found"),
+        ("lake.none", [], 1, "lake.none  no table\n! the namespace 'none' is not found"),
+        ("lake.db.none*", [], 0, "lake.db.none*  no table\n"),
         ("lake..t", [], 2, "Cannot select tables by 'lake..t'"),
         ("lake", ["--policy", "max-small-files=no"], 2, "max-small-files"),
         ("lake", ["--limit", "0"], 2, "--limit"),

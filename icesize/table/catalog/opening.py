@@ -135,9 +135,11 @@ def open_catalog(name: str, properties: Mapping[str, str] | None = None) -> Cata
         catalog = load_catalog(name, **given)
     except Exception as error:  # errors of PyIceberg, its HTTP client and its database driver have no common base
         if not properties and isinstance(error, ValueError):
+            # PyIceberg reads each underscore in the name of a variable as a hyphen
+            variable = "" if "_" in name else f"PYICEBERG_CATALOG__{name.upper().replace('-', '_')}__URI, "
             raise TableNotFound(
                 f"Cannot open catalog '{name}': neither Spark's settings nor PyIceberg's configuration name it "
-                "(.pyiceberg.yaml, PYICEBERG_CATALOG__NAME__URI, or --catalog-uri)",
+                f"(.pyiceberg.yaml, {variable}or --catalog-uri)",
                 catalog=name,
             ) from None
         reason = brief(error)
@@ -302,6 +304,8 @@ def _not_found(catalog: Catalog, identifier: tuple[str, ...]) -> TableError:
     name = ".".join((catalog.name, *identifier))
     if is_view(catalog, identifier):
         return UnsupportedTable(f"Cannot open '{name}': it is a view; name the table under it", table=name)
+    if _has_tables(catalog, identifier):
+        return TableNotFound(f"Cannot find table '{name}': it is a namespace; '{name}.*' names its tables", table=name)
     try:
         known = [t[-1] for t in catalog.list_tables(identifier[:-1])]
     except NoSuchNamespaceError:
@@ -311,6 +315,13 @@ def _not_found(catalog: Catalog, identifier: tuple[str, ...]) -> TableError:
         known = []  # a principal may have the right to load but not to list
     reason = _nearest(identifier[-1], known) or _some(identifier[:-1], known)
     return TableNotFound(f"Cannot find table '{name}'{reason}", table=name)
+
+
+def _has_tables(catalog: Catalog, namespace: tuple[str, ...]) -> bool:
+    try:
+        return bool(catalog.list_tables(namespace))
+    except Exception:  # there is no such namespace, or a principal may have the right to load but not to list
+        return False
 
 
 def _nearest(name: str, known: list[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import time
 from contextlib import suppress
@@ -15,6 +16,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import ValidationError
 from pyiceberg.io import load_file_io
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import new_table_metadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
@@ -130,10 +132,18 @@ def test_an_unknown_spark_catalog_names_the_nearest() -> None:
         opening.pyiceberg_properties("lakes", conf)
 
 
-def test_an_unknown_configured_catalog_says_where_it_was_looked_for() -> None:
-    """Without Spark the places of PyIceberg's configuration are named."""
-    with pytest.raises(TableNotFound, match=r"\.pyiceberg\.yaml, PYICEBERG_CATALOG__NAME__URI, or --catalog-uri"):
-        opening.open_catalog("nowhere_to_be_found")
+@pytest.mark.parametrize(
+    ("name", "places"),
+    [
+        ("nowhere", ".pyiceberg.yaml, PYICEBERG_CATALOG__NOWHERE__URI, or --catalog-uri"),
+        ("not-there", ".pyiceberg.yaml, PYICEBERG_CATALOG__NOT_THERE__URI, or --catalog-uri"),
+        ("not_there", ".pyiceberg.yaml, or --catalog-uri"),
+    ],
+)
+def test_an_unknown_configured_catalog_says_where_it_was_looked_for(name: str, places: str) -> None:
+    """Without Spark, the message has the places of PyIceberg's configuration, and the variable if one can work."""
+    with pytest.raises(TableNotFound, match=re.escape(f"({places})")):
+        opening.open_catalog(name)
 
 
 @pytest.mark.parametrize(
@@ -236,6 +246,14 @@ def test_a_missing_namespace_is_told(mini: MiniRest) -> None:
     """The part that does not exist is named."""
     with pytest.raises(TableNotFound, match="there is no namespace 'nope'"):
         opening.load(mini.catalog("lake"), ("nope", "t"))
+
+
+def test_a_namespace_is_no_table(lake: SqlCatalog) -> None:
+    """The message has the pattern that selects its tables."""
+    lake.create_namespace("db.eu")
+    lake.create_table("db.eu.events", Schema())
+    with pytest.raises(TableNotFound, match=r"'lake\.db\.eu': it is a namespace; 'lake\.db\.eu\.\*' names its tables"):
+        opening.load(lake, ("db", "eu"))
 
 
 def test_a_catalog_that_may_not_be_listed_still_says_not_found(lake: SqlCatalog) -> None:
