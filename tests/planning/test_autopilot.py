@@ -12,6 +12,7 @@ from icesize.planning.advice.autopilot import (
     LEAST_GAIN,
     MAX_SMALL_FILES,
     MOST_ARRIVALS,
+    UNSURE,
     Outcome,
     Question,
     Settings,
@@ -129,12 +130,14 @@ def test_what_users_set_stays(name: str) -> None:
 
 
 def test_without_known_reads_a_choice_is_right_for_more_and_for_fewer() -> None:
-    """With a quarter of the assumed reads or with four times as many, it costs no more than the defaults."""
-    workload = Workload(every_minute(), 0.5, (Reads(24.0, 1),))
+    """With a 64th of the assumed reads, 64 times as many, or reads of all, it costs no more than the defaults."""
+    workload = Workload(every_minute(), 0.5, (Reads(24.0, 1),), {key(0): 2048 * MIB, key(1): 2048 * MIB})
     sure, unsure = (choose(workload, question(knows_reads=knows)).then for knows in (True, False))
-    default = tried(workload, SizePolicy(), DEFAULTS)
-    assert all(unsure.price(None, rate) <= default.price(None, rate) for rate in (0.25, 1.0, 4.0))
-    assert sure.price(None) <= unsure.price(None)
+    assert sure.price(None) < unsure.price(None)
+    for reads in (workload.reads[0], Reads(24.0)):
+        tries = replace(workload, reads=(reads,))
+        default, chosen = (tried(tries, SizePolicy(), each) for each in (DEFAULTS, unsure.settings))
+        assert all(chosen.price(None, rate) <= default.price(None, rate) for rate in (1 / UNSURE, 1.0, UNSURE))
 
 
 def test_a_part_of_many_partitions_stands_for_all() -> None:
