@@ -137,8 +137,7 @@ class TableHandle:
     def _load(self, environment: Environment | None) -> Table:
         if environment is None:
             return opening.load(self.catalog, self.identifier)
-        until = environment.monotonic() + self._deadline_ms / 1000
-        again = asking_again(self.name, environment, lambda: environment.monotonic() > until)
+        again = asking_again(environment, self._deadline_ms / 1000, self.name)
         return again(opening.load, self.catalog, self.identifier)
 
     def contested(self, current: Current, environment: Environment) -> frozenset[PartitionKey]:
