@@ -184,18 +184,20 @@ def _in_parts(read: Iterable[tuple[Positions, Codes]]) -> Iterator[tuple[Positio
         waiting.append((positions, codes))
         rows += len(positions)
         if rows >= PART_ROWS:
-            yield _joined(waiting)
+            yield joined(waiting)
             waiting, rows = [], 0
     if rows:
-        yield _joined(waiting)
+        yield joined(waiting)
 
 
-def _joined(some: Sequence[tuple[Positions, Codes]]) -> tuple[Positions, Codes]:
-    if len(some) == 1:
-        return some[0]
-    lows = [codes.low for _, codes in some if codes.low is not None]
-    high = np.concatenate([codes.high for _, codes in some])
-    return np.concatenate([positions for positions, _ in some]), Codes(high, np.concatenate(lows) if lows else None)
+def joined(parts: Sequence[tuple[Positions, Codes]]) -> tuple[Positions, Codes]:
+    """Return the positions and the codes of several parts of a file together."""
+    if len(parts) == 1:
+        return parts[0]
+    lows = [codes.low for _, codes in parts if codes.low is not None]
+    high = np.concatenate([np.empty(0, np.uint64), *(codes.high for _, codes in parts)])
+    positions = np.concatenate([np.empty(0, np.int64), *(positions for positions, _ in parts)])
+    return positions, Codes(high, np.concatenate(lows) if lows else None)
 
 
 def _parts(arrays: Sequence[Array]) -> Iterator[Part]:
