@@ -19,7 +19,7 @@ from icesize.table.commit import submit
 from icesize.table.commit.loaded import Loaded
 from icesize.table.commit.protocol import Base, CommitRequest, ConcurrentChange
 from icesize.table.commit.steps.row_delta import RowDelta
-from icesize.table.records.ledger import stream_hash
+from icesize.table.records.ledger import file_prefix
 from icesize.table.state.handle import Current
 from icesize.table.upserts.changes import DeleteFiles
 from icesize.table.upserts.duplicates import Doubled, DuplicateDeletes, Duplicates
@@ -88,7 +88,7 @@ def _delete(
 ) -> tuple[Doubled, tuple[int, ...]]:
     """Commit the deletes; return the rows that they delete, and the snapshot."""
     run_id, metadata = context.environment.new_id(), current.table.metadata
-    with uncommitted(settings.storage, f"{stream_hash(run_id)}-0", context.environment) as (owner, environment):
+    with uncommitted(settings.storage, file_prefix(run_id), context.environment) as (owner, environment):
         names = FileNames(owner.prefix, 0, 0, owner)
         source = DuplicateDeletes(
             duplicates, DeleteFiles(duplicates.files, current.policy, names, duplicates.deleted_in)
