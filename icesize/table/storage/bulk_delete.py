@@ -76,10 +76,7 @@ def delete_all(
     done = 0
     failures: dict[str, str] = {}
 
-    def patient(location: str) -> None:
-        asking_again(environment, THROTTLED_SECONDS, passes=is_throttled)(delete, location)
-
-    attempts = concurrently(lambda location: (location, _try(patient, location)), locations, max_concurrent)
+    attempts = concurrently(lambda location: (location, _try(delete, location, environment)), locations, max_concurrent)
     for done, (location, failure) in enumerate(attempts, 1):
         if failure:
             failures[location] = failure
@@ -87,10 +84,10 @@ def delete_all(
     return Deleted(done - len(failures), tuple(failures), next(iter(failures.values()), ""))
 
 
-def _try(delete: Callable[[str], None], location: str) -> str | None:
+def _try(delete: Callable[[str], None], location: str, environment: Environment) -> str | None:
     """Delete one file; return None if it is gone, otherwise the reason."""
     try:
-        delete(location)
+        asking_again(environment, THROTTLED_SECONDS, passes=is_throttled)(delete, location)
     except Exception as error:  # each storage library raises its own errors
         if not isinstance(error, FileNotFoundError) and getattr(error, "errno", None) != errno.ENOENT:
             return f"{location}: {brief(error)}"
