@@ -60,12 +60,7 @@ class WantedRule:
         Raises TableError for an unknown column and for a rule that differs from the stored one, UnsupportedTable for a
         table or column that cannot have it.
         """
-        if metadata.format_version < 2:
-            raise UnsupportedTable(
-                f"Cannot upsert into '{table}': format version 1 has no deletes. Upgrade the table: set its property "
-                "'format-version' to 2 or 3",
-                table=table,
-            )
+        check_has_deletes(metadata, "upsert into", table)
         schema, stored = metadata.schema(), UpsertRule.of(metadata.properties)
         wanted = self.instead_of(stored, schema, table)
         if stored is not None and stored != wanted:
@@ -101,6 +96,16 @@ class WantedRule:
         wanted = wanted if self.ties is None else replace(wanted, ties=self.ties)
         _check_columns(wanted, schema, table)
         return wanted
+
+
+def check_has_deletes(metadata: TableMetadata, verb: str, table: str) -> None:
+    """Raise UnsupportedTable if the format version of a table has no deletes; `verb` is what cannot be done then."""
+    if metadata.format_version < 2:
+        raise UnsupportedTable(
+            f"Cannot {verb} '{table}': format version 1 has no deletes. Upgrade the table: set its property "
+            "'format-version' to 2 or 3",
+            table=table,
+        )
 
 
 def _horizon_ms(duration: float | str) -> int:
