@@ -708,7 +708,7 @@ class SizedTable:
 
         from icesize.table.upserts.settings import UpsertOptions
 
-        wanted = UpsertOptions.of(key, order_by, delete_when, except_columns, ties, null_key, tombstones, "scan")
+        wanted = UpsertOptions(key, order_by, delete_when, ties, tombstones, except_columns, null_key, lookup="scan")
         if isinstance(rows, pa.Table):
             return self._upsert_here(rows, wanted, stream_id, batch_id)
         _, source = self._in_spark("upsert a DataFrame")
@@ -729,10 +729,10 @@ class SizedTable:
             entry = ledger.LedgerEntry(stream_id, stream_id, batch_id)
         memory = self._upserts
         job = UpsertJob(
-            self._handle, self._environment, wanted.rule, memory.secret, skip_null_keys=wanted.null_key == "skip",
+            self._handle, self._environment, wanted, memory.secret, skip_null_keys=wanted.null_key == "skip",
             deleted_in=memory.deleted_in,
         )  # fmt: skip
-        events = EventsOfRows(rows, wanted.except_columns)
+        events = EventsOfRows(rows, wanted.unwritten)
         outcome = upsert(job, UpsertBatch(events.fetch, entry, self._environment.new_id()))
         self._environment.notify(JobFinished(self.name, outcome.report))
         return self._context.refresh(outcome.report) if outcome.commit.snapshot_ids else outcome.report
@@ -1235,9 +1235,9 @@ class SizedTable:
             ValueError: `ties` has none of its values.
         """
         from icesize.maintenance.keys import rekey
-        from icesize.table.upserts.settings import UpsertOptions
+        from icesize.table.upserts.settings import WantedRule
 
-        return self._context.alone(rekey, UpsertOptions.of(key, order_by, delete_when, ties=ties).rule, dry_run=dry_run)
+        return self._context.alone(rekey, WantedRule(key, order_by, delete_when, ties), dry_run=dry_run)
 
     def _versions(self, current: Current) -> list[Version]:
         from icesize.table.past.versions import versions

@@ -88,15 +88,12 @@ def _deleted(result: Any) -> int | None:
 
 COMMITS = (
     Metric(
-        "iceberg.commit.duration",
-        "histogram",
-        "ms",
-        "Time spent on commit operation",
+        "iceberg.commit.duration", "histogram", "ms", "Time spent on commit operation",
         lambda ended: ended.seconds * 1e3,
     ),
     _counter("iceberg.commit.attempts", "Number of commit attempts", _of("attempts")),
     _counter("icesize.commit.conflicts", "Attempts that another writer was faster than", _of("conflicts")),
-)
+)  # fmt: skip
 """Metrics of a commit. Attributes: table, operation of its last snapshot (empty without one), outcome."""
 
 SNAPSHOTS = tuple(

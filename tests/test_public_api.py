@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import pydoc
 import re
+from dataclasses import fields
 from pathlib import Path
 
 import icesize
@@ -60,9 +61,8 @@ def test_arguments_of_a_sink_stand_in_its_signature() -> None:
     for name in ("source", "stream_id", "environment", "upsert"):
         del options[name]
     defaults = {name: each.default for name, each in list(_calls()["sink"].parameters.items())[2:]}
-    of_upserts = inspect.signature(UpsertOptions.of).parameters
     assert defaults == {
-        "mode": "append", **{name: each.default for name, each in of_upserts.items()}, **options,
+        "mode": "append", **{field.name: field.default for field in fields(UpsertOptions)}, **options,
         **dict.fromkeys(("keys", "sequence_by", "apply_as_deletes", "except_column_list")),
     }  # fmt: skip
     assert all(re.search(rf"^ +{name}: ", icesize.SizedTable.sink.__doc__ or "", re.M) for name in defaults)

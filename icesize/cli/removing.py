@@ -39,16 +39,15 @@ def restore(
     """
     if (snapshot_id is None) == (as_of is None):
         raise click.UsageError("give either --snapshot or --as-of")
-    if target.as_json and not (yes or dry_run):
-        raise click.UsageError("--json does not ask: add --yes or --dry-run")
+    asks = options.asks(target, yes=yes, dry_run=dry_run, anywhere=True)
     sized = target.open()
     bring_back = partial(sized.restore, partition, snapshot_id, as_of=as_of)
-    if not yes and not dry_run:
+    if asks:
         name = partition or "the whole table"
         rows = views.rows_of(bring_back(dry_run=True))
         when = f"snapshot {snapshot_id}" if as_of is None else f"{as_of:%Y-%m-%d %H:%M:%S %Z}"
         question = f"Restore {name} of {sized.name} to {when}, {rows}?"
-        click.confirm(f"{question} Streaming readers of this table will stop at the overwrite", abort=True, err=True)
+        options.confirm(f"{question} Streaming readers of this table will stop at the overwrite")
     report = bring_back(dry_run=dry_run)
     target.answer(report, views.committed(report))
 
@@ -70,10 +69,9 @@ def repair(target: Target, *, deep: bool, yes: bool, dry_run: bool) -> None:
     delete files are removed. Wrong sizes, counts, bounds and totals are corrected. A rollback takes each repair back.
     Exit code 4 if findings are left that no repair concerns.
     """
-    if target.as_json and not (yes or dry_run):
-        raise click.UsageError("--json does not ask: add --yes or --dry-run")
+    asks = options.asks(target, yes=yes, dry_run=dry_run, anywhere=True)
     sized = target.open()
-    if not yes and not dry_run:
+    if asks:
         with target.progress():
             found = sized.repair(deep=deep, dry_run=True)
         target.answer(found)
@@ -83,7 +81,7 @@ def repair(target: Target, *, deep: bool, yes: bool, dry_run: bool) -> None:
         lost = (
             f", without {format_count(sum(found.rows_lost.values()), 'row')} that are lost" if found.rows_lost else ""
         )
-        click.confirm(f"Repair {sized.name} in {kinds}{lost}?", abort=True, err=True)
+        options.confirm(f"Repair {sized.name} in {kinds}{lost}?")
     with target.progress():
         report = sized.repair(deep=deep, dry_run=dry_run)
     target.answer(report, exit_code=options.UNHEALTHY if report.refused else 0)
@@ -127,7 +125,7 @@ def expire_snapshots(
     """
     sized = target.open()
     expire = partial(sized.expire_snapshots, keep_versions, older_than, retain_last, readers=readers, force=force)
-    if not yes and not dry_run and options.needs_confirmation(target):
+    if options.asks(target, yes=yes, dry_run=dry_run):
         options.confirm_expiry(sized.name, expire(dry_run=True))
     with target.progress():
         report = expire(dry_run=dry_run)
@@ -161,7 +159,7 @@ def remove_orphan_files(
     """
     sized = target.open()
     remove = partial(sized.remove_orphan_files, older_than, trust_location=trust_location, inventory=inventory)
-    if not yes and not dry_run and options.needs_confirmation(target):
+    if options.asks(target, yes=yes, dry_run=dry_run):
         with target.progress():
             found = remove()
         files = f"{format_count(found.files_found, 'file')} ({format_bytes(found.bytes_found)})"

@@ -195,7 +195,7 @@ class _Reader:
 
     def configuration(self, document: Mapping[str, Any]) -> Configuration:
         self._known((), document, ("catalog", "tables", "policy", "maintain"))
-        tables, maintain = self._table(("tables",), document), self._table(("maintain",), document)
+        catalogs, tables, maintain = (self._table((name,), document) for name in ("catalog", "tables", "maintain"))
         self._known(("tables",), tables, ("include", "exclude"))
         options = ("hours", "time-zone", "budget-bytes", "budget-seconds", "concurrency")
         self._known(("maintain",), maintain, options)
@@ -205,7 +205,7 @@ class _Reader:
 
         return Configuration(
             str(self._path),
-            {name: self._catalog(name, found) for name, found in self._table(("catalog",), document).items()},
+            {name: dict(self._properties(at := ("catalog", name), self._table(at, catalogs))) for name in catalogs},
             self._patterns(("tables", "include"), tables["include"]) if "include" in tables else None,
             self._patterns(("tables", "exclude"), tables.get("exclude", [])),
             tuple(self._rules(document.get("policy", []))),
@@ -232,7 +232,8 @@ class _Reader:
         found = document.get(str(path[-1]), {})
         if isinstance(found, Mapping):
             return found
-        self._note(path, f"'{path[-1]}' must be a table, such as [{path[-1]}]")
+        name = ".".join(map(str, path))
+        self._note(path, f"'{name}' must be a table, such as [{name}]")
         return {}
 
     def _value(self, path: KeyPath, value: Any, parse: Callable[[Any], Any], expected: str) -> Any:
@@ -241,12 +242,6 @@ class _Reader:
         if (parsed := parse(value)) is None:
             self._note(path, f"'{path[-1]}' ({value!r}) must be {expected}")
         return parsed
-
-    def _catalog(self, name: str, found: Any) -> dict[str, str]:
-        if not isinstance(found, Mapping):
-            self._note(("catalog", name), f"'catalog.{name}' must be a table, such as [catalog.{name}]")
-            return {}
-        return dict(self._properties(("catalog", name), found))
 
     def _properties(self, path: KeyPath, found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         """Yield the properties of a catalog. TOML reads the dots of a key such as `s3.endpoint` as tables in tables."""

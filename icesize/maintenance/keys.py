@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from secrets import token_bytes
 
 from icesize.environment import Stopwatch, rounded
-from icesize.errors import CommitConflict, TableError, UnsupportedTable
+from icesize.errors import CommitConflict, TableError
 from icesize.maintenance.table_context import TableContext
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
@@ -19,12 +19,12 @@ from icesize.table.commit import submit
 from icesize.table.commit.loaded import Loaded
 from icesize.table.commit.protocol import Base, CommitRequest, ConcurrentChange
 from icesize.table.commit.steps.row_delta import RowDelta
-from icesize.table.records.ledger import stream_hash
+from icesize.table.records.ledger import file_prefix
 from icesize.table.state.handle import Current
 from icesize.table.upserts.changes import DeleteFiles
 from icesize.table.upserts.duplicates import Doubled, DuplicateDeletes, Duplicates
 from icesize.table.upserts.resolver import bounds_reader
-from icesize.table.upserts.settings import WantedRule, change_rule
+from icesize.table.upserts.settings import WantedRule, change_rule, check_has_deletes
 from icesize.units import format_count
 
 
@@ -66,12 +66,7 @@ def deduplicate(context: TableContext, wanted: WantedRule, *, dry_run: bool = Fa
     """
     current, watch = context.load(), Stopwatch(context.environment)
     metadata, settings = current.table.metadata, current.settings()
-    if metadata.format_version < 2:
-        raise UnsupportedTable(
-            f"Cannot deduplicate '{current.name}': format version 1 has no deletes. Upgrade the table: set its "
-            "property 'format-version' to 2 or 3",
-            table=current.name,
-        )
+    check_has_deletes(metadata, "deduplicate", current.name)
     rule = wanted.instead_of(UpsertRule.of(metadata.properties), metadata.schema(), current.name)
     duplicates = _duplicates(context, current, rule, settings)
     doubled = duplicates.at(submit.state_of(context.handle, current, context.environment))
@@ -88,7 +83,7 @@ def _delete(
 ) -> tuple[Doubled, tuple[int, ...]]:
     """Commit the deletes; return the rows that they delete, and the snapshot."""
     run_id, metadata = context.environment.new_id(), current.table.metadata
-    with uncommitted(settings.storage, f"{stream_hash(run_id)}-0", context.environment) as (owner, environment):
+    with uncommitted(settings.storage, file_prefix(run_id), context.environment) as (owner, environment):
         names = FileNames(owner.prefix, 0, 0, owner)
         source = DuplicateDeletes(
             duplicates, DeleteFiles(duplicates.files, current.policy, names, duplicates.deleted_in)

@@ -168,7 +168,10 @@ class _Plan:
         if rule == LOST and path not in self._dangling:
             if normalised(path) in self._data:
                 return (REMOVED, "") if detail == GONE else ("", "it was not looked up")
-            return "", _DELETES_GONE if normalised(path) in self._deletes else self._gone(path)
+            if normalised(path) in self._deletes:
+                return "", _DELETES_GONE
+            of_head = path in {path for _, path, _ in self._found.subject.unreadable}
+            return "", _METADATA_GONE if of_head else _OLDER
         if rule == SIZES and path in self._manifests:
             return LISTING, ""
         if rule in (SIZES, ROWS, COUNTS, BOUNDS):
@@ -180,12 +183,6 @@ class _Plan:
         if rule == "listed twice" and normalised(path) in self._in_several:
             return "", "Its entries have different partitions: remove the wrong one, or write the partitions again"
         return {"listed twice": ONCE, "dangling deletes": DANGLING, LOST: DANGLING}.get(rule, ""), ""
-
-    def _gone(self, path: str) -> str:
-        """Return the reason that a missing file is not repaired: metadata, or a file of older snapshots."""
-        subject = self._found.subject
-        of_head = path in {path for _, path, _ in subject.unreadable}
-        return _METADATA_GONE if of_head else _OLDER
 
     def _of_entry(self, path: str) -> tuple[str, str]:
         true = self._found.true.get(path)

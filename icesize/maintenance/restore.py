@@ -32,7 +32,7 @@ from pyiceberg.table.snapshots import Snapshot
 from icesize import failpoints
 from icesize.concurrency import concurrently, workers
 from icesize.environment import Environment, Stopwatch, rounded
-from icesize.errors import CommitStateUnknown, IcesizeError, RewriteFailed, TableError
+from icesize.errors import CommitStateUnknown, RewriteFailed, TableError
 from icesize.maintenance.table_context import TableContext
 from icesize.parquet.files.data_file import Merged, Rewritten
 from icesize.parquet.files.names import FileNames, copy_prefix, location_by
@@ -59,7 +59,7 @@ from icesize.table.manifests.store import ManifestStore
 from icesize.table.past.commits import runs_of
 from icesize.table.past.restore_plan import Difference, Restoration
 from icesize.table.past.versions import versions
-from icesize.table.records.ledger import stream_hash
+from icesize.table.records.ledger import file_prefix
 from icesize.table.state.handle import Current, TableHandle
 from icesize.table.storage.listing import arrow_filesystem, fsspec_filesystem
 
@@ -133,14 +133,15 @@ def restore(
     if dry_run or not report.partitions_touched:
         return report
     # checks that can fail without writing come before the tag, so that they leave no tag behind
-    prefix, tag = f"{stream_hash(run_id)}-0", TAG_PREFIX + run_id
+    prefix, tag = file_prefix(run_id), TAG_PREFIX + run_id
     copies = _copies(current, partition, planned.difference.copied, prefix)
     storage = settings.storage if settings else Storage(current.table.io)
     left = f"The partition did not change; {_may_be_left(tag)}"
     submit.change(handle, current, add_tag(tag, snapshot_id, run_id, environment.now_ms, left), environment)
     try:
         with uncommitted(storage, prefix, environment) as (owner, telling):
-            _make(current, owner, copies)
+            with storage_errors(f"Cannot copy files of '{current.name}'", "nothing was changed", table=current.name):
+                copy_files(current.table.io, owner, copies)
             rewrites = tuple[Merged, ...]()
             if settings:
                 rewrites = _rewritten(planned.difference.rewritten, current.table.io, settings, owner)
@@ -299,19 +300,6 @@ def _copied_by_store(io: FileIO, path: str, new_path: str) -> bool:
     except Exception as error:  # storage libraries have no common error class
         LOG.info("%s does not copy %s by itself (%s); it is read and written", scheme, path, brief(error))
     return False
-
-
-def _make(current: Current, owner: Uncommitted, copies: Sequence[Copy]) -> None:
-    try:
-        copy_files(current.table.io, owner, copies)
-    except IcesizeError:
-        raise
-    except Exception as error:  # storage libraries have no common error class
-        raise TableError(
-            f"Cannot restore a partition of '{current.name}': a file could not be copied ({brief(error)}); nothing was "
-            "changed",
-            table=current.name,
-        ) from error
 
 
 def _untag(handle: TableHandle, current: Current, tag: str, environment: Environment) -> None:

@@ -26,7 +26,7 @@ from icesize.table.commit import submit
 from icesize.table.commit.protocol import Base, CommitRequest
 from icesize.table.commit.request import CommitOutcome
 from icesize.table.commit.steps.rewrite_deletes import RewriteDeletes
-from icesize.table.records.ledger import stream_hash
+from icesize.table.records.ledger import file_prefix
 from icesize.table.state.handle import Current
 
 _ROUND = 8
@@ -108,7 +108,7 @@ def _round(
 ) -> DeletesReport:
     settings, environment = current.settings(), context.environment
     run_id = environment.new_id()
-    with uncommitted(settings.storage, f"{stream_hash(run_id)}-0", environment) as (owner, telling):
+    with uncommitted(settings.storage, file_prefix(run_id), environment) as (owner, telling):
         results = _written(dict(enumerate(rewrites)), settings, owner)
         watch.lap("read")
         failpoints.reach("files-written")

@@ -175,9 +175,7 @@ class _Surveyor(Generic[T]):
         """Return what calls a function, and calls it again as long as the catalog does not respond."""
 
         def ask(function: Callable[..., Any], *arguments: Any) -> Any:
-            until = self._environment.monotonic() + RETRY_SECONDS
-            again = asking_again(name, self._environment, lambda: self._environment.monotonic() > until)
-            return again(function, *arguments)
+            return asking_again(self._environment, RETRY_SECONDS, name)(function, *arguments)
 
         return ask
 

@@ -29,7 +29,7 @@ from icesize.parquet.keys.maps import KeyMaps
 from icesize.parquet.rewriting.threads import merge_in_threads, write_in_threads
 from icesize.parquet.writing.row_writer import WriteRows
 from icesize.planning.delete_reach import PartitionDeletes, plain_path
-from icesize.planning.files import DeleteFile, FileFact, FileId, Layout, PartitionFacts, PartitionKey, SkipReason
+from icesize.planning.files import DeleteFile, FileFact, FileId, Layout, PartitionFacts, PartitionKey
 from icesize.planning.merging.planner import plan_merges
 from icesize.planning.plan import MergeTask, Plan
 from icesize.planning.upsert_rule import UpsertRule
@@ -42,9 +42,10 @@ from icesize.table.commit.request import CommitOutcome
 from icesize.table.commit.steps.move_tombstones import MoveTombstones
 from icesize.table.commit.steps.row_delta import RowChanges, RowDelta, pending
 from icesize.table.manifests.repeated_files import check_listed_once
-from icesize.table.records.ledger import LedgerEntry, entries, is_done, stream_hash
+from icesize.table.records.ledger import LedgerEntry, entries, file_prefix, is_done
 from icesize.table.state.concurrent_writers import rolled_back
 from icesize.table.state.handle import Current, TableHandle
+from icesize.table.state.live_files import without_row_ids
 from icesize.table.upserts.changes import Counts, DeleteFiles, UpsertFiles
 from icesize.table.upserts.resolver import DeletedIn, Found, LiveFiles, Resolver, bounds_reader
 from icesize.table.upserts.settings import WantedRule, keep_rule
@@ -168,10 +169,6 @@ If this process cannot hold them, it returns the function that resolves and writ
 """
 
 
-def _unprepared(current: Current) -> Current:
-    return current
-
-
 @dataclass(frozen=True)
 class UpsertBatch:
     """One batch: its events, its entry in the ledger, and the run that commits it.
@@ -183,14 +180,7 @@ class UpsertBatch:
     ledger: LedgerEntry | None
     run_id: str
     accept_new_checkpoint: bool = False
-    prepare: Callable[[Current], Current] = _unprepared
-
-    @property
-    def prefix(self) -> str:
-        """Start of the names of the batch's files."""
-        if self.ledger is None:
-            return f"{stream_hash(self.run_id)}-0"
-        return f"{stream_hash(self.ledger.stream_id)}-{self.ledger.batch_id}"
+    prepare: Callable[[Current], Current] = lambda current: current
 
 
 def upsert(job: UpsertJob, batch: UpsertBatch) -> Outcome:
@@ -214,7 +204,7 @@ def upsert(job: UpsertJob, batch: UpsertBatch) -> Outcome:
 
 def _once(job: UpsertJob, batch: UpsertBatch, watch: Stopwatch, conflicts: tuple[str, ...]) -> Outcome:
     current, entry = job.handle.load(job.environment), batch.ledger
-    _check_table(job, current)
+    current.check_same(job.table_uuid, "upsert into")
     metadata = current.table.metadata
     undone = rolled_back(metadata, entry) if entry else ()
     batch_id = entry.batch_id if entry else None
@@ -230,7 +220,8 @@ def _once(job: UpsertJob, batch: UpsertBatch, watch: Stopwatch, conflicts: tuple
         return outcome_of(current, CommitOutcome(), None, watch.seconds, undone, batch_id=batch_id)
     if UpsertRule.of(metadata.properties) is None:
         current = _with_rule(job, current, rule)
-    with uncommitted(current.settings().storage, batch.prefix, job.environment) as (owner, environment):
+    prefix = file_prefix(batch.run_id, entry)
+    with uncommitted(current.settings().storage, prefix, job.environment) as (owner, environment):
         files: UpsertFiles | ShardFiles
         if isinstance(events, Events):
             files = _files(job, current, keys, rule, events, owner)
@@ -270,15 +261,6 @@ def _with_rule(job: UpsertJob, current: Current, rule: UpsertRule) -> Current:
     if current.table.metadata.current_schema_id != schema_id:
         raise ConcurrentChange("the schema changed while the rule was stored")
     return current
-
-
-def _check_table(job: UpsertJob, current: Current) -> None:
-    if job.table_uuid not in (None, current.uuid):
-        raise TableError(
-            f"Cannot upsert into '{current.name}': the table was dropped and recreated after it was opened. To write "
-            "to the new table, reopen it and restart the query",
-            table=current.name,
-        )
 
 
 def _check_streams(rule: UpsertRule, current: Current, entry: LedgerEntry | None) -> None:
@@ -451,8 +433,7 @@ def _with_folded(file: FileFact, own: Sequence[DeleteFile], replaced: Collection
 
 def _numbered(file: FileFact, settings: WriteSettings) -> FileFact:
     """Return a file that the layout does not name, because it is large and had no deletes, with its obstacle."""
-    has_ids = file.first_row_id is not None or not settings.has_lineage
-    return file if has_ids else replace(file, obstacle=file.obstacle or SkipReason.NO_ROW_IDS)
+    return without_row_ids(file) if file.first_row_id is None and settings.has_lineage else file
 
 
 def _doubled(counts: Counts) -> Iterator[str]:

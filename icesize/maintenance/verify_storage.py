@@ -162,7 +162,8 @@ class StorageCheck:
         lists = [snapshot.manifest_list for snapshot in snapshots]
         yield from self._compared(LOST, lists)
         manifests = dict[str, ManifestFile]()
-        for found in self._read(self._manifests_in, [each for each in lists if each not in self._gone]):
+        there = [each for each in lists if each not in self._gone]
+        for found in self._read(lambda location: list(read_list(self.io, location)), there):
             if isinstance(found, TableError):
                 yield from self._damaged(found)
             else:
@@ -188,9 +189,6 @@ class StorageCheck:
     def _read(self, read: Callable[[A], B], items: Iterable[A]) -> Iterator[B | TableError]:
         """Yield what is read, or what is wrong with it; a file that is gone was reported by the comparison."""
         return (each for each in concurrently(lambda item: attempt(read, item), items, READERS) if each is not None)
-
-    def _manifests_in(self, location: str) -> list[ManifestFile]:
-        return list(read_list(self.io, location))
 
     def _damaged(self, error: TableError) -> Iterator[Found]:
         path = str(error.facts["path"])

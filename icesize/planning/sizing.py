@@ -1,11 +1,29 @@
-"""Numbers of files, computed from bytes."""
+"""Numbers of files, computed from bytes; and items, divided by their sizes."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
+
+T = TypeVar("T")
 
 ROUND_DOWN_RATIO = 1.1
 """Files may be this much above the target before one more is written: Iceberg's `expectedOutputFiles`."""
 SAFE_RATIO = 1.06
 """A file planned this far above the small file limit is not small even if it compresses 5% better than planned."""
+
+
+def in_batches(items: Iterable[T], size_of: Callable[[T], int], enough: int) -> Iterator[list[T]]:
+    """Yield the items in lists, in their order. Each list but the last one ends where it has `enough`."""
+    batch, size = list[T](), 0
+    for item in items:
+        batch.append(item)
+        size += size_of(item)
+        if size >= enough:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
 
 
 def expected_files(total_bytes: float, target_file_size_bytes: int) -> int:

@@ -34,7 +34,6 @@ from icesize.spark.engine import launch
 from icesize.table.commit.pyiceberg_committer import PyIcebergCommitter
 from tests.support import tables
 from tests.support.command_line import Run
-from tests.support.examples import sampled
 from tests.support.row_deletes import delete_rows
 
 KINDS = ("a", "b", "c")
@@ -538,7 +537,8 @@ def test_help_and_version_import_nothing_heavy() -> None:
     assert "compact" in done.stdout
 
 
-@pytest.mark.parametrize("command", sampled(["inspect", "compact"], 2))
+@pytest.mark.engine
+@pytest.mark.parametrize("command", ["inspect", "compact"])
 def test_a_command_that_moves_nothing_loads_only_what_it_needs(table: Table, tmp_path: Path, command: str) -> None:
     """Importing is most of what these take: no Spark, no pandas, nothing that merges, sorts, clusters or restores."""
     uri = f"sqlite:///{tmp_path}/catalog.db"
@@ -557,7 +557,8 @@ def test_a_command_that_moves_nothing_loads_only_what_it_needs(table: Table, tmp
     assert done.stdout.splitlines()[-1] == "[]"
 
 
-@pytest.mark.parametrize("number", sampled([signal.SIGINT, signal.SIGTERM], 2))
+@pytest.mark.engine
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_process_of_its_own_works_and_ends_cleanly(table: Table, tmp_path: Path, number: signal.Signals) -> None:
     """python -m icesize is the command line; Ctrl-C and SIGTERM end a waiting compact with one line and 130 or 143."""
     uri = f"sqlite:///{tmp_path}/catalog.db"

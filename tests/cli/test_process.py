@@ -10,6 +10,8 @@ import pytest
 
 from tests.support import tables
 
+pytestmark = pytest.mark.engine
+
 
 def printed(code: str, *arguments: str) -> list[str]:
     """The lines that a program prints."""

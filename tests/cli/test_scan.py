@@ -102,6 +102,7 @@ def test_a_terminal_has_a_bar_and_few_columns(lake: SqlCatalog, tmp_path: Path) 
     assert "not shown: metadata, snapshots, " in shown
 
 
+@pytest.mark.engine
 def test_neither_spark_nor_java_is_needed(lake: SqlCatalog, tmp_path: Path) -> None:
     """The command does its work where PySpark is not installed and no program is on the path."""
     program = "import sys; sys.modules['pyspark'] = None; from icesize.cli.main import main; main(prog_name='icesize')"

@@ -243,6 +243,7 @@ def test_a_service_begins_passes_at_a_fixed_interval() -> None:
     assert time.seconds < 232
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize("point", ["files-written@2", "before-swap@3", "after-swap@2"])
 def test_a_killed_pass_goes_on(lake: SqlCatalog, tmp_path: Path, point: str) -> None:
     """Whatever moment kills a pass, the next one finishes its work without a repair, and no row is lost."""

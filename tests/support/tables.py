@@ -8,6 +8,7 @@ import re
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,13 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.io import InputFile
 from pyiceberg.io.pyarrow import PyArrowFileIO
-from pyiceberg.manifest import MANIFEST_ENTRY_SCHEMAS, ManifestContent, ManifestEntryStatus
+from pyiceberg.manifest import (
+    MANIFEST_ENTRY_SCHEMAS,
+    ManifestContent,
+    ManifestEntryStatus,
+    ManifestFile,
+    read_manifest_list,
+)
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
@@ -273,28 +280,54 @@ def operations(table: Table) -> list[str]:
     return [s.summary.operation.value for s in table.metadata.snapshots if s.summary]
 
 
+def manifests_of(snapshot: Snapshot) -> tuple[ManifestFile, ...]:
+    """The manifests of a local table's snapshot, as PyIceberg reads its list. What was read is kept."""
+    return _listed(snapshot.manifest_list, *_version(snapshot.manifest_list))
+
+
+def entries_of(manifest: ManifestFile) -> tuple[Any, ...]:
+    """The records of a local manifest, as PyIceberg reads them with the schema of format v3. What was read is kept."""
+    return _records(manifest.manifest_path, *_version(manifest.manifest_path))
+
+
+def _version(path: str) -> tuple[int, int]:
+    """What another content of the same file has otherwise: some tests damage files."""
+    found = local(path).stat()
+    return found.st_mtime_ns, found.st_size
+
+
+@lru_cache(maxsize=1024)
+def _listed(path: str, changed_ns: int, size_bytes: int) -> tuple[ManifestFile, ...]:
+    return tuple(read_manifest_list(PyArrowFileIO().new_input(path)))
+
+
+@lru_cache(maxsize=1024)
+def _records(path: str, changed_ns: int, size_bytes: int) -> tuple[Any, ...]:
+    return tuple(records(PyArrowFileIO(), path, MANIFEST_ENTRY_SCHEMAS[3]))
+
+
 def check(table: Table) -> None:
     """What holds of every table at any time, whatever happened to it."""
-    paths = live_paths(table)
-    assert len(paths) == len(set(paths)), "a file is listed twice"
     head = table.metadata.current_snapshot()
-    rows = size = 0
-    for manifest in head.manifests(table.io) if head else []:
-        for status, *_, file in records(table.io, manifest.manifest_path, MANIFEST_ENTRY_SCHEMAS[3]):
+    rows, size, paths = 0, 0, list[str]()
+    for manifest in manifests_of(head) if head else ():
+        for status, *_, file in entries_of(manifest):
             if status == ManifestEntryStatus.DELETED:
                 continue
             path, count, size_bytes, vector_bytes = (file[at] for at in (1, 4, 5, 19))
+            paths += [path] if manifest.content == ManifestContent.DATA else []
             assert local(path).stat().st_size == size_bytes
             assert vector_bytes is not None or pq.read_metadata(local(path)).num_rows == count
             size += size_bytes if vector_bytes is None else vector_bytes
             rows += count if manifest.content == ManifestContent.DATA else 0
+    assert len(paths) == len(set(paths)), "a file is listed twice"
     if head and head.summary:
         summary = head.summary.additional_properties
         assert int(summary["total-data-files"]) == len(paths)
         assert int(summary["total-records"]) == rows
         assert int(summary["total-files-size"]) == size
     for snapshot in table.metadata.snapshots:
-        for manifest in snapshot.manifests(table.io):
+        for manifest in manifests_of(snapshot):
             assert local(manifest.manifest_path).is_file()
     assert not removed_and_live(table), "a file that a snapshot has removed is live, expiry by Java would delete it"
     times = [entry.timestamp_ms for entry in table.metadata.snapshot_log]
@@ -310,12 +343,11 @@ def removed_and_live(table: Table) -> set[str]:
     Iceberg's Java library deletes what an expired snapshot has removed, without looking whether it is live.
     """
     line = list(ancestors_of(table.metadata.current_snapshot(), table.metadata))
-    manifests = {m.manifest_path: m for s in line for m in s.manifests(table.io)}.values()
-    entries = (e for m in manifests for e in m.fetch_manifest_entry(table.io, discard_deleted=False))
-    removed = {e.data_file.file_path for e in entries if e.status == ManifestEntryStatus.DELETED}
-    of_head = [manifest for snapshot in line[:1] for manifest in snapshot.manifests(table.io)]
-    live = {entry.data_file.file_path for m in of_head for entry in m.fetch_manifest_entry(table.io)}
-    return removed & live
+    manifests = {m.manifest_path: m for s in line for m in manifests_of(s)}.values()
+    entries = (entry for manifest in manifests for entry in entries_of(manifest))
+    removed = {file[1] for status, *_, file in entries if status == ManifestEntryStatus.DELETED}
+    of_head = (entry for snapshot in line[:1] for manifest in manifests_of(snapshot) for entry in entries_of(manifest))
+    return removed & {file[1] for status, *_, file in of_head if status != ManifestEntryStatus.DELETED}
 
 
 def check_batches(metadata: TableMetadata) -> None:

@@ -31,6 +31,7 @@ from icesize.parquet.keys.codes import Codes, Places
 from icesize.parquet.keys.index_files import Array, Identity, IndexFolder
 from icesize.parquet.keys.lookup import Hits, NewRows, Positions, Scan, TableFiles
 from icesize.planning.files import FileFact
+from icesize.planning.sizing import in_batches
 
 PART_ROWS = 2**20
 """Rows of one part: sorting them takes 28 bytes a row, 30 MB in each thread. Larger parts take longer for each row."""
@@ -133,15 +134,11 @@ class KeyMaps:
         return self.scan.find(file, codes)
 
     def _all_row_ids(self, file: FileFact) -> Iterator[tuple[int, Positions]]:
-        waiting, rows, start = list[Positions](), 0, 0
-        for table in self.scan.files.read(file, (), lineage=True):
-            waiting.append(table.column("_row_id").to_numpy())
-            rows += table.num_rows
-            if rows >= PART_ROWS:
-                yield start, np.concatenate(waiting)
-                start, waiting, rows = start + rows, [], 0
-        if rows:
-            yield start, np.concatenate(waiting)
+        tables, start = (table for table in self.scan.files.read(file, (), lineage=True) if table.num_rows), 0
+        for some in in_batches(tables, lambda table: table.num_rows, PART_ROWS):
+            ids = np.concatenate([table.column("_row_id").to_numpy() for table in some])
+            yield start, ids
+            start += len(ids)
 
 
 def _of_file(file: FileFact) -> tuple[str, int, int]:
@@ -178,24 +175,18 @@ def _bytes_of(codes: Codes) -> int:
 
 
 def _in_parts(read: Iterable[tuple[Positions, Codes]]) -> Iterator[tuple[Positions, Codes]]:
-    """Yield the same rows in parts of about `PART_ROWS`."""
-    waiting, rows = list[tuple[Positions, Codes]](), 0
-    for positions, codes in read:
-        waiting.append((positions, codes))
-        rows += len(positions)
-        if rows >= PART_ROWS:
-            yield _joined(waiting)
-            waiting, rows = [], 0
-    if rows:
-        yield _joined(waiting)
+    """Return the same rows in parts of about `PART_ROWS`."""
+    return map(joined, in_batches((part for part in read if len(part[0])), lambda part: len(part[0]), PART_ROWS))
 
 
-def _joined(some: Sequence[tuple[Positions, Codes]]) -> tuple[Positions, Codes]:
-    if len(some) == 1:
-        return some[0]
-    lows = [codes.low for _, codes in some if codes.low is not None]
-    high = np.concatenate([codes.high for _, codes in some])
-    return np.concatenate([positions for positions, _ in some]), Codes(high, np.concatenate(lows) if lows else None)
+def joined(parts: Sequence[tuple[Positions, Codes]]) -> tuple[Positions, Codes]:
+    """Return the positions and the codes of several parts of a file together."""
+    if len(parts) == 1:
+        return parts[0]
+    lows = [codes.low for _, codes in parts if codes.low is not None]
+    high = np.concatenate([np.empty(0, np.uint64), *(codes.high for _, codes in parts)])
+    positions = np.concatenate([np.empty(0, np.int64), *(positions for positions, _ in parts)])
+    return positions, Codes(high, np.concatenate(lows) if lows else None)
 
 
 def _parts(arrays: Sequence[Array]) -> Iterator[Part]:

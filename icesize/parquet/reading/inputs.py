@@ -39,6 +39,7 @@ from icesize.parquet.reading.texts import (
 )
 from icesize.planning.files import FileFact
 from icesize.planning.plan import FileGroup
+from icesize.planning.sizing import in_batches
 
 RUN_SHARE = 1 / 32
 """Part of `Limits.decoded_bytes` (8 MiB by default) that the rows of small files are at most which become one table: a
@@ -92,7 +93,8 @@ def read_inputs(
         return begun
 
     ahead = NOT_AHEAD if fetched is None else fetched.ahead
-    begun = chain.from_iterable(ahead.map(begin, _batches(group.inputs)))
+    batches = in_batches(group.inputs, lambda file: file.size_bytes, _BATCH_BYTES)
+    begun = chain.from_iterable(ahead.map(begin, batches))
     if counted is not None:
         counted.constants = projection.constants
     for run in _runs(chain.from_iterable(begun), RUN_SHARE * settings.limits.decoded_bytes):
@@ -198,18 +200,6 @@ def _live(stored: Iterator[_Stored], deleted: BitMap | None) -> Iterator[_Stored
             some = some._replace(rows=some.rows.filter(pa.array(kept)))
         yield some
         first = end
-
-
-def _batches(files: Sequence[FileFact]) -> Iterator[list[FileFact]]:
-    batch: list[FileFact] = []
-    size_bytes = 0
-    for file in files:
-        batch.append(file)
-        size_bytes += file.size_bytes
-        if size_bytes >= _BATCH_BYTES:
-            yield batch
-            batch, size_bytes = [], 0
-    yield batch
 
 
 def _runs(stored: Iterable[_Stored], most_bytes: float) -> Iterator[list[_Stored]]:

@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from icesize.environment import WorkLimits
 from icesize.errors import IcesizeError, RewriteFailed
 from icesize.parquet.files.settings import WriteSettings
+from icesize.planning.sizing import in_batches
 from icesize.spark.engine import session
 from icesize.spark.engine.jobs import balanced, bin_numbers, run_job
 from icesize.spark.engine.worker import bins_of
@@ -54,7 +55,7 @@ def read_manifests(
     Raises:
         EngineUnavailable: The workers have no icesize.
     """
-    for job in _jobs(manifests):
+    for job in in_batches(manifests, entries_in, JOB_ENTRIES):
         loads = {number: entries_in(manifest) for number, manifest in enumerate(job)}
         bins = balanced(loads, _TASKS_PER_CORE * session.parallelism(spark))
         function = ReadManifests([[(number, job[number]) for number in numbers] for numbers in bins], settings)
@@ -65,18 +66,6 @@ def read_manifests(
             return
         for number, content in answers:
             yield job[number], decoded(content, job[number].partition_spec_id)
-
-
-def _jobs(manifests: Sequence[ManifestFile]) -> Iterator[list[ManifestFile]]:
-    job, entries = list[ManifestFile](), 0
-    for manifest in manifests:
-        job.append(manifest)
-        entries += entries_in(manifest)
-        if entries >= JOB_ENTRIES:
-            yield job
-            job, entries = [], 0
-    if job:
-        yield job
 
 
 @dataclass(frozen=True)

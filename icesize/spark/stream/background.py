@@ -24,7 +24,6 @@ from pyspark.sql import SparkSession
 
 from icesize import failpoints
 from icesize.environment import Environment
-from icesize.errors import TableError
 from icesize.planning.files import PartitionKey
 from icesize.planning.merging.contention import BackOff
 from icesize.planning.merging.planner import plan_merges
@@ -137,7 +136,7 @@ class Cycle:
         if trigger.pool is not None:
             context.setLocalProperty("spark.scheduler.pool", trigger.pool)
         current = handle.load(replace(trigger.environment, sleep=self._wait))
-        check_same_table(current, trigger.table_uuid, verb)
+        current.check_same(trigger.table_uuid, verb)
         return current
 
     def _wait(self, seconds: float) -> None:
@@ -163,12 +162,6 @@ class Cycle:
                 self.trigger.environment.sleep(seconds)
         finally:
             self.lock.acquire()
-
-
-def check_same_table(current: Current, table_uuid: str | None, verb: str) -> None:
-    """Raise TableError if another table has taken the name of the one with this UUID (None: any table passes)."""
-    if table_uuid not in (None, current.uuid):
-        raise TableError(f"Cannot {verb} '{current.name}': the table was dropped and recreated")
 
 
 def is_gone(spark: SparkSession) -> bool:

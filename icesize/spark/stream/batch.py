@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame
 
 from icesize import failpoints
 from icesize.environment import Stopwatch
-from icesize.errors import CommitConflict, RewriteFailed, TableError
+from icesize.errors import CommitConflict, RewriteFailed
 from icesize.parquet.files.uncommitted import Uncommitted, uncommitted
 from icesize.parquet.rewriting.absorb import NOTHING
 from icesize.spark.engine import session
@@ -37,7 +37,7 @@ from icesize.table.commit.batch_commit import (
 )
 from icesize.table.commit.protocol import ConcurrentChange
 from icesize.table.commit.request import CommitOutcome
-from icesize.table.records.ledger import LedgerEntry, is_done
+from icesize.table.records.ledger import LedgerEntry, file_prefix, is_done
 from icesize.table.state.concurrent_writers import rolled_back
 from icesize.table.state.handle import Current
 
@@ -107,7 +107,9 @@ def _until_it_lands(batch: Batch) -> Outcome:
 
 
 def _once(batch: Batch) -> Outcome:
-    current = _load(batch)
+    with creation_explained(batch.df, batch.handle.name):
+        current = batch.handle.load(batch.options.environment)
+    current.check_same(batch.source.table_uuid, "append to")
     entry, metadata = batch.ledger, current.table.metadata
     undone = rolled_back(metadata, entry) if entry else ()
     if entry and is_done(metadata.properties, entry, batch.options.accept_new_checkpoint):
@@ -118,7 +120,7 @@ def _once(batch: Batch) -> Outcome:
     if planned is None:
         return _nothing(batch, current)
     storage = planned.fitted.settings.storage
-    with uncommitted(storage, batch.prefix, batch.options.environment) as (owner, environment):
+    with uncommitted(storage, file_prefix(batch.run_id, entry), batch.options.environment) as (owner, environment):
         written = run(planned, owner)
         if written is None:
             return _nothing(batch, current)
@@ -153,18 +155,6 @@ def run(planned: BatchPlan, owner: Uncommitted) -> WrittenBatch | None:
         merges = MergeResults.of(groups, merging.finish(deadline_seconds), rows.files)
         batch.watch.lap("merge_wait")
     return WrittenBatch(planned.fitted.current, planned.fitted.layout, decision.plan, merges, rows)
-
-
-def _load(batch: Batch) -> Current:
-    with creation_explained(batch.df, batch.handle.name):
-        current = batch.handle.load(batch.options.environment)
-    if batch.source.table_uuid not in (None, current.uuid):
-        raise TableError(
-            f"Cannot append to '{current.name}': the table was dropped and recreated after it was opened. "
-            "To write to the new table, reopen it and restart the query",
-            table=current.name,
-        )
-    return current
 
 
 def _nothing(batch: Batch, current: Current) -> Outcome:

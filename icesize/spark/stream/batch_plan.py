@@ -38,7 +38,7 @@ from icesize.spark.stream.options import SinkOptions
 from icesize.spark.stream.process_state import TableSource, TableState
 from icesize.table.commit import submit
 from icesize.table.commit.metadata_change import add_columns
-from icesize.table.records.ledger import LedgerEntry, stream_hash
+from icesize.table.records.ledger import LedgerEntry
 from icesize.table.state.handle import Current, TableHandle
 
 
@@ -82,12 +82,6 @@ class Batch:
     def batch_id(self) -> int | None:
         """The number of the batch in its stream; None for rows without a stream."""
         return self.ledger.batch_id if self.ledger else None
-
-    @property
-    def prefix(self) -> str:
-        """Prefix of file names, which identifies the stream and the batch, or the run of rows without a stream."""
-        entry = self.ledger
-        return f"{stream_hash(entry.stream_id)}-{entry.batch_id}" if entry else f"{stream_hash(self.run_id)}-0"
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from icesize.events import BatchCommitted
 from icesize.report import Report
 from icesize.spark.clustering.run import cluster_beside_stream, inline_budget
 from icesize.spark.engine import session
-from icesize.spark.stream.background import CLUSTER, MERGE, Trigger, check_same_table, expiry_notes
+from icesize.spark.stream.background import CLUSTER, MERGE, Trigger, expiry_notes
 from icesize.spark.stream.batch import commit_batch
 from icesize.spark.stream.options import SinkOptions
 from icesize.spark.stream.process_state import StreamState, TableSource, state_of
@@ -166,7 +166,7 @@ class Sink(SinkOptions):
         """Cluster after this batch; return the outcome, and sentences for the report of the batch."""
         try:
             current = handle.load(self.environment)
-            check_same_table(current, self.source.table_uuid, "cluster")
+            current.check_same(self.source.table_uuid, "cluster")
             budget = inline_budget(current.policy, bytes_ingested)
             outcome = cluster_beside_stream(
                 spark, handle, current, self.environment,

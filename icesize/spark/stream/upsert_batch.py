@@ -60,13 +60,13 @@ def commit_upserts(
         failpoints.reach("batch-started")
         handle = state.open(df.sparkSession, source)
         job = UpsertJob(
-            handle, options.environment, wanted.rule, state.upserts.secret,
+            handle, options.environment, wanted, state.upserts.secret,
             skip_null_keys=wanted.null_key == "skip", merges=_merges(df, options), table_uuid=source.table_uuid,
             commit_lock=state.commit_lock, deleted_in=state.upserts.deleted_in, maps=wanted.maps,
             pausing=state.backoff.next_batch(),
         )  # fmt: skip
         run_id = options.environment.new_id()
-        events = EventsOfBatch(df, options, wanted.except_columns, handle, state)
+        events = EventsOfBatch(df, options, wanted.unwritten, handle, state)
         with creation_explained(df, handle.name), events:
             batch = UpsertBatch(events.fetch, ledger, run_id, options.accept_new_checkpoint, events.prepare)
             outcome = upsert(job, batch)

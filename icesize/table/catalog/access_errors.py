@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
 from pyiceberg.exceptions import ServerError, ServiceUnavailableError, TooManyRequestsError
-from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
+from tenacity import RetryCallState, Retrying, retry_if_exception, wait_random_exponential
 
 from icesize.environment import Environment
 from icesize.errors import IcesizeError, TableError
@@ -87,40 +87,35 @@ def may_pass(error: BaseException) -> bool:
     return isinstance(error, (OSError, *_NOT_NOW)) or type(error).__name__ in _NO_CONNECTION
 
 
-def asking_again(name: str, environment: Environment, is_late: Callable[[], bool]) -> Retrying:
-    """Return what repeats a request, with growing pauses, as long as the catalog or storage does not respond.
+def is_throttled(error: BaseException) -> bool:
+    """Return True if the storage rejected a request because there are too many."""
+    return _TOO_MANY.search(f"{type(error).__name__}: {error}") is not None
+
+
+def asking_again(
+    environment: Environment, seconds: float, name: str = "", passes: Callable[[BaseException], bool] = may_pass
+) -> Retrying:
+    """Return what repeats a request, with growing pauses. Each thread pauses for itself, so all of them slow down.
 
     Args:
-        name: What is asked for, for the log.
-        environment: Its `sleep` pauses.
-        is_late: Returns True to stop. The error is raised then.
+        environment: The clock, and the `sleep` between two requests.
+        seconds: The time from now on after which no request is repeated. The error is raised then.
+        name: What is loaded, for the log; empty for requests that are too many for a log.
+        passes: Returns True for an error after which the request is repeated. The default is that the catalog or
+            storage does not respond.
     """
+    until = environment.monotonic() + seconds
 
     def log_retry(state: RetryCallState) -> None:
         error = state.outcome and state.outcome.exception()
         LOG.warning("%s cannot be loaded now (%s); asking again", name, brief(error) if error else "")
 
     return Retrying(
-        retry=retry_if_exception(may_pass),
-        stop=lambda state: is_late(),
+        retry=retry_if_exception(passes),
+        stop=lambda state: environment.monotonic() > until,
         wait=wait_random_exponential(multiplier=0.5, max=10),
         sleep=environment.sleep,
-        before_sleep=log_retry,
-        reraise=True,
-    )
-
-
-def slowing_down(sleep: Callable[[float], None]) -> Retrying:
-    """Return what repeats a request that the storage rejects because there are too many, with growing pauses.
-
-    Each thread pauses for itself, so that the rate of all of them falls. The last error is raised after five minutes of
-    pauses, about.
-    """
-    return Retrying(
-        retry=retry_if_exception(lambda error: _TOO_MANY.search(f"{type(error).__name__}: {error}") is not None),
-        stop=stop_after_attempt(10),
-        wait=wait_random_exponential(multiplier=1, max=60),
-        sleep=sleep,
+        before_sleep=log_retry if name else None,
         reraise=True,
     )
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import islice
 
 from icesize import failpoints
+from icesize.environment import Environment
 from icesize.table.storage.bulk_delete import delete_all
 
 Look = Callable[[], tuple[Callable[[str], None], Callable[[str], bool]] | None]
@@ -29,7 +29,7 @@ class Deletion:
     progress: Callable[[int, int], object]
     max_concurrent: int
     files_between_checks: int
-    sleep: Callable[[float], None] = time.sleep
+    environment: Environment
     tried: list[str] = field(default_factory=list)
     gone: list[str] = field(default_factory=list)
     failed: tuple[str, ...] = ()
@@ -56,7 +56,7 @@ class Deletion:
             self.gone.append(location)
 
         done = delete_all(
-            doomed, delete, self.max_concurrent, lambda more: self.progress(tried + more, left), self.sleep
+            doomed, delete, self.environment, self.max_concurrent, lambda more: self.progress(tried + more, left)
         )
         self.tried += doomed
         self.failed += tuple(sorted(done.failed))

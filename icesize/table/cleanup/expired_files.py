@@ -25,6 +25,8 @@ from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 
 from icesize.concurrency import IO_THREADS, concurrently
+from icesize.environment import Environment
+from icesize.events import Progress
 from icesize.table.catalog.locations import FOLDER_PROPERTIES, is_addressable, is_inside, normalised
 from icesize.table.catalog.metadata_files import read_metadata_file
 from icesize.table.cleanup.deletion import Deletion
@@ -159,16 +161,16 @@ def delete_expired(
     reload: Callable[[], Table],
     journal: Journal,
     journal_location: str,
+    environment: Environment,
     others: Iterable[str] = (),
     *,
-    progress: Callable[[int, int], object],
     max_concurrent_deletes: int = IO_THREADS,
     files_between_checks: int = FILES_BETWEEN_CHECKS,
 ) -> Deletions:
     """Delete the files of a journal that nothing reaches, then the journal, then `others`: journals of failed attempts.
 
-    `reload` returns the current table. `progress` receives the number of files tried so far, and the number of all
-    files. Raises if the table's own files cannot be read.
+    `reload` returns the current table. The observer gets the number of files tried so far, and the number of all files.
+    Raises if the table's own files cannot be read.
     """
     table = reload()
     rivals = rivals_of(table, journal, journal_location)
@@ -176,7 +178,7 @@ def delete_expired(
         return Deletions(rivals.expired, stopped=why)
     if rivals.lost_refs:
         # permanently: without the journal, the next expiry does not delete these files either
-        delete_all([journal_location], deleter(table.io), 1)
+        delete_all([journal_location], deleter(table.io), environment, 1)
         return Deletions(rivals.expired, stopped=LOST_REFS.format(", ".join(rivals.lost_refs)))
     if rivals.expired and rivals.journal and (unfinished := Journal.read(table.io, rivals.journal)):
         # the other expiry stops when the table names this journal, so this one deletes its files
@@ -197,7 +199,10 @@ def delete_expired(
         kept.add(table.metadata, table.metadata_location, table.io)
         return deleter(table.io), kept.__contains__
 
-    deletion = Deletion(look, len(due), progress, max_concurrent_deletes, files_between_checks)
+    def progress(done: int, total: int) -> None:
+        environment.observe(Progress("expiry", done, total))
+
+    deletion = Deletion(look, len(due), progress, max_concurrent_deletes, files_between_checks, environment)
     done = all(deletion.run([path for path, what in due.items() if what[0] == kind]) for kind in KINDS)
     failed = set(deletion.failed)
     deletions.count([due[path] for path in deletion.tried if path not in failed])
@@ -207,8 +212,8 @@ def delete_expired(
     if deletions.failed:
         Journal(journal.table_uuid, files=deletions.failed).write(table.io, journal_location)
     else:
-        delete_all([journal_location], deleter(table.io), 1)
-    delete_all((path for path in others if path != journal_location), deleter(table.io), 1)
+        delete_all([journal_location], deleter(table.io), environment, 1)
+    delete_all((path for path in others if path != journal_location), deleter(table.io), environment, 1)
     return deletions
 
 

@@ -142,17 +142,14 @@ def _delete_all(
     The expiry is already visible, so an error here becomes a note in the report.
     """
     if decision.superseded:
-        delete_all(decision.superseded, deleter(handle.load().table.io), 1)
+        delete_all(decision.superseded, deleter(handle.load().table.io), environment, 1)
     if not decision.journal or decision.journal_location is None:
         return Deletions()
-
-    def progress(done: int, total: int) -> None:
-        environment.observe(Progress("expiry", done, total))
 
     try:
         reload, journals = (lambda: handle.load().table), tuple(expiry.tried)
         journal, location = decision.journal, decision.journal_location
-        return delete_expired(reload, journal, location, journals, progress=progress, **limits)
+        return delete_expired(reload, journal, location, environment, journals, **limits)
     except Exception as error:  # catalog and storage clients raise their own errors
         LOG.warning("files of expired snapshots were not all deleted", exc_info=error)
         return Deletions(stopped=f"not all files could be deleted ({brief(error)}): the next expiry continues")

@@ -274,9 +274,8 @@ class OrphanSearch:
             return (partial(_remove_unchanged, latest.io, remove, times_ms) if times_ms else remove), self._is_needed
 
         deletion = Deletion(
-            look, len(due), self._progress, self.max_concurrent_deletes, self.files_between_checks,
-            self.environment.sleep,
-        )  # fmt: skip
+            look, len(due), self._progress, self.max_concurrent_deletes, self.files_between_checks, self.environment
+        )
         deletion.run(sizes)
         failed, spared = len(deletion.failed), deletion.spared
         notes = [f"{format_count(spared, 'file')} became part of the table during the run"] if spared else []

@@ -36,7 +36,7 @@ from icesize.table.commit.protocol import Base, CommitRequest, Step
 from icesize.table.commit.request import CommitOutcome, steps_of
 from icesize.table.commit.steps.row_delta import RowDelta
 from icesize.table.manifests.repeated_files import check_listed_once
-from icesize.table.records.ledger import LedgerEntry, stream_hash
+from icesize.table.records.ledger import LedgerEntry, file_prefix
 from icesize.table.records.summary import BYTES_INGESTED, CLUSTERED_BY, SECONDS, SMALL_FILES_MAX
 from icesize.table.state.handle import Current, TableHandle
 
@@ -196,7 +196,7 @@ def rewrite(
             with readable(current.name):
                 check_listed_once(handle.store, current.table.io, head_snapshot(metadata), inputs)
         settings = current.settings()
-        with uncommitted(settings.storage, prefix or f"{stream_hash(run_id)}-0", environment) as (owner, telling):
+        with uncommitted(settings.storage, prefix or file_prefix(run_id), environment) as (owner, telling):
             results = runner(groups, settings, owner)
             watch.lap("merge")
             written = replace(planned, merges=MergeResults.of(groups, results))

@@ -18,6 +18,7 @@ from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestContent, ManifestFile
 
 from icesize.planning.files import FileId
+from icesize.planning.sizing import in_batches
 from icesize.table.manifests.avro_columns import MISSING, ColumnReader, Misfit, RecordColumns
 from icesize.table.manifests.avro_container import DAMAGE, ContainerReader
 from icesize.table.manifests.avro_values import AvroSchema, fields_reader, inlined, skipper, structure, writer
@@ -143,7 +144,8 @@ def read_at_once(container: ContainerReader, manifest: ManifestFile) -> tuple[Co
     if manifest.content != ManifestContent.DATA or entries_in(manifest) < _FEWEST_AT_ONCE:
         return None
     reader = _column_reader(container.schema)
-    return reader, [reader.read(contents, counts) for counts, contents in _grouped(container.contents())]
+    groups = in_batches(container.contents(), lambda block: len(block[1]), _BYTES_AT_ONCE)
+    return reader, [reader.read([content for _, content in some], [count for count, _ in some]) for some in groups]
 
 
 def entries_in(manifest: ManifestFile) -> int:
@@ -159,20 +161,6 @@ def _column_reader(schema_json: str) -> ColumnReader:
     of_file = fields[at]["type"]["fields"]
     ends = of_file[0]["field-id"], of_file[-1]["field-id"]
     return ColumnReader([*fields[:at], *of_file, *fields[at + 1 :]], _FILE_PATH, NUMBERS, _VALUES, ends)
-
-
-def _grouped(blocks: Iterable[tuple[int, bytes]]) -> Iterator[tuple[list[int], list[bytes]]]:
-    """Yield numbers of records and contents of several blocks together."""
-    counts, contents, size = list[int](), list[bytes](), 0
-    for count, content in blocks:
-        counts.append(count)
-        contents.append(content)
-        size += len(content)
-        if size >= _BYTES_AT_ONCE:
-            yield counts, contents
-            counts, contents, size = [], [], 0
-    if counts:
-        yield counts, contents
 
 
 def under_new_path(entry: Entry, path: str) -> Entry:

@@ -93,6 +93,11 @@ def parse(value: str) -> LedgerEntry:
         ) from error
 
 
+def file_prefix(run_id: str, entry: LedgerEntry | None = None) -> str:
+    """Return the beginning of the names of files that a run writes: stream and number of its batch, if it has one."""
+    return f"{stream_hash(entry.stream_id)}-{entry.batch_id}" if entry else f"{stream_hash(run_id)}-0"
+
+
 def entries(properties: Mapping[str, str]) -> list[LedgerEntry]:
     """Return the entries of all streams that have committed to a table, by stream id."""
     return sorted((parse(v) for k, v in properties.items() if k.startswith(PREFIX)), key=lambda e: e.stream_id)

@@ -9,7 +9,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from icesize.environment import Environment
-from icesize.errors import IcesizeError
+from icesize.errors import IcesizeError, TableError
 from icesize.parquet.files.settings import WriteSettings
 from icesize.planning.cluster_by import ClusterBy, unknown_properties
 from icesize.planning.files import Head, PartitionKey
@@ -51,6 +51,18 @@ class Current:
     def head(self) -> Head:
         """Head of `main`."""
         return head_of(self.table.metadata)
+
+    def check_same(self, table_uuid: str | None, verb: str) -> None:
+        """Raise TableError if another table has taken the name of the one with this UUID; with None, any table passes.
+
+        `verb` is what cannot be done then.
+        """
+        if table_uuid not in (None, self.uuid):
+            raise TableError(
+                f"Cannot {verb} '{self.name}': the table was dropped and recreated after it was opened. To write to "
+                "the new table, reopen it and restart the query",
+                table=self.name,
+            )
 
     def lacks_snapshots_of(self, earlier: Current) -> bool:
         """Return whether snapshots have expired since an earlier state."""
@@ -137,8 +149,7 @@ class TableHandle:
     def _load(self, environment: Environment | None) -> Table:
         if environment is None:
             return opening.load(self.catalog, self.identifier)
-        until = environment.monotonic() + self._deadline_ms / 1000
-        again = asking_again(self.name, environment, lambda: environment.monotonic() > until)
+        again = asking_again(environment, self._deadline_ms / 1000, self.name)
         return again(opening.load, self.catalog, self.identifier)
 
     def contested(self, current: Current, environment: Environment) -> frozenset[PartitionKey]:

@@ -84,7 +84,7 @@ class Obstacles:
         A file with neither is the given object.
         """
         if self.has_row_ids:
-            files = [f if f.first_row_id is not None else _without_row_ids(f) for f in files]
+            files = [f if f.first_row_id is not None else without_row_ids(f) for f in files]
         if key.spec_id != self.spec_id:
             return tuple(replace(f, obstacle=f.obstacle or SkipReason.OLD_SPEC) for f in files)
         if is_nan(key):
@@ -102,7 +102,8 @@ class Obstacles:
         return replace(noted, obstacle=SkipReason.LISTED_TWICE) if again else noted
 
 
-def _without_row_ids(file: FileFact) -> FileFact:
+def without_row_ids(file: FileFact) -> FileFact:
+    """Return a file that must not be merged because its rows have no ids yet."""
     return replace(file, obstacle=file.obstacle or SkipReason.NO_ROW_IDS)
 
 

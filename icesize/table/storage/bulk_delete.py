@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -12,8 +11,9 @@ from pyiceberg.io import FileIO
 from pyiceberg.io.fsspec import FsspecFileIO
 
 from icesize.concurrency import IO_THREADS, concurrently
+from icesize.environment import Environment
 from icesize.errors import TableError
-from icesize.table.catalog.access_errors import brief, slowing_down
+from icesize.table.catalog.access_errors import asking_again, brief, is_throttled
 from icesize.table.catalog.locations import is_addressable
 from icesize.table.storage.listing import fsspec_filesystem, local_path
 
@@ -22,6 +22,8 @@ FILES_BETWEEN_CHECKS = 1_000
 
 Iceberg's bulk deletes use the same number, the most files of one request to an object store.
 """
+THROTTLED_SECONDS = 300.0
+"""The time in which a delete is repeated that the storage rejects. Object stores add capacity within minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,23 +63,20 @@ def deleter(io: FileIO) -> Callable[[str], None]:
 def delete_all(
     locations: Iterable[str],
     delete: Callable[[str], None],
+    environment: Environment,
     max_concurrent: int = IO_THREADS,
     progress: Callable[[int], object] = lambda tried: None,
-    sleep: Callable[[float], None] = time.sleep,
 ) -> Deleted:
     """Delete files; a file that is already gone counts as deleted.
 
     `progress` is called with the number of files tried so far. `locations` is consumed during the deletion, so memory
     holds only a few of them. An error of `locations`, or Ctrl-C, stops the deletion after the running requests, and is
-    raised. A delete that the storage rejects because there are too many requests is repeated, after a `sleep`.
+    raised. A delete that the storage rejects because there are too many requests is repeated, after a pause.
     """
     done = 0
     failures: dict[str, str] = {}
 
-    def patient(location: str) -> None:
-        slowing_down(sleep)(delete, location)
-
-    attempts = concurrently(lambda location: (location, _try(patient, location)), locations, max_concurrent)
+    attempts = concurrently(lambda location: (location, _try(delete, location, environment)), locations, max_concurrent)
     for done, (location, failure) in enumerate(attempts, 1):
         if failure:
             failures[location] = failure
@@ -85,10 +84,10 @@ def delete_all(
     return Deleted(done - len(failures), tuple(failures), next(iter(failures.values()), ""))
 
 
-def _try(delete: Callable[[str], None], location: str) -> str | None:
+def _try(delete: Callable[[str], None], location: str, environment: Environment) -> str | None:
     """Delete one file; return None if it is gone, otherwise the reason."""
     try:
-        delete(location)
+        asking_again(environment, THROTTLED_SECONDS, passes=is_throttled)(delete, location)
     except Exception as error:  # each storage library raises its own errors
         if not isinstance(error, FileNotFoundError) and getattr(error, "errno", None) != errno.ENOENT:
             return f"{location}: {brief(error)}"

@@ -17,6 +17,7 @@ from icesize.parquet.files.data_file import NewDataFile, NewDeleteFile
 from icesize.parquet.keys.codes import Codes
 from icesize.parquet.keys.events import shown_keys
 from icesize.parquet.keys.lookup import Positions, Scan, TableFiles
+from icesize.parquet.keys.maps import joined
 from icesize.planning.files import FileFact
 from icesize.planning.upsert_rule import UpsertRule
 from icesize.table.commit.loaded import Loaded
@@ -131,11 +132,11 @@ class Duplicates:
                 of_slice = ((codes.high * _GOLDEN) >> _HALF) % np.uint64(slices) == number
                 of_slice &= ~np.isin(positions, gone)
                 parts.append((positions[of_slice], codes.take(of_slice)))
-            return _together(parts)
+            return joined(parts)
 
         parts = list(concurrently(read, living, workers()))
         of_file = np.repeat(np.arange(len(parts), dtype=np.int32), [len(codes) for _, codes in parts])
-        return of_file, *_together(parts)
+        return of_file, *joined(parts)
 
     def _is_newest(
         self, living: Sequence[Living], of_file: NDArray[np.int32], positions: Positions, group: NDArray[np.intp]
@@ -194,14 +195,6 @@ class DuplicateDeletes:
         check_format(state, self.deletes.files.settings)
         doubled = self.doubled = self.duplicates.at(state)
         return self.deletes.changes(doubled.dying, doubled.live.unresolved)
-
-
-def _together(parts: Sequence[tuple[Positions, Codes]]) -> tuple[Positions, Codes]:
-    if not parts:
-        return np.empty(0, np.int64), Codes(np.empty(0, np.uint64))
-    lows = [codes.low for _, codes in parts if codes.low is not None]
-    high = np.concatenate([codes.high for _, codes in parts])
-    return np.concatenate([positions for positions, _ in parts]), Codes(high, np.concatenate(lows) if lows else None)
 
 
 def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pyiceberg.schema import Schema
@@ -44,18 +44,23 @@ class WantedRule:
     ties: str | None = None
     tombstones: float | str | None = None
 
+    def __post_init__(self) -> None:
+        if self.tombstones is not None:
+            _horizon_ms(self.tombstones)
+        if self.ties is not None:
+            _require_one_of("ties", self.ties, TIES)
+        if not isinstance(self.delete_when, str | None):
+            raise ValueError(
+                f"'delete_when' ({self.delete_when!r}) must be text, such as \"op = 'd'\": the table stores it"
+            )
+
     def in_table(self, metadata: TableMetadata, table: str) -> UpsertRule:
         """Return the rule for a table. Arguments that are missing come from the rule that it stores.
 
         Raises TableError for an unknown column and for a rule that differs from the stored one, UnsupportedTable for a
         table or column that cannot have it.
         """
-        if metadata.format_version < 2:
-            raise UnsupportedTable(
-                f"Cannot upsert into '{table}': format version 1 has no deletes. Upgrade the table: set its property "
-                "'format-version' to 2 or 3",
-                table=table,
-            )
+        check_has_deletes(metadata, "upsert into", table)
         schema, stored = metadata.schema(), UpsertRule.of(metadata.properties)
         wanted = self.instead_of(stored, schema, table)
         if stored is not None and stored != wanted:
@@ -93,6 +98,16 @@ class WantedRule:
         return wanted
 
 
+def check_has_deletes(metadata: TableMetadata, verb: str, table: str) -> None:
+    """Raise UnsupportedTable if the format version of a table has no deletes; `verb` is what cannot be done then."""
+    if metadata.format_version < 2:
+        raise UnsupportedTable(
+            f"Cannot {verb} '{table}': format version 1 has no deletes. Upgrade the table: set its property "
+            "'format-version' to 2 or 3",
+            table=table,
+        )
+
+
 def _horizon_ms(duration: float | str) -> int:
     seconds = seconds_of(duration)
     if seconds is None or seconds <= 0:
@@ -107,63 +122,52 @@ NULL_KEYS = ("error", "skip")
 
 
 @dataclass(frozen=True)
-class UpsertOptions:
-    """How a caller wants a batch to be upserted.
+class UpsertOptions(WantedRule):
+    """The arguments of a caller who upserts: the rule, and how a batch is read and its rows are found.
 
     Attributes:
-        rule: The rule, as far as the caller names it.
         except_columns: Columns of the batch that are not written, such as the kind of an event.
         null_key: One of `NULL_KEYS`.
-        maps: Where maps of keys are kept; None to read key columns in each batch.
+        lookup: One of `LOOKUPS`.
+        index_bytes: The most bytes of maps of keys on disk; None for a quarter of the free disk.
+        index_dir: The local directory of the maps; None for a temporary one.
     """
 
-    rule: WantedRule = field(default_factory=WantedRule)
-    except_columns: tuple[str, ...] = ()
+    except_columns: Names = None
     null_key: str = "error"
-    maps: MapSettings | None = None
+    lookup: str = "auto"
+    index_bytes: int | str | None = None
+    index_dir: str | None = None
 
     def __post_init__(self) -> None:
-        if self.null_key not in NULL_KEYS:
-            raise ValueError(f"'null_key' ({self.null_key!r}) must be one of {', '.join(map(repr, NULL_KEYS))}")
-        if self.rule.tombstones is not None:
-            _horizon_ms(self.rule.tombstones)
-        if self.rule.ties not in (None, *TIES):
-            raise ValueError(f"'ties' ({self.rule.ties!r}) must be one of {', '.join(map(repr, TIES))}")
-        if not isinstance(self.rule.delete_when, str | None):
+        super().__post_init__()
+        _require_one_of("null_key", self.null_key, NULL_KEYS)
+        _require_one_of("lookup", self.lookup, LOOKUPS)
+        if self.lookup == "scan" and (self.index_bytes, self.index_dir) != (None, None):
+            raise ValueError("'index_bytes' and 'index_dir' need lookup='auto': with 'scan' there are no maps of keys")
+        if self.index_bytes is not None and (self._most_bytes is None or self._most_bytes < 0):
             raise ValueError(
-                f"'delete_when' ({self.rule.delete_when!r}) must be text, such as \"op = 'd'\": the table stores it"
+                f"'index_bytes' ({self.index_bytes!r}) must be a size {SIZE_EXAMPLES}, or a number of bytes"
             )
 
-    @classmethod
-    def of(
-        cls,
-        key: Names = None,
-        order_by: Names = None,
-        delete_when: str | None = None,
-        except_columns: Names = None,
-        ties: str | None = None,
-        null_key: str = "error",
-        tombstones: float | str | None = None,
-        lookup: str = "auto",
-        index_bytes: int | str | None = None,
-        index_dir: str | None = None,
-    ) -> UpsertOptions:
-        """Return the options from the arguments of a caller. Raises ValueError."""
-        rule = WantedRule(key, order_by, delete_when, ties, tombstones)
-        return cls(rule, tuple(_listed(except_columns)), null_key, _maps(lookup, index_bytes, index_dir))
+    @property
+    def _most_bytes(self) -> int | None:
+        return None if self.index_bytes is None else bytes_of(self.index_bytes)
+
+    @property
+    def unwritten(self) -> tuple[str, ...]:
+        """The names in `except_columns`."""
+        return _listed(self.except_columns)
+
+    @property
+    def maps(self) -> MapSettings | None:
+        """Where maps of keys are kept; None to read key columns in each batch."""
+        return None if self.lookup == "scan" else MapSettings(self.index_dir, self._most_bytes)
 
 
-def _maps(lookup: str, index_bytes: int | str | None, index_dir: str | None) -> MapSettings | None:
-    if lookup not in LOOKUPS:
-        raise ValueError(f"'lookup' ({lookup!r}) must be one of {', '.join(map(repr, LOOKUPS))}")
-    if lookup == "scan":
-        if index_bytes is not None or index_dir is not None:
-            raise ValueError("'index_bytes' and 'index_dir' need lookup='auto': with 'scan' there are no maps of keys")
-        return None
-    most_bytes = None if index_bytes is None else bytes_of(index_bytes)
-    if index_bytes is not None and (most_bytes is None or most_bytes < 0):
-        raise ValueError(f"'index_bytes' ({index_bytes!r}) must be a size {SIZE_EXAMPLES}, or a number of bytes")
-    return MapSettings(index_dir, most_bytes)
+def _require_one_of(name: str, value: object, allowed: Sequence[str]) -> None:
+    if value not in allowed:
+        raise ValueError(f"'{name}' ({value!r}) must be one of {', '.join(map(repr, allowed))}")
 
 
 def one_of(name: str, value: Any, alias: str, other: Any) -> Any:
@@ -181,9 +185,8 @@ def options_of_mode(mode: str, **arguments: Any) -> UpsertOptions | None:
     Raises ValueError for another mode, and for arguments of upserts beside "append".
     """
     if mode == "upsert":
-        return UpsertOptions.of(**arguments)
-    if mode != "append":
-        raise ValueError(f"'mode' ({mode!r}) must be one of 'append', 'upsert'")
+        return UpsertOptions(**arguments)
+    _require_one_of("mode", mode, ("append", "upsert"))
     for name, value in arguments.items():
         if value not in (None, "error", "auto"):
             raise ValueError(f"'{name}' ({value!r}) needs mode='upsert': an append has no key")

@@ -30,6 +30,7 @@ def ways(outcomes: Counter[str]) -> set[str]:
     return {outcome.split(",")[0] for outcome in outcomes}
 
 
+@pytest.mark.engine
 def test_damage_spreads_to_no_other_row(tmp_path: Path) -> None:
     """Of each kind in each part of a file, by whatever way its columns go."""
     outcomes = survey(tmp_path, 0, QUICK)

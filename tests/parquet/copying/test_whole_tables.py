@@ -292,9 +292,10 @@ def check(tmp_path_factory: pytest.TempPathFactory, examples: int, number: int =
     return seen
 
 
-def test_rows_of_whole_tables_stay(tmp_path_factory: pytest.TempPathFactory) -> None:
+@pytest.mark.parametrize("examples", [20, pytest.param(50, marks=pytest.mark.engine)])
+def test_rows_of_whole_tables_stay(tmp_path_factory: pytest.TempPathFactory, examples: int) -> None:
     """Types, dictionaries, writers, pages, nulls and required columns in any combination, by most ways."""
-    seen = check(tmp_path_factory, 50, 4)
+    seen = check(tmp_path_factory, examples, 4)
     assert [way for way in ("pages", "whole", "decoded") if not seen[way]] == []
 
 

@@ -139,6 +139,7 @@ def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
     assert (tmp_path / "maps" / "notes.txt").exists()
 
 
+@pytest.mark.engine
 def test_a_second_process_reads_and_does_not_write(tmp_path: Path) -> None:
     """It has the same secret, and may write when the first one has ended."""
     pytest.importorskip("fcntl")

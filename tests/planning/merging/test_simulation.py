@@ -12,6 +12,7 @@ from icesize.planning.files import PartitionKey
 from icesize.planning.merging.schedule import choose_prefix
 from icesize.planning.merging.simulation import Batch, ReplayedTable, compare, replay
 from icesize.policy import SizePolicy
+from tests.support.examples import sampled
 from tests.support.layouts import thorough
 from tests.support.one_partition import simulate
 
@@ -84,7 +85,7 @@ def test_a_partition_that_goes_cold_is_finished() -> None:
     assert replay("p", batches, few(6, cold_after_commits=3)).files == 1 + 3
 
 
-@pytest.mark.parametrize("pause", [18, 22, 60])
+@pytest.mark.parametrize("pause", sampled([18, 22, 60], 3))
 def test_regular_pauses_do_not_finish_a_partition_each_time(pause: int) -> None:
     """Rows in every so many batches are merged as rows in each, and twice the pause without rows finishes them."""
     table, other, written = ReplayedTable(few(6)), PartitionKey(0, ("other",)), 0

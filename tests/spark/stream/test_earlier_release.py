@@ -22,8 +22,6 @@ from tests.support.tables import check, referenced_metadata
 FILE = Path(earlier.__file__).with_suffix(".tar.xz")
 HOUR_S = 3_600
 
-pytestmark = pytest.mark.smoke
-
 
 @pytest.fixture
 def earlier_lake(tmp_path: Path) -> Iterator[Lake]:

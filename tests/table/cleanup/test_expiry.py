@@ -16,6 +16,7 @@ from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.table.update import RemoveSnapshotRefUpdate
 
 import icesize
+from icesize.environment import Environment
 from icesize.errors import CommitStateUnknown, PolicyError, TableError, UnsupportedTable
 from icesize.failpoints import FailpointReached, armed
 from icesize.planning.retention.ancestry import VERSION_TAG
@@ -430,7 +431,7 @@ def test_a_catalog_that_lags_deletes_nothing_yet(lake: Catalog) -> None:
     location = lake.load_table("db.t").metadata.properties[JOURNAL]
     journal = Journal.read(stale.io, location)
     assert journal is not None
-    swept = delete_expired(lambda: stale, journal, location, progress=lambda done, total: None)
+    swept = delete_expired(lambda: stale, journal, location, Environment())
     assert swept.stopped.startswith("the catalog shows another state than that of this expiry")
     assert swept.deleted == {}
     run_expiry(lake, retain_last=1)

@@ -123,7 +123,7 @@ ORDERS = tuple(permutations(("position", "equality", "data")))
 
 @pytest.mark.parametrize(
     ("events", "request_of"),
-    sampled(product(ORDERS, REQUESTS), 5),
+    sampled(product(ORDERS, REQUESTS), 7),
     ids=lambda case: "-".join(case) if isinstance(case, tuple) else case.__name__,
 )
 def test_every_order(lake: SqlCatalog, events: tuple[str, ...], request_of: Callable[[Lake], CommitRequest]) -> None:

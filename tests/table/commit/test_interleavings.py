@@ -202,6 +202,7 @@ def test_every_order_ends_well(
     assert search(programs, files, faults, rivals) >= interleavings, "the search has shrunk"
 
 
+@pytest.mark.engine
 def test_a_batch_that_landed_unseen_and_expired_keeps_what_older_snapshots_need() -> None:
     """A batch gets a 409 after its commit; others delete, compact and expire at once: 2 million interleavings."""
     assert search(PLAIN_PAIR, 3, 1, [delete_row, expire(2)]) >= 1_950_000, "the search has shrunk"

@@ -10,8 +10,10 @@ import pytest
 from pyiceberg.io.fsspec import FsspecFileIO
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
+from icesize.environment import Environment
 from icesize.errors import TableError
 from icesize.table.storage.bulk_delete import Deleted, delete_all, deleter
+from tests.support.tables import FakeTime
 
 
 def test_all_are_deleted_and_counted() -> None:
@@ -19,7 +21,7 @@ def test_all_are_deleted_and_counted() -> None:
     tried: list[str] = []
     seen: list[int] = []
     names = [f"f{i}" for i in range(100)]
-    assert delete_all(names, tried.append, 3, seen.append) == Deleted(100)
+    assert delete_all(names, tried.append, Environment(), 3, seen.append) == Deleted(100)
     assert sorted(tried) == sorted(names)
     assert seen == list(range(1, 101))
 
@@ -35,12 +37,13 @@ def test_failures_are_counted_and_the_others_go_on() -> None:
         if location == "f6":
             raise OSError(2, "Path does not exist")
 
-    assert delete_all([f"f{i}" for i in range(10)], delete) == Deleted(8, ("f3", "f4"), "f3: PermissionError: not f3")
+    done = delete_all([f"f{i}" for i in range(10)], delete, Environment())
+    assert done == Deleted(8, ("f3", "f4"), "f3: PermissionError: not f3")
 
 
 def test_nothing_to_delete() -> None:
     """An empty bulk delete deletes nothing and asks nobody."""
-    assert delete_all([], lambda location: pytest.fail(location)) == Deleted()
+    assert delete_all([], lambda location: pytest.fail(location), Environment()) == Deleted()
 
 
 def test_only_so_many_at_a_time() -> None:
@@ -61,7 +64,7 @@ def test_only_so_many_at_a_time() -> None:
             ahead[0] = max(ahead[0], i - started[0])
             yield f"f{i}"
 
-    assert delete_all(locations(), delete, 2) == Deleted(500)
+    assert delete_all(locations(), delete, Environment(), 2) == Deleted(500)
     assert most[0] <= 2
     assert ahead[0] <= 8
 
@@ -74,7 +77,7 @@ def test_stopping_leaves_the_rest() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        delete_all([f"f{i}" for i in range(1000)], gone.append, 2, progress)
+        delete_all([f"f{i}" for i in range(1000)], gone.append, Environment(), 2, progress)
     assert 1 <= len(gone) <= 8
 
 
@@ -116,17 +119,17 @@ def test_names_that_mean_other_files_are_refused(
 )
 def test_a_store_that_asks_for_fewer_requests(text: str) -> None:
     """The delete is repeated after growing pauses, and fails only if the store goes on rejecting it."""
-    rejected, pauses = {"f1": 3, "f2": 99}, list[float]()
+    rejected, time = {"f1": 3, "f2": 10_000}, FakeTime()
 
     def delete(location: str) -> None:
         if rejected.get(location, 0):
             rejected[location] -= 1
             raise OSError(text)
 
-    done = delete_all(["f0", "f1", "f2"], delete, sleep=pauses.append)
+    done = delete_all(["f0", "f1", "f2"], delete, time.environment, 1)
     assert (done.count, done.failed, rejected["f1"]) == (2, ("f2",), 0)
-    assert len(pauses) == 3 + 9
-    assert 0 <= min(pauses) <= max(pauses) <= 60
+    assert 300 < time.seconds < 340
+    assert max(time.sleeps) <= 10
 
 
 def test_other_errors_are_not_repeated() -> None:
@@ -135,5 +138,5 @@ def test_other_errors_are_not_repeated() -> None:
     def delete(location: str) -> None:
         raise PermissionError(f"no right to delete {location}")
 
-    done = delete_all(["part-503.parquet"], delete, sleep=lambda seconds: pytest.fail("no pause"))
+    done = delete_all(["part-503.parquet"], delete, Environment(sleep=lambda seconds: pytest.fail("no pause")))
     assert done.failed == ("part-503.parquet",)

@@ -118,7 +118,7 @@ def test_objects_are_deleted(client: Any, bucket: str, io: FileIO) -> None:
     for name in names:
         client.put_object(Bucket=bucket, Key=name, Body=b"1")
     locations = [f"s3a://{bucket}/{name}" for name in names[:-1]] + [f"s3://{bucket}/t/gone"]
-    assert delete_all(locations, deleter(io)) == Deleted(20)
+    assert delete_all(locations, deleter(io), Environment()) == Deleted(20)
     assert keys(client, bucket) == ["t/19"]
 
 
