@@ -681,7 +681,7 @@ def autopilot(result: AutopilotReport) -> Iterator[Block]:
         return
     verdict = f"{result.waits}; then" if result.waits else "settings change"
     yield ((f"{result.table}: {verdict}", "bold"), f"  {100 * result.gain:.0f} % less cost")
-    rows = [(one.key, *("none" if v is None else str(v) for v in (one.before, one.after))) for one in result.changes]
+    rows = [(one.key, _value(one.before), _value(one.after)) for one in result.changes]
     rows += [
         (f"cost of a day, {result.unit}", format_price(result.cost_now), format_price(result.cost_then)),
         ("write amplification", f"{result.write_amplification_now:.1f}", f"{result.write_amplification_then:.1f}"),
@@ -689,6 +689,16 @@ def autopilot(result: AutopilotReport) -> Iterator[Block]:
     ]
     yield Columns(rows, ("setting", "before", "after"), (1, 2))
     yield ((result.reason, "dim"),)
+
+
+def _new_settings(choice: AutopilotReport) -> str:
+    """Return the settings that a table chose, the gain and the reason in one line."""
+    settings = ", ".join(f"{one.key} {_value(one.before)} -> {_value(one.after)}" for one in choice.changes)
+    return f"{choice.table}: {settings}, {100 * choice.gain:.0f} % less cost: {choice.reason}"
+
+
+def _value(setting: int | str | None) -> str:
+    return "none" if setting is None else str(setting)
 
 
 def fleet(result: FleetReport) -> Iterator[Block]:
@@ -699,6 +709,8 @@ def fleet(result: FleetReport) -> Iterator[Block]:
     if result.tables:
         heads = ("table", "files", "delete files", "manifests", "written", "snapshots expired", "files deleted")
         yield Columns([*map(_maintained, result.tables)], heads, range(1, len(heads)))
+    tuned = (report.autopilot for report in result.tables if report.autopilot and report.autopilot.is_changed)
+    yield from ((_new_settings(choice),) for choice in tuned)
     late = [f"no time left for {format_count(len(result.not_started), 'table')}"] if result.not_started else []
     yield from notes((*late, *_left_out(result.plan)))
 

@@ -11,10 +11,13 @@ import icesize
 from icesize.environment import Environment
 from icesize.errors import TableError
 from icesize.maintenance.autopilot import AutopilotReport, SettingChange
+from icesize.maintenance.fleet import Fleet
+from icesize.maintenance.rounds import Budget
 from icesize.planning.reads import Reads
 from icesize.policy import AUTO_PROPERTY
 from icesize.sized_table import SizedTable
 from icesize.table.autopilot_settings import AutopilotRecord, keep_choice
+from icesize.table.catalog.tables import TablePattern
 from icesize.table.cluster_settings import resolve
 from icesize.table.commit.submit import change
 from icesize.table.state.handle import TableHandle
@@ -111,6 +114,23 @@ def test_a_change_waits_until_the_last_one_is_a_day_old(days: Days) -> None:
     assert later.autopilot.is_changed
     assert later.is_changed
     assert days.open().policy.max_small_files > 2
+
+
+def test_people_see_what_changed_and_why(days: Days) -> None:
+    """The choice of one table has the costs before and after; a pass over many tables has a line for each choice."""
+    lines = str(days.open().tune(OFTEN)).splitlines()
+    assert lines[0].startswith("lake.db.t: settings change  4")
+    assert [line.split() for line in lines[1:3]] == [["setting", "before", "after"], ["max-small-files", "6", "2"]]
+    assert lines[-1].endswith("the log of queries shows 3,000 reads a day")
+    days.now_ms += 2 * DAY_MS
+    days.open().tune(["kind is not null"], dry_run=True)
+    record = replace(days.record, reads=(Reads(1.0),))
+    store_choice(days, record, days.record)
+    environment = Environment(now_ms=lambda: days.now_ms)
+    report = Fleet(days.lake, TablePattern.of("lake.db.*"), environment).run(Budget())
+    assert "lake.db.t: max-small-files 2 -> " in str(report)
+    assert "% less cost: 24 commits a day add 821 B to each of 1.0 partitions" in str(report)
+    assert str(days.open().tune(dry_run=True)).splitlines()[0] == "lake.db.t: its settings cost least"
 
 
 def test_a_dry_run_stores_nothing(lake: SqlCatalog) -> None:
