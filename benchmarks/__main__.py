@@ -7,7 +7,7 @@ import sys
 
 NAMES = (
     "policy", "stream", "compact", "deletes", "compact_upserts", "merge", "columns", "plan", "expire", "shuffle",
-    "rivals", "cluster", "connect", "simulate", "upserts", "catalog", "verify", "autopilot",
+    "rivals", "cluster", "connect", "simulate", "upserts", "catalog", "verify", "autopilot", "autopilot_real",
 )  # fmt: skip
 
 

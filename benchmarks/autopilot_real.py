@@ -1,6 +1,6 @@
 """The autopilot's simulation against Spark: bytes, files and seconds of three streams under other settings.
 
-    python -m benchmarks.autopilot_real [--batches 60] [--rows 20000] [--json]
+    python -m benchmarks autopilot_real [--batches 60] [--rows 20000] [--json]
 
 Each stream runs twice. From the history of the first run, under the `BASE` settings, the simulation predicts what the
 second run comes to, under other settings: bytes written, data files at the end, seconds of the batches, and seconds of
@@ -157,7 +157,7 @@ def _fitted(counts: NDArray[np.float64], seconds: NDArray[np.float64], wanted: N
 
 def main(argv: list[str] | None = None) -> dict[str, Any]:
     """Run the streams, print a table or JSON."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.autopilot_real", description=(__doc__ or "")[:90])
+    parser = argparse.ArgumentParser(prog="python -m benchmarks autopilot_real", description=(__doc__ or "")[:90])
     parser.add_argument("--batches", type=int, default=60)
     parser.add_argument("--rows", type=int, default=20_000)
     parser.add_argument("--json", action="store_true")
@@ -193,7 +193,3 @@ def _compared(then: Seen, real: Seen) -> dict[str, dict[str, float]]:
         "seconds of scans": (float(then.scan_seconds.sum()), float(real.scan_seconds.sum())),
     }  # fmt: skip
     return {name: {"simulated": s, "real": r, "ratio": round(s / r, 4)} for name, (s, r) in pairs.items()}
-
-
-if __name__ == "__main__":
-    main()
