@@ -15,10 +15,9 @@ from icesize.policy import MIB, SizePolicy
 
 
 def small(reads_per_day: float, is_logged: bool = True) -> Case:
-    """A table with a batch every four hours."""
-    return Case(
-        "small", 6, lambda number, random: {key(): 3 * MIB}, always(Reads(reads_per_day)), is_logged, prices=None
-    )
+    """A table with two batches a day."""
+    reads = always(Reads(reads_per_day))
+    return Case("small", 2, lambda number, random: {key(): 3 * MIB}, reads, is_logged, prices=None)
 
 
 def test_the_autopilot_is_compared_with_every_setting() -> None:
