@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median
@@ -35,7 +36,7 @@ from icesize.planning.upsert_rule import UpsertRule
 from icesize.policy import AUTOPILOT, SizePolicy, origins_of
 from icesize.results import Keys, Result, keys
 from icesize.table.autopilot_settings import AutopilotRecord, keep_choice
-from icesize.table.catalog.history import is_ours, main_history, operation_of
+from icesize.table.catalog.history import is_ours, known_ancestors, main_history, operation_of
 from icesize.table.catalog.locations import is_object_store
 from icesize.table.cluster_settings import resolve, stored_columns
 from icesize.table.commit import submit
@@ -148,11 +149,13 @@ def _tuned(
     if queries:
         log = queries_in(queries)
         record = replace(stored, reads=reads_of(log, metadata, io, selection.layout, appends, context.handle.store))
-    report = AutopilotReport(current.name, waits=waits or _why_not_yet([append.timestamp_ms for append in appends]))
+    report = AutopilotReport(
+        current.name, waits=waits or _why_not_yet([append.timestamp_ms for append in appends], metadata)
+    )
     if not report.waits:
-        workload, question = _workload(selection, appends, record.reads), _question(context, current, record)
-        report, record = _decided(report, choose(workload, question), question, record)
-        report = replace(report, reason=_reason(workload, question.knows_reads))
+        workload, asked = _workload(selection, appends, record.reads), question(context, current, record)
+        report, record = _decided(report, choose(workload, asked), asked, record)
+        report = replace(report, reason=_reason(workload, asked.knows_reads))
         record = _dated(record, report, context.environment.now_ms())
     if stored.changed_ms != record.changed_ms and record.changed_ms - stored.changed_ms < DAY_MS:
         hours = format_count((record.changed_ms - stored.changed_ms) // HOUR_MS, "hour")
@@ -172,12 +175,15 @@ def _dated(record: AutopilotRecord, report: AutopilotReport, now_ms: int) -> Aut
 def _why_left_alone(metadata: TableMetadata) -> str:
     if UpsertRule.of(metadata.properties) is not None:
         return "the table has upserts, and only appends can be simulated"
-    return _why_not_yet(append_times(metadata, MOST_BATCHES))
+    return _why_not_yet(append_times(metadata, MOST_BATCHES), metadata)
 
 
-def _why_not_yet(times_ms: Sequence[int]) -> str:
+def _why_not_yet(times_ms: Sequence[int], metadata: TableMetadata) -> str:
     days, number = _days(times_ms), len(times_ms)
-    if number >= FEWEST_BATCHES and (days >= LEAST_DAYS or number >= MOST_BATCHES):
+    oldest = next(reversed([*known_ancestors(metadata)]), None)
+    # a table that keeps its snapshots for hours never shows a day; PyIceberg removes the parents of expired snapshots
+    is_cut = oldest is not None and (oldest.parent_snapshot_id is not None or (oldest.sequence_number or 0) > 1)
+    if number >= FEWEST_BATCHES and (days >= LEAST_DAYS or number >= MOST_BATCHES or is_cut):
         return ""
     seen = f"{format_count(number, 'commit')} with rows in {days:.1f} days are known"
     return f"{seen}, and a choice needs {FEWEST_BATCHES} in {LEAST_DAYS:.0f} day"
@@ -232,20 +238,21 @@ def _passes_per_day(metadata: TableMetadata, since_ms: int, days: float) -> floa
     return max(1.0, sum(1 for _ in merged) / days)
 
 
-def _question(context: TableContext, current: Current, record: AutopilotRecord) -> Question:
+def question(context: TableContext, current: Current, record: AutopilotRecord) -> Question:
     """Return what may be chosen for the table: what its users set stays."""
     metadata, policy = current.table.metadata, current.policy
     origins = origins_of(policy, metadata.properties, context.handle.policy, current.name)
     theirs = {origin.key.replace("-", "_") for origin in origins if origin.source not in ("default", AUTOPILOT)}
     if "small_file_limit_bytes" in theirs:
         theirs.add("target_file_size_bytes")
-    clustered = stored_columns(metadata)
-    if (clustered or not metadata.sort_order().is_unsorted) and clustered != record.cluster_by:
+    stored = stored_columns(metadata)
+    if stored != record.cluster_by or not (stored or metadata.sort_order().is_unsorted):
         theirs.add("cluster_by")
     fixed = theirs & {"max_small_files", "target_file_size_bytes", "cluster_by"}
+    present = _cluster_by(metadata, policy)
     return Question(
         policy,
-        Settings.of(policy, clustered),
+        Settings.of(policy, present.columns if present else ()),
         _columns(current, record.reads) if "cluster_by" not in fixed else (),
         frozenset(fixed),
         knows_reads=bool(record.reads),
@@ -257,18 +264,19 @@ def _columns(current: Current, reads: Sequence[Reads]) -> tuple[str, ...]:
     """Return the columns that the table may be clustered by: those of which reads select single values."""
     uses = [FilterUse("", each.points, (), 2, max(1, round(each.per_day * 100))) for each in reads]
     columns = columns_to_cluster(uses, partition_columns(current.table.metadata))
-    try:
-        return columns if columns and _cluster_by(current.table.metadata, current.policy, columns) else ()
-    except IcesizeError:
-        return ()
+    return columns if columns and _cluster_by(current.table.metadata, current.policy, columns) else ()
 
 
-def _cluster_by(metadata: TableMetadata, policy: SizePolicy, columns: tuple[str, ...]) -> ClusterBy | None:
-    return resolve(metadata, policy, columns, SORT if len(columns) == 1 else HILBERT)
+def _cluster_by(metadata: TableMetadata, policy: SizePolicy, columns: tuple[str, ...] = ()) -> ClusterBy | None:
+    """Return the clustering by columns, or the present one; None if there is none, or if the table cannot have it."""
+    strategy = (SORT if len(columns) == 1 else HILBERT) if columns else None
+    with suppress(IcesizeError):
+        return resolve(metadata, policy, columns or None, strategy)
+    return None
 
 
 def _decided(
-    report: AutopilotReport, choice: Choice, question: Question, record: AutopilotRecord
+    report: AutopilotReport, choice: Choice, asked: Question, record: AutopilotRecord
 ) -> tuple[AutopilotReport, AutopilotRecord]:
     """Return the report of a choice, and the record to store."""
     now, then, usual = choice.now.settings, choice.then.settings, SizePolicy()
@@ -288,15 +296,13 @@ def _decided(
         write_amplification_then=choice.then.write_amplification,
         files_per_read_now=choice.now.files_per_read, files_per_read_then=choice.then.files_per_read,
     )  # fmt: skip
-    if not changes:
-        return report, record
     chosen = {"max-small-files": then.max_small_files, "target-file-size-bytes": then.target_file_size_bytes}
     mine = {
         key: value
         for key, value in chosen.items()
-        if (name := key.replace("-", "_")) not in question.fixed and value != getattr(usual, name)
+        if (name := key.replace("-", "_")) not in asked.fixed and value != getattr(usual, name)
     }
-    cluster_by = record.cluster_by if "cluster_by" in question.fixed else then.cluster_by
+    cluster_by = () if "cluster_by" in asked.fixed else then.cluster_by
     return report, replace(record, policy=mine, cluster_by=cluster_by)
 
 
@@ -313,8 +319,6 @@ def _reason(workload: Workload, knows_reads: bool) -> str:
 
 def _store(context: TableContext, current: Current, record: AutopilotRecord, old: AutopilotRecord) -> bool:
     """Store a record with the clustering that it chose; return False if another process stored one meanwhile."""
-    by = None
-    if record.cluster_by:
-        by = _cluster_by(current.table.metadata, current.policy, record.cluster_by)
+    by = _cluster_by(current.table.metadata, current.policy, record.cluster_by) if record.cluster_by else None
     change = keep_choice(record, by, old, context.environment.new_id())
     return submit.change(context.handle, current, change, context.environment)

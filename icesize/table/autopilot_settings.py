@@ -20,7 +20,7 @@ from pyiceberg.table.update import (
 from icesize.planning.cluster_by import ClusterBy
 from icesize.planning.reads import Reads
 from icesize.policy import AUTO_PROPERTY
-from icesize.table.cluster_settings import stored_keys, to_properties
+from icesize.table.cluster_settings import stored_columns, stored_keys, to_properties
 from icesize.table.commit.loaded import Loaded, Staged
 from icesize.table.commit.metadata_change import MetadataChange
 
@@ -71,8 +71,8 @@ def keep_choice(
 ) -> MetadataChange[bool]:
     """Return the change that stores a record; its result is False if another process stored one after `old`.
 
-    The table is clustered by `by` from then on. None removes a clustering that the autopilot chose before, and no other
-    one. The table's sort order stays: other writers need not sort.
+    If the clustering changed, the table is clustered by `by` from then on, or no longer for None. A clustering that
+    somebody stored after `old` stays. The table's sort order stays, too: other writers need not sort.
     """
     value = record.to_json()
 
@@ -81,10 +81,9 @@ def keep_choice(
         if AutopilotRecord.of(metadata.properties).looked_ms != old.looked_ms:
             return None, False
         properties, updates = {AUTO_PROPERTY: value}, list[TableUpdate]()
-        if by is not None:
-            properties |= to_properties(by, metadata)
-        elif old.cluster_by and (keys := stored_keys(metadata)):
-            updates.append(RemovePropertiesUpdate(removals=keys))
+        if record.cluster_by != old.cluster_by and stored_columns(metadata) == old.cluster_by:
+            properties |= to_properties(by, metadata) if by else {}
+            updates += [] if by else [RemovePropertiesUpdate(removals=stored_keys(metadata))]
         same_schema = AssertCurrentSchemaId(current_schema_id=metadata.current_schema_id)
         return loaded.staged([SetPropertiesUpdate(updates=properties), *updates], same_schema), True
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.transforms import IdentityTransform
 
 import icesize
 from icesize.environment import Environment
 from icesize.errors import TableError
-from icesize.maintenance.autopilot import AutopilotReport, SettingChange
+from icesize.maintenance.autopilot import AutopilotReport, SettingChange, question
 from icesize.maintenance.fleet import Fleet
 from icesize.maintenance.rounds import Budget
+from icesize.planning.advice.autopilot import Question
 from icesize.planning.reads import Reads
 from icesize.policy import AUTO_PROPERTY
 from icesize.sized_table import SizedTable
@@ -21,6 +24,7 @@ from icesize.table.catalog.tables import TablePattern
 from icesize.table.cluster_settings import resolve
 from icesize.table.commit.submit import change
 from icesize.table.state.handle import TableHandle
+from tests.support.jobs import context_of
 from tests.support.tables import ids_of, make_table, request_on, run, write
 
 HOUR_MS = 3_600_000
@@ -205,6 +209,59 @@ def test_a_clustering_of_people_stays(lake: SqlCatalog) -> None:
     assert days.open().tune(["id = 7"] * 5_000).waits == ""
     store_choice(days, replace(days.record, looked_ms=days.now_ms + 1), days.record)
     assert days.properties["icesize.cluster.by"] == "ts"
+
+
+def test_a_clustering_that_people_changed_is_theirs(lake: SqlCatalog) -> None:
+    """After the autopilot chose columns, somebody stored others: these stay, and so does their removal."""
+    days = Days(lake, **AUTO)
+    store_choice(days, AutopilotRecord(cluster_by=("id",)), AutopilotRecord())
+    days.open().cluster("ts")
+    days.open().tune(OFTEN)
+    assert days.properties["icesize.cluster.by"] == "ts"
+    assert days.record.cluster_by == ()
+    days.open().forget_clustering()
+    days.now_ms += 2 * DAY_MS
+    days.open().tune(OFTEN)
+    assert "icesize.cluster.by" not in days.properties
+
+
+def test_a_sort_order_of_people_is_a_clustering(lake: SqlCatalog) -> None:
+    """Their writers sort already, so that no other columns are chosen."""
+    days = Days(lake, **AUTO)
+    with lake.load_table("db.t").update_sort_order() as order:
+        order.asc("ts", IdentityTransform())
+    assert question_of(days).fixed == frozenset({"cluster_by"})
+
+
+def test_columns_that_changed_since(lake: SqlCatalog) -> None:
+    """A renamed column stays the one that is clustered by; without a dropped one, the table is no longer clustered."""
+    days = Days(lake, **AUTO)
+    store_choice(days, AutopilotRecord(cluster_by=("id",)), AutopilotRecord())
+    with lake.load_table("db.t").update_schema() as schema:
+        schema.rename_column("id", "number")
+    assert question_of(days).present.cluster_by == ("number",)
+    assert question_of(days).fixed == frozenset()
+    with lake.load_table("db.t").update_schema(allow_incompatible_changes=True) as schema:
+        schema.delete_column("number")
+    assert question_of(days).present.cluster_by == ()
+    days.open().tune()
+    assert "icesize.cluster.by" not in days.properties
+    assert days.record.cluster_by == ()
+
+
+def test_a_table_that_keeps_snapshots_for_hours(lake: SqlCatalog) -> None:
+    """Its commits are enough even if they do not cover a day, because they never will."""
+    days = Days(lake, commits=23, **AUTO)
+    assert days.open().tune(dry_run=True).waits.startswith("23 commits with rows in 1.0 days are known")
+    days.open().expire_snapshots(older_than=timedelta(0), retain_last=21)
+    assert days.open().tune(OFTEN).waits == ""
+
+
+def question_of(days: Days) -> Question:
+    """What may be chosen for the table."""
+    handle = TableHandle(days.lake, ("db", "t"))
+    context = context_of(handle, Environment(now_ms=lambda: days.now_ms))
+    return question(context, handle.load(), days.record)
 
 
 def test_of_two_processes_one_chooses(days: Days) -> None:
