@@ -1,8 +1,8 @@
-"""The autopilot against every fixed setting, and against the defaults, on simulated tables of two weeks.
+"""The autopilot against the best fixed setting, and against the defaults, on simulated tables of two weeks.
 
     python -m benchmarks autopilot [--case TEXT] [--json]
 
-Each case is carried out with all combinations of the settings that are searched, each for two weeks, and with the
+Each case is carried out for two weeks with many fixed settings, until a search finds no cheaper ones, and with the
 autopilot, which begins with the defaults and looks once a day at what it could know then: the newest commits, and a log
 of the day's queries if the case has one. Costs are those of merges, opened files and requests at the case's prices,
 from the first batch on. `python -m benchmarks autopilot_real` compares the simulation with Spark.
@@ -11,12 +11,12 @@ from the first batch on. `python -m benchmarks autopilot_real` compares the simu
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
-from itertools import product
+from dataclasses import replace
 from typing import Any
 
 from benchmarks.autopilot_cases import DAYS, KNOWN, Case
 from benchmarks.autopilot_others import OTHERS
+from benchmarks.autopilot_unknown import UNKNOWN
 from benchmarks.show import finish
 from icesize.planning.advice.autopilot import (
     ASSUMED_READS_PER_DAY,
@@ -46,7 +46,7 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--case", default="", help="part of the names of the cases to carry out")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args(argv)
-    cases = [case for case in (*KNOWN, *OTHERS) if args.case in case.name]
+    cases = [case for case in (*KNOWN, *OTHERS, *UNKNOWN) if args.case in case.name]
     found = {case.name: compared(case) for case in cases}
     rows = [
         (
@@ -62,7 +62,7 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
 def compared(case: Case) -> dict[str, Any]:
     """Return the costs of a case by the autopilot, over the least of all fixed settings and over the defaults."""
     batches, defaults = case.batches(), Settings.of(case.policy)
-    fixed = {settings: Run(case, batches, settings).carried_out() for settings in _searched(case)}
+    fixed = _searched(case, batches)
     best = min(fixed, key=fixed.__getitem__)
     default_cost = fixed.get(defaults) or Run(case, batches, defaults).carried_out()
     auto = Run(case, batches, defaults, looks=True)
@@ -74,10 +74,28 @@ def compared(case: Case) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _searched(case: Case) -> Iterator[Settings]:
-    smalls = SEARCHED_SMALL_FILES if case.is_inline else (case.policy.max_small_files,)
-    columns = ((), case.columns) if case.columns else ((),)
-    return (Settings(*each) for each in product(smalls, SEARCHED_TARGETS, columns))
+def _searched(case: Case, batches: list[Batch]) -> dict[Settings, float]:
+    """Return the costs of fixed settings: along each setting from the cheapest ones, until nothing is cheaper.
+
+    The search begins with the defaults and with small files, both with and without clustering.
+    """
+    known = dict[Settings, float]()
+
+    def cost(settings: Settings) -> float:
+        if settings not in known:
+            known[settings] = Run(case, batches, settings).carried_out()
+        return known[settings]
+
+    defaults = Settings.of(case.policy)
+    for start in (defaults, replace(defaults, target_file_size_bytes=64 * MIB)):
+        for columns in ((), case.columns) if case.columns else ((),):
+            best, before = replace(start, cluster_by=columns), None
+            while best != before:
+                before = best
+                if case.is_inline:
+                    best = min((replace(best, max_small_files=k) for k in SEARCHED_SMALL_FILES), key=cost)
+                best = min((replace(best, target_file_size_bytes=size) for size in SEARCHED_TARGETS), key=cost)
+    return known
 
 
 def _words(settings: Settings) -> str:
@@ -90,6 +108,7 @@ class Run:
 
     def __init__(self, case: Case, batches: list[Batch], settings: Settings, looks: bool = False) -> None:
         self.case, self.batches, self.settings, self.looks, self.changes = case, batches, settings, looks, 0
+        self.missed = 0.0
         workload = self._workload(batches, 0, case.before, ())
         self.trial = Trial(workload, case.policy, settings, before=Settings.of(SizePolicy()))
 
@@ -124,12 +143,13 @@ class Run:
         reads = self.case.reads(day) if self.case.is_logged else (Reads(ASSUMED_READS_PER_DAY, len(partitions)),)
         question = Question(
             self.case.policy, self.settings, self.case.columns if self.case.is_logged else (),
-            knows_reads=self.case.is_logged, prices=self.case.prices,
+            knows_reads=self.case.is_logged, prices=self.case.prices, missed=self.missed,
         )  # fmt: skip
-        then = choose(self._workload(seen, len(seen), before, reads), question).then.settings
-        if then != self.settings:
-            self.changes, self.settings = self.changes + 1, then
-            self.trial.use(then)
+        choice = choose(self._workload(seen, len(seen), before, reads), question)
+        self.missed = choice.missed
+        if choice.then.settings != self.settings and choice.is_paid:
+            self.changes, self.settings, self.missed = self.changes + 1, choice.then.settings, 0.0
+            self.trial.use(self.settings)
 
     def _workload(
         self, batches: list[Batch], number: int, before: dict[PartitionKey, int] | Any, reads: tuple[Reads, ...]

@@ -9,6 +9,7 @@ from benchmarks.autopilot import Run, compared
 from benchmarks.autopilot_cases import DAYS, KNOWN, Case, always, key
 from benchmarks.autopilot_others import OTHERS
 from benchmarks.autopilot_real import Seen, _fitted, simulated
+from benchmarks.autopilot_unknown import UNKNOWN
 from icesize.planning.advice.autopilot import Settings
 from icesize.planning.reads import Reads
 from icesize.policy import MIB, SizePolicy
@@ -42,7 +43,7 @@ def test_a_run_counts_reads_of_each_day() -> None:
 
 def test_cases_have_different_names() -> None:
     """Results are kept by name, and batches of a case depend on it."""
-    assert len({case.name for case in (*KNOWN, *OTHERS)}) == 12
+    assert len({case.name for case in (*KNOWN, *OTHERS, *UNKNOWN)}) == 15
 
 
 def test_seconds_are_predicted_by_costs_that_are_not_negative() -> None:

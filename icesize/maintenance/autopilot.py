@@ -169,7 +169,7 @@ def _tuned(
 def _dated(record: AutopilotRecord, report: AutopilotReport, now_ms: int) -> AutopilotRecord:
     """Return the record with the time of this look, and with that of a change and its reason."""
     looked = replace(record, looked_ms=now_ms)
-    return replace(looked, changed_ms=now_ms, why=report.reason) if report.changes else looked
+    return replace(looked, changed_ms=now_ms, why=report.reason) if report.is_changed else looked
 
 
 def _why_left_alone(metadata: TableMetadata) -> str:
@@ -257,6 +257,8 @@ def question(context: TableContext, current: Current, record: AutopilotRecord) -
         frozenset(fixed),
         knows_reads=bool(record.reads),
         prices=Prices() if is_object_store(metadata.location) else None,
+        missed=record.missed,
+        days=(context.environment.now_ms() - record.looked_ms) / DAY_MS if record.looked_ms else 1.0,
     )
 
 
@@ -296,6 +298,10 @@ def _decided(
         write_amplification_then=choice.then.write_amplification,
         files_per_read_now=choice.now.files_per_read, files_per_read_then=choice.then.files_per_read,
     )  # fmt: skip
+    if not choice.is_paid:
+        missed, once = _price(choice.missed, choice.unit), _price(choice.once, choice.unit)
+        waits = f"the change rewrites files for {once}, and would have saved {missed} so far"
+        return replace(report, waits=waits), replace(record, missed=choice.missed)
     chosen = {"max-small-files": then.max_small_files, "target-file-size-bytes": then.target_file_size_bytes}
     mine = {
         key: value
@@ -303,7 +309,11 @@ def _decided(
         if (name := key.replace("-", "_")) not in asked.fixed and value != getattr(usual, name)
     }
     cluster_by = () if "cluster_by" in asked.fixed else then.cluster_by
-    return report, replace(record, policy=mine, cluster_by=cluster_by)
+    return report, replace(record, policy=mine, cluster_by=cluster_by, missed=0.0)
+
+
+def _price(cost: float, unit: str) -> str:
+    return f"{cost:.2g} {unit}"
 
 
 def _reason(workload: Workload, knows_reads: bool) -> str:

@@ -38,6 +38,7 @@ class AutopilotRecord:
         cluster_by: The columns by which it lets the table be clustered.
         reads: The reads of the newest log of queries; empty if there was none.
         why: The reason for its last change.
+        missed: What other settings would have saved since they first cost least, in USD or seconds.
     """
 
     looked_ms: int = 0
@@ -46,11 +47,12 @@ class AutopilotRecord:
     cluster_by: tuple[str, ...] = ()
     reads: tuple[Reads, ...] = ()
     why: str = ""
+    missed: float = 0.0
 
     def to_json(self) -> str:
         """Return the property's value; `version` lets later releases change the format."""
         facts: dict[str, Any] = {"version": VERSION, "looked-ms": self.looked_ms, "changed-ms": self.changed_ms}
-        facts |= {"policy": dict(self.policy), "cluster-by": self.cluster_by, "why": self.why}
+        facts |= {"policy": dict(self.policy), "cluster-by": self.cluster_by, "why": self.why, "missed": self.missed}
         return json.dumps({**facts, "reads": [each.to_dict() for each in self.reads]})
 
     @classmethod
@@ -61,6 +63,7 @@ class AutopilotRecord:
             return cls(
                 int(facts["looked-ms"]), int(facts["changed-ms"]), dict(facts["policy"]),
                 tuple(facts["cluster-by"]), tuple(map(Reads.of, facts["reads"])), str(facts["why"]),
+                float(facts["missed"]),
             )  # fmt: skip
         except (KeyError, TypeError, ValueError, AttributeError):
             return cls()

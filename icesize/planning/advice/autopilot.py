@@ -39,8 +39,8 @@ UNSURE = 64.0
 they read all partitions. With 4 instead, a small table that was read 1,200 times a day cost 2 % more."""
 LEAST_GAIN = 0.05
 """Share of the cost that a change has to save."""
-SWITCH_DAYS = 30.0
-"""Days over which the bytes that a change rewrites once are counted."""
+SWITCH_DAYS = 14.0
+"""Days over which the costs that a change has once are counted when settings are compared."""
 FEWEST_BATCHES = 20
 MOST_BATCHES = 500
 """Batches that are looked at, the newest."""
@@ -338,7 +338,8 @@ def tried(workload: Workload, policy: SizePolicy, settings: Settings) -> Outcome
 class Choice:
     """The settings that cost least, and the costs of a day of them and of the present ones.
 
-    `unit` is "USD" or "s" (seconds of one core).
+    `unit` is "USD" or "s" (seconds of one core). `once` is what the change costs once, and `missed` what the settings
+    would have saved since they first cost least; they are not `paid` for before `missed` reaches `once`.
     """
 
     now: Outcome
@@ -346,17 +347,33 @@ class Choice:
     price_now: float
     price_then: float
     unit: str
+    once: float = 0.0
+    missed: float = 0.0
 
     @property
     def gain(self) -> float:
         """Share of the costs that the change saves."""
         return 1 - self.price_then / self.price_now if self.price_now else 0.0
 
+    @property
+    def is_paid(self) -> bool:
+        """True if the settings may change: a change that comes too early costs at most as much as one too late."""
+        return self.missed >= self.once
+
 
 @dataclass(frozen=True)
 class Question:
-    """What the autopilot may choose for a table: `fixed` names settings that users set, and `columns` those that the
-    table may be clustered by. Without `knows_reads`, the reads of the workload are assumed.
+    """What the autopilot may choose for a table.
+
+    Attributes:
+        policy: The policy of the table.
+        present: The present settings.
+        columns: Columns that the table may be clustered by.
+        fixed: Names of settings that users set.
+        knows_reads: False if the reads of the workload are assumed.
+        prices: Prices; None for a table on local disks.
+        missed: What other settings would have saved until the last look.
+        days: Days since the last look.
     """
 
     policy: SizePolicy
@@ -365,20 +382,25 @@ class Question:
     fixed: frozenset[str] = frozenset()
     knows_reads: bool = True
     prices: Prices | None = None
+    missed: float = 0.0
+    days: float = 1.0
 
 
 def choose(workload: Workload, question: Question) -> Choice:
     """Return the settings under which the workload costs least, or the present ones if a change saves too little.
 
-    One setting after the other is searched along its values, twice. The costs include, spread over `SWITCH_DAYS`, those
-    of rewriting what lies in the table to the new settings.
+    One setting after the other is searched along its values, twice. What a change rewrites once has to be earned first:
+    as in the problem of renting or buying skis, settings change when they would have saved that much already. So reads
+    that come for a few days rewrite no table.
     """
     search = _Search(workload.sampled(), question)
     now, best = search.of(question.present), search.best()
-    is_worth_it = search.price(best) <= (1 - LEAST_GAIN) * search.price(now)
-    then = best if is_worth_it else now
+    saved = search.price(now) - search.price(best)
     unit = "s" if question.prices is None else "USD"
-    return Choice(now, then, search.price(now), search.price(then), unit)
+    if saved < LEAST_GAIN * search.price(now) or best is now:
+        return Choice(now, now, search.price(now), search.price(now), unit)
+    missed = question.missed + saved * min(question.days, SWITCH_DAYS)
+    return Choice(now, best, search.price(now), search.price(best), unit, search.once(best), missed)
 
 
 class _Search:
@@ -402,12 +424,17 @@ class _Search:
         return self._known[settings, reads_all]
 
     def price(self, outcome: Outcome, reads: float = 1.0) -> float:
-        """Return the price of a day, with its part of what the change costs once."""
-        once = self._switching(outcome.settings).price(self._question.prices) / SWITCH_DAYS
-        return outcome.price(self._question.prices, reads) + once
+        """Return the price of a day."""
+        return outcome.price(self._question.prices, reads)
+
+    def once(self, outcome: Outcome) -> float:
+        """Return the price of bringing the files of the table into the settings of an outcome."""
+        return self._switching(outcome.settings).price(self._question.prices)
+
+    def _in_the_long_run(self, outcome: Outcome) -> float:
+        return self.price(outcome) + self.once(outcome) / SWITCH_DAYS
 
     def _switching(self, settings: Settings) -> Spent:
-        """Return the cost of bringing the files of the table into these settings."""
         present, size_bytes = self._question.present, sum(self._workload.before.values()) * self._workload.scale
         is_new_order = bool(settings.cluster_by) and settings.cluster_by != present.cluster_by
         target_bytes = settings.target_file_size_bytes
@@ -420,12 +447,12 @@ class _Search:
 
     def best(self) -> Outcome:
         """Return the cheapest outcome, found from the present settings and from the defaults."""
-        start = min(self.of(self._question.present), self.of(self._default), key=self.price)
+        start = min(self.of(self._question.present), self.of(self._default), key=self._in_the_long_run)
         best = start
         for _ in range(2):
             for name, values in self._axes():
                 line = [self.of(replace(best.settings, **{name: value})) for value in values]
-                best = min([best, *filter(self._is_safe, line)], key=self.price)
+                best = min([best, *filter(self._is_safe, line)], key=self._in_the_long_run)
         return best
 
     def _axes(self) -> Iterator[tuple[str, Sequence[Any]]]:
