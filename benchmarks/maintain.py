@@ -8,8 +8,8 @@
     python -m benchmarks maintain --tables 1 --large 1 --large-files 730000 --large-partitions 365000 --budget-share 1
 
 `benchmarks.linked_files` makes the data files, a thousandth of their size. `maintain` may rewrite `--budget-share` of
-the bytes that are due. No choice of whole merges within the budget saves more files than the bound, which also takes
-a part of the last merge. Afterwards, each table must have its rows. Those of tables with deletes or few files are read
+the bytes that are due; with 1, it has no budget. No choice of whole merges within a budget saves more files than the
+bound, which also takes a part of the last merge. Afterwards, each table must have its rows. Those of tables with deletes or few files are read
 by PyIceberg, and some of the tables are verified to the last byte.
 
 With `--kills`, passes are killed first, at named points and at random moments. After the last pass, all tables must
@@ -113,7 +113,7 @@ def _maintained(made: _Made, budget_share: float) -> dict[str, Any]:
     return {
         "scan": scan, "maintain": cost, "bytes_due": sum(size for _, size in jobs), "budget_bytes": budget_bytes,
         "bytes_rewritten": report["bytes_rewritten"], "files_saved": files - _files(made),
-        "most_files_saved": round(_bound(jobs, budget_bytes)),
+        "most_files_saved": round(_bound(jobs, budget_bytes)) if within else None,
         "tables_changed": len(report["tables"]), "tables_not_started": len(report["not_started"]),
     }  # fmt: skip
 
@@ -234,6 +234,7 @@ def _title(result: Mapping[str, Any]) -> str:
 
 
 def _lines(result: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    most = result["most_files_saved"]
     lines = [
         (f"{command}: {name}", f"{result[command][key] / unit:,.1f}", bound)
         for command in ("scan", "maintain")
@@ -245,7 +246,7 @@ def _lines(result: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     return [
         *lines,
         ("MB rewritten", f"{result['bytes_rewritten'] / 1e6:,.1f}", f"{result['budget_bytes'] / 1e6:,.1f}"),
-        ("files saved", f"{result['files_saved']:,}", f"{result['most_files_saved']:,}"),
+        ("files saved", f"{result['files_saved']:,}", "" if most is None else f"{most:,}"),
         ("tables changed", f"{result['tables_changed']:,}", ""),
         ("tables whose rows were read", f"{result['rows_read']:,}", ""),
         *((f"kill {number}", where, "") for number, where in enumerate(result["kills"], 1)),
