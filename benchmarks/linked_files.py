@@ -55,7 +55,7 @@ class _Template:
 class Rows(NamedTuple):
     """Live rows of a table, and the sum of their positions, which are in the column `c1`."""
 
-    count: int
+    number: int
     positions: int
 
 
