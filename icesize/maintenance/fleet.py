@@ -33,6 +33,7 @@ from icesize.results import Keys, Result, keys
 from icesize.table.catalog.access_errors import said
 from icesize.table.catalog.opening import with_timeout
 from icesize.table.catalog.tables import Name, NotLoaded, TablePattern, in_turn
+from icesize.table.manifests.store import store_of
 from icesize.table.state.concurrent_writers import optimizer_of, other_compactors
 from icesize.table.state.handle import PolicyArgument, TableHandle
 
@@ -263,7 +264,7 @@ class Fleet:
         """Return the plan, the tables to work on, and the merges of each that the budget pays for."""
         SizePolicy.resolve({}, self.policy)  # an error in it concerns all tables
         args = with_timeout(self.catalog), self.environment, self.policy
-        seen, doubts = look_at_each(self.pattern, *args, self._look, self.is_chosen)
+        seen, doubts = look_at_each(self.pattern, *args, self._look, self.is_chosen, store_of)
         due_tables = [one for one in seen if isinstance(one, _Due)]
         paid = _by_table(choose((job for one in due_tables for job in one.jobs), budget.size_bytes))
         due_tables.sort(key=lambda one: -one.survey.seconds_saved_per_gib)
