@@ -147,9 +147,10 @@ def look_at_each(
 ) -> tuple[list[T | NotLoaded], list[str]]:
     """Return what `look` says of each table that a pattern selects, and sentences about namespaces without a listing.
 
-    Full names for which `is_chosen` returns False are left out. `stores` returns the store of a table's UUID; by default,
-    the facts about a table are dropped when it was looked at. Raises TableError if the catalog cannot list its
-    namespaces.
+    Full names for which `is_chosen` returns False are left out. `stores` returns the store of a table's UUID. By
+    default, the facts about a table are dropped when it was looked at.
+
+    Raises TableError if the catalog cannot list its namespaces.
     """
     one, doubts = _Surveyor(catalog, environment, policy, look, stores), list[str]()
     try:
