@@ -113,7 +113,7 @@ def _maintained(made: _Made, budget_share: float) -> dict[str, Any]:
     return {
         "scan": scan, "maintain": cost, "bytes_due": sum(size for _, size in jobs), "budget_bytes": budget_bytes,
         "bytes_rewritten": report["bytes_rewritten"], "files_saved": files - _files(made),
-        "most_files_saved": round(_bound(jobs, budget_bytes)) if within else None,
+        "most_files_saved": round(bound(jobs, budget_bytes)) if within else None,
         "tables_changed": len(report["tables"]), "tables_not_started": len(report["not_started"]),
     }  # fmt: skip
 
@@ -138,7 +138,7 @@ def _jobs(made: _Made) -> list[tuple[int, int]]:
     return [(len(group.inputs) - group.outputs + group.avoidable_deletes, group.size_bytes) for group in groups]
 
 
-def _bound(jobs: Sequence[tuple[int, int]], budget_bytes: int) -> float:
+def bound(jobs: Sequence[tuple[int, int]], budget_bytes: int) -> float:
     """Return what no choice of jobs within the budget exceeds: the best one of which the last job may be cut."""
     saved = 0.0
     for benefit, size in sorted(jobs, key=lambda job: -job[0] / job[1]):
