@@ -7,7 +7,8 @@ import sys
 
 NAMES = (
     "policy", "stream", "compact", "deletes", "compact_upserts", "merge", "columns", "plan", "expire", "shuffle",
-    "rivals", "cluster", "connect", "simulate", "upserts", "catalog", "verify", "autopilot", "autopilot_real",
+    "rivals", "cluster", "connect", "simulate", "upserts", "catalog", "maintain", "verify", "autopilot",
+    "autopilot_real",
 )  # fmt: skip
 
 

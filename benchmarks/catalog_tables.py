@@ -1,7 +1,8 @@
-"""A catalog of many tables, of which only metadata exist: real manifests of the newest snapshot, and no data file.
+"""A catalog of many tables, with real manifests of the newest snapshot. `Contents` are their data files.
 
 The number of files and of snapshots of a table is lognormal around a median. A third of the tables has files of the
-target size. Older snapshots of a table share one manifest list.
+target size. Older snapshots of a table share one manifest list. Data files exist only with the contents of
+`benchmarks.linked_files`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
@@ -42,8 +43,9 @@ FILE_BYTES = (2_000_000, 20_000_000, 600_000_000)
 """Bytes of the files of a table: one of these."""
 SNAPSHOT_MS = 3_600_000
 """Time between two snapshots of a table, and since the newest one."""
+FILES_PER_PARTITION = 30
 _KINDS = (LongType(), StringType(), TimestampType(), DoubleType(), LongType(), StringType(), LongType())
-_SCHEMA = Schema(*(NestedField(i, f"c{i}", kind, required=False) for i, kind in enumerate(_KINDS, 1)))
+SCHEMA = Schema(*(NestedField(i, f"c{i}", kind, required=False) for i, kind in enumerate(_KINDS, 1)))
 _SPEC = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "day"), spec_id=0)
 _COLUMNS = range(1, 8)
 _METRICS: dict[str, Any] = {
@@ -59,7 +61,8 @@ _METRICS: dict[str, Any] = {
 class Shape:
     """The numbers of data files, delete files and snapshots of a table, and the bytes of each file.
 
-    A table that `is_young` was written within an hour, in one commit, so that none of its snapshots is due.
+    A table that `is_young` was written within an hour, in one commit, so that none of its snapshots is due. Without
+    `partitions`, each has about 30 files.
     """
 
     files: int
@@ -67,6 +70,13 @@ class Shape:
     deletes: int = 0
     file_bytes: int = FILE_BYTES[0]
     is_young: bool = False
+    partitions: int = 0
+
+    @property
+    def days(self) -> Iterator[str]:
+        """The partition of each file."""
+        count = self.partitions or max(1, self.files // FILES_PER_PARTITION)
+        return (f"d{number * count // self.files:06}" for number in range(self.files))
 
     @property
     def commits(self) -> int:
@@ -89,6 +99,7 @@ class Sizes:
     most_snapshots: int
     with_deletes: int
     large_deletes: int = 0
+    large_partitions: int = 0
 
 
 def shapes(sizes: Sizes, seed: int = 29) -> Iterator[Shape]:
@@ -102,7 +113,7 @@ def shapes(sizes: Sizes, seed: int = 29) -> Iterator[Shape]:
         files, snapshots = around(MEDIAN_FILES, MOST_FILES), around(MEDIAN_SNAPSHOTS, MOST_SNAPSHOTS)
         file_bytes = FILE_BYTES[number % len(FILE_BYTES)]
         if number < sizes.large:
-            yield Shape(sizes.large_files, snapshots, sizes.large_deletes, FILE_BYTES[0])
+            yield Shape(sizes.large_files, snapshots, sizes.large_deletes, partitions=sizes.large_partitions)
         elif number == sizes.large:
             yield Shape(files, sizes.most_snapshots, 0, file_bytes)
         else:
@@ -110,14 +121,65 @@ def shapes(sizes: Sizes, seed: int = 29) -> Iterator[Shape]:
             yield Shape(files, snapshots, max(1, files // 4) if has_deletes else 0, file_bytes)
 
 
-def make(catalog: SqlCatalog, folder: Path, tables: Sequence[Shape], now_ms: int, namespaces: int = 10) -> list[str]:
-    """Make tables of these shapes in namespaces of the catalog, with their files below `folder`; return their names."""
+class Contents(Protocol):
+    """Makes the data files and delete files of tables, or only what manifests say of them."""
+
+    def properties(self, shape: Shape) -> dict[str, str]:
+        """Return the properties of a table, beside the format version."""
+
+    def data(self, location: str, shape: Shape) -> Iterator[NewDataFile]:
+        """Yield the data files of a table, those of one partition after the other."""
+
+    def deletes(self, location: str, files: Sequence[NewDataFile], shape: Shape) -> Iterator[NewDeleteFile]:
+        """Yield the position delete files of a table with these data files."""
+
+
+class OnlyListed:
+    """Files that are in manifests, and nowhere else."""
+
+    def properties(self, shape: Shape) -> dict[str, str]:
+        """Return none."""
+        return {}
+
+    def data(self, location: str, shape: Shape) -> Iterator[NewDataFile]:
+        """Yield files of 20,000 rows and 7 columns."""
+        for number, day in enumerate(shape.days):
+            path, key = data_path(location, number, day), PartitionKey(0, (day,))
+            yield NewDataFile(path, shape.file_bytes, 20_000, key, split_offsets=(4,), **_METRICS)
+
+    def deletes(self, location: str, files: Sequence[NewDataFile], shape: Shape) -> Iterator[NewDeleteFile]:
+        """Yield a position delete file for each of the first files."""
+        for file in files[: shape.deletes]:
+            bounds = {2147483546: file.path.encode()}
+            path = f"{location}/data/{uuid.uuid4()}-deletes.parquet"
+            yield NewDeleteFile(
+                path, 4_000, 100, file.partition, lower_bounds=bounds, upper_bounds=bounds, deletes_of=file.path
+            )
+
+
+def data_path(location: str, number: int, day: str) -> str:
+    """Return a new path for a data file; all paths of a table are equally long."""
+    return f"{location}/data/day={day}/0a1b2c3d4e5f-{number:07}-{uuid.uuid4()}.parquet"
+
+
+def make(
+    catalog: SqlCatalog,
+    folder: Path,
+    tables: Sequence[Shape],
+    now_ms: int,
+    namespaces: int = 10,
+    contents: Contents | None = None,
+) -> list[str]:
+    """Make tables of these shapes in namespaces of the catalog, with their files below `folder`; return their names.
+
+    Without `contents`, no data file exists.
+    """
     names = [(f"db{number % namespaces}", f"t{number:05}") for number in range(len(tables))]
     for namespace in sorted({namespace for namespace, _ in names}):
         catalog.create_namespace_if_not_exists(namespace)
     with Session(catalog.engine) as session:
         for (namespace, name), shape in zip(names, tables, strict=True):
-            location = write_table(catalog, folder / namespace / name, shape, now_ms)
+            location = write_table(catalog, folder / namespace / name, shape, now_ms, contents or OnlyListed())
             session.add(
                 IcebergTables(
                     catalog_name=catalog.name,
@@ -131,24 +193,25 @@ def make(catalog: SqlCatalog, folder: Path, tables: Sequence[Shape], now_ms: int
     return [".".join((catalog.name, *name)) for name in names]
 
 
-def write_table(catalog: SqlCatalog, folder: Path, shape: Shape, now_ms: int) -> str:
-    """Write the metadata of one table; return the location of its metadata file."""
+def write_table(catalog: SqlCatalog, folder: Path, shape: Shape, now_ms: int, contents: Contents) -> str:
+    """Write one table; return the location of its metadata file."""
     (folder / "metadata").mkdir(parents=True)
     commits, older = shape.commits, shape.snapshots - shape.commits
     first_ms = now_ms - SNAPSHOT_MS - shape.snapshots * shape.pause_ms
-    empty = new_table_metadata(_SCHEMA, _SPEC, UNSORTED_SORT_ORDER, folder.as_uri(), {"format-version": "2"})
+    properties = {"format-version": "2", **contents.properties(shape)}
+    empty = new_table_metadata(SCHEMA, _SPEC, UNSORTED_SORT_ORDER, folder.as_uri(), properties)
     document = json.loads(empty.model_dump_json()) | {"last-sequence-number": older, "last-updated-ms": first_ms}
     location = f"{folder.as_uri()}/metadata/00001-{uuid.uuid4()}.metadata.json"
     io = catalog._load_file_io(location=location)
     table = Table(("db", "t"), TableMetadataUtil.parse_obj(document), location, io, catalog)
     builder = SnapshotBuilder(table, first_ms)
-    files = list(_files(folder.as_uri(), shape))
+    files = list(contents.data(folder.as_uri(), shape))
     ends = [len(files) * n // commits for n in range(commits + 1)]
     staged = []
     for number, (start, end) in enumerate(pairwise(ends)):
         added: list[NewDataFile | NewDeleteFile] = list(files[start:end])
         if number == commits - 1:
-            added += _deletes(folder.as_uri(), files[: shape.deletes])
+            added += contents.deletes(folder.as_uri(), files, shape)
         operation = Operation.OVERWRITE if len(added) > end - start else Operation.APPEND
         staged.append(json.loads(builder.exchange(operation, Split(), added, {}).model_dump_json()))
     document |= _history(_older(staged[0], older) + staged, first_ms, shape.pause_ms)
@@ -172,21 +235,3 @@ def _history(snapshots: list[dict[str, Any]], first_ms: int, pause_ms: int) -> d
 
 def _older(first: dict[str, Any], count: int) -> list[dict[str, Any]]:
     return [dict(first) | {"snapshot-id": 1 + number} for number in range(count)]
-
-
-def _files(location: str, shape: Shape) -> Iterator[NewDataFile]:
-    days = max(1, shape.files // 30)
-    for number in range(shape.files):
-        day = f"d{number * days // shape.files:05}"
-        path = f"{location}/data/day={day}/0a1b2c3d4e5f-{number}-{uuid.uuid4()}.parquet"
-        yield NewDataFile(path, shape.file_bytes, 20_000, PartitionKey(0, (day,)), split_offsets=(4,), **_METRICS)
-
-
-def _deletes(location: str, files: Sequence[NewDataFile]) -> Iterator[NewDeleteFile]:
-    """Yield a position delete file for each of these files."""
-    for file in files:
-        bounds = {2147483546: file.path.encode()}
-        path = f"{location}/data/{uuid.uuid4()}-deletes.parquet"
-        yield NewDeleteFile(
-            path, 4_000, 100, file.partition, lower_bounds=bounds, upper_bounds=bounds, deletes_of=file.path
-        )

@@ -1,6 +1,6 @@
 """Surveys the tables of a catalog: what maintenance would bring to each, from metadata alone.
 
-Nothing is written, and rights to read are enough. The facts about a table are dropped when it was surveyed.
+Nothing is written, and rights to read are enough.
 """
 
 from __future__ import annotations
@@ -143,13 +143,16 @@ def look_at_each(
     policy: PolicyArgument,
     look: Look[T],
     is_chosen: Callable[[str], bool],
+    stores: Callable[[str], ManifestStore] = lambda uuid: ManifestStore(Memory(), uuid),
 ) -> tuple[list[T | NotLoaded], list[str]]:
     """Return what `look` says of each table that a pattern selects, and sentences about namespaces without a listing.
 
-    Full names for which `is_chosen` returns False are left out. Raises TableError if the catalog cannot list its
-    namespaces.
+    Full names for which `is_chosen` returns False are left out. `stores` returns the store of a table's UUID. By
+    default, the facts about a table are dropped when it was looked at.
+
+    Raises TableError if the catalog cannot list its namespaces.
     """
-    one, doubts = _Surveyor(catalog, environment, policy, look), list[str]()
+    one, doubts = _Surveyor(catalog, environment, policy, look, stores), list[str]()
     try:
         selected = names_of(catalog, doubts.append, pattern, one.asking(str(pattern)))
         names = [name for name in selected if is_chosen(".".join((catalog.name, *name)))]
@@ -167,8 +170,12 @@ def look_at_each(
 class _Surveyor(Generic[T]):
     """Looks at a table of a catalog by its name. Threads may share it."""
 
-    def __init__(self, catalog: Catalog, environment: Environment, policy: PolicyArgument, look: Look[T]) -> None:
+    def __init__(
+        self, catalog: Catalog, environment: Environment, policy: PolicyArgument, look: Look[T],
+        stores: Callable[[str], ManifestStore],
+    ) -> None:  # fmt: skip
         self._catalog, self._environment, self._policy, self._look = catalog, environment, policy, look
+        self._stores = stores
         self._large = Lock()
 
     def asking(self, name: str) -> Ask:
@@ -180,7 +187,7 @@ class _Surveyor(Generic[T]):
         return ask
 
     def __call__(self, name: Name) -> T | NotLoaded:
-        handle = TableHandle(self._catalog, name, self._policy, stores=lambda uuid: ManifestStore(Memory(), uuid))
+        handle = TableHandle(self._catalog, name, self._policy, stores=self._stores)
         table = load_named(self._catalog, name, self.asking(handle.name))
         if isinstance(table, NotLoaded):
             return table

@@ -27,7 +27,8 @@ import math
 import zlib
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import cached_property
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -97,6 +98,72 @@ def may_lie_between(path: str, lowest_path: str, highest_path: str) -> bool:
     return path[: len(lowest)] >= lowest and path[: len(highest)] <= highest
 
 
+def _bounds(delete: DeleteFile) -> tuple[bytes, bytes] | None:
+    """Return the first key of the paths that a delete may name, and the first one after them; None without bounds.
+
+    A path lies between the bounds (`may_lie_between`) if its `_path_key` is at least the first key, and less than the
+    second one. No path begins a key with the byte 0xff, so that it is greater than the rest of any path.
+    """
+    if delete.lowest_path is None or delete.highest_path is None:
+        return None
+    lowest, highest = plain_path(delete.lowest_path), plain_path(delete.highest_path)
+    if len(delete.lowest_path) - len(lowest) != len(delete.highest_path) - len(highest):
+        return None
+    return _path_key(lowest), _path_key(highest) + b"\xff"
+
+
+def _path_key(path: str) -> bytes:
+    """Return bytes in the order of the paths' characters; paths are as `plain_path` writes them."""
+    return path.encode(errors="surrogatepass")
+
+
+class _Counted:
+    """Counts those of the first keys of a sequence that come before a key, and sums up their rows.
+
+    This is a Fenwick tree: n keys take n log n references, and a query looks into log n sorted lists.
+    """
+
+    def __init__(self, keys: Iterable[tuple[bytes, int]]) -> None:
+        items, self._nodes = list(keys), list[tuple[list[bytes], list[int]]]()
+        for end in range(1, len(items) + 1):
+            part = sorted(items[end - (end & -end) : end])
+            self._nodes.append(([key for key, _ in part], list(accumulate((rows for _, rows in part), initial=0))))
+
+    def before(self, first: int, key: bytes, bisect: Callable[[list[bytes], bytes], int]) -> tuple[int, int]:
+        """Return the number and the rows of keys before `key` among the `first` ones.
+
+        With `bisect_right`, equal keys count, too.
+        """
+        count = rows = 0
+        while first:
+            keys, sums = self._nodes[first - 1]
+            at = bisect(keys, key)
+            count, rows, first = count + at, rows + sums[at], first & (first - 1)
+        return count, rows
+
+
+class _Between:
+    """Position deletes of several data files, of which the bounds are known."""
+
+    def __init__(self, deletes: Iterable[DeleteFile]) -> None:
+        # a delete whose bounds are in the wrong order names no path, and would be subtracted below
+        pairs = ((delete, _bounds(delete)) for delete in deletes)
+        known = [(delete, bounds) for delete, bounds in pairs if bounds and bounds[0] < bounds[1]]
+        known.sort(key=lambda pair: -pair[0].sequence_number)
+        self._numbers = [-delete.sequence_number for delete, _ in known]
+        self._starts = _Counted((bounds[0], delete.rows) for delete, bounds in known)
+        self._ends = _Counted((bounds[1], delete.rows) for delete, bounds in known)
+
+    def hitting(self, path: bytes, number: int) -> tuple[int, int]:
+        """Return the number and the rows of those that may name a path, and have this sequence number or a greater one.
+
+        Bounds that begin at the path or before it, without those that end before it, include it.
+        """
+        first = bisect_right(self._numbers, -number)
+        begun, ended = (each.before(first, path, bisect_right) for each in (self._starts, self._ends))
+        return begun[0] - ended[0], begun[1] - ended[1]
+
+
 class Hits(NamedTuple):
     """The deletes of one file, with the names of `FileFact`."""
 
@@ -126,7 +193,7 @@ class PartitionDeletes:
                 self._by_equality.append(delete)
             elif (only := only_path(delete)) is not None:
                 self._by_path[plain_path(only)].append(delete)
-            elif _tells_bounds(delete):
+            elif _bounds(delete):
                 self._between.append(delete)
             else:
                 self._anywhere.append(delete.sequence_number)
@@ -146,21 +213,16 @@ class PartitionDeletes:
         if vectors := [delete for delete in own if delete.is_vector]:
             hits = equality + len(vectors)
             return Hits(hits, min(file.rows, sum(delete.rows for delete in vectors)), hits)
-        between = [d.sequence_number for d in self._between if may_hit(d, file)]
-        anywhere = len(self._anywhere) - bisect_left(self._anywhere, file.sequence_number)
-        avoidable = sum(n >= first for n in between) + len(self._anywhere) - bisect_left(self._anywhere, first)
-        sure = equality + len(own)
-        return Hits(
-            sure + len(between) + anywhere, min(file.rows, sum(delete.rows for delete in own)), sure + avoidable
-        )
+        sure, rows = equality + len(own), sum(delete.rows for delete in own)
+        of_any, avoidable = self._of_several(file, file.sequence_number)[0], self._of_several(file, first)[0]
+        return Hits(sure + of_any, min(file.rows, rows), sure + avoidable)
 
     def rows_without_target(self, file: FileFact) -> int:
         """Return the rows of the deletes that may apply to a data file, without those that name only this file."""
         equality = self._equality_rows[bisect_right(self._equality, file.sequence_number)]
         if any(delete.is_vector for delete in self._naming(file)):
             return equality
-        between = sum(delete.rows for delete in self._between if may_hit(delete, file))
-        return equality + between + self._rows_anywhere[bisect_left(self._anywhere, file.sequence_number)]
+        return equality + self._of_several(file, file.sequence_number)[1]
 
     def applying(self, file: FileFact) -> list[DeleteFile]:
         """Return the deletes that may apply to a data file, as readers select them."""
@@ -176,6 +238,21 @@ class PartitionDeletes:
             return False
         return sum(delete.is_vector for delete in self._naming(file)) < 2
 
+    def _of_several(self, file: FileFact, number: int) -> tuple[int, int]:
+        """Return number and rows of the position deletes that may name a data file and others.
+
+        Deletes with a smaller sequence number than `number` do not count.
+        """
+        at = bisect_left(self._anywhere, number)
+        count, rows = (
+            self._counted_between.hitting(_path_key(plain_path(file.path)), number) if self._between else (0, 0)
+        )
+        return count + len(self._anywhere) - at, rows + self._rows_anywhere[at]
+
+    @cached_property
+    def _counted_between(self) -> _Between:
+        return _Between(self._between)
+
     def _naming(self, file: FileFact) -> list[DeleteFile]:
         """Return the position deletes and vectors that apply to this data file, and to no other."""
         return [delete for delete in self._by_path.get(plain_path(file.path), ()) if may_hit(delete, file)]
@@ -184,10 +261,6 @@ class PartitionDeletes:
 def _rows_from_each(deletes: Sequence[DeleteFile]) -> list[int]:
     """Return the rows of each delete together with all after it, and 0 at the end."""
     return list(accumulate((delete.rows for delete in reversed(deletes)), initial=0))[::-1]
-
-
-def _tells_bounds(delete: DeleteFile) -> bool:
-    return delete.lowest_path is not None and delete.highest_path is not None
 
 
 def is_due(file: FileFact, policy: SizePolicy) -> bool:
@@ -239,9 +312,9 @@ class DataFiles:
     """Data files of one partition, indexed for comparison with many delete files."""
 
     def __init__(self, files: Collection[FileFact]) -> None:
-        self._files = files
+        self._files = sorted(files, key=lambda file: file.sequence_number)
         self._numbers = {plain_path(file.path): file.sequence_number for file in files}
-        self._oldest = min((file.sequence_number for file in files), default=math.inf)
+        self._oldest = self._files[0].sequence_number if self._files else math.inf
 
     def may_be_hit(self, delete: DeleteFile) -> bool:
         """Return whether a delete may apply to one of them; most kinds apply to the oldest one if to any."""
@@ -250,6 +323,13 @@ class DataFiles:
             return number > self._oldest
         if (only := only_path(delete)) is not None:
             return number >= self._numbers.get(plain_path(only), math.inf)
-        return number >= self._oldest and (
-            not _tells_bounds(delete) or any(may_hit(delete, file) for file in self._files)
-        )
+        bounds = _bounds(delete)
+        if number < self._oldest or bounds is None:
+            return number >= self._oldest
+        first = bisect_right(self._files, number, key=lambda file: file.sequence_number)
+        start, end = (self._counted.before(first, bound, bisect_left)[0] for bound in bounds)
+        return start < end
+
+    @cached_property
+    def _counted(self) -> _Counted:
+        return _Counted((_path_key(plain_path(file.path)), 0) for file in self._files)

@@ -8,6 +8,7 @@ import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from pyiceberg.catalog import Catalog
@@ -23,6 +24,7 @@ from icesize.maintenance.rounds import Budget
 from icesize.table.catalog.tables import TablePattern
 from tests.support.command_line import catalog_uri
 from tests.support.tables import (
+    CountingIO,
     FakeTime,
     arrow,
     check,
@@ -72,6 +74,25 @@ def test_every_table_has_its_turn(catalog: Catalog, threads: int) -> None:
         check(catalog.load_table(f"db.{name}"))
     second = run(catalog, threads=threads)
     assert (second.tables, second.idle, second.plan.tables) == ((), 3, ())
+
+
+class NotingIO(CountingIO):
+    """Storage of a catalog that notes which manifests are opened."""
+
+    noted: ClassVar[list[CountingIO]] = []
+
+    def __init__(self, properties: object) -> None:
+        super().__init__()
+        self.noted.append(self)
+
+
+def test_a_pass_reads_a_manifest_once_for_all_steps(lake: SqlCatalog) -> None:
+    """What was read to rank the tables is not read again to maintain them, except to count orphan files."""
+    table_of(lake, "a", 1)
+    lake.properties["py-io-impl"] = f"{__name__}.NotingIO"
+    NotingIO.noted.clear()
+    assert run(lake).idle == 1
+    assert len([path for io in NotingIO.noted for path in io.manifests]) == 2
 
 
 def test_a_plan_shows_the_work_and_changes_nothing(lake: SqlCatalog) -> None:

@@ -20,7 +20,7 @@ from icesize.concurrency import Ahead
 from icesize.parquet.deletes.delete_files import UnreadableDeletesError, begun, blaming, opened
 from icesize.parquet.files.storage import Storage
 from icesize.parquet.reading.projection import field_id
-from icesize.planning.delete_reach import may_hit, may_lie_between, only_path, plain_path
+from icesize.planning.delete_reach import DataFiles, may_hit, may_lie_between, only_path, plain_path
 from icesize.planning.files import DeleteFile, FileFact
 
 
@@ -68,20 +68,17 @@ class NamedRows:
     ) -> dict[str, frozenset[str]]:
         """Add the rows that the delete files name; raises `RewriteFailed` also for rows that an input does not have."""
         targets = {plain_path(file.path): _Target(file, positions[file.path]) for file in inputs}
-        hits = list[tuple[DeleteFile, dict[str, _Target]]]()
-        for delete in self.deletes:
-            only = only_path(delete)
-            asked = targets if only is None else targets.keys() & {plain_path(only)}
-            if hit := {path: targets[path] for path in asked if may_hit(delete, targets[path].file)}:
-                hits.append((delete, hit))
+        covered = DataFiles(inputs)
+        hits = [delete for delete in self.deletes if covered.may_be_hit(delete)]
 
-        def read(pair: tuple[DeleteFile, dict[str, _Target]]) -> Iterator[_Named]:
-            return begun(_named_rows(*pair, self.storage))
+        def read(delete: DeleteFile) -> Iterator[_Named]:
+            only = only_path(delete)
+            return begun(_named_rows(delete, targets if only is None else {plain_path(only)}, self.storage))
 
         found = dict[str, frozenset[str]]()
-        for (delete, hit), named in zip(hits, ahead.map(read, hits), strict=True):
+        for delete, named in zip(hits, ahead.map(read, hits), strict=True):
             with blaming(delete):
-                paths = _mark(delete, hit, named)
+                paths = _mark(delete, targets, named)
             if only_path(delete) is None and paths is not None:
                 found[delete.path] = paths
         return found
@@ -148,7 +145,7 @@ def _named_rows(delete: DeleteFile, wanted: Collection[str], storage: Storage) -
 
 
 def _mark(delete: DeleteFile, targets: Mapping[str, _Target], rows: Iterator[_Named]) -> frozenset[str] | None:
-    """Mark the named rows of the targets; return all data files that the delete file names.
+    """Mark the named rows of those targets that the delete file may apply to; return all data files that it names.
 
     Returns None if row groups of it were skipped.
     """
@@ -159,7 +156,8 @@ def _mark(delete: DeleteFile, targets: Mapping[str, _Target], rows: Iterator[_Na
         for code, positions in by_code(paths.indices.to_numpy(), numbers):
             named = paths.dictionary[code].as_py()
             if named not in known:
-                known[named] = targets.get(plain_path(named))
+                target = targets.get(plain_path(named))
+                known[named] = target if target and may_hit(delete, target.file) else None
             if (target := known[named]) is not None:
                 target.delete(positions)
     return frozenset(known) if read == delete.rows else None

@@ -67,6 +67,12 @@ class Memory:
         if held := self.held.pop(name, None):
             self.held_bytes -= held.held_bytes
 
+    def shrink(self, max_bytes: int) -> None:
+        """Drop the least recently used values until the others take no more than these bytes."""
+        with self.lock:
+            while self.held_bytes > max_bytes:
+                self.drop(next(iter(self.held)))
+
 
 _SHARED = Memory()
 

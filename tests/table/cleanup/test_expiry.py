@@ -36,6 +36,7 @@ from tests.support.tables import (
     live_paths,
     local,
     make_table,
+    make_visible,
     merged,
     request_on,
     run,
@@ -72,6 +73,28 @@ def test_what_no_rule_keeps_goes_with_its_files(catalog: Catalog) -> None:
     assert report.files_deleted["manifest_lists"] == 5
     assert ids_of(catalog) == [1, 2, 3, 4, 10]
     assert_clean(table)
+
+
+def test_thousands_of_snapshots_go_in_one_commit(lake: Catalog) -> None:
+    """More than one update removes them; those that a branch keeps in between stay, without a parent that is gone."""
+    make_table(lake)
+    table = append(lake, [1])
+    snapshots = [table.metadata.snapshots[0]]
+    for number in range(2_499):
+        before = snapshots[-1]
+        changes = {
+            "snapshot_id": 10 + number, "parent_snapshot_id": before.snapshot_id,
+            "sequence_number": (before.sequence_number or 0) + 1, "timestamp_ms": before.timestamp_ms + 1,
+        }  # fmt: skip
+        snapshots.append(before.model_copy(update=changes))
+    make_visible(lake, table, snapshots[1:])
+    with lake.load_table("db.t").manage_snapshots() as change:
+        change.create_branch(1_200, "kept")
+    report = run_expiry(lake, retain_last=1)
+    kept = {s.snapshot_id: s.parent_snapshot_id for s in lake.load_table("db.t").metadata.snapshots}
+    assert kept == {1_200: None, 2_508: None}
+    assert len(report.snapshot_ids_expired) == 2_498
+    assert ids_of(lake) == [1]
 
 
 def test_without_arguments_the_properties_of_the_table_hold(lake: Catalog) -> None:
