@@ -35,8 +35,8 @@ TARGET_BYTES = tuple(size * MIB for size in (32, 64, 128, 256, 512, 1024))
 ASSUMED_READS_PER_DAY = 24.0
 """Reads of the partitions that the last days wrote to, if no query is known: one each hour."""
 UNSURE = 64.0
-"""Without known queries, a choice may not cost more than the defaults if reads are so many times more or less, or if
-they read all partitions. With 4 instead, a small table that was read 1,200 times a day cost 2 % more."""
+"""Without known queries, a choice has to save as much if reads are so many times more or less, or if they read all
+partitions. With 4 instead, a small table that was read 1,200 times a day cost 2 % more than with the defaults."""
 LEAST_GAIN = 0.05
 """Share of the cost that a change has to save."""
 SWITCH_DAYS = 14.0
@@ -465,9 +465,12 @@ class _Search:
         return ((name, values) for name, values in axes.items() if name not in question.fixed)
 
     def _is_safe(self, outcome: Outcome) -> bool:
-        """Return whether an outcome is no worse than the defaults, also with other reads than those assumed."""
+        """Return whether an outcome saves enough over the defaults, also with other reads than those assumed."""
         if self._question.knows_reads:
             return True
         pairs = [(self.of(outcome.settings, is_all), self.of(self._default, is_all)) for is_all in (False, True)]
         rates = (1 / UNSURE, UNSURE)
-        return all(self.price(mine, rate) <= self.price(usual, rate) for mine, usual in pairs for rate in rates)
+        enough = 1 - LEAST_GAIN
+        return all(
+            self.price(mine, rate) <= enough * self.price(usual, rate) for mine, usual in pairs for rate in rates
+        )
