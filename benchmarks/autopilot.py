@@ -35,7 +35,7 @@ from icesize.planning.reads import Reads
 from icesize.policy import MIB, SizePolicy
 
 SEARCHED_SMALL_FILES = (*MAX_SMALL_FILES, 32)
-SEARCHED_TARGETS = (16 * MIB, *TARGET_BYTES)
+SEARCHED_TARGETS = TARGET_BYTES
 READS_A_DAY = 12
 """Times of a day at which its reads are simulated."""
 
@@ -92,7 +92,7 @@ def _searched(case: Case, batches: list[Batch]) -> dict[Settings, float]:
             best, before = replace(start, cluster_by=columns), None
             while best != before:
                 before = best
-                if case.is_inline:
+                if case.is_inline and "max_small_files" not in case.policy.given:
                     best = min((replace(best, max_small_files=k) for k in SEARCHED_SMALL_FILES), key=cost)
                 best = min((replace(best, target_file_size_bytes=size) for size in SEARCHED_TARGETS), key=cost)
     return known
@@ -143,7 +143,7 @@ class Run:
         reads = self.case.reads(day) if self.case.is_logged else (Reads(ASSUMED_READS_PER_DAY, len(partitions)),)
         question = Question(
             self.case.policy, self.settings, self.case.columns if self.case.is_logged else (),
-            knows_reads=self.case.is_logged, prices=self.case.prices, missed=self.missed,
+            frozenset(self.case.policy.given), self.case.is_logged, prices=self.case.prices, missed=self.missed,
         )  # fmt: skip
         choice = choose(self._workload(seen, len(seen), before, reads), question)
         self.missed = choice.missed

@@ -338,7 +338,9 @@ def _layers(
     if given.get("auto") and AUTO_PROPERTY in properties:
         try:
             # a limit that somebody set may lie above the chosen target
-            chosen = _from_argument(json.loads(properties[AUTO_PROPERTY])["policy"])
+            stored = _from_argument(json.loads(properties[AUTO_PROPERTY])["policy"])
+            chosen = {name: stored[name] for name in ("max_small_files", target) if name in stored}
+            SizePolicy(**chosen)  # raises for values that no table can have
             layers.insert(1, (AUTOPILOT, chosen if "small_file_limit_bytes" not in given else _without_target(chosen)))
         except (PolicyError, ValueError, KeyError, TypeError, AttributeError):
             warnings.append(f"ignored table property '{AUTO_PROPERTY}': it is not what the autopilot stores")

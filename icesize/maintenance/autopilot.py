@@ -36,7 +36,7 @@ from icesize.planning.upsert_rule import UpsertRule
 from icesize.policy import AUTOPILOT, SizePolicy, origins_of
 from icesize.results import Keys, Result, keys
 from icesize.table.autopilot_settings import AutopilotRecord, keep_choice
-from icesize.table.catalog.history import is_ours, known_ancestors, main_history, operation_of
+from icesize.table.catalog.history import count_of, is_ours, known_ancestors, main_history, operation_of
 from icesize.table.catalog.locations import is_object_store
 from icesize.table.cluster_settings import resolve, stored_columns
 from icesize.table.commit import submit
@@ -108,7 +108,8 @@ def tune_if_on(context: TableContext, *, dry_run: bool = False) -> AutopilotRepo
     if not current.policy.auto:
         return None
     record = AutopilotRecord.of(current.table.metadata.properties)
-    if context.environment.now_ms() - record.looked_ms < DAY_MS:
+    # a time in the future is one of another clock
+    if 0 <= context.environment.now_ms() - record.looked_ms < DAY_MS:
         return None
     return _tuned(context, current, record, dry_run=dry_run)
 
@@ -140,23 +141,25 @@ def _tuned(
     dry_run: bool,
 ) -> AutopilotReport:
     metadata, io = current.table.metadata, current.table.io
-    waits = _why_left_alone(metadata)
+    waits = _why_left_alone(metadata, context.environment.now_ms())
     if waits and not queries:
         return AutopilotReport(current.name, waits=waits)
     selection = context.select(current=current)
     appends = recent_appends(metadata, io, context.handle.store, MOST_BATCHES)
     record = stored
-    if queries:
-        log = queries_in(queries)
+    if log := queries_in(queries, current.name):
         record = replace(stored, reads=reads_of(log, metadata, io, selection.layout, appends, context.handle.store))
-    report = AutopilotReport(
-        current.name, waits=waits or _why_not_yet([append.timestamp_ms for append in appends], metadata)
-    )
-    if not report.waits:
-        workload, asked = _workload(selection, appends, record.reads), question(context, current, record)
+    now_ms, times_ms = context.environment.now_ms(), [append.timestamp_ms for append in appends]
+    report = AutopilotReport(current.name, waits=waits or _why_not_yet(times_ms, metadata, now_ms))
+    if report.waits:
+        # manifests were read in vain, for example after a change of the partition spec: once a day is enough
+        record = replace(record, looked_ms=record.looked_ms if waits else now_ms)
+    else:
+        days = _days(times_ms, now_ms)
+        workload, asked = _workload(selection, appends, days, record.reads), question(context, current, record)
         report, record = _decided(report, choose(workload, asked), asked, record)
         report = replace(report, reason=_reason(workload, asked.knows_reads))
-        record = _dated(record, report, context.environment.now_ms())
+        record = _dated(record, report, now_ms)
     if stored.changed_ms != record.changed_ms and record.changed_ms - stored.changed_ms < DAY_MS:
         hours = format_count((record.changed_ms - stored.changed_ms) // HOUR_MS, "hour")
         report = replace(report, waits=f"the last change is {hours} old, and the next one waits until it is a day old")
@@ -172,34 +175,33 @@ def _dated(record: AutopilotRecord, report: AutopilotReport, now_ms: int) -> Aut
     return replace(looked, changed_ms=now_ms, why=report.reason) if report.is_changed else looked
 
 
-def _why_left_alone(metadata: TableMetadata) -> str:
+def _why_left_alone(metadata: TableMetadata, now_ms: int) -> str:
     if UpsertRule.of(metadata.properties) is not None:
         return "the table has upserts, and only appends can be simulated"
-    return _why_not_yet(append_times(metadata, MOST_BATCHES), metadata)
+    return _why_not_yet(append_times(metadata, MOST_BATCHES), metadata, now_ms)
 
 
-def _why_not_yet(times_ms: Sequence[int], metadata: TableMetadata) -> str:
-    days, number = _days(times_ms), len(times_ms)
+def _why_not_yet(times_ms: Sequence[int], metadata: TableMetadata, now_ms: int) -> str:
+    days, number = _days(times_ms, now_ms), len(times_ms)
     oldest = next(reversed([*known_ancestors(metadata)]), None)
     # a table that keeps its snapshots for hours never shows a day; PyIceberg removes the parents of expired snapshots
-    is_cut = oldest is not None and (oldest.parent_snapshot_id is not None or (oldest.sequence_number or 0) > 1)
+    is_cut = oldest is not None and (
+        oldest.parent_snapshot_id is not None or count_of(oldest, "total-records") > count_of(oldest, "added-records")
+    )
     if number >= FEWEST_BATCHES and (days >= LEAST_DAYS or number >= MOST_BATCHES or is_cut):
         return ""
     seen = f"{format_count(number, 'commit')} with rows in {days:.1f} days are known"
     return f"{seen}, and a choice needs {FEWEST_BATCHES} in {LEAST_DAYS:.0f} day"
 
 
-def _days(times_ms: Sequence[int]) -> float:
-    """Return the days that commits cover, with the pause after the last one."""
-    if len(times_ms) < 2:
-        return 0.0
-    return max(1, times_ms[-1] - times_ms[0]) / DAY_MS * len(times_ms) / (len(times_ms) - 1)
+def _days(times_ms: Sequence[int], now_ms: int) -> float:
+    """Return the days since the first of some commits. Until now, because they may have come at once."""
+    return max(1_000, now_ms - times_ms[0]) / DAY_MS if times_ms else 0.0
 
 
-def _workload(selection: Selection, appends: Sequence[Append], reads: tuple[Reads, ...]) -> Workload:
+def _workload(selection: Selection, appends: Sequence[Append], days: float, reads: tuple[Reads, ...]) -> Workload:
     """Return the last days of a table as a workload."""
     metadata, layout = selection.current.table.metadata, selection.layout
-    days = _days([append.timestamp_ms for append in appends])
     batches = tuple(_bytes_of(append) for append in appends)
     arrived = dict[PartitionKey, int]()
     for batch in batches:
@@ -212,11 +214,13 @@ def _workload(selection: Selection, appends: Sequence[Append], reads: tuple[Read
         for key, facts in layout.partitions.some(kept).items()
         if (size_bytes := facts.size_bytes - arrived.get(key, 0)) > 0
     }
+    other_bytes = layout.size_bytes - sum(facts.size_bytes for facts in layout.partitions.some(kept).values())
     is_inline = sum(append.is_ours for append in appends) * 2 > len(appends)
     files = [seen.files for append in appends for seen in append.partitions.values()]
     return Workload(
         batches, days, reads or (Reads(ASSUMED_READS_PER_DAY, len(arrived)),), before,
         1 if is_inline else round(median(files)), is_inline, _passes_per_day(metadata, appends[0].timestamp_ms, days),
+        other_bytes=other_bytes,
     )  # fmt: skip
 
 
@@ -233,7 +237,8 @@ def _passes_per_day(metadata: TableMetadata, since_ms: int, days: float) -> floa
         if snapshot.timestamp_ms >= since_ms
         and is_ours(snapshot)
         and operation_of(snapshot) == Operation.REPLACE
-        and operation_of(parent) != Operation.APPEND
+        # the merges of a batch follow its rows in one commit
+        and not (is_ours(parent) and operation_of(parent) == Operation.APPEND)
     )
     return max(1.0, sum(1 for _ in merged) / days)
 
@@ -308,7 +313,8 @@ def _decided(
         for key, value in chosen.items()
         if (name := key.replace("-", "_")) not in asked.fixed and value != getattr(usual, name)
     }
-    cluster_by = () if "cluster_by" in asked.fixed else then.cluster_by
+    # a clustering that people removed is not chosen again
+    cluster_by = record.cluster_by if "cluster_by" in asked.fixed else then.cluster_by
     return report, replace(record, policy=mine, cluster_by=cluster_by, missed=0.0)
 
 

@@ -28,8 +28,8 @@ class Reads:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields that are not at their default, for JSON."""
-        document: dict[str, Any] = {"per_day": round(self.per_day, 3), "points": list(self.points)}
-        document |= {"partitions": self.partitions, "skipped": self.skipped, "share": round(self.share, 3)}
+        document: dict[str, Any] = {"per_day": _significant(self.per_day, 4), "points": list(self.points)}
+        document |= {"partitions": self.partitions, "skipped": self.skipped, "share": _significant(self.share, 3)}
         usual: dict[str, Any] = {"partitions": None, "skipped": 0, "points": [], "share": 1.0}
         return {key: value for key, value in document.items() if key not in usual or value != usual[key]}
 
@@ -49,17 +49,19 @@ def together(reads: Iterable[Reads], days: float) -> tuple[Reads, ...]:
     """Return reads that were seen in so many days, each kind once, the most frequent first."""
     seen = Counter[Reads]()
     for each in reads:
-        kind = replace(each, per_day=1.0, share=round(each.share, 1), skipped=_rounded(each.skipped))
-        seen[replace(kind, partitions=each.partitions and _rounded(each.partitions))] += 1
+        kind = replace(each, per_day=1.0, share=_significant(each.share, 1))
+        skipped, partitions = int(_significant(each.skipped, 1)), each.partitions
+        kind = replace(kind, skipped=skipped, partitions=partitions and int(_significant(partitions, 1)))
+        seen[kind] += 1
     frequent = seen.most_common(MOST_KINDS)
     rest = sum(seen.values()) - sum(times for _, times in frequent)
     counts = [times + (rest if place == 0 else 0) for place, (_, times) in enumerate(frequent)]
     return tuple(replace(kind, per_day=times / days) for (kind, _), times in zip(frequent, counts, strict=True))
 
 
-def _rounded(number: int) -> int:
-    """Return a number of partitions with one significant digit: 7, 20, 300."""
-    return int(float(f"{number:.0e}"))
+def _significant(number: float, digits: int) -> float:
+    """Return a number with so many significant digits: 7, 20, 300 and 0.04 with one."""
+    return float(f"{number:.{digits}g}")
 
 
 def columns_read(reads: Sequence[Reads]) -> tuple[str, ...]:

@@ -81,7 +81,7 @@ def keep_choice(
 
     def build(loaded: Loaded) -> tuple[Staged | None, bool]:
         metadata = loaded.table.metadata
-        if AutopilotRecord.of(metadata.properties).looked_ms != old.looked_ms:
+        if AutopilotRecord.of(metadata.properties) != old:
             return None, False
         properties, updates = {AUTO_PROPERTY: value}, list[TableUpdate]()
         if record.cluster_by != old.cluster_by and stored_columns(metadata) == old.cluster_by:

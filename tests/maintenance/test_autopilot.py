@@ -37,14 +37,14 @@ OFTEN = ["kind is not null"] * 3_000
 class Days:
     """A table with a commit an hour for a bit more than a day, on a clock that goes on when it is told to."""
 
-    def __init__(self, lake: SqlCatalog, commits: int = 30, ours: bool = True, **properties: str) -> None:
+    def __init__(self, lake: SqlCatalog, commits: int = 30, pause_ms: int = HOUR_MS, **properties: str) -> None:
         self.lake = lake
         table = make_table(lake, properties=properties)
         self.now_ms = table.metadata.last_updated_ms + 1
         for number in range(commits):
             rows = [write(table, range(10 * number, 10 * number + 10))]
             run(lake, request_on(table, rows, batch=number), table, now_ms=self.now_ms)
-            self.now_ms += HOUR_MS
+            self.now_ms += pause_ms
             table = lake.load_table("db.t")
 
     def open(self, **policy: object) -> SizedTable:
@@ -133,7 +133,7 @@ def test_people_see_what_changed_and_why(days: Days) -> None:
     environment = Environment(now_ms=lambda: days.now_ms)
     report = Fleet(days.lake, TablePattern.of("lake.db.*"), environment).run(Budget())
     assert "lake.db.t: max-small-files 2 -> " in str(report)
-    assert "% less cost: 24 commits a day add 821 B to each of 1.0 partitions" in str(report)
+    assert "% less cost: 9 commits a day add 821 B to each of 1.0 partitions" in str(report)
     assert str(days.open().tune(dry_run=True)).splitlines()[0] == "lake.db.t: its settings cost least"
 
 
@@ -218,10 +218,11 @@ def test_a_clustering_that_people_changed_is_theirs(lake: SqlCatalog) -> None:
     days.open().cluster("ts")
     days.open().tune(OFTEN)
     assert days.properties["icesize.cluster.by"] == "ts"
-    assert days.record.cluster_by == ()
     days.open().forget_clustering()
-    days.now_ms += 2 * DAY_MS
-    days.open().tune(OFTEN)
+    for _ in range(2):
+        days.now_ms += 2 * DAY_MS
+        days.open().tune(["id = 7"] * 5_000)
+        assert question_of(days).fixed == frozenset({"cluster_by"})
     assert "icesize.cluster.by" not in days.properties
 
 
@@ -255,6 +256,23 @@ def test_a_table_that_keeps_snapshots_for_hours(lake: SqlCatalog) -> None:
     assert days.open().tune(dry_run=True).waits.startswith("23 commits with rows in 1.0 days are known")
     days.open().expire_snapshots(older_than=timedelta(0), retain_last=21)
     assert days.open().tune(OFTEN).waits == ""
+
+
+def test_looks_that_come_to_nothing(days: Days) -> None:
+    """A log of comments keeps the reads, a look of another clock does not stop later ones."""
+    days.open().tune(OFTEN)
+    days.now_ms += 2 * DAY_MS
+    days.open().tune(["# nothing"])
+    assert days.record.reads == (Reads(3_000.0),)
+    store_choice(days, replace(days.record, looked_ms=days.now_ms + 99 * DAY_MS), days.record)
+    assert days.open().maintain().autopilot is not None
+
+
+def test_commits_that_came_at_once_are_not_those_of_each_second(lake: SqlCatalog) -> None:
+    """A load of many commits in a minute, a day ago, is one of that day."""
+    days = Days(lake, commits=25, pause_ms=1_000, **AUTO)
+    days.now_ms += DAY_MS
+    assert days.open().tune().reason.startswith("25 commits a day add")
 
 
 def question_of(days: Days) -> Question:

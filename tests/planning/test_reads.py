@@ -12,11 +12,11 @@ from icesize.planning.reads import MOST_KINDS, Reads, together
 
 READS = st.builds(
     Reads,
-    st.floats(0.1, 1e6).map(lambda number: round(number, 3)),
+    st.floats(1e-6, 1e6).map(lambda number: float(f"{number:.4g}")),
     st.none() | st.integers(1, 10_000),
     st.integers(0, 10_000),
     st.lists(st.text(min_size=1, max_size=5), max_size=3).map(tuple),
-    st.floats(0.01, 1).map(lambda number: round(number, 3)),
+    st.floats(0.0001, 1).map(lambda number: float(f"{number:.3g}")),
 )
 
 
@@ -45,6 +45,7 @@ def test_no_read_is_lost(reads: list[Reads], days: float) -> None:
 
 
 def test_numbers_of_partitions_are_rounded() -> None:
-    """7 of 31 days and 31 of 31 days differ, 29 and 31 do not."""
+    """7 of 31 days and 31 of 31 days differ, 29 and 31 do not; a small share of the files stays one."""
     kinds = together([Reads(1.0, 29), Reads(1.0, 31), Reads(1.0, 7)], 2.0)
     assert [(kind.partitions, kind.per_day) for kind in kinds] == [(30, 1.0), (7, 0.5)]
+    assert [kind.share for kind in together([Reads(1.0, share=0.042), Reads(1.0, share=0.038)], 1.0)] == [0.04]

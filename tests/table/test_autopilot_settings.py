@@ -23,7 +23,9 @@ def test_a_record_is_read_as_it_was_written() -> None:
     assert len(wide.to_json()) < 2_000
 
 
-@pytest.mark.parametrize("value", ["", "{", "[]", "{}", '{"looked-ms": "x"}', '{"policy": {"k": 1}}'])
+@pytest.mark.parametrize(
+    "value", ["", "{", "[]", "{}", '{"looked-ms": "x"}', '{"policy": {"k": 1}}', '{"policy": {"max-small-files": 0}}']
+)
 def test_a_record_that_cannot_be_read_is_none(value: str) -> None:
     """Choices start anew, and the policy of the table warns and keeps its defaults."""
     assert AutopilotRecord.of({AUTO_PROPERTY: value}) == AutopilotRecord()
@@ -44,6 +46,13 @@ def test_choices_rank_below_what_people_set() -> None:
     own = {"write.target-file-size-bytes": str(256 * MIB), "icesize.policy.max-small-files": "3"}
     mixed = SizePolicy.resolve(STORED | AUTO | own)[0]
     assert (mixed.max_small_files, mixed.target_file_size_bytes) == (3, 256 * MIB)
+
+
+def test_no_other_key_comes_from_the_record() -> None:
+    """Whoever edits the property by hand cannot set what the autopilot never chooses."""
+    edited = {AUTO_PROPERTY: '{"policy": {"max-small-files": 3, "small-file-limit-bytes": 0}}'}
+    policy = SizePolicy.resolve(edited | AUTO)[0]
+    assert (policy.max_small_files, policy.merging) == (3, True)
 
 
 def test_a_limit_that_somebody_set_keeps_its_target() -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 from zlib import crc32
 
 from icesize.planning.cluster_by import NEW_SHARE
@@ -29,7 +28,7 @@ from icesize.planning.sizing import merged_files
 from icesize.policy import MIB, SizePolicy
 
 MAX_SMALL_FILES = (2, 3, 4, 6, 8, 12, 16, 24)
-TARGET_BYTES = tuple(size * MIB for size in (32, 64, 128, 256, 512, 1024))
+TARGET_BYTES = tuple(size * MIB for size in (16, 32, 64, 128, 256, 512, 1024))
 """Settings that are tried. Still larger files save little: readers ask for each row group."""
 
 ASSUMED_READS_PER_DAY = 24.0
@@ -92,6 +91,7 @@ class Workload:
         days: Days from the first batch to the last one.
         reads: The reads of these days.
         before: Bytes of partitions before the first batch, in the order of their first rows.
+        other_bytes: Bytes of partitions that are in none of them.
         files_per_arrival: Files that a batch adds to a partition.
         is_inline: True if each batch merges; otherwise a pass of maintenance does.
         passes_per_day: Passes of maintenance.
@@ -106,6 +106,7 @@ class Workload:
     is_inline: bool = True
     passes_per_day: float = 1.0
     scale: float = 1.0
+    other_bytes: int = 0
 
     @property
     def batches_per_pass(self) -> int:
@@ -128,7 +129,8 @@ class Workload:
             kept = {max(totals, key=lambda key: (totals[key], key.rank))}
         batches = tuple({key: size for key, size in batch.items() if key in kept} for batch in self.batches)
         before = {key: size for key, size in self.before.items() if key in kept or _hash(key) % parts == 0}
-        scale = sum(sum(batch.values()) for batch in self.batches) / sum(sum(batch.values()) for batch in batches)
+        whole, part = (sum(sum(batch.values()) for batch in each) for each in (self.batches, batches))
+        scale = whole / part if part else float(parts)
         return replace(self, batches=batches, before=before, scale=scale)
 
 
@@ -273,14 +275,16 @@ class Trial:
         """Return the files of a partition that a read opens, and their bytes if they depend on the settings."""
         ordered_bytes = min(self._ordered.get(facts.key, 0), facts.size_bytes)
         columns = self._settings.cluster_by
-        if not ordered_bytes or not set(columns) & set(reads.points):
-            return facts.files * reads.share, facts.size_bytes * reads.share if reads.points else 0
+        is_pruned = bool(reads.points) or reads.share < 1
+        if not ordered_bytes:
+            return facts.files * reads.share, facts.size_bytes * reads.share if is_pruned else 0
         ordered = max(1.0, ordered_bytes / self.table.policy.target_file_size_bytes)
-        # a curve over d columns narrows each of them less
-        opened = ordered ** (1 - 1 / len(columns))
+        # a curve over d columns narrows each of them less; an order by other columns mixes what bounds kept apart
+        opened = ordered ** (1 - 1 / len(columns)) if set(columns) & set(reads.points) else ordered
         others = max(0.0, facts.files - ordered)
         other_bytes = facts.size_bytes - ordered_bytes
-        return opened + others * reads.share, ordered_bytes * opened / ordered + other_bytes * reads.share
+        size_bytes = ordered_bytes * opened / ordered + other_bytes * reads.share
+        return opened + others * reads.share, size_bytes if is_pruned else 0
 
     def _clusterings(self) -> Iterator[Exchange]:
         """Yield the rewrites of partitions of which enough bytes are not in order."""
@@ -389,9 +393,9 @@ class Question:
 def choose(workload: Workload, question: Question) -> Choice:
     """Return the settings under which the workload costs least, or the present ones if a change saves too little.
 
-    One setting after the other is searched along its values, twice. What a change rewrites once has to be earned first:
-    as in the problem of renting or buying skis, settings change when they would have saved that much already. So reads
-    that come for a few days rewrite no table.
+    Small files and targets are searched in turn, twice; targets with and without clustering. What a change rewrites
+    once has to be earned first: as in the problem of renting or buying skis, settings change when they would have saved
+    that much already. So reads that come for a few days rewrite no table.
     """
     search = _Search(workload.sampled(), question)
     now, best = search.of(question.present), search.best()
@@ -435,7 +439,8 @@ class _Search:
         return self.price(outcome) + self.once(outcome) / SWITCH_DAYS
 
     def _switching(self, settings: Settings) -> Spent:
-        present, size_bytes = self._question.present, sum(self._workload.before.values()) * self._workload.scale
+        present, workload = self._question.present, self._workload
+        size_bytes = sum(workload.before.values()) * workload.scale + workload.other_bytes
         is_new_order = bool(settings.cluster_by) and settings.cluster_by != present.cluster_by
         target_bytes = settings.target_file_size_bytes
         if not is_new_order and target_bytes <= present.target_file_size_bytes:
@@ -450,19 +455,23 @@ class _Search:
         start = min(self.of(self._question.present), self.of(self._default), key=self._in_the_long_run)
         best = start
         for _ in range(2):
-            for name, values in self._axes():
-                line = [self.of(replace(best.settings, **{name: value})) for value in values]
-                best = min([best, *filter(self._is_safe, line)], key=self._in_the_long_run)
+            for line in self._lines(best.settings):
+                tries = map(self.of, line)
+                best = min([best, *filter(self._is_safe, tries)], key=self._in_the_long_run)
         return best
 
-    def _axes(self) -> Iterator[tuple[str, Sequence[Any]]]:
+    def _lines(self, settings: Settings) -> Iterator[Iterator[Settings]]:
+        """Yield lines of settings around some: other small files, and other targets with each clustering.
+
+        Clustering of small partitions pays only with small files, so that these two are searched together.
+        """
         question = self._question
-        axes: dict[str, Sequence[Any]] = {
-            "max_small_files": MAX_SMALL_FILES if self._workload.is_inline else (),
-            "target_file_size_bytes": TARGET_BYTES,
-            "cluster_by": ((), question.columns) if question.columns else ((),),
-        }
-        return ((name, values) for name, values in axes.items() if name not in question.fixed)
+        if self._workload.is_inline and "max_small_files" not in question.fixed:
+            yield (replace(settings, max_small_files=k) for k in MAX_SMALL_FILES)
+        targets = TARGET_BYTES if "target_file_size_bytes" not in question.fixed else (settings.target_file_size_bytes,)
+        orders = (settings.cluster_by,) if "cluster_by" in question.fixed else tuple({(), question.columns})
+        for columns in orders:
+            yield (replace(settings, target_file_size_bytes=size, cluster_by=columns) for size in targets)
 
     def _is_safe(self, outcome: Outcome) -> bool:
         """Return whether an outcome saves enough over the defaults, also with other reads than those assumed."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -15,11 +16,13 @@ from typing import Any
 
 from pyiceberg.io import FileIO
 from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Snapshot
 
 from icesize.errors import ArgumentError
 from icesize.planning.files import Layout, PartitionKey
 from icesize.planning.filters import FilterUse
 from icesize.planning.reads import Reads, together
+from icesize.planning.trends import evenly
 from icesize.table.catalog.history import count_of, head_snapshot
 from icesize.table.manifests.store import ManifestStore
 from icesize.table.state.filter_scan import filters_asked
@@ -27,6 +30,10 @@ from icesize.table.state.partition_changes import Append
 from icesize.table.state.where import partition_filter
 
 _DAY_MS = 86_400_000
+MOST_QUERIES = 1_000
+"""Queries of a log that are looked at: a second for each 1,000 different filters of a small table. More are sampled."""
+LEAST_LOG_DAYS = 1 / 24
+"""A shorter log is one of an hour."""
 _POINTS = ("eq", "in")
 """Conditions of a scan report that select single values."""
 
@@ -71,18 +78,26 @@ class PartitionOrder:
         return len(places), len(known)
 
 
-def queries_in(lines: Iterable[str]) -> tuple[Query, ...]:
+def queries_in(lines: str | Iterable[str], table: str) -> tuple[Query, ...]:
     """Return the queries of a log: one per line, a filter with or without an ISO time before it, or a scan report.
 
-    An empty line after a time is a query without a filter. Other empty lines and lines that begin with # are skipped.
+    A time alone is a query without a filter. Empty lines, lines that begin with #, reports of commits, and reports of
+    tables whose name is not the last part of `table` are skipped.
 
     Raises ArgumentError for a line that is neither.
     """
-    return tuple(_query(line.strip(), number) for number, line in enumerate(lines, 1) if _is_query(line))
+    each = lines.splitlines() if isinstance(lines, str) else lines
+    read = (_query(line.strip().lstrip("\ufeff"), number) for number, line in enumerate(each, 1) if _is_query(line))
+    return tuple(query for query in read if query.report is None or _is_scan_of(query.report, table))
+
+
+def _is_scan_of(report: Mapping[str, Any], table: str) -> bool:
+    name = str(report.get("table-name", table)).rpartition(".")[2]
+    return report.get("report-type") != "commit-report" and name == table.rpartition(".")[2]
 
 
 def _is_query(line: str) -> bool:
-    return bool(line.strip()) and not line.lstrip().startswith("#")
+    return bool(line.strip()) and not line.lstrip("\ufeff \t").startswith("#")
 
 
 def _query(line: str, number: int) -> Query:
@@ -91,13 +106,17 @@ def _query(line: str, number: int) -> Query:
             report = json.loads(line)
         except ValueError as error:
             raise ArgumentError(f"Cannot read line {number} of the queries as JSON: {error}") from None
-        if not isinstance(report.get("metrics", report.get("report")), dict):
-            raise ArgumentError(f"Cannot read line {number} of the queries: a scan report has 'metrics'")
         # a catalog gets reports in an envelope
-        return Query(report=report.get("report", report))
-    first, _, rest = line.partition(" ")
+        if isinstance(inner := report.get("report"), dict):
+            report = {key: value for key, value in report.items() if key != "report"} | inner
+        if not isinstance(report.get("metrics"), dict):
+            raise ArgumentError(f"Cannot read line {number} of the queries: a scan report has 'metrics'")
+        return Query(report=report)
+    first, *others = line.split(maxsplit=1)
+    rest = others[0] if others else ""
     try:
-        time = datetime.fromisoformat(first.rstrip("\t"))
+        # Python 3.10 does not know Z
+        time = datetime.fromisoformat(re.sub("Z$", "+00:00", first))
     except ValueError:
         return Query(filter=line)
     time = time if time.tzinfo else time.replace(tzinfo=timezone.utc)
@@ -116,20 +135,29 @@ def reads_of(
 
     Raises ArgumentError for a filter that is malformed or names a column that the table does not have.
     """
-    order = PartitionOrder.of(layout, appends)
-    times = [time for query in queries if (time := _time_of(query, metadata)) is not None]
-    days = (max(times) - min(times)) / _DAY_MS if len(times) > 1 else 0.0
-    uses = {use.text: use for use in _uses(queries, metadata, io, layout, store)}
-    reads = list(_reads(queries, metadata, layout, order, uses))
-    # a log of an hour is no log of a day
-    return together(reads, days * len(reads) / (len(reads) - 1) if days else 1.0)
+    order, found = PartitionOrder.of(layout, appends), list[Reads]()
+    timed = [query for query in queries if _time_of(query, metadata) is not None]
+    times = [_time_of(query, metadata) or 0 for query in timed]
+    days = (max(times) - min(times)) / _DAY_MS * len(times) / (len(times) - 1) if len(times) > 1 else 1.0
+    others = [query for query in queries if _time_of(query, metadata) is None]
+    for some, period in ((timed, max(days, LEAST_LOG_DAYS)), (others, 1.0)):
+        sample = evenly(some, MOST_QUERIES)
+        uses = {use.text: use for use in _uses(sample, metadata, io, layout, store)}
+        reads = list(_reads(sample, metadata, layout, order, uses))
+        found += together(reads, period * len(sample) / len(some)) if some else ()
+    return tuple(found)
 
 
 def _time_of(query: Query, metadata: TableMetadata) -> int | None:
     if query.report is None:
         return query.timestamp_ms
-    snapshot = metadata.snapshot_by_id(int(query.report.get("snapshot-id", -1)))
+    snapshot = _snapshot_of(query.report, metadata)
     return snapshot.timestamp_ms if snapshot else None
+
+
+def _snapshot_of(report: Mapping[str, Any], metadata: TableMetadata) -> Snapshot | None:
+    snapshot_id = report.get("snapshot-id")
+    return metadata.snapshot_by_id(snapshot_id) if isinstance(snapshot_id, int) else None
 
 
 def _uses(
@@ -167,10 +195,11 @@ def _reported(report: Mapping[str, Any], metadata: TableMetadata, partitions: in
     """Return the read of a scan report: the newest partitions if it compares a partitioned column, else a share."""
     conditions = list(_conditions(report.get("filter")))
     points = tuple(dict.fromkeys(name for kind, name in conditions if kind in _POINTS))
-    snapshot = metadata.snapshot_by_id(int(report.get("snapshot-id", -1))) or head_snapshot(metadata)
+    snapshot = _snapshot_of(report, metadata) or head_snapshot(metadata)
     files = count_of(snapshot, "total-data-files") if snapshot else 0
-    opened = report["metrics"].get("result-data-files", {})
-    share = min(1.0, opened.get("value", files) / files) if files else 1.0
+    counter = report["metrics"].get("result-data-files")
+    opened = counter.get("value") if isinstance(counter, Mapping) else None
+    share = min(1.0, max(0, opened) / files) if files and isinstance(opened, int) else 1.0
     sources = {metadata.schema().find_column_name(field.source_id) for field in metadata.spec().fields}
     if share < 1 and any(name in sources for _, name in conditions):
         return Reads(1.0, max(1, math.ceil(share * partitions)), 0, tuple(p for p in points if p not in sources))

@@ -14,7 +14,7 @@ from icesize.planning.files import PartitionKey
 from icesize.planning.reads import Reads
 from icesize.table.manifests.store import ManifestStore
 from icesize.table.state.partition_changes import recent_appends
-from icesize.table.state.query_log import PartitionOrder, Query, queries_in, reads_of
+from icesize.table.state.query_log import MOST_QUERIES, PartitionOrder, Query, queries_in, reads_of
 from tests.support.tables import append, layout_of, make_table, request_on, run, write
 
 HOUR_MS = 3_600_000
@@ -40,7 +40,7 @@ def seen_in(table: Table, lines: Sequence[str]) -> tuple[Reads, ...]:
     """The reads that the lines of a log show."""
     store = ManifestStore()
     appends = recent_appends(table.metadata, table.io, store)
-    return reads_of(queries_in(lines), table.metadata, table.io, layout_of(table), appends, store)
+    return reads_of(queries_in(lines, "lake.db.t"), table.metadata, table.io, layout_of(table), appends, store)
 
 
 def iso(time_ms: int) -> str:
@@ -55,9 +55,9 @@ def test_lines() -> None:
     lines = ["# the queries of a day", "", "id = 7", "2026-11-20T10:00:00Z  kind = 'a' ", "2026-11-20T10:00:00+01:00"]
     lines += [json.dumps(REPORT), json.dumps({"report-type": "scan-report", "report": REPORT})]
     noon = 1_763_632_800_000 + 365 * 24 * HOUR_MS
-    assert queries_in(lines) == (
+    assert queries_in(lines, "lake.db.t") == (
         Query(None, "id = 7"), Query(noon, "kind = 'a'"), Query(noon - HOUR_MS), Query(report=REPORT),
-        Query(report=REPORT),
+        Query(report={"report-type": "scan-report"} | REPORT),
     )  # fmt: skip
 
 
@@ -71,7 +71,14 @@ def test_lines() -> None:
 def test_a_line_that_is_no_query(line: str, why: str) -> None:
     """The message has the number of the line."""
     with pytest.raises(ArgumentError, match=why.replace("(", r"\(")):
-        queries_in(["id = 7", line])
+        queries_in(["id = 7", line], "lake.db.t")
+
+
+def test_lines_that_are_no_queries_of_the_table() -> None:
+    """Comments, reports of commits and of other tables are skipped; a string is a log, too."""
+    others = [REPORT | {"report-type": "commit-report"}, REPORT | {"table-name": "lake.db.other"}]
+    assert queries_in(["  # id = 7", "", *map(json.dumps, others)], "lake.db.t") == ()
+    assert queries_in("\ufeffid = 7\n2026-11-20T10:00:00Z\tid = 8", "lake.db.t")[1].filter == "id = 8"
 
 
 def test_a_filter_that_is_wrong(lake: SqlCatalog) -> None:
@@ -97,6 +104,11 @@ def test_days_of_a_log(lake: SqlCatalog) -> None:
     (reads,) = seen_in(table, two_days)
     assert (reads.per_day, reads.partitions) == (pytest.approx(24.0), None)
     assert seen_in(table, ["kind in ('a', 'b')"] * 48)[0].per_day == 48.0
+    mixed = seen_in(table, [*two_days, "id = 8"])
+    assert [round(each.per_day, 3) for each in mixed] == [24.0, 1.0]
+    assert seen_in(table, [iso(start_ms), iso(start_ms + 1)])[0].per_day == 48.0
+    many = seen_in(table, ["kind in ('a', 'b')"] * (3 * MOST_QUERIES))
+    assert many[0].per_day == 3.0 * MOST_QUERIES
     assert seen_in(table, [iso(start_ms)]) == (Reads(1.0),)
 
 
@@ -121,8 +133,9 @@ def test_scan_reports_have_columns_and_files_but_no_values(lake: SqlCatalog) -> 
         "child": {"type": "lt-eq", "term": {"type": "transform", "term": "kind"}, "value": "x"},
     }
     assert seen_in(table, [json.dumps(of_column | {"filter": in_partition})]) == (Reads(1.0, 1, 0),)
-    whole = REPORT | {"metrics": {}, "filter": True}
-    assert seen_in(table, [json.dumps(whole)]) == (Reads(1.0),)
+    for metrics in ({}, {"result-data-files": None}):
+        whole = REPORT | {"metrics": metrics, "filter": True, "snapshot-id": None}
+        assert seen_in(table, [json.dumps(whole)]) == (Reads(1.0),)
 
 
 def test_partitions_in_the_order_of_their_first_rows(lake: SqlCatalog) -> None:
