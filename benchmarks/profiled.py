@@ -18,7 +18,7 @@ _IN_BATCH = "run (icesize/spark/stream/sink.py"
 
 _DRIVER = (
     ("settings of the session", "settings_of (icesize/spark/engine/session.py"),
-    ("table loaded from the catalog", "_load (icesize/spark/stream/batch.py"),
+    ("table loaded from the catalog", "load (icesize/table/state/handle.py"),
     ("columns matched", "align (icesize/spark/engine/columns.py"),
     ("manifests read", "read (icesize/table/state/layouts.py"),
     ("asked for the size of the batch", "is_small (icesize/spark/routing/statistics.py"),

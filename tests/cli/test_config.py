@@ -140,7 +140,7 @@ def test_the_example_of_the_docs_is_valid(tmp_path: Path) -> None:
     (block,) = blocks(DOCS / "configuration.md", "toml")
     path = tmp_path / "icesize.toml"
     path.write_text(block.code)
-    assert run("config", "check", str(path)).stdout == f"{path} is valid: 2 rules for policies, 1 catalog\n"
+    assert run("config", "check", str(path)).stdout == f"{path} is valid: 3 rules for policies, 1 catalog\n"
 
 
 def test_a_service_waits_for_its_hours(
