@@ -415,10 +415,8 @@ class _Search:
     def __init__(self, workload: Workload, question: Question) -> None:
         self._workload, self._question = workload, question
         self._known = dict[tuple[Settings, bool], Outcome]()
-        default = SizePolicy()
         fixed = {name: getattr(question.present, name) for name in question.fixed}
-        usual = Settings(default.max_small_files, default.target_file_size_bytes)
-        self._default = replace(usual, **fixed)
+        self._default = replace(Settings.of(SizePolicy()), **fixed)
 
     def of(self, settings: Settings, reads_all: bool = False) -> Outcome:
         """Return the outcome of settings, for the reads of the workload or for as many of all partitions."""
@@ -454,8 +452,7 @@ class _Search:
 
     def best(self) -> Outcome:
         """Return the cheapest outcome, found from the present settings and from the defaults."""
-        start = min(self.of(self._question.present), self.of(self._default), key=self._in_the_long_run)
-        best = start
+        best = min(self.of(self._question.present), self.of(self._default), key=self._in_the_long_run)
         for _ in range(2):
             for line in self._lines(best.settings):
                 tries = map(self.of, line)
@@ -471,7 +468,7 @@ class _Search:
         if self._workload.is_inline and "max_small_files" not in question.fixed:
             yield (replace(settings, max_small_files=k) for k in MAX_SMALL_FILES)
         targets = TARGET_BYTES if "target_file_size_bytes" not in question.fixed else (settings.target_file_size_bytes,)
-        orders = (settings.cluster_by,) if "cluster_by" in question.fixed else tuple({(), self._columns()})
+        orders = (settings.cluster_by,) if "cluster_by" in question.fixed else tuple(dict.fromkeys([(), self._columns()]))
         for columns in orders:
             yield (replace(settings, target_file_size_bytes=size, cluster_by=columns) for size in targets)
 
