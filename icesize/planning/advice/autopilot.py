@@ -468,8 +468,8 @@ class _Search:
         if self._workload.is_inline and "max_small_files" not in question.fixed:
             yield (replace(settings, max_small_files=k) for k in MAX_SMALL_FILES)
         targets = TARGET_BYTES if "target_file_size_bytes" not in question.fixed else (settings.target_file_size_bytes,)
-        orders = (settings.cluster_by,) if "cluster_by" in question.fixed else tuple(dict.fromkeys([(), self._columns()]))
-        for columns in orders:
+        orders = [settings.cluster_by] if "cluster_by" in question.fixed else [(), self._columns()]
+        for columns in dict.fromkeys(orders):
             yield (replace(settings, target_file_size_bytes=size, cluster_by=columns) for size in targets)
 
     def _columns(self) -> tuple[str, ...]:
