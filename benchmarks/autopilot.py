@@ -3,9 +3,10 @@
     python -m benchmarks autopilot [--case TEXT] [--json]
 
 Each case is carried out for two weeks with many fixed settings, until a search finds no cheaper ones, and with the
-autopilot, which begins with the defaults and looks once a day at what it could know then: the newest commits, and a log
-of the day's queries if the case has one. Costs are those of merges, opened files and requests at the case's prices,
-from the first batch on. `python -m benchmarks autopilot_real` compares the simulation with Spark.
+autopilot, which begins with the defaults and looks after six hours and then once a day at what it could know then: the
+newest commits. A case with a log of queries gives it those of the last day every six hours. Costs are those of merges,
+opened files and requests at the case's prices, from the first batch on. `python -m benchmarks autopilot_real` compares
+the simulation with Spark.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from benchmarks.autopilot_unknown import UNKNOWN
 from benchmarks.show import finish
 from icesize.planning.advice.autopilot import (
     ASSUMED_READS_PER_DAY,
+    FEWEST_BATCHES,
+    LEAST_DAYS,
     MAX_SMALL_FILES,
     MOST_BATCHES,
     TARGET_BYTES,
@@ -36,6 +39,8 @@ from icesize.policy import MIB, SizePolicy
 
 SEARCHED_SMALL_FILES = (*MAX_SMALL_FILES, 32)
 SEARCHED_TARGETS = TARGET_BYTES
+LOGS_A_DAY = 4
+"""Times of a day at which a case gives the log of its queries."""
 READS_A_DAY = 12
 """Times of a day at which its reads are simulated."""
 
@@ -50,25 +55,33 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
     found = {case.name: compared(case) for case in cases}
     rows = [
         (
-            name, f"{one['auto_by_best']:.3f}", f"{one['auto_by_defaults']:.3f}", one["best"], one["chosen"],
-            f"{one['changes']}",
+            name, f"{one['auto_by_best']:.3f}", f"{one['auto_by_best_known']:.3f}", f"{one['auto_by_defaults']:.3f}",
+            one["best"], one["chosen"], f"{one['changes']}",
         )
         for name, one in found.items()
     ]  # fmt: skip
-    heads = ("case", "auto / best (<= 1.1)", "auto / defaults (<= 1)", "best", "auto at the end", "changes")
+    heads = (
+        "case", "auto / best (<= 1.1)", "unclustered without a log", "auto / defaults (<= 1)",
+        "best", "auto at the end", "changes",
+    )  # fmt: skip
     return finish({"benchmark": "autopilot", "cases": found}, f"{DAYS} days each", heads, rows, args.json)
 
 
 def compared(case: Case) -> dict[str, Any]:
-    """Return the costs of a case by the autopilot, over the least of all fixed settings and over the defaults."""
+    """Return the costs of a case by the autopilot, over the least of all fixed settings and over the defaults.
+
+    Without a log, only queries would show the columns to cluster by: `auto_by_best_known` leaves such settings out.
+    """
     batches, defaults = case.batches(), Settings.of(case.policy)
     fixed = _searched(case, batches)
     best = min(fixed, key=fixed.__getitem__)
+    unclustered = min(cost for settings, cost in fixed.items() if case.is_logged or not settings.cluster_by)
     default_cost = fixed.get(defaults) or Run(case, batches, defaults).carried_out()
     auto = Run(case, batches, defaults, looks=True)
     cost = auto.carried_out()
     return {
         "auto_by_best": round(cost / fixed[best], 4), "auto_by_defaults": round(cost / default_cost, 4),
+        "auto_by_best_known": round(cost / unclustered, 4),
         "best": _words(best), "chosen": _words(auto.settings), "changes": auto.changes,
         "cost_per_day": round(cost / DAYS, 6),
     }  # fmt: skip
@@ -108,7 +121,7 @@ class Run:
 
     def __init__(self, case: Case, batches: list[Batch], settings: Settings, looks: bool = False) -> None:
         self.case, self.batches, self.settings, self.looks, self.changes = case, batches, settings, looks, 0
-        self.missed = 0.0
+        self.missed, self.looked, self.changed = 0.0, 0, -case.batches_per_day
         workload = self._workload(batches, 0, case.before, ())
         self.trial = Trial(workload, case.policy, settings, before=Settings.of(SizePolicy()))
 
@@ -121,8 +134,8 @@ class Run:
             day, at = divmod(number, self.case.batches_per_day)
             if at % max(1, self.case.batches_per_day // READS_A_DAY) == 0:
                 self._read(day if at else day - 1)
-            if self.looks and not at:
-                self._look(day - 1)
+            if self.looks and self._may_look(number):
+                self._look(number)
         return self.trial.outcome(1.0).price(self.case.prices)
 
     def _read(self, day: int) -> None:
@@ -130,9 +143,18 @@ class Run:
         for reads in self.case.reads(day):
             self.trial.read(reads, reads.per_day / times)
 
-    def _look(self, day: int) -> None:
-        """Choose the settings of the next day from what is known at the end of a day."""
-        seen = self.batches[: (day + 1) * self.case.batches_per_day][-MOST_BATCHES:]
+    def _may_look(self, number: int) -> bool:
+        """Return whether the last look is old enough after so many batches, as `tune` and `maintain` decide it."""
+        case = self.case
+        least = max(FEWEST_BATCHES, round(LEAST_DAYS * case.batches_per_day))
+        wait = max(1, case.batches_per_day // LOGS_A_DAY) if case.is_logged else case.batches_per_day
+        since = min(number - self.looked if self.looked else wait, number - self.changed - case.batches_per_day + wait)
+        return number >= least and since >= wait
+
+    def _look(self, number: int) -> None:
+        """Choose the settings of the next batches from what is known after so many."""
+        per_day = self.case.batches_per_day
+        seen = self.batches[:number][-MOST_BATCHES:]
         partitions = {key for batch in seen for key in batch}
         arrived = {key: sum(batch.get(key, 0) for batch in seen) for key in partitions}
         before = {
@@ -140,16 +162,29 @@ class Run:
             for key in self.trial.partitions
             if (size_bytes := self.trial.table.layout.partitions[key].size_bytes - arrived.get(key, 0)) > 0
         }
-        reads = self.case.reads(day) if self.case.is_logged else (Reads(ASSUMED_READS_PER_DAY, len(partitions)),)
+        reads = self._log(number) if self.case.is_logged else (Reads(ASSUMED_READS_PER_DAY, len(partitions)),)
         question = Question(
             self.case.policy, self.settings, self.case.columns if self.case.is_logged else (),
             frozenset(self.case.policy.given), self.case.is_logged, prices=self.case.prices, missed=self.missed,
+            days=(number - self.looked) / per_day if self.looked else 1.0,
         )  # fmt: skip
         choice = choose(self._workload(seen, len(seen), before, reads), question)
-        self.missed = choice.missed
+        self.missed, self.looked = choice.missed, number
         if choice.then.settings != self.settings and choice.is_paid:
             self.changes, self.settings, self.missed = self.changes + 1, choice.then.settings, 0.0
+            self.changed = number
             self.trial.use(self.settings)
+
+    def _log(self, number: int) -> tuple[Reads, ...]:
+        """Return the reads of the last day before a batch, parts of two days of the case."""
+        day, at = divmod(number, self.case.batches_per_day)
+        part = at / self.case.batches_per_day
+        today = self.case.reads(day) if at else ()
+        before = self.case.reads(day - 1) if day else ()
+        if today == before or not before:
+            return today
+        parts = [replace(each, per_day=each.per_day * part) for each in today]
+        return (*parts, *(replace(each, per_day=each.per_day * (1 - part)) for each in before))
 
     def _workload(
         self, batches: list[Batch], number: int, before: dict[PartitionKey, int] | Any, reads: tuple[Reads, ...]

@@ -30,8 +30,15 @@ class Reader:
         self._query.processAllAvailable()
 
     def stop(self) -> None:
+        """End the query; raises what it failed with before.
+
+        `stop` interrupts its thread. If that waits for a connection to the catalog, the query ends with a
+        CancellationException, which Spark counts as a failure.
+        """
+        error = self._query.exception()
         self._query.stop()
-        self._query.awaitTermination()
+        if error is not None:
+            raise error
 
 
 @contextmanager

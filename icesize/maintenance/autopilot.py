@@ -190,8 +190,8 @@ def _why_not_yet(times_ms: Sequence[int], metadata: TableMetadata, now_ms: int) 
     )
     if number >= FEWEST_BATCHES and (days >= LEAST_DAYS or number >= MOST_BATCHES or is_cut):
         return ""
-    seen = f"{format_count(number, 'commit')} with rows in {days:.1f} days are known"
-    return f"{seen}, and a choice needs {FEWEST_BATCHES} in {LEAST_DAYS:.0f} day"
+    seen = f"{format_count(number, 'commit')} with rows in {days * 24:.1f} hours are known"
+    return f"{seen}, and a choice needs {FEWEST_BATCHES} in {LEAST_DAYS * 24:.0f} hours"
 
 
 def _days(times_ms: Sequence[int], now_ms: int) -> float:

@@ -168,9 +168,9 @@ def test_what_people_set_stays(lake: SqlCatalog) -> None:
 
 
 def test_few_commits_say_nothing(lake: SqlCatalog) -> None:
-    """A choice waits for a day and 20 commits; a log is stored already, and the pass goes on."""
+    """A choice waits for six hours and 20 commits; a log is stored already, and the pass goes on."""
     days = Days(lake, commits=3, **AUTO)
-    why = "3 commits with rows in 0.1 days are known, and a choice needs 20 in 1 day"
+    why = "3 commits with rows in 3.0 hours are known, and a choice needs 20 in 6 hours"
     assert days.open().tune() == AutopilotReport("lake.db.t", waits=why)
     assert AUTO_PROPERTY not in days.properties
     assert days.open().tune(["id = 7"]).waits == why
@@ -251,9 +251,9 @@ def test_columns_that_changed_since(lake: SqlCatalog) -> None:
 
 
 def test_a_table_that_keeps_snapshots_for_hours(lake: SqlCatalog) -> None:
-    """Its commits are enough even if they do not cover a day, because they never will."""
-    days = Days(lake, commits=23, **AUTO)
-    assert days.open().tune(dry_run=True).waits.startswith("23 commits with rows in 1.0 days are known")
+    """Its commits are enough even if they do not cover six hours, because they never will."""
+    days = Days(lake, commits=23, pause_ms=600_000, **AUTO)
+    assert days.open().tune(dry_run=True).waits.startswith("23 commits with rows in 3.8 hours are known")
     days.open().expire_snapshots(older_than=timedelta(0), retain_last=21)
     assert days.open().tune(OFTEN).waits == ""
 
