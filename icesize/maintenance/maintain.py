@@ -23,7 +23,7 @@ from icesize.maintenance.dangling_deletes import DanglingReport, remove_dangling
 from icesize.maintenance.rewrite_deletes import DeletesReport, rewrite_deletes
 from icesize.maintenance.rewrite_manifests import ManifestReport, rewrite_manifests
 from icesize.maintenance.rounds import Budget
-from icesize.maintenance.table_context import TableContext
+from icesize.maintenance.table_context import LastLoad, TableContext
 from icesize.planning.files import PartitionKey, SkipReason
 from icesize.planning.plan import Plan
 from icesize.report import Report
@@ -176,7 +176,8 @@ class Pass:
     def __init__(
         self, context: TableContext, budget: Budget, without: Mapping[str, frozenset[PartitionKey]] | None = None
     ) -> None:
-        self._context, self._bytes_left = context, budget.size_bytes
+        self._last_load, self._bytes_left = LastLoad(), budget.size_bytes
+        self._context = replace(context, last_load=self._last_load)
         self._without = without or {}
         self._is_late = budget.started(context.environment)
         self._watch = Stopwatch(context.environment)
@@ -214,7 +215,7 @@ class Pass:
             elif step.rounds:
                 done.extend(self._rounds(step))
             else:
-                done.extend(map(self._context.alone, step.run))
+                done.extend(map(self._alone, step.run))
         except CommitStateUnknown as error:
             done += [error.facts["report"]] if "report" in error.facts else []
             raise
@@ -223,10 +224,18 @@ class Pass:
         except Exception as error:  # an error of one step must not stop the others
             self._note_failure(step, error)
 
+    def _alone(self, job: Callable[..., Any], *args: Any) -> Any:
+        """Run a job. The next one begins with the state that this one loaded, if it neither committed nor lost one."""
+        report = self._context.alone(job, *args)
+        may_have_changed = getattr(report, "snapshot_ids", True) or getattr(report, "conflicts", ())
+        self._last_load.stays = report is None or not may_have_changed
+        return report
+
     def _leave(self, step: MaintenanceStep) -> None:
         """Record a step as one that the next pass continues."""
         if step.is_wanted(self._context):
             self._left.append(step.name)
+        self._last_load.stays = True
 
     def _rounds(self, step: MaintenanceStep) -> Iterator[Report]:
         for job in step.run:
@@ -245,7 +254,7 @@ class Pass:
             if self._is_late(MERGE_SHARE):
                 break
             try:
-                report = self._context.alone(job, self._bytes_left, self._damaged | without)
+                report = self._alone(job, self._bytes_left, self._damaged | without)
             except RewriteFailed as error:
                 self._note_failure(step, error)
                 damaged = self._damaged.union(error.facts.get("partitions", ()))
@@ -289,14 +298,16 @@ def _expire(context: TableContext, *, dry_run: bool = False) -> ExpiryReport:
     from icesize.table.cleanup.expiry import expire  # slow: imports catalogs
     from icesize.table.cleanup.retention_inputs import ExpireOptions
 
-    return context.refresh(expire(context.handle, ExpireOptions(), context.environment, dry_run=dry_run))
+    current = context.load()
+    options = ExpireOptions()
+    return context.refresh(expire(context.handle, options, context.environment, current=current, dry_run=dry_run))
 
 
 def _orphans(context: TableContext) -> OrphanReport:
     """Count orphan files and delete none. No other table has to be loaded for that, and a note warns of it."""
     from icesize.table.cleanup.orphans import OrphanSearch
 
-    search = OrphanSearch(context.handle.name, lambda: context.handle.load().table, context.environment)
+    search = OrphanSearch(context.handle.name, lambda: context.load().table, context.environment)
     found = search.run(trust_location=True)
     return replace(found, notes=(*found.notes, UNCHECKED)) if found.files_found else found
 

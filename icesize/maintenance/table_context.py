@@ -128,6 +128,18 @@ def lacks_row_ids(current: Current) -> bool:
     return head is not None and head.first_row_id is None
 
 
+@dataclass
+class LastLoad:
+    """The state that a context loaded last.
+
+    The next `load` returns it again if it `stays`, and later ones do not. Loading a table with 70,000 snapshots takes
+    a second, and a pass with nothing to do would load it for each of its steps.
+    """
+
+    current: Current | None = None
+    stays: bool = False
+
+
 @dataclass(frozen=True)
 class TableContext:
     """A table to maintain and the engine that does the work; calls that change the table hold `lock`."""
@@ -136,6 +148,7 @@ class TableContext:
     environment: Environment
     engine: Engine
     lock: RLock = field(default_factory=RLock, compare=False, repr=False)
+    last_load: LastLoad | None = field(default=None, compare=False, repr=False)
 
     def alone(self, job: Callable[Concatenate[TableContext, P], T], *args: P.args, **options: P.kwargs) -> T:
         """Run a job on this table while no other thread runs one; the observer gets its result, unless it is a dry run.
@@ -149,8 +162,15 @@ class TableContext:
         return result
 
     def load(self) -> Current:
-        """Return the current table; retry for a while if the catalog does not respond."""
-        return self.handle.load(self.environment)
+        """Return the current table; retry for a while if the catalog does not respond.
+
+        With `last_load`, return that once, if it stays.
+        """
+        last = self.last_load or LastLoad()
+        if not last.stays or last.current is None:
+            last.current = self.handle.load(self.environment)
+        last.stays = False
+        return last.current
 
     def numbered(self) -> Current:
         """Return the current table, whose rows have ids.

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.table import Table
 
 import icesize
 from icesize.environment import Environment, WorkLimits
@@ -359,3 +360,59 @@ def test_budgets_are_numbers_or_text(lake: SqlCatalog) -> None:
         table.maintain(budget_seconds="soon")
     with pytest.raises(ValueError, match=r"'budget-bytes' \('512MB'\) must be a size such as 64MiB"):
         table.plan(budget_bytes="512MB")
+
+
+class Counting(SqlCatalog):
+    """A catalog that counts the loads of its tables."""
+
+    loads = 0
+
+    def load_table(self, identifier: str | tuple[str, ...]) -> Table:
+        """Load a table."""
+        self.loads += 1
+        return super().load_table(identifier)
+
+
+def test_steps_without_work_share_one_load(lake: SqlCatalog) -> None:
+    """A pass that changes nothing loads the table for its first step, and where the newest state decides."""
+    make_table(lake)
+    for number in range(7):
+        append(lake, [number], "a")
+    counting = Counting("lake", **lake.properties)
+    table = icesize.open(None, "lake.db.t", catalog=counting)
+    assert len(table.maintain().merges) == 1
+    counting.loads = 0
+    report = table.maintain()
+    assert (report.is_changed, report.failed, report.not_started) == (False, {}, ())
+    # the first step, the commits of deletes, manifests and expiry, which find nothing, and the search for orphans
+    assert counting.loads == 1 + 3 + 2
+    counting.close()
+
+
+def test_the_next_step_sees_a_commit_of_the_step_before(lake: SqlCatalog) -> None:
+    """A step that commits, loses its commit or fails leaves no state for the next one."""
+    make_table(lake)
+    seen = list[int]()
+
+    def look(context: TableContext) -> None:
+        seen.append(len(context.load().table.metadata.snapshots))
+
+    def change(context: TableContext, result: object) -> object:
+        look(context)
+        append(lake, [1], "a")
+        return result
+
+    def fail(context: TableContext) -> None:
+        change(context, None)
+        raise TableError("Cannot go on")
+
+    changed = SimpleNamespace(snapshot_ids=(1,))
+    lost = SimpleNamespace(snapshot_ids=(), conflicts=("another writer",))
+    jobs: tuple[Callable[..., Any], ...] = (
+        look, partial(change, result=changed), look, partial(change, result=lost), look, fail, look, look,
+    )  # fmt: skip
+    steps = [MaintenanceStep(str(n), "", "", lambda *_: None, (job,)) for n, job in enumerate(jobs)]
+    work = Pass(context_of(TableHandle(lake, ("db", "t"))), Budget())
+    for step in steps:
+        work._run(step)
+    assert seen == [0, 0, 1, 1, 2, 2, 3, 3]

@@ -69,12 +69,15 @@ def expire(
     options: ExpireOptions,
     environment: Environment,
     *,
+    current: Current | None = None,
     dry_run: bool = False,
     max_concurrent_deletes: int = IO_THREADS,
     files_between_checks: int = FILES_BETWEEN_CHECKS,
     commit_lock: threading.Lock | None = None,
 ) -> ExpiryReport:
     """Remove the snapshots that no rule keeps, then the files that only they needed.
+
+    The commit decides on the newest state; `current` is the state to begin with, if it was loaded a moment ago.
 
     If an expiry is killed between the two or during the deletion, the next one continues. The table is loaded again
     after every `files_between_checks` deleted files. `commit_lock` is held for the commit only.
@@ -88,7 +91,7 @@ def expire(
     """
     watch = Stopwatch(environment)
     environment.observe(Progress("expiry", 0))
-    current = handle.load(environment)
+    current = current or handle.load(environment)
     check_may_delete(current.table.metadata, current.name)
     check_alone(current.table)
     readers = [read_checkpoint(path, current.table.io.properties) for path in options.readers]

@@ -9,6 +9,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 import requests
@@ -369,3 +370,17 @@ def test_other_errors_of_a_load_name_no_column(lake: SqlCatalog, tmp_path: Path)
         with_document(lake, lambda document: document.pop("location"))
     with pytest.raises(ValidationError):
         opening.load(lake, ("db", "t"))
+
+
+def test_tables_of_one_state_share_its_metadata(lake: SqlCatalog) -> None:
+    """Two loads of a large table need the memory of one; a commit, and a table in the same place, are new states."""
+    make_table(lake)
+    first, second = (opening.load(lake, ("db", "t")) for _ in range(2))
+    assert first.metadata is second.metadata
+    append(lake, [1], "a")
+    third = opening.load(lake, ("db", "t"))
+    assert third.metadata is not first.metadata
+    assert (len(third.metadata.snapshots), len(first.metadata.snapshots)) == (1, 0)
+    location = Path(third.metadata_location.removeprefix("file://"))
+    location.write_text(location.read_text().replace(str(third.metadata.table_uuid), str(UUID(int=7))))
+    assert opening.load(lake, ("db", "t")).metadata.table_uuid == UUID(int=7)
