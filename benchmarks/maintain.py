@@ -1,7 +1,7 @@
 """`icesize scan` and `icesize maintain` of a catalog whose data files exist, as processes.
 
     python -m benchmarks maintain [--tables 1000] [--large 10] [--large-files 50000] [--most-snapshots 70000]
-        [--with-deletes 100] [--budget-share 0.3] [--kills 0] [--json]
+        [--with-deletes 100] [--budget-share 0.3] [--kills 0] [--rest] [--json]
     python -m benchmarks maintain --tables 1 --large 1 --large-files 60000 --large-deletes 50000 --large-partitions 20
         --targets 2 --budget-share 1
     python -m benchmarks maintain --tables 1 --large 1 --large-files 1000000 --large-partitions 1000 --budget-share 1
@@ -28,13 +28,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
+from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
@@ -46,21 +48,26 @@ from icesize.environment import Environment
 from icesize.failpoints import for_child
 from icesize.maintenance.survey import look_at_each, survey_and_merges
 from icesize.table.catalog.tables import NotLoaded, TablePattern
+from integration.servers import local_rest_catalog
 
 _MEASURED = Path(__file__).with_name("measured.py")
 _OURS = re.compile(r"[0-9a-f]{12}-\d+-\d+-\d+-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\.parquet")
 """Names of icesize's files; those of generated files have one number less."""
 _MOST_TO_READ = 20_000
 """Data files of a table that are read to verify it: about a minute."""
+_SERVED = "rest_backend"
+"""The catalog of Iceberg's REST server in its database."""
+_SERVER_MEMORY = "2g"
+"""Memory of its Java machine: metadata of 70,000 snapshots for two requests at once."""
 _POINTS = ("planned", "writing", "files-written", "before-swap", "after-swap", "expiry-decided", "before-delete")
 
 
 @dataclass(frozen=True)
 class _Made:
-    """A catalog of generated tables, with the rows of each of its `names`."""
+    """A catalog of generated tables at a URI, with the rows of each of its `names`."""
 
-    folder: Path
-    catalog: SqlCatalog
+    uri: str
+    catalog: Catalog
     names: Sequence[str]
     rows: Mapping[str, Rows]
 
@@ -70,7 +77,7 @@ class _Made:
 
     def command(self, *arguments: str) -> list[str]:
         """Return a command line for this catalog."""
-        return [sys.executable, "-m", "icesize", *arguments, "--catalog-uri", f"sqlite:///{self.folder}/cat.db"]
+        return [sys.executable, "-m", "icesize", *arguments, "--catalog-uri", self.uri]
 
 
 def main(argv: list[str] | None = None) -> dict[str, Any]:
@@ -80,8 +87,11 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
         args.tables, args.large, args.large_files, args.most_snapshots, args.with_deletes, args.large_deletes,
         args.large_partitions,
     )  # fmt: skip
-    with tempfile.TemporaryDirectory(prefix="icesize-maintain-", dir=args.folder) as folder:
-        made = _made(Path(folder), sizes, args.targets)
+    with tempfile.TemporaryDirectory(prefix="icesize-maintain-", dir=args.folder) as folder, ExitStack() as serving:
+        made = _made(Path(folder), sizes, args.targets, _SERVED if args.rest else "c")
+        if args.rest:
+            uri = serving.enter_context(local_rest_catalog(Path(folder), _SERVER_MEMORY))
+            made = replace(made, uri=uri, catalog=load_catalog("c", uri=uri))
         result: dict[str, Any] = {"benchmark": "maintain", "tables": args.tables, "files": _files(made)}
         result["kills"] = [_killed(made, number, args.seed) for number in range(args.kills)]
         result |= _maintained(made, args.budget_share)
@@ -92,17 +102,21 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
         for name in chosen:
             _check_valid(made, name, only_newest=not args.kills)
         result["orphans"] = sum(_orphans(table) for _, table in made.tables()) if args.kills else None
-        made.catalog.close()
+        if isinstance(made.catalog, SqlCatalog):
+            made.catalog.close()
     return finish(result, _title(result), ("", "icesize", "bound"), _lines(result), args.json)
 
 
-def _made(folder: Path, sizes: Sizes, targets: int) -> _Made:
-    catalog = SqlCatalog("c", uri=f"sqlite:///{folder}/cat.db", warehouse=f"file://{folder}/wh")
+def _made(folder: Path, sizes: Sizes, targets: int, name: str) -> _Made:
+    """Make the tables in the database that a REST server in this folder would use, by the name of its catalog."""
+    uri = f"sqlite:///{folder}/rest.db"
+    catalog = SqlCatalog(name, uri=uri, warehouse=f"file://{folder}/rest")
     (folder / "linked").mkdir()
     contents = LinkedFiles(folder / "linked", targets)
-    names = make(catalog, folder / "wh", [*shapes(sizes)], int(time.time() * 1000), contents=contents)
-    located = {table.location(): name for name, table in _Made(folder, catalog, names, {}).tables()}
-    return _Made(folder, catalog, names, {located[where]: rows for where, rows in contents.rows.items()})
+    names = make(catalog, folder / "rest", [*shapes(sizes)], int(time.time() * 1000), contents=contents)
+    names = [each.replace(name, "c", 1) for each in names]
+    located = {table.location(): each for each, table in _Made(uri, catalog, names, {}).tables()}
+    return _Made(uri, catalog, names, {located[where]: rows for where, rows in contents.rows.items()})
 
 
 def _maintained(made: _Made, budget_share: float) -> dict[str, Any]:
@@ -268,6 +282,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--targets", type=int, choices=(1, 2), default=1, help="data files that a delete file names")
     parser.add_argument("--most-snapshots", type=int, default=70_000, help="snapshots of one more table")
     parser.add_argument("--with-deletes", type=int, default=100, help="tables with position delete files")
+    parser.add_argument("--rest", action="store_true", help="use Iceberg's REST server instead of a SQLite file")
     parser.add_argument("--budget-share", type=float, default=0.3, help="share of the due bytes; 1: no budget")
     parser.add_argument("--kills", type=int, default=0, help="passes to kill before the one that is measured")
     parser.add_argument("--read-files", type=int, default=200, help="most data files of a table that is read")

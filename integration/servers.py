@@ -87,7 +87,7 @@ def _wait(server: subprocess.Popen[bytes], log: Path, ask: Callable[[], object])
 
 
 @contextmanager
-def rest_catalog(database: Path, log: Path, settings: Mapping[str, str]) -> Iterator[str]:
+def rest_catalog(database: Path, log: Path, settings: Mapping[str, str], memory: str = "512m") -> Iterator[str]:
     """Iceberg's REST catalog server over a SQLite file; `settings` are its catalog's. Gives its URL."""
     [port] = free_ports(1)
     every = {
@@ -97,7 +97,7 @@ def rest_catalog(database: Path, log: Path, settings: Mapping[str, str]) -> Iter
         "jdbc.schema-version": "V1",
         **settings,
     }
-    command = ["java", "-Xmx512m", "-cp", str(rest_server_jar()), "org.apache.iceberg.rest.RESTCatalogServer"]
+    command = ["java", f"-Xmx{memory}", "-cp", str(rest_server_jar()), "org.apache.iceberg.rest.RESTCatalogServer"]
     environment = {"CATALOG_" + k.replace("-", "__").replace(".", "_").upper(): value for k, value in every.items()}
     uri = f"http://127.0.0.1:{port}"
 
@@ -109,10 +109,10 @@ def rest_catalog(database: Path, log: Path, settings: Mapping[str, str]) -> Iter
 
 
 @contextmanager
-def local_rest_catalog(folder: Path) -> Iterator[str]:
+def local_rest_catalog(folder: Path, memory: str = "512m") -> Iterator[str]:
     """The same with its database, tables (`rest`) and log (`rest.log`) in a folder."""
     settings = {"warehouse": f"file://{folder}/rest", "io-impl": "org.apache.iceberg.hadoop.HadoopFileIO"}
-    with rest_catalog(folder / "rest.db", folder / "rest.log", settings) as uri:
+    with rest_catalog(folder / "rest.db", folder / "rest.log", settings, memory) as uri:
         yield uri
 
 
