@@ -337,7 +337,7 @@ def _layers(
     given = {name: value for _, values in layers for name, value in values.items()}
     if given.get("auto") and AUTO_PROPERTY in properties:
         try:
-            # a limit that somebody set may lie above the chosen target
+            # a limit that a user set may lie above the chosen target
             stored = _from_argument(json.loads(properties[AUTO_PROPERTY])["policy"])
             chosen = {name: stored[name] for name in ("max_small_files", target) if name in stored}
             SizePolicy(**chosen)  # raises for values that no table can have

@@ -45,7 +45,7 @@ class Result:
         return _fields_of(self)
 
     def __str__(self) -> str:
-        # results alone import from a higher layer, here and below, so that nobody has to wrap them for `print` or a log
+        # results alone import from a higher layer, here and below, so that callers need not wrap them for `print`
         from icesize.presentation.views import text_of
 
         return text_of(self)

@@ -184,7 +184,7 @@ class SizedTable:
         Args:
             where: A filter over columns or partition fields, such as `hour >= 'h06'`. It selects the partitions whose
                 rows all match; None selects all.
-            filters: Filters of your queries, such as "user_id = 7". Repeat a filter as often as it is used. The result
+            filters: Filters of your queries, such as "user_id = 7". Repeat a filter once for each use. The result
                 shows the number of files that each filter opens, and the columns to cluster by. icesize reads the
                 bounds of all files for that. Without filters, the advice on columns comes from bounds alone, and only
                 for tables of up to 10,000 files.
@@ -368,9 +368,9 @@ class SizedTable:
     ) -> Verification:
         """Verify that the metadata of the table agree with each other, with the storage, and with the files.
 
-        The call reads the metadata file, the manifest list and all manifests anew, and the footers of Puffin files with
-        deletion vectors (format v3). One listing shows whether every file that a kept snapshot names is there, with its
-        size. The call changes nothing and needs read access only.
+        The call reads the metadata file, the manifest list and all manifests again, and the footers of Puffin files
+        with deletion vectors (format v3). One listing shows whether every file that a kept snapshot names is there,
+        with its size. The call changes nothing and needs read access only.
 
         Args:
             deep: Read all Parquet files, too: compare their rows with the manifests, and with their own footers, page

@@ -179,7 +179,7 @@ class Telemetry:
         self._of_thread = threading.local()
 
     def __call__(self, event: Event) -> None:
-        """Record an event; events about work that goes on are ignored."""
+        """Record an event; events about unfinished work are ignored."""
         if isinstance(event, CommitEnded):
             self._commit(event)
         elif isinstance(event, JobFinished):

@@ -80,7 +80,7 @@ def terminated_like_interrupted() -> Iterator[None]:
 
 
 class Stop:
-    """Whether a signal has asked a command to stop, and its number."""
+    """The signal that a command got to stop, if any."""
 
     signal: int | None = None
 

@@ -1,4 +1,4 @@
-"""What the demos share: their options, and how they print their steps and figures."""
+"""The shared parts of the demos: their options, and the output of their steps and figures."""
 
 from __future__ import annotations
 

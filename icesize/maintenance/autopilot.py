@@ -334,7 +334,7 @@ def _reason(workload: Workload, knows_reads: bool) -> str:
 
 
 def _store(context: TableContext, current: Current, record: AutopilotRecord, old: AutopilotRecord) -> bool:
-    """Store a record with the clustering that it chose; return False if another process stored one meanwhile."""
+    """Store a record with the clustering that it chose; return False if another process stored one first."""
     by = _cluster_by(current.table.metadata, current.policy, record.cluster_by) if record.cluster_by else None
     change = keep_choice(record, by, old, context.environment.new_id())
     return submit.change(context.handle, current, change, context.environment)

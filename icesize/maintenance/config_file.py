@@ -171,7 +171,7 @@ def load(path: Path | None = None) -> Configuration:
 
 
 def read(path: Path) -> tuple[Configuration, tuple[Problem, ...]]:
-    """Return the configuration of a file, as far as it is valid, and its problems. Raises ArgumentError for no file."""
+    """Return the configuration of a file, without its invalid parts, and its problems; ArgumentError for no file."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -57,7 +57,7 @@ _LEFT_OUT = {"view": "it is a view", "other format": "it is no Iceberg table"}
 
 @dataclass(frozen=True)
 class TableShare:
-    """What maintenance would bring to one table, and the merges that the budget pays for.
+    """The benefit of maintenance for one table, and the merges that the budget pays for.
 
     Attributes:
         survey: What all due work would bring, and its cost.

@@ -58,7 +58,7 @@ LARGE_FILES = 200_000
 
 @dataclass(frozen=True)
 class CatalogSurvey(Result):
-    """What maintenance would bring to the tables of a catalog.
+    """The benefit of maintenance for the tables of a catalog.
 
     Attributes:
         pattern: The pattern that selected the tables.
@@ -145,7 +145,7 @@ def look_at_each(
     is_chosen: Callable[[str], bool],
     stores: Callable[[str], ManifestStore] = lambda uuid: ManifestStore(Memory(), uuid),
 ) -> tuple[list[T | NotLoaded], list[str]]:
-    """Return what `look` says of each table that a pattern selects, and sentences about namespaces without a listing.
+    """Return the results of `look` for the tables of a pattern, and sentences about namespaces without a listing.
 
     Full names for which `is_chosen` returns False are left out. `stores` returns the store of a table's UUID. By
     default, the facts about a table are dropped when it was looked at.

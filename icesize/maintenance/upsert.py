@@ -93,7 +93,7 @@ def merges_in_turn(settings: WriteSettings, owner: Uncommitted) -> AbstractConte
 
 @dataclass
 class UpsertMemory:
-    """What a process remembers of a table with upserts between batches. Losing it costs time."""
+    """The memory of a process about a table with upserts between batches. Losing it costs time."""
 
     secret: bytes = field(default_factory=partial(token_bytes, 32), repr=False)
     deleted_in: DeletedIn = field(default_factory=DeletedIn)
@@ -101,7 +101,7 @@ class UpsertMemory:
 
 @dataclass(frozen=True)
 class UpsertJob:
-    """What all batches of upserts into a table share.
+    """The values that all batches of upserts into a table share.
 
     Attributes:
         handle: The table.
@@ -141,7 +141,7 @@ class UpsertJob:
 
 @dataclass(frozen=True)
 class Keys:
-    """How one batch finds keys: by the secret of their codes, and by maps if there is a folder of them."""
+    """The means by which one batch finds keys: the secret of their codes, and maps if there is a folder of them."""
 
     secret: bytes
     folder: IndexFolder | None = None

@@ -1,8 +1,8 @@
-"""Whether the metadata of a table agree with each other at its newest snapshot, with the storage, and with the files.
+"""Checks that the metadata of a table agree with each other at its newest snapshot, with storage, and with the files.
 
 Files are read only if the scope is deep; of a Puffin file, the footer is read in any case.
 
-Iceberg's specification says what has to agree (sections "Snapshots", "Manifests", "Sequence Numbers" and "Deletes").
+Iceberg's specification defines what has to agree (sections "Snapshots", "Manifests", "Sequence Numbers" and "Deletes").
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ _STATUSES = {ADDED: "added", EXISTING: "existing", DELETED: "deleted"}
 
 
 class Severity(str, Enum):
-    """What a finding means for readers."""
+    """The meaning of a finding for readers."""
 
     ERROR = "error"
     """Readers may miss rows, return wrong ones, or fail."""
@@ -153,14 +153,14 @@ MOST_FINDINGS = 1_000
 
 @dataclass(frozen=True)
 class Scope:
-    """What a verification compares with the storage, besides the metadata of the newest snapshot with each other.
+    """The comparisons of a verification, besides the metadata of the newest snapshot with each other.
 
     Attributes:
         lister: Lists the files of a directory; None compares nothing with the storage.
         is_inventory: True if `lister` reads an older inventory.
         newest_only: Compare the files of the newest snapshot only, not those of all kept ones.
         deep: Read the files, too.
-        resume: A local file with the paths of verified files, for a run that goes on where another one ended.
+        resume: A local file with the paths of verified files, for a run that continues where another one ended.
         reads_wrong_sizes: Read files whose size is wrong also if the verification is not deep.
         most_findings: Most findings of one rule that are listed.
         most_lookups: Most files that are looked up one by one.
@@ -188,7 +188,7 @@ def verify(
 
 
 class Examined(NamedTuple):
-    """A verification, the newest snapshot as it was read, and the true facts of files whose entries are wrong."""
+    """A verification, the newest snapshot that was read, and the true facts of files whose entries are wrong."""
 
     verification: Verification
     subject: Subject
@@ -335,7 +335,7 @@ class Findings:
 
 @dataclass(frozen=True)
 class Subject:
-    """A snapshot with the facts of its data manifests and of its delete manifests, read anew from storage.
+    """A snapshot with the facts of its data manifests and of its delete manifests, read from storage again.
 
     `unreadable` are findings: its manifest list and manifests that are missing or damaged.
     """

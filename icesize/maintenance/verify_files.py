@@ -1,4 +1,4 @@
-"""Whether data files hold what the manifests and their own footers say of them: each file is read as a whole.
+"""Checks that data files contain what the manifests and their own footers record: each file is read as a whole.
 
 Files are read in threads, in bounded memory: one column of one row group at a time, of local files and of large remote
 ones, which are copied to the local disk before.

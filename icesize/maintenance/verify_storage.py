@@ -1,4 +1,4 @@
-"""Whether every file that a snapshot names is in storage, with its size.
+"""Checks that every file that a snapshot names is in storage, with its size.
 
 One listing of the table's directories answers that for almost all files, as two columns of numbers. A manifest is
 compared when it is read, so memory holds neither the paths of the listing nor those of the manifests.
@@ -233,7 +233,7 @@ class StorageCheck:
 
 
 def size_of(io: FileIO, path: str) -> int | None:
-    """Return the size of a file; None if storage says that it is not there. Raises the errors of the storage."""
+    """Return the size of a file; None if it is not there. Raises the errors of the storage."""
     try:
         if (local := local_path(io, path)) is not None:
             return os.stat(local).st_size

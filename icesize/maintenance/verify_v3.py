@@ -112,7 +112,7 @@ def new_position_deletes(metadata: TableMetadata, deletes: Iterable[ManifestFact
 
 
 def vectors(io: FileIO, deletes: Iterable[DeleteFile]) -> Iterator[tuple[str, str]]:
-    """A data file has one live deletion vector at most, which is what its Puffin file says of it."""
+    """A data file has one live deletion vector at most, which matches its Puffin file."""
     by_file, by_puffin = (defaultdict[str, list[DeleteFile]](list) for _ in range(2))
     for delete in deletes:
         if delete.is_vector and delete.referenced_path is not None:

@@ -1,4 +1,4 @@
-"""Which delete files are dangling after a commit, because they apply to no data file: pure.
+"""The delete files that are dangling after a commit, because they apply to no data file. Pure.
 
 The same commit removes them, on the state that it is staged on. A position delete file is dangling if no data file that
 it names is live; a deletion vector names one. An equality delete is dangling if its number is not above the number of

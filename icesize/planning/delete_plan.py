@@ -74,7 +74,7 @@ def _rewrite_of(facts: PartitionFacts, layout: Layout, policy: SizePolicy) -> De
     with_due = DataFiles(due)
     deletes = PartitionDeletes(delete for delete in due[0].deletes if with_due.may_be_hit(delete))
     files = tuple(file for file in with_deletes if deletes.hitting(file).delete_files)
-    # the data files stay, so that nobody has to know the ids of their rows
+    # the data files stay, so that the ids of their rows are not needed
     if any(file.obstacle not in (None, SkipReason.NO_ROW_IDS) for file in files) or _reach_beyond(
         facts.key, deletes.files, layout
     ):

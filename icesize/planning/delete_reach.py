@@ -1,4 +1,4 @@
-"""Which delete file hits which data file, and what that means for a file that takes the place of others: pure.
+"""The data files that a delete file applies to, and what follows for a file that replaces others. Pure.
 
 An equality delete of sequence number d hits data files of numbers n < d, a position delete those with n <= d, both of
 its own partition and spec; an equality delete without partition values hits files of every partition (Iceberg
@@ -8,16 +8,16 @@ of one data file: readers ignore position delete files for a data file that a ve
 Let S be the number of the snapshot whose deletes were read to plan a merge, never the table's last sequence number,
 which other branches push up. All deletes with d <= S are applied while the inputs are read, each by the input's own n.
 The output then carries **max(n of its inputs, d of the equality deletes that were applied)**, which is at most S. What
-lands at or before S, between S and the commit, and after the commit:
+is committed at or before S, between S and the commit, and after the commit:
 
 | what | at or before S | between | after |
 |---|---|---|---|
 | position delete of an input | applied | the group is dropped | its writer is refused: the input is gone |
 | equality delete | applied; d <= the output's number | d > S: it hits the output as it hit the inputs | as between |
-| data file | an input by its own n, or none | stays as it is | stays as it is |
+| data file | an input by its own n, or none | stays unchanged | stays unchanged |
 
 An output that holds rows of the same commit carries that commit's number, which equality deletes between S and the
-commit would not reach any more: one that hits an older input drops the group. A delete file that is listed anew with
+commit would not reach any more: one that hits an older input drops the group. A delete file that is listed again with
 d <= S is a known one, written again.
 """
 

@@ -100,7 +100,7 @@ class PartitionKey:
 
 
 FileId: TypeAlias = str | tuple[str, int]
-"""What an entry of a manifest is told apart by: the path of a file; for a deletion vector, path and offset."""
+"""The identity of an entry of a manifest: the path of a file; for a deletion vector, path and offset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,12 +131,12 @@ class DeleteFile:
 
     @property
     def is_vector(self) -> bool:
-        """Whether this is a deletion vector."""
+        """True for a deletion vector."""
         return self.content_offset is not None
 
     @property
     def id(self) -> FileId:
-        """What no other live delete file has."""
+        """A value that no other live delete file has."""
         return self.path if self.content_offset is None else (self.path, self.content_offset)
 
     @property
@@ -183,7 +183,7 @@ class FileFact:
 
     @property
     def delete_ids(self) -> frozenset[FileId]:
-        """What `deletes` are told apart by."""
+        """The values that distinguish `deletes`."""
         return frozenset(delete.id for delete in self.deletes)
 
     @property
@@ -259,7 +259,7 @@ MakeFacts: TypeAlias = Callable[[Collection["PartitionKey"] | None], Mapping["Pa
 
 
 class Partitions(Mapping[PartitionKey, PartitionFacts]):
-    """The partitions of a layout. Their facts are made when somebody asks for them: a batch asks for few.
+    """The partitions of a layout. Their facts are made on first use: a batch uses few.
 
     Args:
         newest: For each partition, the stamp of its newest rows.

@@ -84,7 +84,7 @@ class HealthPart:
 
 @dataclass(frozen=True)
 class TableSurvey(Result):
-    """What maintenance would bring to one table, from its metadata alone.
+    """The benefit of maintenance for one table, from its metadata alone.
 
     Attributes:
         table: The full name of the table.

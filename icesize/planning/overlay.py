@@ -19,7 +19,7 @@ A copy of 365,000 entries takes 6 ms. With 10 changed partitions in a batch, one
 
 
 class Overlay(Mapping[K, V], Generic[K, V]):
-    """A mapping of a base and the changes to it; nobody changes either of them.
+    """A mapping of a base and the changes to it; neither of them changes.
 
     Args:
         base: The entries. The caller does not change them afterwards.

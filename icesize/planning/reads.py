@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 MOST_KINDS = 12
-"""Kinds of reads that are told apart; the rarer ones count as the most frequent one."""
+"""Kinds of reads that are distinguished; the rarer ones count as the most frequent one."""
 
 
 @dataclass(frozen=True)

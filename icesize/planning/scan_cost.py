@@ -1,4 +1,4 @@
-"""What files cost: each scan of a whole table, and the work of maintenance. Pure.
+"""The costs of files: of each scan of a whole table, and of maintenance. Pure.
 
 Costs are opened files, bytes, requests to an object store, seconds of one core, and money at given prices.
 """
@@ -15,23 +15,23 @@ from icesize.policy import MIB
 from icesize.results import Keys, document, keys
 
 PRICE_PER_1000_REQUESTS = 0.0004
-"""USD for 1,000 GET requests: what Amazon S3 Standard asks in us-east-1."""
+"""USD for 1,000 GET requests: the price of Amazon S3 Standard in us-east-1."""
 
 PRICE_PER_1000_PUTS = 0.005
-"""USD for 1,000 requests that write: what Amazon S3 Standard asks in us-east-1. Requests that delete are free there."""
+"""USD for 1,000 requests that write: the price of Amazon S3 Standard in us-east-1. Deletes are free there."""
 
 PRICE_PER_CORE_HOUR = 0.04048
-"""USD for an hour of one core: what AWS Fargate asks for a vCPU in us-east-1."""
+"""USD for an hour of one core: the price of a vCPU of AWS Fargate in us-east-1."""
 
 DECODED_BYTES_PER_SECOND = 65_000_000
 COPIED_BYTES_PER_SECOND = 400_000_000
-"""Bytes of Parquet files that one core decodes and encodes, or copies. Measured, as `WorkLimits` says."""
+"""Bytes of Parquet files that one core decodes and encodes, or copies. Measured, see `WorkLimits`."""
 
 PART_BYTES = 10 * MIB
 """Part of a larger file that PyArrow writes to an object store with one request."""
 
 ROW_GROUP_BYTES = 128 * MIB
-"""Iceberg's `write.parquet.row-group-size-bytes`. A reader asks for a footer, and then for the columns of each row
+"""Iceberg's `write.parquet.row-group-size-bytes`. A reader requests a footer, and then the columns of each row
 group, whose neighbouring ranges it reads as one: two requests for a small file, five for one of 512 MiB."""
 
 MS_PER_ENTRY = 0.06

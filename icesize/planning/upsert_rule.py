@@ -45,7 +45,7 @@ def policy_in(properties: Mapping[str, str], policy: SizePolicy) -> SizePolicy:
 
 @dataclass(frozen=True)
 class UpsertRule:
-    """How events of one key become one row. Columns are field ids, so that renames do not change the rule.
+    """The rule by which events of one key become one row. Columns are field ids, so that renames do not change it.
 
     Attributes:
         key: The columns that identify a row.

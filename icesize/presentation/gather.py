@@ -20,7 +20,7 @@ MOST_PARTITIONS = 1_000
 
 
 def gather(selection: Selection, inspection: Inspection, since: int | str | None, now_ms: int) -> Overview:
-    """Return an overview of a whole table as it was loaded; compare file sizes with those at the snapshot `since`.
+    """Return an overview of a whole loaded table; compare file sizes with those at the snapshot `since`.
 
     Raises TableError if the table does not have the snapshot, or storage does not have its manifests.
     """

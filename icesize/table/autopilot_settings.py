@@ -1,4 +1,4 @@
-"""What the autopilot chose for a table: kept as one table property, and stored together with the clustering.
+"""The choices of the autopilot for a table: kept as one table property, and stored together with the clustering.
 
 Some catalogs keep at most 4,000 characters in a property: reads of few kinds need less than half.
 """
@@ -75,7 +75,7 @@ def keep_choice(
     """Return the change that stores a record; its result is False if another process stored one after `old`.
 
     If the clustering changed, the table is clustered by `by` from then on, or no longer for None. A clustering that
-    somebody stored after `old` stays. The table's sort order stays, too: other writers need not sort.
+    another program stored after `old` stays. The table's sort order stays, too: other writers need not sort.
     """
     value = record.to_json()
 

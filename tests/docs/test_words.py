@@ -18,13 +18,22 @@ BANNED = re.compile(
 )
 
 
-def _printed(module: Path) -> Iterator[tuple[int, str]]:
-    """The strings of a module except docstrings: messages, advice, help texts, logs."""
-    tree = ast.parse(module.read_text(encoding="utf-8"))
-    docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+QUESTION = re.compile(r"(What|Where|Which|Whether|Of|Else|As|By|Those|How|Why)\b")
+"""Words at which a docstring does not begin, because its subject would come late."""
+
+
+def _strings(module: Path) -> Iterator[tuple[int, str]]:
+    """The strings of a module: messages, advice, help texts, logs, docstrings."""
+    for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.lineno, node.value
+
+
+def _docstrings(module: Path) -> Iterator[str]:
+    """The docstrings of a module, its classes and its functions."""
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    tree = ast.walk(ast.parse(module.read_text(encoding="utf-8")))
+    return (ast.get_docstring(node) or "" for node in tree if isinstance(node, documented))
 
 
 def _places(lines: Iterator[tuple[int, str]]) -> list[str]:
@@ -36,9 +45,10 @@ def _places(lines: Iterator[tuple[int, str]]) -> list[str]:
 @pytest.mark.parametrize(
     "module", sorted((ROOT / "icesize").rglob("*.py")), ids=lambda path: str(path.relative_to(ROOT))
 )
-def test_what_the_product_prints_is_plain(module: Path) -> None:
-    """Strings that are printed have none of the banned words."""
-    assert _places(_printed(module)) == []
+def test_the_words_of_the_product_are_plain(module: Path) -> None:
+    """Messages, help texts and docstrings have no banned word; docstrings begin with a subject or verb."""
+    assert _places(_strings(module)) == []
+    assert [docstring for docstring in _docstrings(module) if QUESTION.match(docstring)] == []
 
 
 @pytest.mark.parametrize("page", pages(), ids=lambda path: path.name)

@@ -85,7 +85,7 @@ def _pieces(parts: Sequence[tuple[Part, Numbers]], index: int, level: int | None
 
 
 def _piece(part: Part, index: int, numbers: Numbers, level: int | None, room: memoryview) -> Piece:
-    """Return a chunk as it is written; a chunk that changes is read into `room` and does not stay there."""
+    """Return a chunk in its written form; a chunk that changes is read into `room` and does not stay there."""
     column, chunk = part.footer.columns[index], part.group.chunks[index]
     indexes = read_indexes(part.source, [chunk])
     is_changed = part.deleted or numbers is not None

@@ -168,7 +168,7 @@ def read_piece(source: Source, chunk: Chunk, rows: int, column: Column, indexes:
 
 
 _KEPT = (ColumnMetaData.TYPE, ColumnMetaData.PATH_IN_SCHEMA, ColumnMetaData.CODEC)
-"""Fields that the new chunk has as its parts have them; all others are made anew or not true of it."""
+"""Fields that the new chunk has as its parts have them; all others are computed again or do not apply to it."""
 
 
 class CopiedColumn:

@@ -80,7 +80,7 @@ class NewDeleteFile(NewFile):
 
     @property
     def id(self) -> FileId:
-        """What no other live delete file has."""
+        """A value that no other live delete file has."""
         return self.path if self.content_offset is None else (self.path, self.content_offset)
 
     @property

@@ -84,7 +84,7 @@ class Limits:
     fetched_whole_bytes: int = 64 * 2**20
     """Larger remote files are not held in memory, but go to the disk piece by piece."""
     fetched_piece_bytes: int = 16 * 2**20
-    """What one request asks for then; object stores recommend 8-16 MiB."""
+    """Bytes of one request then; object stores recommend 8-16 MiB."""
 
     compared_chunk_bytes: int = 128 * 2**10
     """Mean size of a column chunk from which on the least and greatest values of decoded rows are compared with those
@@ -190,7 +190,7 @@ class WriteSettings:
 
     @property
     def has_lineage(self) -> bool:
-        """Whether each row of the table has a `_row_id` and the number of the commit that last changed it."""
+        """True if each row of the table has a `_row_id` and the number of the commit that last changed it."""
         return self.format_version >= FIRST_WITH_LINEAGE
 
     @property
@@ -203,7 +203,7 @@ class WriteSettings:
 
     @cached_property
     def stores_lineage(self) -> bool:
-        """Whether the schema has the columns of the row lineage."""
+        """True if the schema has the columns of the row lineage."""
         return self.schema.fields[-1:] == LINEAGE_FIELDS[-1:]
 
     def with_schema(self, schema: Schema) -> WriteSettings:

@@ -154,7 +154,7 @@ class Storage:
 
 
 FOLDERS = "SPARK_LOCAL_DIRS"
-"""Spark tells its Python workers in this variable, separated by commas, where its own shuffle files are."""
+"""The directories of Spark's shuffle files, separated by commas: Spark sets this variable for its Python workers."""
 
 
 def local_folder() -> str:

@@ -29,7 +29,7 @@ ROW_ID, LAST_UPDATED = 2147483540, 2147483539
 LINEAGE_IDS = frozenset({ROW_ID, LAST_UPDATED})
 _MOST_NESTING = 64
 CONVERTED = -1
-"""Stands for a converted type that has no logical type: its number follows."""
+"""The mark of a converted type that has no logical type: its number follows."""
 
 _DECIMAL, _INT_32, _INT_64 = 5, 17, 18
 """Converted types (parquet.thrift, ConvertedType) that have parameters, or mean nothing."""

@@ -77,7 +77,7 @@ _Version = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class MapSettings:
-    """Where arrays are kept, and how many.
+    """The directory of arrays, and its limits.
 
     Attributes:
         directory: A local directory; None for one of `SPARK_LOCAL_DIRS`, or that of temporary files.
@@ -100,7 +100,7 @@ def _shared(directory: str, table_uuid: str, most_bytes: int | None) -> IndexFol
 
 @dataclass(slots=True)
 class _Use:
-    """How often a file is used: a rate between 0 and 1 in the batch of its last use."""
+    """The rate of use of a file, between 0 and 1, in the batch of its last use."""
 
     path: str
     rate: float
@@ -302,7 +302,7 @@ class IndexFolder:
 
     def _look(self) -> None:
         for _, _, path in self._folder.files(PART):
-            remove(path)  # of a process that was killed: nobody else writes
+            remove(path)  # of a process that was killed: no other process writes
         self._sizes = {path.name: size for _, size, path in self._folder.files(_SUFFIX)}
         self._total_bytes = sum(self._sizes.values())
         if self._most_bytes is None:

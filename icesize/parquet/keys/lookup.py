@@ -37,7 +37,7 @@ class Hits(NamedTuple):
 class NewRows:
     """The rows of a new data file, in their order: their codes, and their row ids (format v3).
 
-    A row id below 0 stands for one that the row inherits from its file. `row_ids` is None before format v3.
+    A row id below 0 means one that the row inherits from its file. `row_ids` is None before format v3.
     """
 
     file: FileFact
@@ -120,7 +120,7 @@ class TableFiles:
 
 @dataclass(frozen=True)
 class Scan:
-    """Reads the key columns of each file anew. `key` are the names of these columns."""
+    """Reads the key columns of each file in each batch. `key` are the names of these columns."""
 
     files: TableFiles
     key: tuple[str, ...]

@@ -43,7 +43,7 @@ take 1.5 ms and 1.4 ms, 4 million take 15 ms and 7 ms.
 """
 _POSITION_BYTES, _WORD_BYTES, _ROW_ID_BYTES = 4, 8, 4
 _INHERITED = np.int64(np.iinfo(np.int64).min)
-"""Stands for a row id that the row inherits: the first row id of its file, and its position."""
+"""The mark of a row id that the row inherits: the first row id of its file, and its position."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ class KeyMaps:
 
 
 def _of_file(file: FileFact) -> tuple[str, int, int]:
-    """Return what tells a data file from others of its path.
+    """Return the value that distinguishes a data file from others of its path.
 
     No other file has the name of one that icesize wrote, and its map is made before a commit gives it a number.
     """
@@ -250,7 +250,7 @@ def _packed(ids: Positions, start: int) -> tuple[Array, Array]:
     """Return the row ids of one row or more as two arrays, of which the first has the type of the form.
 
     Runs: the positions at which they start, of 4 bytes, and the row id less the position in each. Narrow integers: one
-    number of 8 bytes that they are added to. There 0 stands for an inherited id.
+    number of 8 bytes that they are added to. There, 0 means an inherited id.
     """
     inherited = np.flatnonzero(ids == _INHERITED)
     steps = ids - np.arange(start, start + len(ids))

@@ -1,4 +1,4 @@
-"""Which rows of a batch are in which of its new files."""
+"""The rows of a batch by its new files."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ _CHECKED = (
     types.StringType, types.DecimalType, types.UUIDType, types.BooleanType, types.IntegerType, types.LongType,
     types.DateType, *_MICROS, *_NANOS,
 )  # fmt: skip
-"""Types of which each bound is a value. NaN as a bound tells readers nothing."""
+"""Types of which each bound is a value. NaN as a bound is of no use to readers."""
 _TRUNCATE = match_metrics_mode("truncate(16)")
 """Iceberg's default of `write.metadata.metrics.default`."""
 _TIMES = (LogicalType.TIME, LogicalType.TIMESTAMP)

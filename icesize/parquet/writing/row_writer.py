@@ -27,7 +27,7 @@ MAX_BUFFER_BYTES = 128 * 2**20
 BLOCK_BYTES = 16 * 2**20
 """Arrow memory of the rows that are divided together, which takes as much again for a moment."""
 MIN_CHUNK_ROWS = 1_024
-"""Rows that lie in shorter chunks are copied into one: encoding begins anew with each."""
+"""Rows that lie in shorter chunks are copied into one: encoding starts again with each."""
 
 
 def use_system_memory() -> None:

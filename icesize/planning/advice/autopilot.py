@@ -65,7 +65,7 @@ REQUEST_SECONDS = 0.025
 
 @dataclass(frozen=True)
 class Settings:
-    """What the autopilot chooses: two keys of the policy, and the columns that the table is clustered by."""
+    """The settings that the autopilot chooses: two keys of the policy, and the columns of the clustering."""
 
     max_small_files: int
     target_file_size_bytes: int
@@ -87,7 +87,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Workload:
-    """What happened to a table in `days`.
+    """The commits and reads of a table in `days`.
 
     Attributes:
         batches: Bytes of new rows by partition, oldest first.
@@ -266,7 +266,7 @@ class Trial:
         self.opened, self.scans = self.opened + opened * times * of_all, self.scans + times
 
     def _window(self, reads: Reads) -> tuple[Sequence[PartitionKey], float]:
-        """Return the partitions that are read, and the number of partitions of the table that each stands for."""
+        """Return the partitions that are read, and the number of partitions of the table that each represents."""
         keys, scale = self.partitions, self.workload.scale
         end = max(0, len(keys) - round(reads.skipped / scale))
         if reads.partitions is None:
@@ -370,7 +370,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Question:
-    """What the autopilot may choose for a table.
+    """The choices that the autopilot has for a table.
 
     Attributes:
         policy: The policy of the table.

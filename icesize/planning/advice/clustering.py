@@ -28,7 +28,7 @@ FEWEST_FILES = 4
 IN_ORDER = 1.25
 """Files that such a query opens, per file that it would open of a clustered table, up to which files are in order."""
 KNOWN_VALUES = 0.75
-"""Different bounds, per file of a partition, from which on its files can be told apart by the values of a column."""
+"""Different bounds, per file of a partition, from which on its files can be distinguished by the values of a column."""
 MOST_NAMED = 3
 
 

@@ -24,7 +24,7 @@ LITTLE_REWRITING = 0.5
 TRIGGERS_S = (15, 30, 60, 120, 300, 600)
 """Trigger intervals that are advised, in seconds; who may wait longer needs no stream."""
 _MOST_SIMULATED = 512
-"""Batches per file that are simulated, in 50 ms; more are told as at least as bad."""
+"""Batches per file that are simulated, in 50 ms; more are reported as at least as bad."""
 
 
 @dataclass(frozen=True)

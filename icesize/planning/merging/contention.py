@@ -21,7 +21,7 @@ QUIET_MS = 10 * 60_000
 come every few seconds or minutes, those that come once an hour leave time enough."""
 
 COOLDOWN_MS = 20 * 60_000
-"""Milliseconds after which a partition that is never quiet is merged once all the same, so that its small files do not
+"""Milliseconds after which a partition that is never quiet is merged once anyway, so that its small files do not
 grow without end: of the statements of a job that runs one each minute that costs one in twenty at most."""
 
 SIGHT_MS = COOLDOWN_MS + QUIET_MS

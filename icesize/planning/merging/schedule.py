@@ -1,11 +1,11 @@
-"""Which small files of one partition to merge now, so that few remain and little is rewritten over time.
+"""The choice of small files of one partition to merge now, so that few remain and little is rewritten over time.
 
 The bytes of an arriving file are rewritten by each merge that takes them along: that number is their depth. With q
 free places, C(q + d + 1, q) - 1 arrivals fit without any of them going deeper than d, as in the binomial schedule of
 Mathieu, Rajaraman, Young and Yousefi, "Competitive data-structure dynamization" (SODA 2021). So the future of a
 partition, up to the merge that finishes a file, is a small problem in whole numbers: how many more merges each present
 file takes part in, and how deep the coming arrivals go. `choose_prefix` solves it for each prefix that it may merge
-and takes the cheapest. All it knows comes from the present sizes: the smallest file stands for the coming arrivals.
+and takes the cheapest. All it knows comes from the present sizes: the smallest file represents the coming arrivals.
 """
 
 from __future__ import annotations

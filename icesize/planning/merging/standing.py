@@ -51,7 +51,7 @@ class PlainPartitions:
     label_of: Callable[[PartitionKey], str]
 
     def outcome(self, number: int) -> PartitionOutcome:
-        """Return the outcome of a plan that leaves a partition as it is."""
+        """Return the outcome of a plan that leaves a partition unchanged."""
         key = self.keys[number]
         return PartitionOutcome(key, self.label_of(key), int(self.small[number]), {})
 

@@ -25,7 +25,7 @@ _UNITS_MS = ((86_400_000, "day"), (3_600_000, "hour"), (60_000, "minute"), (1_00
 
 @dataclass(frozen=True)
 class RetentionRules:
-    """What expiry keeps; a value that would keep nothing raises `PolicyError`.
+    """The rules of what expiry keeps; a value that would keep nothing raises `PolicyError`.
 
     older_than_ms        time before which snapshots may expire; those of exactly this time stay
     retain_last          newest snapshots of each branch that stay whatever their age
@@ -57,11 +57,11 @@ _AT_LEAST = {
 
 @dataclass(frozen=True)
 class Retention:
-    """What stays and what goes; every snapshot is in `kept` or in `expired`, oldest first in both.
+    """The decision of an expiry: every snapshot is in `kept` or in `expired`, oldest first in both.
 
-    `kept` says why, in one reason or more. `expired_refs` are the branches and tags to remove: aged out, dangling, or
-    version tags that are needed no longer. `version_tags` (name -> snapshot id) must exist once the others are
-    removed. `dropped_versions` are sentences about versions that `max_snapshots` left no room for.
+    `kept` has the reasons of each, one or more. `expired_refs` are the branches and tags to remove: aged out,
+    dangling, or version tags that are needed no longer. `version_tags` (name -> snapshot id) must exist once the others
+    are removed. `dropped_versions` are sentences about versions that `max_snapshots` left no room for.
     """
 
     kept: Mapping[int, tuple[str, ...]]
@@ -143,7 +143,7 @@ def _keep_as_iceberg(plan: _Planning, refs: Iterable[RefFact]) -> None:
                 if snapshot.snapshot_id in referenced:
                     break
                 referenced.add(snapshot.snapshot_id)
-    # after all branches: a tagged snapshot says nothing about its ancestors, on which the walk above would stop
+    # after all branches: a tagged snapshot keeps none of its ancestors, on which the walk above would stop
     for ref in refs:
         if not ref.is_branch:
             referenced.add(ref.snapshot_id)
@@ -174,7 +174,7 @@ def _keep_branch(plan: _Planning, ref: RefFact) -> None:
 
 
 def _keep_for_readers(plan: _Planning, line: Sequence[SnapshotFact], readers: Collection[int]) -> None:
-    """The newest run of `main`, which is `line` from the head back, without a gap behind what any reader stands on.
+    """The newest run of `main`, which is `line` from the head back, without a gap behind the position of any reader.
 
     A merge that belongs to the newest append is newer than it, so the pair stays together.
     """
@@ -201,7 +201,7 @@ def _keep_versions(
     """Keeps the fewest snapshots that make every due version readable; their tags, and sentences on those given up.
 
     Where versions are readable in snapshots that are kept for some other reason, but not as part of the newest run,
-    these are tagged too: the reason may go away, and nothing else says that they were on `main`.
+    these are tagged too: the reason may go away, and nothing else records that they were on `main`.
     """
     # from the head of `main` back to before the first snapshot that is not kept
     in_run = {*takewhile(plan.reasons.__contains__, (snapshot.snapshot_id for snapshot in line))}

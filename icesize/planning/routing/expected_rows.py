@@ -1,4 +1,4 @@
-"""How many rows each partition will get in the next batch, learned from what the last batches wrote.
+"""The expected rows of each partition in the next batch, learned from the last batches.
 
 Everything is counted in shares of a batch, so batches of any size teach the same. Each key's share changes as those of
 other keys did at its age: hours and days, where the heaviest key is always a new one and the key that was it cools down
@@ -30,8 +30,8 @@ MOST_AGES = 1024
 SURE_SHARE = 0.001
 """How shares change at an age is believed where much more than this share of a batch was seen to do so."""
 MOST_TIMES_HEAVIER = 3.0
-"""What keys did at an age says nothing of keys that are more than this many times heavier: a few heavy keys are
-no sum of light ones that came and went."""
+"""The rows of keys at an age predict nothing about keys that are more than this many times heavier: a few heavy keys
+are no sum of light ones that came and went."""
 _DECAY: float = 0.5 ** (1 / HALF_LIFE_BATCHES)
 _GAIN = 1 - _DECAY
 
@@ -45,7 +45,7 @@ class PartitionWrites:
     files: int = 1
 
     @property
-    def tells(self) -> bool:
+    def is_informative(self) -> bool:
         """Return whether it shows the size of rows: there are some."""
         return min(self.rows, self.size_bytes, self.files) > 0
 
@@ -86,7 +86,7 @@ class Traffic(Generic[Key]):
         for history, share in zip(self._histories.values(), expected, strict=True):
             history.follow(share, total)
         if self._batches == 1:
-            # in the first batch all keys were new, which says nothing about later ones; but nothing else was known
+            # in the first batch all keys were new, which predicts nothing about later ones; but nothing else was known
             self._newcomers = _DecayedMean()
         newcomer = max(new.values(), default=0.0)
         # weighted by itself: light keys that come late do not make the next heavy one lighter
@@ -105,7 +105,7 @@ class Traffic(Generic[Key]):
         if not self._batches:
             return None
         shares, newcomer = self._shares(), self._newcomers.value
-        # until a new key was seen again, nothing says that it stays
+        # until a new key was seen again, nothing shows that it stays
         room = max(0.0, 1 - math.fsum(shares)) if 1 in self._changes else 1.0
         newcomer = newcomer if room > newcomer / 2 else room
         # in proportion where they are more than one batch
@@ -115,7 +115,7 @@ class Traffic(Generic[Key]):
         return Prediction(rows, 0.0 if self._is_skewed else newcomer * scale, total)
 
     def _shares(self) -> list[float]:
-        """What each known key is expected to get: its level, changed as others were at its age."""
+        """Return the rows that each known key is expected to get: its level, changed as others were at its age."""
         ratios = {age: self._ratio(age, histories) for age, histories in self._cohorts().items()}
         # no cohort is as old as the stream: keys of its first batch stay as they are
         return [

@@ -1,4 +1,4 @@
-"""How many tasks write a batch, which of them which partitions, how much of each, and where it is cut for them.
+"""The tasks that write a batch: their number, their partitions, and the cuts of partitions that several of them share.
 
 Few files and equal loads pull in opposite directions: a partition on one task is one file, spread over all tasks it is
 as many files as there are tasks. The rule: a partition is split for its size, and for balance only where a task would
@@ -74,7 +74,7 @@ def route(
     balance.
 
     Longest first (Graham 1969): the largest files are placed first, each on the least loaded task, and what exceeds the
-    bound there is cut off for the next one. That says how many files are needed. Where some were cut, as many equal
+    bound there is cut off for the next one. That gives the number of needed files. Where some were cut, as many equal
     files are placed once more: then small files lie beside large ones on every task, and a batch that came out
     otherwise than expected is divided better. In both the parts of a partition then level the loads of their tasks.
     The same weights give the same routing, whatever the order of the mapping: `repr` decides between partitions of
@@ -87,7 +87,7 @@ def route(
     total, cost = _sum(weights_bytes), close_file_cost_bytes
     ordered = sorted(weights_bytes.items(), key=lambda item: (-item[1], repr(item[0])))
     expected = [max(1, expected_files(weight, target_file_size_bytes)) for _, weight in ordered]
-    # fewer than `tasks` cuts level any loads; a bound without the cost of these files would ask for ever more cuts
+    # fewer than `tasks` cuts level any loads; a bound without the cost of these files would need more and more cuts
     fair = _mean(total, sum(expected) + tasks - 1, cost, tasks)
     items = [
         _Item(weight, files, max(files, files + tasks if most_files is None else most_files))
@@ -145,7 +145,7 @@ class _Rules(NamedTuple):
     bound: float
 
     def fits(self, load: float) -> bool:
-        """Whether a load is within the bound, but for rounding."""
+        """Return whether a load is within the bound, except for rounding."""
         return load <= self.bound * (1 + 1e-9)
 
 
@@ -183,7 +183,7 @@ class _Packing:
                     break
 
     def _is_worth(self, room: float, size: float) -> bool:
-        """Whether to cut so many bytes where the room ends: neither part is lighter than closing it, or than a byte."""
+        """Return whether to cut this many bytes at the end of the room: neither part costs less than closing a file."""
         least = max(1.0, self._rules.cost)
         return room >= least and size - room >= max(least, 1e-9 * self._rules.bound)
 

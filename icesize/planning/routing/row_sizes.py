@@ -1,6 +1,6 @@
 """Bytes of files from their rows: size = files x overhead + rows x bytes per row, learned from what batches wrote.
 
-A file of ten rows is mostly footer, so one number of bytes per row says little about it: rows of a late hour weighed
+A file of ten rows is mostly footer, so one number of bytes per row describes it badly: rows of a late hour weighed
 seven times as much as those of the newest one (measured, 7 columns). Both numbers come from least squares over the
 files of all partitions; each partition then has a factor of its own for rows that are longer or compress better.
 """
@@ -57,8 +57,8 @@ class RowSize:
 
 
 def fitted(partitions: Iterable[PartitionWrites]) -> RowSize | None:
-    """What fits files best of which nothing else is known; None where none has rows."""
-    written = [seen for seen in partitions if seen.tells]
+    """Return the size that fits files best if nothing else is known; None if no file has rows."""
+    written = [seen for seen in partitions if seen.is_informative]
     return _Sums().after(written).fit(_guess(written)) if written else None
 
 
@@ -69,8 +69,8 @@ DEFAULT_ROW_SIZE = RowSize(0.0, 100.0)
 class RowSizes(Generic[Key]):
     """Observes batch after batch; pure state, mappings in any order.
 
-    `prior` is believed until files say otherwise, bounds what they may say of bytes per row (a factor of `CLAMP_RATIO`
-    either way), and decides what they cannot: files of one size do not tell overhead from rows. The `MOST_KEYS`
+    `prior` is believed until files say otherwise, bounds their bytes per row (a factor of `CLAMP_RATIO`
+    either way), and decides what they cannot: files of one size do not separate overhead from rows. The `MOST_KEYS`
     heaviest partitions have a factor of their own, the others are like the table.
     """
 
@@ -83,12 +83,12 @@ class RowSizes(Generic[Key]):
 
     @property
     def is_known(self) -> bool:
-        """Whether there was a prior or a file."""
+        """True if there was a prior or a file."""
         return self._prior is not None
 
     def observe(self, batch: Mapping[Key, PartitionWrites]) -> None:
         """Learn from the files of a batch; partitions without rows, bytes or files teach nothing."""
-        written = {key: seen for key, seen in batch.items() if seen.tells}
+        written = {key: seen for key, seen in batch.items() if seen.is_informative}
         if not written:
             return
         if self._prior is None:
@@ -148,7 +148,7 @@ class _Sums(NamedTuple):
         files2, files = self.files2 + empty, self.files + 1
         prior_rows = PRIOR_ROW_BYTES / prior.bytes_per_row
         rows2, rows = self.rows2 + prior_rows / prior.bytes_per_row, self.rows + prior_rows
-        # never less than `empty`, but for rounding
+        # never less than `empty`, except for rounding
         apart = max(files2 - self.files_rows * self.files_rows / rows2, empty)
         overhead = (files - rows * self.files_rows / rows2) / apart
         overhead = min(max(overhead, LEAST_OVERHEAD_BYTES), MOST_OVERHEAD_BYTES)

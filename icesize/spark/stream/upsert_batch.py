@@ -195,7 +195,7 @@ class EventsOfBatch:
             return write(rows, task, current, layout, owner, self.options, self.state), results
 
     def fitted(self, current: Current, rule: UpsertRule) -> DataFrame:
-        """Return the batch with the columns of the table, and one that says which rows are deletes.
+        """Return the batch with the columns of the table, and one that marks the rows that are deletes.
 
         Raises SchemaMismatch for columns that do not fit, that the rule needs and the batch lacks, or whose condition
         cannot be computed.
@@ -206,7 +206,7 @@ class EventsOfBatch:
         return columns.align(marked.drop(*self._dropped), schema, current.name, self._fold, kept=[_IS_DELETE])
 
     def _marked(self, table: str, delete_when: str | None) -> DataFrame:
-        """Return the batch with the column that says which rows are deletes; NULL is no delete."""
+        """Return the batch with the column that marks the rows that are deletes; NULL is no delete."""
         if delete_when is None:
             return self.df.withColumn(_IS_DELETE.name, F.lit(False))
         try:

@@ -277,7 +277,7 @@ _LOADED = WeakValueDictionary[str, TableMetadata]()
 
 
 def _shared(location: str, metadata: TableMetadata) -> TableMetadata:
-    """Return the equal metadata that somebody still holds, or these: those of 70,000 snapshots take 280 MiB.
+    """Return the equal metadata that are still in use, or these: those of 70,000 snapshots take 280 MiB.
 
     No catalog writes a metadata file twice. A table that is created in the place of a dropped one has another UUID.
     """

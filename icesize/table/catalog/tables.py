@@ -30,7 +30,7 @@ WILDCARDS = frozenset("*?[")
 class TablePattern:
     """A pattern that selects tables of one catalog, such as `lake`, `lake.db` or `lake.db.events_*`.
 
-    `*` stands for any characters, dots included, `?` for one, and `[ab]` for one of these. A pattern without them names
+    `*` matches any characters, dots included, `?` one, and `[ab]` one of these. A pattern without them names
     a table, or a namespace with all namespaces below it.
 
     Attributes:

@@ -2,7 +2,7 @@
 
 PyIceberg's models do not keep fields that they do not know, and PyIceberg 0.12 refuses to write a model of format v3.
 Therefore the new document is a three-way merge: what an update changed between two models is changed in the document
-that the first model was read from, and everything else stays as it is.
+that the first model was read from, and everything else stays unchanged.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def merged(base: Any, updated: Any, document: Any, name: str = "") -> Any:
     Args:
         base: The dump of the model that was read from the document.
         updated: The dump of the model after the updates.
-        document: The JSON value as it was loaded.
+        document: The loaded JSON value.
         name: The key of these values in the object around them.
     """
     if updated == base:

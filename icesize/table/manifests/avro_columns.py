@@ -28,7 +28,7 @@ Places = NDArray[np.intp]
 _Move: TypeAlias = "Callable[[_Positions], Longs | None]"
 
 MISSING = -1
-"""Stands for null in a column of numbers."""
+"""The mark of null in a column of numbers."""
 _MORE = 0x80
 """A byte of a number with this bit is followed by another one."""
 _LONG_BYTES = 10

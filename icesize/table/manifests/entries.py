@@ -70,7 +70,7 @@ class Entry:
 
     @property
     def id(self) -> FileId:
-        """What no other live entry of a table has, unless a file is listed twice."""
+        """A value that no other live entry of a table has, unless a file is listed twice."""
         return self.path if self.content_offset is None else (self.path, self.content_offset)
 
 

@@ -31,7 +31,7 @@ from icesize.table.manifests.lists import first_row_id_of
 
 Integers = NDArray[np.signedinteger[Any]]
 Row = Sequence[Any]
-"""Decoded fields of an entry: those of `PLACES`, then those that the reader asks for."""
+"""Decoded fields of an entry: those of `PLACES`, then those that the reader requests."""
 _Target = tuple[str, tuple[int, ...], str | None, str | None, str | None, int | None, int | None]
 """File format, equality ids, referenced path, bounds of the paths, and place of the content of a delete file."""
 T = TypeVar("T")
@@ -51,7 +51,7 @@ ENCRYPTED = 2
 """The obstacle of files with key metadata in `Columns.obstacles`."""
 _FILE_PATH = 100
 _UNKNOWN = MISSING
-"""Stands for a sequence number or a snapshot id that an entry leaves to its manifest."""
+"""The mark of a sequence number or snapshot id that an entry inherits from its manifest."""
 _KEY_BYTES = 250
 _ROWS_AT_ONCE = 50
 _INT32 = np.iinfo(np.int32)

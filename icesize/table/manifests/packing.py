@@ -21,7 +21,7 @@ SORTED_AT_ONCE = 100_000
 
 
 ENOUGH_ENTRIES = 1_000
-"""Entries of a manifest that is left as it is.
+"""Entries of a manifest that is left unchanged.
 
 Readers open such a manifest in 20 ms (18 us per entry, measured), and a commit that touches it writes few entries
 again. In larger manifests a commit for one partition would write the entries of ever more other partitions.

@@ -73,7 +73,7 @@ class Difference:
 
 
 def _identity(file: Entry | DeleteFile | FileFact) -> _Identity:
-    """Return what tells a file apart and its data sequence number, which decides which deletes apply to it."""
+    """Return the identity of a file and its data sequence number, which decides which deletes apply to it."""
     return file.id if isinstance(file, DeleteFile) else file.path, file.sequence_number
 
 

@@ -49,7 +49,7 @@ class CommitAges:
 
     @property
     def known(self) -> frozenset[int]:
-        """What stamps depend on beside the manifests: in format v1 the known snapshots, in others nothing."""
+        """The facts that stamps depend on beside the manifests: in format v1 the known snapshots, in others nothing."""
         return frozenset() if self._numbered else frozenset(self._time)
 
     def follow(self, before: CommitAges) -> bool:

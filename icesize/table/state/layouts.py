@@ -54,8 +54,8 @@ class KeptLayout:
         live: The files.
         newest: For each partition, the stamp of its newest rows.
         standing: The summary for plans, if a policy is known.
-        is_exact: Whether each file is listed once and each partition key equals itself. If not, the layout is made anew
-            each time, because a file then also depends on manifests that did not change.
+        is_exact: True if each file is listed once and each partition key equals itself. Otherwise, the layout is made
+            again each time, because a file then also depends on manifests that did not change.
     """
 
     live: LiveFiles
@@ -83,7 +83,7 @@ class KeptLayout:
         return len(self.newest) * _KEPT_BYTES
 
     def updated(self, live: LiveFiles) -> KeptLayout | None:
-        """Return the layout of another state; None if it is to be made anew."""
+        """Return the layout of another state; None if it must be made again."""
         before, after = self.live.listings, live.listings
         new = [listing for version, listing in after.items() if version not in before]
         changes = difference([listing for version, listing in before.items() if version not in after], new)
@@ -167,7 +167,7 @@ class LayoutReader:
     ) -> tuple[KeptLayout, MakeFacts]:
         """Return the layout, made from the last one, and what makes the facts of its partitions.
 
-        The store keeps the facts of all partitions if somebody has asked for them.
+        The store keeps the facts of all partitions once they were used.
         """
 
         def evolved(before: KeptLayout | None) -> tuple[KeptLayout, int]:

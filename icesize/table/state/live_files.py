@@ -1,7 +1,7 @@
 """The live files of a table by partition, found in arrays.
 
-Manifests never change, so their arrays stay in the store. Values for single files are made when somebody asks for them:
-a batch asks about a few partitions of a table with a million files.
+Manifests never change, so their arrays stay in the store. Values for single files are made on first use:
+a batch uses a few partitions of a table with a million files.
 """
 
 from __future__ import annotations

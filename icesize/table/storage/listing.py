@@ -194,10 +194,10 @@ def storage_now_ms(io: FileIO, folder: str, new_id: Callable[[], str]) -> int:
 
 
 def clock_difference(skew_ms: int) -> str | None:
-    """Return `600 s ahead of ours`, or `behind` for a negative difference; None if it is too small for a note."""
+    """Return the words of a note on a clock, such as `600 s ahead of this machine`; None if the difference is small."""
     if abs(skew_ms) <= _SKEW_MS:
         return None
-    return f"{abs(skew_ms) // 1000:,} s {'ahead of' if skew_ms > 0 else 'behind'} ours"
+    return f"{abs(skew_ms) // 1000:,} s {'ahead of' if skew_ms > 0 else 'behind'} this machine"
 
 
 def incomplete_uploads(io: FileIO, location: str) -> int | None:

@@ -33,7 +33,7 @@ from icesize.table.upserts.resolver import NOTHING_FOUND, DeletedIn, Resolution,
 
 @dataclass(frozen=True)
 class Counts:
-    """What a batch did, in the state that it was tried on last.
+    """The changes of a batch, in the state that it was tried on last.
 
     Attributes:
         events: Events of the batch.
@@ -176,7 +176,7 @@ class UpsertFiles:
             self._learn(rows, files, places, ids)
 
     def _learn(self, rows: pa.Table, files: Sequence[NewDataFile], places: Places, row_ids: Positions | None) -> None:
-        """Tell the lookup which rows are where in the new files."""
+        """Add the positions of the rows in the new files to the lookup."""
         for file, here in places_by_file(rows, files, self.settings):
             codes = self._events.codes.take(places[here])
             self.resolver.lookup.learn(NewRows(_fact(file), codes, None if row_ids is None else row_ids[here]))

@@ -1,4 +1,4 @@
-"""Which delete files a batch writes for the rows that it deletes, and which older ones they replace.
+"""The delete files that a batch writes for the rows that it deletes, and the older ones that they replace.
 
 | format | one for | replaces |
 |---|---|---|
@@ -71,7 +71,7 @@ class PlannedDelete:
 
     @cached_property
     def content(self) -> Hashable:
-        """What the file will contain: a file of an earlier attempt with the same content is used again."""
+        """The content of the file: a file of an earlier attempt with the same content is used again."""
         return frozenset((file.path, rows.serialize()) for file, rows in self.rows.items())
 
     @property

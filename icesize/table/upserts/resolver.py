@@ -123,7 +123,7 @@ class LiveFiles:
 
     @property
     def unresolved(self) -> Resolution:
-        """What a batch without events does in the state."""
+        """The changes of a batch without events in the state."""
         return Resolution((), np.empty(0, np.bool_), _NONE, self.by_partition, self.deletes)
 
 
@@ -151,7 +151,7 @@ class Found:
 
 @dataclass(frozen=True, eq=False)
 class Resolution:
-    """What a batch does in one state of the table.
+    """The changes of a batch in one state of the table.
 
     Attributes:
         found: The files with live rows of the keys.

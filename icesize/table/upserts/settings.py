@@ -161,7 +161,7 @@ class UpsertOptions(WantedRule):
 
     @property
     def maps(self) -> MapSettings | None:
-        """Where maps of keys are kept; None to read key columns in each batch."""
+        """The directory of the maps of keys; None to read key columns in each batch."""
         return None if self.lookup == "scan" else MapSettings(self.index_dir, self._most_bytes)
 
 

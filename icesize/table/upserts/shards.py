@@ -1,7 +1,7 @@
 """A batch of upserts too large for one process: tasks resolve its shards, each the events of some keys.
 
 A task sees the files of one state of the table. If another state has other files that may hold keys of the batch, the
-batch is planned anew.
+batch is planned again.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from icesize.table.upserts.resolver import DeletedIn, LiveFiles, Resolver, plain
 
 @dataclass(frozen=True)
 class ShardResult:
-    """What a shard does in the state that it was resolved in, without its rows.
+    """The changes of a shard in the state that it was resolved in, without its rows.
 
     Attributes:
         counts: What becomes of its events.
@@ -170,5 +170,5 @@ class ShardFiles:
 
     @property
     def counts(self) -> Counts:
-        """What the batch did."""
+        """The changes of the batch."""
         return reduce(Counts.together, (result.counts for result in self.results), Counts())

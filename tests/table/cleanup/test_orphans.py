@@ -156,7 +156,7 @@ def test_the_clock_of_the_storage_counts(lake: SqlCatalog, search: Search) -> No
     assert (exists(young), exists(old)) == (True, False)
     (note,) = report.notes
     assert note.startswith("the clock of the storage is 86")
-    assert note.endswith(" s behind ours; its time counts")
+    assert note.endswith(" s behind this machine; its time counts")
     assert search(dry_run=True).files_found == 1
 
 
@@ -164,7 +164,7 @@ def test_a_clock_that_is_behind(lake: SqlCatalog, search: Search) -> None:
     """The storage may be ahead too; minutes are no news."""
     two_files(lake)
     search.changes["environment"] = Environment(now_ms=lambda: search.now_ms() - HOUR_MS)
-    assert [note.endswith(" s ahead of ours; its time counts") for note in search().notes] == [True]
+    assert [note.endswith(" s ahead of this machine; its time counts") for note in search().notes] == [True]
     search.changes["environment"] = Environment(now_ms=lambda: search.now_ms() - 60_000)
     assert search().notes == ()
 

@@ -45,7 +45,7 @@ class RowSource(Protocol):
     def at(self, state: Loaded) -> RowChanges:
         """Return the changes for a state; write files that are missing. Files that still fit are used again.
 
-        Raises ConcurrentChange if the batch must be planned anew.
+        Raises ConcurrentChange if the batch must be planned again.
         """
 
 
