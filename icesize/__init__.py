@@ -8,9 +8,9 @@
     print(table.inspect())
     table.compact()
 
-`open` returns a SizedTable, whose methods are the operations on a table. `scan` ranks the tables of a catalog. Calls
-that change a table return a Report or a more specific result. A SizePolicy sets the sizes of files. Every error is an
-IcesizeError. An Environment replaces clocks and limits of one process.
+`open` returns a SizedTable, whose methods are the operations on a table. `scan` ranks the tables of a catalog, and
+`maintain` runs one pass over them. Calls that change a table return a Report or a more specific result. A SizePolicy
+sets the sizes of files. Every error is an IcesizeError. An Environment replaces clocks and limits of one process.
 
 Importing this package imports neither pyspark nor pyarrow nor pyiceberg. The first use of a name that needs them, such
 as `open`, imports them.
@@ -46,6 +46,7 @@ from icesize.report import Report
 if TYPE_CHECKING:
     from icesize.maintenance.checkup import Check
     from icesize.maintenance.dangling_deletes import DanglingReport
+    from icesize.maintenance.fleet import FleetPlan, FleetReport, maintain
     from icesize.maintenance.keys import KeyReport
     from icesize.maintenance.maintain import MaintenancePlan, MaintenanceReport
     from icesize.maintenance.rewrite_deletes import DeletesReport
@@ -80,6 +81,8 @@ __all__ = [
     "EngineUnavailable",
     "Environment",
     "ExpiryReport",
+    "FleetPlan",
+    "FleetReport",
     "ForgottenClusterBy",
     "History",
     "IcesizeError",
@@ -106,6 +109,7 @@ __all__ = [
     "UnsupportedTable",
     "Verification",
     "Version",
+    "maintain",
     "open",
     "scan",
 ]
@@ -118,6 +122,8 @@ _LAZY = {
     "DanglingReport": "icesize.maintenance.dangling_deletes",
     "DeletesReport": "icesize.maintenance.rewrite_deletes",
     "ExpiryReport": "icesize.table.cleanup.expiry",
+    "FleetPlan": "icesize.maintenance.fleet",
+    "FleetReport": "icesize.maintenance.fleet",
     "ForgottenClusterBy": "icesize.table.cluster_settings",
     "History": "icesize.table.past.commits",
     "Inspection": "icesize.planning.inspection",
@@ -134,6 +140,7 @@ _LAZY = {
     "MaintenanceReport": "icesize.maintenance.maintain",
     "Verification": "icesize.maintenance.verify",
     "Version": "icesize.table.past.versions",
+    "maintain": "icesize.maintenance.fleet",
     "open": "icesize.sized_table",
     "scan": "icesize.maintenance.survey",
 }

@@ -13,7 +13,7 @@ from icesize.environment import Environment, WorkLimits
 from icesize.errors import EngineUnavailable, TableError
 from icesize.events import JobFinished
 from icesize.maintenance import compaction
-from icesize.maintenance.rounds import Budget
+from icesize.maintenance.rounds import Budget, Duration, Size
 from icesize.maintenance.table_context import InThisProcess, TableContext
 from icesize.planning.advice.merging import advise
 from icesize.planning.files import PartitionKey
@@ -83,10 +83,6 @@ Partition = Mapping[str, Any] | str
 A value has its type (None is NULL) or is a string. In a string field the string is the value itself; in other fields it
 is the value as `inspect` prints it. In a label, `p=null` is NULL and `p="null"` is the string.
 """
-Size = int | str | None
-"""A number of bytes, or a string such as "20GiB"; None is no limit."""
-Duration = float | str | None
-"""A number of seconds, or a string such as "25m"; None is no limit."""
 Files = str | Path | Sequence[str | Path]
 """A file on the local disk, or several of them."""
 Outcome = TypeVar("Outcome")

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from threading import Lock
-from typing import ClassVar
+from typing import ClassVar, Literal, overload
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
@@ -23,7 +23,7 @@ from icesize.environment import Environment
 from icesize.errors import TableNotFound
 from icesize.events import Progress
 from icesize.maintenance.maintain import STEPS, MaintenanceReport, Pass
-from icesize.maintenance.rounds import Budget
+from icesize.maintenance.rounds import Budget, Duration, Size
 from icesize.maintenance.survey import look_at_each, survey_and_merges
 from icesize.maintenance.table_context import InThisProcess, TableContext
 from icesize.planning.fleet import Job, choose, order_of
@@ -32,7 +32,7 @@ from icesize.planning.plan import MergeTask
 from icesize.policy import SizePolicy
 from icesize.results import Keys, Result, keys
 from icesize.table.catalog.access_errors import said
-from icesize.table.catalog.opening import with_timeout
+from icesize.table.catalog.opening import open_catalog, with_timeout
 from icesize.table.catalog.tables import Name, NotLoaded, TablePattern, in_turn
 from icesize.table.manifests.store import ManifestStore, Memory
 from icesize.table.state.concurrent_writers import optimizer_of, other_compactors
@@ -42,6 +42,8 @@ LOG = logging.getLogger("icesize")
 
 STEP = "tables"
 """The name of a pass over tables in `Progress`, which counts tables."""
+CONCURRENCY = 2
+"""Tables that are maintained at the same time."""
 SLEEP_SECONDS = 0.5
 """Most seconds between two looks whether a service is to stop."""
 KEPT_BYTES = 256 * 2**20
@@ -236,7 +238,7 @@ class Fleet:
     environment: Environment = field(default_factory=Environment)
     policy: PolicyArgument = None
     is_chosen: Callable[[str], bool] = lambda name: True
-    threads: int = 2
+    threads: int = CONCURRENCY
     take_over: bool = False
     maintainer: str | None = None
     _memory: Memory = field(default_factory=Memory, init=False, repr=False, compare=False)
@@ -355,6 +357,66 @@ class Fleet:
         quiet = replace(self.environment, observe=lambda event: isinstance(event, Progress) or observe(event))
         handle = TableHandle(self.catalog, identifier, self.policy, stores=self._store)
         return TableContext(handle, quiet, InThisProcess(quiet.limits.bytes_without_spark))
+
+
+@overload
+def maintain(
+    pattern: str, budget_bytes: Size = ..., budget_seconds: Duration = ..., *, catalog: Catalog | None = ...,
+    policy: PolicyArgument = ..., concurrency: int = ..., take_over: bool = ..., dry_run: Literal[False] = ...,
+    environment: Environment | None = ..., is_chosen: Callable[[str], bool] = ...,
+) -> FleetReport: ...  # fmt: skip
+@overload
+def maintain(
+    pattern: str, budget_bytes: Size = ..., budget_seconds: Duration = ..., *, catalog: Catalog | None = ...,
+    policy: PolicyArgument = ..., concurrency: int = ..., take_over: bool = ..., dry_run: Literal[True],
+    environment: Environment | None = ..., is_chosen: Callable[[str], bool] = ...,
+) -> FleetPlan: ...  # fmt: skip
+def maintain(
+    pattern: str,
+    budget_bytes: Size = None,
+    budget_seconds: Duration = None,
+    *,
+    catalog: Catalog | None = None,
+    policy: PolicyArgument = None,
+    concurrency: int = CONCURRENCY,
+    take_over: bool = False,
+    dry_run: bool = False,
+    environment: Environment | None = None,
+    is_chosen: Callable[[str], bool] = lambda name: True,
+) -> FleetReport | FleetPlan:
+    """Run one bounded pass over the tables of a catalog, without Spark.
+
+    Tables to which maintenance brings most per byte come first. A table that fails does not stop the others.
+    `icesize.toml` is not read: it belongs to the command.
+
+    Args:
+        pattern: The catalog, a namespace in it, or a pattern: `lake`, `lake.db`, `lake.db.events_*`.
+        budget_bytes: The most bytes that merges and clustering rewrite in all tables together, as a number or a string
+            such as "20GiB"; None for no limit.
+        budget_seconds: The seconds after which no work begins, as a number or a string such as "25m"; None for no
+            limit.
+        catalog: A PyIceberg catalog. None opens the catalog of that name from PyIceberg's configuration.
+        policy: A SizePolicy or a mapping of its keys. Each given key overrides the properties of every table.
+        concurrency: The number of tables that are maintained at the same time.
+        take_over: True to maintain tables that another service maintains, too.
+        dry_run: Change nothing. Return the state of the tables, and the merges that the budget pays for.
+        environment: The clock, the limits and the observer; None uses the defaults.
+        is_chosen: Called with the full name of each table that the pattern selects; False leaves it out.
+
+    Returns:
+        The report of the pass with every error of a table, or the plan of a dry run.
+
+    Raises:
+        ArgumentError: The pattern is malformed.
+        PolicyError: The policy is invalid.
+        TableNotFound: PyIceberg's configuration does not name the catalog, or a pattern selects no table.
+        TableError: The catalog cannot be opened, or cannot list its tables.
+        ValueError: A budget is negative or malformed.
+    """
+    selected, budget = TablePattern.of(pattern), Budget.of(budget_bytes, budget_seconds)
+    catalog = open_catalog(selected.catalog) if catalog is None else catalog
+    fleet = Fleet(catalog, selected, environment or Environment(), policy, is_chosen, concurrency, take_over)
+    return fleet.plan(budget) if dry_run else fleet.run(budget)
 
 
 def watch(

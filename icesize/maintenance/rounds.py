@@ -15,6 +15,11 @@ from icesize.planning.plan import MergeTask, Plan
 from icesize.table.catalog.access_errors import said
 from icesize.units import DURATION_EXAMPLES, SIZE_EXAMPLES, bytes_of, format_bytes, format_count, seconds_of
 
+Size = int | str | None
+"""A number of bytes, or a string such as "20GiB"; None is no limit."""
+Duration = float | str | None
+"""A number of seconds, or a string such as "25m"; None is no limit."""
+
 
 @dataclass(frozen=True)
 class Budget:
@@ -28,7 +33,7 @@ class Budget:
     is_stopped: Callable[[], bool] = lambda: False
 
     @classmethod
-    def of(cls, size: int | str | None = None, duration: float | str | None = None) -> Budget:
+    def of(cls, size: Size = None, duration: Duration = None) -> Budget:
         """Return the budget of numbers or strings, such as `20GiB` and `25m`. Raises ValueError for other strings."""
         size_bytes = None if size is None else bytes_of(size)
         seconds = None if duration is None else seconds_of(duration)

@@ -15,8 +15,9 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
+import icesize
 from icesize.environment import Environment
-from icesize.errors import TableError
+from icesize.errors import TableError, TableNotFound
 from icesize.events import Progress
 from icesize.failpoints import armed, for_child
 from icesize.maintenance.fleet import Fleet, FleetReport, watch
@@ -104,6 +105,23 @@ def test_a_plan_shows_the_work_and_changes_nothing(lake: SqlCatalog) -> None:
     assert shares == [("lake.db.many", 1, 5), ("lake.db.few", 1, 1)]
     assert (plan.idle, plan.bytes_left, plan.usd) == (1, 0, None)
     assert files_of(lake) == {"few": 2, "many": 6, "none": 1}
+
+
+def test_python_has_the_pass_of_the_command(lake: SqlCatalog) -> None:
+    """A dry run is a plan, a pass takes its budget as text, and a pattern that selects nothing is an error."""
+    for name, files in (("few", 2), ("many", 6)):
+        table_of(lake, name, files)
+    plan = icesize.maintain("lake.db", catalog=lake, dry_run=True, is_chosen=lambda name: "few" not in name)
+    assert [share.survey.table for share in plan.tables] == ["lake.db.many"]
+    assert icesize.maintain("lake.db.*", "0", catalog=lake).plan.bytes_left > 0
+    assert files_of(lake) == {"few": 2, "many": 6}
+    report = icesize.maintain("lake.db.*", "1GiB", "10m", catalog=lake, policy={"max-small-files": 2}, concurrency=1)
+    assert files_of(lake) == {"few": 1, "many": 1}
+    assert [table.table for table in report.tables] == ["lake.db.many", "lake.db.few"]
+    with pytest.raises(TableNotFound, match=r"Cannot maintain 'lake\.other\.\*': it selects no table"):
+        icesize.maintain("lake.other.*", catalog=lake)
+    with pytest.raises(ValueError, match=r"'budget-seconds' \('soon'\) must be a duration"):
+        icesize.maintain("lake", budget_seconds="soon", catalog=lake)
 
 
 def test_a_budget_of_bytes_goes_where_it_saves_most(lake: SqlCatalog) -> None:
