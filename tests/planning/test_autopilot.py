@@ -78,7 +78,6 @@ def test_a_choice_costs_no_more_than_what_it_replaces(workload: Workload, knows:
         assert choice.price_then == choice.price_now
     else:
         assert choice.price_then <= (1 - LEAST_GAIN) * choice.price_now
-        assert choice.gain >= LEAST_GAIN - 1e-9
 
 
 @settings(max_examples=25, deadline=None)

@@ -358,11 +358,6 @@ class Choice:
     missed: float = 0.0
 
     @property
-    def gain(self) -> float:
-        """Share of the costs that the change saves."""
-        return 1 - self.price_then / self.price_now if self.price_now else 0.0
-
-    @property
     def is_paid(self) -> bool:
         """True if the settings may change: a change that comes too early costs at most as much as one too late."""
         return self.missed >= self.once
@@ -448,8 +443,8 @@ class _Search:
             return Spent()
         read, written = size_bytes / present.target_file_size_bytes, size_bytes / target_bytes
         rate = DECODED_BYTES_PER_SECOND if is_new_order else COPIED_BYTES_PER_SECOND
-        once = Spent(size_bytes / rate + OPEN_SECONDS * (read + written), 0, puts_of(target_bytes) * written)
-        return once + Spent.reading(read, 0, 0)
+        made = Spent(size_bytes / rate + OPEN_SECONDS * written, 0, puts_of(target_bytes) * written)
+        return made + Spent.reading(read, 0, 0)
 
     def best(self) -> Outcome:
         """Return the cheapest outcome, found from the present settings and from the defaults."""
