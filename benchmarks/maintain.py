@@ -89,7 +89,8 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
     )  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="icesize-maintain-", dir=args.folder) as folder, ExitStack() as serving:
         made = _made(Path(folder), sizes, args.targets, _SERVED if args.rest else "c")
-        if args.rest:
+        if args.rest and isinstance(made.catalog, SqlCatalog):
+            made.catalog.close()
             uri = serving.enter_context(local_rest_catalog(Path(folder), _SERVER_MEMORY))
             made = replace(made, uri=uri, catalog=load_catalog("c", uri=uri))
         result: dict[str, Any] = {"benchmark": "maintain", "tables": args.tables, "files": _files(made)}

@@ -95,6 +95,8 @@ def rest_catalog(database: Path, log: Path, settings: Mapping[str, str], memory:
         "catalog-impl": "org.apache.iceberg.jdbc.JdbcCatalog",
         "uri": _sqlite_url(database),
         "jdbc.schema-version": "V1",
+        # of two connections, one can keep an old snapshot of the file, and each commit on it is a server error
+        "clients": "1",
         **settings,
     }
     command = ["java", f"-Xmx{memory}", "-cp", str(rest_server_jar()), "org.apache.iceberg.rest.RESTCatalogServer"]
