@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from threading import Lock
+from threading import Event, Lock
 from typing import ClassVar, Literal, overload
 
 from pyiceberg.catalog import Catalog
@@ -32,7 +32,7 @@ from icesize.planning.plan import MergeTask
 from icesize.policy import SizePolicy
 from icesize.results import Keys, Result, keys
 from icesize.table.catalog.access_errors import said
-from icesize.table.catalog.opening import open_catalog, with_timeout
+from icesize.table.catalog.opening import open_catalog, responds, with_timeout
 from icesize.table.catalog.tables import Name, NotLoaded, TablePattern, in_turn
 from icesize.table.manifests.store import ManifestStore, Memory
 from icesize.table.state.concurrent_writers import optimizer_of, other_compactors
@@ -149,7 +149,8 @@ class FleetReport(Result):
         failed: Table -> reason, for tables that could not be read, and tables of which a step failed.
         tables: The reports of the tables that changed or failed, in the order of the work.
         idle: Number of tables that needed nothing.
-        not_started: Tables that the pass did not reach in its time. The next pass begins with the most urgent ones.
+        not_started: Tables that the pass did not reach: in its time, or before the catalog ceased to respond. The next
+            pass begins with the most urgent ones.
         plan: The state of the tables before the pass, and the merges that the budget paid for.
         seconds: Seconds of the pass.
     """
@@ -261,16 +262,19 @@ class Fleet:
         plan, due, paid = self._planned(budget)
         worth = {name: one.survey.seconds_saved_per_gib for name, one in due.items()}
         order = order_of(worth, self.maintainer or environment.new_id())
-        purse = _Purse((budget.size_bytes or 0) - plan.bytes_to_write)
+        purse, is_down = _Purse((budget.size_bytes or 0) - plan.bytes_to_write), Event()
 
         def maintain(number: int) -> MaintenanceReport | str | None:
-            if is_late():
+            if is_late() or is_down.is_set():
                 return None
             left = None if budget.seconds is None else budget.seconds - (environment.monotonic() - began)
             if left is not None and number + 1 < len(order):
                 left *= MOST_TIME
             name = order[number]
-            return self._maintained(due[name], paid.get(name, ()), replace(budget, seconds=left), purse)
+            result = self._maintained(due[name], paid.get(name, ()), replace(budget, seconds=left), purse)
+            if (isinstance(result, str) or result.failed) and not responds(self.catalog):
+                is_down.set()
+            return result
 
         each = map if self.threads == 1 or in_turn(self.catalog) else partial(concurrently, threads=self.threads)
         results = dict[str, MaintenanceReport | str | None]()

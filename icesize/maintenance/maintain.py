@@ -29,6 +29,7 @@ from icesize.planning.plan import Plan
 from icesize.report import Report
 from icesize.results import Keys, Result, keys
 from icesize.table.catalog.access_errors import said
+from icesize.table.catalog.opening import responds
 from icesize.table.cluster_settings import resolve
 
 if TYPE_CHECKING:
@@ -186,6 +187,7 @@ class Pass:
         self._unsupported: dict[str, str] = {}
         self._left: list[str] = []
         self._damaged = frozenset[PartitionKey]()
+        self._is_down = False
 
     def run(self, steps: Sequence[MaintenanceStep]) -> MaintenanceReport:
         """Run every step that the budget allows.
@@ -206,7 +208,7 @@ class Pass:
 
     def _run(self, step: MaintenanceStep) -> None:
         done = self._done.setdefault(step.name, [])
-        is_late = self._is_late(MERGE_SHARE if step.rounds else 1.0)
+        is_late = self._is_down or self._is_late(MERGE_SHARE if step.rounds else 1.0)
         if not is_late:
             self._context.environment.observe(Progress(step.name, 0))
         try:
@@ -223,6 +225,8 @@ class Pass:
             self._unsupported[step.name] = str(error)
         except Exception as error:  # an error of one step must not stop the others
             self._note_failure(step, error)
+            # each further step would wait for the catalog as long as this one did
+            self._is_down = not responds(self._context.handle.catalog)
 
     def _alone(self, job: Callable[..., Any], *args: Any) -> Any:
         """Run a job. The next one begins with the state that this one loaded, if it neither committed nor lost one."""
@@ -233,7 +237,7 @@ class Pass:
 
     def _leave(self, step: MaintenanceStep) -> None:
         """Record a step as one that the next pass continues."""
-        if step.is_wanted(self._context):
+        if self._is_down or step.is_wanted(self._context):
             self._left.append(step.name)
         self._last_load.stays = True
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from operator import attrgetter
-from threading import Lock
+from threading import Event, Lock
 from typing import Any, ClassVar, Generic, TypeVar
 
 from pyiceberg.catalog import Catalog
@@ -32,7 +32,7 @@ from icesize.results import Keys, Result, keys
 from icesize.table.catalog.access_errors import asking_again, said
 from icesize.table.catalog.history import count_of, fact_of, head_snapshot, refs_of
 from icesize.table.catalog.locations import is_object_store
-from icesize.table.catalog.opening import LIST, denied, open_catalog
+from icesize.table.catalog.opening import LIST, denied, open_catalog, responds
 from icesize.table.catalog.tables import Ask, Name, NotLoaded, TablePattern, each_of, load_named, names_of
 from icesize.table.cleanup.retention_inputs import ExpireOptions
 from icesize.table.manifests.lists import Manifests, manifests_of
@@ -176,7 +176,7 @@ class _Surveyor(Generic[T]):
     ) -> None:  # fmt: skip
         self._catalog, self._environment, self._policy, self._look = catalog, environment, policy, look
         self._stores = stores
-        self._large = Lock()
+        self._large, self._is_down = Lock(), Event()
 
     def asking(self, name: str) -> Ask:
         """Return what calls a function, and calls it again as long as the catalog does not respond."""
@@ -188,8 +188,13 @@ class _Surveyor(Generic[T]):
 
     def __call__(self, name: Name) -> T | NotLoaded:
         handle = TableHandle(self._catalog, name, self._policy, stores=self._stores)
+        if self._is_down.is_set():
+            return NotLoaded(name, "unreadable", "the catalog did not respond before")
         table = load_named(self._catalog, name, self.asking(handle.name))
         if isinstance(table, NotLoaded):
+            # requests for a thousand tables would be repeated for two minutes each
+            if table.kind == "unreadable" and not responds(self._catalog):
+                self._is_down.set()
             return table
         try:
             with self._alone_if_large(table.metadata):

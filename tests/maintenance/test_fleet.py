@@ -14,6 +14,7 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
+from requests.exceptions import ConnectionError as NoConnection
 
 import icesize
 from icesize.environment import Environment
@@ -94,6 +95,44 @@ def test_a_pass_reads_a_manifest_once_for_all_steps(lake: SqlCatalog) -> None:
     NotingIO.noted.clear()
     assert run(lake).idle == 1
     assert len([path for io in NotingIO.noted for path in io.manifests]) == 2
+
+
+class HiveCatalog(SqlCatalog):
+    """A catalog that does not respond any more after so many loads of tables; by its name, one thread uses it."""
+
+    loads_left = 0
+
+    def load_table(self, identifier: str | tuple[str, ...]) -> Table:
+        """Load a table, or fail as a client whose server is gone."""
+        self.loads_left -= 1
+        if self.loads_left < 0:
+            raise NoConnection("refused")
+        return super().load_table(identifier)
+
+    def list_namespaces(self, namespace: str | tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+        """List namespaces, or fail in the same way."""
+        if self.loads_left < 0:
+            raise NoConnection("refused")
+        return super().list_namespaces(namespace)
+
+
+@pytest.mark.parametrize(("loads", "not_surveyed", "not_started"), [(2, 3, 1), (9, 0, 5)])
+def test_a_catalog_that_ceases_to_respond_ends_the_pass(
+    lake: SqlCatalog, loads: int, not_surveyed: int, not_started: int
+) -> None:
+    """One table waits for it, and the others do not, while tables are surveyed and while they are maintained."""
+    for number in range(6):
+        table_of(lake, f"t{number}", 2)
+    leaving, time = HiveCatalog("lake", **lake.properties), FakeTime()
+    leaving.loads_left = loads
+    report = run(leaving, environment=time.environment)
+    others = [why for why in report.failed.values() if why == "the catalog did not respond before"]
+    waited = [why for why in report.failed.values() if "ConnectionError: refused" in why]
+    assert (len(others), len(report.not_started)) == (not_surveyed, not_started)
+    assert len(waited) == 6 - not_surveyed - not_started
+    # two minutes for the survey, ten for the pass
+    assert 600 < sum(time.sleeps) < 800
+    leaving.close()
 
 
 def test_a_plan_shows_the_work_and_changes_nothing(lake: SqlCatalog) -> None:

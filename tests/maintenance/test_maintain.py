@@ -110,7 +110,7 @@ class FakeTable:
 
 def run(table: FakeTable, budget_bytes: int | None = None, budget_seconds: float | None = None) -> MaintenanceReport:
     """One pass by a clock that goes on only when the table works."""
-    handle = cast(TableHandle, SimpleNamespace(name="lake.db.t"))
+    handle = cast(TableHandle, SimpleNamespace(name="lake.db.t", catalog=SimpleNamespace(list_namespaces=list)))
     context = context_of(handle, Environment(monotonic=lambda: table.seconds))
     return Pass(context, Budget(budget_bytes, budget_seconds)).run(table.steps())
 

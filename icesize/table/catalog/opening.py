@@ -26,7 +26,7 @@ from pyiceberg.utils.config import Config
 
 from icesize.errors import EngineUnavailable, TableError, TableNotFound, UnsupportedTable
 from icesize.redaction import is_secret, keys_with_secrets, remember_secrets
-from icesize.table.catalog.access_errors import brief
+from icesize.table.catalog.access_errors import brief, may_pass
 from icesize.table.catalog.unreadable_columns import unreadable_column
 
 LOG = logging.getLogger("icesize")
@@ -285,6 +285,15 @@ def _shared(location: str, metadata: TableMetadata) -> TableMetadata:
     if known is None or known.table_uuid != metadata.table_uuid or known.last_updated_ms != metadata.last_updated_ms:
         _LOADED[location] = known = metadata
     return known
+
+
+def responds(catalog: Catalog) -> bool:
+    """Return whether the catalog responds at all; a refusal is a response."""
+    try:
+        catalog.list_namespaces()
+    except Exception as error:  # each catalog client raises its own errors
+        return not may_pass(error)
+    return True
 
 
 def is_view(catalog: Catalog, identifier: tuple[str, ...]) -> bool:
