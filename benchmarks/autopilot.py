@@ -144,8 +144,13 @@ class Run:
             self.trial.read(reads, reads.per_day / times)
 
     def _may_look(self, number: int) -> bool:
-        """Return whether the last look is old enough after so many batches, as `tune` and `maintain` decide it."""
+        """Return whether the last look is old enough after so many batches, as `tune` and `maintain` decide it.
+
+        Looks within a day of a change, which change nothing, are left out.
+        """
         case = self.case
+        if not case.is_logged and number % self.trial.workload.batches_per_pass:
+            return False
         least = max(FEWEST_BATCHES, round(LEAST_DAYS * case.batches_per_day))
         wait = max(1, case.batches_per_day // LOGS_A_DAY) if case.is_logged else case.batches_per_day
         since = min(number - self.looked if self.looked else wait, number - self.changed - case.batches_per_day + wait)
@@ -166,7 +171,7 @@ class Run:
         question = Question(
             self.case.policy, self.settings, self.case.columns if self.case.is_logged else (),
             frozenset(self.case.policy.given), self.case.is_logged, prices=self.case.prices, missed=self.missed,
-            days=(number - self.looked) / per_day if self.looked else 1.0,
+            days=(number - self.looked) / per_day if self.looked else min(1.0, number / per_day),
         )  # fmt: skip
         choice = choose(self._workload(seen, len(seen), before, reads), question)
         self.missed, self.looked = choice.missed, number

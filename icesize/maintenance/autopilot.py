@@ -156,7 +156,7 @@ def _tuned(
         record = replace(record, looked_ms=record.looked_ms if waits else now_ms)
     else:
         days = _days(times_ms, now_ms)
-        workload, asked = _workload(selection, appends, days, record.reads), question(context, current, record)
+        workload, asked = _workload(selection, appends, days, record.reads), question(context, current, record, days)
         report, record = _decided(report, choose(workload, asked), asked, record)
         report = replace(report, reason=_reason(workload, asked.knows_reads))
         record = _dated(record, report, now_ms)
@@ -243,8 +243,8 @@ def _passes_per_day(metadata: TableMetadata, since_ms: int, days: float) -> floa
     return max(1.0, sum(1 for _ in merged) / days)
 
 
-def question(context: TableContext, current: Current, record: AutopilotRecord) -> Question:
-    """Return what may be chosen for the table: what its users set stays."""
+def question(context: TableContext, current: Current, record: AutopilotRecord, known_days: float = 1.0) -> Question:
+    """Return what may be chosen for the table, of which so many days are known: what its users set stays."""
     metadata, policy = current.table.metadata, current.policy
     origins = origins_of(policy, metadata.properties, context.handle.policy, current.name)
     theirs = {origin.key.replace("-", "_") for origin in origins if origin.source not in ("default", AUTOPILOT)}
@@ -263,7 +263,7 @@ def question(context: TableContext, current: Current, record: AutopilotRecord) -
         knows_reads=bool(record.reads),
         prices=Prices() if is_object_store(metadata.location) else None,
         missed=record.missed,
-        days=(context.environment.now_ms() - record.looked_ms) / DAY_MS if record.looked_ms else 1.0,
+        days=(context.environment.now_ms() - record.looked_ms) / DAY_MS if record.looked_ms else min(1.0, known_days),
     )
 
 

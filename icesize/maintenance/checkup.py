@@ -96,7 +96,7 @@ def _written(current: Current, environment: Environment) -> str:
     with table.io.new_output(probe).create() as stream:
         stream.write(b"icesize looks whether it can write here\n")
     table.io.delete(probe)
-    clock = clock_difference(now_ms - environment.now_ms()) or "right"
+    clock = clock_difference(now_ms - environment.now_ms()) or "that of this machine"
     return f"files were written and deleted in {table.metadata.location}, whose clock is {clock}"
 
 

@@ -171,7 +171,10 @@ def load(path: Path | None = None) -> Configuration:
 
 
 def read(path: Path) -> tuple[Configuration, tuple[Problem, ...]]:
-    """Return the configuration of a file, without its invalid parts, and its problems; ArgumentError for no file."""
+    """Return the configuration of a file, without its invalid parts, and its problems.
+
+    Raises ArgumentError if there is no file.
+    """
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -9,16 +9,15 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from threading import Event, Lock
 from typing import ClassVar, Literal, overload
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
-from icesize.concurrency import concurrently
+from icesize.concurrency import Ahead
 from icesize.environment import Environment
 from icesize.errors import TableNotFound
 from icesize.events import Progress
@@ -32,8 +31,8 @@ from icesize.planning.plan import MergeTask
 from icesize.policy import SizePolicy
 from icesize.results import Keys, Result, keys
 from icesize.table.catalog.access_errors import said
-from icesize.table.catalog.opening import open_catalog, responds, with_timeout
-from icesize.table.catalog.tables import Name, NotLoaded, TablePattern, in_turn
+from icesize.table.catalog.opening import responds, with_timeout
+from icesize.table.catalog.tables import Name, NotLoaded, TablePattern, catalog_of, in_turn
 from icesize.table.manifests.store import ManifestStore, Memory
 from icesize.table.state.concurrent_writers import optimizer_of, other_compactors
 from icesize.table.state.handle import PolicyArgument, TableHandle
@@ -258,11 +257,13 @@ class Fleet:
         Raises an error if the catalog cannot list its tables.
         """
         environment, began = self.environment, self.environment.monotonic()
+        is_down, is_interrupted, outer = Event(), Event(), budget
+        budget = replace(budget, is_stopped=lambda: is_interrupted.is_set() or outer.is_stopped())
         is_late = budget.started(environment)
         plan, due, paid = self._planned(budget)
         worth = {name: one.survey.seconds_saved_per_gib for name, one in due.items()}
         order = order_of(worth, self.maintainer or environment.new_id())
-        purse, is_down = _Purse((budget.size_bytes or 0) - plan.bytes_to_write), Event()
+        purse = _Purse((budget.size_bytes or 0) - plan.bytes_to_write)
 
         def maintain(number: int) -> MaintenanceReport | str | None:
             if is_late() or is_down.is_set():
@@ -276,11 +277,16 @@ class Fleet:
                 is_down.set()
             return result
 
-        each = map if self.threads == 1 or in_turn(self.catalog) else partial(concurrently, threads=self.threads)
         results = dict[str, MaintenanceReport | str | None]()
-        for name, result in zip(order, each(maintain, range(len(order))), strict=True):
-            results[name] = result
-            environment.observe(Progress(STEP, len(results), len(order), "table"))
+        with closing(Ahead(0 if self.threads == 1 or in_turn(self.catalog) else self.threads)) as ahead:
+            try:
+                for name, result in zip(order, ahead.map(maintain, range(len(order)), len(order)), strict=True):
+                    results[name] = result
+                    environment.observe(Progress(STEP, len(results), len(order), "table"))
+            except BaseException:
+                # the threads are waited for, and must not go on with whole passes
+                is_interrupted.set()
+                raise
         reports = [result for result in results.values() if isinstance(result, MaintenanceReport)]
         broken = {name: result for name, result in results.items() if isinstance(result, str)}
         return FleetReport(
@@ -411,16 +417,25 @@ def maintain(
         The report of the pass with every error of a table, or the plan of a dry run.
 
     Raises:
-        ArgumentError: The pattern is malformed.
+        ArgumentError: The pattern is malformed, or begins with the name of another catalog.
         PolicyError: The policy is invalid.
-        TableNotFound: PyIceberg's configuration does not name the catalog, or a pattern selects no table.
+        TableNotFound: PyIceberg's configuration does not name the catalog, or a pattern selects no table. A table that
+            is missing under its plain name is in `failed` of the result.
         TableError: The catalog cannot be opened, or cannot list its tables.
-        ValueError: A budget is negative or malformed.
+        ValueError: A budget is negative or malformed, or `concurrency` is below 1.
+        KeyboardInterrupt: It ends the pass after the current commits.
     """
     selected, budget = TablePattern.of(pattern), Budget.of(budget_bytes, budget_seconds)
-    catalog = open_catalog(selected.catalog) if catalog is None else catalog
-    fleet = Fleet(catalog, selected, environment or Environment(), policy, is_chosen, concurrency, take_over)
-    return fleet.plan(budget) if dry_run else fleet.run(budget)
+    if not isinstance(concurrency, int) or concurrency < 1:
+        raise ValueError(f"'concurrency' ({concurrency!r}) must be a whole number >= 1")
+    with ExitStack() as opened:
+        if catalog is None:
+            catalog = opened.enter_context(closing(catalog_of(selected, None)))
+        fleet = Fleet(
+            catalog_of(selected, catalog), selected, environment or Environment(), policy, is_chosen, concurrency,
+            take_over,
+        )  # fmt: skip
+        return fleet.plan(budget) if dry_run else fleet.run(budget)
 
 
 def watch(

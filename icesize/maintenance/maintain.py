@@ -23,7 +23,7 @@ from icesize.maintenance.dangling_deletes import DanglingReport, remove_dangling
 from icesize.maintenance.rewrite_deletes import DeletesReport, rewrite_deletes
 from icesize.maintenance.rewrite_manifests import ManifestReport, rewrite_manifests
 from icesize.maintenance.rounds import Budget
-from icesize.maintenance.table_context import LastLoad, TableContext
+from icesize.maintenance.table_context import Loads, TableContext
 from icesize.planning.files import PartitionKey, SkipReason
 from icesize.planning.plan import Plan
 from icesize.report import Report
@@ -177,8 +177,8 @@ class Pass:
     def __init__(
         self, context: TableContext, budget: Budget, without: Mapping[str, frozenset[PartitionKey]] | None = None
     ) -> None:
-        self._last_load, self._bytes_left = LastLoad(), budget.size_bytes
-        self._context = replace(context, last_load=self._last_load)
+        self._loads, self._bytes_left = Loads(), budget.size_bytes
+        self._context = replace(context, loads=self._loads)
         self._without = without or {}
         self._is_late = budget.started(context.environment)
         self._watch = Stopwatch(context.environment)
@@ -230,16 +230,21 @@ class Pass:
 
     def _alone(self, job: Callable[..., Any], *args: Any) -> Any:
         """Run a job. The next one begins with the state that this one loaded, if it neither committed nor lost one."""
-        report = self._context.alone(job, *args)
-        may_have_changed = getattr(report, "snapshot_ids", True) or getattr(report, "conflicts", ())
-        self._last_load.stays = report is None or not may_have_changed
-        return report
+        may_have_changed: object = True
+        try:
+            report = self._context.alone(job, *args)
+            may_have_changed = report is not None and (
+                getattr(report, "snapshot_ids", True) or getattr(report, "conflicts", ())
+            )
+            return report
+        finally:
+            self._loads.job_ended(may_have_changed=bool(may_have_changed))
 
     def _leave(self, step: MaintenanceStep) -> None:
         """Record a step as one that the next pass continues."""
         if self._is_down or step.is_wanted(self._context):
             self._left.append(step.name)
-        self._last_load.stays = True
+        self._loads.job_ended(may_have_changed=False)
 
     def _rounds(self, step: MaintenanceStep) -> Iterator[Report]:
         for job in step.run:
@@ -302,9 +307,7 @@ def _expire(context: TableContext, *, dry_run: bool = False) -> ExpiryReport:
     from icesize.table.cleanup.expiry import expire  # slow: imports catalogs
     from icesize.table.cleanup.retention_inputs import ExpireOptions
 
-    current = context.load()
-    options = ExpireOptions()
-    return context.refresh(expire(context.handle, options, context.environment, current=current, dry_run=dry_run))
+    return context.refresh(expire(context.handle, ExpireOptions(), context.environment, dry_run=dry_run))
 
 
 def _orphans(context: TableContext) -> OrphanReport:

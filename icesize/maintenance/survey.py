@@ -32,8 +32,8 @@ from icesize.results import Keys, Result, keys
 from icesize.table.catalog.access_errors import asking_again, said
 from icesize.table.catalog.history import count_of, fact_of, head_snapshot, refs_of
 from icesize.table.catalog.locations import is_object_store
-from icesize.table.catalog.opening import LIST, denied, open_catalog, responds
-from icesize.table.catalog.tables import Ask, Name, NotLoaded, TablePattern, each_of, load_named, names_of
+from icesize.table.catalog.opening import LIST, denied, responds
+from icesize.table.catalog.tables import Ask, Name, NotLoaded, TablePattern, catalog_of, each_of, load_named, names_of
 from icesize.table.cleanup.retention_inputs import ExpireOptions
 from icesize.table.manifests.lists import Manifests, manifests_of
 from icesize.table.manifests.packing import live_entries, worth_packing
@@ -117,14 +117,14 @@ def scan(
         The tables, those to which maintenance brings most first, and the names that were skipped.
 
     Raises:
-        ArgumentError: The pattern is malformed.
+        ArgumentError: The pattern is malformed, or begins with the name of another catalog.
         PolicyError: The policy is invalid.
         TableNotFound: PyIceberg's configuration does not name the catalog.
         TableError: The catalog cannot be opened, or cannot list its namespaces.
     """
     selected, environment = TablePattern.of(pattern), environment or Environment()
     SizePolicy.resolve({}, policy)  # an error in it concerns all tables
-    catalog = open_catalog(selected.catalog) if catalog is None else catalog
+    catalog = catalog_of(selected, catalog)
     found, doubts = look_at_each(selected, catalog, environment, policy, survey_table, is_chosen)
     tables = (result for result in found if isinstance(result, TableSurvey))
     skipped = (result for result in found if isinstance(result, NotLoaded))

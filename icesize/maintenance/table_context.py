@@ -128,16 +128,39 @@ def lacks_row_ids(current: Current) -> bool:
     return head is not None and head.first_row_id is None
 
 
-@dataclass
-class LastLoad:
-    """The state that a context loaded last.
+REUSED_SECONDS = 60.0
+"""Age up to which a job begins with a state that the job before it loaded."""
 
-    The next `load` returns it again if it `stays`, and later ones do not. Loading a table with 70,000 snapshots takes
-    a second, and a pass with nothing to do would load it for each of its steps.
+
+@dataclass
+class Loads:
+    """The states that a pass loads: a job that changed nothing leaves its state to the next job.
+
+    Loading a table with 70,000 snapshots takes a second, and a pass with nothing to do would load it for each step.
+
+    Attributes:
+        ready: The state for the first `load` of the next job; None to load the table.
+        newest: The state that the job loaded last.
+        loaded_s: The monotonic time at which the newer of the two was loaded.
     """
 
-    current: Current | None = None
-    stays: bool = False
+    ready: Current | None = None
+    newest: Current | None = None
+    loaded_s: float = 0.0
+
+    def load(self, handle: TableHandle, environment: Environment) -> Current:
+        """Return the state that is ready, once and unless it is too old; otherwise load the table."""
+        current, self.ready, self.newest = self.ready, None, None
+        if current is None or environment.monotonic() - self.loaded_s > REUSED_SECONDS:
+            current = None  # its memory is needed
+            self.loaded_s = environment.monotonic()
+            current = handle.load(environment)
+        self.newest = current
+        return current
+
+    def job_ended(self, *, may_have_changed: bool) -> None:
+        """Leave the state to the next job, unless this one may have changed the table."""
+        self.ready, self.newest = None if may_have_changed else self.newest or self.ready, None
 
 
 @dataclass(frozen=True)
@@ -148,7 +171,7 @@ class TableContext:
     environment: Environment
     engine: Engine
     lock: RLock = field(default_factory=RLock, compare=False, repr=False)
-    last_load: LastLoad | None = field(default=None, compare=False, repr=False)
+    loads: Loads | None = field(default=None, compare=False, repr=False)
 
     def alone(self, job: Callable[Concatenate[TableContext, P], T], *args: P.args, **options: P.kwargs) -> T:
         """Run a job on this table while no other thread runs one; the observer gets its result, unless it is a dry run.
@@ -164,13 +187,9 @@ class TableContext:
     def load(self) -> Current:
         """Return the current table; retry for a while if the catalog does not respond.
 
-        With `last_load`, return that once, if it stays.
+        With `loads`, the first call of a job may return the state that the job before it loaded.
         """
-        last = self.last_load or LastLoad()
-        if not last.stays or last.current is None:
-            last.current = self.handle.load(self.environment)
-        last.stays = False
-        return last.current
+        return (self.loads or Loads()).load(self.handle, self.environment)
 
     def numbered(self) -> Current:
         """Return the current table, whose rows have ids.

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
@@ -18,11 +19,12 @@ from requests.exceptions import ConnectionError as NoConnection
 
 import icesize
 from icesize.environment import Environment
-from icesize.errors import TableError, TableNotFound
+from icesize.errors import ArgumentError, TableError, TableNotFound
 from icesize.events import Progress
 from icesize.failpoints import armed, for_child
-from icesize.maintenance.fleet import Fleet, FleetReport, watch
+from icesize.maintenance.fleet import STEP, Fleet, FleetReport, watch
 from icesize.maintenance.rounds import Budget
+from icesize.planning.fleet import order_of
 from icesize.table.catalog.tables import TablePattern
 from tests.support.command_line import catalog_uri
 from tests.support.tables import (
@@ -161,6 +163,55 @@ def test_python_has_the_pass_of_the_command(lake: SqlCatalog) -> None:
         icesize.maintain("lake.other.*", catalog=lake)
     with pytest.raises(ValueError, match=r"'budget-seconds' \('soon'\) must be a duration"):
         icesize.maintain("lake", budget_seconds="soon", catalog=lake)
+    for wrong in (0, 2.5, "4"):
+        with pytest.raises(ValueError, match=rf"'concurrency' \({wrong!r}\) must be a whole number >= 1"):
+            icesize.maintain("lake", catalog=lake, concurrency=wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("call", [icesize.maintain, icesize.scan])
+def test_a_name_of_another_catalog_is_refused(lake: SqlCatalog, call: Callable[..., object]) -> None:
+    """With a given catalog, the rest of the name would select other tables than its author means, or all."""
+    refused = (
+        r"Cannot select 'db' in catalog 'lake': the name begins with another catalog, 'db'\. Write 'lake\.db', or pass "
+        "that catalog"
+    )
+    with pytest.raises(ArgumentError, match=refused):
+        call("db", catalog=lake)
+
+
+class Held(SqlCatalog):
+    """A catalog in which the second load of one table, which is that of its pass, waits until it may go on."""
+
+    held = ""
+    loads = 0
+    may_go_on = threading.Event()
+
+    def load_table(self, identifier: str | tuple[str, ...]) -> Table:
+        """Load a table."""
+        if identifier == ("db", self.held):
+            self.loads += 1
+            assert self.loads != 2 or self.may_go_on.wait(60)
+        return super().load_table(identifier)
+
+
+def test_an_interrupt_stops_the_passes_of_all_threads(lake: SqlCatalog) -> None:
+    """Ctrl-C reaches the thread of the caller only; the tables that other threads work on begin no further step."""
+    for name in ("a", "b"):
+        table_of(lake, name, 3)
+    worth = {share.survey.table: share.survey.seconds_saved_per_gib for share in Fleet(lake, ALL).plan(Budget()).tables}
+    first, second = order_of(worth, "m")
+    catalog = Held("lake", **lake.properties)
+    catalog.held = second.rpartition(".")[2]
+
+    def observe(event: object) -> None:
+        if isinstance(event, Progress) and (event.step, event.done) == (STEP, 1):
+            catalog.may_go_on.set()
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(catalog, environment=Environment(observe=observe), maintainer="m")
+    assert files_of(lake) == {first.rpartition(".")[2]: 1, catalog.held: 3}
+    catalog.close()
 
 
 def test_a_budget_of_bytes_goes_where_it_saves_most(lake: SqlCatalog) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import SimpleNamespace
@@ -41,6 +41,8 @@ ONCE = {
     "orphans": OrphanReport(),
 }
 """Steps that commit once, and what they came to."""
+SINGLE = [step for step in STEPS if step.rounds in ("", step.name)]
+"""Steps that may have one report, under their name."""
 
 
 @dataclass
@@ -384,9 +386,15 @@ def test_steps_without_work_share_one_load(lake: SqlCatalog) -> None:
     counting.loads = 0
     report = table.maintain()
     assert (report.is_changed, report.failed, report.not_started) == (False, {}, ())
-    # the first step, the commits of deletes, manifests and expiry, which find nothing, and the search for orphans
-    assert counting.loads == 1 + 3 + 2
+    # the first step, the commits of deletes and manifests, which find nothing, the expiry, and the search for orphans
+    assert counting.loads == 1 + 2 + 2 + 2
     counting.close()
+
+
+def run_jobs(lake: SqlCatalog, jobs: Sequence[Callable[..., Any]], environment: Environment | None = None) -> None:
+    """A pass over `db.t` whose steps run these jobs."""
+    steps = [replace(step, run=(job,), rounds="") for step, job in zip(SINGLE, jobs, strict=False)]
+    Pass(context_of(TableHandle(lake, ("db", "t")), environment or Environment()), Budget()).run(steps)
 
 
 def test_the_next_step_sees_a_commit_of_the_step_before(lake: SqlCatalog) -> None:
@@ -409,10 +417,42 @@ def test_the_next_step_sees_a_commit_of_the_step_before(lake: SqlCatalog) -> Non
     changed = SimpleNamespace(snapshot_ids=(1,))
     lost = SimpleNamespace(snapshot_ids=(), conflicts=("another writer",))
     jobs: tuple[Callable[..., Any], ...] = (
-        look, partial(change, result=changed), look, partial(change, result=lost), look, fail, look, look,
+        look, partial(change, result=changed), look, partial(change, result=lost), look, fail, look,
     )  # fmt: skip
-    steps = [MaintenanceStep(str(n), "", "", lambda *_: None, (job,)) for n, job in enumerate(jobs)]
-    work = Pass(context_of(TableHandle(lake, ("db", "t"))), Budget())
-    for step in steps:
-        work._run(step)
-    assert seen == [0, 0, 1, 1, 2, 2, 3, 3]
+    run_jobs(lake, jobs)
+    assert seen == [0, 0, 1, 1, 2, 2, 3]
+
+
+def test_a_late_pass_does_not_look_at_a_state_before_its_commit(lake: SqlCatalog) -> None:
+    """A step that commits and then has no time left leaves no state; one that only looks leaves the one it loaded."""
+    make_table(lake)
+    seconds, seen = [0.0], list[int]()
+
+    def look(context: TableContext) -> None:
+        seen.append(len(context.load().table.metadata.snapshots))
+
+    def merge_round(context: TableContext, bytes_left: int | None, without: Collection[PartitionKey]) -> object:
+        look(context)
+        append(lake, [1], "a")
+        seconds[0] = 80.0
+        return SimpleNamespace(snapshot_ids=(1,), bytes_written=1)
+
+    context = context_of(TableHandle(lake, ("db", "t")), Environment(monotonic=lambda: seconds[0]))
+    merges, deletes = (step for step in STEPS if step.name in ("merges", "deletes"))
+    steps = [replace(merges, run=(merge_round,)), replace(deletes, run=(look,))]
+    assert Pass(context, Budget(seconds=100)).run(steps).not_started == ("merges",)
+    assert seen == [0, 1]
+
+
+def test_a_state_is_used_by_the_next_step_for_a_minute(lake: SqlCatalog) -> None:
+    """A step that looks for long leaves a state that is loaded again: its credentials may end."""
+    make_table(lake)
+    seconds, seen = [0.0], list[int]()
+
+    def look(context: TableContext) -> None:
+        seen.append(len(context.load().table.metadata.snapshots))
+        append(lake, [1], "a")
+        seconds[0] += 40
+
+    run_jobs(lake, [look] * 4, Environment(monotonic=lambda: seconds[0]))
+    assert seen == [0, 0, 2, 2]

@@ -115,7 +115,7 @@ class Traffic(Generic[Key]):
         return Prediction(rows, 0.0 if self._is_skewed else newcomer * scale, total)
 
     def _shares(self) -> list[float]:
-        """Return the rows that each known key is expected to get: its level, changed as others were at its age."""
+        """Return the expected share of each known key in a batch: its level, changed as others were at its age."""
         ratios = {age: self._ratio(age, histories) for age, histories in self._cohorts().items()}
         # no cohort is as old as the stream: keys of its first batch stay as they are
         return [

@@ -88,7 +88,7 @@ ALL_CORES = Cores()
 class GroupRewrite:
     """Groups of files that `rewrite` rewrites, by number; the names of a group's new files begin with its prefix.
 
-    `results` receives the outcome of a group immediately: the result of `rewrite`, or a MergeFailure. A
+    `results` receives the outcome of a group when the group ends: the result of `rewrite`, or a MergeFailure. A
     group has no entry if `rewrite` returns None for it, or if `cancelled` was set before the group began. After each
     entry, `progress` receives the bytes of the group; several threads call it. Errors contain `what`, as in "Cannot
     <what>: ...".

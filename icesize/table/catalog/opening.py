@@ -269,22 +269,30 @@ def load_listed(catalog: Catalog, identifier: tuple[str, ...]) -> Table:
             column=column.name,
         ) from error
     remember_secrets(table.io.properties)
-    table.metadata = _shared(table.metadata_location, table.metadata)
+    table.metadata = shared_metadata(table.metadata_location, table.metadata)
     return table
 
 
 _LOADED = WeakValueDictionary[str, TableMetadata]()
 
 
-def _shared(location: str, metadata: TableMetadata) -> TableMetadata:
+def shared_metadata(location: str | None, metadata: TableMetadata) -> TableMetadata:
     """Return the equal metadata that are still in use, or these: those of 70,000 snapshots take 280 MiB.
 
-    No catalog writes a metadata file twice. A table that is created in the place of a dropped one has another UUID.
+    No catalog writes a metadata file twice. But some respond without its location or with a part of its snapshots, and
+    a table that is created in the place of a dropped one has another UUID.
     """
+    if not location:
+        return metadata
     known = _LOADED.get(location)
-    if known is None or known.table_uuid != metadata.table_uuid or known.last_updated_ms != metadata.last_updated_ms:
+    if known is None or _identity(known) != _identity(metadata):
         _LOADED[location] = known = metadata
     return known
+
+
+def _identity(metadata: TableMetadata) -> tuple[object, ...]:
+    history = len(metadata.snapshots), len(metadata.snapshot_log), metadata.refs
+    return metadata.table_uuid, metadata.last_updated_ms, metadata.current_snapshot_id, history, metadata.properties
 
 
 def responds(catalog: Catalog) -> bool:

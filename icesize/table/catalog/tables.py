@@ -90,6 +90,23 @@ class NotLoaded:
     KEYS: ClassVar[Keys] = keys(name=lambda skipped: ".".join(skipped.name))
 
 
+def catalog_of(pattern: TablePattern, catalog: Catalog | None) -> Catalog:
+    """Return the given catalog, or open the one that a pattern names.
+
+    Raises ArgumentError if the pattern names another catalog than the given one: the rest of it would select other
+    tables, or all of them. Raises what `open_catalog` raises.
+    """
+    if catalog is None:
+        return opening.open_catalog(pattern.catalog)
+    if pattern.catalog != catalog.name:
+        raise ArgumentError(
+            f"Cannot select '{pattern}' in catalog '{catalog.name}': the name begins with another catalog, "
+            f"'{pattern.catalog}'. Write '{catalog.name}.{pattern}', or pass that catalog",
+            pattern=str(pattern),
+        )
+    return catalog
+
+
 def in_turn(catalog: Catalog) -> bool:
     """Return True if only one thread may use the catalog.
 

@@ -6,7 +6,7 @@ module touches no data file: nothing is deleted before the commit has certainly 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, cast
 
@@ -36,6 +36,7 @@ from icesize.table.cleanup.retention_inputs import ExpireOptions, retention_of
 from icesize.table.commit.loaded import Loaded, Staged
 from icesize.table.commit.retry import Attempts, Change
 from icesize.table.state.handle import Current
+from icesize.table.storage.ownership import check_may_delete
 
 FOR_EVER_MS = 2**63 - 1
 """Maximum age of version tags.
@@ -85,8 +86,9 @@ class Decision:
 class Expiry(Change[Decision]):
     """One expiry with its commit attempts. Each attempt decides again, on the state that it commits to.
 
-    `current` is the table as the expiry found it. Snapshots that `readers` have not read stay. Ages are counted from
-    `now_ms`. `tried` maps the journal location of each attempt to its decision.
+    `current` is the table as the expiry found it, and `state_of` returns the policy of a later state. Snapshots that
+    `readers` have not read stay. Ages are counted from `now_ms`. `tried` maps the journal location of each attempt to
+    its decision.
     """
 
     current: Current
@@ -94,6 +96,7 @@ class Expiry(Change[Decision]):
     readers: Sequence[Reader]
     now_ms: int
     run_id: str
+    state_of: Callable[[Table], Current]
     advice = "No file was deleted. Run the expiry again: it checks whether the snapshots are gone, and continues"
     tried: dict[str, Decision] = field(default_factory=dict)
 
@@ -107,11 +110,13 @@ class Expiry(Change[Decision]):
     def decide(self, loaded: Loaded) -> Decision:
         """Return the decision for this state. Reads metadata only.
 
-        Raises TableError if metadata cannot be read, or if a reader's position cannot be kept (unless `force`). Raises
-        PolicyError for invalid rules.
+        Raises UnsupportedTable if `gc.enabled` is false, TableError if metadata cannot be read, or if a reader's
+        position cannot be kept (unless `force`), and PolicyError for invalid rules.
         """
         metadata, io = loaded.table.metadata, loaded.table.io
-        rules = self.options.rules(metadata.properties, self.current.policy, self.now_ms)
+        # another program may have forbidden it, or changed a rule, since the expiry began
+        check_may_delete(metadata, self.current.name)
+        rules = self.options.rules(metadata.properties, self.state_of(loaded.table).policy, self.now_ms)
         positions, notes = positions_in(metadata, self.readers, self.options.force)
         with readable(self.current.name):
             retention = retention_of(metadata, io, rules, self.now_ms, positions=positions, store=loaded.store)

@@ -69,15 +69,12 @@ def expire(
     options: ExpireOptions,
     environment: Environment,
     *,
-    current: Current | None = None,
     dry_run: bool = False,
     max_concurrent_deletes: int = IO_THREADS,
     files_between_checks: int = FILES_BETWEEN_CHECKS,
     commit_lock: threading.Lock | None = None,
 ) -> ExpiryReport:
     """Remove the snapshots that no rule keeps, then the files that only they needed.
-
-    The commit decides on the newest state; `current` is the state to begin with, if it was loaded a moment ago.
 
     If an expiry is killed between the two or during the deletion, the next one continues. The table is loaded again
     after every `files_between_checks` deleted files. `commit_lock` is held for the commit only.
@@ -91,11 +88,11 @@ def expire(
     """
     watch = Stopwatch(environment)
     environment.observe(Progress("expiry", 0))
-    current = current or handle.load(environment)
+    current = handle.load(environment)
     check_may_delete(current.table.metadata, current.name)
     check_alone(current.table)
     readers = [read_checkpoint(path, current.table.io.properties) for path in options.readers]
-    expiry = Expiry(current, options, readers, environment.now_ms(), environment.new_id())
+    expiry = Expiry(current, options, readers, environment.now_ms(), environment.new_id(), handle.current)
     if dry_run:
         decision = expiry.decide(submit.state_of(handle, current, environment))
         with readable(current.name):

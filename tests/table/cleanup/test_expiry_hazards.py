@@ -581,3 +581,23 @@ def test_files_that_could_not_be_deleted_are_no_good_pass() -> None:
     """The expiry has landed, and single files of it are still there."""
     assert not MaintenanceReport(expiry=ExpiryReport(files_failed=1)).succeeded
     assert MaintenanceReport(expiry=ExpiryReport()).succeeded
+
+
+@pytest.mark.parametrize("is_forbidden", [True, False])
+def test_an_expiry_obeys_what_is_set_before_its_commit(lake: SqlCatalog, is_forbidden: bool) -> None:
+    """If another program forbids it, or keeps versions from now on, after it has begun, it decides by that."""
+    at_once = {"history.expire.max-snapshot-age-ms": "1", "history.expire.min-snapshots-to-keep": "1"}
+    make_table(lake, properties=at_once)
+    for number in range(4):
+        append(lake, [number], "a")
+    properties = {"gc.enabled": "false"} if is_forbidden else {"icesize.policy.keep-versions": "9"}
+
+    def change() -> None:
+        with lake.load_table("db.t").transaction() as change:
+            change.set_properties(properties)
+
+    with armed("expiry-decided", change):
+        report = icesize.open(None, "lake.db.t", catalog=lake).maintain()
+    assert ("expiry" in report.unsupported) == is_forbidden
+    # a merge of the four batches comes first
+    assert len(lake.load_table("db.t").metadata.snapshots) == 5
