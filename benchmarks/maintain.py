@@ -93,7 +93,12 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
             made.catalog.close()
             uri = serving.enter_context(local_rest_catalog(Path(folder), _SERVER_MEMORY))
             made = replace(made, uri=uri, catalog=load_catalog("c", uri=uri))
-        result: dict[str, Any] = {"benchmark": "maintain", "tables": args.tables, "files": _files(made)}
+        result: dict[str, Any] = {
+            "benchmark": "maintain",
+            "catalog": type(made.catalog).__name__,
+            "tables": args.tables,
+            "files": _files(made),
+        }
         result["kills"] = [_killed(made, number, args.seed) for number in range(args.kills)]
         result |= _maintained(made, args.budget_share)
         result["rows_read"] = sum(_check_rows(made, name, table, args.read_files) for name, table in made.tables())
@@ -249,7 +254,7 @@ def _orphans(table: Table) -> int:
 
 def _title(result: Mapping[str, Any]) -> str:
     kills = f", {len(result['kills'])} passes killed first" if result["kills"] else ""
-    return f"maintain, {result['tables']:,} tables, {result['files']:,} files{kills}"
+    return f"maintain, {result['catalog']}, {result['tables']:,} tables, {result['files']:,} files{kills}"
 
 
 def _lines(result: Mapping[str, Any]) -> list[tuple[str, str, str]]:

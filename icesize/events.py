@@ -72,7 +72,7 @@ class CommitStarted:
 
 
 Outcome = Literal["committed", "nothing to do", "conflict", "failed", "unknown"]
-"""What became of a commit. `unknown`: it may be visible."""
+"""The outcome of a commit. `unknown`: it may be visible."""
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _MOST_LETTERS = 100
-"""Of a table's name in the name of a file, which file systems limit to 255."""
+"""Characters of a table's name in the name of a file, which file systems limit to 255."""
 
 
 def _lines(file: TextIO | None) -> list[str]:

@@ -47,7 +47,7 @@ from icesize.units import format_count
 T = TypeVar("T")
 
 Look = Callable[[TableContext, Table], T]
-"""What is said of a table, from its context and its loaded metadata."""
+"""Returns a result about a table from its context and its loaded metadata."""
 
 RETRY_SECONDS = 120.0
 """Seconds during which one request is repeated if the catalog does not respond, or not now (429, 503)."""

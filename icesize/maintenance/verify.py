@@ -616,4 +616,4 @@ ADVICE: Mapping[str, str] = {
     COUNTS: "Run `icesize repair --deep`; until then, filters may miss rows",
     BOUNDS: "Run `icesize repair --deep`; until then, filters may miss rows",
 }
-"""What to do about the findings of each rule."""
+"""The advice for the findings of each rule."""

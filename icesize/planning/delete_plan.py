@@ -21,7 +21,7 @@ from icesize.planning.files import DeleteFile, FileFact, Layout, PartitionFacts,
 from icesize.policy import SizePolicy
 
 _POSITION_BYTES = 4
-"""What a deleted row takes in a position delete file, rather more than less: 1.1 to 2.2 bytes in one of some thousand
+"""Bytes of a deleted row in a position delete file, rather more than less: 1.1 to 2.2 bytes in one of some thousand
 rows or more, measured."""
 
 

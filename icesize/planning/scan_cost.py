@@ -45,7 +45,7 @@ MS_PER_MANIFEST = 0.9
 each, some tens of milliseconds, of which readers make several at once."""
 
 ENTRIES_PER_MANIFEST = 14_000
-"""Of 600 bytes each, in a manifest of 8 MiB, Iceberg's `commit.manifest.target-size-bytes`."""
+"""Entries of 600 bytes each, in a manifest of 8 MiB, Iceberg's `commit.manifest.target-size-bytes`."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class LayoutCost:
 
 
 NO_COST = LayoutCost(ScanCost(), ScanCost())
-"""Of a table without files."""
+"""The cost of a table without files."""
 
 
 def _after(layout: Layout, plan: Plan) -> ScanCost:

@@ -18,7 +18,7 @@ PROPERTY = "icesize.upsert"
 VERSION = 1
 
 TIES = ("error", "last_delete", "max_row")
-"""What is done with different events of one key that have the same order.
+"""The treatment of different events of one key that have the same order.
 
 "error": the batch is refused. "last_delete": a delete wins; without one, the batch is refused. "max_row": a delete
 wins; without one, the greatest row wins, compared column by column.

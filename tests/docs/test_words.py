@@ -30,10 +30,10 @@ def _strings(module: Path) -> Iterator[tuple[int, str]]:
 
 
 def _docstrings(module: Path) -> Iterator[str]:
-    """The docstrings of a module, its classes and its functions."""
-    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    tree = ast.walk(ast.parse(module.read_text(encoding="utf-8")))
-    return (ast.get_docstring(node) or "" for node in tree if isinstance(node, documented))
+    """The docstrings of a module, and those of its classes, functions, attributes and constants."""
+    for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            yield node.value.value
 
 
 def _places(lines: Iterator[tuple[int, str]]) -> list[str]:

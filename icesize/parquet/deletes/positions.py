@@ -44,7 +44,7 @@ POSITION = _Column(NestedField(2147483545, "pos", LongType(), required=True), "w
 _BATCH_ROWS = 2**18
 """Positions that are read at once."""
 _MOST_ROWS = 2**32
-"""Of a file whose positions fit a bitmap."""
+"""Most rows of a file whose positions fit a bitmap."""
 
 Positions: TypeAlias = NDArray[np.int64]
 

@@ -22,7 +22,7 @@ Numbers: TypeAlias = "NDArray[np.uint16] | None"
 """For each entry of a chunk's dictionary its number in the new one; None where no number changes."""
 
 MOST_DICTIONARY_BYTES = 2**20
-"""Of a dictionary that is made here, uncompressed: the default of parquet-mr (`parquet.dictionary.page.size`)."""
+"""Most bytes of a new dictionary, uncompressed: the default of parquet-mr (`parquet.dictionary.page.size`)."""
 
 
 @damaged_as(Refusal.PAGES)

@@ -42,7 +42,7 @@ from icesize.parquet.format.thrift import (
 )
 
 _MOST_PARTS, _MOST_BYTES = 8, 2**20
-"""Of one leaf column that are made at once: several of these are in memory, one or two for each thread."""
+"""Parts and bytes of one leaf column that are made at once: several of these are in memory, up to two per thread."""
 
 Work: TypeAlias = "Callable[[int | None], list[Piece]]"
 """Makes the chunks of some columns and parts, with this compression level."""

@@ -32,7 +32,7 @@ _DICTIONARY_BYTES = 2**20
 _RUN_ROWS = 1_000
 """Rows without a deleted one, on average, from which on they are taken as slices."""
 _OPENED: WeakKeyDictionary[Footer, pq.FileMetaData] = WeakKeyDictionary()
-"""What pyarrow makes of footers, which takes as long as reading a column of 10,000 rows: files are opened for each."""
+"""Footers as pyarrow reads them, which takes as long as reading a column of 10,000 rows: files are opened for each."""
 
 
 def reencode(parts: Sequence[Part], top: str, plan: ColumnPlan, level: int | None) -> list[Piece]:

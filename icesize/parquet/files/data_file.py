@@ -231,7 +231,7 @@ class MergeFailure:
 
 
 Results = dict[int, Rewritten | MergeFailure]
-"""What became of the groups of a run, by their numbers; nothing of those that were not begun when it was cancelled."""
+"""The outcomes of the groups of a run, by their numbers; nothing of those that were not begun when it was cancelled."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MOST_BITS = 16
-"""Of a number: four of them are packed in one integer of 64 bits."""
+"""Bits of a number: four of them are packed in one integer of 64 bits."""
 MOST_BITS_READ = 25
 """An index and the bits before it in its first byte are read as an integer of 32 bits."""
 _LONG_RUN = 64

@@ -21,12 +21,12 @@ from icesize.parquet.format.statistics import Order, order_of
 from icesize.parquet.format.thrift import Bytes
 
 Indices: TypeAlias = NDArray[np.int64]
-"""Which rows or values are meant, ascending."""
+"""The rows or values that are meant, ascending."""
 
 _NUMBERS = {INT32: "<i4", INT64: "<i8", FLOAT: "<f4", DOUBLE: "<f8"}
 _LENGTH_BYTES = 4
 _PART_BYTES = 2**17
-"""Of a page that are looked at together: touching fresh memory costs more than comparing."""
+"""Bytes of a page that are looked at together: touching fresh memory costs more than comparing."""
 
 
 def runs_between(gone: Indices, count: int) -> tuple[Indices, Indices]:

@@ -55,7 +55,7 @@ CODEC_NAMES = {0: "none", 1: "snappy", 2: "gzip", 4: "brotli", 6: "zstd", 7: "lz
 LEVELLED_CODECS = ("zstd", "gzip", "brotli")
 
 MOST_OPENED_BYTES = 64 * 2**20
-"""Of dictionaries whose entries are looked at, uncompressed; no known writer makes a longer one."""
+"""Most bytes of dictionaries whose entries are looked at, uncompressed; no known writer makes a longer one."""
 _HEADER_BYTES = 256
 """Read for a dictionary of unknown length; its header has about 20 bytes."""
 

@@ -232,7 +232,7 @@ def read_list(data: Bytes, at: int, parser: Parser) -> tuple[list[Any], int]:
 
 
 _ENCODED_BELOW = {I16: 2**16, I32: 2**32}
-"""What `zigzag` encodes has as many bits as the type; no number that is read has more than 64."""
+"""A number that `zigzag` encodes has as many bits as the type; no number that is read has more than 64."""
 
 
 def structs_of(fields: Fields, field_id: int) -> list[Fields]:

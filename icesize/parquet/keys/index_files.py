@@ -59,14 +59,14 @@ Measured: 0.6 ms, and 22 ns a row of 12 bytes. On object stores, it is more.
 _HALF_LIFE = 8
 """Batches after which a use counts half."""
 _BETTER = 1.25
-"""How much more a file must save per byte than those that make room for it."""
+"""Factor by which a file must save more per byte than those that make room for it."""
 _UNKNOWN_AT_ONCE = 1_000
 """Files of earlier processes that are looked at in one sweep, in 0.05 s."""
 _SWEEP = 16
 """Batches between two sweeps. A file that is gone is not used, so that it would make room first anyway."""
 
 Identity = Sequence[int | str | Sequence[int | str] | None]
-"""What the arrays were computed from and how; the path of the data file comes first."""
+"""The sources of the arrays and the way they were computed; the path of the data file comes first."""
 
 
 _Listed = tuple[np.dtype[Any], int, int]

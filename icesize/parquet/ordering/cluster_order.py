@@ -19,7 +19,7 @@ from icesize.parquet.ordering.sort_keys import Rows, as_key, changed, order_of, 
 from icesize.planning.cluster_by import HILBERT, SORT, ClusterBy
 
 RANK_BITS = 12
-"""Of each column on a curve: 4,096 ranks, 16 million cells for two columns, which is finer than the pages of a set."""
+"""Bits of each column on a curve: 4,096 ranks, 16 million cells for two columns, finer than the pages of a set."""
 CUT_SLACK = 0.02
 """Share of a part's rows by which its ends may move to where a value of an early column ends, so that a value is in one
 file and not in two. Outputs are planned 6% above the small file limit, and stay above it when 4% smaller."""

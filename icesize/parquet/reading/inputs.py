@@ -45,7 +45,7 @@ RUN_SHARE = 1 / 32
 """Part of `Limits.decoded_bytes` (8 MiB by default) that the rows of small files are at most which become one table: a
 table costs 0.1 ms, whatever its size."""
 _VALUE_BYTES = 8
-"""Of most types, or of an index and the place of a text."""
+"""Bytes of a value of most types, or of an index and the place of a text."""
 _MANY_ROWS = 1_024
 """In a batch: fewer cost more than their values, about 0.1 ms for 10 columns."""
 _BATCH_BYTES = 2**20

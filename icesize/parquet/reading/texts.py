@@ -25,7 +25,7 @@ from icesize.parquet.format.sources import Readable
 from icesize.parquet.format.thrift import integer, read_struct, write_struct
 
 _LENGTH_BYTES = 4
-"""What a value needs outside of dictionaries even when it is empty; an index into one hardly ever needs as much."""
+"""Bytes of a value outside of dictionaries even when it is empty; an index into one hardly ever needs as much."""
 _PLACE_BYTES = 8
 """In Arrow memory, for text as PyIceberg's schemas have it."""
 _UNKNOWN_BYTES = 2**12

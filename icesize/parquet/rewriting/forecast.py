@@ -22,7 +22,7 @@ from icesize.planning.plan import Forecast, MergeTask
 
 MOST_GROUPS = 16
 FILES_PER_GROUP = 4
-"""Of so many groups, spread over the plan, so many files each are looked at: 64 small reads."""
+"""Groups, spread over the plan, and files of each that are looked at: 64 small reads."""
 COPY_COST = 1 / 8
 """Time of copying a byte by pages, of decoding and encoding it: 500 MB/s against 65."""
 

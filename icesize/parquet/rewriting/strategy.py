@@ -53,7 +53,7 @@ class _Wanted:
 
 
 Judgement = tuple[CopyStrategy, ...] | Refusal
-"""What becomes of an input file: the strategy of each of its row groups, or why all of it is decoded."""
+"""The treatment of an input file: the strategy of each of its row groups, or why all of it is decoded."""
 
 
 @dataclass(slots=True, eq=False)

@@ -51,7 +51,7 @@ from icesize.parquet.verify.values import Extremes, Leaves, ValueReader, extreme
 MOST_PROBLEMS = 20
 """Reported of one column chunk; a damaged one may have one for each page."""
 DAMAGE = (CopyRefused, pa.ArrowException, OSError)
-"""What our own readers and pyarrow raise for bytes that cannot be what they should be."""
+"""The errors that our own readers and pyarrow raise for damaged bytes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ _STRUCTURE = (
     SchemaElement.REPETITION_TYPE,
     SchemaElement.NUM_CHILDREN,
 )
-"""What makes the tree."""
+"""The fields of elements that make the tree."""
 
 Positions = npt.NDArray[np.int64]
 Extremes = tuple[Any, Any]

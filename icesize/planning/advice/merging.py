@@ -18,9 +18,9 @@ MANY_PER_FILE = 128
 BUSY_SHARE = 0.8
 """Share of the time between batches that one takes from which on a stream is busy all the time."""
 LESS_REWRITING = 2.0
-"""How much lower W has to be, in bytes per byte, for more small files to be advised."""
+"""Bytes per byte by which write amplification must be lower for more small files to be advised."""
 LITTLE_REWRITING = 0.5
-"""How much higher W may be, in bytes per byte, for half as many small files to be advised."""
+"""Bytes per byte by which write amplification may be higher for half as many small files to be advised."""
 TRIGGERS_S = (15, 30, 60, 120, 300, 600)
 """Trigger intervals that are advised, in seconds; who may wait longer needs no stream."""
 _MOST_SIMULATED = 512

@@ -26,7 +26,7 @@ CUT_BYTES = range(14, CUT_CHARACTERS + 1)
 """Lengths of binary upper bounds that may have been cut and raised; bytes that overflow are dropped."""
 
 IN_ORDER = "in order"
-"""Why files stay that nothing would be gained by moving."""
+"""The reason why files stay if nothing is gained by moving them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ FORGET_ROWS = 1 / 1024
 MOST_AGES = 1024
 """Keys older than this many batches are expected to stay as they are: it bounds the memory."""
 SURE_SHARE = 0.001
-"""How shares change at an age is believed where much more than this share of a batch was seen to do so."""
+"""A change of shares at an age is believed if much more than this share of a batch was seen to change so."""
 MOST_TIMES_HEAVIER = 3.0
 """The rows of keys at an age predict nothing about keys that are more than this many times heavier: a few heavy keys
 are no sum of light ones that came and went."""

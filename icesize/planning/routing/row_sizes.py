@@ -63,7 +63,7 @@ def fitted(partitions: Iterable[PartitionWrites]) -> RowSize | None:
 
 
 DEFAULT_ROW_SIZE = RowSize(0.0, 100.0)
-"""Of rows while nothing is known; only ratios between partitions mean something then."""
+"""The size of rows while nothing is known; only ratios between partitions mean something then."""
 
 
 class RowSizes(Generic[Key]):
@@ -79,7 +79,7 @@ class RowSizes(Generic[Key]):
         self._sums = _Sums()
         self._partitions: dict[Key, tuple[float, float]] = {}  # decayed sums: bytes written, and expected of the rows
         self.table: RowSize = prior or DEFAULT_ROW_SIZE
-        """What holds for all partitions."""
+        """The size of rows in all partitions."""
 
     @property
     def is_known(self) -> bool:

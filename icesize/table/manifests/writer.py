@@ -239,7 +239,7 @@ _ENTRY_FIELDS[3] = _ENTRY_FIELDS[2]
 
 
 _Header = tuple[int, int | None, int | None, int | None]
-"""Of an entry: status, snapshot id, data sequence number and file sequence number."""
+"""Fields of an entry: status, snapshot id, data sequence number and file sequence number."""
 
 
 @lru_cache(maxsize=1024)

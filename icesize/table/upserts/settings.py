@@ -116,9 +116,9 @@ def _horizon_ms(duration: float | str) -> int:
 
 
 LOOKUPS = ("auto", "scan")
-"""How rows of a batch's keys are found: by maps of keys on the local disk, or by reading key columns in each batch."""
+"""The way to find rows by keys: by maps of keys on the local disk, or by reading key columns in each batch."""
 NULL_KEYS = ("error", "skip")
-"""What is done with events whose key has a NULL: the batch is refused, or they are left out."""
+"""The treatment of events whose key has a NULL: the batch is refused, or they are left out."""
 
 
 @dataclass(frozen=True)
