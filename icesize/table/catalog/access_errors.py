@@ -112,7 +112,7 @@ def asking_again(
 
     return Retrying(
         retry=retry_if_exception(passes),
-        stop=lambda state: environment.monotonic() > until,
+        stop=lambda state: environment.monotonic() >= until,
         wait=wait_random_exponential(multiplier=0.5, max=10),
         sleep=environment.sleep,
         before_sleep=log_retry if name else None,

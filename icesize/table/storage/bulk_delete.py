@@ -23,7 +23,7 @@ FILES_BETWEEN_CHECKS = 1_000
 Iceberg's bulk deletes use the same number, the most files of one request to an object store.
 """
 THROTTLED_SECONDS = 300.0
-"""The time in which a delete is repeated that the storage rejects. Object stores add capacity within minutes."""
+"""The time without any success for which rejected deletes are repeated. Object stores add capacity within minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +71,13 @@ def delete_all(
 
     `progress` is called with the number of files tried so far. `locations` is consumed during the deletion, so memory
     holds only a few of them. An error of `locations`, or Ctrl-C, stops the deletion after the running requests, and is
-    raised. A delete that the storage rejects because there are too many requests is repeated, after a pause.
+    raised. A delete that the storage rejects because there are too many requests is repeated, after a pause. If the
+    storage has rejected all of them for `THROTTLED_SECONDS`, each of the others is tried once.
     """
     done = 0
     failures: dict[str, str] = {}
-
-    attempts = concurrently(lambda location: (location, _try(delete, location, environment)), locations, max_concurrent)
+    patient = _Patient(delete, environment)
+    attempts = concurrently(lambda location: (location, patient.delete(location)), locations, max_concurrent)
     for done, (location, failure) in enumerate(attempts, 1):
         if failure:
             failures[location] = failure
@@ -84,11 +85,19 @@ def delete_all(
     return Deleted(done - len(failures), tuple(failures), next(iter(failures.values()), ""))
 
 
-def _try(delete: Callable[[str], None], location: str, environment: Environment) -> str | None:
-    """Delete one file; return None if it is gone, otherwise the reason."""
-    try:
-        asking_again(environment, THROTTLED_SECONDS, passes=is_throttled)(delete, location)
-    except Exception as error:  # each storage library raises its own errors
-        if not isinstance(error, FileNotFoundError) and getattr(error, "errno", None) != errno.ENOENT:
-            return f"{location}: {brief(error)}"
-    return None
+class _Patient:
+    """Deletes files of a storage that may be busy. Threads share the time of the last success."""
+
+    def __init__(self, delete: Callable[[str], None], environment: Environment) -> None:
+        self._delete, self._environment, self._succeeded_s = delete, environment, environment.monotonic()
+
+    def delete(self, location: str) -> str | None:
+        """Delete one file; return None if it is gone, otherwise the reason."""
+        left = max(0.0, self._succeeded_s + THROTTLED_SECONDS - self._environment.monotonic())
+        try:
+            asking_again(self._environment, left, passes=is_throttled)(self._delete, location)
+        except Exception as error:  # each storage library raises its own errors
+            if not isinstance(error, FileNotFoundError) and getattr(error, "errno", None) != errno.ENOENT:
+                return f"{location}: {brief(error)}"
+        self._succeeded_s = self._environment.monotonic()
+        return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -130,6 +131,22 @@ def test_a_store_that_asks_for_fewer_requests(text: str) -> None:
     assert (done.count, done.failed, rejected["f1"]) == (2, ("f2",), 0)
     assert 300 < time.seconds < 340
     assert max(time.sleeps) <= 10
+
+
+def test_a_store_that_rejects_everything_is_waited_for_once() -> None:
+    """After five minutes without a success, each further file is tried once; a success makes it worth waiting again."""
+    tried, time = Counter[str](), FakeTime()
+
+    def delete(location: str) -> None:
+        tried[location] += 1
+        if location != "f3":
+            raise OSError("HTTP status 503")
+
+    done = delete_all([f"f{number}" for number in range(6)], delete, time.environment, 1)
+    assert (done.count, len(done.failed)) == (1, 5)
+    assert [tried[f"f{number}"] for number in (1, 2, 3, 5)] == [1, 1, 1, 1]
+    assert min(tried["f0"], tried["f4"]) > 10
+    assert 600 < time.seconds < 680
 
 
 def test_other_errors_are_not_repeated() -> None:
