@@ -356,6 +356,7 @@ class SqliteMachine(TableMachine):
 
 TestTableMachine = TableMachine.TestCase
 TestSqliteMachine = SqliteMachine.TestCase
+TestSqliteMachine.pytestmark = [pytest.mark.engine]  # type: ignore[attr-defined]
 TestTableMachine.settings = TestSqliteMachine.settings = examples(8, stateful_step_count=25)
 
 

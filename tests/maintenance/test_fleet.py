@@ -327,6 +327,7 @@ def test_a_stopped_pass_ends_between_tables(lake: SqlCatalog) -> None:
     assert (len(report.tables), len(report.not_started)) == (1, 2)
 
 
+@pytest.mark.engine
 def test_two_maintainers_at_once_do_the_work_of_one(lake: SqlCatalog) -> None:
     """Both wait for each other before each commit of a merge, so that what both can merge, both do merge. Of 30 tables
     of the same size they merge at most 15 % twice, and every table is well afterwards."""

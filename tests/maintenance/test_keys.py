@@ -10,7 +10,6 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 from hypothesis import given
-from hypothesis import settings as limits
 from hypothesis import strategies as st
 from pyiceberg.catalog import Catalog
 from pyiceberg.types import IntegerType
@@ -32,6 +31,7 @@ from icesize.table.state.cluster_reader import ClusterReader
 from icesize.table.state.handle import TableHandle
 from icesize.table.upserts.duplicates import Duplicates
 from tests.support.delete_files import delete_equal, delete_positions
+from tests.support.examples import examples
 from tests.support.tables import check, live_paths, make_table, operations, request_on, run, sqlite_catalog
 from tests.support.upserts import catalog_with_table, live_rows
 from tests.support.v3_tables import as_v3
@@ -166,7 +166,7 @@ def test_tables_of_format_v1_are_refused(tmp_path: Path) -> None:
         opened(catalog).deduplicate("id")
 
 
-@limits(max_examples=15, deadline=None)
+@examples(15)
 @given(
     st.lists(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 3), st.sampled_from("ab")), min_size=1, max_size=8),
              min_size=1, max_size=3),

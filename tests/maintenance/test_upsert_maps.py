@@ -74,6 +74,7 @@ def damage(maps: Path, chance: random.Random) -> None:
             path.unlink()
 
 
+@pytest.mark.engine
 @examples(40)
 @given(st.integers(0, 2**32), st.sampled_from(list(SPECS)), st.sampled_from([2, 3]))
 def test_maps_change_time_only(tmp_path_factory: pytest.TempPathFactory, seed: int, spec: str, version: int) -> None:

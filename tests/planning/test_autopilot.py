@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from icesize.planning.advice.autopilot import (
@@ -27,6 +27,7 @@ from icesize.planning.merging.simulation import Batch
 from icesize.planning.reads import Reads
 from icesize.planning.scan_cost import Prices
 from icesize.policy import MIB, SizePolicy
+from tests.support.examples import examples
 
 DEFAULTS = Settings.of(SizePolicy())
 
@@ -68,7 +69,7 @@ WORKLOADS = st.builds(
 )
 
 
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(WORKLOADS, st.booleans(), st.booleans())
 def test_a_choice_costs_no_more_than_what_it_replaces(workload: Workload, knows: bool, has_prices: bool) -> None:
     """A change saves at least 5 % of the costs; without one the settings and the costs stay as they are."""
@@ -80,7 +81,7 @@ def test_a_choice_costs_no_more_than_what_it_replaces(workload: Workload, knows:
         assert choice.price_then <= (1 - LEAST_GAIN) * choice.price_now
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(WORKLOADS, st.sampled_from(MAX_SMALL_FILES), st.sampled_from((32 * MIB, 512 * MIB)), st.booleans())
 def test_no_byte_is_lost(workload: Workload, k: int, target_bytes: int, is_clustered: bool) -> None:
     """The table of a trial has the bytes before and those of all batches, under any settings, also after a change."""

@@ -268,7 +268,8 @@ def in_files(case: Case, folder: Path) -> list[FileFact]:
     return found
 
 
-@examples(2000, one_in=20)
+@pytest.mark.engine
+@examples(2000)
 @given(cases())
 def test_exactly_the_rows_are_deleted_that_equal_a_later_one(case: Case) -> None:
     """Whatever the types, names and columns of the files were, however the keys are divided into passes."""

@@ -166,7 +166,6 @@ def test_recent_on_a_stream_whose_newest_hour_moves(spark: SparkSession, lake: L
     assert lake.rows() == rows_of(pa.concat_tables(hourly(number) for number in numbers))
 
 
-@pytest.mark.smoke
 def test_exact_is_balanced_from_the_first_batch(spark: SparkSession, lake: Lake, counts: list[DataFrame]) -> None:
     """A counted batch has equal writers and hardly more files than any balanced routing needs, from the first on."""
     lake.create()

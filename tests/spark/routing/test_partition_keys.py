@@ -143,7 +143,6 @@ def test_partition_values(by_spark: None, spark: SparkSession, lake: Lake, famil
     assert report.files_added == report.partitions_touched == len(wanted)
 
 
-@pytest.mark.smoke
 def test_keys_are_those_of_partitions(spark: SparkSession) -> None:
     """Rows have one routing key exactly when they are of one partition, before 1970 and where summer time begins, and
     it is among those computed from the partition's values."""
