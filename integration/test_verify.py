@@ -64,6 +64,19 @@ def expired_by_java(spark: SparkSession, name: str) -> None:
     table.expireSnapshots().expireOlderThan(int(time.time() * 1000)).retainLast(1).commit()
 
 
+def test_bounds_that_are_nan(spark: SparkSession, lake: SqlCatalog, namespace: str) -> None:
+    """Spark writes NaN as a bound of floats with NaN: a warning, because readers ignore it. A merge leaves none."""
+    name = f"lake.{namespace}.t"
+    spark.sql(f"CREATE TABLE {name} (id bigint, d double, f float NOT NULL) USING iceberg")
+    for first in (0, 10):
+        spark.sql(f"INSERT INTO {name} VALUES ({first}, double('NaN'), float('NaN')), ({first + 1}, 1.5D, float(2))")
+    table = icesize.open(None, name, catalog=lake)
+    found = table.verify(deep=True).findings
+    assert {(each.rule, each.severity.value) for each in found} == {("NaN bounds", "warning")}
+    assert table.compact().files_removed > 1
+    assert table.verify(deep=True, current=True).findings == ()
+
+
 def test_readers_and_expiry_of_java_after_each_repair(spark: SparkSession, lake: SqlCatalog) -> None:
     """The rows are those that the repair promises, filters find them, and expiry deletes no file of the table."""
     lake.create_namespace_if_not_exists("db")

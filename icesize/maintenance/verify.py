@@ -27,7 +27,7 @@ from icesize.environment import Environment, Stopwatch, rounded
 from icesize.errors import ArgumentError, RewriteFailed, TableError
 from icesize.events import Progress
 from icesize.maintenance import verify_v3
-from icesize.maintenance.verify_files import CONTENTS, FileCheck, Resume, shared_row_ids
+from icesize.maintenance.verify_files import CONTENTS, NAN_BOUNDS, FileCheck, Resume, shared_row_ids
 from icesize.maintenance.verify_storage import (
     BACK,
     DAMAGED,
@@ -587,7 +587,7 @@ RULES: Mapping[str, Callable[[Subject], Iterator[tuple[str, str]]]] = {
 """The rules by name. Each yields files with what is wrong."""
 NEED_ALL_MANIFESTS = frozenset({"totals", "dangling deletes", "many deletes"})
 """Rules that say nothing if a manifest cannot be read."""
-HARMLESS = frozenset({"dangling deletes", "many deletes", STATISTICS})
+HARMLESS = frozenset({"dangling deletes", "many deletes", STATISTICS, NAN_BOUNDS})
 """Rules that are broken without a wrong row: readers open more files than they need, or plan worse."""
 _BACK = "Roll back to a snapshot before it, or write the partition again"
 ADVICE: Mapping[str, str] = {
@@ -612,6 +612,7 @@ ADVICE: Mapping[str, str] = {
     "position delete files": "Run `icesize rewrite-deletes`, or `icesize compact`",
     "deletion vectors": _BACK,
     CONTENTS: _BACK,
+    NAN_BOUNDS: "Nothing has to be done: readers ignore such a bound, and so read the row group for every filter",
     ROWS: "Run `icesize repair --deep`; until then, counts may be wrong",
     COUNTS: "Run `icesize repair --deep`; until then, filters may miss rows",
     BOUNDS: "Run `icesize repair --deep`; until then, filters may miss rows",

@@ -31,14 +31,14 @@ from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.storage import WHOLE_READ_BYTES, Storage, local_folder
 from icesize.parquet.format.sources import BytesSource, LocalSource, SectionSource, Source
 from icesize.parquet.verify.entry import contradictions, corrected
-from icesize.parquet.verify.file import Verification, verify
+from icesize.parquet.verify.file import NAN_BOUND, Verification, verify
 from icesize.planning.files import FileFact, PartitionKey
 from icesize.policy import DEFAULT_TARGET_BYTES
 from icesize.table.commit.steps.repair import Correction
 from icesize.table.manifests.delete_index import DeleteIndex
 from icesize.table.manifests.facts import ManifestFacts, read_described
 
-CONTENTS = "file contents"
+CONTENTS, NAN_BOUNDS = "file contents", "NaN bounds"
 SHARED_IDS = "row ids"
 MOST_RUNS = 10_000
 """Most runs of row ids of a file that a file of verified paths keeps."""
@@ -182,10 +182,14 @@ class FileCheck:
                 verification, size_bytes = verify(source, path), source.size_bytes
         except FileNotFoundError:
             return Checked(task, [(LOST, path, GONE)], None)
-        found = [(CONTENTS, path, problem.removeprefix(f"{path}: ")) for problem in verification.problems]
+        found = [
+            (NAN_BOUNDS if problem.endswith(NAN_BOUND) else CONTENTS, path, problem.removeprefix(f"{path}: "))
+            for problem in verification.problems
+        ]
+        is_damaged = any(rule == CONTENTS for rule, *_ in found)
         found += [(rule, path, why) for rule, why in contradictions(verification, task.metrics, self._types, self._ids)]
         true = None
-        if not verification.problems and (found or size_bytes != task.fact.size_bytes):
+        if not is_damaged and (found or size_bytes != task.fact.size_bytes):
             metrics = corrected(verification, task.metrics, self._types, self._ids)
             true = Correction(size_bytes, metrics, task.fact.rows)
         return Checked(task, found, None if task.is_deletes else runs_of(verification, task.fact), true)

@@ -50,6 +50,8 @@ from icesize.parquet.verify.values import Extremes, Leaves, ValueReader, extreme
 
 MOST_PROBLEMS = 20
 """Reported of one column chunk; a damaged one may have one for each page."""
+NAN_BOUND = " is NaN"
+"""The end of a problem that costs readers time only: they ignore such a bound, and parquet-java writes it."""
 DAMAGE = (CopyRefused, pa.ArrowException, OSError)
 """The errors that our own readers and pyarrow raise for damaged bytes."""
 
@@ -311,7 +313,7 @@ def _check_bounds(
         if key is None:
             yield f"{name} {raw!r} is no value of the type"
         elif key != key:
-            yield f"{name} is NaN"
+            yield f"{name}{NAN_BOUND}"
         elif extremes is not None:
             value, extreme = extremes[end], ("least", "greatest")[end]
             if (min, max)[end]((key, value), key=_rank) is not key:
