@@ -89,7 +89,7 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
     )  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="icesize-maintain-", dir=args.folder) as folder, ExitStack() as serving:
         made = _made(Path(folder), sizes, args.targets, _SERVED if args.rest else "c")
-        if args.rest and isinstance(made.catalog, SqlCatalog):
+        if args.rest:
             made.catalog.close()
             uri = serving.enter_context(local_rest_catalog(Path(folder), _SERVER_MEMORY))
             made = replace(made, uri=uri, catalog=load_catalog("c", uri=uri))
@@ -108,8 +108,7 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
         for name in chosen:
             _check_valid(made, name, only_newest=not args.kills)
         result["orphans"] = sum(_orphans(table) for _, table in made.tables()) if args.kills else None
-        if isinstance(made.catalog, SqlCatalog):
-            made.catalog.close()
+        made.catalog.close()
     return finish(result, _title(result), ("", "icesize", "bound"), _lines(result), args.json)
 
 

@@ -23,6 +23,8 @@ IO_THREADS = 8
 
 They hide the latency of object stores and stay far below the request limits of a prefix.
 """
+TABLES_AT_ONCE = 2
+"""Tables that a pass over a catalog maintains at the same time: one computes while the other waits."""
 
 
 def workers() -> int:

@@ -274,7 +274,7 @@ def policy_option(command: _Command) -> _Command:
         from icesize.policy import DOCUMENTED
 
         found = ((key, f"{default}; {source}") for key, default, source in DOCUMENTED if key.startswith(incomplete))
-        return [CompletionItem(f"{key}=", help=told) for key, told in found]
+        return [CompletionItem(f"{key}=", help=default) for key, default in found]
 
     return click.option(
         "--policy", metavar="K=V", multiple=True, callback=pairs, shell_complete=keys,

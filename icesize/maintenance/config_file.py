@@ -18,6 +18,7 @@ from zoneinfo import ZoneInfo
 
 from pyiceberg.catalog import Catalog
 
+from icesize.concurrency import TABLES_AT_ONCE
 from icesize.errors import ArgumentError, PolicyError
 from icesize.policy import PolicyOrigin, PolicyRule, RuledPolicy, SizePolicy, origins_of
 from icesize.results import Result
@@ -105,7 +106,7 @@ class Configuration:
     hours: Hours = Hours()
     budget_bytes: int | None = None
     budget_seconds: float | None = None
-    concurrency: int = 2
+    concurrency: int = TABLES_AT_ONCE
 
     def is_chosen(self, table: str) -> bool:
         """Return whether a table, given by its full name, is to be scanned and maintained."""
@@ -215,7 +216,8 @@ class _Reader:
             self._hours(maintain),
             option("budget-bytes", _size, f"a size {SIZE_EXAMPLES}"),
             option("budget-seconds", _seconds, f"a duration {DURATION_EXAMPLES}"),
-            option("concurrency", lambda n: n if type(n) is int and n > 0 else None, "a whole number above 0") or 2,
+            option("concurrency", lambda n: n if type(n) is int and n > 0 else None, "a whole number above 0")
+            or TABLES_AT_ONCE,
         )
 
     def _note(self, path: KeyPath, message: str) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from threading import Event, Lock
 from typing import ClassVar, Literal, overload
@@ -17,7 +17,7 @@ from typing import ClassVar, Literal, overload
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
-from icesize.concurrency import Ahead
+from icesize.concurrency import TABLES_AT_ONCE, Ahead
 from icesize.environment import Environment
 from icesize.errors import TableNotFound
 from icesize.events import Progress
@@ -41,8 +41,6 @@ LOG = logging.getLogger("icesize")
 
 STEP = "tables"
 """The name of a pass over tables in `Progress`, which counts tables."""
-CONCURRENCY = 2
-"""Tables that are maintained at the same time."""
 SLEEP_SECONDS = 0.5
 """Most seconds between two looks whether a service is to stop."""
 KEPT_BYTES = 256 * 2**20
@@ -200,17 +198,17 @@ class _Theirs:
 
 
 @dataclass
-class _Purse:
+class _Unspent:
     """Bytes of the budget that no planned merge uses. One table at a time may spend them, for example to cluster."""
 
     size_bytes: int
     _lock: Lock = field(default_factory=Lock, repr=False)
 
     @contextmanager
-    def taken(self) -> Iterator[_Purse]:
-        """Yield all bytes, as a purse of which the block takes what it spends; put the rest back."""
+    def taken(self) -> Iterator[_Unspent]:
+        """Yield all bytes, of which the block takes what it spends; put the rest back."""
         with self._lock:
-            mine, self.size_bytes = _Purse(self.size_bytes), 0
+            mine, self.size_bytes = _Unspent(self.size_bytes), 0
         try:
             yield mine
         finally:
@@ -238,7 +236,7 @@ class Fleet:
     environment: Environment = field(default_factory=Environment)
     policy: PolicyArgument = None
     is_chosen: Callable[[str], bool] = lambda name: True
-    threads: int = CONCURRENCY
+    threads: int = TABLES_AT_ONCE
     take_over: bool = False
     maintainer: str | None = None
     _memory: Memory = field(default_factory=Memory, init=False, repr=False, compare=False)
@@ -263,7 +261,7 @@ class Fleet:
         plan, due, paid = self._planned(budget)
         worth = {name: one.survey.seconds_saved_per_gib for name, one in due.items()}
         order = order_of(worth, self.maintainer or environment.new_id())
-        purse = _Purse((budget.size_bytes or 0) - plan.bytes_to_write)
+        unspent = _Unspent((budget.size_bytes or 0) - plan.bytes_to_write)
 
         def maintain(number: int) -> MaintenanceReport | str | None:
             if is_late() or is_down.is_set():
@@ -272,7 +270,7 @@ class Fleet:
             if left is not None and number + 1 < len(order):
                 left *= MOST_TIME
             name = order[number]
-            result = self._maintained(due[name], paid.get(name, ()), replace(budget, seconds=left), purse)
+            result = self._maintained(due[name], paid.get(name, ()), replace(budget, seconds=left), unspent)
             if (isinstance(result, str) or result.failed) and not responds(self.catalog):
                 is_down.set()
             return result
@@ -341,11 +339,11 @@ class Fleet:
     def _name(self, one: NotLoaded) -> str:
         return ".".join((self.catalog.name, *one.name))
 
-    def _maintained(self, due: _Due, paid: Sequence[Job], budget: Budget, purse: _Purse) -> MaintenanceReport | str:
+    def _maintained(self, due: _Due, paid: Sequence[Job], budget: Budget, unspent: _Unspent) -> MaintenanceReport | str:
         """Return the report of one table, or the error that ended its pass."""
         unpaid = {job.partition for job in due.jobs}.difference(job.partition for job in paid)
         paid_bytes = sum(job.size_bytes for job in paid)
-        with purse.taken() as spare:
+        with unspent.taken() as spare:
             if budget.size_bytes is not None:
                 budget = replace(budget, size_bytes=paid_bytes + spare.size_bytes)
             try:
@@ -388,7 +386,7 @@ def maintain(
     *,
     catalog: Catalog | None = None,
     policy: PolicyArgument = None,
-    concurrency: int = CONCURRENCY,
+    concurrency: int = TABLES_AT_ONCE,
     take_over: bool = False,
     dry_run: bool = False,
     environment: Environment | None = None,
@@ -428,13 +426,9 @@ def maintain(
     selected, budget = TablePattern.of(pattern), Budget.of(budget_bytes, budget_seconds)
     if not isinstance(concurrency, int) or concurrency < 1:
         raise ValueError(f"'concurrency' ({concurrency!r}) must be a whole number >= 1")
-    with ExitStack() as opened:
-        if catalog is None:
-            catalog = opened.enter_context(closing(catalog_of(selected, None)))
-        fleet = Fleet(
-            catalog_of(selected, catalog), selected, environment or Environment(), policy, is_chosen, concurrency,
-            take_over,
-        )  # fmt: skip
+    chosen = catalog_of(selected, catalog)
+    with closing(chosen) if catalog is None else nullcontext():
+        fleet = Fleet(chosen, selected, environment or Environment(), policy, is_chosen, concurrency, take_over)
         return fleet.plan(budget) if dry_run else fleet.run(budget)
 
 

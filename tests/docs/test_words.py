@@ -22,16 +22,16 @@ QUESTION = re.compile(r"(What|Where|Which|Whether|Of|Else|As|By|Those|How|Why)\b
 """Words at which a docstring does not begin, because its subject would come late."""
 
 
-def _strings(module: Path) -> Iterator[tuple[int, str]]:
+def _strings(tree: ast.AST) -> Iterator[tuple[int, str]]:
     """The strings of a module: messages, advice, help texts, logs, docstrings."""
-    for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.lineno, node.value
 
 
-def _docstrings(module: Path) -> Iterator[str]:
+def _docstrings(tree: ast.AST) -> Iterator[str]:
     """The docstrings of a module, and those of its classes, functions, attributes and constants."""
-    for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             yield node.value.value
 
@@ -47,8 +47,9 @@ def _places(lines: Iterator[tuple[int, str]]) -> list[str]:
 )
 def test_the_words_of_the_product_are_plain(module: Path) -> None:
     """Messages, help texts and docstrings have no banned word; docstrings begin with a subject or verb."""
-    assert _places(_strings(module)) == []
-    assert [docstring for docstring in _docstrings(module) if QUESTION.match(docstring)] == []
+    tree = ast.parse(module.read_text(encoding="utf-8"))
+    assert _places(_strings(tree)) == []
+    assert [docstring for docstring in _docstrings(tree) if QUESTION.match(docstring)] == []
 
 
 @pytest.mark.parametrize("page", pages(), ids=lambda path: path.name)

@@ -27,8 +27,8 @@ def java_version() -> str | None:
     java = os.path.join(home, "bin", "java") if home else shutil.which("java")
     if java is None or not os.path.exists(java):
         return None
-    told = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)  # noqa: S603
-    return next(iter(told.stderr.splitlines()), "java") if told.returncode == 0 else None
+    version = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)  # noqa: S603
+    return next(iter(version.stderr.splitlines()), "java") if version.returncode == 0 else None
 
 
 def start_session(
