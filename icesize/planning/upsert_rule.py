@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from icesize.errors import PolicyError
@@ -66,6 +67,11 @@ class UpsertRule:
             raise ValueError(f"'ties' ({self.ties!r}) must be one of {', '.join(map(repr, TIES))}")
         if self.tombstones_ms is not None and not self.order:
             raise ValueError("'tombstones' needs 'order_by': without an order, no event is older than a delete")
+
+    @cached_property
+    def bounded(self) -> tuple[int, ...]:
+        """The columns whose bounds show whether a file may have a key, and newer rows: each of them once."""
+        return tuple(dict.fromkeys((*self.key, *self.order[:1])))
 
     def to_json(self) -> str:
         """Return the value of the property; `version` lets later releases change the format."""

@@ -86,9 +86,14 @@ def _bitmap_bytes(rows: BitMap) -> int:
 
 
 def bounds_reader(rule: UpsertRule, schema: Schema, store: ManifestStore) -> ClusterReader:
-    """Return the reader of live files with the bounds of the key, and then of the first column of the order."""
-    ids, names = (*rule.key, *rule.order[:1]), {field.field_id: field.name for field in schema.fields}
+    """Return the reader of live files with the bounds that `bounds_of` names."""
+    ids, names = rule.bounded, {field.field_id: field.name for field in schema.fields}
     return ClusterReader(ClusterBy(tuple(names[each] for each in ids), ids, "keys", 0), store=store)
+
+
+def bounds_of(file: ClusterFile, rule: UpsertRule) -> dict[int, Bounds]:
+    """Return the bounds of key and order in a file by field id."""
+    return dict(zip(rule.bounded, file.bounds, strict=True))
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,7 +185,7 @@ class Resolver:
         rule: The rule of the table.
         files: Reads columns of data files.
         lookup: Finds keys in data files.
-        reader: Reads the live files, with the bounds of the columns of `columns_of`; None for `among` alone.
+        reader: Reads the live files, with the bounds of key and order; None for `among` alone.
         deleted_in: Deleted rows that are known. States and batches share it.
         tombstones: Remembered deletes; None if the table has none.
     """
@@ -212,7 +217,9 @@ class Resolver:
         candidates = [file for file in live.files if self._may_hold(file)]
         self._look_up([_readable(file.fact) for file in candidates])
         with_keys = [file for file in candidates if len(self._hits[file.fact.path].positions)]
-        bounds = {file.fact.path: file.bounds[-1] if self.rule.order else None for file in with_keys}
+        bounds = {
+            file.fact.path: bounds_of(file, self.rule)[order] for order in self.rule.order[:1] for file in with_keys
+        }
         facts = [live.noted(file) for file in with_keys]
         living = [
             (file, hits, deleted)
@@ -234,11 +241,12 @@ class Resolver:
         return hits.positions[np.isin(hits.places, places)]
 
     def _may_hold(self, file: ClusterFile) -> bool:
-        return all(holds(bounds) for holds, bounds in zip(self._ranges, file.bounds, strict=False))
+        bounds = bounds_of(file, self.rule)
+        return all(holds(bounds[field_id]) for field_id, holds in self._ranges.items())
 
     @cached_property
-    def _ranges(self) -> list[Callable[[Bounds], bool]]:
-        return [_holder(column) for column in self.events.keys.columns]
+    def _ranges(self) -> dict[int, Callable[[Bounds], bool]]:
+        return {each: _holder(column) for each, column in zip(self.rule.key, self.events.keys.columns, strict=True)}
 
     @cached_property
     def _first_order(self) -> Any:

@@ -38,7 +38,7 @@ from icesize.table.upserts.changes import (
     with_row_ids,
 )
 from icesize.table.upserts.deletes import Dying
-from icesize.table.upserts.resolver import DeletedIn, LiveFiles, Resolver, plain_values, with_deleted
+from icesize.table.upserts.resolver import DeletedIn, LiveFiles, Resolver, bounds_of, plain_values, with_deleted
 
 
 @dataclass(frozen=True)
@@ -165,8 +165,9 @@ class ShardFiles:
         return [(min(low for low, _ in each), max(high for _, high in each)) for each in zip(*every, strict=True)]
 
     def _may_hold(self, file: ClusterFile) -> bool:
-        pairs = zip(self._bounds, file.bounds, strict=False)
-        return all(known is None or (known and known[0] <= high and low <= known[1]) for (low, high), known in pairs)
+        known = bounds_of(file, self.rule)
+        pairs = ((limits, known[field_id]) for field_id, limits in zip(self.rule.key, self._bounds, strict=False))
+        return all(each is None or (each and each[0] <= high and low <= each[1]) for (low, high), each in pairs)
 
     @property
     def counts(self) -> Counts:
