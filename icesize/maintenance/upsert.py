@@ -6,7 +6,7 @@ The commit resolves the batch again if another writer came first. Files that sti
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -29,7 +29,7 @@ from icesize.parquet.keys.maps import KeyMaps
 from icesize.parquet.rewriting.threads import merge_in_threads, write_in_threads
 from icesize.parquet.writing.row_writer import WriteRows
 from icesize.planning.delete_reach import PartitionDeletes, plain_path
-from icesize.planning.files import DeleteFile, FileFact, FileId, Layout, PartitionFacts, PartitionKey
+from icesize.planning.files import FileFact, Layout, PartitionFacts, PartitionKey
 from icesize.planning.merging.planner import plan_merges
 from icesize.planning.plan import MergeTask, Plan
 from icesize.planning.upsert_rule import UpsertRule
@@ -397,38 +397,26 @@ def with_changes(layout: Layout, changes: RowChanges, files: UpsertFiles) -> Lay
     keys = {each.file.partition for each in found.values() if each.file.partition.spec_id == layout.spec_id}
     partitions = dict[PartitionKey, PartitionFacts | None]()
     for key, facts in layout.partitions.some(keys).items():
-        known = {file.path for file in (*facts.small, *facts.large)}
+        known = {file.path: file for file in (*facts.small, *facts.large)}
         others = [each.file for path, each in found.items() if each.file.partition == key and path not in known]
-        noted = {
-            file.path: _with_deletes(file, found[file.path], own[plain_path(file.path)], replaced)
-            for file in (*facts.small, *facts.large, *others)
-            if file.path in found
-        }
+        large = (*facts.large, *(_numbered(file, files.settings) for file in others))
         # the batch may put older deletes of other data files of the partition into its own delete file
-        noted |= {
-            file.path: _with_folded(file, own[plain_path(file.path)], replaced)
-            for file in (*facts.small, *facts.large)
-            if file.path not in found and plain_path(file.path) in own
-        }
-        small, large = ([noted.get(file.path, file) for file in some] for some in (facts.small, facts.large))
-        large += [_numbered(noted[file.path], files.settings) for file in others]
-        partitions[key] = replace(facts, small=tuple(small), large=tuple(large))
+        new = {d.id: d for file in (*facts.small, *large) for d in own.get(plain_path(file.path), ())}
+        older = next((file.deletes for file in known.values() if file.deletes), ())
+        deletes = PartitionDeletes([*(delete for delete in older if delete.id not in replaced), *new.values()])
+        small, large = (
+            tuple(_with_deletes(file, deletes, found.get(file.path)) for file in some) for some in (facts.small, large)
+        )
+        partitions[key] = replace(facts, small=small, large=large)
     return layout.with_partitions(partitions)
 
 
-def _with_deletes(file: FileFact, found: Found, own: Sequence[DeleteFile], replaced: Collection[FileId]) -> FileFact:
-    kept = tuple(delete for delete in file.deletes if delete.id not in replaced)
-    applying = sum(delete.id not in replaced for delete in found.file.deletes) + len(own)
-    dead = len(found.deleted) + len(found.dying)
-    return replace(
-        file, deletes=(*kept, *own), delete_files=applying, deleted_rows=dead, avoidable_deletes=applying
-    )  # fmt: skip
-
-
-def _with_folded(file: FileFact, own: Sequence[DeleteFile], replaced: Collection[FileId]) -> FileFact:
-    """Return a file whose deletes stay the same rows, with other delete files."""
-    deletes = (*(delete for delete in file.deletes if delete.id not in replaced), *own)
-    return replace(file, deletes=deletes, **PartitionDeletes(deletes).hitting(file)._asdict())
+def _with_deletes(file: FileFact, deletes: PartitionDeletes, found: Found | None) -> FileFact:
+    """Return a file with the deletes of its partition after the batch, which all of its files share."""
+    hits = deletes.hitting(file)
+    if found is not None:
+        hits = hits._replace(deleted_rows=len(found.deleted) + len(found.dying))
+    return replace(file, deletes=deletes.files if hits.delete_files else (), **hits._asdict())
 
 
 def _numbered(file: FileFact, settings: WriteSettings) -> FileFact:

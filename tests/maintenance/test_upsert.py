@@ -24,7 +24,7 @@ from icesize.parquet.keys.events import Mask
 from icesize.planning.files import FileFact, PartitionKey
 from icesize.report import Report
 from icesize.table.records.ledger import LedgerEntry
-from icesize.table.state.handle import Current, TableHandle
+from icesize.table.state.handle import Current, PolicyArgument, TableHandle
 from icesize.table.upserts.resolver import DeletedIn
 from icesize.table.upserts.settings import WantedRule
 from tests.support.layouts import position_delete
@@ -50,8 +50,15 @@ def catalog(request: pytest.FixtureRequest, tmp_path: Path) -> Catalog:
     return catalog_with_table(tmp_path, request.param)
 
 
-def commit(catalog: Catalog, events: Sequence[Event], batch: int, rule: WantedRule = RULE, **options: bool) -> Report:
-    job = UpsertJob(TableHandle(catalog, ("db", "t")), Environment(), rule, b"secret", **options)
+def commit(
+    catalog: Catalog,
+    events: Sequence[Event],
+    batch: int,
+    rule: WantedRule = RULE,
+    policy: PolicyArgument = None,
+    **options: bool,
+) -> Report:
+    job = UpsertJob(TableHandle(catalog, ("db", "t"), policy), Environment(), rule, b"secret", **options)
     outcome = upsert(
         job, UpsertBatch(lambda current, rule: events_of(events), LedgerEntry("s", "q", batch), f"r{batch}")
     )
@@ -153,6 +160,18 @@ def test_files_with_many_dead_rows_are_merged_in_the_same_commit(catalog: Catalo
     assert report.operations == ("overwrite", "replace")
     assert len(live_rows(catalog)) == 1_000
     assert np.array([row[1] for row in live_rows(catalog)]).sum() == 1_300
+
+
+def test_a_batch_that_deletes_rows_of_some_input_files_commits_its_merge(catalog: Catalog) -> None:
+    """The batch replaces the vector of one input file, and the vector of another one stays."""
+    commit(catalog, [(each, 1, "a") for each in range(50)], 0)
+    commit(catalog, [(each, 1, "a") for each in range(50, 100)], 1)
+    commit(catalog, [(0, 2, "a"), (50, 2, "a")], 2)
+    report = commit(catalog, [(1, 3, "a")], 3, policy={"max-small-files": 1})
+
+    assert (report.operations, report.notes) == (("overwrite", "replace"), ())
+    assert report.files_removed == 3
+    assert live_rows(catalog) == [(each, {0: 2, 50: 2, 1: 3}.get(each, 1), "a") for each in range(100)]
 
 
 def test_rows_of_older_partition_specs_are_replaced(catalog: Catalog) -> None:

@@ -4,7 +4,7 @@
 |---|---|---|
 | v3 | each data file: a vector, all in one Puffin file | the vector and position deletes of this data file |
 | v2, few data files | each data file | the position deletes of this data file |
-| v2, more of them | each partition | some of the partition's, so that few apply to a data file |
+| v2, more of them | each partition | for one data file: its position deletes; for several: some of the partition's |
 """
 
 from __future__ import annotations
@@ -93,11 +93,18 @@ def planned_deletes(
         most_delete_files: The most delete files that may apply to one data file (format v2).
     """
     if format_version >= FIRST_WITH_LINEAGE or len(dying) <= MOST_SINGLE_DELETES:
-        return [PlannedDelete({each.file: each.all}, each.own_deletes) for each in dying]
+        return [_of_file(each) for each in dying]
     by_partition = defaultdict[PartitionKey, list[Dying]](list)
     for each in dying:
         by_partition[each.file.partition].append(each)
-    return [_of_partition(some, resolution, storage, most_delete_files) for some in by_partition.values()]
+    return [
+        _of_partition(some, resolution, storage, most_delete_files) if len(some) > 1 else _of_file(some[0])
+        for some in by_partition.values()
+    ]
+
+
+def _of_file(dying: Dying) -> PlannedDelete:
+    return PlannedDelete({dying.file: dying.all}, dying.own_deletes)
 
 
 def _of_partition(

@@ -118,3 +118,21 @@ def test_delete_files_of_many_batches(version: int, most: int, plan: list[tuple[
             made = lake.commit(wanted)
             assert len({each.path for each in made}) <= (1 if version == 3 else MOST_SINGLE_DELETES)
             lake.check()
+
+
+@pytest.mark.parametrize("partitions", [MOST_SINGLE_DELETES, MOST_SINGLE_DELETES + 1])
+def test_the_only_file_of_a_partition_has_one_delete_file(partitions: int) -> None:
+    """A batch into any number of partitions replaces the delete file of each data file, so that few rows are due."""
+    keys = [PartitionKey(0, (each,)) for each in range(partitions)]
+    older = {k: DeleteFile(f"/del{k.values}", 100, 1, k, 2, referenced_path=f"/{k.values}") for k in keys}
+    files = [FileFact(f"/{key.values}", 1000, ROWS, key, 1, deletes=(older[key],)) for key in keys]
+    dying = [Dying(file, BitMap([3]), np.array([5], np.int64)) for file in files]
+    state = replace(
+        NOTHING_FOUND,
+        live={file.partition: [replace(file, deletes=())] for file in files},
+        deletes=DeleteIndex({key: [delete] for key, delete in older.items()}),
+    )
+    planned = planned_deletes(dying, state, settings_of("/lake", SCHEMA).storage, 2, 10)
+    assert [(dict(each.rows), each.replaced) for each in planned] == [
+        ({file: BitMap([3, 5])}, file.deletes) for file in files
+    ]

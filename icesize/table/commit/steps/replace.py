@@ -10,7 +10,7 @@ from typing import ClassVar
 from pyiceberg.table.snapshots import Operation, Snapshot
 
 from icesize.parquet.files.data_file import Merged, NewDataFile
-from icesize.planning.delete_reach import PENDING, plain_path
+from icesize.planning.delete_reach import PENDING, may_hit, plain_path
 from icesize.planning.files import FileFact, FileId
 from icesize.table.commit.conflicts import BASE_EXPIRED
 from icesize.table.commit.loaded import Loaded
@@ -50,7 +50,7 @@ class Replace(Step):
         beside_new = {file.path for file in self.inputs if file.partition in with_new}
         older = [file for file in self.inputs if file.path not in new]
         lost = state.lost_inputs(base.head, older, beside_new)
-        lost |= {f.path: OTHER_DELETES for f in older if _pending(f) != _applied(f, earlier)}
+        lost |= {f.path: OTHER_DELETES for f in older if not _has_applied(f, earlier)}
         reasons = [next((lost[f.path] for f in group.inputs if f.path in lost), None) for group in self.groups]
         dropped = [(group, why) for group, why in zip(self.groups, reasons, strict=True) if why is not None]
         return Kept(
@@ -102,10 +102,14 @@ class Replace(Step):
         return [replace(f, sequence_number=numbers.get(f.partition, f.sequence_number)) for f in self.files]
 
 
-def _pending(file: FileFact) -> frozenset[FileId]:
-    """Return the deletes that a merge has applied to an input file before they are committed."""
-    return frozenset(delete.id for delete in file.deletes if delete.sequence_number == PENDING)
+def _has_applied(file: FileFact, earlier: Iterable[Step]) -> bool:
+    """Return whether a merge has applied the deletes of an input file that the earlier steps add, and no others.
 
-
-def _applied(file: FileFact, earlier: Iterable[Step]) -> frozenset[FileId]:
-    return frozenset[FileId]().union(*(step.applied.get(plain_path(file.path), ()) for step in earlier))
+    By its bounds, a delete file of several data files may name the input, and have no row of it.
+    """
+    own, added = set[FileId](), set[FileId]()
+    for step in earlier:
+        own |= step.applied.get(plain_path(file.path), frozenset())
+        added.update(*step.applied.values())
+    merged = {each.id for each in file.deletes if each.sequence_number == PENDING and may_hit(each, file)}
+    return own <= merged <= added

@@ -9,6 +9,7 @@ from typing import Protocol
 from pyiceberg.manifest import ManifestContent
 from pyiceberg.table.snapshots import Operation, Snapshot
 
+from icesize.parquet.deletes.positions import PATH_ID
 from icesize.parquet.files.data_file import NewDataFile, NewDeleteFile
 from icesize.planning.delete_reach import PENDING
 from icesize.planning.files import DeleteFile, FileId
@@ -118,11 +119,14 @@ def pending(changes: RowChanges) -> dict[str, tuple[DeleteFile, ...]]:
     """Return the new delete files as merges of the same request read them, by the `plain_path` of their data file."""
     by_id = {}
     for file in changes.deletes:
+        lowest, highest = (
+            bounds.get(PATH_ID, b"").decode() or None for bounds in (file.lower_bounds, file.upper_bounds)
+        )
         delete = DeleteFile(
             file.path, file.size_bytes, file.rows, file.partition, PENDING,
             "PARQUET" if file.content_offset is None else "PUFFIN",
-            referenced_path=file.deletes_of, content_offset=file.content_offset,
-            content_size_bytes=file.content_size_bytes,
+            referenced_path=file.deletes_of, lowest_path=lowest, highest_path=highest,
+            content_offset=file.content_offset, content_size_bytes=file.content_size_bytes,
         )  # fmt: skip
         by_id[delete.id] = delete
     return {path: tuple(by_id[each] for each in ids) for path, ids in changes.applied.items()}
