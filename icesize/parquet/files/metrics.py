@@ -6,6 +6,7 @@ of the older files, which hold for the new file as well.
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -71,25 +72,50 @@ def leaves(settings: WriteSettings) -> tuple[Leaf, ...]:
     return settings.derived(_leaves)
 
 
+@dataclass(frozen=True, slots=True)
+class FloatFacts:
+    """The values of a float column that are not NULL, those that are NaN, and the bounds of the others."""
+
+    values: int = 0
+    nans: int = 0
+    lowest: float = math.inf
+    highest: float = -math.inf
+
+    @staticmethod
+    def of(column: pa.ChunkedArray) -> FloatFacts:
+        """Return the facts of these values."""
+        values, nans = len(column) - column.null_count, count_nans(column)
+        if nans == values:
+            return FloatFacts(values, nans)
+        ends = pc.min_max(column).as_py()  # those of the values that are not NaN
+        return FloatFacts(values, nans, ends["min"], ends["max"])
+
+    def __add__(self, other: FloatFacts) -> FloatFacts:
+        ends = min(self.lowest, other.lowest), max(self.highest, other.highest)
+        return FloatFacts(self.values + other.values, self.nans + other.nans, *ends)
+
+    @property
+    def bounds(self) -> tuple[float, float] | None:
+        """The least and the greatest value, NaN left out; None without such values."""
+        return (self.lowest, self.highest) if self.nans < self.values else None
+
+
 def describe(
-    file: NewDataFile,
-    settings: WriteSettings,
-    footer: pq.FileMetaData,
-    nulls: Mapping[int, int],
-    nans: Mapping[int, int],
+    file: NewDataFile, settings: WriteSettings, footer: pq.FileMetaData, floats: Mapping[int, FloatFacts]
 ) -> NewDataFile:
     """Return a finished file with the facts of its contents that a manifest entry needs; its other facts stay.
 
-    `nans` and `nulls` are counts of the rows, by field id. `nans` has flat float columns. `nulls` has flat columns
-    without Parquet statistics: a writer omits them for columns that hold NaN. Such columns have no bounds.
+    `floats` has the columns that hold NaN, by field id. They have no Parquet statistics, or statistics that
+    depend on the writer, so their counts and bounds are those of the rows.
     """
     groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
     columns = [(leaf, [group.column(leaf.position) for group in groups]) for leaf in leaves(settings)]
     statistics = {leaf.field_id: [chunk.statistics for chunk in chunks] for leaf, chunks in columns}
     entries = {leaf.field_id: sum(chunk.num_values for chunk in chunks) for leaf, chunks in columns}
-    null_counts = {field_id: nulls.get(field_id, _null_count(found)) for field_id, found in statistics.items()}
+    null_counts = {field_id: _null_count(found) for field_id, found in statistics.items()}
+    null_counts |= {field_id: entries[field_id] - facts.values for field_id, facts in floats.items()}
     counted = [leaf for leaf, _ in columns if leaf.counts]
-    bounds = [(leaf.field_id, *_bounds_of(leaf, statistics[leaf.field_id])) for leaf in counted]
+    bounds = [(leaf.field_id, *_bounds_of(leaf, statistics, floats)) for leaf in counted]
     return replace(
         file,
         rows=footer.num_rows,
@@ -98,7 +124,11 @@ def describe(
         null_value_counts={
             leaf.field_id: missing for leaf in counted if (missing := null_counts[leaf.field_id]) is not None
         },
-        nan_value_counts={leaf.field_id: nans.get(leaf.field_id, 0) for leaf in counted if leaf.flat and leaf.is_float},
+        nan_value_counts={
+            leaf.field_id: floats.get(leaf.field_id, FloatFacts()).nans
+            for leaf in counted
+            if leaf.flat and leaf.is_float
+        },
         lower_bounds={field_id: lower for field_id, lower, _ in bounds if lower is not None},
         upper_bounds={field_id: upper for field_id, _, upper in bounds if upper is not None},
         split_offsets=tuple(sorted(_start(group) for group in groups)),
@@ -111,17 +141,24 @@ def _null_count(statistics: list[Any]) -> int | None:
     return sum(s.null_count for s in statistics) if known else None
 
 
-def _bounds_of(leaf: Leaf, statistics: list[Any]) -> tuple[bytes | None, bytes | None]:
+def _bounds_of(
+    leaf: Leaf, statistics: Mapping[int, list[Any]], floats: Mapping[int, FloatFacts]
+) -> tuple[bytes | None, bytes | None]:
     if leaf.lower is None or leaf.upper is None:
         return None, None
+    facts = floats.get(leaf.field_id)
+    ends = _ends(leaf, statistics[leaf.field_id]) if facts is None else facts.bounds
+    return (None, None) if ends is None else (leaf.lower(ends[0]), leaf.upper(ends[1]))
+
+
+def _ends(leaf: Leaf, statistics: list[Any]) -> tuple[Any, Any] | None:
     # a chunk of only nulls needs no bounds; any other chunk without bounds makes the file's bounds unknown
     if any(s is None or not (s.has_min_max or s.num_values == 0) for s in statistics):
-        return None, None
+        return None
     bounded = [s for s in statistics if s.has_min_max]
     if not bounded:
-        return None, None
-    lower, upper = min((s.min_raw for s in bounded), key=leaf.order), max((s.max_raw for s in bounded), key=leaf.order)
-    return leaf.lower(lower), leaf.upper(upper)
+        return None
+    return min((s.min_raw for s in bounded), key=leaf.order), max((s.max_raw for s in bounded), key=leaf.order)
 
 
 def _start(group: Any) -> int:

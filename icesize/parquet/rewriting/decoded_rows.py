@@ -12,7 +12,7 @@ from pyiceberg.schema import Schema
 from pyroaring import BitMap
 
 from icesize.parquet.copying.lineage import without_lineage
-from icesize.parquet.files.metrics import count_nans, leaves
+from icesize.parquet.files.metrics import FloatFacts, leaves
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.format.footer import Footer, read_footer
 from icesize.parquet.format.schema import REQUIRED, Element, top_level
@@ -22,14 +22,14 @@ from icesize.parquet.reading.extremes import without_rows
 from icesize.parquet.reading.inputs import Stream, read_inputs
 from icesize.parquet.reading.prefetch import Fetched
 from icesize.parquet.reading.texts import as_read, with_short_dictionaries, with_used_values
-from icesize.parquet.writing.encoding import Encoding, dictionary_columns, leaf_values, nan_columns
+from icesize.parquet.writing.encoding import Encoding, dictionary_columns, leaf_values
 from icesize.parquet.writing.file_writer import parquet_writer
 from icesize.planning.plan import FileGroup
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedRows:
-    """Rows as a Parquet file in memory with one row group; `nulls` and `nans` are counts of its flat float columns.
+    """Rows as a Parquet file in memory with one row group, and the facts of its float columns by field id.
 
     The columns of the row lineage are apart from those of the `footer` (`without_lineage`).
     """
@@ -37,8 +37,7 @@ class EncodedRows:
     source: BytesSource
     footer: Footer
     metadata: pq.FileMetaData
-    nulls: dict[int, int] = field(default_factory=dict)
-    nans: dict[int, int] = field(default_factory=dict)
+    floats: dict[int, FloatFacts] = field(default_factory=dict)
 
 
 def empty_like(settings: WriteSettings, copied: Sequence[Element]) -> EncodedRows:
@@ -95,20 +94,15 @@ def _like(copied: Sequence[Element], settings: WriteSettings) -> tuple[WriteSett
 
 
 def _encode(rows: pa.Table, schema: pa.Schema, settings: WriteSettings) -> EncodedRows:
-    nan = nan_columns(settings, rows)
-    floats = [leaf for leaf in leaves(settings) if leaf.is_float and leaf.flat and leaf.counts]
+    columns = [leaf for leaf in leaves(settings) if leaf.is_float]
+    floats = {leaf.field_id: FloatFacts.of(values) for leaf, values in leaf_values(columns, rows)}
     # a null in a required column makes it optional, which the schema check finds before anything is copied
     schema = pa.schema([f.with_nullable(f.nullable or c.null_count > 0) for f, c in zip(schema, rows, strict=True)])
     schema = as_read(schema, rows.columns)
+    nan = frozenset(field_id for field_id, facts in floats.items() if facts.nans)
     encoding = Encoding(dictionary_columns(settings, rows), nan)
     sink = pa.BufferOutputStream()
     with parquet_writer(settings, sink, encoding, rows.num_rows, schema) as writer:
         writer.write_table(pa.Table.from_arrays(rows.columns, schema=schema), row_group_size=max(1, rows.num_rows))
     source = BytesSource(memoryview(sink.getvalue()))
-    return EncodedRows(
-        source,
-        without_lineage(read_footer(source)),
-        writer.writer.metadata,
-        {leaf.field_id: values.null_count for leaf, values in leaf_values(floats, rows)},
-        {leaf.field_id: count_nans(values) for leaf, values in leaf_values(floats, rows) if leaf.field_id in nan},
-    )
+    return EncodedRows(source, without_lineage(read_footer(source)), writer.writer.metadata, floats)

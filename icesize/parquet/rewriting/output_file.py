@@ -7,7 +7,6 @@ pyarrow ends the process for some damaged ones.
 from __future__ import annotations
 
 import io
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -26,7 +25,7 @@ from icesize.parquet.editing.lineage import lineage_works, stored_piece
 from icesize.parquet.editing.page_changes import Work, works
 from icesize.parquet.editing.page_copy import merge_row_groups, write_lineage
 from icesize.parquet.files.data_file import CopiedFile, CopiedFrom, FileMetrics, NewDataFile
-from icesize.parquet.files.metrics import Leaf, describe, leaves
+from icesize.parquet.files.metrics import FloatFacts, Leaf, describe, leaves
 from icesize.parquet.files.new_files import NewFiles
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.format.fields import Statistics
@@ -95,21 +94,20 @@ class _Decoded:
     """Metrics of the decoded rows of a file."""
 
     metadata: pq.FileMetaData | None = None
-    nans: Counter[int] = field(default_factory=Counter)
-    _nulls_in_floats: Counter[int] = field(default_factory=Counter)
+    _floats: dict[int, FloatFacts] = field(default_factory=dict)
 
     @property
-    def nulls(self) -> dict[int, int]:
-        """Null counts of columns that hold NaN anywhere; all other columns have statistics with null counts."""
-        return {field_id: count for field_id, count in self._nulls_in_floats.items() if field_id in self.nans}
+    def with_nan(self) -> dict[int, FloatFacts]:
+        """The facts of columns that hold NaN anywhere; all other columns have statistics."""
+        return {field_id: facts for field_id, facts in self._floats.items() if facts.nans}
 
     def add(self, rows: EncodedRows) -> None:
         if self.metadata is None:
             self.metadata = rows.metadata
         else:
             self.metadata.append_row_groups(rows.metadata)
-        self._nulls_in_floats.update(rows.nulls)
-        self.nans.update(rows.nans)
+        for field_id, facts in rows.floats.items():
+            self._floats[field_id] = self._floats.get(field_id, FloatFacts()) + facts
 
 
 def write_copied(
@@ -136,7 +134,7 @@ def write_copied(
     file = describe_copied(settings, path, partition, assembled, footer)
     if of_decoded.metadata is not None:
         rows = NewDataFile(path, 0, 0, partition)
-        rows = describe(rows, settings, of_decoded.metadata, of_decoded.nulls, of_decoded.nans)
+        rows = describe(rows, settings, of_decoded.metadata, of_decoded.with_nan)
         if (changed_column := counted.difference([rows])) is not None:
             raise CopyRefused(Refusal.COUNTS, changed_column.name)
         file = replace(file, decoded=FileMetrics.of(rows))

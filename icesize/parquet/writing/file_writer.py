@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections import Counter
 from typing import Any
 
 import pyarrow as pa
@@ -11,7 +10,7 @@ import pyarrow.parquet as pq
 
 from icesize import failpoints
 from icesize.parquet.files.data_file import NewDataFile
-from icesize.parquet.files.metrics import count_nans, describe, leaves
+from icesize.parquet.files.metrics import FloatFacts, describe, leaves
 from icesize.parquet.files.new_files import NewFiles
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.reading.texts import longest_dictionary, of_schema, with_used_values
@@ -60,9 +59,7 @@ class FileEncoder:
         self._settings = settings
         self._encoding = encoding
         self._with_nan = [leaf for leaf in leaves(settings) if leaf.field_id in encoding.nan]
-        self._nans: Counter[int] = Counter()
-        self._nulls: Counter[int] = Counter()
-        self._values: Counter[int] = Counter()
+        self._floats = {leaf.field_id: FloatFacts() for leaf in self._with_nan}
         self._new_files = new_files
         self._sink = new_files.create(self.path)
         self._schema = settings.arrow_schema if schema is None else schema
@@ -88,12 +85,7 @@ class FileEncoder:
         if nan - self._encoding.nan:
             raise LateNanError(nan | self._encoding.nan)
         for leaf, values in leaf_values(self._with_nan, rows):
-            self._values[leaf.field_id] += len(values) - values.null_count
-            if not (leaf.flat and leaf.counts):
-                continue
-            if leaf.field_id in nan:
-                self._nans[leaf.field_id] += count_nans(values)
-            self._nulls[leaf.field_id] += values.null_count
+            self._floats[leaf.field_id] += FloatFacts.of(values)
         groups = -(-rows.num_rows // self._settings.parquet.row_group_rows)
         self._writer.write_table(rows, row_group_size=-(-rows.num_rows // max(1, groups)) or 1)
         self.arrow_bytes += arrow_bytes
@@ -106,12 +98,7 @@ class FileEncoder:
         self._sink.close()
         self._new_files.finished(self.path, written)
         file = NewDataFile(self.path, written, 0, self.partition, sort_order_id=self.sort_order_id)
-        file = describe(file, self._settings, self._writer.writer.metadata, self._nulls, self._nans)
-        # counted here, because the footer has no statistics of columns that hold NaN
-        for field_id, values in self._values.items():
-            entries, _ = file.counts[field_id]
-            file.counts[field_id] = entries, (entries or 0) - values
-        return file
+        return describe(file, self._settings, self._writer.writer.metadata, self._floats)
 
     def close(self) -> None:
         """Close an abandoned file, best effort."""

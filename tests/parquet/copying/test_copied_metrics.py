@@ -47,7 +47,7 @@ def test_counts_are_those_of_files_that_are_written(tmp_path: Path, mode: str) -
     properties = {"write.metadata.metrics.default": mode, "write.metadata.metrics.column.word": "counts"}
     options = settings_of(tmp_path, SCHEMA, properties=properties)
     file = described(tmp_path, DATA, **properties)
-    own = describe(NewDataFile("a.parquet", len(DATA), 0, KEY), options, pq.read_metadata(io.BytesIO(DATA)), {}, {})
+    own = describe(NewDataFile("a.parquet", len(DATA), 0, KEY), options, pq.read_metadata(io.BytesIO(DATA)), {})
     assert (file.rows, file.size_bytes, file.split_offsets) == (50, len(DATA), (4, 99))
     assert file.column_sizes == own.column_sizes
     assert file.value_counts == own.value_counts

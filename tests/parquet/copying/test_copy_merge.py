@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import struct
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
@@ -336,7 +337,7 @@ def test_a_merge_of_merges_copies_again(tmp_path: Path) -> None:
 
 
 def test_nan_and_nulls_in_decoded_rows_stay_countable(tmp_path: Path) -> None:
-    """NaN keeps bounds out of the decoded part's statistics; its counts and bounds are those of its rows."""
+    """NaN keeps bounds out of the decoded part's statistics; its counts and bounds are those of its other rows."""
     options = settings_of(tmp_path, SCHEMA)
     (large,) = written(options, [60_000])
     odd = pa.table(
@@ -346,7 +347,8 @@ def test_nan_and_nulls_in_decoded_rows_stay_countable(tmp_path: Path) -> None:
     (file,) = merged(options, [large, small]).files
     assert file.decoded.nan_value_counts == {2: 1}
     assert file.decoded.null_value_counts == {1: 1, 2: 1, 3: 3}
-    assert sorted(file.decoded.lower_bounds) == [1]
+    assert sorted(file.decoded.lower_bounds) == [1, 2]
+    assert file.decoded.lower_bounds[2] == file.decoded.upper_bounds[2] == struct.pack("<d", 2.5)
     table = pq.read_table(local(file.path))
     assert pc.sum(pc.is_nan(table.column("value"))).as_py() == 1
     assert table.column("word").null_count == 3

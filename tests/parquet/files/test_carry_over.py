@@ -173,9 +173,7 @@ def test_inherited_metrics_hold_for_every_row(tmp_path: Path, pieces: list[Piece
         values = [row[name] for piece in pieces for row in piece.arrived if row[name] is not None]
         known = isinstance(column.field_type, (FloatType, DoubleType)) and not any(_has_nan(r, name) for r in in_part)
         assert file.nan_value_counts.get(number) == (sum(map(_is_nan, values)) if known else None)
-        # our own files have no bounds where there is NaN
-        filled = [rows for rows in sources if any(not _is_nan(row[name]) for row in rows if row[name] is not None)]
-        bounded = bool(filled) and not any(_has_nan(rows, name) for rows in filled)
+        bounded = any(not _is_nan(row[name]) for rows in sources for row in rows if row[name] is not None)
         assert (number in file.lower_bounds, number in file.upper_bounds) == (bounded, bounded)
         if bounded:
             lower, upper = (

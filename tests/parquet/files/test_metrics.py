@@ -92,7 +92,7 @@ def _order(value: Any) -> Any:
 def test_counts_and_bounds_hold_for_every_value(
     tmp_path: Path, kind: PrimitiveType, values: st.SearchStrategy[Any], data: st.DataObject
 ) -> None:
-    """Counts are exact; bounds enclose all values, in every row group, and are absent where NaN or only null is."""
+    """Counts are exact; bounds enclose all values, in every row group, and are absent where only NaN or null is."""
     drawn = data.draw(st.lists(st.none() | values, min_size=1, max_size=8))
     options = settings_of(tmp_path, schema_of(("v", kind)), properties={"write.parquet.row-group-limit": "3"})
     file = write_one(options, pa.table([_column(kind, drawn, options.arrow_schema.field("v").type)], ["v"]))
@@ -104,7 +104,7 @@ def test_counts_and_bounds_hold_for_every_value(
     is_float = isinstance(kind, (FloatType, DoubleType))
     assert file.nan_value_counts == ({1: len(present) - len(numbers)} if is_float else {})
     assert len(file.split_offsets) == math.ceil(len(drawn) / 3)
-    if len(numbers) < len(present) or not present:
+    if not numbers:
         assert (file.lower_bounds, file.upper_bounds) == ({}, {})
         return
     lower = from_bytes(kind, file.lower_bounds[1])
@@ -222,7 +222,7 @@ def test_columns_within_structs_have_metrics_as_others_have(
         assert file.null_value_counts[field_id] == len(drawn) - len(present)
         nans = len(present) - len(numbers) if isinstance(kind, DoubleType) else None
         assert file.nan_value_counts.get(field_id) == nans
-        assert (field_id in file.lower_bounds) == (field_id in file.upper_bounds) == (bool(present) and not nans)
+        assert (field_id in file.lower_bounds) == (field_id in file.upper_bounds) == bool(numbers)
         if field_id in file.lower_bounds:
             lower, upper = (_order(from_bytes(kind, b[field_id])) for b in (file.lower_bounds, file.upper_bounds))
             assert lower <= min(map(_order, numbers))
@@ -230,7 +230,10 @@ def test_columns_within_structs_have_metrics_as_others_have(
 
 
 def test_a_column_with_nan_has_no_bounds_in_the_footer(tmp_path: Path) -> None:
-    """Some readers take Parquet bounds for the absence of NaN, nested columns included; others keep their bounds."""
+    """Some readers take Parquet bounds for the absence of NaN, nested columns included; others keep their bounds.
+
+    The manifest has the bounds of all other values.
+    """
     schema = Schema(
         NestedField(1, "x", DoubleType(), False),
         NestedField(2, "y", FloatType(), False),
@@ -243,8 +246,9 @@ def test_a_column_with_nan_has_no_bounds_in_the_footer(tmp_path: Path) -> None:
     statistics = [group.column(i).statistics for i in range(4)]
     assert [s is not None and s.has_min_max for s in statistics] == [False, True, False, True]
     assert file.nan_value_counts == {1: 1, 2: 0}
-    assert file.null_value_counts == {1: 1, 2: 1, 4: 0}
-    assert set(file.lower_bounds) == {2, 4}
+    assert file.null_value_counts == {1: 1, 2: 1, 4: 0, 5: 1}
+    assert set(file.lower_bounds) == {1, 2, 4}
+    assert file.lower_bounds[1] == file.upper_bounds[1] == struct.pack("<d", 1.0)
     assert file.upper_bounds[2] == struct.pack("<f", 2.0)
 
 
@@ -272,7 +276,8 @@ def test_nan_in_later_rows_of_a_file(tmp_path: Path) -> None:
         writer.write(rows)
     first, second = writer.close()
     assert (first.rows, first.nan_value_counts, set(first.lower_bounds)) == (2, {1: 0}, {1})
-    assert (second.rows, second.nan_value_counts, second.lower_bounds) == (4, {1: 1}, {})
+    assert (second.rows, second.nan_value_counts) == (4, {1: 1})
+    assert (second.lower_bounds, second.upper_bounds) == ({1: struct.pack("<d", 1.0)}, {1: struct.pack("<d", 3.0)})
     assert second.null_value_counts == {1: 0}
 
 

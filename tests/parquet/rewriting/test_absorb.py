@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -133,12 +134,13 @@ def test_older_rows_keep_the_partition_of_their_file(options: WriteSettings) -> 
 
 
 def test_nan_in_older_rows_leaves_statistics_out(options: WriteSettings) -> None:
-    """NaN that only an older file holds is known to the metrics of the common file."""
+    """NaN that only an older file holds is known to the metrics of the common file, which has bounds without it."""
     rows = pa.table({"id": [1], "hour": ["h0"], "x": [float("nan")]})
     input_file = fact(write_one(options, rows))
     (file,) = write_with(Absorption({3: take(input_file)}), 3, [rows_of(range(7, 9))], options, NAMES).files
     assert file.nan_value_counts == {3: 1}
-    assert 3 not in file.lower_bounds
+    assert file.lower_bounds[3] == struct.pack("<d", 1.0)
+    assert not pq.read_metadata(local(file.path)).row_group(0).column(2).is_stats_set
 
 
 @pytest.mark.parametrize(("limit", "files"), [(0, 2), (75_000, 1)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import math
 import random
+import struct
 import subprocess
 import sys
 from collections import Counter
@@ -405,13 +406,17 @@ def test_files_of_older_schemas_are_read_as_the_table_s(tmp_path: Path, passes: 
 
 
 def test_nan_in_a_later_part_is_known_before_the_file_is_begun(tmp_path: Path) -> None:
-    """A file that goes on from part to part counts NaN that comes late, and has no statistics that hide it."""
+    """A file that goes on from part to part counts NaN that comes late, and has no statistics that hide it.
+
+    Its bounds are those of the other values.
+    """
     options = settings_of(tmp_path, EVENTS)
     rows = events(3_000)
     values = [math.nan if user == 499 else 0.5 for user in rows.column("user").to_pylist()]
     rows = rows.set_column(3, "value", pa.array(values))
     (file,) = clustered(options, [rows.slice(0, 1_500), rows.slice(1_500)], order_by(options, "user"), 1, 2.5).files
     assert file.nan_value_counts[4] == sum(map(math.isnan, values)) > 0
+    assert file.lower_bounds[4] == file.upper_bounds[4] == struct.pack("<d", 0.5)
     footer = pq.read_metadata(local(file.path))
     assert footer.num_row_groups > 2
     assert not any(footer.row_group(i).column(3).is_stats_set for i in range(footer.num_row_groups))

@@ -325,7 +325,7 @@ def test_files_with_all_columns_are_copied_beside_older_ones(tmp_path: Path) -> 
 
 def described(options: WriteSettings, path: str) -> NewDataFile:
     """A file's metrics, as its manifest entry has them."""
-    return describe(NewDataFile(path, 0, 0, KEY), options, pq.read_metadata(path), {}, {})
+    return describe(NewDataFile(path, 0, 0, KEY), options, pq.read_metadata(path), {})
 
 
 def _long(value: int) -> bytes:

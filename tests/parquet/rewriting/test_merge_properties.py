@@ -20,7 +20,7 @@ from pyiceberg.types import (
 )
 
 from icesize.parquet.files.data_file import FileMetrics, NewDataFile
-from icesize.parquet.files.metrics import count_nans, describe, leaves
+from icesize.parquet.files.metrics import FloatFacts, describe, leaves
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.format.sources import LocalSource
 from icesize.parquet.format.thrift import bytes_field, read_struct, struct_field
@@ -90,8 +90,8 @@ def input_file(case: Case, options: WriteSettings, number: int) -> Given:
 def described(options: WriteSettings, path: str, data: pa.Table) -> FileMetrics:
     """Metrics of a file of pyarrow, whose bounds are those of the values that are not NaN, as Iceberg's are."""
     floats = [leaf for leaf in leaves(options) if leaf.flat and leaf.is_float]
-    nans = {leaf.field_id: count_nans(values) for leaf, values in leaf_values(floats, data)}
-    file = describe(NewDataFile(path, 0, 0, KEY), options, pq.read_metadata(path), {}, nans)
+    facts = {leaf.field_id: FloatFacts.of(values) for leaf, values in leaf_values(floats, data)}
+    file = describe(NewDataFile(path, 0, 0, KEY), options, pq.read_metadata(path), facts)
     return FileMetrics.of(file)
 
 
