@@ -168,7 +168,9 @@ class FakeLoaded:
     def misfit(self, schema: object, spec: object) -> str | None:
         return self.state.unfit
 
-    def lost_inputs(self, base: Head, files: Collection[FileFact], beside_new: Collection[str]) -> dict[str, str]:
+    def lost_inputs(
+        self, base: Head, files: Collection[FileFact], beside_new: Collection[str], superseded: object
+    ) -> dict[str, str]:
         inputs = [file.path for file in files]
         if self.state.head_id == base.snapshot_id:
             return {}
@@ -181,14 +183,20 @@ class FakeLoaded:
     def later_than(self, before: FakeLoaded) -> bool:
         mine, theirs = self.state, before.state
         if mine.head_id != theirs.head_id and mine.sequence_number != theirs.sequence_number:
-            # the first commit since; an expired one may have been anybody's
-            return theirs.sequence_number + 1 in {number for number, _, _ in mine.snapshots}
+            return not self.hides_commits_on(before)
         return (mine.sequence_number, mine.schema_id, mine.spec_id, mine.moves) > (
             theirs.sequence_number,
             theirs.schema_id,
             theirs.spec_id,
             theirs.moves,
         )
+
+    def hides_commits_on(self, before: FakeLoaded) -> bool:
+        mine, theirs = self.state, before.state
+        if mine.head_id == theirs.head_id or mine.sequence_number == theirs.sequence_number:
+            return False
+        # the first commit since; an expired one may have been anybody's
+        return theirs.sequence_number + 1 not in {number for number, _, _ in mine.snapshots}
 
 
 @dataclass

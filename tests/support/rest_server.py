@@ -61,6 +61,7 @@ class MiniRest:
         token: bearer token that requests must carry; None: anybody may ask. `/v1/oauth/tokens` gives it away.
         like_java: treat the removal of snapshots that are gone already as Iceberg's Java library does: without a word,
             or with 400 if more are to be removed than are there.
+        hides_history: show only the newest snapshot of a table, without parent and logs, as Nessie does.
         refuse_properties: answer 403 to commits that set or remove table properties.
         denied: rights that no client has: requests that need one of them are answered with 403. They are `list`
             (namespaces and tables), `load`, `commit` and `properties` (set or remove table properties).
@@ -77,6 +78,7 @@ class MiniRest:
         self.stale_loads = 0
         self.token: str | None = None
         self.like_java = False
+        self.hides_history = False
         self.refuse_properties = False
         self.denied: set[str] = set()
         self.forbidden: set[Identifier] = set()
@@ -224,7 +226,7 @@ class MiniRest:
             if metadata.format_version == 3:
                 metadata = metadata.model_copy(update={"next_row_id": 0})
             self._versions[table] = [(metadata, self._write(metadata, 0))]
-            return _load_answer(*self._versions[table][-1], self.credentials())
+            return self._answer(*self._versions[table][-1], self.credentials())
 
     def load(self, table: Identifier) -> bytes:
         """The newest version of a table, or the one before it while `stale_loads` lasts."""
@@ -232,7 +234,7 @@ class MiniRest:
             versions = self._existing(table)
             stale = self.stale_loads > 0 and len(versions) > 1
             self.stale_loads -= stale
-            return _load_answer(*versions[-2 if stale else -1], self.credentials())
+            return self._answer(*versions[-2 if stale else -1], self.credentials())
 
     def drop(self, table: Identifier) -> None:
         """Forget a table; its files stay. Raises `NoSuchTableError`."""
@@ -263,7 +265,7 @@ class MiniRest:
             changed = update_table_metadata(upgraded, others, metadata_location=location)
             if changed != metadata:
                 versions.append((changed, self._write(changed, len(versions))))
-            return _load_answer(*versions[-1])
+            return self._answer(*versions[-1])
 
     def _require(self, namespace: Identifier) -> dict[str, str]:
         if namespace not in self.namespaces:
@@ -275,12 +277,21 @@ class MiniRest:
             raise NoSuchTableError(f"Table does not exist: {'.'.join(table)}")
         return self._versions[table]
 
+    def _answer(self, metadata: TableMetadata, location: str, config: dict[str, str] | None = None) -> bytes:
+        return _load_answer(_newest_only(metadata) if self.hides_history else metadata, location, config)
+
     def _write(self, metadata: TableMetadata, version: int) -> str:
         provider = load_location_provider(metadata.location, metadata.properties)
         location = provider.new_table_metadata_file_location(version)
         with load_file_io({}, location).new_output(location).create() as stream:
             stream.write(_json(metadata).encode())
         return location
+
+
+def _newest_only(metadata: TableMetadata) -> TableMetadata:
+    head = metadata.current_snapshot()
+    newest = [head.model_copy(update={"parent_snapshot_id": None})] if head else []
+    return metadata.model_copy(update={"snapshots": newest, "metadata_log": [], "snapshot_log": []})
 
 
 def _as_java(metadata: TableMetadata, update: TableUpdate) -> TableUpdate:

@@ -55,6 +55,15 @@ def head_of(metadata: TableMetadata, ref: str = MAIN) -> Head:
     return Head(snapshot.snapshot_id, snapshot.sequence_number or 0, ref) if snapshot else Head(ref=ref)
 
 
+def hides_history(metadata: TableMetadata) -> bool:
+    """Return True if the catalog shows only the newest snapshot, without parent and log, as Nessie does."""
+    if metadata.metadata_log or len(metadata.snapshots) > 1:
+        return False
+    head = metadata.current_snapshot()
+    has_predecessors = head is not None and head.parent_snapshot_id is None and (head.sequence_number or 0) > 1
+    return has_predecessors or "nessie.commit.id" in metadata.properties
+
+
 def known_ancestors(metadata: TableMetadata, ref: str = MAIN) -> Iterator[Snapshot]:
     """Yield the head of a branch and its ancestors, newest first, up to the first whose parent has expired."""
     snapshots = {s.snapshot_id: s for s in metadata.snapshots}

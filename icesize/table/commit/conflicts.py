@@ -13,8 +13,9 @@ from pyiceberg.table.snapshots import Snapshot
 from icesize.errors import RewriteFailed
 from icesize.parquet.deletes.positions import paths_named
 from icesize.parquet.files.storage import Storage
-from icesize.planning.delete_reach import only_path, plain_path
-from icesize.planning.files import DeleteFile, FileFact
+from icesize.planning.delete_reach import PENDING, PartitionDeletes, only_path, plain_path
+from icesize.planning.files import DeleteFile, FileFact, FileId
+from icesize.table.catalog.locations import normalised
 from icesize.table.manifests.delete_index import DeleteIndex
 from icesize.table.manifests.entries import ADDED
 from icesize.table.manifests.lists import Manifests, manifests_in
@@ -25,6 +26,8 @@ BASE_EXPIRED = "the snapshot it was planned on has expired or is no longer part 
 
 Sequence numbers order changes after a snapshot only among its descendants.
 """
+_REMOVED = "another writer removed a file of it"
+_DELETED = "another writer deleted rows of it"
 
 
 @dataclass(frozen=True)
@@ -60,12 +63,48 @@ class ConflictCheck:
             base = None
         if base is None:
             return dict.fromkeys(by_path, BASE_EXPIRED)
-        lost = dict.fromkeys(by_path.keys() - self._live(inputs), "another writer removed a file of it")
+        lost = dict.fromkeys(by_path.keys() - self._live(inputs), _REMOVED)
         again = (path for path in self._added_beside(known) if path in by_path)
         lost |= dict.fromkeys(again, "another writer listed a file of it again")
         left = [file for path, file in by_path.items() if path not in lost]
         newer = self._newly_deleted(left, base.sequence_number or 0, beside_new)
-        return lost | dict.fromkeys(newer, "another writer deleted rows of it")
+        return lost | dict.fromkeys(newer, _DELETED)
+
+    def changed(
+        self, inputs: Collection[FileFact], beside_new: Collection[str], planned_on: int, superseded: Collection[FileId]
+    ) -> dict[str, str]:
+        """Return the input files that must not be replaced any more, whatever the history was: path to reason.
+
+        Each must be listed once, with the same numbers and the deletes that the plan knew. Only deletes that the new
+        files are subject to as well may have come since: equality deletes above the number of the planned head.
+
+        Args:
+            inputs: Files that the head of the plan listed, with their deletes.
+            beside_new: As in `lost`.
+            planned_on: Sequence number of that head.
+            superseded: Ids of delete files that earlier steps of the same commit remove.
+        """
+        now = defaultdict[str, list[FileFact]](list)
+        for file in self.store.listed_files(self.io, self.manifests.data, {file.path for file in inputs}):
+            now[normalised(file.path)].append(file)
+        index = DeleteIndex.of(self.store, self.io, self.manifests.deletes, self.specs)
+        lost, hit = dict[str, str](), defaultdict[DeleteFile, list[FileFact]](list)
+        # all files of a partition share their deletes
+        planned = {id(f.deletes): (PartitionDeletes(f.deletes), f.delete_ids.union(superseded)) for f in inputs}
+        for file in inputs:
+            found = now[normalised(file.path)]
+            if [(f.sequence_number, f.first_row_id) for f in found] != [(file.sequence_number, file.first_row_id)]:
+                lost[file.path] = "another writer listed a file of it again" if found else _REMOVED
+            deletes, known = planned[id(file.deletes)]
+            applied = {delete.id for delete in deletes.applying(file) if delete.sequence_number < PENDING}
+            applying = {delete.id: delete for delete in index.of_partition(file.partition).applying(file)}
+            if applied - applying.keys():
+                lost[file.path] = "another writer removed deletes of it"
+            for delete in (applying[each] for each in applying.keys() - known):
+                if not (delete.equality_ids and delete.sequence_number > planned_on and file.path not in beside_new):
+                    hit[delete].append(file)
+        deleted = (file.path for delete, files in hit.items() for file in self._really_hit(delete, files))
+        return dict.fromkeys(deleted, _DELETED) | lost
 
     def _live(self, inputs: Collection[FileFact]) -> set[str]:
         """Return the paths of live input files.

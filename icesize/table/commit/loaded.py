@@ -13,13 +13,14 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import AddSnapshotUpdate, AssertTableUUID, TableRequirement, TableUpdate
 
-from icesize.planning.files import MAIN, FileFact, Head
-from icesize.table.catalog.history import head_of, head_snapshot, known_ancestors, summary_of
+from icesize.planning.files import MAIN, FileFact, FileId, Head
+from icesize.table.catalog.history import head_of, head_snapshot, hides_history, known_ancestors, summary_of
 from icesize.table.commit.conflicts import ConflictCheck
 from icesize.table.commit.schema_fit import misfit, misfit_spec
 from icesize.table.manifests.facts import Columns
 from icesize.table.manifests.lists import Manifests, manifests_of
 from icesize.table.manifests.store import ManifestStore
+from icesize.table.records.recent_commits import follows, recent_commits
 from icesize.table.records.summary import RUN_ID
 
 
@@ -89,6 +90,11 @@ class Loaded:
     def properties(self) -> Mapping[str, str]:
         return self.table.metadata.properties
 
+    @property
+    def hides_history(self) -> bool:
+        """True if the catalog shows only the newest snapshot."""
+        return hides_history(self.table.metadata)
+
     @cached_property
     def manifests(self) -> Manifests:
         """The manifests at the head of the branch."""
@@ -107,7 +113,9 @@ class Loaded:
 
     def snapshots_of(self, run_id: str) -> list[int]:
         """Return the ids of snapshots with this run id, oldest first."""
-        return [s.snapshot_id for s in self.table.metadata.snapshots if summary_of(s, RUN_ID) == run_id]
+        shown = [s.snapshot_id for s in self.table.metadata.snapshots if summary_of(s, RUN_ID) == run_id]
+        recorded = recent_commits(self.properties) if self.hides_history else {}
+        return [*recorded.get(run_id, shown)]
 
     def snapshot_of(self, base: Head) -> Snapshot | None:
         """Return the snapshot of an earlier head of the branch; None if the known history does not contain it."""
@@ -128,14 +136,26 @@ class Loaded:
         metadata = self.table.metadata
         return misfit(schema, metadata.schema()) or misfit_spec(spec, metadata.specs())
 
-    def lost_inputs(self, base: Head, inputs: Collection[FileFact], beside_new: Collection[str]) -> dict[str, str]:
-        """Return the input files that must not be replaced any more, with reasons: see `ConflictCheck.lost`."""
+    def lost_inputs(
+        self,
+        base: Head,
+        inputs: Collection[FileFact],
+        beside_new: Collection[str],
+        superseded: Collection[FileId] = (),
+    ) -> dict[str, str]:
+        """Return the input files that must not be replaced any more, with reasons: see `ConflictCheck`."""
         if not inputs or self.head.snapshot_id == base.snapshot_id:
             return {}
         # a base proves nothing about the head if the branch has left it
         specs, snapshot = self.table.metadata.specs(), self.snapshot_of(base)
         check = ConflictCheck(self.table.io, self.store, specs, self.manifests, snapshot)
+        if self.hides_history:
+            return check.changed(inputs, beside_new, base.sequence_number, superseded)
         return check.lost(inputs, beside_new)
+
+    def has_left(self, base: Head) -> bool:
+        """Return True if the branch shows its history, and the earlier head is not in it."""
+        return not self.hides_history and self.snapshot_of(base) is None
 
     def later_than(self, before: Loaded) -> bool:
         """Return True if a value that a commit on `before` asserts has certainly changed since.
@@ -145,16 +165,31 @@ class Loaded:
         metadata files, if the catalog keeps one.
         """
         new, old = _counters(self.table.metadata), _counters(before.table.metadata)
-        if self.head.snapshot_id != before.head.snapshot_id and (new[0] != old[0] or not new[0]):
-            # only if the first later commit is still known: an expired one may have been this attempt itself
-            snapshots = self.table.metadata.snapshots
-            if self.format_version > 1:
-                return any(s.sequence_number == old[0] + 1 for s in snapshots)
-            return any(s.parent_snapshot_id == before.head.snapshot_id for s in snapshots)
+        if self._has_grown_since(before):
+            return not self.hides_commits_on(before)
         # at most, the branch was moved to a snapshot that the older of the two responses shows as well
         if any(n > o for n, o in zip(new, old, strict=True)):
             return True
         return before.table.metadata_location in {entry.metadata_file for entry in self.table.metadata.metadata_log}
+
+    def hides_commits_on(self, before: Loaded) -> bool:
+        """Return True if a commit on an earlier state may have been made, and cannot be seen any more.
+
+        The first later commit has expired, or the catalog does not show it. A commit that is shown, or is missing among
+        the recorded ones, proves which one it was.
+        """
+        if not self._has_grown_since(before):
+            return False
+        if before.hides_history and follows(recent_commits(self.properties), recent_commits(before.properties)):
+            return False
+        number, snapshots = _counters(before.table.metadata)[0], self.table.metadata.snapshots
+        if self.format_version > 1:
+            return all(s.sequence_number != number + 1 for s in snapshots)
+        return all(s.parent_snapshot_id != before.head.snapshot_id for s in snapshots)
+
+    def _has_grown_since(self, before: Loaded) -> bool:
+        new, old = _counters(self.table.metadata)[0], _counters(before.table.metadata)[0]
+        return self.head.snapshot_id != before.head.snapshot_id and (new != old or not new)
 
 
 def _counters(metadata: TableMetadata) -> tuple[int, ...]:

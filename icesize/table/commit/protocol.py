@@ -116,6 +116,11 @@ class Step(Protocol):
         """Ids of the delete files that it adds, by the `plain_path` of the data files that existed before."""
         return {}
 
+    @property
+    def superseded(self) -> Collection[FileId]:
+        """Ids of the delete files that it removes, because those that it adds have their rows, too."""
+        return ()
+
     def validate(self, state: Loaded, base: Base, earlier: Sequence[Step]) -> Kept:
         """Compare the step with a state that it is tried on. Nothing that it writes is visible.
 

@@ -35,6 +35,8 @@ from icesize.table.commit.protocol import (
 )
 from icesize.table.commit.snapshot_builder import SnapshotBuilder, remove
 from icesize.table.manifests.store import ManifestStore
+from icesize.table.records import recent_commits
+from icesize.table.records.recent_commits import with_commit
 from icesize.table.records.summary import KIND, LEDGER, RUN_ID
 from icesize.table.state.handle import TableHandle
 
@@ -99,6 +101,10 @@ class PyIcebergCommitter:
         entry, every = request.ledger, tuple(builders.values())
         if entry and done:
             every[0].updates.append(SetPropertiesUpdate(updates={entry.key: entry.after(loaded.properties).to_json()}))
+        if done and loaded.hides_history:
+            ids = [each.snapshot_id for each in done if each.snapshot_id is not None]
+            recorded = with_commit(loaded.properties, request.run_id, ids)
+            every[0].updates.append(SetPropertiesUpdate(updates={recent_commits.KEY: recorded}))
         updates = [update for builder in every for update in builder.made_visible()]
         requirements = [requirement for builder in every for requirement in builder.requirements]
         written = [path for builder in every for path in builder.written]

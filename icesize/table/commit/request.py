@@ -156,6 +156,8 @@ class _Steps(Change[CommitOutcome]):
             visible = (step.visible(live) for step in self._wanted.steps)
             return replace(self._left_out, done=tuple(StepDone(step) for step in visible if step is not None))
         if not done:
+            if entry is None and any(step.essential for step in self._request.steps):
+                attempts.check_shown(loaded)
             return None
         # another run committed the batch, so the metadata of a rejected attempt is not needed
         attempts.settle_loss(loaded)

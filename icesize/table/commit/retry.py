@@ -147,7 +147,7 @@ class Attempts(Generic[T]):
         except Exception as error:
             # an attempt without a response may still become visible, even if a later attempt failed for another reason
             if self.unknown or (self._lost is not None and not isinstance(error, IcesizeError)):
-                raise self._undecided(error) from error
+                raise self._undecided(brief(error)) from error
             raise
         return result
 
@@ -241,6 +241,15 @@ class Attempts(Generic[T]):
             self._give_up(attempt)
         return True
 
+    def check_shown(self, loaded: Loaded) -> None:
+        """Raise CommitStateUnknown if an attempt without a response may have been committed before all that is shown.
+
+        The caller has not found the attempt. Without this check, a change that adds rows could be committed twice.
+        """
+        rejected = self._lost[0] if self._lost else None
+        if any(each is not rejected and loaded.hides_commits_on(each.loaded) for each in self._unsettled):
+            raise self._undecided("other commits came since, and the table does not show the first of them any more")
+
     def _give_up(self, attempt: Attempt[T]) -> None:
         self._unsettled = [other for other in self._unsettled if other is not attempt]
         self.committer.discard(attempt.staged)
@@ -276,15 +285,15 @@ class Attempts(Generic[T]):
         self.unknown += 1
         LOG.warning("commit: the catalog's response was lost (%s); checking the outcome", brief(error))
         if self._late() or self.unknown >= UNKNOWN_ATTEMPTS:
-            raise self._undecided(error) from error
+            raise self._undecided(brief(error)) from error
         self._pause(self.unknown + 3)
 
     def _late(self) -> bool:
         return self.environment.monotonic() - self._started > self.deadline_seconds
 
-    def _undecided(self, error: Exception) -> CommitStateUnknown:
+    def _undecided(self, why: str) -> CommitStateUnknown:
         return CommitStateUnknown(
-            f"Commit state unknown: {brief(error)}. Nothing was deleted. {self.change.advice}",
+            f"Commit state unknown: {why}. Nothing was deleted. {self.change.advice}",
             run_id=self.change.run_id,
         )
 

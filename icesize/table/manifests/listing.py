@@ -115,9 +115,13 @@ class Listing:
             least = np.minimum.reduceat(self.facts.sequence_numbers[listed.rows], listed.starts)
             yield from zip(listed.keys, least.tolist(), strict=True)
 
+    def rows_of(self, numbers: NDArray[np.int64]) -> NDArray[np.intp]:
+        """Return the rows of live files with one of these numbers."""
+        return self.by_number[np.isin(self.numbers, numbers)]
+
     def paths_of(self, numbers: NDArray[np.int64]) -> list[str]:
         """Return the paths of live files with one of these numbers."""
-        return self.facts.paths(self.by_number[np.isin(self.numbers, numbers)])
+        return self.facts.paths(self.rows_of(numbers))
 
 
 class Difference(NamedTuple):

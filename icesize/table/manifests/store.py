@@ -14,9 +14,12 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestFile
 
+from icesize.planning.files import FileFact
 from icesize.table.manifests.entries import entries_in
 from icesize.table.manifests.facts import Columns, ManifestFacts, read_facts
 from icesize.table.manifests.listing import Listing, path_numbers
@@ -161,9 +164,21 @@ class ManifestStore:
 
         A file that is listed again is yielded again. Raises what `read_facts` raises.
         """
+        for facts, rows in self._listed(io, manifests, paths):
+            yield from facts.paths(rows)
+
+    def listed_files(self, io: FileIO, manifests: Iterable[ManifestFile], paths: Collection[str]) -> Iterator[FileFact]:
+        """Yield the live data files at these paths, like `listed`."""
+        for facts, rows in self._listed(io, manifests, paths):
+            yield from facts.files(rows)
+
+    def _listed(
+        self, io: FileIO, manifests: Iterable[ManifestFile], paths: Collection[str]
+    ) -> Iterator[tuple[ManifestFacts, NDArray[np.intp]]]:
         numbers = path_numbers(list(paths))
         for manifest in manifests if paths else ():
-            yield from self.listing(io, manifest).paths_of(numbers)
+            listing = self.listing(io, manifest)
+            yield listing.facts, listing.rows_of(numbers)
 
     def remember(self, path: str, columns: Columns) -> None:
         """Keep facts that the caller has read together with other data, or written."""

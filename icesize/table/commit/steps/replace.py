@@ -49,7 +49,8 @@ class Replace(Step):
         with_new = {file.partition for file in self.inputs if file.path in new}
         beside_new = {file.path for file in self.inputs if file.partition in with_new}
         older = [file for file in self.inputs if file.path not in new]
-        lost = state.lost_inputs(base.head, older, beside_new)
+        superseded = frozenset[FileId]().union(*(step.superseded for step in earlier))
+        lost = state.lost_inputs(base.head, older, beside_new, superseded)
         lost |= {f.path: OTHER_DELETES for f in older if not _has_applied(f, earlier)}
         reasons = [next((lost[f.path] for f in group.inputs if f.path in lost), None) for group in self.groups]
         dropped = [(group, why) for group, why in zip(self.groups, reasons, strict=True) if why is not None]

@@ -76,7 +76,7 @@ class RewriteDeletes(Step):
         return tuple(delete for each in self.rewritten for delete in each.replaced)
 
     def validate(self, state: Loaded, base: Base, earlier: Sequence[Step]) -> Kept:
-        if state.snapshot_of(base.head) is None:
+        if state.has_left(base.head):
             return Kept(None, (self.dropped(BASE_EXPIRED),))
         if state.format_version >= 3 and any(file.content_offset is None for file in self.files):
             return Kept(None, (self.dropped(UPGRADED),))

@@ -87,6 +87,10 @@ class RowDelta(Step):
     def applied(self) -> Mapping[str, frozenset[FileId]]:
         return self.changes.applied
 
+    @property
+    def superseded(self) -> Collection[FileId]:
+        return {delete.id for delete in self.changes.replaced}
+
     def validate(self, state: Loaded, base: Base, earlier: Sequence[Step]) -> Kept:
         """Return the step with its changes for the state. The files that they lack are written, and are not visible."""
         base.check_fit(state)
