@@ -673,8 +673,8 @@ class SizedTable:
             key: The columns that identify a row; None for the stored key, or for the table's identifier fields.
             order_by: The columns by which a later row of a key is recognized. Without them, a later call replaces the
                 rows of earlier ones.
-            delete_when: The condition that makes a row a delete: an SQL expression, or for an Arrow table a filter such
-                as "op = 'd'" or the name of a column of booleans.
+            delete_when: The condition that makes a row a delete: comparisons of columns with literals, such as
+                "op = 'd'", joined by `and`, `or` and `not`, or the name of a column of booleans. NULL is no delete.
             except_columns: Columns that are not written, such as `op`.
             ties: What is done with different rows of one key that have the same order. "error": refuse them.
                 "last_delete": a delete wins. "max_row": a delete wins, or else the greatest row.
@@ -694,7 +694,7 @@ class SizedTable:
             EngineUnavailable: `rows` is a DataFrame, and the table was opened without a session.
             TableError: An argument differs from what the table stores, or names no column.
             UnsupportedTable: The table has format version 1, or a column whose type cannot be a key.
-            ArgumentError: The condition for deletes cannot be computed on an Arrow table.
+            ArgumentError: The condition for deletes cannot be read.
             BatchError: The rows must not be committed, for example because two of them have one key and no order.
             CommitConflict: Other writers committed first until the deadline.
             CommitStateUnknown: The outcome of the commit is unknown.
@@ -800,7 +800,7 @@ class SizedTable:
                 table as a stream. The next six arguments are for "upsert".
             key: The columns that identify a row; None for the key that the table stores, or for its identifier fields.
             order_by: The columns by which a later row of a key is recognized. Two streams into one table need them.
-            delete_when: The SQL condition that makes a row a delete, such as "op = 'd'".
+            delete_when: The condition that makes a row a delete, such as "op = 'd'", or a column of booleans.
             except_columns: Columns that are not written, such as `op`.
             ties: What is done with different rows of one key that have the same order. "error": the batch fails.
                 "last_delete": a delete wins. "max_row": a delete wins, or else the greatest row.

@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from pyarrow import types
-from pyiceberg.expressions.visitors import bind
-from pyiceberg.io.pyarrow import expression_to_pyarrow, pyarrow_to_schema
-from pyiceberg.schema import Schema
-from pyiceberg.types import NestedField
+from pyiceberg import types as iceberg
 
-from icesize.errors import ArgumentError, SchemaMismatch
+from icesize.errors import SchemaMismatch
 from icesize.parquet.keys.events import Mask
 from icesize.planning.upsert_rule import UpsertRule
-from icesize.table.catalog.access_errors import brief
 from icesize.table.state.handle import Current
-from icesize.table.state.where import parsed
+from icesize.table.upserts.conditions import Engine, Operand, deletes, located
 from icesize.table.upserts.settings import columns_of, require_columns
-
-_FIELD_ID = "PARQUET:field_id"
 
 
 @dataclass(frozen=True)
@@ -37,11 +31,11 @@ class EventsOfRows:
         """Return the events, and which of them are deletes.
 
         Raises SchemaMismatch for a column that the table lacks, or that the rule needs and the rows lack; ArgumentError
-        for a condition that cannot be computed.
+        for a condition that cannot be read.
         """
         table, schema = current.name, current.table.metadata.schema()
         require_columns({"except_columns": self.except_columns}, self.rows.column_names, table)
-        is_delete = self._is_delete(rule, table)
+        is_delete = rows_deleted_by(rule.delete_when, self.rows, table)
         rows = self.rows.drop_columns(list(dict.fromkeys(self.except_columns)))
         require_columns(columns_of(rule, schema), rows.column_names, table)
         names = {field.name for field in schema.fields}
@@ -54,43 +48,64 @@ class EventsOfRows:
                 )
         return rows, is_delete
 
-    def _is_delete(self, rule: UpsertRule, table: str) -> Mask:
-        condition = rule.delete_when
-        if condition is None:
-            return np.zeros(self.rows.num_rows, np.bool_)
-        if condition in self.rows.column_names:
-            column = self.rows.column(condition)
-            if not types.is_boolean(column.type):
-                raise SchemaMismatch(
-                    f"Cannot upsert into '{table}': 'delete_when' ({condition!r}) is a column of type {column.type}, "
-                    "not a boolean",
-                    column=condition,
-                )
-        else:
-            column = self._computed(condition, table)
-        is_delete: Mask = np.asarray(column.fill_null(False))
-        return is_delete
 
-    def _computed(self, condition: str, table: str) -> pa.ChunkedArray:
-        try:
-            schema = _schema_of(self.rows)
-            expression = bind(schema, parsed(condition, schema), case_sensitive=True)
-            computed = expression_to_pyarrow(expression, schema)
-            return ds.dataset(self.rows).to_table({"is_delete": computed}).column("is_delete")
-        except Exception as error:  # the errors of parser, binding and Arrow have no common base
-            raise ArgumentError(
-                f"Cannot upsert into '{table}': 'delete_when' ({condition!r}) cannot be computed on an Arrow table: "
-                f"{error if isinstance(error, ArgumentError) else brief(error)}. Pass a DataFrame of Spark, or name a "
-                "column of booleans",
-                where=condition,
-            ) from error
+def rows_deleted_by(condition: str | None, rows: pa.Table, table: str) -> Mask:
+    """Return the rows that a condition deletes; None deletes none.
+
+    Raises ArgumentError for text that is no condition, SchemaMismatch for one that does not fit the rows.
+    """
+    if condition is None:
+        return np.zeros(rows.num_rows, np.bool_)
+    computed = ds.dataset(rows).to_table({"is_delete": deletes(condition, table, _Arrow(rows.schema))})
+    is_delete: Mask = np.asarray(computed.column("is_delete").fill_null(False))
+    return is_delete
 
 
-def _schema_of(rows: pa.Table) -> Schema:
-    """Return Iceberg's schema of the columns to which a condition can refer: those that are not nested."""
-    fields = list[NestedField]()
-    for number, field in enumerate(rows.schema, 1):
-        if not types.is_nested(field.type):
-            with suppress(TypeError):  # Iceberg has no such type
-                fields += pyarrow_to_schema(pa.schema([field.with_metadata({_FIELD_ID: str(number)})])).fields
-    return Schema(*fields)
+@dataclass(frozen=True)
+class _Arrow(Engine):
+    """Arrow's expressions on rows with this schema."""
+
+    schema: pa.Schema
+
+    def column(self, name: str) -> Operand:
+        path, own = located(name, pa.struct(self.schema), _fields)
+        target, kind = _compared(own.value_type if types.is_dictionary(own) else own)
+        value = pc.field(*path) if target == own else pc.field(*path).cast(target)
+        return Operand(value, kind, str(own), lambda constant: pc.scalar(pa.scalar(constant, _constant_type(target))))
+
+    def is_null(self, value: pc.Expression) -> pc.Expression:
+        return value.is_null()
+
+    def is_nan(self, value: pc.Expression) -> pc.Expression:
+        return value.is_nan()
+
+    def starts_with(self, value: pc.Expression, prefix: str) -> pc.Expression:
+        return pc.starts_with(value, prefix)
+
+
+def _fields(kind: pa.DataType) -> dict[str, pa.DataType]:
+    return {field.name: field.type for field in kind} if types.is_struct(kind) else {}
+
+
+def _compared(kind: pa.DataType) -> tuple[pa.DataType, iceberg.PrimitiveType | None]:
+    """Return the types in which values of a type are compared with constants: Arrow's and Iceberg's."""
+    if types.is_string(kind) or types.is_large_string(kind):
+        return kind, iceberg.StringType()
+    if types.is_boolean(kind):
+        return kind, iceberg.BooleanType()
+    if types.is_integer(kind) and kind != pa.uint64():
+        return pa.int64(), iceberg.LongType()
+    if types.is_floating(kind):
+        return pa.float64(), iceberg.DoubleType()
+    if types.is_decimal128(kind):
+        return kind, iceberg.DecimalType(kind.precision, kind.scale)
+    if types.is_date(kind):
+        return pa.date32(), iceberg.DateType()
+    if types.is_timestamp(kind):
+        return kind, iceberg.TimestamptzType() if kind.tz else iceberg.TimestampType()
+    return kind, None
+
+
+def _constant_type(kind: pa.DataType) -> pa.DataType:
+    """Return the type of constants for a column: points in time have microseconds, also beside seconds."""
+    return pa.timestamp("us", kind.tz) if types.is_timestamp(kind) else kind

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, timezone
 from decimal import Decimal
-from typing import Any
+from typing import Any, cast
 
 from pyiceberg import types as iceberg
 from pyiceberg.schema import Schema
@@ -25,6 +26,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as spark
 
 from icesize.errors import SchemaMismatch, UnsupportedTable
+from icesize.table.upserts.conditions import Engine, Operand, located
 
 _PRIMITIVES: dict[type[iceberg.IcebergType], Callable[[], spark.DataType]] = {
     iceberg.BooleanType: spark.BooleanType,
@@ -281,3 +283,50 @@ def create_table(name: str, batch: spark.StructType) -> str:
     kinds: dict[spark.DataType, str] = {spark.ByteType(): "int", spark.ShortType(): "int"}
     columns = ", ".join(f"`{f.name}` {kinds.get(f.dataType, f.dataType.simpleString())}" for f in batch.fields)
     return f"CREATE TABLE {quoted} ({columns}) USING iceberg"
+
+
+@dataclass(frozen=True)
+class Conditions(Engine):
+    """Spark's expressions on a batch. `fold` maps all spellings of one name to the same string."""
+
+    batch: spark.StructType
+    fold: Callable[[str], str]
+
+    def column(self, name: str) -> Operand:
+        path, own = located(self.fold(name), cast(spark.DataType, self.batch), self._fields)
+        value, kind = F.col(".".join(map(_quoted, path))), _compared(own)
+        if kind is None:
+            return Operand(value, None, own.simpleString(), F.lit)
+        return Operand(value.cast(spark_type(kind)), kind, own.simpleString(), lambda each: _constant(kind, each))
+
+    def is_null(self, value: Column) -> Column:
+        return value.isNull()
+
+    def is_nan(self, value: Column) -> Column:
+        return F.when(value.isNotNull(), F.isnan(value))
+
+    def starts_with(self, value: Column, prefix: str) -> Column:
+        return value.startswith(prefix)
+
+    def _fields(self, kind: spark.DataType) -> dict[str, spark.DataType]:
+        fields = kind.fields if isinstance(kind, spark.StructType) else ()
+        return {self.fold(field.name): field.dataType for field in fields}
+
+
+def _compared(kind: spark.DataType) -> iceberg.PrimitiveType | None:
+    """Return the type in which values of a type are compared with constants; None if they are not."""
+    if isinstance(kind, spark.IntegralType):
+        return iceberg.LongType()
+    if isinstance(kind, spark.FractionalType) and not isinstance(kind, spark.DecimalType):
+        return iceberg.DoubleType()
+    if isinstance(kind, spark.AtomicType) and not isinstance(kind, spark.BinaryType):
+        with suppress(SchemaMismatch):
+            return cast(iceberg.PrimitiveType, iceberg_type(kind))
+    return None
+
+
+def _constant(kind: iceberg.IcebergType, value: Any) -> Column:
+    """Return a constant of a type; a point in time is in UTC."""
+    if isinstance(kind, iceberg.TimestamptzType):
+        value = value.replace(tzinfo=timezone.utc)
+    return _literal(kind, value)

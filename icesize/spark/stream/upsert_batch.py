@@ -13,13 +13,12 @@ from functools import cached_property, partial
 
 import numpy as np
 import pyarrow as pa
-from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as spark_types
 
 from icesize import failpoints
-from icesize.errors import SchemaMismatch, TableError, TableNotFound
+from icesize.errors import TableError, TableNotFound
 from icesize.maintenance.upsert import InTasks, MakeMerges, UpsertBatch, UpsertJob, upsert
 from icesize.parquet.files.data_file import Written
 from icesize.parquet.files.settings import WriteSettings
@@ -38,6 +37,7 @@ from icesize.table.commit.batch_commit import Outcome, remember
 from icesize.table.commit.metadata_change import add_columns
 from icesize.table.records.ledger import LedgerEntry
 from icesize.table.state.handle import Current, TableHandle
+from icesize.table.upserts.conditions import deletes
 from icesize.table.upserts.settings import UpsertOptions, columns_of, require_columns
 from icesize.table.upserts.shards import ShardResult, ShardTask
 
@@ -207,22 +207,10 @@ class EventsOfBatch:
 
     def _marked(self, table: str, delete_when: str | None) -> DataFrame:
         """Return the batch with the column that marks the rows that are deletes; NULL is no delete."""
-        if delete_when is None:
-            return self.df.withColumn(_IS_DELETE.name, F.lit(False))
-        try:
-            marked = self.df.withColumn(_IS_DELETE.name, F.expr(delete_when))
-            kind = marked.schema[_IS_DELETE.name].dataType
-        except AnalysisException as error:
-            reason = str(error).split("\n")[0]
-            raise SchemaMismatch(
-                f"Cannot upsert into '{table}': 'delete_when' ({delete_when!r}) cannot be computed: {reason}"
-            ) from error
-        if kind != _IS_DELETE.dataType:
-            raise SchemaMismatch(
-                f"Cannot upsert into '{table}': 'delete_when' ({delete_when!r}) is a {kind.simpleString()}, not a "
-                "boolean"
-            )
-        return marked.fillna(False, [_IS_DELETE.name])
+        condition = F.lit(False)
+        if delete_when is not None:
+            condition = deletes(delete_when, table, columns.Conditions(self.df.schema, self._fold))
+        return self.df.withColumn(_IS_DELETE.name, F.coalesce(condition, F.lit(False)))
 
     def _extras(self, current: Current) -> list[columns.Extra]:
         table = current.table.metadata.schema().as_struct()

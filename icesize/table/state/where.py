@@ -97,7 +97,7 @@ def parsed(where: Where, schema: Schema) -> BooleanExpression:
     try:
         return _with_times(parser.parse(where), schema)
     except Exception as error:  # the parser's errors have no common base
-        raise ArgumentError(f"Cannot read the filter {_why_unread(where, error)}", where=where) from None
+        raise ArgumentError(f"Cannot read the filter {why_unread(where, error)}", where=where) from None
 
 
 def _with_times(expression: BooleanExpression, schema: Schema) -> BooleanExpression:
@@ -107,10 +107,10 @@ def _with_times(expression: BooleanExpression, schema: Schema) -> BooleanExpress
     if isinstance(expression, Not):
         return Not(_with_times(expression.child, schema))
     if isinstance(expression, LiteralPredicate):
-        return type(expression)(expression.term, _time(expression.literal.value, _type_of(expression.term, schema)))
+        return type(expression)(expression.term, with_zone(expression.literal.value, _type_of(expression.term, schema)))
     if isinstance(expression, SetPredicate):
         kind = _type_of(expression.term, schema)
-        return type(expression)(expression.term, {_time(each.value, kind) for each in expression.literals})
+        return type(expression)(expression.term, {with_zone(each.value, kind) for each in expression.literals})
     return expression
 
 
@@ -121,7 +121,7 @@ def _type_of(term: Any, schema: Schema) -> IcebergType | None:
     return None
 
 
-def _time(value: Any, kind: IcebergType | None) -> Any:
+def with_zone(value: Any, kind: IcebergType | None) -> Any:
     """Return a time string as PyIceberg reads it.
 
     A date becomes its midnight. A time without a zone is UTC if the column has zones. Values of other columns are
@@ -136,7 +136,8 @@ def _time(value: Any, kind: IcebergType | None) -> Any:
     return value
 
 
-def _why_unread(where: str, error: Exception) -> str:
+def why_unread(where: str, error: Exception) -> str:
+    """Return the reason why the parser cannot read a condition, with a mark at the place."""
     place = getattr(error, "loc", None)
     if place is None:
         return f"{where!r}: {brief(error)}"

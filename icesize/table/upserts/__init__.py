@@ -1,6 +1,7 @@
 """Upserts: the rows that a batch replaces, in each state of the table that its commit is tried on.
 
 - `settings`: the rule that a table stores
+- `conditions`: the condition for deletes, for Arrow and Spark
 - `resolver`: the live rows of a batch's keys
 - `changes`: the files of a batch for each state that its commit is tried on
 - `deletes`: the delete files among them

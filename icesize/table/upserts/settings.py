@@ -20,6 +20,7 @@ from icesize.parquet.keys.index_files import MapSettings
 from icesize.planning.upsert_rule import PROPERTY, TIES, UpsertRule
 from icesize.table.commit.loaded import Loaded, Staged
 from icesize.table.commit.metadata_change import MetadataChange
+from icesize.table.upserts.conditions import parsed_condition
 from icesize.units import DURATION_EXAMPLES, SIZE_EXAMPLES, bytes_of, seconds_of
 
 Names = str | Sequence[str] | None
@@ -53,6 +54,8 @@ class WantedRule:
             raise ValueError(
                 f"'delete_when' ({self.delete_when!r}) must be text, such as \"op = 'd'\": the table stores it"
             )
+        if self.delete_when:
+            parsed_condition(self.delete_when)
 
     def in_table(self, metadata: TableMetadata, table: str) -> UpsertRule:
         """Return the rule for a table. Arguments that are missing come from the rule that it stores.
