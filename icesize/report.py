@@ -50,6 +50,8 @@ class Report(Result):
             (`icesize.parquet.format.refusals.Refusal`).
         ineligible: Partitions with small files that must not be merged, and the number of these files.
         conflicts: Sentences about changes that were dropped because of other writers.
+        internal_errors: Sentences about merges that were dropped because of a mistake in icesize, which is to be
+            reported. They are among the `notes`, too, and the log has the traceback.
         notes: Sentences about everything else to know; failed merges first.
         already_committed: True if the table contained the batch before this call.
         merge_lag_batches: Batches committed by this process that no finished run of background merges has covered; None
@@ -88,6 +90,7 @@ class Report(Result):
     decode_reasons: dict[str, int] = field(default_factory=dict, metadata=ADDED_UP)
     ineligible: dict[str, int] = field(default_factory=dict)
     conflicts: tuple[str, ...] = field(default=(), metadata=JOINED)
+    internal_errors: tuple[str, ...] = field(default=(), metadata=JOINED)
     notes: tuple[str, ...] = field(default=(), metadata=JOINED_ONCE)
     already_committed: bool = False
     merge_lag_batches: int | None = None

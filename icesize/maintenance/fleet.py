@@ -25,6 +25,7 @@ from icesize.maintenance.maintain import STEPS, MaintenanceReport, Pass
 from icesize.maintenance.rounds import Budget, Duration, Size
 from icesize.maintenance.survey import look_at_each, survey_and_merges
 from icesize.maintenance.table_context import InThisProcess, TableContext
+from icesize.parquet.format.refusals import log_if_internal
 from icesize.planning.fleet import Job, choose, order_of
 from icesize.planning.health import TableSurvey
 from icesize.planning.plan import MergeTask
@@ -349,7 +350,8 @@ class Fleet:
             try:
                 report = Pass(self._context(due.identifier), budget, {"merges": frozenset(unpaid)}).run(STEPS)
             except Exception as error:  # a table must not end the pass
-                LOG.warning("maintain %s: the rest is left", due.survey.table, exc_info=error)
+                if not log_if_internal("maintain", error):
+                    LOG.warning("maintain %s: the rest is left", due.survey.table, exc_info=error)
                 return said(error)
             finally:
                 self._memory.shrink(KEPT_BYTES)

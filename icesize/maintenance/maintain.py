@@ -24,6 +24,7 @@ from icesize.maintenance.rewrite_deletes import DeletesReport, rewrite_deletes
 from icesize.maintenance.rewrite_manifests import ManifestReport, rewrite_manifests
 from icesize.maintenance.rounds import Budget
 from icesize.maintenance.table_context import Loads, TableContext
+from icesize.parquet.format.refusals import log_if_internal
 from icesize.planning.files import PartitionKey, SkipReason
 from icesize.planning.plan import Plan
 from icesize.report import Report
@@ -292,7 +293,8 @@ class Pass:
         )  # fmt: skip
 
     def _note_failure(self, step: MaintenanceStep, error: Exception) -> None:
-        LOG.warning("maintain %s: %s failed", self._context.handle.name, step.name, exc_info=error)
+        if not log_if_internal(f"the step {step.name} of maintain", error):
+            LOG.warning("maintain %s: %s failed", self._context.handle.name, step.name, exc_info=error)
         before = self._failed.get(step.name)
         self._failed[step.name] = f"{before}; {said(error)}" if before else said(error)
 

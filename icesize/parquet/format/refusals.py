@@ -124,13 +124,22 @@ def damaged_as(code: Refusal, what: str = "") -> Iterator[None]:
 def log_internal_error(what: str, error: Exception) -> str:
     """Log an exception that is neither damage nor an error of storage, and return a clause about it.
 
-    The log record has the attribute `internal_error`, by which tests find it. An error of the API, a lack of memory and
-    a failpoint are not internal errors: they are raised again. An error of the packages that reach storage is not
-    logged.
+    An error of the API, a lack of memory and a failpoint are not internal errors: they are raised again. An error of
+    the packages that reach storage is not logged.
     """
-    if isinstance(error, (IcesizeError, MemoryError, FailpointReached)):
+    if log_if_internal(what, error):
+        return f"internal error {type(error).__name__}: {error}, report this with the traceback in the log"
+    if not is_from_outside(error):
         raise error
-    if is_from_outside(error):
-        return f"{type(error).__name__}: {(str(error) or 'no text').splitlines()[0]}, try again when storage answers"
+    return f"{type(error).__name__}: {(str(error) or 'no text').splitlines()[0]}, try again when storage answers"
+
+
+def log_if_internal(what: str, error: Exception) -> bool:
+    """Log an exception with its traceback if it is a mistake in icesize, and return whether it is one.
+
+    The log record has the attribute `internal_error`, by which tests find it.
+    """
+    if isinstance(error, (IcesizeError, MemoryError, FailpointReached)) or is_from_outside(error):
+        return False
     LOG.error("Internal error of icesize in %s, report this", what, exc_info=error, extra={"internal_error": True})
-    return f"internal error {type(error).__name__}: {error}, report this with the traceback in the log"
+    return True

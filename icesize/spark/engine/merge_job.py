@@ -16,6 +16,7 @@ from icesize.environment import Environment, WorkLimits
 from icesize.parquet.files.data_file import MergeFailure, Results
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.uncommitted import Uncommitted
+from icesize.parquet.format.refusals import log_if_internal
 from icesize.parquet.rewriting.forecast import work_bytes
 from icesize.parquet.rewriting.merge import merge
 from icesize.parquet.rewriting.threads import merge_in_threads
@@ -133,6 +134,7 @@ class MergeRun:
             )  # fmt: skip
         except Exception as error:  # merging is optional: the append continues, the report has the error
             if not self._cancelled.is_set():
+                log_if_internal("the merges beside a batch", error)
                 self._results |= dict.fromkeys(groups.keys() - self._results.keys(), MergeFailure(str(error)))
 
     def finish(self, timeout_seconds: float | None) -> Results:

@@ -24,6 +24,7 @@ from pyspark.sql import SparkSession
 
 from icesize import failpoints
 from icesize.environment import Environment
+from icesize.parquet.format.refusals import log_if_internal
 from icesize.planning.files import PartitionKey
 from icesize.planning.merging.contention import BackOff
 from icesize.planning.merging.planner import plan_merges
@@ -351,12 +352,14 @@ class Background:
             return
         self._pauses.lost([task])
         why = off_because(error) if task == CLUSTER else None
+        is_internal = why is None and log_if_internal(f"{task} in the background", error)
         if why is not None:
             LOG.warning("%s: clustering is off: %s", name, why)
-        else:
+        elif not is_internal:
             LOG.warning("%s: %s in the background failed, the batches are committed", name, task, exc_info=error)
         note = f"clustering is off: {why}" if why else f"background {task} failed: {brief(error)}"
-        self._reported(cycle, Report(table=name, notes=(note,)), [note])
+        errors = (note,) if is_internal else ()
+        self._reported(cycle, Report(table=name, notes=(note,), internal_errors=errors), [note])
 
     def _reported(self, cycle: Cycle, report: Report, notes: Sequence[str]) -> None:
         with self._changed:
@@ -398,7 +401,8 @@ def expiry_notes(
     try:
         report = expire(handle(), ExpireOptions(), environment, commit_lock=commit_lock)
     except Exception as error:
-        LOG.warning("%s: snapshots were not expired, the batch is committed", table, exc_info=True)
+        if not log_if_internal("the expiry after a batch", error):
+            LOG.warning("%s: snapshots were not expired, the batch is committed", table, exc_info=True)
         return (f"expiring snapshots failed: {brief(error)}",)
     expired, files = len(report.snapshot_ids_expired), format_count(sum(report.files_deleted.values()), "file")
     outcome = f"expired {expired:,} of {format_count(report.snapshots_before, 'snapshot')}, deleted {files}"

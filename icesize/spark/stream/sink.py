@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from icesize.errors import BatchError, EngineUnavailable
 from icesize.events import BatchCommitted
+from icesize.parquet.format.refusals import log_if_internal
 from icesize.report import Report
 from icesize.spark.clustering.run import cluster_beside_stream, inline_budget
 from icesize.spark.engine import session
@@ -261,5 +262,6 @@ def _why_not_clustered(table: str, error: Exception) -> str:
     if why is not None:
         LOG.warning("%s: clustering is off: %s", table, why)
         return f"clustering is off: {why}"
-    LOG.warning("%s: clustering failed, the batch is committed", table, exc_info=error)
+    if not log_if_internal("clustering after a batch", error):
+        LOG.warning("%s: clustering failed, the batch is committed", table, exc_info=error)
     return f"clustering failed: {brief(error)}"

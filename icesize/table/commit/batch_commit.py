@@ -252,6 +252,7 @@ def outcome_of(
 
     Notes about failed merges come before `notes`, because they need attention. `facts` are fields of `Report`.
     """
+    notes = (*commit.internal_errors, *notes)
     if written is not None:
         notes = (*written.merges.failed, *notes, *written.plan.notes, *written.merges.notes)
         facts |= _facts(written, commit.merged)
@@ -264,6 +265,7 @@ def outcome_of(
         seconds=rounded(seconds),
         metadata_bytes_written=commit.metadata_bytes_written,
         conflicts=commit.conflicts,
+        internal_errors=commit.internal_errors,
         notes=tuple(dict.fromkeys(notes)),
         already_committed=commit.already_committed,
         **facts,

@@ -11,11 +11,13 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from icesize.environment import Environment
+from icesize.failpoints import FailpointReached
 from icesize.parquet.files.data_file import Merged, NewDataFile
+from icesize.parquet.format.refusals import log_if_internal
 from icesize.planning.files import FileFact, PartitionKey
 from icesize.table.catalog.access_errors import brief
 from icesize.table.commit.loaded import Loaded, Staged
-from icesize.table.commit.protocol import CommitRequest, Committer, Step, StepDone
+from icesize.table.commit.protocol import CommitRequest, Committer, ConcurrentChange, Step, StepDone
 from icesize.table.commit.retry import Attempts, Change
 from icesize.table.commit.steps.append import Append
 from icesize.table.commit.steps.overwrite import Overwrite
@@ -53,10 +55,12 @@ class CommitOutcome:
     """The visible steps. `already_committed`: an earlier run had committed the batch.
 
     `conflicts` are sentences about omitted parts. `contested` are the partitions in which other writers caused them.
+    `internal_errors` are sentences about parts that were omitted because of mistakes in icesize.
     """
 
     done: tuple[StepDone, ...] = ()
     conflicts: tuple[str, ...] = ()
+    internal_errors: tuple[str, ...] = ()
     contested: tuple[PartitionKey, ...] = ()
     already_committed: bool = False
 
@@ -171,25 +175,46 @@ class _Steps(Change[CommitOutcome]):
         slow = attempts.losses > 0 and self._stage_seconds > SLOW_STAGE_SECONDS
         if slow or attempts.losses >= 2:
             self._drop_others("other commits kept coming first")
-        self._request, self._left_out = validated(self._request, loaded, self._left_out)
-        if not self._request.steps:
-            return None, self._left_out
-        began = attempts.environment.monotonic()
         try:
+            self._request, self._left_out = validated(self._request, loaded, self._left_out)
+            if not self._request.steps:
+                return None, self._left_out
+            began = attempts.environment.monotonic()
             staged, done = self._committer.stage(loaded, self._request)
         except Exception as error:
-            if self._drop_others(f"its manifests could not be written ({brief(error)})"):
-                return self.stage(loaded, attempts)
-            raise
+            if not self._goes_on_without_others(error, loaded, attempts):
+                raise
+            return self.stage(loaded, attempts)
         self._stage_seconds = attempts.environment.monotonic() - began
         return (staged if done else None), replace(self._left_out, done=done)
 
-    def _drop_others(self, why: str) -> bool:
-        """Keep only the essential steps. Return False if there are none, or no others."""
-        essential = tuple(step for step in self._request.steps if step.essential)
-        dropped = tuple(step.dropped(why) for step in self._request.steps if not step.essential)
-        if not essential or not dropped:
+    def _goes_on_without_others(self, error: Exception, loaded: Loaded, attempts: Attempts[CommitOutcome]) -> bool:
+        """Drop all but the essential steps after an error; return False if the request must not go on.
+
+        The error of a step that is not essential does not cost the others. A mistake in icesize is logged.
+        """
+        if isinstance(error, (ConcurrentChange, FailpointReached)) or not self._others:
             return False
-        self._request = _with(self._request, essential)
-        self._left_out = replace(self._left_out, conflicts=self._left_out.conflicts + dropped)
+        if isinstance(error, FileNotFoundError) and attempts.is_outdated(loaded):
+            return False  # `Attempts` tries all steps on the newest state
+        if log_if_internal("the commit of a merge", error):
+            self._drop_others(f"internal error {brief(error)}, report this with the log", is_internal=True)
+        else:
+            self._drop_others(f"its manifests could not be read or written ({brief(error)})")
         return True
+
+    @property
+    def _others(self) -> tuple[Step, ...]:
+        """The steps that are not essential, beside essential ones."""
+        others = tuple(step for step in self._request.steps if not step.essential)
+        return others if len(others) < len(self._request.steps) else ()
+
+    def _drop_others(self, why: str, *, is_internal: bool = False) -> None:
+        """Keep only the essential steps, if there are any."""
+        left, sentences = self._left_out, tuple(step.dropped(why) for step in self._others)
+        if is_internal:
+            self._left_out = replace(left, internal_errors=left.internal_errors + sentences)
+        else:
+            self._left_out = replace(left, conflicts=left.conflicts + sentences)
+        if sentences:
+            self._request = _with(self._request, tuple(step for step in self._request.steps if step.essential))

@@ -177,7 +177,9 @@ class Attempts(Generic[T]):
             staged, result = self.change.stage(loaded, self)
         except Exception as error:
             # an expiry that committed after `loaded` may have deleted its manifests
-            if isinstance(error, FileNotFoundError) and self._is_outdated(loaded):
+            if isinstance(error, FileNotFoundError) and self.is_outdated(loaded):
+                self.losses += 1
+                self._pause(self.losses)
                 return None
             # an unsettled attempt may be visible, so the TableError below ("nothing is visible") would be wrong
             if self._unsettled or not is_from_outside(error):
@@ -189,14 +191,11 @@ class Attempts(Generic[T]):
             ) from error
         return result if staged is None else self._commit(Attempt(loaded, staged, result))
 
-    def _is_outdated(self, loaded: Loaded) -> bool:
+    def is_outdated(self, loaded: Loaded) -> bool:
         """Return True if the table has changed since it was loaded: an expiry may have deleted its manifests."""
         now = self._load()
-        if now is None or self._late() or now.table.metadata_location == loaded.table.metadata_location:
-            return False
-        self.losses += 1
-        self._pause(self.losses)
-        return True
+        same_or_late = now is None or self._late() or now.table.metadata_location == loaded.table.metadata_location
+        return not same_or_late
 
     def _load(self) -> Loaded | None:
         try:

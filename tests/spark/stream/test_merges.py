@@ -246,6 +246,7 @@ def _fail_to_load() -> object:
     raise ValueError("cannot be loaded")
 
 
+@pytest.mark.internal_error
 def test_error_that_nobody_foresaw_stops_no_other_merges(
     spark: SparkSession, four_groups: tuple[Lake, list[MergeTask], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -14,9 +14,11 @@ from icesize import failpoints
 from icesize.errors import BatchOutOfOrder, CommitConflict, CommitStateUnknown, IcesizeError, StreamMismatch, TableError
 from icesize.planning.files import Head, PartitionKey
 from icesize.table.commit.conflicts import BASE_EXPIRED
-from icesize.table.commit.protocol import Base, CommitRequest, ConcurrentChange
+from icesize.table.commit.loaded import Loaded
+from icesize.table.commit.protocol import Base, CommitRequest, ConcurrentChange, Kept, Step
 from icesize.table.commit.request import CommitOutcome
 from icesize.table.commit.retry import UNKNOWN_ATTEMPTS
+from icesize.table.commit.steps.replace import Replace
 from icesize.table.records.ledger import LedgerEntry, stream_hash
 from tests.support.examples import examples
 from tests.support.fake_catalog import (
@@ -31,6 +33,7 @@ from tests.support.fake_catalog import (
     request,
     written,
 )
+from tests.support.internal_errors import watched
 from tests.support.tables import FakeTime
 
 OURS = {"new", "m0", "m1"}
@@ -572,13 +575,55 @@ def test_an_interrupt_before_the_swap_removes_everything() -> None:
 def test_a_merge_that_cannot_be_staged_does_not_cost_the_rows() -> None:
     """Manifests of the merge that cannot be written drop the merge; the append lands."""
     catalog = FakeCatalog()
-    catalog.stage_failures = [LookupError("Cannot replace v0")]
+    catalog.stage_failures = [OSError("disk full")]
     outcome = run(catalog)
-    assert outcome.operations == ("append",)
+    assert (outcome.operations, outcome.internal_errors) == (("append",), ())
     assert outcome.conflicts == (
-        "merge of 4 files dropped: its manifests could not be written (LookupError: Cannot replace v0)",
+        "merge of 4 files dropped: its manifests could not be read or written (OSError: disk full)",
     )
     assert catalog.data & OURS == {"new"}
+
+
+@pytest.mark.internal_error
+def test_a_mistake_of_ours_in_a_merge_is_not_taken_for_a_conflict() -> None:
+    """The append lands, and the mistake is in the log as an error, so that any other test with it fails."""
+    catalog = FakeCatalog()
+    catalog.stage_failures = [TypeError("'NoneType' object is not subscriptable")]
+    with watched() as logged:
+        outcome = run(catalog)
+    assert (outcome.operations, outcome.conflicts) == (("append",), ())
+    assert outcome.internal_errors == (
+        "merge of 4 files dropped: internal error TypeError: 'NoneType' object is not subscriptable, report this with "
+        "the log",
+    )
+    assert catalog.data & OURS == {"new"}
+    assert ["Traceback" in each for each in logged] == [True]
+
+
+@pytest.mark.internal_error
+def test_a_mistake_of_ours_in_the_check_of_a_merge_does_not_cost_the_rows() -> None:
+    """A merge is also optional while it is compared with the newest state."""
+
+    class Broken(Replace):
+        def validate(self, state: Loaded, base: Base, earlier: Sequence[Step]) -> Kept:
+            raise KeyError("v0")
+
+    catalog = FakeCatalog()
+    outcome = run(catalog, request(steps=(*request(merged=()).steps, Broken(MERGES))))
+    assert outcome.operations == ("append",)
+    assert outcome.internal_errors == (
+        "merge of 4 files dropped: internal error KeyError: 'v0', report this with the log",
+    )
+    assert catalog.data & OURS == {"new"}
+
+
+def test_a_mistake_of_ours_fails_a_job_that_only_merges() -> None:
+    """It is raised, and the files are removed."""
+    catalog = FakeCatalog()
+    catalog.stage_failures = [TypeError("'NoneType' object is not subscriptable")]
+    with pytest.raises(TypeError):
+        run(catalog, request(appended=()))
+    assert catalog.data.isdisjoint({"m0", "m1"})
 
 
 def test_an_append_that_cannot_be_staged_is_an_error() -> None:

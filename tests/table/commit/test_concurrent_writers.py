@@ -24,8 +24,8 @@ from icesize.errors import (
     TableNotFound,
 )
 from icesize.table.commit.conflicts import BASE_EXPIRED
-from icesize.table.commit.loaded import Loaded
-from icesize.table.commit.protocol import CommitLost, ConcurrentChange
+from icesize.table.commit.loaded import Loaded, Staged
+from icesize.table.commit.protocol import CommitLost, CommitRequest, ConcurrentChange, StepDone
 from icesize.table.commit.pyiceberg_committer import PyIcebergCommitter
 from icesize.table.commit.request import CommitOutcome
 from tests.support.catalogs import OF_EACH_FORMAT, catalog_of
@@ -237,6 +237,30 @@ def test_a_state_that_expires_under_the_check_is_loaded_again(catalog: Catalog, 
     assert outcome.operations == (("append",) if rows else ())
     assert len(outcome.conflicts) == 1
     landed(catalog, [1, 2, *([3] if rows else []), 7, 8, 9])
+
+
+def test_a_manifest_that_expired_before_it_was_staged_costs_no_merge(catalog: Catalog) -> None:
+    """Others commit and expire while the request is staged: rows and merges are committed on the newest state."""
+    table = two_files(catalog)
+    wanted = batch(catalog)
+
+    class Outrun(PyIcebergCommitter):
+        left = 1
+
+        def stage(
+            self, loaded: Loaded, request: CommitRequest, *, dry_run: bool = False
+        ) -> tuple[Staged, tuple[StepDone, ...]]:
+            if self.left:
+                self.left = 0
+                append(catalog, [9], "b")
+                local(loaded.table.metadata.current_snapshot().manifest_list).unlink()  # type: ignore[union-attr]
+            return super().stage(loaded, request, dry_run=dry_run)
+
+    append(catalog, [8], "b")
+    outcome = commit_by(Outrun(catalog, table, lambda: NOW_MS), wanted, table)
+    assert (outcome.operations, outcome.conflicts) == (("append", "replace"), ())
+    expire(catalog.load_table("db.t"))
+    landed(catalog, [1, 2, 3, 8, 9])
 
 
 def set_main(catalog: Catalog, snapshot_id: int) -> None:
