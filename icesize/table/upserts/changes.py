@@ -134,7 +134,9 @@ class UpsertFiles:
 
     def __post_init__(self) -> None:
         self.resolution: Resolution = NOTHING_FOUND
-        self._in_files: Mask = np.zeros(len(self.resolver.events), np.bool_)
+        events = len(self.resolver.events)
+        self._in_files: Mask = np.zeros(events, np.bool_)
+        self._ids_in_files: Positions = np.full(events, -1, np.int64)
         resolver = self.resolver
         self._deletes = DeleteFiles(resolver.files, self.policy, self.names, resolver.deleted_in, self.written)
 
@@ -142,7 +144,8 @@ class UpsertFiles:
         """Return the changes for a state of the table.
 
         A row that was written and is late now is deleted in the same commit. An event that was late and is valid now,
-        because another writer deleted the row, is written.
+        because another writer deleted the row, is written. If a row that was written replaces another row now, or none,
+        it has another row id, and all rows are written again.
         """
         check_format(state, self.settings)
         check_rule(state, self.resolver.rule)
@@ -158,16 +161,21 @@ class UpsertFiles:
         return self.resolver.events
 
     def _write(self, resolution: Resolution) -> None:
-        """Write the rows that are in no file yet."""
-        new = ~self._events.is_delete & ~resolution.is_late & ~self._in_files
+        """Write the rows that are in no file yet, or have another row id there."""
+        valid, settings = ~self._events.is_delete & ~resolution.is_late, self.settings
+        ids = row_ids(self.resolver, resolution) if settings.has_lineage else None
+        if ids is not None and (ids != self._ids_in_files)[valid & self._in_files].any():
+            self._files.clear()
+            self._in_files[:] = False
+        new = valid & ~self._in_files
         if not new.any():
             return
         places = np.flatnonzero(new)
-        rows, settings = self._events.rows.take(pa.array(places)), self.settings
-        ids = row_ids(self.resolver, resolution)[places] if settings.has_lineage else None
-        if ids is not None and ids.max() >= 0:
-            rows = with_row_ids(rows, ids)
-            settings = settings.with_lineage
+        rows = self._events.rows.take(pa.array(places))
+        if ids is not None:
+            ids = self._ids_in_files[places] = ids[places]
+            if ids.max() >= 0:
+                rows, settings = with_row_ids(rows, ids), settings.with_lineage
         files = self.write_rows(rows, settings)
         self.written.extend(files)
         self._files.extend(files)
@@ -195,7 +203,7 @@ def row_ids(resolver: Resolver, resolution: Resolution) -> Positions:
     """Return the row id of the row that each event replaces, -1 without one."""
     ids: Positions = np.full(len(resolver.events), -1, np.int64)
     replaced = [each for each in resolution.found if each.file.first_row_id is not None and each.dead.any()]
-    found = concurrently(lambda each: resolver.lookup.row_ids(each.file, each.dying), replaced, workers())
+    found = concurrently(lambda each: resolver.row_ids(each.file, each.dying), replaced, workers())
     for each, here in zip(replaced, found, strict=True):
         ids[each.hits.places[each.dead]] = here
     return ids

@@ -199,6 +199,7 @@ class Resolver:
     tombstones: Tombstones | None = None
     _hits: dict[str, Hits] = field(default_factory=dict)
     _order: dict[str, pa.Table] = field(default_factory=dict)
+    _row_ids: dict[tuple[str, int | None, bytes], Positions] = field(default_factory=dict)
 
     def at(self, state: Loaded) -> Resolution:
         """Return what the batch does in a state of the table. Writes nothing.
@@ -239,6 +240,13 @@ class Resolver:
         self._look_up([file])
         hits = self._hits[file.path]
         return hits.positions[np.isin(hits.places, places)]
+
+    def row_ids(self, file: FileFact, positions: Positions) -> Positions:
+        """Return the row ids at ascending positions of a file, which are read once."""
+        known = file.path, file.first_row_id, positions.tobytes()
+        if known not in self._row_ids:
+            self._row_ids[known] = self.lookup.row_ids(file, positions)
+        return self._row_ids[known]
 
     def _may_hold(self, file: ClusterFile) -> bool:
         bounds = bounds_of(file, self.rule)

@@ -24,6 +24,7 @@ from tests.support.puffin import exchange_vectors
 from tests.support.rest_faults import Fault
 from tests.support.rest_server import MiniRest
 from tests.support.row_deletes import delete_rows
+from tests.support.row_lineage import lineage_of
 from tests.support.tables import (
     FakeTime,
     append,
@@ -134,6 +135,19 @@ def test_an_update_keeps_one_data_file_over_conflicts(catalog: Catalog) -> None:
         commit(catalog, [(1, LATER, "b")], 1)
 
     assert len(live_paths(catalog.load_table("db.t"))) == 3
+
+
+@pytest.mark.parametrize("catalog", [3], indirect=True)
+def test_a_row_has_the_row_id_of_the_state_that_it_is_committed_on(catalog: Catalog) -> None:
+    """A row whose older version another writer deletes or moves to another key first is a new row (format v3)."""
+    [old] = small_files(catalog.load_table("db.t"))
+    with others_first(lambda: delete_key(catalog, 1)):
+        commit(catalog, [(1, LATER, "a"), (2, LATER, "a")], 1)
+
+    landed(catalog, [(1, LATER, "a"), (2, LATER, "a"), *FOUR[2:]])
+    [new] = [file for file in small_files(catalog.load_table("db.t")) if file.path != old.path]
+    (first, _), (second, _) = lineage_of(new)[1], lineage_of(new)[2]
+    assert (first, second) == (new.first_row_id, lineage_of(old)[2][0])
 
 
 def test_a_written_row_that_became_late_is_deleted_in_its_commit(catalog: Catalog) -> None:
