@@ -1057,7 +1057,7 @@ class SizedTable:
         Raises:
             UnsupportedTable: `gc.enabled` is false.
             PolicyError: A rule has an invalid value.
-            TableError: A reader's position cannot be kept, or another table has files in the same location.
+            TableError: A reader's position cannot be kept, or another name in the catalog has the same UUID or place.
             CommitConflict: Other writers committed first until the deadline; nothing expired.
             CommitStateUnknown: The outcome of the commit is unknown; no file was deleted.
         """
@@ -1104,7 +1104,7 @@ class SizedTable:
 
         Raises:
             ArgumentError: The inventory cannot be read.
-            TableError: The location contains metadata of another table, or cannot be listed completely.
+            TableError: Another name in the catalog has the same UUID or location, or the listing fails.
             UnsupportedTable: `gc.enabled` is false.
             PolicyError: `older_than` is below 24 hours.
         """

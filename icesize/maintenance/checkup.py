@@ -116,5 +116,5 @@ def _bounded(current: Current, store: ManifestStore) -> str:
 
 
 def _deletable(current: Current) -> str:
-    check_may_delete(current.table.metadata, current.name)
+    check_may_delete(current.table, current.name)
     return "expired snapshots' files may be deleted"

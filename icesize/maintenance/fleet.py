@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from threading import Event, Lock
 from typing import ClassVar, Literal, overload
 
@@ -34,6 +35,7 @@ from icesize.results import Keys, Result, keys
 from icesize.table.catalog.access_errors import said
 from icesize.table.catalog.opening import responds, with_timeout
 from icesize.table.catalog.tables import Name, NotLoaded, TablePattern, catalog_of, in_turn
+from icesize.table.cleanup.owners import CatalogOwners, identity_of_table, shared
 from icesize.table.manifests.store import ManifestStore, Memory
 from icesize.table.state.concurrent_writers import optimizer_of, other_compactors
 from icesize.table.state.handle import PolicyArgument, TableHandle
@@ -93,7 +95,8 @@ class FleetPlan(Result):
 
     Attributes:
         pattern: The pattern that selects the tables.
-        failed: Table -> reason, for tables that could not be read.
+        failed: Table -> reason, for tables that could not be read, or of which no file may be deleted, because another
+            table has the same UUID or location.
         tables: The tables that need work, those with most benefit per byte first.
         idle: Number of tables that need nothing.
         left_alone: Table -> service that maintains it.
@@ -176,13 +179,17 @@ class FleetReport(Result):
 
 @dataclass(frozen=True)
 class _Due:
-    """A table to work on, its merges that are due, and the bytes of those that wait for another writer."""
+    """A table to work on, its merges that are due, and the bytes of those that wait for another writer.
+
+    `identity` is its UUID and its location.
+    """
 
     identifier: Name
     survey: TableSurvey
     jobs: tuple[Job, ...]
     bytes_contested: int
     notes: tuple[str, ...]
+    identity: tuple[str, str]
 
     def share(self, paid: Sequence[Job]) -> TableShare:
         """Return what maintenance would bring, with the merges that the budget pays for."""
@@ -242,6 +249,10 @@ class Fleet:
     maintainer: str | None = None
     _memory: Memory = field(default_factory=Memory, init=False, repr=False, compare=False)
     _stores: dict[str, ManifestStore] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    @cached_property
+    def _others(self) -> CatalogOwners:
+        return CatalogOwners(self.catalog)
 
     def plan(self, budget: Budget) -> FleetPlan:
         """Return the merges that are due and those that the budget pays for. Only metadata is read.
@@ -315,7 +326,8 @@ class Fleet:
         lost = [one for one in seen if isinstance(one, NotLoaded)]
         plan = FleetPlan(
             str(self.pattern),
-            {self._name(one): one.why for one in lost if one.kind == "unreadable"},
+            {self._name(one): one.why for one in lost if one.kind == "unreadable"}
+            | shared({one.survey.table: one.identity for one in due_tables}),
             tuple(shares),
             len(due_tables) - len(shares),
             {one.name: one.service for one in seen if isinstance(one, _Theirs)},
@@ -335,7 +347,10 @@ class Fleet:
         groups = [group for group in plan.groups if group.partition not in contested]
         jobs = tuple(Job(name, group.partition, _files_saved(group), group.size_bytes) for group in groups)
         bytes_contested = survey.bytes_to_write - sum(group.size_bytes for group in groups)
-        return _Due(context.handle.identifier, survey, jobs, bytes_contested, other_compactors(metadata, name))
+        return _Due(
+            context.handle.identifier, survey, jobs, bytes_contested, other_compactors(metadata, name),
+            identity_of_table(table),
+        )  # fmt: skip
 
     def _name(self, one: NotLoaded) -> str:
         return ".".join((self.catalog.name, *one.name))
@@ -366,7 +381,7 @@ class Fleet:
         observe = self.environment.observe
         quiet = replace(self.environment, observe=lambda event: isinstance(event, Progress) or observe(event))
         handle = TableHandle(self.catalog, identifier, self.policy, stores=self._store)
-        return TableContext(handle, quiet, InThisProcess(quiet.limits.bytes_without_spark))
+        return TableContext(handle, quiet, InThisProcess(quiet.limits.bytes_without_spark), others=self._others)
 
 
 @overload

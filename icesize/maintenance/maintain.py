@@ -309,7 +309,8 @@ def _expire(context: TableContext, *, dry_run: bool = False) -> ExpiryReport:
     from icesize.table.cleanup.expiry import expire  # slow: imports catalogs
     from icesize.table.cleanup.retention_inputs import ExpireOptions
 
-    return context.refresh(expire(context.handle, ExpireOptions(), context.environment, dry_run=dry_run))
+    report = expire(context.handle, ExpireOptions(), context.environment, dry_run=dry_run, others=context.others)
+    return context.refresh(report)
 
 
 def _orphans(context: TableContext) -> OrphanReport:

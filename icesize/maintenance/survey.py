@@ -279,7 +279,7 @@ def _snapshots_due(current: Current, now_ms: int) -> tuple[int, tuple[str, ...]]
     """
     metadata = current.table.metadata
     try:
-        check_may_delete(metadata, current.name)
+        check_may_delete(current.table, current.name)
     except UnsupportedTable as error:
         return 0, (str(error),)
     rules = ExpireOptions().rules(metadata.properties, current.policy, now_ms)

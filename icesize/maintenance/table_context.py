@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from icesize.parquet.ordering.cluster_order import RowOrder
     from icesize.planning.files import Layout, PartitionKey
     from icesize.planning.plan import MergeTask, Plan
+    from icesize.table.cleanup.owners import CatalogOwners
     from icesize.table.commit.batch_commit import Outcome
     from icesize.table.commit.protocol import Step
     from icesize.table.commit.request import CommitOutcome
@@ -165,13 +166,17 @@ class Loads:
 
 @dataclass(frozen=True)
 class TableContext:
-    """A table to maintain and the engine that does the work; calls that change the table hold `lock`."""
+    """A table to maintain and the engine that does the work; calls that change the table hold `lock`.
+
+    A pass over several tables gives `others`, which loads each table of the catalog once.
+    """
 
     handle: TableHandle
     environment: Environment
     engine: Engine
     lock: RLock = field(default_factory=RLock, compare=False, repr=False)
     loads: Loads | None = field(default=None, compare=False, repr=False)
+    others: CatalogOwners | None = field(default=None, compare=False, repr=False)
 
     def alone(self, job: Callable[Concatenate[TableContext, P], T], *args: P.args, **options: P.kwargs) -> T:
         """Run a job on this table while no other thread runs one; the observer gets its result, unless it is a dry run.

@@ -80,6 +80,25 @@ def test_every_table_has_its_turn(catalog: Catalog, threads: int) -> None:
     assert (second.tables, second.idle, second.plan.tables) == ((), 3, ())
 
 
+@pytest.mark.parametrize("is_due", [True, False])
+def test_a_table_with_two_names_loses_no_file(lake: SqlCatalog, is_due: bool) -> None:
+    """A pass over both names deletes nothing of either, names them, and does not succeed; others expire."""
+    expiring = {"history.expire.max-snapshot-age-ms": "1"} if is_due else {}
+    table_of(lake, "other", 3, **expiring)
+    table = table_of(lake, "a", 3, **expiring)
+    lake.register_table("db.b", table.metadata_location)
+    lake.load_table("db.a").overwrite(arrow([100]))
+    lake.load_table("db.a").append(arrow([101]))
+    before = {name: lake.load_table(f"db.{name}").scan().to_arrow().num_rows for name in "ab"}
+    report = run(lake)
+    assert {name: lake.load_table(f"db.{name}").scan().to_arrow().num_rows for name in "ab"} == before
+    assert (report.succeeded, sorted(report.failed)) == (False, ["lake.db.a", "lake.db.b"])
+    assert "'lake.db.b' in the same catalog is another name of this table" in report.plan.failed["lake.db.a"]
+    left = [len(lake.load_table(f"db.{name}").metadata.snapshots) for name in ("a", "b")]
+    assert (left[0] >= 5, left[1] >= 3) == (True, True)
+    assert any(each.expiry and each.expiry.snapshot_ids_expired for each in report.tables) is is_due
+
+
 class NotingIO(CountingIO):
     """Storage of a catalog that notes which manifests are opened."""
 

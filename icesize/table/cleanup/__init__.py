@@ -10,6 +10,7 @@
 - `journal`: the files that an expiry is about to make unreachable, written before its commit so that the next one can
   finish it; also concurrent branches and tags that were lost with their snapshot
 - `orphans`: files in the table's location that no state of the table needs: found by listing, deleted when old enough
-- `other_tables`: other tables of the catalog with files below a table's location, and the files that they refer to
+- `owners`: one answer to "may this file go?" with the reason if it may not: who owns a file, in this catalog and beside
+  it
 - `retention_inputs`: inputs of `planning/retention/planner.py` from a table's metadata: snapshots, refs, rules
 """

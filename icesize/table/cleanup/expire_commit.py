@@ -87,8 +87,8 @@ class Expiry(Change[Decision]):
     """One expiry with its commit attempts. Each attempt decides again, on the state that it commits to.
 
     `current` is the table as the expiry found it, and `state_of` returns the policy of a later state. Snapshots that
-    `readers` have not read stay. Ages are counted from `now_ms`. `tried` maps the journal location of each attempt to
-    its decision.
+    `readers` have not read stay. Ages are counted from `now_ms`. `check_owners` raises if the table's files may not be
+    deleted; it is called only if some would be. `tried` maps the journal location of each attempt to its decision.
     """
 
     current: Current
@@ -97,6 +97,7 @@ class Expiry(Change[Decision]):
     now_ms: int
     run_id: str
     state_of: Callable[[Table], Current]
+    check_owners: Callable[[Table], object] = lambda table: None
     advice = "No file was deleted. Run the expiry again: it checks whether the snapshots are gone, and continues"
     tried: dict[str, Decision] = field(default_factory=dict)
 
@@ -115,7 +116,7 @@ class Expiry(Change[Decision]):
         """
         metadata, io = loaded.table.metadata, loaded.table.io
         # another program may have forbidden it, or changed a rule, since the expiry began
-        check_may_delete(metadata, self.current.name)
+        check_may_delete(loaded.table, self.current.name)
         rules = self.options.rules(metadata.properties, self.state_of(loaded.table).policy, self.now_ms)
         positions, notes = positions_in(metadata, self.readers, self.options.force)
         with readable(self.current.name):
@@ -129,6 +130,8 @@ class Expiry(Change[Decision]):
         if unfinished and location and (lost := rivals_of(loaded.table, unfinished, location).lost_refs):
             notes.append(LOST_REFS.format(", ".join(lost)))
             unfinished = None
+        if retention.expired or unfinished:
+            self.check_owners(loaded.table)
         journal = Journal.of(loaded.table, retention.expired).together_with(unfinished)
         if unfinished and location and retention.expired:
             # the new journal replaces the old one, which no later expiry will find, so the old one is deleted as well

@@ -27,14 +27,17 @@ from pyiceberg.table.metadata import TableMetadata
 from icesize.concurrency import IO_THREADS, concurrently
 from icesize.environment import Environment
 from icesize.events import Progress
-from icesize.table.catalog.locations import FOLDER_PROPERTIES, is_addressable, is_inside, normalised
+from icesize.table.catalog.locations import normalised
 from icesize.table.catalog.metadata_files import read_metadata_file
 from icesize.table.cleanup.deletion import Deletion
 from icesize.table.cleanup.journal import JOURNAL, LOST_REFS, Expired, Journal, rivals_of
+from icesize.table.cleanup.owners import LINKED, NEEDED, OUTSIDE, THEIRS, UNADDRESSABLE, Others, Owners, own_folders
 from icesize.table.manifests.entries import ADDED
 from icesize.table.manifests.facts import read_facts
 from icesize.table.manifests.lists import read_list
 from icesize.table.storage.bulk_delete import FILES_BETWEEN_CHECKS, delete_all, deleter
+from icesize.table.storage.identity import LocalFiles
+from icesize.table.storage.listing import local_path
 from icesize.table.storage.reachable import READERS, Reachable
 
 Listed = TypeVar("Listed")
@@ -45,6 +48,16 @@ KINDS = ("data_files", "delete_files", "manifests", "manifest_lists", "other_fil
 Files that refer to others go after them, so that the next expiry finds the rest after a crash.
 """
 
+STAY_NOTES = {
+    OUTSIDE: "left alone outside of the table's folders: {files}",
+    UNADDRESSABLE: f"left alone: {{files}} {UNADDRESSABLE}",
+    THEIRS: "left alone: {files} that other tables need ({theirs})",
+    LINKED: f"left alone: {{files}} {LINKED}",
+}
+"""Sentences about files that stay, by the reason."""
+
+_SHARED = ("data_files", "delete_files")
+"""Kinds of files that two tables may have in common. All others name the table's UUID."""
 
 Candidates = dict[str, tuple[str, int]]
 """Files to delete unless something reaches them: location, as the table spells it, to kind and bytes."""
@@ -119,14 +132,15 @@ def old_metadata_files(metadata: TableMetadata, io: FileIO) -> Iterator[str]:
 class Deletions:
     """Outcome of a deletion: deleted files by kind, their bytes if the table knew them, and files that stay.
 
-    `expired_before` are snapshots of the journal that another expiry removed first.
+    `expired_before` are snapshots of the journal that another expiry removed first. `stay` counts files by the reason
+    that keeps them, and `theirs` names tables that need some of them.
     """
 
     expired_before: frozenset[int] = frozenset()
     deleted: Counter[str] = field(default_factory=Counter)
     bytes_deleted: int = 0
-    outside: int = 0
-    unaddressable: int = 0
+    stay: Counter[str] = field(default_factory=Counter)
+    theirs: str = ""
     failed: tuple[str, ...] = ()
     first_failure: str = ""
     stopped: str = ""
@@ -137,24 +151,30 @@ class Deletions:
         self.bytes_deleted += sum(size_bytes for _, size_bytes in files)
 
 
-def own_folders(table: Table) -> list[str]:
-    """Return the directories of a table: its location, and those that its properties name for data and metadata."""
-    properties = table.metadata.properties
-    return [table.location(), *(properties[key] for key in FOLDER_PROPERTIES if key in properties)]
+FindOthers = Callable[[Table], Others]
+"""Returns the files of other tables, and is called only if a file is to be deleted."""
 
 
-def due_files(table: Table, journal: Journal, kept: Reachable) -> tuple[Candidates, Deletions]:
-    """Return the files to delete, and the counts of files that stay.
+def due_files(
+    table: Table, journal: Journal, kept: Reachable, find_others: FindOthers
+) -> tuple[Candidates, Deletions, Owners]:
+    """Return the files to delete, the counts of files that stay, and the owners that decided.
 
     Files outside of the table's directories may belong to another table. PyIceberg would read some names as other
     files.
     """
     found = candidates_of(journal, kept, (s.snapshot_id for s in table.metadata.snapshots), table.io)
     found |= dict.fromkeys(old_metadata_files(table.metadata, table.io), ("metadata_files", 0))
-    folders = own_folders(table)
-    inside = {path: what for path, what in found.items() if any(is_inside(path, folder) for folder in folders)}
-    due = {path: what for path, what in inside.items() if is_addressable(path)}
-    return due, Deletions(outside=len(found) - len(inside), unaddressable=len(inside) - len(due))
+    local = LocalFiles(table.io) if local_path(table.io, table.location()) is not None else None
+    owners = Owners(table.location(), kept, tuple(own_folders(table)), local=local)
+    if any(kind in _SHARED for kind, _ in found.values()):
+        owners.others = find_others(table)
+        if owners.local is not None:
+            owners.local.add(kept)
+    reasons = {path: owners.why_stays(path) for path in found}
+    due = {path: what for path, what in found.items() if not reasons[path]}
+    stay = Counter(why for why in reasons.values() if why and why != NEEDED)
+    return due, Deletions(stay=stay, theirs=owners.others.named()), owners
 
 
 def delete_expired(
@@ -164,6 +184,7 @@ def delete_expired(
     environment: Environment,
     others: Iterable[str] = (),
     *,
+    find_others: FindOthers = lambda table: Others(),
     max_concurrent_deletes: int = IO_THREADS,
     files_between_checks: int = FILES_BETWEEN_CHECKS,
 ) -> Deletions:
@@ -186,7 +207,7 @@ def delete_expired(
         journal.write(table.io, journal_location)
     kept = Reachable()
     kept.add(table.metadata, table.metadata_location, table.io)
-    due, deletions = due_files(table, journal, kept)
+    due, deletions, owners = due_files(table, journal, kept, find_others)
     deletions.expired_before = rivals.expired
 
     def look() -> tuple[Callable[[str], None], Callable[[str], bool]] | None:
@@ -197,7 +218,9 @@ def delete_expired(
         if deletions.stopped:
             return None
         kept.add(table.metadata, table.metadata_location, table.io)
-        return deleter(table.io), kept.__contains__
+        if owners.local is not None:
+            owners.local.add(kept)
+        return deleter(table.io), lambda path: bool(owners.why_stays(path))
 
     def progress(done: int, total: int) -> None:
         environment.observe(Progress("expiry", done, total))

@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from icesize import failpoints
 from icesize.concurrency import IO_THREADS
@@ -15,14 +16,18 @@ from icesize.results import Result
 from icesize.table.catalog.access_errors import brief, readable
 from icesize.table.cleanup.checkpoints import read_checkpoint
 from icesize.table.cleanup.expire_commit import NOTHING_LEFT, Decision, Expiry
-from icesize.table.cleanup.expired_files import KINDS, Deletions, delete_expired, due_files
+from icesize.table.cleanup.expired_files import KINDS, STAY_NOTES, Deletions, FindOthers, delete_expired, due_files
+from icesize.table.cleanup.owners import OUTSIDE, CatalogOwners, Others, files_of_strangers, stranger_notes
 from icesize.table.cleanup.retention_inputs import ExpireOptions
 from icesize.table.commit import submit
 from icesize.table.state.handle import Current, TableHandle
 from icesize.table.storage.bulk_delete import FILES_BETWEEN_CHECKS, delete_all, deleter
-from icesize.table.storage.ownership import check_alone, check_may_delete
+from icesize.table.storage.ownership import check_may_delete, strangers_beside
 from icesize.table.storage.reachable import Reachable
 from icesize.units import format_count
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
 
 LOG = logging.getLogger("icesize")
 
@@ -73,40 +78,67 @@ def expire(
     max_concurrent_deletes: int = IO_THREADS,
     files_between_checks: int = FILES_BETWEEN_CHECKS,
     commit_lock: threading.Lock | None = None,
+    others: CatalogOwners | None = None,
 ) -> ExpiryReport:
     """Remove the snapshots that no rule keeps, then the files that only they needed.
 
     If an expiry is killed between the two or during the deletion, the next one continues. The table is loaded again
-    after every `files_between_checks` deleted files. `commit_lock` is held for the commit only.
+    after every `files_between_checks` deleted files. `commit_lock` is held for the commit only. A pass over several
+    tables gives `others`, so that it loads each table of the catalog once.
 
     Raises:
-        UnsupportedTable: `gc.enabled` is false.
+        UnsupportedTable: `gc.enabled` is false, or the catalog has branches of its own.
         PolicyError: The rules are invalid.
-        TableError: A reader's position cannot be kept, or another table uses the same location.
+        TableError: A reader's position cannot be kept, or files would be deleted and another name of the catalog has
+            the same UUID or location.
         CommitConflict: Nothing expired.
         CommitStateUnknown: Snapshots may have expired; nothing was deleted.
     """
     watch = Stopwatch(environment)
     environment.observe(Progress("expiry", 0))
     current = handle.load(environment)
-    check_may_delete(current.table.metadata, current.name)
-    check_alone(current.table)
+    check_may_delete(current.table, current.name)
+    owners = _OwnersOf(current, others or CatalogOwners(handle.catalog, current.table.name()))
     readers = [read_checkpoint(path, current.table.io.properties) for path in options.readers]
-    expiry = Expiry(current, options, readers, environment.now_ms(), environment.new_id(), handle.current)
+    expiry = Expiry(current, options, readers, environment.now_ms(), environment.new_id(), handle.current, owners.check)
     if dry_run:
         decision = expiry.decide(submit.state_of(handle, current, environment))
         with readable(current.name):
-            deletions = _would_delete(current, decision)
+            deletions = _would_delete(current, decision, owners.find)
     else:
         failpoints.reach("expiry-decided")
         decision = _commit(handle, current, expiry, environment, commit_lock)
         watch.lap("commit")
         deletions = _delete_all(
-            handle, decision, expiry, environment,
+            handle, decision, expiry, environment, owners.find,
             max_concurrent_deletes=max_concurrent_deletes, files_between_checks=files_between_checks,
         )  # fmt: skip
         watch.lap("delete")
+    decision = replace(decision, notes=(*decision.notes, *owners.notes))
     return _report(current, decision, deletions, watch.seconds, dry_run)
+
+
+@dataclass
+class _OwnersOf:
+    """Asks the catalog and the storage who else needs files of a table, once and only if some are to be deleted."""
+
+    current: Current
+    catalog: CatalogOwners
+    notes: list[str] = field(default_factory=list)
+    _is_checked: bool = False
+
+    def check(self, table: Table) -> None:
+        """Raise TableError if the table has another name, or shares its location."""
+        if not self._is_checked:
+            self.catalog.check_names(table, self.current.name)
+        self._is_checked = True
+
+    def find(self, table: Table) -> Others:
+        """Return the files that other tables need; `notes` gets sentences about metadata files of strangers."""
+        strangers = strangers_beside(table)
+        self.notes += stranger_notes(strangers)
+        theirs = files_of_strangers(table.io, strangers, self.current.name)
+        return Others(self.catalog.of_expired(table).numbers | theirs.numbers)
 
 
 def _commit(
@@ -135,7 +167,12 @@ def _commit(
 
 
 def _delete_all(
-    handle: TableHandle, decision: Decision, expiry: Expiry, environment: Environment, **limits: int
+    handle: TableHandle,
+    decision: Decision,
+    expiry: Expiry,
+    environment: Environment,
+    find_others: FindOthers,
+    **limits: int,
 ) -> Deletions:
     """Delete the files that the expiry made unreachable.
 
@@ -149,13 +186,13 @@ def _delete_all(
     try:
         reload, journals = (lambda: handle.load().table), tuple(expiry.tried)
         journal, location = decision.journal, decision.journal_location
-        return delete_expired(reload, journal, location, environment, journals, **limits)
+        return delete_expired(reload, journal, location, environment, journals, find_others=find_others, **limits)
     except Exception as error:  # catalog and storage clients raise their own errors
         LOG.warning("files of expired snapshots were not all deleted", exc_info=error)
         return Deletions(stopped=f"not all files could be deleted ({brief(error)}): the next expiry continues")
 
 
-def _would_delete(current: Current, decision: Decision) -> Deletions:
+def _would_delete(current: Current, decision: Decision, find_others: FindOthers) -> Deletions:
     if not decision.retention.expired and decision.journal_location is None:
         return Deletions()  # old metadata files are deleted only together with files of snapshots
     table, kept, stays = current.table, Reachable(), decision.retention.kept
@@ -164,7 +201,7 @@ def _would_delete(current: Current, decision: Decision) -> Deletions:
         for key in ("snapshots", "statistics", "partition_statistics")
     }
     kept.add(table.metadata.model_copy(update=left), table.metadata_location, table.io)
-    due, deletions = due_files(table, decision.journal, kept)
+    due, deletions, _ = due_files(table, decision.journal, kept, find_others)
     deletions.count(due.values())
     return deletions
 
@@ -181,11 +218,9 @@ def _report(
         notes.append(both if expired or deleted else NOTHING_LEFT)
     if deletions.failed:
         notes.append(f"could not delete {deletions.first_failure}; the next expiry tries again")
-    if deletions.outside:
-        notes.append(f"left alone outside of the table's folders: {format_count(deletions.outside, 'file')}")
-    if deletions.unaddressable:
-        files = format_count(deletions.unaddressable, "file")
-        notes.append(f"left alone: {files} by whose name (? or # in it) another file could be deleted")
+    for why, text in STAY_NOTES.items():
+        if count := deletions.stay[why]:
+            notes.append(text.format(files=format_count(count, "file"), theirs=deletions.theirs))
     return ExpiryReport(
         table=current.name,
         dry_run=dry_run,
@@ -196,7 +231,7 @@ def _report(
         kept={str(snapshot_id): reasons for snapshot_id, reasons in retention.kept.items()},
         files_deleted=deleted,
         bytes_deleted=deletions.bytes_deleted,
-        files_outside=deletions.outside,
+        files_outside=deletions.stay[OUTSIDE],
         files_failed=len(deletions.failed),
         dropped_versions=retention.dropped_versions,
         notes=tuple(dict.fromkeys(note for note in notes if note)),

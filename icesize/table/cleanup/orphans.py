@@ -5,7 +5,7 @@ A file still being written looks the same, so age decides. In doubt, the file st
 
 from __future__ import annotations
 
-import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
@@ -20,12 +20,23 @@ from icesize.concurrency import IO_THREADS
 from icesize.environment import Environment, Stopwatch
 from icesize.errors import PolicyError, TableError
 from icesize.events import Progress
-from icesize.parquet.files.names import set_of
 from icesize.results import Result
 from icesize.table.catalog.access_errors import storage_errors
-from icesize.table.catalog.locations import FOLDER_PROPERTIES, check_folder, is_addressable, is_inside, normalised
+from icesize.table.catalog.locations import FOLDER_PROPERTIES, check_folder, is_inside, normalised
 from icesize.table.cleanup.deletion import Deletion
-from icesize.table.cleanup.other_tables import MOST_NAMED, OtherTables, other_tables
+from icesize.table.cleanup.owners import (
+    DOUBTFUL,
+    LINKED,
+    NEEDED,
+    THEIRS,
+    UNADDRESSABLE,
+    CatalogOwners,
+    Others,
+    Owners,
+    batch_of,
+    files_of_strangers,
+    stranger_notes,
+)
 from icesize.table.records import ledger
 from icesize.table.storage.bulk_delete import FILES_BETWEEN_CHECKS, deleter
 from icesize.table.storage.identity import LocalFiles
@@ -43,11 +54,10 @@ from icesize.table.storage.listing import (
 from icesize.table.storage.ownership import (
     UnfinishedMetadataError,
     check_may_delete,
-    check_metadata_files,
     check_spelling,
     is_metadata_file,
+    strangers_among,
 )
-from icesize.table.storage.reachable import Reachable
 from icesize.units import format_count
 
 ORPHANS_OLDER_THAN_MS = 3 * 24 * 3_600_000
@@ -58,9 +68,6 @@ DAY_MS = 24 * 3_600_000
 Merges in the background carry the number of a committed batch, and a new checkpoint counts from 0 again.
 """
 
-
-_OURS = re.compile(r"([0-9a-f]{12})-(\d+)-\d+-\d+-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\.(?:parquet|puffin)")
-_OWN_METADATA = ("icesize-expiry-", "icesize-clock-")
 EXAMPLES = 20
 LISTED_BETWEEN_TELLING = 1000
 """Listed files between two progress reports: the files in one response of an object store."""
@@ -122,11 +129,9 @@ class OrphanSearch:
     deleter: Callable[[FileIO], Callable[[str], None]] = deleter
     max_concurrent_deletes: int = IO_THREADS
     files_between_checks: int = FILES_BETWEEN_CHECKS
-    find_others: Callable[[Table, list[str]], OtherTables] = other_tables
+    others: CatalogOwners | None = None
     inventory: Inventory | None = None
-    _reachable: Reachable = field(default_factory=Reachable)
-    _others: OtherTables = field(default_factory=OtherTables)
-    _local: LocalFiles | None = None
+    _owners: Owners = field(default_factory=lambda: Owners(""))
 
     def run(
         self, older_than_ms: int = ORPHANS_OLDER_THAN_MS, dry_run: bool = True, *, trust_location: bool = False
@@ -135,15 +140,16 @@ class OrphanSearch:
 
         The clock of the storage measures the ages of files; a dry run, which writes nothing, uses the local clock. The
         table is loaded again after the listing and before every `files_between_checks` deletes. Files that it needs by
-        then stay. Files that other tables of the catalog refer to stay as well. These tables are loaded once, and only
-        if a file is due. If some of them cannot be read, only files with icesize's own names are orphans. With
+        then stay. Files that other tables of the catalog refer to stay as well. These tables and their manifests are
+        read once, and only if a file is due. If some of them cannot be read, only files with icesize's own names are
+        orphans; the same holds if a metadata file shows that a table of no name in the catalog was or is here. With
         `trust_location` no other table is loaded.
 
         Raises:
             PolicyError: The age is under a day.
-            UnsupportedTable: `gc.enabled` is false.
-            TableError: The location is or may be shared with another table, or another table replaces this one during
-                the run. Also if the listing fails; nothing is deleted then.
+            UnsupportedTable: `gc.enabled` is false, or the catalog has branches of its own.
+            TableError: Another name of the catalog has the same UUID or location, or another table replaces this one
+                during the run. Also if the listing fails; nothing is deleted then.
         """
         if older_than_ms < DAY_MS:
             raise PolicyError(
@@ -154,25 +160,26 @@ class OrphanSearch:
         watch = Stopwatch(self.environment)
         self._progress(0)
         table = self.reload()
-        check_may_delete(table.metadata, self.name)
+        check_may_delete(table, self.name)
         location = check_folder(table.location())
         now_ms, notes = self._now_ms(table, location, dry_run)
         if self.inventory is not None:
             now_ms = min(now_ms, self.inventory.taken_ms)
             taken = datetime.fromtimestamp(now_ms / 1000, timezone.utc)
             notes.append(f"ages count from the newest file of the inventory ({taken:%Y-%m-%d %H:%M:%S} UTC)")
-        if local_path(table.io, location) is not None:
-            self._local = LocalFiles(table.io)
+        is_local = local_path(table.io, location) is not None
+        self._owners = Owners(
+            location, local=LocalFiles(table.io) if is_local else None, trusts_location=trust_location
+        )
         self._learn(table)
         watch.lap("read")
         listed = self._counted((self.inventory or self.lister)(table.io, location))
-        found = find_orphans(listed, table.metadata, self._reachable, now_ms, older_than_ms)
+        found = find_orphans(listed, table.metadata, self._owners, now_ms, older_than_ms)
         uploads = incomplete_uploads(table.io, location)
         watch.lap("list")
         self._learn(self._again(table))
-        found.check_owner(table)
-        due, spared = self._orphans(table, found, trust_location)
-        check_spelling(location, self._reachable, [file.location for file in due])
+        due, spared = self._orphans(table, found)
+        check_spelling(location, self._owners.own, [file.location for file in due])
         watch.lap("check")
         report = OrphanReport(
             table=self.name,
@@ -204,8 +211,8 @@ class OrphanSearch:
 
     def _counted(self, listed: Iterable[Listed]) -> Iterator[Listed]:
         for number, file in enumerate(listed, 1):
-            if self._local is not None:
-                self._local.listed((normalised(file.location),))
+            if self._owners.local is not None:
+                self._owners.local.listed((normalised(file.location),))
             if number % LISTED_BETWEEN_TELLING == 0:
                 self._progress(number)
             yield file
@@ -214,43 +221,44 @@ class OrphanSearch:
         """Add the files that this state of the table needs; files that earlier states needed stay in the set."""
         cannot = f"Cannot read which files '{self.name}' needs"
         with storage_errors(cannot, "icesize deleted no file", table=self.name):
-            self._reachable.add(table.metadata, table.metadata_location, table.io)
+            self._owners.own.add(table.metadata, table.metadata_location, table.io)
 
-    def _orphans(self, table: Table, found: Found, trust_location: bool) -> tuple[tuple[Listed, ...], list[str]]:
+    def _orphans(self, table: Table, found: Found) -> tuple[tuple[Listed, ...], list[str]]:
         """Return the due files that no table needs, and notes on the others."""
-        spared = found.being_written
-        due = [each for each in found.due if each.location not in self._reachable and each.location not in spared]
-        notes: list[str] = []
+        owners = self._owners
+        strangers = found.strangers(table)
+        due = [each for each in found.due if each.location not in found.being_written]
+        if due:
+            owners.others = self._others(table, strangers)
+            if owners.local is not None:
+                owners.local.add(owners.own)
+        left = Counter[str]()
+        orphans = list[Listed]()
+        for file in due:
+            if why := owners.why_stays(file.location):
+                left[why] += 1
+            else:
+                orphans.append(file)
+        names = owners.others.named()
+        reasons = {THEIRS: f"needed by other tables ({names})", LINKED: LINKED, DOUBTFUL: DOUBTFUL}
+        notes = [f"{format_count(left[why], 'file')} left alone: {text}" for why, text in reasons.items() if left[why]]
+        if due and owners.others.doubts and not owners.trusts_location:
+            doubts = "; ".join(owners.others.doubts)
+            notes.append(f"{doubts}. Use --trust-location if no other table has files here")
+        return tuple(orphans), [*notes, *stranger_notes(strangers)]
 
-        def spare(stays: Callable[[str], bool], why: str) -> None:
-            nonlocal due
-            left = [file for file in due if not stays(file.location)]
-            if len(left) < len(due):
-                notes.append(f"{format_count(len(due) - len(left), 'file')} left alone: {why}")
-            due = left
-
-        if due and not trust_location:
-            self._others = self.find_others(table, [file.location for file in due])
-            some = ", ".join(self._others.names[:MOST_NAMED])
-            needed = self._others.needed.__contains__
-            spare(needed, f"needed by other tables of the catalog with folders here ({some})")
-        if due and self._local is not None:
-            self._look_up()
-            spare(self._local.__contains__, "needed under another name, by a link or a mount")
-        if due and (doubts := self._others.doubts):
-            theirs = "only files with icesize's own names go, as other tables may need files here"
-            spare(lambda file: not _is_ours(file, table.location()), theirs)
-            notes.append(f"{'; '.join(doubts)}. Use --trust-location if no other table has files here")
-        return tuple(due), notes
-
-    def _look_up(self) -> None:
-        if self._local is not None:
-            self._local.add(self._reachable)
-            self._local.add(self._others.needed)
-
-    def _is_needed(self, location: str) -> bool:
-        needed = (self._reachable, self._others.needed, self._local or ())
-        return any(location in files for files in needed)
+    def _others(self, table: Table, strangers: dict[str, list[str]]) -> Others:
+        """Return the files of other tables; tables of the catalog are removed from `strangers`."""
+        others = files_of_strangers(table.io, strangers, self.name)
+        if self._owners.trusts_location:
+            return others
+        catalog = self.others or CatalogOwners(table.catalog, table.name())
+        catalog.check_names(table, self.name)
+        known = catalog.of_orphans(table)
+        for uuid in catalog.uuids() & strangers.keys():
+            del strangers[uuid]
+        doubts = [f"metadata files of another table ({uuid}) lie here" for uuid in strangers]
+        return Others(known.numbers | others.numbers, (*known.doubts, *doubts[:1]))
 
     def _again(self, before: Table) -> Table:
         table = self.reload()
@@ -268,10 +276,12 @@ class OrphanSearch:
         def look() -> tuple[Callable[[str], None], Callable[[str], bool]]:
             latest = self._again(table)
             self._learn(latest)
-            self._look_up()
+            if self._owners.local is not None:
+                self._owners.local.add(self._owners.own)
             # vended credentials expire, so the deleter uses those of the newest load
             remove = self.deleter(latest.io)
-            return (partial(_remove_unchanged, latest.io, remove, times_ms) if times_ms else remove), self._is_needed
+            remove = partial(_remove_unchanged, latest.io, remove, times_ms) if times_ms else remove
+            return remove, lambda location: bool(self._owners.why_stays(location))
 
         deletion = Deletion(
             look, len(due), self._progress, self.max_concurrent_deletes, self.files_between_checks, self.environment
@@ -300,15 +310,6 @@ def _remove_unchanged(io: FileIO, remove: Callable[[str], None], times_ms: Mappi
     remove(location)
 
 
-def _is_ours(file: str, location: str) -> bool:
-    """Return True if a file has one of icesize's names, and lies in a directory that only this table uses."""
-    *folders, name = normalised(file)[len(normalised(location)) :].strip("/").split("/")
-    if name.startswith(_OWN_METADATA):
-        return True
-    of_partition = folders[:1] == ["data"] and all("=" in folder for folder in folders[1:])
-    return of_partition and (_OURS.fullmatch(name) is not None or set_of(file) is not None)
-
-
 def _left_alone(metadata: TableMetadata, found: Found) -> Iterator[str]:
     for key in FOLDER_PROPERTIES:
         place = metadata.properties.get(key)
@@ -318,10 +319,7 @@ def _left_alone(metadata: TableMetadata, found: Found) -> Iterator[str]:
         files = format_count(len(found.being_written), "metadata file")
         yield f"{files} without a whole text left alone for three days: perhaps still being written"
     if found.unaddressable:
-        yield (
-            f"{format_count(found.unaddressable, 'file')} left alone: by a name with ? or # in it another file "
-            "could be deleted"
-        )
+        yield f"{format_count(found.unaddressable, 'file')} left alone: {UNADDRESSABLE}"
 
 
 @dataclass
@@ -341,8 +339,8 @@ class Found:
     too_recent: int = 0
     unaddressable: int = 0
 
-    def check_owner(self, table: Table) -> None:
-        """Raise TableError if a metadata file belongs to another table, or if its owner is unknown.
+    def strangers(self, table: Table) -> dict[str, list[str]]:
+        """Return the metadata files of other tables by UUID. Raises TableError if the owner of one is unknown.
 
         A young, incomplete file is still being written. An older one was left by a writer that died.
         """
@@ -354,11 +352,11 @@ class Found:
                 self.being_written.add(location)
             return bool(error.is_cut) or location in self.being_written
 
-        check_metadata_files(table.io, str(table.metadata.table_uuid), self.metadata_files, may_pass)
+        return strangers_among(table.io, str(table.metadata.table_uuid), self.metadata_files, may_pass)
 
 
 def find_orphans(
-    listed: Iterable[Listed], metadata: TableMetadata, reachable: Reachable, now_ms: int, older_than_ms: int
+    listed: Iterable[Listed], metadata: TableMetadata, owners: Owners, now_ms: int, older_than_ms: int
 ) -> Found:
     """Return the files of a listing that no state of the table needs.
 
@@ -370,16 +368,16 @@ def find_orphans(
     passed_by = {ledger.stream_hash(each.stream_id): each.batch_id for each in ledger.entries(metadata.properties)}
     found = Found()
     for file in listed:
-        if not visible(file.location) or file.location in reachable:
+        if not visible(file.location) or (why := owners.why_stays(file.location)) == NEEDED:
             continue
         age_ms = now_ms - file.modified_ms
         if is_metadata_file(file.location):
             found.metadata_files.append(file.location)
             if age_ms < max(older_than_ms, ORPHANS_OLDER_THAN_MS):
                 found.young_metadata_files.add(file.location)
-        match = _OURS.fullmatch(file.location.rpartition("/")[2])
-        ours = match is not None and int(match[2]) <= passed_by.get(match[1], -1)
-        if not is_addressable(file.location):
+        stream, batch = batch_of(file.location) or ("", 0)
+        ours = batch <= passed_by.get(stream, -1)
+        if why == UNADDRESSABLE:
             found.unaddressable += 1
         elif age_ms >= older_than_ms or (ours and age_ms >= DAY_MS):
             found.due.append(file)

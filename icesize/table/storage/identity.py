@@ -44,10 +44,20 @@ class LocalFiles:
                 if path is not None and (found := _identity(path)) is not None:
                     self._known.add(found)
 
+    def identity(self, location: str) -> tuple[int, int] | None:
+        """Return device and inode of a file; None if it is gone or not local."""
+        return identity_of(self.io, location)
+
     def __contains__(self, location: str) -> bool:
         """Return True if the file is one of these needed files under another name."""
         path = local_path(self.io, location) if self._known else None
         return path is not None and _identity(path) in self._known
+
+
+def identity_of(io: FileIO, location: str) -> tuple[int, int] | None:
+    """Return device and inode of a file; None if it is gone or not local."""
+    path = local_path(io, location)
+    return None if path is None else _identity(path)
 
 
 def _identity(path: str) -> tuple[int, int] | None:

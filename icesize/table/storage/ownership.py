@@ -1,7 +1,7 @@
 """Checks in storage that a location belongs to one table only.
 
 Two tables that share a location treat each other's files as orphans. Metadata files show that, even for tables of
-another catalog. `icesize.table.cleanup.other_tables` checks the tables of this catalog.
+another catalog. `icesize.table.cleanup.owners` checks the tables of this catalog.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable
 
 from pyiceberg.io import FileIO
 from pyiceberg.table import Table
-from pyiceberg.table.metadata import TableMetadata
 
 from icesize.concurrency import concurrently
 from icesize.errors import TableError, UnsupportedTable
@@ -27,18 +26,27 @@ _METADATA = (".metadata.json", ".metadata.json.gz")  # the first also matches Ja
 _HEAD_BYTES = 4096
 """Bytes within which every known writer puts the table's UUID; the whole file is read if it is not there."""
 _UUID = re.compile(rb'"table-uuid"\s*:\s*"([^"]*)"')
-
-
 _GC_ENABLED = "gc.enabled"
 """Iceberg's table property that, if false, forbids the deletion of files that other tables may share."""
+_NESSIE_TABLE = frozenset({"nessie.commit.id", "nessie.catalog.content-id"})
+"""Properties that Nessie gives to each table."""
+_NESSIE_CATALOG = "nessie.is-nessie-catalog"
+"""The property that Nessie gives to its clients."""
 
 
-def check_may_delete(metadata: TableMetadata, table: str) -> None:
-    """Raise UnsupportedTable if the table's properties forbid the deletion of its files."""
-    if metadata.properties.get(_GC_ENABLED, "true").lower() == "false":
+def check_may_delete(table: Table, name: str) -> None:
+    """Raise UnsupportedTable if only the catalog knows which files of the table are needed."""
+    properties, catalog = table.metadata.properties, table.catalog.properties
+    if _NESSIE_TABLE & properties.keys() or catalog.get(_NESSIE_CATALOG, "false").lower() == "true":
         raise UnsupportedTable(
-            f"Cannot delete files of '{table}': its property '{_GC_ENABLED}' is false, so other tables may need them",
-            table=table,
+            f"Cannot delete files of '{name}': its catalog, Nessie, has branches of its own, which may need them, "
+            f"whatever '{_GC_ENABLED}' is. Run nessie-gc, Nessie's own collector",
+            table=name,
+        )
+    if properties.get(_GC_ENABLED, "true").lower() == "false":
+        raise UnsupportedTable(
+            f"Cannot delete files of '{name}': its property '{_GC_ENABLED}' is false, so other tables may need them",
+            table=name,
         )
 
 
@@ -54,13 +62,13 @@ class UnfinishedMetadataError(TableError):
     """
 
 
-def check_metadata_files(
+def strangers_among(
     io: FileIO, uuid: str, locations: Iterable[str], may_pass: Callable[[str, TableError], bool] = lambda *_: False
-) -> None:
-    """Raise TableError if one of these metadata files belongs to another table, or if its owner is unknown.
+) -> dict[str, list[str]]:
+    """Return those of these metadata files that belong to other tables, by their UUID.
 
-    The error names the file. Files that are gone are ignored. So is an unreadable file if `may_pass` returns True for
-    its location and the error.
+    Files that are gone are ignored. So is an unreadable file if `may_pass` returns True for its location and the error.
+    Raises TableError for any other file whose owner is unknown.
     """
 
     def owner(location: str) -> str | None:
@@ -71,27 +79,25 @@ def check_metadata_files(
                 return None
             raise
 
+    strangers = defaultdict[str, list[str]](list)
     for location, found in concurrently(lambda each: (each, owner(each)), locations):
         if found is not None and found.lower() != uuid.lower():
-            raise TableError(
-                f"Cannot assign files to tables: {location} is metadata of another table ({found}), whose "
-                "files lie in the same location; give each table a location of its own",
-                location=location,
-            )
+            strangers[found.lower()].append(location)
+    return dict(strangers)
 
 
-def check_alone(table: Table, lister: Lister = list_files) -> None:
-    """Raise TableError if another table has metadata in this table's metadata directory.
+def strangers_beside(table: Table, lister: Lister = list_files) -> dict[str, list[str]]:
+    """Return the metadata files of other tables in this table's metadata directory, by their UUID.
 
     Metadata files in the table's log are its own and are not opened. An unreadable one, which may still be being
-    written, is ignored here, because callers delete only files that the table itself referred to.
+    written, is ignored here, because an expiry deletes only files that the table itself referred to.
     """
     metadata = table.metadata
     own = {normalised(entry.metadata_file) for entry in metadata.metadata_log} | {normalised(table.metadata_location)}
     folder = metadata.properties.get("write.metadata.path", f"{metadata.location}/metadata")
     found = (file.location for file in lister(table.io, folder) if is_metadata_file(file.location))
-    others = (each for each in found if normalised(each) not in own)
-    check_metadata_files(table.io, str(metadata.table_uuid), others, lambda *_: True)
+    unknown = (each for each in found if normalised(each) not in own)
+    return strangers_among(table.io, str(metadata.table_uuid), unknown, lambda *_: True)
 
 
 def _owner(io: FileIO, location: str) -> str | None:

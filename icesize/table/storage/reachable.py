@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestFile
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.snapshots import Snapshot
 
 from icesize.concurrency import concurrently
 from icesize.table.catalog.locations import normalised
@@ -50,30 +49,52 @@ class Reachable:
         Files are read a few at a time, and each file only once. Raises TableError for a damaged manifest, and the error
         of `io` for a missing one.
         """
-        for statistics in (*metadata.statistics, *metadata.partition_statistics):
-            self._add(statistics.statistics_path)
-        for entry in metadata.metadata_log:
-            self._add(entry.metadata_file)
-        self._add(metadata_location)
-        self._add(f"{metadata.location}/metadata/version-hint.text")
-        self._add_snapshots([s for s in metadata.snapshots if s.manifest_list not in self._read], io)
-
-    def _add_snapshots(self, new: Sequence[Snapshot], io: FileIO) -> None:
-        found: dict[str, ManifestFile] = {}
-
-        def listed(snapshot: Snapshot) -> list[ManifestFile]:
-            manifests = read_list(io, snapshot.manifest_list)
-            return [m for m in manifests if m.manifest_path not in self._read and m.manifest_path not in found]
-
-        for manifests in concurrently(listed, new, READERS):
-            found.update({manifest.manifest_path: manifest for manifest in manifests})
-        for paths in concurrently(lambda manifest: read_facts(io, manifest).paths(), found.values(), READERS):
-            for path in paths:
-                self._add(path)
-        read = [*found, *(snapshot.manifest_list for snapshot in new)]
-        for path in read:
+        for path in loose_files(metadata, metadata_location):
             self._add(path)
-        self._read.update(read)
+        lists = [s.manifest_list for s in metadata.snapshots]
+        for path in listed_files(io, lists, self._read):
+            self._add(path)
 
     def _add(self, location: str) -> None:
         self._spelt.setdefault(normalised(location), location)
+
+
+def loose_files(metadata: TableMetadata, metadata_location: str) -> Iterator[str]:
+    """Yield the files that a state of a table names directly, without its manifest lists."""
+    for statistics in (*metadata.statistics, *metadata.partition_statistics):
+        yield statistics.statistics_path
+    yield from (entry.metadata_file for entry in metadata.metadata_log)
+    yield metadata_location
+    yield f"{metadata.location}/metadata/version-hint.text"
+
+
+def listed_files(io: FileIO, lists: Iterable[str], read: set[str], *, may_lack: bool = False) -> Iterator[str]:
+    """Yield manifest lists, their manifests, and the files in these; those in `read` are skipped, new ones added to it.
+
+    With `may_lack`, lists and manifests that are gone are skipped. Raises TableError for a damaged one.
+    """
+    found: dict[str, ManifestFile] = {}
+    new = [path for path in dict.fromkeys(lists) if path not in read]
+
+    def listed(path: str) -> list[ManifestFile]:
+        try:
+            return [m for m in read_list(io, path) if m.manifest_path not in read and m.manifest_path not in found]
+        except FileNotFoundError:
+            if not may_lack:
+                raise
+            return []
+
+    def entries(manifest: ManifestFile) -> list[str]:
+        try:
+            return read_facts(io, manifest).paths()
+        except FileNotFoundError:
+            if not may_lack:
+                raise
+            return []
+
+    for manifests in concurrently(listed, new, READERS):
+        found.update({manifest.manifest_path: manifest for manifest in manifests})
+    for paths in concurrently(entries, found.values(), READERS):
+        yield from paths
+    yield from (*found, *new)
+    read.update((*found, *new))

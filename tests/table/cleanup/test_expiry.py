@@ -24,7 +24,7 @@ from icesize.table.cleanup.expired_files import delete_expired
 from icesize.table.cleanup.journal import JOURNAL, Journal
 from icesize.table.commit.retry import UNKNOWN_ATTEMPTS
 from tests.support.catalogs import OF_EACH_FORMAT, catalog_of
-from tests.support.expiry import HOUR_MS, assert_clean, history, run_expiry
+from tests.support.expiry import HOUR_MS, assert_clean, history, needed_files, run_expiry
 from tests.support.rest_faults import Fault
 from tests.support.rest_server import MiniRest
 from tests.support.tables import (
@@ -295,14 +295,57 @@ def test_a_table_that_shares_its_files_is_refused(lake: Catalog) -> None:
     assert len(lake.load_table("db.t").metadata.snapshots) == 7
 
 
-def test_a_location_shared_with_another_table_is_refused(lake: Catalog) -> None:
-    """Metadata of a second table in the same folder: nobody can tell whose files are whose."""
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_a_location_shared_with_another_table_is_refused(lake: Catalog, dry_run: bool) -> None:
+    """A second table of the catalog in the same folder: nobody can tell whose files are whose."""
     table = history(lake)
     location = table.location()
     lake.create_table("db.other", table.schema(), location=location)
-    with pytest.raises(TableError, match="is metadata of another table"):
-        run_expiry(lake, retain_last=1)
+    with pytest.raises(TableError, match=r"'lake\.db\.t': 'db\.other' has the same location"):
+        run_expiry(lake, retain_last=1, dry_run=dry_run)
     assert len(lake.load_table("db.t").metadata.snapshots) == 7
+
+
+def test_a_table_with_two_names_does_not_expire(lake: Catalog) -> None:
+    """The other name needs the older state: nothing expires, and no journal is left."""
+    table = history(lake)
+    lake.register_table("db.copy", table.metadata_location)
+    append(lake, [11])
+    compact(lake)
+    before = set(local(table.location()).rglob("*"))
+    with pytest.raises(TableError, match=r"'db\.copy' in the same catalog is another name of this table"):
+        run_expiry(lake, retain_last=1)
+    assert set(local(table.location()).rglob("*")) == before
+    assert lake.load_table("db.copy").scan().to_arrow().num_rows == 5
+    lake.drop_table("db.copy")
+    assert run_expiry(lake, retain_last=1).snapshot_ids_expired
+
+
+def test_data_files_that_another_table_lists_stay(lake: Catalog) -> None:
+    """It added them from this table's folder: they stay when they expire here, and the table is named."""
+    table = history(lake)
+    paths = [task.file.file_path for task in table.scan().plan_files()]
+    other = lake.create_table("db.other", table.schema(), partition_spec=table.spec())
+    other.add_files(paths)
+    with lake.load_table("db.t").transaction() as change:
+        change.delete("id < 100")
+    append(lake, [5])
+    report = run_expiry(lake, retain_last=1)
+    assert report.notes[-1] == "left alone: 2 files that other tables need (db.other)"
+    assert lake.load_table("db.other").scan().to_arrow().num_rows == 5
+
+
+def test_a_table_that_was_dropped_and_created_again_expires(lake: Catalog) -> None:
+    """The old table's metadata files and what they lead to are left alone and named; the new table's files go."""
+    old = history(lake)
+    needed = needed_files(old)
+    lake.drop_table("db.t")
+    history(lake)
+    report = run_expiry(lake, retain_last=1)
+    assert (len(report.snapshot_ids_expired), report.files_deleted["data_files"]) == (5, 2)
+    assert report.notes[-1].startswith(f"8 metadata files of another table ({old.metadata.table_uuid}) and its files")
+    assert {path for path in needed if local(path).exists()} == needed
+    check(lake.load_table("db.t"))
 
 
 @pytest.mark.parametrize("point", ["after-swap", "before-delete"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 
 from icesize.errors import TableError
 from icesize.table.cleanup.orphans import DAY_MS
-from icesize.table.cleanup.other_tables import OtherTables, other_tables, overlap
+from icesize.table.cleanup.owners import CatalogOwners
 from icesize.table.storage.listing import list_files
 from icesize.table.storage.ownership import check_spelling
 from icesize.table.storage.reachable import Reachable
@@ -41,23 +40,55 @@ def shared(lake: SqlCatalog, place: str) -> str:
     return str(table.metadata_location)
 
 
-@pytest.mark.parametrize("place", ["", "/nested", "/data/deep/er"])
 @pytest.mark.parametrize("dry_run", [True, False])
-def test_a_location_of_two_tables_is_refused(lake: SqlCatalog, search: Search, place: str, dry_run: bool) -> None:
-    """The other table's files would be orphans: nothing is deleted, and its metadata file is named."""
+def test_a_location_of_two_tables_is_refused(lake: SqlCatalog, search: Search, dry_run: bool) -> None:
+    """The other table's files would be orphans: nothing is deleted, and its name is said."""
     two_files(lake)
-    shared(lake, place)
+    shared(lake, "")
     everything = set(list_files(search.table.io, search.table.location()))
-    with pytest.raises(TableError, match="is metadata of another table") as refused:
+    with pytest.raises(TableError) as refused:
         search(dry_run=dry_run)
-    other = lake.load_table("db.other")
-    assert refused.value.location in {other.metadata_location, *(e.metadata_file for e in other.metadata.metadata_log)}
     assert str(refused.value) == (
-        f"Cannot assign files to tables: {refused.value.location} is metadata of another table "
-        f"({other.metadata.table_uuid}), whose files lie in the same location; give each table a location of its own"
+        "Cannot delete files of 'lake.db.t': 'db.other' has the same location, so the owner of a file is unknown; "
+        "give each table a location of its own"
     )
     assert set(list_files(search.table.io, search.table.location())) == everything
     assert ids_of(lake, "db.other") == [7]
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_a_table_with_two_names_keeps_all_of_its_files(lake: SqlCatalog, search: Search, dry_run: bool) -> None:
+    """The other name has an older state of the table: no file goes, and the name is said."""
+    table = two_files(lake)
+    lake.register_table("db.copy", table.metadata_location)
+    append(lake, [9])
+    old = leftover(table, "data/x.parquet")
+    with pytest.raises(TableError, match=r"'db\.copy' in the same catalog is another name of this table"):
+        search(dry_run=dry_run)
+    assert exists(old)
+
+
+@pytest.mark.parametrize("place", ["/nested", "/data/deep/er"])
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_table_below_the_location_keeps_its_files(
+    lake: SqlCatalog, search: Search, place: str, is_known: bool
+) -> None:
+    """Its name in the catalog, or else its metadata files, lead to them; what nobody needs goes without a doubt."""
+    two_files(lake)
+    newest = shared(lake, place)
+    uuid = lake.load_table("db.other").metadata.table_uuid
+    ours, theirs = left_by_batch(search.table, "s", 3, 4 * DAY_MS), leftover(search.table, "data/x.parquet")
+    if not is_known:
+        lake.drop_table("db.other")
+    report = search()
+    assert (exists(ours), exists(theirs)) == (False, not is_known)
+    assert report.notes[0].startswith("5 files left alone: needed by other tables (")
+    if not is_known:
+        assert report.notes[-2].startswith(f"metadata files of another table ({uuid}) lie here. Use --trust-location")
+        assert report.notes[-1].startswith(f"2 metadata files of another table ({uuid}) and its files left alone, the ")
+        lake.register_table("db.other", newest)
+    assert ids_of(lake, "db.other") == [7]
+    check(search.table)
 
 
 def metadata_text(uuid: str, padding: int = 0) -> str:
@@ -77,8 +108,12 @@ def test_whose_metadata_a_file_is(lake: SqlCatalog, search: Search, name: str, p
         aged(path)
 
     put("11111111-2222-3333-4444-555555555555")
-    with pytest.raises(TableError, match=r"is metadata of another table \(11111111-2222-3333-4444-555555555555\)"):
-        search()
+    report = search()
+    assert (report.files_deleted, path.exists()) == (0, True)
+    assert report.notes[-1].startswith(
+        "1 metadata file of another table (11111111-2222-3333-4444-555555555555) and its files left alone, the first "
+        f"is file://{path}. If that table was dropped"
+    )
     put(str(table.metadata.table_uuid).upper())
     assert search().files_deleted == 1
 
@@ -222,7 +257,7 @@ def test_what_other_tables_keep_here_stays(lake: SqlCatalog, search: Search, key
     all_aged(table)
     report = search()
     assert (report.files_deleted, exists(old)) == (1, False)
-    assert report.notes == ("1 file left alone: needed by other tables of the catalog with folders here (db.other)",)
+    assert report.notes == ("1 file left alone: needed by other tables (db.other)",)
     assert ids_of(lake, "db.other") == [7]
     check(search.table)
 
@@ -265,7 +300,7 @@ def test_tables_that_cannot_be_read_protect_all_but_our_own_files(
     elif hidden == "list":
         monkeypatch.setattr(type(lake), "list_namespaces", lambda *_: (_ for _ in ()).throw(NotImplementedError("no")))
     elif hidden == "limit":
-        search.changes["find_others"] = partial(other_tables, most_tables=0)
+        search.changes["others"] = CatalogOwners(lake, ("db", "t"), most_tables=0)
     else:
         snapshot = other.current_snapshot()
         assert snapshot is not None
@@ -356,46 +391,44 @@ def test_a_table_with_a_column_that_cannot_be_read_is_a_doubt(lake: SqlCatalog, 
     assert "column 'id' has type 'variant', which PyIceberg cannot read" in str(report.notes)
 
 
-@pytest.mark.parametrize(
-    ("folder", "overlaps"),
-    [
-        ("s3a://bucket/lake/t/data/other/", True),
-        ("s3://bucket/lake/t/data/empty", False),
-        ("s3n://bucket//lake/t", True),
-        ("s3://bucket/lake", True),
-        ("s3://bucket", True),
-        ("s3://bucket/lake/x/../t", True),
-        ("s3://bucket/lake/t2", False),
-        ("s3://mirror/lake/t", False),
-        ("file:///lake/t", False),
-    ],
-)
-def test_which_folders_overlap_a_location(folder: str, overlaps: bool) -> None:
-    """Those that hold it, and those in it with a file that is due, however they are spelt."""
-    assert overlap("s3://bucket/lake/t/", ["s3://bucket/lake/t/data/other/x.parquet"])(folder) is overlaps
-
-
-def test_other_tables_are_loaded_only_if_they_matter(lake: SqlCatalog, search: Search) -> None:
-    """None when nothing is due or the location is trusted; a folder without a file that is due is not read."""
+def test_files_in_a_former_folder_of_another_table_stay(lake: SqlCatalog, search: Search) -> None:
+    """Its manifests name them, although no folder of that table lies here any more; an orphan beside them goes."""
     table = two_files(lake)
-    other = neighbour(lake, {"write.data.path": f"{table.location()}/data/other"})
-    asked: list[list[str]] = []
+    place = f"{table.location()}/inner"
+    other = neighbour(lake, {"write.data.path": place})
+    with other.transaction() as change:
+        change.remove_properties("write.data.path")
+    lake.load_table("db.other").append(arrow([8]))
+    old = leftover(table, "inner/x.parquet")
+    all_aged(table)
+    report = search()
+    assert (report.files_deleted, exists(old)) == (1, False)
+    assert report.notes == ("1 file left alone: needed by other tables (db.other)",)
+    assert ids_of(lake, "db.other") == [7, 8]
+    check(search.table)
 
-    def counted(table: Table, due: list[str]) -> OtherTables:
-        asked.append(due)
-        return other_tables(table, due)
 
-    search.changes["find_others"] = counted
+def test_other_tables_are_loaded_only_if_they_matter(
+    lake: SqlCatalog, search: Search, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None when nothing is due or the location is trusted; else each once, also in a pass over several tables."""
+    table = two_files(lake)
+    neighbour(lake, {})
+    loaded: list[Any] = []
+    real = lake.load_table
+
+    def counted(name: Any) -> Table:
+        loaded.append(name)
+        return real(name)
+
+    monkeypatch.setattr(lake, "load_table", counted)
     search()
-    snapshot = other.current_snapshot()
-    assert snapshot is not None
-    # nobody reads it, as nothing that is due lies in the folder
-    local(snapshot.manifest_list).unlink()
     old = leftover(table, "data/x.parquet")
     search(trust_location=True, dry_run=True)
-    assert asked == []
-    report = search()
-    assert (asked, report.notes, report.files_deleted) == ([[old]], (), 1)
+    assert ("db", "other") not in loaded
+    search.changes["others"] = CatalogOwners(lake)
+    assert [search(dry_run=True).files_found for _ in range(2)] == [1, 1]
+    assert (loaded.count(("db", "other")), search().files_deleted, exists(old)) == (1, 1, False)
 
 
 @pytest.mark.parametrize(

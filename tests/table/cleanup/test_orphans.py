@@ -15,7 +15,7 @@ from pyiceberg.table import Table
 from pyiceberg.types import StringType
 
 from icesize.environment import Environment
-from icesize.errors import PolicyError, TableError
+from icesize.errors import PolicyError, TableError, UnsupportedTable
 from icesize.events import Progress
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
@@ -25,6 +25,7 @@ from icesize.table.records.ledger import stream_hash
 from icesize.table.storage.bulk_delete import deleter
 from icesize.table.storage.inventory import Inventory
 from icesize.table.storage.listing import Listed, list_files
+from tests.support.expiry import run_expiry
 from tests.support.inventories import inventory_file
 from tests.support.orphans import HOUR_MS, Search, aged, all_aged, exists, left_by_batch, leftover, on_load
 from tests.support.row_deletes import delete_ids, delete_rows
@@ -250,6 +251,25 @@ def test_parent_segments_in_metadata_are_refused(lake: SqlCatalog, search: Searc
     search.changes["reload"] = lambda: Table(table._identifier, odd, table.metadata_location, table.io, table.catalog)
     with pytest.raises(TableError, match=r"its path contains '\.\.', so its real location is unknown"):
         search()
+
+
+@pytest.mark.parametrize("mark", ["nessie.commit.id", "nessie.catalog.content-id", "nessie.is-nessie-catalog"])
+def test_files_in_nessie_are_never_deleted(lake: SqlCatalog, search: Search, mark: str) -> None:
+    """Its other branches need files that this one does not show, even if someone allows deletions."""
+    make_table(lake, properties={"gc.enabled": "true", mark: "abc"})
+    if mark == "nessie.is-nessie-catalog":
+        lake.properties[mark] = "true"
+    message = (
+        "Cannot delete files of 'lake.db.t': its catalog, Nessie, has branches of its own, which may need them, "
+        "whatever 'gc.enabled' is. Run nessie-gc, Nessie's own collector"
+    )
+    with pytest.raises(UnsupportedTable) as refused:
+        search(dry_run=True)
+    assert str(refused.value) == message
+    append(lake, [1])
+    with pytest.raises(UnsupportedTable) as refused:
+        run_expiry(lake)
+    assert str(refused.value) == message
 
 
 def test_gc_disabled_is_refused(lake: SqlCatalog, search: Search) -> None:
