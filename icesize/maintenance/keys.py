@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from secrets import token_bytes
 
 from icesize.environment import Stopwatch, rounded
@@ -57,6 +57,12 @@ class KeyReport(Result):
     dry_run: bool = False
     notes: tuple[str, ...] = ()
     seconds: dict[str, float] = field(default_factory=dict)
+
+
+_FORGOTTEN = (
+    "deletes that were remembered by the earlier rule are forgotten, because they do not compare by the new one: an "
+    "event that is older than such a delete makes its row again"
+)
 
 
 def deduplicate(context: TableContext, wanted: WantedRule, *, dry_run: bool = False) -> KeyReport:
@@ -122,11 +128,12 @@ def rekey(context: TableContext, wanted: WantedRule, *, dry_run: bool = False) -
 
     change = change_rule(wanted, current.name, context.environment.new_id(), check)
     commit = submit.dry_run_of_change if dry_run else submit.change
-    stored, rule = commit(context.handle, current, change, context.environment)
+    stored, rule, forgets = commit(context.handle, current, change, context.environment)
     watch.lap("commit")
     names = {each.field_id: each.name for each in current.table.metadata.schema().fields}
     changed = ("the table had no key",) if stored is None else tuple(stored.differences(rule, names))
-    return _report(current, rule, compared[-1] if compared else None, watch, changed=changed, dry_run=dry_run)
+    report = _report(current, rule, compared[-1] if compared else None, watch, changed=changed, dry_run=dry_run)
+    return replace(report, notes=(*report.notes, _FORGOTTEN)) if forgets else report
 
 
 def _duplicates(context: TableContext, current: Current, rule: UpsertRule, settings: WriteSettings) -> Duplicates:

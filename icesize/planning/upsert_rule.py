@@ -110,6 +110,16 @@ class UpsertRule:
                 value=text,
             ) from error
 
+    def carries_deletes_of(self, earlier: UpsertRule) -> bool:
+        """Return whether deletes that are remembered by an earlier rule compare with events by this one.
+
+        They have the earlier rule's columns. So the key must have the same columns, and the order may only gain or lose
+        columns at its end.
+        """
+        same = min(len(self.order), len(earlier.order))
+        has_same_order = same > 0 and self.order[:same] == earlier.order[:same]
+        return self.tombstones_ms is not None and has_same_order and set(self.key) == set(earlier.key)
+
     def differences(self, other: UpsertRule, names: Mapping[int, str]) -> list[str]:
         """Return sentences' parts about what differs: "'key' is (id) in the table and (id, day) here".
 

@@ -104,16 +104,18 @@ class Model:
             live = self.rows.pop(key, [])
             doubled += len(live) > 1
             top = max(live, key=lambda row: comparable(row.order), default=None)
-            if self._is_late(event, top):
+            order, is_buried = self._remembered(event)
+            if self.has_order and top is not None and comparable(top.order) >= order:
                 late += 1
                 removed.update(row for row in live if row is not top)
-                if top is not None:
-                    self.rows[key] = [top]
+                self.rows[key] = [top]
                 continue
+            late += is_buried
+            is_delete = event.is_delete or is_buried
             removed.update(live)
-            updated += bool(live) and not event.is_delete
-            deleted += bool(live) and event.is_delete
-            if not event.is_delete:
+            updated += bool(live) and not is_delete
+            deleted += bool(live) and is_delete
+            if not is_delete:
                 self.rows[key] = [event.row]
                 written.add(event.row)
                 replaces[event.row] = tuple(live)
@@ -121,13 +123,14 @@ class Model:
             len(winners), updated, deleted, late, doubled, frozenset(written), frozenset(removed), replaces
         )  # fmt: skip
 
-    def _is_late(self, event: Event, top: Row | None) -> bool:
-        """Whether the newest row or a remembered delete of the key is newer, or as new; remember the event's delete."""
-        if not self.has_order:
-            return False
+    def _remembered(self, event: Event) -> tuple[Order, bool]:
+        """The order of a remembered delete of the key that is newer than the event, or as new, and True; else its own.
+
+        A delete is remembered from now on.
+        """
         key, order = event.row.key, comparable(event.row.order)
         deleted = None if self.tombstones is None else self.tombstones.get(key)
-        is_forgotten = deleted is not None and deleted >= order
-        if self.tombstones is not None and event.is_delete and not is_forgotten:
+        is_buried = deleted is not None and deleted >= order
+        if self.tombstones is not None and event.is_delete and not is_buried:
             self.tombstones[key] = order
-        return is_forgotten or (top is not None and comparable(top.order) >= order)
+        return (deleted, True) if deleted is not None and is_buried else (order, False)

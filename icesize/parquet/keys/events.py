@@ -130,13 +130,15 @@ def _refuse_nan(rows: pa.Table, name: str) -> None:
 
 
 def sorted_places(codes: Codes, order: pa.Table | None) -> Places:
-    """Return the places of rows with these codes, by code and then by the columns of their order."""
+    """Return the places of rows with these codes, by code and then by the columns of their order, NULL first."""
     if order is None:
         return codes.order()
     columns = {"high": pa.array(codes.high)}
     if codes.low is not None:
         columns["low"] = pa.array(codes.low)
-    columns |= {f"order{number}": column for number, column in enumerate(order.columns)}
+    for number, column in enumerate(order.columns):
+        columns |= {f"known{number}": column.is_valid()} if column.null_count else {}
+        columns[f"order{number}"] = column
     table = pa.table(columns)
     places: Places = pc.sort_indices(table, sort_keys=[(name, "ascending") for name in columns]).to_numpy()
     return places.astype(np.intp)

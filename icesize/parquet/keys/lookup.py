@@ -164,11 +164,12 @@ class Scan:
 def not_older(rows: pa.Table, events: pa.Table) -> NDArray[np.bool_]:
     """Return which rows are newer than the event of the same place, or as new; both have the columns of the order.
 
-    NULL is older than any value: the column is younger than the row.
+    NULL is older than any value: the column is younger than the row, or than the delete that is remembered.
     """
     result = np.ones(rows.num_rows, np.bool_)
     for mine, theirs in reversed(list(zip(rows.columns, events.columns, strict=True))):
-        greater = np.asarray(pc.fill_null(pc.greater(mine, theirs), False))
-        equal = np.asarray(pc.fill_null(pc.equal(mine, theirs), False))
+        unknown = theirs.is_null()
+        greater = np.asarray(pc.if_else(unknown, mine.is_valid(), pc.fill_null(pc.greater(mine, theirs), False)))
+        equal = np.asarray(pc.if_else(unknown, mine.is_null(), pc.fill_null(pc.equal(mine, theirs), False)))
         result = greater | (equal & result)
     return result

@@ -13,6 +13,13 @@ from icesize.planning.files import MAIN, PartitionKey
 
 VERSION_TAG = "icesize-version-"
 """Prefix of our own tags, followed by the id of the snapshot that they hold for the sake of versions."""
+TOMBSTONE_BRANCH = "icesize-tombstones"
+"""The branch with the keys that batches of upserts have deleted."""
+FOR_EVER_MS = 2**63 - 1
+"""The maximum age of version tags and of the branch of tombstones.
+
+Without it, `history.expire.max-ref-age-ms` would let expiry by any engine remove them.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,14 @@ from itertools import takewhile
 from operator import attrgetter
 
 from icesize.planning.files import MAIN, PartitionKey
-from icesize.planning.retention.ancestry import VERSION_TAG, RefFact, SnapshotFact, ancestors, main_history
+from icesize.planning.retention.ancestry import (
+    TOMBSTONE_BRANCH,
+    VERSION_TAG,
+    RefFact,
+    SnapshotFact,
+    ancestors,
+    main_history,
+)
 from icesize.planning.retention.version_cover import Commit, Version, commits_of, cover, due_versions
 from icesize.policy import AT_LEAST, check_at_least
 from icesize.units import format_count
@@ -129,6 +136,8 @@ def _is_retained(ref: RefFact, plan: _Planning) -> bool:
         return True
     if ref.snapshot_id not in plan.table:
         return False
+    if ref.is_branch and ref.name == TOMBSTONE_BRANCH:
+        return True  # batches remove what is too old; earlier releases gave the branch no age of its own
     max_age_ms = plan.rules.max_ref_age_ms if ref.max_ref_age_ms is None else ref.max_ref_age_ms
     return max_age_ms is None or plan.now_ms - plan.table[ref.snapshot_id].timestamp_ms <= max_age_ms
 

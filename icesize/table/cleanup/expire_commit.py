@@ -28,6 +28,7 @@ from pyiceberg.table.update import (
     ValidatableTableRequirement,
 )
 
+from icesize.planning.retention.ancestry import FOR_EVER_MS
 from icesize.planning.retention.planner import Retention
 from icesize.table.catalog.access_errors import readable
 from icesize.table.cleanup.checkpoints import Reader, positions_in, stranded
@@ -37,13 +38,6 @@ from icesize.table.commit.loaded import Loaded, Staged
 from icesize.table.commit.retry import Attempts, Change
 from icesize.table.state.handle import Current
 from icesize.table.storage.ownership import check_may_delete
-
-FOR_EVER_MS = 2**63 - 1
-"""Maximum age of version tags.
-
-Without it, `history.expire.max-ref-age-ms` would let other engines' expiry remove them. icesize's next expiry removes
-unneeded ones.
-"""
 
 _REMOVED_TOGETHER = 1_000
 """Snapshots that one update removes, the oldest first.

@@ -46,6 +46,7 @@ from icesize.parquet.files.data_file import NewDataFile, NewDeleteFile
 from icesize.parquet.files.row_lineage import FIRST_WITH_LINEAGE
 from icesize.planning.dangling_rule import DanglingCandidates
 from icesize.planning.files import MAIN, FileFact, FileId, PartitionKey
+from icesize.planning.retention.ancestry import FOR_EVER_MS
 from icesize.policy import DEFAULT_TARGET_BYTES, ICEBERG_TARGET, SMALL_FILE_RATIO
 from icesize.table.catalog.history import head_snapshot, summary_of
 from icesize.table.manifests.delete_index import DeleteIndex, delete_index, read_deletes
@@ -224,7 +225,7 @@ class SnapshotBuilder:
         self._sequence_number, self._next_row_id = other._sequence_number, other._next_row_id
 
     def keep_newest_only(self) -> None:
-        """Let expiry, by any engine, keep only the newest snapshot of the branch."""
+        """Let expiry, by any engine, keep only the newest snapshot of the branch, at any age."""
         self._newest_only = True
 
     def same_schema_and_spec(self) -> None:
@@ -240,8 +241,8 @@ class SnapshotBuilder:
             yield AddSnapshotUpdate(snapshot=snapshot)
         if self._snapshots:
             moved = move_ref(self.metadata, self._ref, self._snapshots[-1].snapshot_id)
-            newest = {"max_snapshot_age_ms": 1, "min_snapshots_to_keep": 1} if self._newest_only else {}
-            yield moved.model_copy(update=newest)
+            newest = {"max_ref_age_ms": FOR_EVER_MS, "max_snapshot_age_ms": 1, "min_snapshots_to_keep": 1}
+            yield moved.model_copy(update=newest) if self._newest_only else moved
         yield from self.updates
 
     def packed(self, spec_id: int, small: list[ManifestFile]) -> list[ManifestFile] | None:

@@ -38,9 +38,9 @@ class Counts:
     Attributes:
         events: Events of the batch.
         keys: Keys among them.
-        late: Events that were left out because the row that is there is newer, or as new.
+        late: Events that were left out because the row that is there or a remembered delete is newer, or as new.
         updated: Rows that a newer version replaced.
-        deleted: Rows that were deleted.
+        deleted: Keys whose row was deleted, by the event or by a remembered delete.
         doubled: Keys that had several live rows, which another writer added.
         examples: A few of these keys, as text.
     """
@@ -236,10 +236,11 @@ def counts_of(events: Events, resolution: Resolution) -> Counts:
     for each in resolution.found:
         replaced[each.hits.places[each.dead]] = True
     # of a doubled key, rows die also where the event is late
-    replaced &= ~resolution.is_late
+    replaced &= ~resolution.is_late | resolution.is_buried
+    is_delete = events.is_delete | resolution.is_buried
     return Counts(
-        events.received, len(events), int(resolution.is_late.sum()), int((replaced & ~events.is_delete).sum()),
-        int((replaced & events.is_delete).sum()), len(doubled),
+        events.received, len(events), int(resolution.is_late.sum()), int((replaced & ~is_delete).sum()),
+        int((replaced & is_delete).sum()), len(doubled),
         events.shown(doubled.tolist()) if len(doubled) else "",
     )  # fmt: skip
 

@@ -38,7 +38,7 @@ from icesize.table.manifests.delete_index import DeleteIndex, delete_index
 from icesize.table.manifests.store import ManifestStore
 from icesize.table.state.cluster_reader import ClusterReader
 from icesize.table.state.live_files import is_nan
-from icesize.table.upserts.tombstones import Tombstones
+from icesize.table.upserts.tombstones import Remembered, Tombstones
 
 _Known = tuple[str, frozenset[FileId]]
 """The path of a data file, and the delete files that apply to it."""
@@ -129,7 +129,7 @@ class LiveFiles:
     @property
     def unresolved(self) -> Resolution:
         """The changes of a batch without events in the state."""
-        return Resolution((), np.empty(0, np.bool_), _NONE, self.by_partition, self.deletes)
+        return Resolution((), _NOBODY, _NOBODY, _NONE, self.by_partition, self.deletes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,7 +160,8 @@ class Resolution:
 
     Attributes:
         found: The files with live rows of the keys.
-        is_late: Which events are left out, because the row that is there is newer, or as new.
+        is_late: Which events are left out, because the row that is there or a remembered delete is newer, or as new.
+        is_buried: Which of them are late by a remembered delete that no row is newer than: the rows are deleted.
         doubled: Places of keys that had more than one live row.
         live: All live data files of the state by partition, for deletes that name several of them.
         deletes: The delete files of the state.
@@ -168,12 +169,15 @@ class Resolution:
 
     found: tuple[Found, ...]
     is_late: Mask
+    is_buried: Mask
     doubled: Places
     live: Mapping[PartitionKey, Sequence[FileFact]]
     deletes: DeleteIndex
 
 
-NOTHING_FOUND = Resolution((), np.empty(0, np.bool_), np.empty(0, np.intp), {}, DeleteIndex())
+_NONE: Places = np.empty(0, np.intp)
+_NOBODY: Mask = np.empty(0, np.bool_)
+NOTHING_FOUND = Resolution((), _NOBODY, _NOBODY, _NONE, {}, DeleteIndex())
 
 
 @dataclass(frozen=True)
@@ -211,10 +215,16 @@ class Resolver:
             raise ValueError("a resolver without a reader knows no state of the table")
         # another writer may have added a partition spec, and files of it, since the batch was planned
         self.files.specs.update(state.table.metadata.specs())
-        return self.among(LiveFiles.of(state, self.reader), self._late_by_tombstones(state))
+        remembered = None if self.tombstones is None else self.tombstones.remembered(state)
+        return self.among(LiveFiles.of(state, self.reader), remembered)
 
-    def among(self, live: LiveFiles, is_late: Mask) -> Resolution:
-        """Return what the batch does in a state with these files, of which `is_late` knows some late events."""
+    def among(self, live: LiveFiles, remembered: Remembered | None = None) -> Resolution:
+        """Return what the batch does in a state with these files and remembered deletes.
+
+        An event that is late by such a delete has the effect of the delete: rows that are older die.
+        """
+        if remembered is None:
+            remembered = Remembered(np.zeros(len(self.events), np.bool_), self.events.order)
         candidates = [file for file in live.files if self._may_hold(file)]
         self._look_up([_readable(file.fact) for file in candidates])
         with_keys = [file for file in candidates if len(self._hits[file.fact.path].positions)]
@@ -229,11 +239,13 @@ class Resolver:
         ]
         rows = [(file, hits) for file, hits, _ in living]
         times = np.bincount(np.concatenate([_NONE, *(hits.places for _, hits in rows)]), minlength=len(self.events))
-        dead = self._judged(rows, bounds, times, is_late)
+        is_late, dead = self._judged(rows, bounds, times, remembered.order)
+        is_buried = remembered.is_late & ~is_late
         found = tuple(
             Found(file, hits, deleted, mask) for (file, hits, deleted), mask in zip(living, dead, strict=True)
         )
-        return Resolution(found, is_late, np.flatnonzero(times > 1), live.by_partition, live.deletes)
+        doubled = np.flatnonzero(times > 1)
+        return Resolution(found, is_late | is_buried, is_buried, doubled, live.by_partition, live.deletes)
 
     def positions(self, file: FileFact, places: Places) -> Positions:
         """Return the positions of some keys in a file, in ascending order."""
@@ -267,42 +279,38 @@ class Resolver:
         for file, hits in zip(unknown, found, strict=True):
             self._hits[file.path] = hits
 
-    def _late_by_tombstones(self, state: Loaded) -> Mask:
-        if self.tombstones is not None:
-            return self.tombstones.late(state)
-        nothing: Mask = np.zeros(len(self.events), np.bool_)
-        return nothing
-
     def _judged(
         self,
         rows: Sequence[tuple[FileFact, Hits]],
         bounds: Mapping[str, Bounds],
         times: NDArray[np.intp],
-        is_late: Mask,
-    ) -> list[Mask]:
-        """Add events to those that are late, and return which of the live rows of each file die.
+        order: pa.Table | None,
+    ) -> tuple[Mask, list[Mask]]:
+        """Return which events of this order are late, and which of the live rows of each file die.
 
         A key with several live rows keeps one of them if its event is late: the newest.
         """
-        if self.events.order is None:
-            return [np.ones(len(hits.positions), np.bool_) for _, hits in rows]
+        is_late: Mask = np.zeros(len(self.events), np.bool_)
+        if order is None:
+            return is_late, [np.ones(len(hits.positions), np.bool_) for _, hits in rows]
+        first = self._first_order if order is self.events.order else plain_values(order.column(0))
         for file, hits in rows:
-            is_late[self._late(file, hits, bounds[file.path])] = True
+            is_late[self._late(file, hits, bounds[file.path], order, first)] = True
         dead = [~is_late[hits.places] for _, hits in rows]
         for place in np.flatnonzero(is_late & (times > 1)).tolist():
             self._keep_newest(place, rows, dead)
-        return dead
+        return is_late, dead
 
-    def _late(self, file: FileFact, hits: Hits, bounds: Bounds) -> Places:
+    def _late(self, file: FileFact, hits: Hits, bounds: Bounds, order: pa.Table, first: Any) -> Places:
         """Return the places of keys whose row in the file is not older than the event."""
         if bounds is not None:
             newest = bounds[1] if bounds else None
             if newest is None:
                 return _NONE  # no row of the file has a value, and NULL is older than any
-            hits = hits.where(self._first_order[hits.places] <= newest)
-        if not len(hits.positions) or self.events.order is None:
+            hits = hits.where(first[hits.places] <= newest)
+        if not len(hits.positions):
             return _NONE
-        events = self.events.order.take(pa.array(hits.places))
+        events = order.take(pa.array(hits.places))
         return hits.places[not_older(self._order_at(file, hits), events)]
 
     def _order_at(self, file: FileFact, hits: Hits) -> pa.Table:
@@ -325,9 +333,6 @@ class Resolver:
                     newest = value, mask, index
         if newest is not None:
             newest[1][newest[2]] = False
-
-
-_NONE: Places = np.empty(0, np.intp)
 
 
 def _without(hits: Hits, deleted: BitMap) -> Hits:

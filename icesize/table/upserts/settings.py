@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.update import (
     AssertCurrentSchemaId,
     AssertRefSnapshotId,
+    RemoveSnapshotRefUpdate,
     SetPropertiesUpdate,
+    TableRequirement,
+    TableUpdate,
 )
 from pyiceberg.types import DoubleType, FloatType, PrimitiveType
 
@@ -20,6 +23,7 @@ from icesize.parquet.keys.index_files import MapSettings
 from icesize.planning.upsert_rule import PROPERTY, TIES, UpsertRule
 from icesize.table.commit.loaded import Loaded, Staged
 from icesize.table.commit.metadata_change import MetadataChange
+from icesize.table.commit.steps.move_tombstones import BRANCH
 from icesize.table.upserts.conditions import parsed_condition
 from icesize.units import DURATION_EXAMPLES, SIZE_EXAMPLES, bytes_of, seconds_of
 
@@ -278,10 +282,18 @@ def keep_rule(rule: UpsertRule, table: str, run_id: str) -> MetadataChange[Upser
     return MetadataChange(run_id, advice, build, lambda loaded: PROPERTY in loaded.properties)
 
 
+class RuleChange(NamedTuple):
+    """The rule that a table had and the one that it gets; whether deletes that are remembered are forgotten."""
+
+    earlier: UpsertRule | None
+    rule: UpsertRule
+    forgets_deletes: bool
+
+
 def change_rule(
     wanted: WantedRule, table: str, run_id: str, check: Callable[[Loaded, UpsertRule], object]
-) -> MetadataChange[tuple[UpsertRule | None, UpsertRule]]:
-    """Return the change that stores another rule; its result is the earlier rule and the new one.
+) -> MetadataChange[RuleChange]:
+    """Return the change that stores another rule. It removes the branch of deletes that the rule cannot compare.
 
     `check` is called with each state that the change is tried on if the key differs, and raises to refuse it.
     """
@@ -289,17 +301,23 @@ def change_rule(
     def rule_in(loaded: Loaded) -> UpsertRule:
         return wanted.instead_of(UpsertRule.of(loaded.properties), loaded.table.schema(), table)
 
-    def build(loaded: Loaded) -> tuple[Staged | None, tuple[UpsertRule | None, UpsertRule]]:
+    def build(loaded: Loaded) -> tuple[Staged | None, RuleChange]:
         stored, rule = UpsertRule.of(loaded.properties), rule_in(loaded)
         if stored is None or set(stored.key) != set(rule.key):
             check(loaded, rule)
         if stored == rule:
-            return None, (stored, rule)
+            return None, RuleChange(stored, rule, False)
         # rows that come in between would not be checked
         same_rows = AssertRefSnapshotId(ref=loaded.head.ref, snapshot_id=loaded.head.snapshot_id)
         same_schema = AssertCurrentSchemaId(current_schema_id=loaded.schema_id)
-        update = SetPropertiesUpdate(updates={PROPERTY: rule.to_json()})
-        return loaded.staged([update], same_rows, same_schema), (stored, rule)
+        updates: list[TableUpdate] = [SetPropertiesUpdate(updates={PROPERTY: rule.to_json()})]
+        requirements: list[TableRequirement] = [same_rows, same_schema]
+        branch = loaded.table.metadata.refs.get(BRANCH)
+        forgets = branch is not None and (stored is None or not rule.carries_deletes_of(stored))
+        if branch is not None and forgets:
+            updates.append(RemoveSnapshotRefUpdate(ref_name=BRANCH))
+            requirements.append(AssertRefSnapshotId(ref=BRANCH, snapshot_id=branch.snapshot_id))
+        return loaded.staged(updates, *requirements), RuleChange(stored, rule, forgets)
 
     advice = f"Look whether the table's properties have '{PROPERTY}'; changing it again is safe"
     return MetadataChange(run_id, advice, build, lambda loaded: UpsertRule.of(loaded.properties) == rule_in(loaded))

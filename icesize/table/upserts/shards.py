@@ -86,7 +86,7 @@ class ShardTask:
         files = TableFiles(self.settings, self.specs)
         scan = Scan(files, tuple(files.names(self.rule.key)), self.secret)
         resolver = Resolver(events, self.rule, files, scan, None, DeletedIn())
-        resolution = resolver.among(LiveFiles(self.files, {}, DeleteIndex()), np.zeros(len(events), np.bool_))
+        resolution = resolver.among(LiveFiles(self.files, {}, DeleteIndex()))
         places = np.flatnonzero(~events.is_delete & ~resolution.is_late)
         written = events.rows.take(pa.array(places))
         if self.keeps_ids:

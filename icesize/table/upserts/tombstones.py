@@ -24,7 +24,7 @@ from pyiceberg.types import LongType, NestedField
 
 from icesize.parquet.files.data_file import FileMetrics, NewDataFile
 from icesize.parquet.files.settings import WriteSettings
-from icesize.parquet.keys.codes import encoded
+from icesize.parquet.keys.codes import Places, encoded
 from icesize.parquet.keys.events import Events, Mask, sorted_places
 from icesize.parquet.keys.lookup import Hits, Lookup, TableFiles, not_older
 from icesize.parquet.writing.row_writer import WriteRows
@@ -63,7 +63,10 @@ class TombstoneFile:
 def tombstone_settings(settings: WriteSettings, rule: UpsertRule) -> WriteSettings:
     """Return the settings of files of tombstones: the columns of key and order, and a time; no partitions."""
     by_id = {each.field_id: each for each in settings.schema.fields}
-    columns = [by_id[each] for each in dict.fromkeys((*rule.key, *rule.order))]
+    # a file that is older than the last column of the order lacks it, whether the column is required or not
+    columns = [
+        NestedField(each, by_id[each].name, by_id[each].field_type) for each in dict.fromkeys((*rule.key, *rule.order))
+    ]
     schema = Schema(*columns, _TIME, schema_id=settings.schema_id)
     spec = UNPARTITIONED_PARTITION_SPEC
     other = replace(
@@ -72,6 +75,19 @@ def tombstone_settings(settings: WriteSettings, rule: UpsertRule) -> WriteSettin
     )  # fmt: skip
     other.__dict__["storage"] = settings.storage
     return other
+
+
+@dataclass(frozen=True, eq=False)
+class Remembered:
+    """The deletes of a state that are newer than events of a batch, or as new.
+
+    Attributes:
+        is_late: The events that have such a delete.
+        order: The order of this delete for each of them, and the event's own for the others.
+    """
+
+    is_late: Mask
+    order: pa.Table | None
 
 
 @dataclass(frozen=True)
@@ -101,22 +117,25 @@ class Tombstones:
         """All files that were written, for any state."""
         return [file for files in self._written.values() for file in files]
 
-    def late(self, state: Loaded) -> Mask:
-        """Return the events that a tombstone of the state is newer than, or as new as."""
+    def remembered(self, state: Loaded) -> Remembered:
+        """Return the newest delete of each event that a tombstone of the state is newer than, or as new as."""
         is_late: Mask = np.zeros(len(self.events), np.bool_)
-        if self.events.order is None:
-            return is_late
+        order = self.events.order
+        if order is None:
+            return Remembered(is_late, None)
         for file in self._known(state):
-            hits, order = self._looked_up(file.fact)
-            newer = not_older(order, self.events.order.take(pa.array(hits.places)))
-            is_late[hits.places[newer]] = True
-        return is_late
+            hits, theirs = self._looked_up(file.fact)
+            newer = not_older(theirs, order.take(pa.array(hits.places)))
+            if newer.any():
+                is_late[hits.places[newer]] = True
+                order = _with_rows(order, hits.places[newer], theirs.filter(pa.array(newer)))
+        return Remembered(is_late, order)
 
     def at(self, state: Loaded) -> TombstoneChanges:
         """Return the files that the batch adds to a state, and those that it removes: merged ones and expired ones."""
         every = self._listed(state)
         expired = [file.fact for file in every if file.newest_ms < self._oldest_ms]
-        new = self._deletes(self.late(state))
+        new = self._deletes(self.remembered(state).order)
         if not new.num_rows and not expired:
             return TombstoneChanges()
         kept = sorted((file.fact for file in every if file.newest_ms >= self._oldest_ms), key=lambda f: f.size_bytes)
@@ -149,12 +168,15 @@ class Tombstones:
             self._hits[file.path] = hits.where(valid), rows.select(names).filter(pa.array(valid))
         return self._hits[file.path]
 
-    def _deletes(self, is_late: Mask) -> pa.Table:
-        """Return the tombstones of the batch: of all deletes that no other tombstone makes useless."""
-        places = np.flatnonzero(self.events.is_delete & ~is_late)
+    def _deletes(self, order: pa.Table | None) -> pa.Table:
+        """Return the tombstones of the batch: its deletes with this order, from now on.
+
+        A delete that is older than a remembered one makes that one last longer.
+        """
+        places = np.flatnonzero(self.events.is_delete)
         columns = dict(zip(self.events.keys.column_names, self.events.keys.columns, strict=True))
-        if self.events.order is not None:
-            columns |= dict(zip(self.events.order.column_names, self.events.order.columns, strict=True))
+        if order is not None:
+            columns |= dict(zip(order.column_names, order.columns, strict=True))
         rows = pa.table(columns).take(pa.array(places))
         return rows.append_column(_TIME.name, pa.array(np.full(len(places), self.now_ms, np.int64)))
 
@@ -169,14 +191,28 @@ class Tombstones:
         return self._written[content]
 
     def _together(self, new: pa.Table, merged: Sequence[FileFact]) -> pa.Table:
-        """Return the newest tombstone of each key, without those that are forgotten."""
+        """Return the newest tombstone of each key, with the latest time, without those that are forgotten."""
         schema = self.files.settings.arrow_schema
         parts = [table for file in merged for table in self.files.read(file, schema.names)]
         rows = pa.concat_tables([*(part.select(schema.names) for part in parts), new.select(schema.names).cast(schema)])
         rows = rows.filter(pc.greater_equal(rows.column(_TIME.name), self._oldest_ms))
         codes = encoded(rows.select(self.files.names(self.rule.key)).columns, b"")
         places = sorted_places(codes, rows.select(self.files.names(self.rule.order)))
-        return rows.take(pa.array(places[codes.take(places).lasts()]))
+        is_last = codes.take(places).lasts()
+        latest_ms = np.maximum.reduceat(rows.column(_TIME.name).to_numpy()[places], np.flatnonzero(np.roll(is_last, 1)))
+        newest = rows.take(pa.array(places[is_last])).drop_columns([_TIME.name])
+        return newest.append_column(_TIME.name, pa.array(latest_ms))
+
+
+def _with_rows(table: pa.Table, places: Places, rows: pa.Table) -> pa.Table:
+    """Return a table with other rows at some places."""
+    at = np.arange(table.num_rows)
+    at[places] = table.num_rows + np.arange(len(places))
+    columns = {
+        name: pa.chunked_array([*mine.chunks, *other.cast(mine.type).chunks], mine.type).take(pa.array(at))
+        for name, mine, other in zip(table.column_names, table.columns, rows.columns, strict=True)
+    }
+    return pa.table(columns)
 
 
 def _described(store: ManifestStore, io: FileIO, manifest: ManifestFile) -> list[TombstoneFile]:

@@ -10,13 +10,13 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 
 from icesize.parquet.files.data_file import NewDataFile
 from icesize.planning.files import PartitionKey
+from icesize.planning.retention.ancestry import TOMBSTONE_BRANCH
 from icesize.table.commit.loaded import Loaded
 from icesize.table.commit.protocol import Base, Kept, Step
 from icesize.table.commit.snapshot_builder import SnapshotBuilder
 from icesize.table.records.summary import CommitKind
 
-BRANCH = "icesize-tombstones"
-"""The branch with the keys that batches of upserts have deleted."""
+BRANCH = TOMBSTONE_BRANCH
 
 
 @dataclass(frozen=True)
