@@ -163,7 +163,7 @@ class Target:
             return open_catalog(name, self.properties)
         if f"spark.sql.catalog.{name}" in conf:
             return _existing(name, pyiceberg_properties(name, conf))
-        configured = {} if spark else dict(self.configuration.catalogs.get(name, {}))
+        configured = {} if spark else dict(self.configuration.properties_of(name))
         if not configured:
             return None
         return _existing(name, self._with_type(configured) if "uri" in configured else configured)

@@ -10,7 +10,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone, tzinfo
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from icesize.concurrency import TABLES_AT_ONCE
 from icesize.errors import ArgumentError, PolicyError
 from icesize.policy import PolicyOrigin, PolicyRule, RuledPolicy, SizePolicy, origins_of
 from icesize.results import Result
-from icesize.table.catalog.opening import namespace_and_table
+from icesize.table.catalog.opening import is_configured, namespace_and_table
 from icesize.table.catalog.tables import TablePattern
 from icesize.table.state.handle import TableHandle
 from icesize.units import DURATION_EXAMPLES, SIZE_EXAMPLES, bytes_of, seconds_of
@@ -96,6 +96,7 @@ class Configuration:
         budget_bytes: Default of `--budget-bytes`.
         budget_seconds: Default of `--budget-seconds`.
         concurrency: Default of `--concurrency`.
+        is_found_here: Whether the file was found in the working directory: anybody may have put it there.
     """
 
     path: str | None = None
@@ -107,6 +108,23 @@ class Configuration:
     budget_bytes: int | None = None
     budget_seconds: float | None = None
     concurrency: int = TABLES_AT_ONCE
+    is_found_here: bool = False
+
+    def properties_of(self, catalog: str) -> Mapping[str, str]:
+        """Return the properties of a catalog, none if the file does not have it.
+
+        Raises ArgumentError if they would change a catalog of PyIceberg's configuration without the user's consent: its
+        credentials would be sent to the host that the file names.
+        """
+        found = self.catalogs.get(catalog, {})
+        if found and self.is_found_here and is_configured(catalog):
+            raise ArgumentError(
+                f"Cannot open catalog '{catalog}': both '{self.path}' of the working directory and PyIceberg's "
+                "configuration describe it, and the file would get the credentials of the other one. Set "
+                f"{VARIABLE}={self.path} to use both, or remove [catalog.{catalog}] from the file",
+                catalog=catalog,
+            )
+        return found
 
     def is_chosen(self, table: str) -> bool:
         """Return whether a table, given by its full name, is to be scanned and maintained."""
@@ -162,13 +180,14 @@ def load(path: Path | None = None) -> Configuration:
 
     Raises ArgumentError with all problems of the file.
     """
-    path = path or find()
-    if path is None:
+    found = path or find()
+    if found is None:
         return Configuration()
-    configuration, problems = read(path)
+    configuration, problems = read(found)
     if problems:
-        raise ArgumentError(f"Cannot use '{path}': {'; '.join(map(str, problems))}", path=str(path))
-    return configuration
+        raise ArgumentError(f"Cannot use '{found}': {'; '.join(map(str, problems))}", path=str(found))
+    is_found_here = path is None and found == Path(FILE) and not os.environ.get(VARIABLE)
+    return replace(configuration, is_found_here=is_found_here)
 
 
 def read(path: Path) -> tuple[Configuration, tuple[Problem, ...]]:

@@ -109,6 +109,22 @@ def test_check_names_each_mistake_and_its_line(file: Path, tmp_path: Path) -> No
         assert (run(*command).exit_code, "line 4: 'concurrency' (0)" in run(*command).stderr) == (2, True)
 
 
+def test_a_file_of_the_working_directory_gets_no_credentials(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It describes new catalogs; one that PyIceberg's configuration has, too, needs `ICESIZE_CONFIG`."""
+    monkeypatch.chdir(file.parent)
+    monkeypatch.delenv("ICESIZE_CONFIG")
+    assert run("inspect", "lake.db.a").exit_code == 0
+    monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__TOKEN", "secret-token")
+    for command in (["inspect", "lake.db.a"], ["scan", "lake"], ["maintain", "lake", "--all", "--dry-run"]):
+        refused = run(*command)
+        assert (
+            "Cannot open catalog 'lake': both 'icesize.toml' of the working directory and PyIceberg's" in refused.stderr
+        )
+        assert (refused.exit_code, "secret-token" in refused.output) == (2, False)
+    monkeypatch.setenv("ICESIZE_CONFIG", "icesize.toml")
+    assert run("inspect", "lake.db.a").exit_code == 0
+
+
 def test_check_without_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """There is nothing to check, which is no mistake."""
     monkeypatch.delenv("ICESIZE_CONFIG", raising=False)

@@ -124,6 +124,11 @@ def _jdbc(properties: dict[str, str]) -> None:
     properties["uri"] = f"{driver}://{login}{rest.removeprefix('//')}"
 
 
+def is_configured(name: str) -> bool:
+    """Return whether PyIceberg's own configuration (file and environment) has a catalog."""
+    return bool(Config().get_catalog_config(name))
+
+
 def open_catalog(name: str, properties: Mapping[str, str] | None = None) -> Catalog:
     """Return a catalog by name, from the given properties or from PyIceberg's own configuration (file and environment).
 
