@@ -85,7 +85,7 @@ def measured(
         sizes.append(builder.written_bytes)
         if batch % 50 == 49:
             expire(catalog.load_table("db.t"), keep=20)
-    listed = len(manifests_in(catalog.load_table("db.t").current_snapshot(), table.io))
+    listed = len(manifests_in(catalog.load_table("db.t").current_snapshot(), table.io, table.metadata.specs()))
     catalog.close()
     counted, bytes_counted = sorted(times[FIRST_BATCHES:]), sorted(sizes[FIRST_BATCHES:])
     return {

@@ -8,11 +8,12 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from icesize.errors import PolicyError
 from icesize.units import DURATION_EXAMPLES, SIZE_EXAMPLES, parse_bytes, parse_ms
 
+N = TypeVar("N", int, None)
 MIB = 2**20
 PROPERTY_PREFIX = "icesize.policy."
 AUTO_PROPERTY = "icesize.auto"
@@ -361,6 +362,16 @@ def check_at_least(values: object, least: Mapping[str, tuple[int, str]]) -> None
         value = getattr(values, name)
         if value is not None and value < number:
             raise _refused(_dashed(name), value, f"must be >= {number}: {consequence}")
+
+
+def property_number(properties: Mapping[str, str], key: str, default: N, least: int = 0) -> int | N:
+    """Return the whole number of one of Iceberg's table properties. Raises PolicyError for any other text."""
+    text = properties.get(key)
+    if text is None:
+        return default
+    if not re.fullmatch(r"\d{1,19}", text, re.ASCII) or not least <= int(text) < 2**63:
+        raise _refused(key, text, f"must be a whole number >= {least}")
+    return int(text)
 
 
 def _refused(key: str, value: object, why: str) -> PolicyError:

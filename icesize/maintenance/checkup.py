@@ -80,7 +80,7 @@ def _overview(current: Current) -> str:
 def _read(current: Current) -> str:
     """Read the newest manifest list, a manifest, and the last bytes of a data file, as a merge does."""
     table = current.table
-    manifests = manifests_of(head_snapshot(table.metadata), table.io).data
+    manifests = manifests_of(head_snapshot(table.metadata), table.io, table.metadata.specs()).data
     read = (read_facts(table.io, manifest) for manifest in manifests)
     if (file := next((file for facts in read for file in facts.files(facts.live[:1])), None)) is None:
         return "the table has no data files yet"
@@ -106,7 +106,7 @@ def _bounded(current: Current, store: ManifestStore) -> str:
     rule = UpsertRule.of(metadata.properties)
     if rule is None:
         return "no key"
-    manifests = manifests_of(head_snapshot(metadata), io).data
+    manifests = manifests_of(head_snapshot(metadata), io, metadata.specs()).data
     files = bounds_reader(rule, metadata.schema(), store).files(metadata, io, manifests)
     unknown = [file.fact.path for file in files if None in file.bounds]
     counted = format_count(len(files), "data file")

@@ -56,7 +56,8 @@ def rewrite_manifests(context: TableContext, *, dry_run: bool = False) -> Manife
     watch.lap("commit")
     report = ManifestReport(current.name, dry_run=dry_run, notes=current.warnings, seconds=rounded(watch.seconds))
     if not outcome.done:
-        manifests = len(manifests_in(head_snapshot(current.table.metadata), current.table.io))
+        metadata = current.table.metadata
+        manifests = len(manifests_in(head_snapshot(metadata), current.table.io, metadata.specs()))
         return replace(report, dry_run=False, manifests_before=manifests, manifests_after=manifests)
     created, kept, replaced, entries = (
         int(outcome.done[0].facts.get(key, 0))

@@ -224,7 +224,7 @@ def survey_and_merges(context: TableContext, table: Table) -> tuple[TableSurvey,
     """Return the survey of one loaded table, and the plan of its merges. Raises what `survey_table` raises."""
     current = context.handle.current(table)
     selection, metadata = context.select(current=current), table.metadata
-    layout, manifests = selection.layout, manifests_of(head_snapshot(metadata), table.io)
+    layout, manifests = selection.layout, manifests_of(head_snapshot(metadata), table.io, metadata.specs())
     plan = plan_of_round(context, selection, None, contested=())
     rewrites = plan_delete_rewrites(layout, current.policy)
     due, notes = _snapshots_due(current, context.environment.now_ms())

@@ -34,7 +34,6 @@ from icesize.planning.merging.planner import plan_merges
 from icesize.planning.plan import MergeTask, Plan
 from icesize.planning.upsert_rule import UpsertRule
 from icesize.policy import SizePolicy
-from icesize.table.catalog.history import head_snapshot
 from icesize.table.commit import submit
 from icesize.table.commit.batch_commit import CommitContext, MergeResults, Outcome, WrittenBatch, commit, outcome_of
 from icesize.table.commit.protocol import ConcurrentChange
@@ -385,8 +384,7 @@ def _plan(job: UpsertJob, current: Current, layout: Layout, changes: RowChanges,
     plan = plan_merges(deleted, policy, incoming=incoming, budget_bytes=budget_bytes, contested=contested)
     inputs = [file.path for group in plan.groups for file in group.inputs]
     if inputs:
-        head = head_snapshot(current.table.metadata)
-        check_listed_once(job.handle.store, current.table.io, head, inputs)
+        check_listed_once(job.handle.store, current.table, inputs)
     return plan
 
 

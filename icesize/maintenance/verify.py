@@ -292,7 +292,7 @@ def _files(subject: Subject, scope: Scope, environment: Environment, found: Find
     if only is not None and not only:
         return check
     lists = [each.manifest_list for each in _snapshots(subject, scope) if each.manifest_list not in known]
-    manifests = {each.manifest_path: each for path in lists for each in read_list(io, path)}
+    manifests = {each.manifest_path: each for path in lists for each in read_list(io, path, metadata.specs())}
     wanted = [each for path, each in manifests.items() if path not in known]
     # a file that the listing lacks was reported
     found.add(
@@ -363,8 +363,8 @@ class Subject:
                 return [read]
             return []
 
-        lists = [snapshot.manifest_list] if snapshot else []
-        parts = [part for path in lists for part in found(path, attempt(lambda _: manifests_of(snapshot, io), path))]
+        listed = partial(manifests_of, io=io, specs=metadata.specs())
+        parts = found(snapshot.manifest_list, attempt(listed, snapshot)) if snapshot else []
         data, deletes = (
             [
                 facts

@@ -163,7 +163,8 @@ class StorageCheck:
         yield from self._compared(LOST, lists)
         manifests = dict[str, ManifestFile]()
         there = [each for each in lists if each not in self._gone]
-        for found in self._read(lambda location: list(read_list(self.io, location)), there):
+        specs = metadata.specs()
+        for found in self._read(lambda location: list(read_list(self.io, location, specs)), there):
             if isinstance(found, TableError):
                 yield from self._damaged(found)
             else:

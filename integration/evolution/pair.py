@@ -96,7 +96,11 @@ class Side:
         Where a file does not store them, it takes the number of the file's own commit for that of its data.
         """
         table = self.table
-        entries = (e for m in manifests_of(table.current_snapshot(), table.io).data for e in read_entries(table.io, m))
+        entries = (
+            e
+            for m in manifests_of(table.current_snapshot(), table.io, table.metadata.specs()).data
+            for e in read_entries(table.io, m)
+        )
         odd = (entry.path for entry in entries if entry.sequence_number != entry.file_sequence_number)
         return all("_row_id" in pq.read_schema("/" + path.removeprefix("file:").lstrip("/")).names for path in odd)
 

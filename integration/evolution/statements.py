@@ -626,7 +626,7 @@ def java_expire(pair: Pair, draw: Draw) -> str:
 
 def _lost_vectors(table: Table) -> bool:
     """Whether a live deletion vector lies in a file that is gone."""
-    deletes = manifests_of(table.current_snapshot(), table.io).deletes
+    deletes = manifests_of(table.current_snapshot(), table.io, table.metadata.specs()).deletes
     vectors = {e.path for m in deletes for e in read_entries(table.io, m) if e.content_offset is not None}
     return any(not Path("/" + path.removeprefix("file:").lstrip("/")).exists() for path in vectors)
 

@@ -54,7 +54,9 @@ def commit(
 def tombstone_files(catalog: Catalog) -> int:
     table, store = catalog.load_table("db.t"), ManifestStore()
     head = table.metadata.snapshot_by_id(table.metadata.refs[BRANCH].snapshot_id)
-    return sum(len(store.facts(table.io, each).live) for each in manifests_of(head, table.io).data)
+    return sum(
+        len(store.facts(table.io, each).live) for each in manifests_of(head, table.io, table.metadata.specs()).data
+    )
 
 
 def test_an_older_event_after_a_delete_changes_nothing(catalog: Catalog) -> None:

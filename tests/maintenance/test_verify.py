@@ -310,8 +310,9 @@ def test_a_manifest_without_row_ids(lake: SqlCatalog) -> None:
     head = table.metadata.current_snapshot()
     assert head is not None
     as_of_v2 = table.metadata.model_copy(update={"format_version": 2})
+    manifests = manifests_in(head, table.io, table.metadata.specs())
     write_list(
-        as_of_v2, table.io, head.manifest_list, manifests_in(head, table.io), snapshot_id=head.snapshot_id,
+        as_of_v2, table.io, head.manifest_list, manifests, snapshot_id=head.snapshot_id,
         parent_id=head.parent_snapshot_id, sequence_number=head.sequence_number or 0,
     )  # fmt: skip
     expected = ["it has no first row id, although the snapshot has one"] * 4

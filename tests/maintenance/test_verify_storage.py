@@ -50,7 +50,8 @@ def test_files_that_are_gone_or_have_another_size(lake: SqlCatalog) -> None:
     table = three_snapshots(lake)
     first, second, newest = table.metadata.snapshots
     assert verified(table).findings == ()
-    (old, _), (new,) = ([f for m in manifests_in(s, table.io) for f in read_facts(table.io, m).paths()]
+    specs = table.metadata.specs()
+    (old, _), (new,) = ([f for m in manifests_in(s, table.io, specs) for f in read_facts(table.io, m).paths()]
                         for s in (second, newest))  # fmt: skip
     local(new).write_bytes(b"x" * 7)
     local(old).unlink()
@@ -84,7 +85,9 @@ def test_metadata_of_the_newest_snapshot_that_cannot_be_read(lake: SqlCatalog, w
     append(lake, [1])
     table = append(lake, [2])
     head = table.metadata.snapshots[-1]
-    path = head.manifest_list if what == "list" else manifests_in(head, table.io)[0].manifest_path
+    path = (
+        head.manifest_list if what == "list" else manifests_in(head, table.io, table.metadata.specs())[0].manifest_path
+    )
     local(path).unlink()
     assert broken(verified(table)) == [("missing files", path, "it is not there")]
     local(path).write_bytes(b"Obj")

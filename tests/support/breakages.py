@@ -46,7 +46,7 @@ def relist(table: Table, change: Callable[[list[ManifestFile]], Sequence[Manifes
     head = table.metadata.current_snapshot()
     assert head is not None
     write_list(
-        table.metadata, table.io, head.manifest_list, change(manifests_in(head, table.io)),
+        table.metadata, table.io, head.manifest_list, change(manifests_in(head, table.io, table.metadata.specs())),
         snapshot_id=head.snapshot_id, parent_id=head.parent_snapshot_id, sequence_number=head.sequence_number or 0,
     )  # fmt: skip
 
@@ -91,7 +91,7 @@ class Broken:
 
     @property
     def head_manifests(self) -> list[ManifestFile]:
-        return manifests_in(self.table.metadata.current_snapshot(), self.table.io)
+        return manifests_in(self.table.metadata.current_snapshot(), self.table.io, self.table.metadata.specs())
 
     def commit(self, change: Callable[[NewDataFile], NewDataFile], ids: tuple[int, ...] = (8, 9)) -> NewDataFile:
         """Commit a file of partition `a` whose entry has other facts."""

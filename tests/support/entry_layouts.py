@@ -52,7 +52,7 @@ def layout_by_entries(table: Table, limit_bytes: int, apply_deletes: bool = True
     ages, times = CommitAges(metadata), {s.snapshot_id: s.timestamp_ms for s in known_ancestors(metadata)}
     index = _deletes_of(table)
     keys: dict[PartitionKey, list[tuple[Entry, FileFact]]] = {}
-    for manifest in manifests_of(metadata.current_snapshot(), table.io).data:
+    for manifest in manifests_of(metadata.current_snapshot(), table.io, table.metadata.specs()).data:
         own: dict[tuple[object, ...], PartitionKey] = {}
         for entry in read_entries(table.io, manifest):
             values = PartitionKey.of(manifest.partition_spec_id, entry.values).values
@@ -99,7 +99,7 @@ def _fact(entry: Entry, key: PartitionKey, manifest_path: str) -> FileFact:
 
 def _deletes_of(table: Table) -> DeleteIndex:
     by_partition, everywhere = defaultdict(list), []
-    for manifest in manifests_of(table.metadata.current_snapshot(), table.io).deletes:
+    for manifest in manifests_of(table.metadata.current_snapshot(), table.io, table.metadata.specs()).deletes:
         is_global = is_unpartitioned(table.metadata.specs()[manifest.partition_spec_id])
         for delete in read_facts(table.io, manifest).deletes():
             (everywhere if is_global and delete.equality_ids else by_partition[delete.partition]).append(delete)

@@ -76,7 +76,7 @@ def live_rows(catalog: Catalog, name: str = "db.t") -> list[Row]:
 def live_rows_of(table: Table) -> list[tuple[FileFact, Row]]:
     """All live rows, each with its file."""
     metadata, store, found = table.metadata, ManifestStore(), list[tuple[FileFact, Row]]()
-    manifests = manifests_of(metadata.current_snapshot(), table.io)
+    manifests = manifests_of(metadata.current_snapshot(), table.io, table.metadata.specs())
     index = DeleteIndex.of(store, table.io, manifests.deletes, metadata.specs())
     for manifest in manifests.data:
         facts = store.facts(table.io, manifest)

@@ -24,11 +24,10 @@ from pyiceberg.utils.decimal import unscaled_to_decimal
 from pyiceberg.utils.truncate import truncate_upper_bound_binary_string, truncate_upper_bound_text_string
 
 from icesize.parquet.files.data_file import CopiedFile, FileMetrics, NewDataFile
-from icesize.parquet.files.properties import METRICS_DEFAULT, METRICS_OF_COLUMN
+from icesize.parquet.files.properties import MAX_INFERRED, METRICS_DEFAULT, METRICS_OF_COLUMN
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.format.schema import LINEAGE_IDS
-
-_MAX_INFERRED = "write.metadata.metrics.max-inferred-column-defaults"
+from icesize.policy import property_number
 
 Serialise = Callable[[Any], "bytes | None"]
 
@@ -220,7 +219,7 @@ def _modes(schema: Schema, properties: Mapping[str, str]) -> Callable[[str], Met
     default = match_metrics_mode(properties.get(METRICS_DEFAULT, "truncate(16)"))
     if METRICS_DEFAULT in properties:
         return lambda name: own.get(name, default)
-    limit = int(properties.get(_MAX_INFERRED, "100"))
+    limit = property_number(properties, *MAX_INFERRED)
     inferred = {schema.find_column_name(field_id) for field_id in islice(_by_level(of_table), limit)}
     none = match_metrics_mode("none")
     return lambda name: own.get(name, default if name in inferred else none)

@@ -21,6 +21,7 @@ from pyiceberg.types import FixedType, TimestampNanoType, TimestamptzNanoType
 
 from icesize.errors import UnsupportedTable
 from icesize.parquet.files.row_lineage import is_lineage
+from icesize.policy import property_number
 
 T = TypeVar("T", int, float)
 
@@ -30,6 +31,8 @@ _CODEC = "write.parquet.compression-codec"
 _LEVEL = "write.parquet.compression-level"
 METRICS_DEFAULT = "write.metadata.metrics.default"
 METRICS_OF_COLUMN = "write.metadata.metrics.column."
+MAX_INFERRED = ("write.metadata.metrics.max-inferred-column-defaults", 100)
+"""The number of columns that have metrics if the table has no default of its own, with Iceberg's default."""
 _CODECS = {**{n: n for n in ("zstd", "snappy", "gzip", "lz4", "none")}, "lz4_raw": "lz4", "uncompressed": "none"}
 NANOSECONDS = (TimestampNanoType, TimestamptzNanoType)
 _BEFORE_V3 = 2
@@ -233,6 +236,7 @@ def _check_properties(properties: Mapping[str, str]) -> None:
         raise UnsupportedTable(
             f"Cannot write 'write.format.default' ({file_format}): only parquet is supported, change the property"
         )
+    property_number(properties, *MAX_INFERRED)
     for key, value in properties.items():
         if key.startswith("encryption."):
             raise UnsupportedTable(f"Cannot write an encrypted table: '{key}' is set and keys are not supported")

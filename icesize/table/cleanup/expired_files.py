@@ -75,7 +75,7 @@ def candidates_of(journal: Journal, kept: Reachable, kept_ids: Iterable[int], io
     to_read: dict[str, tuple[ManifestFile, bool]] = {}
 
     def listed(expired: Expired) -> list[ManifestFile] | None:
-        manifests = read_list(io, expired.manifest_list)
+        manifests = read_list(io, expired.manifest_list, {})
         return _what_is_left(m for m in manifests if m.manifest_path not in to_read and m.manifest_path not in kept)
 
     for expired, manifests in zip(due, concurrently(listed, due, READERS), strict=True):

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import zip_longest
-from typing import TypeVar
 
 from pyiceberg.io import FileIO
 from pyiceberg.table.metadata import TableMetadata
@@ -15,18 +13,16 @@ from pyiceberg.table.metadata import TableMetadata
 from icesize.errors import PolicyError
 from icesize.planning.files import PartitionKey
 from icesize.planning.retention.planner import Retention, RetentionRules, plan_retention
-from icesize.policy import SizePolicy
+from icesize.policy import SizePolicy, property_number
 from icesize.table.catalog.history import fact_of, main_history, refs_of
 from icesize.table.manifests.store import ManifestStore
 from icesize.table.state.naming import Labels, milliseconds
 from icesize.table.state.partition_changes import differing, state_at, touched
 
-Default = TypeVar("Default", int, None)
-
 MAX_SNAPSHOT_AGE = ("history.expire.max-snapshot-age-ms", 5 * 86_400_000)
-MIN_SNAPSHOTS_TO_KEEP = ("history.expire.min-snapshots-to-keep", 1)
+MIN_SNAPSHOTS_TO_KEEP = ("history.expire.min-snapshots-to-keep", 1, 1)
 MAX_REF_AGE = ("history.expire.max-ref-age-ms", None)
-"""Iceberg's table properties of expiry with Iceberg's defaults; refs never expire by default."""
+"""Iceberg's table properties of expiry with Iceberg's defaults and least values; refs never expire by default."""
 
 
 @dataclass(frozen=True)
@@ -52,14 +48,14 @@ class ExpireOptions:
         if keep_versions is None and self.older_than is None and self.retain_last is None:
             keep_versions = policy.keep_versions
         if self.older_than is None:
-            older_than_ms = now_ms - _property(properties, MAX_SNAPSHOT_AGE)
+            older_than_ms = now_ms - property_number(properties, *MAX_SNAPSHOT_AGE)
         else:
             older_than_ms = point_in_time_ms(self.older_than, now_ms)
-        own_last = _property(properties, MIN_SNAPSHOTS_TO_KEEP)
+        own_last = property_number(properties, *MIN_SNAPSHOTS_TO_KEEP)
         return RetentionRules(
             older_than_ms=older_than_ms,
             retain_last=own_last if self.retain_last is None else self.retain_last,
-            max_ref_age_ms=_property(properties, MAX_REF_AGE),
+            max_ref_age_ms=property_number(properties, *MAX_REF_AGE),
             keep_versions=keep_versions,
             version_max_age_ms=policy.version_max_age_ms,
             max_snapshots=policy.max_snapshots,
@@ -79,16 +75,6 @@ def point_in_time_ms(value: datetime | timedelta, now_ms: int) -> int:
             value=value,
         )
     return point
-
-
-def _property(properties: Mapping[str, str], key_and_default: tuple[str, Default]) -> int | Default:
-    key, default = key_and_default
-    value = properties.get(key)
-    if value is None:
-        return default
-    if not re.fullmatch(r"\d+", value, re.ASCII):
-        raise PolicyError(f"'{key}' ({value!r}) must be a whole number >= 0", key=key, value=value)
-    return int(value)
 
 
 def retention_of(
@@ -115,8 +101,8 @@ def touched_in_history(metadata: TableMetadata, io: FileIO, store: ManifestStore
     newest_first = main_history(metadata)
     for snapshot, older in zip_longest(newest_first, newest_first[1:]):
         if older is None or snapshot.parent_snapshot_id == older.snapshot_id:
-            found[snapshot.snapshot_id] = frozenset(touched(store, io, snapshot))
+            found[snapshot.snapshot_id] = frozenset(touched(store, io, snapshot, metadata.specs()))
         else:
-            states = (state_at(store, io, each, None) for each in (snapshot, older))
+            states = (state_at(store, io, each, metadata.specs(), None) for each in (snapshot, older))
             found[snapshot.snapshot_id] = frozenset(differing(*states))
     return found

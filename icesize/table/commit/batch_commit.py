@@ -29,7 +29,6 @@ from icesize.planning.merging.contention import BackOff
 from icesize.planning.plan import MergeTask, Plan
 from icesize.report import Report
 from icesize.table.catalog.access_errors import readable
-from icesize.table.catalog.history import head_snapshot
 from icesize.table.commit import submit
 from icesize.table.commit.input_metrics import with_carried_over_metrics
 from icesize.table.commit.protocol import Base, CommitRequest, Step
@@ -192,9 +191,9 @@ def rewrite(
     if groups := dict(enumerate(planned.plan.groups)):
         if not planned.layout.complete:
             # manifests without selected partitions were not read, and one of them may list an input file again
-            metadata, inputs = current.table.metadata, [file.path for group in groups.values() for file in group.inputs]
+            inputs = [file.path for group in groups.values() for file in group.inputs]
             with readable(current.name):
-                check_listed_once(handle.store, current.table.io, head_snapshot(metadata), inputs)
+                check_listed_once(handle.store, current.table, inputs)
         settings = current.settings()
         with uncommitted(settings.storage, prefix or file_prefix(run_id), environment) as (owner, telling):
             results = runner(groups, settings, owner)

@@ -58,7 +58,7 @@ class ConflictCheck:
         by_path = {file.path: file for file in inputs}
         base, known = self.base, set[str]()
         try:
-            known = {m.manifest_path for m in manifests_in(base, self.io)}
+            known = {m.manifest_path for m in manifests_in(base, self.io, self.specs)}
         except FileNotFoundError:  # the base expired after the head was loaded
             base = None
         if base is None:

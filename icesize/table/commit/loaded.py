@@ -98,7 +98,11 @@ class Loaded:
     @cached_property
     def manifests(self) -> Manifests:
         """The manifests at the head of the branch."""
-        return manifests_of(head_snapshot(self.table.metadata, self.ref), self.table.io)
+        return self._manifests_of(self.ref)
+
+    def _manifests_of(self, ref: str) -> Manifests:
+        metadata = self.table.metadata
+        return manifests_of(head_snapshot(metadata, ref), self.table.io, metadata.specs())
 
     def staged(
         self,
@@ -124,10 +128,7 @@ class Loaded:
 
     def live(self, paths: Collection[str], refs: Iterable[str] = ()) -> set[str]:
         """Return those of the paths that the head of the branch lists, or the head of another one of these branches."""
-        heads = [
-            self.manifests,
-            *(manifests_of(head_snapshot(self.table.metadata, ref), self.table.io) for ref in refs),
-        ]
+        heads = [self.manifests, *map(self._manifests_of, refs)]
         manifests = (manifest for each in heads for manifest in (*each.data, *each.deletes))
         return set(paths).intersection(self.store.listed(self.table.io, manifests, paths))
 

@@ -47,7 +47,7 @@ from icesize.parquet.files.row_lineage import FIRST_WITH_LINEAGE
 from icesize.planning.dangling_rule import DanglingCandidates
 from icesize.planning.files import MAIN, FileFact, FileId, PartitionKey
 from icesize.planning.retention.ancestry import FOR_EVER_MS
-from icesize.policy import DEFAULT_TARGET_BYTES, ICEBERG_TARGET, SMALL_FILE_RATIO
+from icesize.policy import DEFAULT_TARGET_BYTES, ICEBERG_TARGET, SMALL_FILE_RATIO, property_number
 from icesize.table.catalog.history import head_snapshot, summary_of
 from icesize.table.manifests.delete_index import DeleteIndex, delete_index, read_deletes
 from icesize.table.manifests.entries import Entry, read_entries
@@ -61,8 +61,8 @@ from icesize.table.records.summary import counts, with_totals
 
 LOG = logging.getLogger("icesize")
 
-_MERGE_ENABLED = ("commit.manifest-merge.enabled", "true")
-_MIN_TO_MERGE = ("commit.manifest.min-count-to-merge", "100")
+_MERGE_ENABLED = "commit.manifest-merge.enabled"
+_MIN_TO_MERGE = ("commit.manifest.min-count-to-merge", 100)
 
 
 MOST_HOT_ENTRIES = 500
@@ -181,7 +181,7 @@ class SnapshotBuilder:
         self._commit = uuid.uuid4()
         self._snapshot_id = table.metadata.new_snapshot_id()
         self._parent = head_snapshot(table.metadata, ref)
-        self.manifests: list[ManifestFile] = manifests_in(self._parent, table.io)
+        self.manifests: list[ManifestFile] = manifests_in(self._parent, table.io, table.metadata.specs())
         self._numbered = table.metadata.format_version > 1
         self._next_row_id: int | None = None
         if table.metadata.format_version >= FIRST_WITH_LINEAGE:
@@ -420,8 +420,9 @@ class SnapshotBuilder:
             m for m in self.manifests
             if m.content == ManifestContent.DATA and m.manifest_length < most and live_entries(m) < ENOUGH_ENTRIES
         ]  # fmt: skip
-        enabled = self._property(_MERGE_ENABLED).lower() == "true"
-        if not enabled or len(small) < max(2, int(self._property(_MIN_TO_MERGE))):
+        properties = self.metadata.properties
+        enabled = properties.get(_MERGE_ENABLED, "true").lower() == "true"
+        if not enabled or len(small) < max(2, property_number(properties, *_MIN_TO_MERGE)):
             return
         small.sort(key=live_entries)
         totals = accumulate(map(live_entries, small))
@@ -500,11 +501,8 @@ class SnapshotBuilder:
     @property
     def _small_bytes(self) -> int:
         """Bytes below which a file of the table is small, by its own target; a policy may differ."""
-        return int(SMALL_FILE_RATIO * int(self._property((ICEBERG_TARGET, str(DEFAULT_TARGET_BYTES)))))
-
-    def _property(self, key_and_default: tuple[str, str]) -> str:
-        key, default = key_and_default
-        return self.metadata.properties.get(key, default)
+        target = property_number(self.metadata.properties, ICEBERG_TARGET, DEFAULT_TARGET_BYTES)
+        return int(SMALL_FILE_RATIO * target)
 
 
 def data_file_of(entry: Entry, spec_id: int) -> FileFact:

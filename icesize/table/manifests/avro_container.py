@@ -11,14 +11,16 @@ PyIceberg takes 37 us to read one.
 
 from __future__ import annotations
 
+import bz2
 import json
+import lzma
 import os
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from pyiceberg.avro.codecs import KNOWN_CODECS
+import pyarrow as pa
 from pyiceberg.avro.decoder import BinaryDecoder, new_decoder
 from pyiceberg.io import FileIO
 
@@ -34,10 +36,53 @@ DAMAGE = (EOFError, MemoryError, OverflowError, SystemError, ValueError)
 Decoders raise MemoryError, OverflowError and SystemError for lengths that are too large or negative. No decoder raises
 IndexError, KeyError or TypeError: these are bugs of icesize.
 """
+_BAD_BLOCK = (EOFError, MemoryError, OSError, ValueError, lzma.LZMAError, zlib.error)
+"""Errors of bytes that do not decompress."""
+_CHECKSUM_BYTES, _SNAPPY_LENGTH_BYTES = 4, 5
 BLOCK_BYTES = 64_000
 """Encoded bytes at which a block is full, before compression: the default of Java's Avro writer."""
 
 Record = TypeVar("Record")
+
+
+def _inflated(block: bytes) -> bytes:
+    return zlib.decompress(block, -zlib.MAX_WBITS)
+
+
+def _without_checksum(block: bytes) -> bytes:
+    """Decompress Snappy, of which Avro has the checksum behind the block, and the length before it."""
+    content, checksum = block[:-_CHECKSUM_BYTES], block[-_CHECKSUM_BYTES:]
+    data: bytes = pa.Codec("snappy").decompress(content, _snappy_length(content), asbytes=True)
+    if zlib.crc32(data) != int.from_bytes(checksum, "big"):
+        raise ValueError("its checksum is wrong")
+    return data
+
+
+def _snappy_length(content: bytes) -> int:
+    length = shift = 0
+    for byte in content[:_SNAPPY_LENGTH_BYTES]:
+        length |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            return length
+    raise ValueError("it has no length")
+
+
+def _zstandard(block: bytes) -> bytes:
+    with pa.input_stream(pa.py_buffer(block), compression="zstd") as stream:
+        data: bytes = stream.read()
+    return data
+
+
+_CODECS: Mapping[str, Callable[[bytes], bytes]] = {
+    "null": bytes,
+    "deflate": _inflated,
+    "snappy": _without_checksum,
+    "zstandard": _zstandard,
+    "bzip2": bz2.decompress,
+    "xz": lzma.decompress,
+}
+"""The codecs of the Avro specification, by the packages that icesize needs anyway: PyIceberg needs two more."""
 
 
 def read_records(
@@ -78,9 +123,9 @@ class ContainerReader:
         self.metadata: dict[str, str] = self._read_metadata()
         self._sync = self._read(_SYNC_BYTES)
         codec = self.metadata.get("avro.codec", "null")
-        if codec not in KNOWN_CODECS:
+        if codec not in _CODECS:
             raise self.broken(f"its codec '{codec}' is unknown")
-        self._codec = KNOWN_CODECS[codec]
+        self._codec = _CODECS[codec]
         self._header_bytes = self._decoder.tell()
 
     @classmethod
@@ -102,7 +147,10 @@ class ContainerReader:
 
     def records(self, reader: Callable[[str], Callable[[BinaryDecoder, bytes], Record]]) -> Iterator[Record]:
         """Yield the records, as `read_records` does. Raises `TableError` for a damaged file."""
-        read = reader(self.schema)
+        try:
+            read = reader(self.schema)
+        except ValueError as error:
+            raise self.broken(str(error)) from error
         for block in self.blocks():
             for _ in range(block.count):
                 try:
@@ -137,7 +185,7 @@ class ContainerReader:
             content = self._read(length)
             if self._read(_SYNC_BYTES) != self._sync:
                 raise self.broken("it is cut off or damaged")
-            yield count, content if self._codec is None else self._decompress(content)
+            yield count, self._decompress(content)
 
     def _read(self, length: int) -> bytes:
         if not 0 <= length <= len(self._data) - self._decoder.tell():
@@ -161,12 +209,9 @@ class ContainerReader:
         return metadata
 
     def _decompress(self, block: bytes) -> bytes:
-        assert self._codec is not None  # noqa: S101
         try:
-            return self._codec.decompress(block)
-        except ImportError as missing:
-            raise self.broken(str(missing)) from missing
-        except (ValueError, zlib.error) as damaged:
+            return self._codec(block)
+        except _BAD_BLOCK as damaged:
             raise self.broken(f"a block does not decompress ({damaged})") from damaged
 
 

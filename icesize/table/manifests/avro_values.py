@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 import json
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from decimal import Decimal
 from operator import methodcaller
 from typing import Any, TypeAlias, TypeVar
@@ -48,14 +48,14 @@ def inlined(schema: AvroSchema) -> AvroSchema:
 
     def walk(node: AvroSchema) -> AvroSchema:
         if isinstance(node, str):
-            return node if node in _PRIMITIVES else walk(defined[node])
+            return node if node in _PRIMITIVES else walk(defined[_without_namespace(node)])
         if isinstance(node, list):
             return [walk(branch) for branch in node]
         if not isinstance(node["type"], str):
             return walk(node["type"])
         copy = dict(node)
         if node["type"] in _NAMED:
-            defined[node["name"]] = node
+            defined[_without_namespace(node["name"])] = node
             copy["name"] = _unused(node["name"], taken)
         if "fields" in node:
             copy["fields"] = [{**field, "type": walk(field["type"])} for field in node["fields"]]
@@ -65,6 +65,33 @@ def inlined(schema: AvroSchema) -> AvroSchema:
         return copy
 
     return walk(schema)
+
+
+def record_fields(schema_json: str, needed: Iterable[int]) -> list[dict[str, Any]]:
+    """Return the fields of the record in a file's header, inlined.
+
+    Raises ValueError if that is no schema of a record, or a `needed` field is missing: fields are found by Iceberg's
+    field ids only.
+    """
+    try:
+        fields: list[dict[str, Any]] = inlined(json.loads(schema_json))["fields"]
+        ids = {field.get("field-id") for field in fields}
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError("its schema is no valid schema of an Avro record") from error
+    check_ids(ids, needed)
+    return fields
+
+
+def check_ids(ids: Collection[int | None], needed: Iterable[int]) -> None:
+    """Raise ValueError if a field id is not there."""
+    if not any(each is not None for each in ids):
+        raise ValueError("the fields of its schema have no field ids")
+    if missing := [str(each) for each in needed if each not in ids]:
+        raise ValueError(f"its schema has no field with the id {missing[0]}")
+
+
+def _without_namespace(name: str) -> str:
+    return name.rsplit(".", 1)[-1]
 
 
 def _unused(name: str, taken: set[str]) -> str:
@@ -102,9 +129,22 @@ def _structure(node: AvroSchema) -> object:
     return [kind, node.get("size"), node.get("scale")]
 
 
+def projected(record: AvroSchema, field_ids: Sequence[int] | None) -> AvroSchema:
+    """Return a record for `reader`, which reads the values of these fields in this order, None for a missing one.
+
+    Without `field_ids`, they are read as they are stored.
+    """
+    stored = [field.get("field-id") for field in record["fields"]]
+    if field_ids is None or stored == list(field_ids):
+        return record
+    return {**record, "order": [stored.index(each) if each in stored else -1 for each in field_ids]}
+
+
 def is_pairs(node: Mapping[str, Any]) -> bool:
-    """Return True if an array is Iceberg's form of a map whose keys are not strings."""
-    return node.get("logicalType") == "map"
+    """Return True if an array is Iceberg's form of a map whose keys are not strings; some writers do not mark it."""
+    items = node["items"]
+    fields = items.get("fields", ()) if isinstance(items, dict) else ()
+    return node.get("logicalType") == "map" or [field["name"] for field in fields] == ["key", "value"]
 
 
 _READ_EIGHT = methodcaller("read", 8)
@@ -129,7 +169,10 @@ _READ: dict[str, Read] = {
 
 
 def reader(schema: AvroSchema) -> Read:
-    """Return a function that reads one value of an inlined schema; records become tuples in field order."""
+    """Return a function that reads one value of an inlined schema.
+
+    Records become tuples in the order of their fields, or of `projected`.
+    """
     if isinstance(schema, str):
         return _READ[schema]
     if isinstance(schema, list):
@@ -137,6 +180,10 @@ def reader(schema: AvroSchema) -> Read:
     kind = schema["type"]
     if kind == "record":
         reads = [reader(field["type"]) for field in schema["fields"]]
+        if "order" in schema:
+            # index -1 selects the appended None
+            pick = [*schema["order"]]
+            return lambda decoder: tuple(map([*(read(decoder) for read in reads), None].__getitem__, pick))
         return lambda decoder: tuple([read(decoder) for read in reads])
     if kind == "map":
         return _array_reader(_pairs_reader({"fields": [{"type": "string"}, {"type": schema["values"]}]}), dict)
@@ -163,14 +210,14 @@ def _logical_reader(schema: Mapping[str, Any]) -> Read:
 
 
 def fields_reader(
-    fields: Sequence[Mapping[str, Any]], places: Mapping[int, Any]
+    fields: Sequence[Mapping[str, Any]], places: Mapping[Any, Any]
 ) -> Callable[[BinaryDecoder, Any], None]:
     """Return a function that reads fields of an inlined record into a list or dict, and skips all other fields.
 
     `places` maps the Iceberg field id of each field to its index in the list or its key in the dict.
     """
     steps: list[tuple[Any, Read]] = []
-    for place, run in itertools.groupby(fields, lambda field: places.get(field["field-id"])):
+    for place, run in itertools.groupby(fields, lambda field: places.get(field.get("field-id"))):
         types = [field["type"] for field in run]
         steps.append((place, _fields_skipper(types) if place is None else reader(types[0])))
 

@@ -5,7 +5,6 @@ Each entry is read by the schema of its writer, and its statistics are skipped. 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -21,8 +20,17 @@ from icesize.planning.files import FileId
 from icesize.planning.sizing import in_batches
 from icesize.table.manifests.avro_columns import MISSING, ColumnReader, Misfit, RecordColumns
 from icesize.table.manifests.avro_container import DAMAGE, ContainerReader
-from icesize.table.manifests.avro_values import AvroSchema, fields_reader, inlined, skipper, structure, writer
-from icesize.table.manifests.lists import first_row_id_of
+from icesize.table.manifests.avro_values import (
+    AvroSchema,
+    check_ids,
+    fields_reader,
+    projected,
+    record_fields,
+    skipper,
+    structure,
+    writer,
+)
+from icesize.table.manifests.lists import PartitionFields, first_row_id_of, partition_fields_of
 
 EXISTING, ADDED, DELETED = 0, 1, 2
 """Values of `Entry.status`."""
@@ -39,17 +47,17 @@ class DataFileSchema:
 
     def place(self, field_id: int) -> int:
         """Return the index of the field with this Iceberg field id."""
-        return next(i for i, each in enumerate(self.avro["fields"]) if each["field-id"] == field_id)
+        return next(i for i, each in enumerate(self.avro["fields"]) if each.get("field-id") == field_id)
 
 
 @dataclass(slots=True)
 class Entry:
     """One file of a manifest, with sequence numbers, snapshot id and row ids inherited by Iceberg's specification.
 
-    `sequence_number` is the *data* sequence number, 0 in format v1. `values` are the stored partition values, in
-    spec-field order. `encrypted` is True if the file has key metadata. `first_row_id` is that of `FileFact`, and
-    `stored_row_id` the one in `data`. `content_offset` is set for deletion vectors. `data` is the encoded `data_file`
-    record, which `schema` describes.
+    `sequence_number` is the *data* sequence number, 0 in format v1. `values` are the stored partition values, in the
+    order of the partition spec, None for a field that the manifest does not have. `encrypted` is True if the file has
+    key metadata. `first_row_id` is that of `FileFact`, and `stored_row_id` the one in `data`. `content_offset` is set
+    for deletion vectors. `data` is the encoded `data_file` record, which `schema` describes.
     """
 
     status: int
@@ -101,7 +109,8 @@ def _entries(container: ContainerReader, manifest: ManifestFile) -> Iterable[Ent
             return _entries_at_once(container.schema, *read)
     except (Misfit, *DAMAGE):
         pass  # one by one, which finds the damage, too
-    return container.records(_compiled)
+    fields = partition_fields_of(manifest)
+    return container.records(lambda schema: _compiled(schema, fields))
 
 
 def _entries_at_once(schema_json: str, reader: ColumnReader, parts: Sequence[RecordColumns]) -> list[Entry]:
@@ -109,14 +118,14 @@ def _entries_at_once(schema_json: str, reader: ColumnReader, parts: Sequence[Rec
 
     Raises Misfit if a partition value is NaN, because each NaN is a partition of its own.
     """
-    record, _ = row_reader(schema_json, {})
+    record, _ = row_reader(schema_json, {}, None)
     schema = DataFileSchema(structure(record), record)
     numbers = (np.concatenate([part.numbers[each] for part in parts]) for each in NUMBERS)
     status, *inherited, rows, size_bytes, row_ids = (column.tolist() for column in numbers)
     *known, stored_row_ids = (
         [None if number == MISSING else number for number in column] for column in (*inherited, row_ids)
     )
-    partitions, partition = reader.values(parts, 102)
+    partitions, partition = reader.values(parts, _PARTITION)
     if any(value != value for values in partitions for value in values):
         raise Misfit
     formats, file_format = reader.values(parts, 101)
@@ -143,7 +152,7 @@ def read_at_once(container: ContainerReader, manifest: ManifestFile) -> tuple[Co
     """
     if manifest.content != ManifestContent.DATA or entries_in(manifest) < _FEWEST_AT_ONCE:
         return None
-    reader = _column_reader(container.schema)
+    reader = _column_reader(container.schema, partition_fields_of(manifest))
     groups = in_batches(container.contents(), lambda block: len(block[1]), _BYTES_AT_ONCE)
     return reader, [reader.read([content for _, content in some], [count for count, _ in some]) for some in groups]
 
@@ -155,12 +164,34 @@ def entries_in(manifest: ManifestFile) -> int:
 
 
 @lru_cache(maxsize=64)
-def _column_reader(schema_json: str) -> ColumnReader:
-    fields = inlined(json.loads(schema_json))["fields"]
-    at = next(i for i, field in enumerate(fields) if field["field-id"] == _DATA_FILE)
-    of_file = fields[at]["type"]["fields"]
+def _column_reader(schema_json: str, partition_fields: PartitionFields) -> ColumnReader:
+    fields, at = _entry_fields(schema_json)
+    of_file = _with_partitions(fields[at]["type"]["fields"], partition_fields)
+    every = [*fields[:at], *of_file, *fields[at + 1 :]]
+    if any("field-id" not in field for field in every):
+        raise Misfit
     ends = of_file[0]["field-id"], of_file[-1]["field-id"]
-    return ColumnReader([*fields[:at], *of_file, *fields[at + 1 :]], _FILE_PATH, NUMBERS, _VALUES, ends)
+    return ColumnReader(every, _FILE_PATH, NUMBERS, _VALUES, ends)
+
+
+def _entry_fields(schema_json: str) -> tuple[list[dict[str, Any]], int]:
+    """Return the fields of a manifest's schema, and the index of the data file among them.
+
+    Raises ValueError if a field is missing that each manifest has.
+    """
+    fields = record_fields(schema_json, (_STATUS, _DATA_FILE))
+    at = next(i for i, field in enumerate(fields) if field.get("field-id") == _DATA_FILE)
+    of_file = fields[at]["type"]["fields"]
+    check_ids([field.get("field-id") for field in of_file], _REQUIRED)
+    return fields, at
+
+
+def _with_partitions(fields: Sequence[dict[str, Any]], partition_fields: PartitionFields) -> list[dict[str, Any]]:
+    """Return the fields of a data file, whose partition values are read in this order."""
+    return [
+        {**field, "type": projected(field["type"], partition_fields)} if field.get("field-id") == _PARTITION else field
+        for field in fields
+    ]
 
 
 def under_new_path(entry: Entry, path: str) -> Entry:
@@ -212,11 +243,12 @@ def _carry_over(entry: Entry, sequence_number: int, snapshot_id: int | None) -> 
 PLACES = {0: 0, 1: 1, 3: 2, 4: 3, 100: 4, 101: 5, 102: 6, 103: 7, 104: 8, 131: 9, 142: 10, 144: 11}
 FIRST_ROW_ID = 142
 """Iceberg's field id of the first row id of a data file."""
-_DATA_FILE = 2
-_FILE_PATH = 100
+_STATUS, _DATA_FILE, _FILE_PATH, _PARTITION = 0, 2, 100, 102
+_REQUIRED = (_FILE_PATH, 101, _PARTITION, 103, 104)
+"""Field ids of what each data file has."""
 NUMBERS = (0, 1, 3, 4, 103, 104, FIRST_ROW_ID)
 """Field ids of the numbers of the entry of a data file, in the order of `PLACES`."""
-_VALUES = (101, 102, 131)
+_VALUES = (101, _PARTITION, 131)
 _BYTES_AT_ONCE = 2**22
 """Bytes of blocks that are read at once: enough for numpy, little memory."""
 _FEWEST_AT_ONCE = 500
@@ -224,12 +256,12 @@ _FEWEST_AT_ONCE = 500
 
 
 @lru_cache(maxsize=64)
-def _compiled(schema_json: str) -> Callable[[BinaryDecoder, bytes], Entry]:
+def _compiled(schema_json: str, partition_fields: PartitionFields) -> Callable[[BinaryDecoder, bytes], Entry]:
     """Return the function that reads entries with this schema.
 
     The function is cached, because the manifests of a table share few schemas.
     """
-    record, read_row = row_reader(schema_json, PLACES)
+    record, read_row = row_reader(schema_json, PLACES, partition_fields)
     schema = DataFileSchema(structure(record), record)
 
     def read(decoder: BinaryDecoder, buffer: bytes) -> Entry:
@@ -244,7 +276,7 @@ def _compiled(schema_json: str) -> Callable[[BinaryDecoder, bytes], Entry]:
 
 
 def row_reader(
-    schema_json: str, places: Mapping[int, int]
+    schema_json: str, places: Mapping[int, int], partition_fields: PartitionFields
 ) -> tuple[AvroSchema, Callable[[BinaryDecoder, list[Any]], tuple[int, int]]]:
     """Return the data file record of a manifest's schema, and a function that reads an entry's fields into a row.
 
@@ -253,12 +285,14 @@ def row_reader(
     Args:
         schema_json: The schema of a manifest's header.
         places: The index in the row of each field to read, by Iceberg field id: fields of the entry and its data file.
+        partition_fields: The order of the partition values.
+
+    Raises ValueError if a field is missing that each manifest has.
     """
-    fields = inlined(json.loads(schema_json))["fields"]
-    at = next(i for i, field in enumerate(fields) if field["field-id"] == _DATA_FILE)
+    fields, at = _entry_fields(schema_json)
     record = fields[at]["type"]
     read_before, read_after = (fields_reader(some, places) for some in (fields[:at], fields[at + 1 :]))
-    read_file = fields_reader(record["fields"], places)
+    read_file = fields_reader(_with_partitions(record["fields"], partition_fields), places)
 
     def read(decoder: BinaryDecoder, row: list[Any]) -> tuple[int, int]:
         read_before(decoder, row)

@@ -27,7 +27,7 @@ from icesize.table.manifests.avro_columns import MISSING, ColumnReader, Misfit, 
 from icesize.table.manifests.avro_container import DAMAGE, ContainerReader, read_records
 from icesize.table.manifests.avro_values import AvroSchema, fields_reader
 from icesize.table.manifests.entries import ADDED, DELETED, EXISTING, NUMBERS, PLACES, read_at_once, row_reader
-from icesize.table.manifests.lists import first_row_id_of
+from icesize.table.manifests.lists import PartitionFields, first_row_id_of, partition_fields_of
 
 Integers = NDArray[np.signedinteger[Any]]
 Row = Sequence[Any]
@@ -342,15 +342,16 @@ def read_facts(io: FileIO, manifest: ManifestFile, *, changes_only: bool = False
     Raises TableError for damage in the part that is read, and what `io` raises for a missing manifest.
     """
     more = _DELETE_PLACES if manifest.content == ManifestContent.DELETES else ()
+    fields = partition_fields_of(manifest)
     if changes_only:
         # lazily: a manifest without changes is not opened
-        rows = read_records(io, manifest.manifest_path, lambda schema: _compiled(schema, more))
+        rows = read_records(io, manifest.manifest_path, lambda schema: _compiled(schema, more, fields))
         return _facts(manifest, _changes(manifest, rows))
     container = ContainerReader.of(io, manifest.manifest_path)
     columns = None if more else _at_once(container, manifest)
     if columns is not None:
         return ManifestFacts(manifest, columns)
-    return _facts(manifest, container.records(lambda schema: _compiled(schema, more)))
+    return _facts(manifest, container.records(lambda schema: _compiled(schema, more, fields)))
 
 
 def _at_once(container: ContainerReader, manifest: ManifestFile) -> Columns | None:
@@ -384,7 +385,7 @@ def read_described(
     described: list[T] = []
 
     def rows() -> Iterator[Row]:
-        for row, metrics in _with_metrics(io, manifest.manifest_path):
+        for row, metrics in _with_metrics(io, manifest.manifest_path, partition_fields_of(manifest)):
             described.append(describe(metrics))
             yield row
 
@@ -399,8 +400,10 @@ def read_metrics(io: FileIO, location: str) -> Iterator[tuple[str, FileMetrics]]
     return ((row[4], metrics) for row, metrics in _with_metrics(io, location) if row[0] != DELETED)
 
 
-def _with_metrics(io: FileIO, location: str) -> Iterator[tuple[Row, FileMetrics]]:
-    for row in read_records(io, location, lambda schema: _compiled(schema, _METRIC_PLACES)):
+def _with_metrics(
+    io: FileIO, location: str, partition_fields: PartitionFields = None
+) -> Iterator[tuple[Row, FileMetrics]]:
+    for row in read_records(io, location, lambda schema: _compiled(schema, _METRIC_PLACES, partition_fields)):
         yield row[: len(PLACES)], FileMetrics(row[7], *(each or {} for each in row[len(PLACES) :]))
 
 
@@ -421,12 +424,15 @@ def row_of(record: AvroSchema, deletes: bool) -> Callable[[bytes], Row]:
 
 
 @lru_cache(maxsize=64)
-def _compiled(schema_json: str, more: tuple[tuple[int, int], ...]) -> Callable[[BinaryDecoder, bytes], Row]:
+def _compiled(
+    schema_json: str, more: tuple[tuple[int, int], ...], partition_fields: PartitionFields
+) -> Callable[[BinaryDecoder, bytes], Row]:
     """Return the function that reads rows of entries with this schema.
 
-    `more` are further fields to read: field ids with their indexes after `PLACES`.
+    `more` are further fields to read: field ids with their indexes after `PLACES`. `partition_fields` is the order of
+    the partition values.
     """
-    _, read = row_reader(schema_json, {**PLACES, **dict(more)})
+    _, read = row_reader(schema_json, {**PLACES, **dict(more)}, partition_fields)
     blank = [None] * (len(PLACES) + len(more))
 
     def row(decoder: BinaryDecoder, _: bytes) -> Row:

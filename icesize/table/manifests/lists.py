@@ -8,7 +8,6 @@ without a request to the storage.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from typing import Any, NamedTuple
@@ -22,21 +21,32 @@ from pyiceberg.manifest import (
     ManifestFile,
     PartitionFieldSummary,
 )
+from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.typedef import TableVersion
 from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 
 from icesize.table.manifests.avro_container import ContainerWriter, read_records
-from icesize.table.manifests.avro_values import AvroSchema, Write, fields_reader, inlined, writer
+from icesize.table.manifests.avro_values import AvroSchema, Write, fields_reader, inlined, record_fields, writer
 
 # Iceberg's ids of the fields of a ManifestFile, in PyIceberg's order; `_SUMMARY_FIELDS` are those of a
 # PartitionFieldSummary.
 _FIELDS = (500, 501, 502, 517, 515, 516, 503, 504, 505, 506, 512, 513, 514, 507, 519, 520)
 _PLACES = {field_id: place for place, field_id in enumerate(_FIELDS)}
 _CONTENT, _SUMMARIES, _FIRST_ROW_ID = _PLACES[517], _PLACES[507], _PLACES[520]
-_BLANK = [0 if field_id in (517, 515, 516) else None for field_id in _FIELDS]
+_NUMBERS = (_CONTENT, _PLACES[515], _PLACES[516])
+"""Places of numbers that are 0 if they are missing or null, as in a list from before format v2."""
+_BLANK = [None] * len(_FIELDS)
 _SUMMARY_FIELDS = (509, 518, 510, 511)
+_REQUIRED = (500, 501, 502)
+_PARTITION_FIELDS = len(_FIELDS)
+"""The place after those of `_FIELDS`, for `PartitionFields`."""
+PartitionFields = tuple[int, ...] | None
+"""Ids of partition fields, in the order of their values; None is the order in which a manifest stores them."""
+
+
+Specs = Mapping[int, PartitionSpec]
 
 
 class Manifests(NamedTuple):
@@ -54,15 +64,15 @@ class WrittenList(NamedTuple):
     row_ids: int
 
 
-def manifests_in(snapshot: Snapshot | None, io: FileIO) -> list[ManifestFile]:
+def manifests_in(snapshot: Snapshot | None, io: FileIO, specs: Specs) -> list[ManifestFile]:
     """Return the manifests that a snapshot lists, none without a snapshot. Raises what `read_list` raises."""
-    return list(read_list(io, snapshot.manifest_list)) if snapshot else []
+    return list(read_list(io, snapshot.manifest_list, specs)) if snapshot else []
 
 
-def manifests_of(snapshot: Snapshot | None, io: FileIO) -> Manifests:
+def manifests_of(snapshot: Snapshot | None, io: FileIO, specs: Specs) -> Manifests:
     """Return the data manifests and the delete manifests of a snapshot. Raises what `read_list` raises."""
     found = Manifests([], [])
-    for manifest in manifests_in(snapshot, io):
+    for manifest in manifests_in(snapshot, io, specs):
         (found.data if manifest.content == ManifestContent.DATA else found.deletes).append(manifest)
     return found
 
@@ -75,17 +85,30 @@ def first_row_id_of(manifest: ManifestFile) -> int | None:
     return manifest[_FIRST_ROW_ID] if len(manifest) > _FIRST_ROW_ID else None
 
 
+def partition_fields_of(manifest: ManifestFile) -> PartitionFields:
+    """Return the order in which partition values of a manifest are read: that of its partition spec.
+
+    Writers store the fields of a partition in any order. None for a manifest of icesize that no list was read for: it
+    stores them in this order.
+    """
+    return manifest[_PARTITION_FIELDS] if len(manifest) > _PARTITION_FIELDS else None
+
+
 def inherited_from(manifest: ManifestFile) -> tuple[int, int | None]:
     """Return what entries of a manifest may inherit from its list: the list of another snapshot may have other ids."""
     return manifest.sequence_number, first_row_id_of(manifest)
 
 
-def read_list(io: FileIO, location: str) -> Iterator[ManifestFile]:
-    """Return an iterator over the manifests of a list.
+def read_list(io: FileIO, location: str, specs: Specs) -> Iterator[ManifestFile]:
+    """Yield the manifests of a list.
 
-    Raises TableError for a damaged list and what `io` raises for a missing one.
+    `specs` are the partition specs of the table, by which partition values are read; a caller that reads only paths has
+    none. Raises TableError for a damaged list and what `io` raises for a missing one.
     """
-    return read_records(io, location, _compiled)
+    order = {spec_id: tuple(field.field_id for field in spec.fields) for spec_id, spec in specs.items()}
+    for manifest in read_records(io, location, _compiled):
+        manifest[_PARTITION_FIELDS] = order.get(manifest.partition_spec_id)
+        yield manifest
 
 
 def write_list(
@@ -147,7 +170,7 @@ def _number_rows(manifests: Sequence[ManifestFile], first_row_id: int) -> int:
 def _assigned(manifest: ManifestFile, sequence_number: int) -> ManifestFile:
     """Return a copy with sequence numbers, and with all fields of `_FIELDS`."""
     values = [manifest[i] for i in range(len(manifest))]
-    copy = ManifestFile(*values, *[None] * (len(_FIELDS) - len(values)))
+    copy = ManifestFile(*values, *[None] * (_PARTITION_FIELDS + 1 - len(values)))
     if copy.sequence_number == UNASSIGNED_SEQ:
         copy.sequence_number = sequence_number
     if copy.min_sequence_number == UNASSIGNED_SEQ:
@@ -165,24 +188,26 @@ def _list_format(version: TableVersion) -> tuple[AvroSchema, list[tuple[int, Wri
 
 @lru_cache(maxsize=64)
 def _compiled(schema_json: str) -> Callable[[BinaryDecoder, bytes], ManifestFile]:
-    fields = inlined(json.loads(schema_json))["fields"]
+    fields = record_fields(schema_json, _REQUIRED)
     read, order = fields_reader(fields, _PLACES), _summary_order(fields)
 
     def manifest(decoder: BinaryDecoder, _: bytes) -> ManifestFile:
         row: list[Any] = _BLANK.copy()
         read(decoder, row)
+        for place in _NUMBERS:
+            row[place] = row[place] or 0
         row[_CONTENT] = ManifestContent(row[_CONTENT])
         if row[_SUMMARIES]:
             # Index -1 in `order` selects the appended None: the value of a field that the list does not have.
             row[_SUMMARIES] = [PartitionFieldSummary(*[(*each, None)[at] for at in order]) for each in row[_SUMMARIES]]
-        return ManifestFile(*row)
+        return ManifestFile(*row, None)
 
     return manifest
 
 
 def _summary_order(fields: Sequence[Mapping[str, Any]]) -> list[int]:
     """Return the index of each summary field in its record, -1 for a field that this list does not have."""
-    kind = next((field["type"] for field in fields if field["field-id"] == 507), None)
+    kind = next((field["type"] for field in fields if field.get("field-id") == 507), None)
     array = next((each for each in kind or () if each != "null"), None) if isinstance(kind, list) else kind
     ids = [field["field-id"] for field in array["items"]["fields"]] if array else []
     return [ids.index(each) if each in ids else -1 for each in _SUMMARY_FIELDS]

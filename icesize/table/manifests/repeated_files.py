@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable
 
-from pyiceberg.io import FileIO
-from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table import Table
 
 from icesize.errors import UnsupportedTable
+from icesize.table.catalog.history import head_snapshot
 from icesize.table.catalog.locations import normalised
 from icesize.table.manifests.listing import Listing, repeated_numbers
 from icesize.table.manifests.lists import manifests_of
@@ -31,12 +31,14 @@ def listed_twice(listings: Iterable[Listing]) -> frozenset[str]:
     return frozenset(path for path, count in times.items() if count > 1)
 
 
-def check_listed_once(store: ManifestStore, io: FileIO, head: Snapshot | None, paths: Collection[str]) -> None:
+def check_listed_once(store: ManifestStore, table: Table, paths: Collection[str]) -> None:
     """Raise UnsupportedTable if the table lists one of `paths` more than once, also outside a filter.
 
-    Reads all data manifests of `head`.
+    Reads all data manifests of the newest snapshot.
     """
-    times = Counter(map(normalised, store.listed(io, manifests_of(head, io).data, paths)))
+    metadata = table.metadata
+    manifests = manifests_of(head_snapshot(metadata), table.io, metadata.specs()).data
+    times = Counter(map(normalised, store.listed(table.io, manifests, paths)))
     if twice := next((path for path in paths if times[normalised(path)] > 1), None):
         raise UnsupportedTable(
             f"Cannot rewrite {twice}: the table lists this file more than once, and once outside the filter; run it "

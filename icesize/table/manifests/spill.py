@@ -30,7 +30,7 @@ from icesize.table.manifests.facts import ENCRYPTED, Columns, Integers, Texts
 
 LOG = logging.getLogger("icesize")
 
-_VERSION = 2
+_VERSION = 3
 """Version of the files; part of their names, and raised with every change of `Columns`."""
 _FOLDER = "icesize-manifests"
 _SUFFIX = ".columns"

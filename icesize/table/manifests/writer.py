@@ -35,12 +35,12 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import TableProperties
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.types import IcebergType, IntegerType, ListType, NestedField, StringType, StructType, UnknownType
-from pyiceberg.utils.properties import property_as_int
 from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 
 from icesize.errors import UnsupportedTable
 from icesize.parquet.files.data_file import NewDataFile, NewDeleteFile
 from icesize.parquet.files.metrics import widened
+from icesize.policy import property_number
 from icesize.table.manifests.avro_container import ContainerWriter
 from icesize.table.manifests.avro_values import AvroSchema, inlined, structure, writer
 from icesize.table.manifests.entries import (
@@ -138,7 +138,7 @@ def _fullest(
     """
     there: Counter[DataFileSchema] = Counter()
     for schema, entries in beside.items():
-        if fitted(schema).is_current and needed <= {field["field-id"] for field in schema.avro["fields"]}:
+        if fitted(schema).is_current and needed <= {field.get("field-id") for field in schema.avro["fields"]}:
             there[fitted(schema).schema] += entries
     return max(there, key=there.__getitem__, default=None)
 
@@ -170,9 +170,9 @@ class Target:
 
 
 def target_manifest_bytes(metadata: TableMetadata) -> int:
-    """Return the target bytes of a manifest: `commit.manifest.target-size-bytes`."""
+    """Return the target bytes of a manifest: `commit.manifest.target-size-bytes`. Raises PolicyError for odd text."""
     default = TableProperties.MANIFEST_TARGET_SIZE_BYTES_DEFAULT
-    return property_as_int(metadata.properties, TableProperties.MANIFEST_TARGET_SIZE_BYTES, default) or default
+    return property_number(metadata.properties, TableProperties.MANIFEST_TARGET_SIZE_BYTES, default, least=1)
 
 
 def _header(metadata: TableMetadata, spec: PartitionSpec, content: ManifestContent) -> dict[str, str]:
@@ -430,7 +430,7 @@ def _encoder(
     record: AvroSchema, fields: Mapping[int, _Get]
 ) -> Callable[[bytearray, NewDataFile | NewDeleteFile], None]:
     """Return a function that encodes a new file by any manifest's data file schema; missing values become null."""
-    steps = [(fields.get(field["field-id"]), writer(field["type"])) for field in record["fields"]]
+    steps = [(fields.get(field.get("field-id")), writer(field["type"])) for field in record["fields"]]
 
     def encode(out: bytearray, file: NewDataFile | NewDeleteFile) -> None:
         for get, write in steps:
@@ -454,8 +454,9 @@ class Fitted:
 def fit(schema: DataFileSchema, own: DataFileSchema, *, with_row_ids: bool = False) -> Fitted:
     """Return the way to write entries encoded by `schema` in a table that encodes new files by `own`.
 
-    Each partition field takes its current type if that type fits every older value; all other bytes are copied. A field
-    without a current type, for example of a dropped column, keeps its type and values. Each entry has the first row id
+    The fields of a partition get the order of the partition spec, and each takes its current type if that type fits
+    every older value; all other bytes are copied. A field without a current type, for example of a dropped column,
+    keeps its type and values. Each entry has the first row id
     of its value `with_row_ids`, also where `schema` has no such field yet (the manifest is older than format v3).
     """
     fitted = _fit_values(schema, own)
@@ -464,7 +465,7 @@ def fit(schema: DataFileSchema, own: DataFileSchema, *, with_row_ids: bool = Fal
 
 def _with_row_ids(fitted: Fitted) -> Fitted:
     fields, write = fitted.schema.avro["fields"], writer(_ROW_ID_FIELD["type"])
-    kind = next((each["type"] for each in fields if each["field-id"] == FIRST_ROW_ID), None)
+    kind = next((each["type"] for each in fields if each.get("field-id") == FIRST_ROW_ID), None)
     if kind is not None:
         changed = with_other_value(fitted.schema, FIRST_ROW_ID, kind)
 
@@ -486,7 +487,7 @@ def _with_row_ids(fitted: Fitted) -> Fitted:
 def _fit_values(schema: DataFileSchema, own: DataFileSchema) -> Fitted:
     old, new = (each.avro["fields"][each.place(_PARTITION)]["type"] for each in (schema, own))
     record = _promoted(old, new)
-    whole = [{**f, "type": record} if f["field-id"] == _PARTITION else f for f in schema.avro["fields"]]
+    whole = [{**f, "type": record} if f.get("field-id") == _PARTITION else f for f in schema.avro["fields"]]
     avro = inlined({**schema.avro, "fields": whole})
     fitted = DataFileSchema(structure(avro), avro)
     is_current = structure(record) == structure(new)
@@ -497,10 +498,9 @@ def _fit_values(schema: DataFileSchema, own: DataFileSchema) -> Fitted:
 
 
 def _promoted(old: AvroSchema, new: AvroSchema) -> AvroSchema:
-    if [f["field-id"] for f in old["fields"]] != [f["field-id"] for f in new["fields"]]:
-        return old
-    pairs = zip(old["fields"], new["fields"], strict=True)
-    return {**new, "fields": [now if _takes(now["type"], before["type"]) else before for before, now in pairs]}
+    before = {field.get("field-id"): field for field in old["fields"]}
+    pairs = [(before.get(now["field-id"], now), now) for now in new["fields"]]
+    return {**new, "fields": [now if _takes(now["type"], then["type"]) else then for then, now in pairs]}
 
 
 def _takes(new: AvroSchema, old: AvroSchema) -> bool:

@@ -54,6 +54,7 @@ def past_states(
 
     Small files are files below `limit_bytes`, even if the limit was different then.
     """
+    specs = metadata.specs()
     store, bounds, label = store_of(str(metadata.table_uuid)), size_bounds(limit_bytes), cache(Labels(metadata).of)
 
     def tally(manifest: ManifestFile) -> _Tally:
@@ -63,7 +64,7 @@ def past_states(
     states, unreadable = list[PastState](), 0
     for snapshot in snapshots:
         try:
-            tallies = [tally(manifest) for manifest in manifests_in(snapshot, io)]
+            tallies = [tally(manifest) for manifest in manifests_in(snapshot, io, specs)]
         except (OSError, TableError):
             unreadable += 1
         else:

@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import compress
 
-from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestFile
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
@@ -147,7 +146,7 @@ class Restoration:
         rows_before, rows_after = (sum(file.rows for file in files) for files in (now, then))
         rows_after -= sum(file.deleted_rows for file in rewritten)
         whole = [file for file, changes in zip(back, is_rewritten, strict=True) if not changes]
-        copied = self._entries(table.io, version, whole)
+        copied = self._entries(table, version, whole)
         return Difference(
             version, removed, copied, rewritten, frozenset(map(_identity, deletes.files)), rows_before, rows_after
         )
@@ -156,10 +155,10 @@ class Restoration:
         """Return the beginning of the message of a rejection."""
         return f"Cannot restore {self.label(table)} of '{self._name}' to snapshot {self.snapshot_id}"
 
-    def _entries(self, io: FileIO, version: Snapshot, files: Sequence[FileFact]) -> tuple[Entry, ...]:
+    def _entries(self, table: Table, version: Snapshot, files: Sequence[FileFact]) -> tuple[Entry, ...]:
         """Return the manifest entries of these files in the version, complete: a copy has the same bytes."""
-        wanted, found = {file.path for file in files}, dict[str, Entry]()
-        for manifest in manifests_of(version, io).data:
+        wanted, found, io = {file.path for file in files}, dict[str, Entry](), table.io
+        for manifest in manifests_of(version, io, table.metadata.specs()).data:
             spec_id = manifest.partition_spec_id
             if spec_id == self.partition.spec_id and any(self.store.listed(io, [manifest], wanted)):
                 entries = (entry for entry in read_entries(io, manifest) if entry.path in wanted)
@@ -167,13 +166,14 @@ class Restoration:
         return tuple(found[file.path] for file in files)
 
     def _deletes(self, table: Table, snapshot: Snapshot | None) -> PartitionDeletes:
-        manifests = manifests_of(snapshot, table.io).deletes
-        index = delete_index(self.store, table.io, manifests, table.metadata.specs())
+        specs = table.metadata.specs()
+        manifests = manifests_of(snapshot, table.io, specs).deletes
+        index = delete_index(self.store, table.io, manifests, specs)
         return index.of_partition(self.partition)
 
     def _check_specs(self, table: Table, version: Snapshot, head: Snapshot | None) -> None:
         """Check that files of other specs are the same: rows may have moved between them and the partition."""
-        then, now = (self._of_other_specs(table.io, snapshot) for snapshot in (version, head))
+        then, now = (self._of_other_specs(table, snapshot) for snapshot in (version, head))
         old, new = (
             {
                 _identity(file)
@@ -189,9 +189,9 @@ class Restoration:
                 table=self._name,
             )
 
-    def _of_other_specs(self, io: FileIO, snapshot: Snapshot | None) -> dict[str, ManifestFile]:
+    def _of_other_specs(self, table: Table, snapshot: Snapshot | None) -> dict[str, ManifestFile]:
         """Return the data manifests of other partition specs, by path."""
-        data = manifests_of(snapshot, io).data
+        data = manifests_of(snapshot, table.io, table.metadata.specs()).data
         return {m.manifest_path: m for m in data if m.partition_spec_id != self.partition.spec_id}
 
     def _check_rewritten(self, table: Table, files: Sequence[FileFact]) -> None:
@@ -212,7 +212,8 @@ class Restoration:
     ) -> None:
         """Check that no file to remove is listed in another partition: it would be removed and live."""
         here = Counter(file.path for file in now)
-        every = Counter(self.store.listed(table.io, manifests_of(head, table.io).data, here))
+        data = manifests_of(head, table.io, table.metadata.specs()).data
+        every = Counter(self.store.listed(table.io, data, here))
         beside = {path for path, count in here.items() if every[path] > count}
         if twice := sorted({file.path for file in removed} & beside):
             raise UnsupportedTable(

@@ -19,6 +19,7 @@ from pyiceberg.table.metadata import TableMetadata
 from icesize.planning.files import PartitionKey
 from icesize.results import Keys, Result, keys
 from icesize.table.catalog.history import main_history
+from icesize.table.manifests.lists import Specs
 from icesize.table.manifests.store import ManifestStore
 from icesize.table.past.commits import Commit, runs_of
 from icesize.table.state.naming import Labels
@@ -72,21 +73,21 @@ def versions(
     that readers see has at least one version. A partition that is empty now has a version without files at the commit
     that emptied it.
     """
-    listing = _Listing(Labels(metadata))
+    listing, specs = _Listing(Labels(metadata)), metadata.specs()
     history = main_history(metadata)
     runs = runs_of(history)
-    contents = state_at(store, io, runs[0][0].last, partition) if runs else {}
+    contents = state_at(store, io, runs[0][0].last, specs, partition) if runs else {}
     for run, older in zip_longest(runs, runs[1:]):
         for commit in run:
-            net = _net(commit, io, store, partition)
+            net = _net(commit, io, store, specs, partition)
             listing.add(commit, {key: contents.get(key, NOTHING) for key in net}, *commit.batch)
             if commit is not run[-1]:
                 contents.update((key, contents.get(key, NOTHING).plus(change, -1)) for key, change in net.items())
         if older and metadata.format_version > 2:
             # replaced vectors of a shared file are in no manifest as deleted (`SnapshotBuilder`): changes lack them
-            contents = state_at(store, io, run[-1].last, partition)
+            contents = state_at(store, io, run[-1].last, specs, partition)
         # a snapshot without a parent need not be the first: some catalogs drop the id of an expired parent
-        below = state_at(store, io, older[0].last, partition) if older else {}
+        below = state_at(store, io, older[0].last, specs, partition) if older else {}
         # across a gap, an expired commit made the differences, unless the commit after the gap touched them
         listing.add(run[-1], {key: contents.get(key, NOTHING) for key in differing(contents, below) - net.keys()})
         contents = below
@@ -95,12 +96,12 @@ def versions(
 
 
 def _net(
-    commit: Commit, io: FileIO, store: ManifestStore, partition: PartitionKey | None
+    commit: Commit, io: FileIO, store: ManifestStore, specs: Specs, partition: PartitionKey | None
 ) -> dict[PartitionKey, Contents]:
     """Return the net change of each partition that a commit touched."""
     total: dict[PartitionKey, Contents] = defaultdict(Contents)
     for snapshot in commit.snapshots:
-        for key, change in touched(store, io, snapshot).items():
+        for key, change in touched(store, io, snapshot, specs).items():
             if partition in (None, key):
                 total[key] = total[key].plus(change.net)
     return dict(total)

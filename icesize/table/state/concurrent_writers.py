@@ -76,7 +76,7 @@ class ConcurrentWriters:
         for snapshot in snapshots:
             try:
                 with readable(str(metadata.table_uuid)):
-                    partitions = frozenset(touched(self.store, io, snapshot))
+                    partitions = frozenset(touched(self.store, io, snapshot, metadata.specs()))
             except TableError as error:
                 LOG.info("what snapshot %s changed is not known: %s", snapshot.snapshot_id, error)
                 continue

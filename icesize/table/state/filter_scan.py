@@ -41,7 +41,7 @@ def filters_asked(
     """
     asked = [_Asked(metadata, text) for text in dict.fromkeys(filters)]
     with readable(metadata.location):
-        for manifest in manifests_of(head_snapshot(metadata), io).data:
+        for manifest in manifests_of(head_snapshot(metadata), io, metadata.specs()).data:
             if not (wanted := [each for each in asked if each.chosen.may_hold(manifest)]):
                 continue
             facts = store.facts(io, manifest)

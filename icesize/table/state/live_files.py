@@ -44,7 +44,7 @@ def every_manifest(manifest: ManifestFile) -> bool:
 
 def current_manifests(store: ManifestStore, metadata: TableMetadata, io: FileIO) -> Manifests:
     """Return the manifests of the current snapshot. The store begins a pass over this state of the table."""
-    manifests = manifests_of(head_snapshot(metadata), io)
+    manifests = manifests_of(head_snapshot(metadata), io, metadata.specs())
     listed = (manifest.manifest_path for manifest in (*manifests.data, *manifests.deletes))
     store.follow({*listed, *(snapshot.manifest_list for snapshot in metadata.snapshots)})
     return manifests
@@ -232,8 +232,9 @@ def files_at(metadata: TableMetadata, io: FileIO, snapshot: Snapshot, partition:
 
     `obstacle` is the reason that a file cannot be read.
     """
-    store, manifests = store_of(str(metadata.table_uuid)), manifests_of(snapshot, io)
-    deletes = delete_index(store, io, manifests.deletes, metadata.specs())
+    store, specs = store_of(str(metadata.table_uuid)), metadata.specs()
+    manifests = manifests_of(snapshot, io, specs)
+    deletes = delete_index(store, io, manifests.deletes, specs)
     listed = (
         store.facts(io, manifest) for manifest in manifests.data if manifest.partition_spec_id == partition.spec_id
     )

@@ -36,7 +36,7 @@ from icesize.table.catalog.history import (
 )
 from icesize.table.manifests.entries import ADDED, DELETED
 from icesize.table.manifests.facts import ManifestFacts
-from icesize.table.manifests.lists import manifests_in, manifests_of
+from icesize.table.manifests.lists import Specs, manifests_in, manifests_of
 from icesize.table.manifests.store import ManifestStore
 from icesize.table.records.summary import BASE_ID, SECONDS
 
@@ -76,7 +76,9 @@ class PartitionChange(NamedTuple):
         return self.added.plus(self.removed, -1)
 
 
-def touched(store: ManifestStore, io: FileIO, snapshot: Snapshot) -> Mapping[PartitionKey, PartitionChange]:
+def touched(
+    store: ManifestStore, io: FileIO, snapshot: Snapshot, specs: Specs
+) -> Mapping[PartitionKey, PartitionChange]:
     """Return the changes of a snapshot to each partition; empty if it only rewrote manifests.
 
     An equality delete of an unpartitioned spec counts only for that spec's single partition, although it applies to
@@ -84,16 +86,16 @@ def touched(store: ManifestStore, io: FileIO, snapshot: Snapshot) -> Mapping[Par
     """
 
     def make() -> tuple[Mapping[PartitionKey, PartitionChange], int]:
-        changes = _changes(store, io, snapshot)
+        changes = _changes(store, io, snapshot, specs)
         return changes, len(changes) * _CHANGE_BYTES
 
     return store.get(snapshot.manifest_list, "changes", make)
 
 
-def _changes(store: ManifestStore, io: FileIO, snapshot: Snapshot) -> dict[PartitionKey, PartitionChange]:
+def _changes(store: ManifestStore, io: FileIO, snapshot: Snapshot, specs: Specs) -> dict[PartitionKey, PartitionChange]:
     added: defaultdict[PartitionKey, Contents] = defaultdict(Contents)
     removed: defaultdict[PartitionKey, Contents] = defaultdict(Contents)
-    for manifest in manifests_in(snapshot, io):
+    for manifest in manifests_in(snapshot, io, specs):
         if manifest.added_snapshot_id != snapshot.snapshot_id:
             continue
         facts = store.changes(io, manifest)
@@ -119,11 +121,11 @@ def _add(total: defaultdict[PartitionKey, Contents], more: Mapping[PartitionKey,
 
 
 def state_at(
-    store: ManifestStore, io: FileIO, snapshot: Snapshot, partition: PartitionKey | None
+    store: ManifestStore, io: FileIO, snapshot: Snapshot, specs: Specs, partition: PartitionKey | None
 ) -> dict[PartitionKey, Contents]:
     """Return the contents of partitions at a snapshot: all of them, or only the given one."""
     total: defaultdict[PartitionKey, Contents] = defaultdict(Contents)
-    for manifest in manifests_in(snapshot, io):
+    for manifest in manifests_in(snapshot, io, specs):
         if partition is None or manifest.partition_spec_id == partition.spec_id:
             facts = store.facts(io, manifest)
             _add(total, _contents(facts, facts.live if partition is None else facts.in_partition(partition)))
@@ -157,7 +159,7 @@ def partitions_changed(metadata: TableMetadata, io: FileIO, store: ManifestStore
         return None
     # a REPLACE that rewrites manifests, as icesize's does, copies entries of other snapshots with their snapshot ids
     changed: set[PartitionKey] = set()
-    for manifest in manifests_of(head_snapshot(metadata) if newer else None, io).data:
+    for manifest in manifests_of(head_snapshot(metadata) if newer else None, io, metadata.specs()).data:
         if manifest.added_snapshot_id in newer | ours:
             facts = store.facts(io, manifest)
             rows = facts.live[np.isin(facts.snapshot_ids[facts.live], [*newer])]
@@ -208,7 +210,7 @@ def recent_appends(
     appends: list[Append] = []
     with suppress(OSError, TableError):
         for snapshot in islice(_adding(metadata), most_commits):
-            changes, ours = touched(store, io, snapshot), is_ours(snapshot)
+            changes, ours = touched(store, io, snapshot, metadata.specs()), is_ours(snapshot)
             added = (
                 (key, seen)
                 for key, change in changes.items()

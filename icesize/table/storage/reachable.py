@@ -78,7 +78,7 @@ def listed_files(io: FileIO, lists: Iterable[str], read: set[str], *, may_lack: 
 
     def listed(path: str) -> list[ManifestFile]:
         try:
-            return [m for m in read_list(io, path) if m.manifest_path not in read and m.manifest_path not in found]
+            return [m for m in read_list(io, path, {}) if m.manifest_path not in read and m.manifest_path not in found]
         except FileNotFoundError:
             if not may_lack:
                 raise

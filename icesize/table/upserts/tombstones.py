@@ -153,7 +153,7 @@ class Tombstones:
         """Return the files of tombstones of a state."""
         metadata, io = state.table.metadata, state.table.io
         with readable(metadata.location):
-            manifests = manifests_of(head_snapshot(metadata, BRANCH), io).data
+            manifests = manifests_of(head_snapshot(metadata, BRANCH), io, metadata.specs()).data
             return [file for manifest in manifests for file in _described(state.store, io, manifest)]
 
     def _known(self, state: Loaded) -> list[TombstoneFile]:

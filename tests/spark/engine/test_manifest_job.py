@@ -62,7 +62,7 @@ def test_the_driver_reads_what_tasks_cannot(spark: SparkSession, lake: Lake) -> 
     """A damaged manifest is reported as in any other table."""
     filled(spark, lake)
     table = lake.table()
-    first = manifests_of(table.metadata.current_snapshot(), table.io).data[0]
+    first = manifests_of(table.metadata.current_snapshot(), table.io, table.metadata.specs()).data[0]
     path = Path(first.manifest_path.removeprefix("file:"))
     content = path.read_bytes()
     path.write_bytes(content[:-20])

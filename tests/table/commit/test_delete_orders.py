@@ -103,7 +103,9 @@ def written_once(lake: Lake) -> CommitRequest:
 def obsolete(table: Table) -> set[str]:
     """Delete files that hit no live data file of their partition."""
     head = table.metadata.current_snapshot()
-    deletes = DeleteIndex.of(ManifestStore(), table.io, manifests_of(head, table.io).deletes, table.metadata.specs())
+    deletes = DeleteIndex.of(
+        ManifestStore(), table.io, manifests_of(head, table.io, table.metadata.specs()).deletes, table.metadata.specs()
+    )
     files = small_files(table, "a")
     numbers, paths = [f.sequence_number for f in files], {plain_path(f.path) for f in files}
     return {

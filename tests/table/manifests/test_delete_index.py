@@ -131,7 +131,7 @@ def test_delete_manifests_are_read_once(lake: SqlCatalog) -> None:
     store, io = ManifestStore(), CountingIO()
 
     def read(table: Table) -> DeleteIndex:
-        manifests = manifests_of(table.metadata.current_snapshot(), table.io).deletes
+        manifests = manifests_of(table.metadata.current_snapshot(), table.io, table.metadata.specs()).deletes
         return delete_index(store, io, manifests, table.metadata.specs())
 
     one = read(delete_rows(lake, first))

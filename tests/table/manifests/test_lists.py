@@ -43,7 +43,7 @@ def test_the_same_as_pyiceberg(lake: SqlCatalog, version: str) -> None:
     assert table.metadata.format_version == int(version)
     contents = set()
     for snapshot in table.metadata.snapshots:
-        found = list(read_list(table.io, snapshot.manifest_list))
+        found = list(read_list(table.io, snapshot.manifest_list, table.metadata.specs()))
         assert facts(found) == facts(snapshot.manifests(table.io))
         contents |= {manifest.content for manifest in found}
     assert contents == ({ManifestContent.DATA, ManifestContent.DELETES} if version == "2" else {ManifestContent.DATA})
@@ -59,6 +59,7 @@ def test_the_path_need_not_be_first(tmp_path: Path) -> None:
             {"name": "odd", "type": ["null", "string"], "field-id": 9_999},
             {"name": "path", "type": "string", "field-id": 500},
             {"name": "new", "type": "bytes", "field-id": 10_000},
+            {"name": "spec", "type": "int", "field-id": 502},
             {"name": "by", "type": ["null", "long"], "field-id": 503},
         ],
     }
@@ -69,11 +70,12 @@ def test_the_path_need_not_be_first(tmp_path: Path) -> None:
         write_long(record, 0)
         write_bytes(record, f"m{number}".encode())
         write_bytes(record, b"xyz")
+        write_long(record, 0)
         write_long(record, 1)
         write_long(record, 5 + number)
         writer.add(bytes(record))
     (tmp_path / "list.avro").write_bytes(writer.finish())
-    found = list(read_list(PyArrowFileIO(), f"{tmp_path}/list.avro"))
+    found = list(read_list(PyArrowFileIO(), f"{tmp_path}/list.avro", {}))
     assert [(m.manifest_path, m.manifest_length, m.added_snapshot_id) for m in found] == [
         (f"m{number}", 70 + number, 5 + number) for number in range(3)
     ]
@@ -88,7 +90,7 @@ def test_a_damaged_list_is_said_to_be(lake: SqlCatalog, keep: int) -> None:
     data = local(location).read_bytes()
     local(location).write_bytes(data[:keep])
     with pytest.raises(TableError, match=f"Cannot read {location}"):
-        list(read_list(table.io, location))
+        list(read_list(table.io, location, table.metadata.specs()))
 
 
 def test_a_list_that_ends_early_is_never_a_shorter_one(lake: SqlCatalog) -> None:
@@ -96,12 +98,12 @@ def test_a_list_that_ends_early_is_never_a_shorter_one(lake: SqlCatalog) -> None
     two_files(lake)
     table = append(lake, [3], "b")
     whole = local(newest_list(table)).read_bytes()
-    assert len(manifests_in(table.current_snapshot(), table.io)) == 3
+    assert len(manifests_in(table.current_snapshot(), table.io, table.metadata.specs())) == 3
     head = whole.index(b"\x06", whole.rindex(b"avro.codec"))
     for cut in (*range(head + 24, len(whole), 7), len(whole) - 1):
         local(newest_list(table)).write_bytes(whole[:cut])
         with pytest.raises(TableError, match="cut off or damaged"):
-            manifests_in(table.current_snapshot(), table.io)
+            manifests_in(table.current_snapshot(), table.io, table.metadata.specs())
 
 
 def test_a_missing_list_is_missing(lake: SqlCatalog) -> None:
@@ -109,4 +111,4 @@ def test_a_missing_list_is_missing(lake: SqlCatalog) -> None:
     table = two_files(lake)
     local(newest_list(table)).unlink()
     with pytest.raises(FileNotFoundError):
-        list(read_list(table.io, newest_list(table)))
+        list(read_list(table.io, newest_list(table), table.metadata.specs()))

@@ -38,7 +38,7 @@ def with_manifests(catalog: SqlCatalog, count: int, files: int = 50) -> Table:
 
 
 def manifests(table: Table) -> list[ManifestFile]:
-    return manifests_of(table.metadata.current_snapshot(), table.io).data
+    return manifests_of(table.metadata.current_snapshot(), table.io, table.metadata.specs()).data
 
 
 def value(of: object, size: int = 1) -> Callable[[], tuple[object, int]]:
@@ -149,7 +149,7 @@ def test_eight_threads_share_one_store(lake: SqlCatalog) -> None:
         return LayoutReader(limit, store=store).read(table.metadata, io)
 
     def changes(of: ManifestStore) -> object:
-        return [touched(of, io, snapshot) for snapshot in table.metadata.snapshots]
+        return [touched(of, io, snapshot, table.metadata.specs()) for snapshot in table.metadata.snapshots]
 
     calls = [lambda: layout(LIMIT), lambda: layout(1), lambda: changes(store)] * 2
     found = all_at_once([*calls, *[lambda: versions(table.metadata, io, store)] * 2])

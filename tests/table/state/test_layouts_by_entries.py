@@ -185,7 +185,7 @@ def change(catalog: Catalog, what: str, kind: str, number: int) -> None:
 
 def can_overwrite(table: Table) -> bool:
     """PyIceberg overwrites no rows beside delete files, and writes years only with another package."""
-    manifests = manifests_of(table.current_snapshot(), table.io)
+    manifests = manifests_of(table.current_snapshot(), table.io, table.metadata.specs())
     return not manifests.deletes and len(table.metadata.partition_specs) == 1
 
 

@@ -166,7 +166,11 @@ def test_only_new_manifests_are_read(lake: SqlCatalog) -> None:
     tables = [append(lake, [i]) for i in range(5)]
     io = CountingIO()
     assert len(recent_appends(tables[-1].metadata, io, ManifestStore(), 3)) == 3
-    written_by = {m.manifest_path: m.added_snapshot_id for t in tables for m in manifests_of(head(t), t.io).data}
+    written_by = {
+        m.manifest_path: m.added_snapshot_id
+        for t in tables
+        for m in manifests_of(head(t), t.io, t.metadata.specs()).data
+    }
     assert [written_by[path] for path in io.manifests] == [head(t).snapshot_id for t in reversed(tables[2:])]
 
 

@@ -48,10 +48,10 @@ def test_two_threads_read_changes_with_one_store(lake: SqlCatalog) -> None:
     append(lake, [2], "b")
     table = compact(lake)
     snapshots, shared, io = table.metadata.snapshots, ManifestStore(), MeetingIO()
-    expected = [touched(ManifestStore(), table.io, snapshot) for snapshot in snapshots]
+    expected = [touched(ManifestStore(), table.io, snapshot, table.metadata.specs()) for snapshot in snapshots]
 
     def changes() -> list[object]:
-        return [touched(shared, io, snapshot) for snapshot in snapshots]
+        return [touched(shared, io, snapshot, table.metadata.specs()) for snapshot in snapshots]
 
     assert all_at_once([changes, changes]) == [expected] * 2
     assert changes() == expected

@@ -207,7 +207,7 @@ def test_changes_are_counted_by_partition(lake: SqlCatalog) -> None:
     after = small_files(compact(lake, "a"), "a")
     table = rewrite_manifests(lake)
     store = ManifestStore()
-    found = [touched(store, table.io, s) for s in table.metadata.snapshots]
+    found = [touched(store, table.io, s, table.metadata.specs()) for s in table.metadata.snapshots]
     assert [list(changes) for changes in found] == [[A], [A], [B], [B], [A], []]
     deleted, replaced = found[3][B], found[4][A]
     assert (deleted.added.identity != 0, deleted.added[:3], deleted.net[:3]) == (True, (0, 0, 0), (0, 0, 0))
@@ -277,7 +277,7 @@ def test_a_second_listing_reads_new_snapshots_only(lake: SqlCatalog) -> None:
     def newly_read(table: Table) -> list[str]:
         io = CountingIO()
         for snapshot in reversed(table.metadata.snapshots):
-            touched(store, io, snapshot)
+            touched(store, io, snapshot, table.metadata.specs())
         assert len(versions(table.metadata, table.io, store)) == len(main_history(table.metadata))
         return io.manifests
 
@@ -294,7 +294,7 @@ def manifest_of(table: Table) -> str:
     """The manifest that the newest snapshot wrote."""
     (manifest,) = (
         m
-        for m in manifests_of(table.metadata.current_snapshot(), table.io).data
+        for m in manifests_of(table.metadata.current_snapshot(), table.io, table.metadata.specs()).data
         if m.added_snapshot_id == head_id(table)
     )
     return manifest.manifest_path

@@ -180,7 +180,11 @@ def test_calls_with_a_filter_open_no_other_manifests(
     for day in range(3):
         table = append(lake, [24 * day + 1])
     head = table.metadata.current_snapshot()
-    (expected,) = (m.manifest_path for m in manifests_in(head, table.io) if m.added_snapshot_id == _second(table))
+    (expected,) = (
+        m.manifest_path
+        for m in manifests_in(head, table.io, table.metadata.specs())
+        if m.added_snapshot_id == _second(table)
+    )
     NotedIO.noted.clear()
     lake.properties["py-io-impl"] = f"{__name__}.NotedIO"
     call(icesize.open(None, "db.t", catalog=lake), where)
