@@ -5,7 +5,7 @@ The table does not change. Only a commit could show whether the catalog accepts 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -16,6 +16,7 @@ from icesize.planning.upsert_rule import PROPERTY, UpsertRule
 from icesize.results import Result
 from icesize.table.catalog.access_errors import said
 from icesize.table.catalog.history import head_snapshot
+from icesize.table.cluster_settings import WRITES_FAIL, dead_sort_orders
 from icesize.table.manifests.facts import read_facts
 from icesize.table.manifests.lists import manifests_of
 from icesize.table.manifests.store import ManifestStore
@@ -57,6 +58,8 @@ def check_up(handle: TableHandle, environment: Environment) -> Iterator[Check]:
         yield checked("reading", partial(_read, current))
         yield checked("writing", partial(_written, current, environment))
         yield checked("deleting", partial(_deletable, current))
+        if dead := dead_sort_orders(current.table.metadata):
+            yield Check("sort orders", "failed", _dead(dead))
         if PROPERTY in current.table.metadata.properties:
             yield checked("upserts", partial(_bounded, current, handle.store))
 
@@ -75,6 +78,14 @@ def _overview(current: Current) -> str:
     has = ", ".join(format_count(len(some), noun) for some, noun in counts)
     seen = f"{current.name}, format version {metadata.format_version}, in a {kind}: {has}"
     return "; ".join((seen, *current.warnings))
+
+
+def _dead(orders: Sequence[int]) -> str:
+    numbers = ", ".join(map(str, orders))
+    return (
+        f"sort order {numbers} has a column that was dropped: {WRITES_FAIL} then (Cannot find source column for sort "
+        "field). Make a schema that has the column the current one again"
+    )
 
 
 def _read(current: Current) -> str:

@@ -238,6 +238,10 @@ def _why_no_bounds(leaf: Leaf, properties: Mapping[str, str]) -> str:
     return f"manifests keep no bounds of it ({said}), so clustered files could not be recognized"
 
 
+WRITES_FAIL = "Iceberg 1.11 on Spark cannot write to a table"
+"""The result of dropping a column of a sort order, also of a former one."""
+
+
 @dataclass(frozen=True)
 class KeptClusterBy:
     """Settings that were newly `stored` in the table, and `notes` for users."""
@@ -325,12 +329,32 @@ def _order_to_keep(metadata: TableMetadata, wanted: list[SortField]) -> tuple[tu
     if order.fields == wanted:
         return (), ()
     if order.is_unsorted or _is_ours(metadata):
-        return _to_order(metadata, wanted), ()
+        return _to_order(metadata, wanted), _columns_to_keep(metadata, order.fields)
     if wanted:
         replaced = f"({_words(metadata, order.fields)}) was replaced by ({_words(metadata, wanted)})"
-        return _to_order(metadata, wanted), (f"the table's sort order {replaced}",)
+        notes = (f"the table's sort order {replaced}", *_columns_to_keep(metadata, order.fields))
+        return _to_order(metadata, wanted), notes
     stays = f"the table's sort order ({_words(metadata, order.fields)}) stays, as icesize has not set it"
     return (), (f"{stays}: each writer sorts its files by it",)
+
+
+def _columns_to_keep(metadata: TableMetadata, fields: Sequence[SortField]) -> tuple[str, ...]:
+    """Return a note on the columns of a sort order that is replaced, none without a column.
+
+    Iceberg's Java library sends all sort orders of the table to its writers, and looks up their columns in the current
+    schema.
+    """
+    names = ", ".join(filter(None, (metadata.schema().find_column_name(field.source_id) for field in fields)))
+    if not names:
+        return ()
+    note = f"keep the columns it was sorted by ({names}): Iceberg keeps all sort orders, and {WRITES_FAIL}"
+    return (f"{note} once a column of one of them is dropped",)
+
+
+def dead_sort_orders(metadata: TableMetadata) -> list[int]:
+    """Return the ids of sort orders with a column that was dropped: `WRITES_FAIL`."""
+    ids = metadata.schema().field_ids
+    return [each.order_id for each in metadata.sort_orders if any(f.source_id not in ids for f in each.fields)]
 
 
 @dataclass(frozen=True)
@@ -364,15 +388,7 @@ def forget_cluster_by(run_id: str) -> MetadataChange[ForgottenClusterBy]:
         removed = [f"{key}={metadata.properties[key]}" for key in keys]
         order, notes = _order_to_keep(metadata, [])
         if order:
-            fields = metadata.sort_order().fields
-            removed.append(_order_words(metadata, fields))
-            # Iceberg's Java library sends all sort orders of the table to its writers, and looks up their columns in
-            # the current schema
-            names = ", ".join(str(metadata.schema().find_column_name(field.source_id)) for field in fields)
-            notes = (
-                f"keep the columns it was sorted by ({names}): Iceberg keeps all sort orders, and Iceberg "
-                "1.11 on Spark cannot write to a table once a column of one of them is dropped",
-            )
+            removed.append(_order_words(metadata, metadata.sort_order().fields))
         updates = (RemovePropertiesUpdate(removals=keys), *order)
         same_order = AssertDefaultSortOrderId(default_sort_order_id=metadata.default_sort_order_id)
         return loaded.staged(updates, same_order), ForgottenClusterBy(tuple(removed), notes)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 from pyiceberg.table import Table
+from pyiceberg.transforms import IdentityTransform
 
 from icesize.cli.main import main
 from tests.support import tables
@@ -39,6 +40,19 @@ def test_a_table_that_is_well_has_a_line_for_each_check(table: Table, tmp_path: 
     assert "whose clock is that of this machine" in told
     assert ", compact, cluster, maintain, " in told.splitlines()[-1]
     assert sorted(path for path in tmp_path.rglob("*") if path.is_file()) == before
+
+
+def test_a_sort_order_with_a_dropped_column_is_named(table: Table, tmp_path: Path) -> None:
+    """Spark cannot write such a table, also if another order is the current one by now."""
+    for column in ("ts", "id"):
+        with table.update_sort_order() as update:
+            update.asc(column, IdentityTransform())
+    assert "sort orders" not in examine(tmp_path).stdout
+    with table.update_schema() as change:
+        change.delete_column("ts")
+    result = examine(tmp_path)
+    assert "no  sort orders  sort order 1 has a column that was dropped: Iceberg 1.11 on Spark" in result.stdout
+    assert (result.exit_code, "compact" in result.stdout.splitlines()[-1]) == (1, True)
 
 
 def test_without_a_table_the_installation_is_examined(monkeypatch: pytest.MonkeyPatch) -> None:

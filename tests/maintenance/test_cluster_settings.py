@@ -278,6 +278,12 @@ def environment() -> Environment:
     return Environment(monotonic=lambda: 0.0, now_ms=lambda: NOW_MS, sleep=lambda seconds: None)
 
 
+KEEP_COLUMNS = (
+    "keep the columns it was sorted by ({}): Iceberg keeps all sort orders, and Iceberg 1.11 on Spark cannot "
+    "write to a table once a column of one of them is dropped"
+)
+
+
 def keep(catalog: Catalog, by: ClusterBy) -> KeptClusterBy:
     """Have it stored, on the table as it is now, without waiting."""
     handle = TableHandle(catalog, ("db", "t"))
@@ -343,7 +349,7 @@ def test_to_a_curve_and_back(catalog: Catalog, version: str) -> None:
     make_table(catalog, properties={"format-version": version})
     sort, curve = by_of("sort", "id", "ts"), by_of("zorder", "id", "ts")
     keep(catalog, sort)
-    assert outcome(keep(catalog, curve)) == (True, ())
+    assert outcome(keep(catalog, curve)) == (True, (KEEP_COLUMNS.format("id, ts"),))
     assert properties_of(catalog) == {"by": "id,ts", "field-ids": "1:id,3:ts", "strategy": "zorder"}
     assert order_of(catalog) == []
     assert catalog.load_table("db.t").metadata.default_sort_order_id == 0
@@ -353,7 +359,7 @@ def test_to_a_curve_and_back(catalog: Catalog, version: str) -> None:
     table = catalog.load_table("db.t")
     assert (table.metadata.default_sort_order_id, len(table.metadata.sort_orders), versions(catalog)) == (1, 2, 3)
     other = by_of("sort", "ts")
-    assert outcome(keep(catalog, other)) == (True, ())
+    assert outcome(keep(catalog, other)) == (True, (KEEP_COLUMNS.format("id, ts"),))
     assert order_of(catalog) == ["identity 3 ASC NULLS FIRST"]
 
 
@@ -363,7 +369,7 @@ def test_a_renamed_column_hides_no_sort_order(lake: SqlCatalog) -> None:
     keep(lake, by_of("sort", "id", "ts"))
     lake.load_table("db.t").update_schema().rename_column("id", "number").commit()
     curve = ClusterBy(("number", "ts"), (1, 3), "hilbert", 2**35)
-    assert outcome(keep(lake, curve)) == (True, ())
+    assert outcome(keep(lake, curve)) == (True, (KEEP_COLUMNS.format("number, ts"),))
     stored = {"by": "number,ts", "field-ids": "1:number,3:ts", "strategy": "hilbert"}
     assert (order_of(lake), properties_of(lake)) == ([], stored)
 
@@ -391,7 +397,8 @@ def test_a_sort_order_of_somebody_else_stays_beside_a_curve(
     assert outcome(keep(lake, curve)) == (False, (note,))
     sort = by_of("sort", "ts")
     note = f"the table's sort order ({words}) was replaced by (ts ASC NULLS FIRST)"
-    assert outcome(keep(lake, sort)) == (True, (note,))
+    names = ", ".join(lake.load_table("db.t").schema().find_column_name(field.source_id) or "" for field in fields)
+    assert outcome(keep(lake, sort)) == (True, (note, KEEP_COLUMNS.format(names)))
     assert order_fields(lake) == [ascending(3)]
 
 
@@ -400,7 +407,7 @@ def test_a_table_that_was_created_with_a_sort_order_can_lose_it(lake: SqlCatalog
     properties = {"icesize.cluster.by": "kind"}
     lake.create_table("db.t", SCHEMA, sort_order=SortOrder(ascending(2)), properties=properties)
     curve = by_of("zorder", "id", "ts")
-    assert outcome(keep(lake, curve)) == (True, ())
+    assert outcome(keep(lake, curve)) == (True, (KEEP_COLUMNS.format("kind"),))
     table = lake.load_table("db.t")
     assert (order_of(lake), table.metadata.default_sort_order_id, len(table.metadata.sort_orders)) == ([], 0, 2)
 
@@ -620,12 +627,6 @@ def test_a_dropped_column_ends_the_clustering(lake: SqlCatalog, another: bool) -
     reason = f"column 'ts' (field 3) was dropped{said}; {WAY_ON}"
     assert (str(off.value), off_because(off.value)) == (f"Cannot cluster 'lake.db.t': {reason}", reason)
     assert (off.value.column, off.value.table) == ("ts", "lake.db.t")
-
-
-KEEP_COLUMNS = (
-    "keep the columns it was sorted by ({}): Iceberg keeps all sort orders, and Iceberg 1.11 on Spark cannot "
-    "write to a table once a column of one of them is dropped"
-)
 
 
 def forget(catalog: Catalog) -> ForgottenClusterBy:
