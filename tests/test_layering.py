@@ -184,7 +184,7 @@ def test_importing_the_package_is_light() -> None:
     assert done.stdout.strip() == "[]"
 
 
-DISTRIBUTIONS = {"pydantic_core": "pydantic", "zlib_ng": "zlib-ng"} | {
+DISTRIBUTIONS = {"pydantic_core": "pydantic", "zlib_ng": "zlib-ng", "hive_metastore": "pyiceberg"} | {
     "opentelemetry": "opentelemetry-sdk",
     "prometheus_client": "prometheus-client",
 }

@@ -33,6 +33,7 @@ from icesize.spark.clustering.run import cluster_beside_stream
 from icesize.spark.engine.jobs import Cores
 from icesize.spark.engine.merge_job import CANCEL_AGAIN_SECONDS, run_merges
 from icesize.table.catalog.access_errors import brief
+from icesize.table.catalog.hive import is_hive
 from icesize.table.cleanup.expiry import expire
 from icesize.table.cleanup.retention_inputs import ExpireOptions
 from icesize.table.cluster_settings import off_because
@@ -415,6 +416,6 @@ def _for_another_thread(catalog: Catalog) -> Catalog:
     SQLAlchemy's engine, boto3's clients and the connections of an HTTP session support several threads. A Hive catalog
     has one Thrift connection, which each call opens and closes.
     """
-    if any(kind.__name__ == "HiveCatalog" for kind in type(catalog).__mro__):
+    if is_hive(catalog):
         return type(catalog)(catalog.name, **catalog.properties)
     return catalog

@@ -19,7 +19,14 @@ from urllib.parse import quote, urlsplit
 from weakref import WeakValueDictionary
 
 from pyiceberg.catalog import Catalog, load_catalog
-from pyiceberg.exceptions import ForbiddenError, NoSuchNamespaceError, NoSuchTableError, UnauthorizedError
+from pyiceberg.exceptions import (
+    ForbiddenError,
+    NoSuchIcebergTableError,
+    NoSuchNamespaceError,
+    NoSuchPropertyException,
+    NoSuchTableError,
+    UnauthorizedError,
+)
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.utils.config import Config
@@ -27,6 +34,7 @@ from pyiceberg.utils.config import Config
 from icesize.errors import EngineUnavailable, TableError, TableNotFound, UnsupportedTable
 from icesize.redaction import is_secret, keys_with_secrets, remember_secrets
 from icesize.table.catalog.access_errors import brief, may_pass
+from icesize.table.catalog.hive import HIVE_4, LOCK_ENABLED, UNLOCKED, is_hive
 from icesize.table.catalog.unreadable_columns import unreadable_column
 
 LOG = logging.getLogger("icesize")
@@ -242,6 +250,10 @@ def split_name(name: str) -> tuple[str, tuple[str, ...]]:
     return parts[0], parts[1:]
 
 
+OTHER_FORMAT = (NoSuchIcebergTableError, NoSuchPropertyException)
+"""Errors for tables of Hive and Glue that lack the properties of Iceberg tables."""
+
+
 def load(catalog: Catalog, identifier: tuple[str, ...]) -> Table:
     """Return the current state of a table.
 
@@ -250,6 +262,11 @@ def load(catalog: Catalog, identifier: tuple[str, ...]) -> Table:
     """
     try:
         return load_listed(catalog, identifier)
+    except OTHER_FORMAT as error:
+        name = ".".join((catalog.name, *identifier))
+        raise UnsupportedTable(
+            f"Cannot open '{name}': it is not an Iceberg table ({brief(error)})", table=name
+        ) from error
     except NoSuchTableError as error:
         raise _not_found(catalog, identifier) from error
 
@@ -265,9 +282,11 @@ def load_listed(catalog: Catalog, identifier: tuple[str, ...]) -> Table:
     except NoSuchTableError:
         raise
     except Exception as error:  # the errors of PyIceberg's parsers have no common base
+        name = ".".join((catalog.name, *identifier))
+        if is_hive(catalog) and "Invalid method name" in str(error):
+            raise UnsupportedTable(f"Cannot open '{name}': {HIVE_4}", table=name) from error
         if (column := unreadable_column(error)) is None:
             raise
-        name = ".".join((catalog.name, *identifier))
         raise UnsupportedTable(
             f"Cannot open '{name}': column '{column.name}' has {column.why}, which PyIceberg cannot read",
             table=name,
@@ -376,6 +395,8 @@ def _some(namespace: tuple[str, ...], known: list[str]) -> str:
 def check_supported(table: Table, spark_conf: Mapping[str, str] | None = None) -> None:
     """Raise UnsupportedTable, with one sentence, if the committer cannot write the table safely."""
     name = ".".join(table.name())
+    if is_hive(table.catalog) and table.properties.get(LOCK_ENABLED, "true").lower() != "true":
+        raise UnsupportedTable(f"Cannot work on '{name}': {UNLOCKED}", table=name)
     for why in _unsupported(table.metadata, spark_conf or {}):
         raise UnsupportedTable(f"Cannot work on '{name}': {why}", table=name)
 

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from typing import Any, ClassVar, Literal
 
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import BadRequestError, NoSuchIcebergTableError, NoSuchNamespaceError, NoSuchTableError
+from pyiceberg.exceptions import BadRequestError, NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.table import Table
 
 from icesize.concurrency import concurrently
@@ -16,6 +16,7 @@ from icesize.errors import ArgumentError, UnsupportedTable
 from icesize.results import Keys, keys
 from icesize.table.catalog import opening
 from icesize.table.catalog.access_errors import brief, said
+from icesize.table.catalog.hive import is_hive
 
 Name = tuple[str, ...]
 
@@ -113,7 +114,7 @@ def in_turn(catalog: Catalog) -> bool:
     Hive has one connection, and SQLite one in-memory database per thread.
     """
     in_memory = catalog.properties.get("uri", "") in ("sqlite://", "sqlite:///:memory:")
-    return in_memory or any(kind.__name__ == "HiveCatalog" for kind in type(catalog).__mro__)
+    return in_memory or is_hive(catalog)
 
 
 def each_of(catalog: Catalog) -> Callable[..., Iterator[Any]]:
@@ -186,7 +187,7 @@ def load_named(catalog: Catalog, name: Name, ask: Ask = _ask) -> Table | NotLoad
     try:
         table: Table = ask(opening.load_listed, catalog, name)
         return table
-    except NoSuchIcebergTableError as error:
+    except opening.OTHER_FORMAT as error:
         return NotLoaded(name, "other format", brief(error))
     except NoSuchTableError:
         if opening.is_view(catalog, name):

@@ -22,6 +22,7 @@ from icesize.parquet.files.row_lineage import FIRST_WITH_LINEAGE
 from icesize.planning.files import MAIN
 from icesize.table.catalog import opening
 from icesize.table.catalog.access_errors import brief
+from icesize.table.catalog.hive import lock_holder
 from icesize.table.commit.documents import lossless
 from icesize.table.commit.loaded import Loaded, Staged
 from icesize.table.commit.protocol import (
@@ -44,6 +45,13 @@ _RIGHTS = (
     "Cannot commit to '{name}': the catalog refused it (403); the principal needs the right to commit to the table "
     "and to set its properties (in Polaris TABLE_WRITE_DATA and TABLE_WRITE_PROPERTIES), because the ledger of "
     "committed batches is a table property; nothing is visible"
+)
+
+_LOCKED = (
+    "Cannot commit to '{name}': the Hive metastore does not release its lock of the table ({lock}); its owner seems to "
+    "have died, or lost its connection. The metastore removes the lock after 'metastore.txn.timeout' (300 s by "
+    "default), if its housekeeping runs; 'SHOW LOCKS' of Hive lists it. Nothing is visible; run it again when the lock "
+    "is gone"
 )
 
 _MEANWHILE = (
@@ -74,6 +82,7 @@ class PyIcebergCommitter:
     clock_ms: Callable[[], int]
     ref: str = MAIN
     store: ManifestStore = field(default_factory=ManifestStore)
+    _lock_holder: str | None = field(default=None, init=False)
 
     @property
     def name(self) -> str:
@@ -123,6 +132,8 @@ class PyIcebergCommitter:
         except CommitRefused:
             raise
         except CommitFailedException as error:
+            if " lock for " in str(error):
+                raise self._locked(loaded, error) from error
             raise CommitLost(brief(error)) from error
         except TooManyRequestsError as error:
             raise CatalogBusy(brief(error)) from error
@@ -142,6 +153,16 @@ class PyIcebergCommitter:
             raise
         for path, columns in staged.facts.items():
             loaded.store.remember(path, columns)
+
+    def _locked(self, loaded: Loaded, error: CommitFailedException) -> CommitLost | CommitRefused:
+        """Return the rejection of a commit that waited in vain for the lock of a Hive metastore.
+
+        Other writers hold it for moments. One that holds it while two attempts wait has died.
+        """
+        before, self._lock_holder = self._lock_holder, lock_holder(self.catalog, loaded.table.name())
+        if before != self._lock_holder:
+            return CatalogBusy(brief(error))
+        return CommitRefused(_LOCKED.format(name=loaded.name, lock=self._lock_holder or "another lock"))
 
     def discard(self, staged: Staged) -> None:
         """Remove the metadata files of an attempt that certainly failed."""
