@@ -18,7 +18,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import zip_longest
+from secrets import token_bytes
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -40,9 +42,11 @@ from icesize.parquet.files.row_lineage import FIRST_WITH_LINEAGE
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.storage import Storage
 from icesize.parquet.files.uncommitted import Uncommitted, uncommitted
+from icesize.parquet.keys.lookup import TableFiles
 from icesize.parquet.rewriting.merge import merge
 from icesize.planning.files import FileFact, PartitionKey
 from icesize.planning.plan import MergeTask
+from icesize.planning.upsert_rule import UpsertRule
 from icesize.report import Report
 from icesize.table.catalog.access_errors import brief, readable, storage_errors
 from icesize.table.catalog.history import age_of, main_history
@@ -50,6 +54,7 @@ from icesize.table.catalog.locations import split
 from icesize.table.commit import submit
 from icesize.table.commit.batch_commit import work_of
 from icesize.table.commit.input_metrics import with_carried_over_metrics
+from icesize.table.commit.loaded import Loaded
 from icesize.table.commit.metadata_change import add_tag, remove_tag
 from icesize.table.commit.protocol import Base, CommitRequest
 from icesize.table.commit.steps.overwrite import Overwrite
@@ -62,6 +67,8 @@ from icesize.table.past.versions import versions
 from icesize.table.records.ledger import file_prefix
 from icesize.table.state.handle import Current, TableHandle
 from icesize.table.storage.listing import arrow_filesystem, fsspec_filesystem
+from icesize.table.upserts.duplicates import Duplicates
+from icesize.table.upserts.resolver import bounds_reader
 
 LOG = logging.getLogger("icesize")
 
@@ -114,8 +121,8 @@ def restore(
     A dry run changes nothing, and returns the report that the restore would produce.
 
     Raises:
-        TableError: The snapshot is unknown or has no files of the partition, a file is gone, or deletes that were
-            pending on its files cannot be applied.
+        TableError: The snapshot is unknown or has no files of the partition, a file is gone, deletes that were pending
+            on its files cannot be applied, or keys of a table with upserts would have several rows.
         UnsupportedTable: The partition spec has changed.
         RewriteFailed: A copy differs from its original, or deletes or files with deletes cannot be read.
         CommitConflict: The partition differs from its state in `current`, or other writers committed first until the
@@ -130,6 +137,8 @@ def restore(
     settings = current.settings() if planned.difference.rewritten else None
     watch.lap("plan")
     report = planned.report(current, watch.seconds)
+    check = partial(_check_keys, current, planned.work)
+    check(submit.state_of(handle, current, environment), planned.difference)
     if dry_run or not report.partitions_touched:
         return report
     # checks that can fail without writing come before the tag, so that they leave no tag behind
@@ -146,7 +155,7 @@ def restore(
             if settings:
                 rewrites = _rewritten(planned.difference.rewritten, current.table.io, settings, owner)
             watch.lap("copy")
-            step = Restore(tag, planned.work, planned.difference, _overwrite(planned, copies, rewrites))
+            step = Restore(tag, planned.work, planned.difference, _overwrite(planned, copies, rewrites), check)
             again = f"restoring again is safe. T{_may_be_left(tag)[1:]}"
             request = CommitRequest(current.uuid, run_id, Base(current.head), (step,), again=again)
             outcome = submit.commit(handle, current, request, telling)
@@ -165,6 +174,25 @@ def restore(
         seconds=rounded(watch.seconds),
         notes=(*report.notes, *_consequences(current.table, planned, outcome.snapshot_ids)),
     )
+
+
+def _check_keys(current: Current, work: Restoration, state: Loaded, planned: Difference) -> None:
+    """Raise TableError if keys of a table with upserts would have several rows: keys may move between partitions."""
+    metadata = state.table.metadata
+    rule = UpsertRule.of(metadata.properties)
+    if rule is None:
+        return
+    files = TableFiles(current.settings(), dict(metadata.specs()))
+    duplicates = Duplicates(rule, files, token_bytes(32), bounds_reader(rule, metadata.schema(), state.store))
+    doubled = duplicates.if_restored(state, work.partition, planned.then)
+    if doubled.rows:
+        keys = "1 key" if doubled.keys == 1 else f"{doubled.keys:,} keys"
+        raise TableError(
+            f"{work.cannot(state.table)}: {keys} would have several rows, because later versions of rows lie in "
+            f"other partitions: {doubled.examples}. Delete those rows first; or read that version, and upsert its rows",
+            table=current.name,
+            keys=doubled.keys,
+        )
 
 
 def _copies(current: Current, partition: PartitionKey, entries: Sequence[Entry], prefix: str) -> list[Copy]:

@@ -30,10 +30,12 @@ from icesize.table.commit import submit
 from icesize.table.state.cluster_reader import ClusterReader
 from icesize.table.state.handle import TableHandle
 from icesize.table.upserts.duplicates import Duplicates
+from icesize.table.upserts.settings import WantedRule
 from tests.support.delete_files import delete_equal, delete_positions
 from tests.support.examples import examples
+from tests.support.restored import before_swap
 from tests.support.tables import check, live_paths, make_table, operations, request_on, run, sqlite_catalog
-from tests.support.upserts import catalog_with_table, live_rows
+from tests.support.upserts import catalog_with_table, live_rows, upsert_rows
 from tests.support.v3_tables import as_v3
 
 Row = tuple[int | None, int | None, str]
@@ -278,3 +280,48 @@ def test_a_batch_planned_before_the_key_changed(catalog: Catalog) -> None:
         "the batch was written again: the key of the table was changed while the batch was written",
     )
     assert live_rows(catalog) == [(1, 2, "a"), (2, 1, "a")]
+
+
+def test_no_restore_gives_a_key_two_rows(catalog: Catalog) -> None:
+    """A key that moved to another partition is named, also by a dry run; without such a key, the restore is done."""
+    rule = WantedRule("id", "ts")
+    upsert_rows(catalog, rows_of([(1, 1, "a"), (2, 1, "a")]), [False] * 2, 0, rule)
+    first = catalog.load_table("db.t").metadata.snapshots[-1].snapshot_id
+    upsert_rows(catalog, rows_of([(1, 2, "b"), (2, 2, "a")]), [False] * 2, 1, rule)
+    for dry_run in (True, False):
+        with pytest.raises(TableError, match=r"1 key would have several rows, .* \(id=1\)"):
+            opened(catalog).restore({"kind": "a"}, first, dry_run=dry_run)
+    assert set(catalog.load_table("db.t").metadata.refs) == {"main"}
+
+    upsert_rows(catalog, rows_of([(1, 3, "b")]), [True], 2, rule)
+    opened(catalog).restore({"kind": "a"}, first)
+    assert live_rows(catalog) == [(1, 1, "a"), (2, 1, "a")]
+
+
+def test_a_key_that_moves_during_a_restore(catalog: Catalog) -> None:
+    """The check is made again on the state that the restore is committed on."""
+    rule = WantedRule("id", "ts")
+    upsert_rows(catalog, rows_of([(1, 1, "a")]), [False], 0, rule)
+    first = catalog.load_table("db.t").metadata.snapshots[-1].snapshot_id
+    upsert_rows(catalog, rows_of([(1, 2, "a")]), [True], 1, rule)
+    upsert_rows(catalog, rows_of([(2, 3, "a")]), [False], 2, rule)
+
+    def move() -> None:
+        upsert_rows(catalog, rows_of([(1, 3, "b")]), [False], 3, rule)
+
+    with before_swap(2, move), pytest.raises(TableError, match="1 key would have several rows"):
+        opened(catalog).restore({"kind": "a"}, first)
+    assert live_rows(catalog) == [(1, 3, "b"), (2, 3, "a")]
+    assert set(catalog.load_table("db.t").metadata.refs) == {"main"}
+
+
+def test_a_restore_in_a_table_whose_key_decides_the_partition(tmp_path: Path) -> None:
+    """No other partition has a row of its keys, so that no other file is read; rows that others doubled stay."""
+    catalog, rule = sqlite_catalog(tmp_path), WantedRule("id", "ts")
+    make_table(catalog, {"id": "identity"})
+    upsert_rows(catalog, rows_of([(1, 1, "a"), (2, 1, "a")]), [False] * 2, 0, rule)
+    first = catalog.load_table("db.t").metadata.snapshots[-1].snapshot_id
+    upsert_rows(catalog, rows_of([(1, 2, "b")]), [False], 1, rule)
+    add(catalog, (2, 5, "b"))
+    opened(catalog).restore({"id": 1}, first)
+    assert live_rows(catalog) == [(1, 1, "a"), (2, 1, "a"), (2, 5, "b")]

@@ -32,6 +32,7 @@ _Identity = tuple[FileId, int | None]
 class Difference:
     """The changes of a restore: files to remove from the head, to copy from the version, and to rewrite.
 
+    `then` are all files of the partition in the version, with the deletes that apply to them there.
     `rewritten` files have deletes that cannot apply to a new file, so they return without the deleted rows; or their
     rows have row ids (format v3), which a copy would not have.
     `rows_before` and `rows_after` are the rows in all data files of the partition, as far as known before deletes are
@@ -43,6 +44,7 @@ class Difference:
     """
 
     version: Snapshot
+    then: tuple[FileFact, ...]
     removed: tuple[FileFact, ...]
     copied: tuple[Entry, ...]
     rewritten: tuple[FileFact, ...]
@@ -148,8 +150,9 @@ class Restoration:
         whole = [file for file, changes in zip(back, is_rewritten, strict=True) if not changes]
         copied = self._entries(table, version, whole)
         return Difference(
-            version, removed, copied, rewritten, frozenset(map(_identity, deletes.files)), rows_before, rows_after
-        )
+            version, tuple(then), removed, copied, rewritten, frozenset(map(_identity, deletes.files)), rows_before,
+            rows_after,
+        )  # fmt: skip
 
     def cannot(self, table: Table) -> str:
         """Return the beginning of the message of a rejection."""

@@ -18,7 +18,7 @@ from icesize.parquet.keys.codes import Codes
 from icesize.parquet.keys.events import shown_keys
 from icesize.parquet.keys.lookup import Positions, Scan, TableFiles
 from icesize.parquet.keys.maps import joined
-from icesize.planning.files import FileFact
+from icesize.planning.files import FileFact, PartitionKey
 from icesize.planning.upsert_rule import UpsertRule
 from icesize.table.commit.loaded import Loaded
 from icesize.table.commit.steps.row_delta import RowChanges
@@ -95,6 +95,21 @@ class Duplicates:
         if self._last is None or self._last[0] != contents:
             self._last = contents, self._doubled(live, with_deleted(facts, self.files, self.deleted_in))
         return self._last[1]
+
+    def if_restored(self, state: Loaded, partition: PartitionKey, files: Sequence[FileFact]) -> Doubled:
+        """Return the rows that would have no key of their own with these files in place of those of a partition."""
+        live, spec = LiveFiles.of(state, self.reader), state.table.metadata.specs()[partition.spec_id]
+        # a key whose columns decide the partition has no row in another one of the same spec
+        is_fixed = {each.source_id for each in spec.fields} <= set(self.rule.key)
+        others = [
+            live.noted(file) for file in live.files
+            if file.fact.partition != partition and not (is_fixed and file.fact.partition.spec_id == partition.spec_id)
+        ]  # fmt: skip
+        living = with_deleted([*others, *files], self.files, self.deleted_in)
+        after = self._doubled(live, living)
+        if after.rows and after.rows == self._doubled(live, living[: len(others)]).rows:
+            return Doubled(live)
+        return after
 
     def _doubled(self, live: LiveFiles, living: Sequence[Living]) -> Doubled:
         rows = sum(file.rows - len(deleted) for file, deleted in living)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyiceberg.table.snapshots import Snapshot
@@ -22,7 +22,8 @@ from icesize.table.records.summary import RESTORED_ID, CommitKind
 class Restore(Step):
     """Commit the files of `overwrite` as `planned` by `work`, and remove the tag that held the older snapshot.
 
-    The plan is made again on each state that the step is tried on. Its result must be the same.
+    The plan is made again on each state that the step is tried on. Its result must be the same. `check` refuses a state
+    in which keys would have several rows.
     """
 
     kind = CommitKind.RESTORE
@@ -30,6 +31,7 @@ class Restore(Step):
     work: Restoration
     planned: Difference
     overwrite: Overwrite
+    check: Callable[[Loaded, Difference], object]
 
     @property
     def paths(self) -> Collection[str]:
@@ -45,6 +47,7 @@ class Restore(Step):
                 "Look at its versions, and restore again if you still want to",
                 table=state.name,
             )
+        self.check(state, self.planned)
         if self.tag not in table.metadata.refs:
             raise TableError(
                 f"{work.cannot(table)}: another writer removed tag '{self.tag}', which held the snapshot; nothing was "
