@@ -10,6 +10,7 @@ from icesize.parquet.format.pages import (
     DATA_PAGE_V2,
     INNER_HEADERS,
     RLE,
+    UNCOMPRESSED,
     Page,
     compressed,
     decompressed,
@@ -103,8 +104,8 @@ def page_body(chunk: memoryview, page: Page, highest: tuple[int, int], codec: in
         levels = _v2_levels(inner, body)
         at = sum(map(len, levels))
         values = body[at:]
-        if boolean(inner, DataPageHeaderV2.IS_COMPRESSED) is not False:
-            values = memoryview(decompressed(values, raw_size_bytes - at, codec))
+        codec = UNCOMPRESSED if boolean(inner, DataPageHeaderV2.IS_COMPRESSED) is False else codec
+        values = memoryview(decompressed(values, raw_size_bytes - at, codec))
         return PageBody(header, inner, highest, levels, [values])
     raw = memoryview(decompressed(body, raw_size_bytes, codec))
     levels, at = _v1_levels(inner, raw, highest)

@@ -49,7 +49,8 @@ PLAIN, PLAIN_DICTIONARY, RLE, BIT_PACKED, RLE_DICTIONARY = 0, 2, 3, 4, 8
 """Encodings (parquet.thrift, Encoding)."""
 DICTIONARY_ENCODINGS = frozenset({PLAIN_DICTIONARY, RLE_DICTIONARY})
 LEVEL_ENCODINGS = frozenset({RLE, BIT_PACKED})
-CODEC_NAMES = {0: "none", 1: "snappy", 2: "gzip", 4: "brotli", 6: "zstd", 7: "lz4"}
+UNCOMPRESSED = 0
+CODEC_NAMES = {UNCOMPRESSED: "none", 1: "snappy", 2: "gzip", 4: "brotli", 6: "zstd", 7: "lz4"}
 """Compression (parquet.thrift, CompressionCodec) -> pyarrow's name of it; the old LZ4 and LZO are not written."""
 
 LEVELLED_CODECS = ("zstd", "gzip", "brotli")
@@ -332,14 +333,40 @@ def decompressed(body: Bytes, size_bytes: int, codec: int) -> bytes:
 
     Raises `CopyRefused` if the body has another size, and for an unknown codec.
     """
-    if CODEC_NAMES.get(codec) == "none":
-        return bytes(body)
+    if codec == UNCOMPRESSED:
+        raw, is_short = bytes(body), len(body) != size_bytes
+    else:
+        raw = _decompressed(body, size_bytes, codec)
+        is_short = _is_short(body, size_bytes, codec)
+    if is_short:
+        raise CopyRefused(Refusal.PAGES, f"a body of other than {size_bytes} bytes")
+    return raw
+
+
+def _decompressed(body: Bytes, size_bytes: int, codec: int) -> bytes:
     import pyarrow as pa  # costs a third of a second, and most pages are copied as stored
 
     try:
         return bytes(_codec(codec, None).decompress(body, size_bytes, asbytes=True))
     except (pa.ArrowException, OSError) as error:
         raise CopyRefused(Refusal.PAGES, str(error)) from error
+
+
+def _is_short(body: Bytes, size_bytes: int, codec: int) -> bool:
+    """Return whether a body that fits into `size_bytes` fills fewer of them.
+
+    pyarrow checks it for zstd only. Otherwise it returns whatever the rest of its memory holds.
+    """
+    name = CODEC_NAMES[codec]
+    if name == "gzip":
+        return int.from_bytes(body[-4:], "little") != size_bytes
+    if name == "zstd" or not size_bytes:
+        return False
+    try:
+        _decompressed(body, size_bytes - 1, codec)
+    except CopyRefused:
+        return False
+    return True
 
 
 def compressed(raw: bytes, codec: int, level: int | None = None) -> bytes:

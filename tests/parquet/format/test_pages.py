@@ -14,11 +14,14 @@ from hypothesis import strategies as st
 from icesize.parquet.format.footer import Chunk
 from icesize.parquet.format.page_index import read_offset_index
 from icesize.parquet.format.pages import (
+    CODEC_NAMES,
     DATA_PAGE,
     DATA_PAGE_V2,
     DICTIONARY_PAGE,
     Page,
+    compressed,
     data_encodings,
+    decompressed,
     dictionary_page,
     lossless_header,
     usual_header,
@@ -310,3 +313,15 @@ def test_damaged_headers_are_refused_or_still_tile() -> None:
 def test_many_damaged_headers_are_refused_or_still_tile() -> None:
     """The same, 20,000 times."""
     assert walk_damaged(20_000, 11) > 5_000
+
+
+@pytest.mark.parametrize("raw", [b"", b"x", b"hello world" * 10, bytes(range(256)) * 8, b"a" * 100_000])
+@pytest.mark.parametrize("codec", CODEC_NAMES)
+def test_a_body_has_the_size_that_its_header_gives(codec: int, raw: bytes) -> None:
+    """A body of another size is refused by every codec: no byte of other memory gets into a page."""
+    body = compressed(raw, codec)
+    assert decompressed(body, len(raw), codec) == raw
+    for size_bytes in (len(raw) - 1, len(raw) + 1, len(raw) + 8, 2 * len(raw) + 1):
+        if 0 <= size_bytes != len(raw):
+            with pytest.raises(CopyRefused):
+                decompressed(body, size_bytes, codec)
