@@ -69,6 +69,8 @@ class Refusal(str, Enum):
     """Pages that some readers refuse."""
     SHORT_READ = "short-read"
     """Storage cannot read it, or cannot write its copy."""
+    NO_ROOM = "no-room"
+    """The local disk or the memory has no room for the bytes of it."""
     COUNTS = "counts"
     """The copy would not have the values and NULLs, or the exact bounds, of its parts."""
     INTERNAL_ERROR = "internal-error"

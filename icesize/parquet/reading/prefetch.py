@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import tempfile
 import threading
-from collections.abc import Iterable, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from typing import IO
 
 from icesize.concurrency import NOT_AHEAD, Ahead
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.storage import local_folder
-from icesize.parquet.format.refusals import Refusal
+from icesize.parquet.format.refusals import CopyRefused, Refusal
 from icesize.parquet.format.sources import BytesSource, LocalSource, SectionSource, Source
 from icesize.planning.files import FileFact
+
+_LOG = logging.getLogger(__name__)
 
 
 class Fetched:
@@ -76,6 +79,8 @@ class Fetched:
             data = self._storage.fetch(input_file.path)
         except OSError:
             return Refusal.SHORT_READ
+        except CopyRefused as refused:
+            return refused.code
         return data if len(data) == input_file.size_bytes else Refusal.SHORT_READ
 
 
@@ -109,19 +114,35 @@ class _Room:
             return BytesSource(data)
         try:
             return self.put([data], len(data))
-        except OSError:
-            return Refusal.SHORT_READ
+        except CopyRefused as refused:
+            return refused.code
 
     def put(self, pieces: Iterable[bytes], size_bytes: int) -> Source | Refusal:
-        """Keep a file on disk; raises the errors of `pieces`."""
+        """Keep a file on disk; raises the errors of `pieces`, and `CopyRefused` if the disk fails."""
         with self._lock:
-            if self._file is None:
-                temporary = tempfile.TemporaryFile(prefix="icesize-", dir=local_folder())  # noqa: SIM115 (the stack)
-                self._file = self._stack.enter_context(temporary)
-            start = self._file.seek(0, os.SEEK_END)
+            with _on_disk():
+                file = self._opened()
+                start = file.seek(0, os.SEEK_END)
             for piece in pieces:
-                self._file.write(piece)
-            self._file.flush()
-            if self._file.tell() - start != size_bytes:
+                with _on_disk():
+                    file.write(piece)
+            with _on_disk():
+                file.flush()
+            if file.tell() - start != size_bytes:
                 return Refusal.SHORT_READ
-            return SectionSource(self._file.fileno(), start, size_bytes)
+            return SectionSource(file.fileno(), start, size_bytes)
+
+    def _opened(self) -> IO[bytes]:
+        if self._file is None:
+            temporary = tempfile.TemporaryFile(prefix="icesize-", dir=local_folder())  # noqa: SIM115 (the stack)
+            self._file = self._stack.enter_context(temporary)
+        return self._file
+
+
+@contextmanager
+def _on_disk() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        _LOG.warning("Cannot keep fetched files in %s: %s", local_folder() or tempfile.gettempdir(), error)
+        raise CopyRefused(Refusal.NO_ROOM, str(error)) from error

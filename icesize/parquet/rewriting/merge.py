@@ -116,7 +116,9 @@ def _copied(job: Job) -> Rewritten | Refusal:
     except CopyRefused as refused:
         return refused.code
     except Exception as error:
-        if isinstance(error, MemoryError) or is_from_outside(error):
+        if isinstance(error, MemoryError):
+            return Refusal.NO_ROOM
+        if is_from_outside(error):
             return Refusal.SHORT_READ  # a lasting fault recurs when the files are decoded, with a message that names it
         log_internal_error(f"copying {len(job.group.inputs)} files", error)
         return Refusal.INTERNAL_ERROR

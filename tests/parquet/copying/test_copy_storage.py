@@ -4,6 +4,7 @@ gives something else."""
 from __future__ import annotations
 
 import io
+import logging
 import os
 import tempfile
 import threading
@@ -391,15 +392,21 @@ def test_memory_does_not_grow_with_the_files_of_a_merge(tmp_path: Path) -> None:
 
 
 def test_a_full_local_disk_has_files_decoded(
-    store_options: WriteSettings, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store_options: WriteSettings,
+    store: Store,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """What cannot wait anywhere is decoded, which reads it from storage again."""
+    """What cannot wait anywhere is decoded, which reads it from storage again; reason and log do not blame storage."""
     monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path / "missing"))
     inputs = beside(store_options, WHOLE_ROWS, PAGED_ROWS, PAGED_ROWS)
     store_options = with_limits(store_options, fetched_in_memory_bytes=inputs[0].size_bytes)
     monkeypatch.setattr(tempfile, "TemporaryFile", _full)
-    done = merged(store_options, inputs)
-    assert dict(done.decode_reasons) == {"short-read": 2}
+    with caplog.at_level(logging.WARNING):
+        done = merged(store_options, inputs)
+    assert dict(done.decode_reasons) == {"no-room": 2}
+    assert "No space left on device" in caplog.text
     assert sources_of(done.files[:1]) == {inputs[0].path}
 
 
@@ -527,18 +534,21 @@ def test_an_output_that_storage_has_otherwise_is_removed(
     assert files_of_table(store_options) == before
 
 
+@pytest.mark.parametrize(
+    ("error", "code"), [(OSError("Couldn't deserialize thrift"), "short-read"), (MemoryError(), "no-room")]
+)
 def test_an_output_that_pyarrow_cannot_describe_is_removed(
-    store_options: WriteSettings, store: Store, monkeypatch: pytest.MonkeyPatch
+    store_options: WriteSettings, store: Store, monkeypatch: pytest.MonkeyPatch, error: Exception, code: str
 ) -> None:
     """Something in an input file's footer that only pyarrow stumbles over shows when the output is complete."""
     inputs = several_ways(store_options)
 
     def stumble(*_arguments: object) -> None:
-        raise OSError("Couldn't deserialize thrift")
+        raise error
 
     monkeypatch.setattr("icesize.parquet.rewriting.output_file.describe", stumble)
     done = merged(store_options, inputs)
-    assert dict(done.decode_reasons) == {"short-read": 4}
+    assert dict(done.decode_reasons) == {code: 4}
     assert store.of("delete") == store.of("create")[:1]
 
 
