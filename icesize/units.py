@@ -34,6 +34,14 @@ def format_time(timestamp_ms: int) -> str:
     return datetime.fromtimestamp(timestamp_ms / 1000, timezone.utc).strftime("%Y-%m-%d %H:%M:%S")
 
 
+def time_of(text: str) -> datetime:
+    """Return a time in ISO 8601, which has a zone if the text has one; raise `ValueError` for other text.
+
+    Python 3.10 does not read `Z`.
+    """
+    return datetime.fromisoformat(re.sub("[Zz]$", "+00:00", text))  # noqa: TID251
+
+
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGTP]iB|B)")
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)")
 _WORDS = r"(?:econds?|inutes?|ours?|ays?|eeks?)?"

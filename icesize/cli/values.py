@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
-from icesize.units import DURATION_EXAMPLES, SIZE_EXAMPLES, bytes_of, parse_ms, seconds_of
+from icesize.units import DURATION_EXAMPLES, SIZE_EXAMPLES, bytes_of, parse_ms, seconds_of, time_of
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -48,7 +48,7 @@ class Parsed(click.ParamType):  # type: ignore[type-arg,unused-ignore]
 
 def _time(text: str) -> datetime | None:
     with suppress(ValueError):
-        time = datetime.fromisoformat(text)
+        time = time_of(text)
         return time if time.tzinfo else time.replace(tzinfo=timezone.utc)
     return None
 

@@ -20,7 +20,7 @@ from pyiceberg.table import Table
 import icesize
 from icesize.cli.main import main
 from icesize.environment import Environment, WorkLimits
-from icesize.units import format_bytes, parse_bytes, parse_ms
+from icesize.units import format_bytes, parse_bytes, parse_ms, time_of
 from tests.support import tables
 from tests.support.command_line import Run, catalog_uri, on_a_terminal
 
@@ -99,6 +99,13 @@ def test_sizes_are_read_as_they_are_printed(size: int) -> None:
 def test_durations_are_read_as_people_write_them(text: str, milliseconds: int) -> None:
     """One unit or several, with a fraction, with or without a space."""
     assert parse_ms(text) == milliseconds
+
+
+@pytest.mark.parametrize("zone", ["Z", "z", "+00:00"])
+@pytest.mark.parametrize("text", ["2026-01-31T12:00", "2026-01-31 12:00:00", "2026-01-31T12:00:00.000"])
+def test_times_with_a_zone_are_read_on_every_python(text: str, zone: str) -> None:
+    """Python 3.10 itself does not read the Z that other programs write."""
+    assert time_of(text + zone) == datetime(2026, 1, 31, 12, tzinfo=timezone.utc)
 
 
 @pytest.mark.parametrize("text", ["", "3", "h", "3x", "1h30", "-1h", "1 fortnight", "h3"])

@@ -42,6 +42,7 @@ from pyiceberg.types import (
 from pyiceberg.utils.datetime import date_str_to_days, date_to_days, datetime_to_micros, time_to_micros
 
 from icesize.planning.files import distinct_zeros
+from icesize.units import time_of
 
 Test = Callable[[object], bool]
 
@@ -152,8 +153,8 @@ def _hours(text: str) -> int:
 
 _INTEGER = (int, int, _same)
 _BYTES = (bytes, _base64, _same)
-_TIMESTAMP = (date, datetime.fromisoformat, _micros)
-_TIMESTAMP_NS = (date, datetime.fromisoformat, _nanos)
+_TIMESTAMP = (date, time_of, _micros)
+_TIMESTAMP_NS = (date, time_of, _nanos)
 _KINDS: dict[type[IcebergType], tuple[Any, Callable[[str], Any], Callable[[Any], object]]] = {
     BooleanType: (bool, {"true": True, "false": False}.__getitem__, _same),
     IntegerType: _INTEGER,

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import timezone
 from typing import Any
 
 from pyiceberg.io import FileIO
@@ -28,6 +27,7 @@ from icesize.table.manifests.store import ManifestStore
 from icesize.table.state.filter_scan import filters_asked
 from icesize.table.state.partition_changes import Append
 from icesize.table.state.where import partition_filter
+from icesize.units import time_of
 
 _DAY_MS = 86_400_000
 MOST_QUERIES = 1_000
@@ -115,8 +115,7 @@ def _query(line: str, number: int) -> Query:
     first, *others = line.split(maxsplit=1)
     rest = others[0] if others else ""
     try:
-        # Python 3.10 does not know Z
-        time = datetime.fromisoformat(re.sub("Z$", "+00:00", first))
+        time = time_of(first)
     except ValueError:
         return Query(filter=line)
     time = time if time.tzinfo else time.replace(tzinfo=timezone.utc)

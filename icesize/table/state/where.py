@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
+from datetime import timezone
 from typing import Any, TypeAlias
 
 from pyiceberg.expressions import (
@@ -41,6 +41,7 @@ from icesize.errors import ArgumentError
 from icesize.planning.files import Layout, PartitionKey, Partitions
 from icesize.table.catalog.access_errors import brief
 from icesize.table.state.live_files import every_manifest
+from icesize.units import time_of
 
 _SPACE = re.compile(r"\s")
 
@@ -130,7 +131,7 @@ def with_zone(value: Any, kind: IcebergType | None) -> Any:
     if not (isinstance(value, str) and isinstance(kind, TimestampType | TimestamptzType)):
         return value
     with suppress(ValueError):
-        time = datetime.fromisoformat(value)
+        time = time_of(value)
         is_naive = time.tzinfo is None and isinstance(kind, TimestamptzType)
         return (time.replace(tzinfo=timezone.utc) if is_naive else time).isoformat()
     return value

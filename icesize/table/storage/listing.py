@@ -22,6 +22,7 @@ from icesize.concurrency import concurrently
 from icesize.errors import TableError, UnsupportedTable
 from icesize.table.catalog.access_errors import brief, storage_errors
 from icesize.table.catalog.locations import check_folder, is_addressable, split
+from icesize.units import time_of
 
 LOG = logging.getLogger("icesize")
 
@@ -254,7 +255,7 @@ def _fsspec_ms(info: Mapping[str, Any]) -> int:
     for key in _MODIFIED:
         value = info.get(key)
         if isinstance(value, str):
-            value = datetime.fromisoformat(value.replace("Z", "+00:00"))
+            value = time_of(value)
         if isinstance(value, datetime):
             return int(value.timestamp() * 1000)
         if value is not None:
