@@ -56,16 +56,23 @@ def write_with(
     `RewriteFailed` with the attribute `column` if older rows would change. On any error, what was written is removed,
     best effort.
     """
-    taken, failed = list(absorption.by_writer.get(writer, ())), list[str]()
+    taken, failed, begun = list(absorption.by_writer.get(writer, ())), list[str](), list[bool]()
+
+    def new_rows() -> Iterator[pa.RecordBatch | pa.Table]:
+        begun.append(True)
+        yield from batches
+
     while True:
         # new rows have no lineage before they are committed: NULL in its columns means that they inherit it
         to_files = settings.with_lineage if taken else settings
         counted = Conservation(to_files)
         try:
             deleted = [_deleted(group, settings) for group in taken]
-            files = write_rows(batches, to_files, names, _rows_of(taken, deleted, counted), counted)
+            files = write_rows(new_rows(), to_files, names, _rows_of(taken, deleted, counted), counted)
         except _DamagedError as damaged:
             # all rows are written again without that partition, because files may already hold some of its rows
+            if begun:  # Spark yields its rows only once
+                raise RuntimeError("new rows were read before all older rows") from damaged
             taken.remove(damaged.group)
             failed.append(str(damaged))
         else:

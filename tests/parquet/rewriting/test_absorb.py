@@ -6,7 +6,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -131,6 +131,21 @@ def test_older_rows_keep_the_partition_of_their_file(options: WriteSettings) -> 
     imported = FileFact(input_file.path, input_file.size_bytes, 3, PartitionKey(0, ("h0",)), 5)
     written = write_with(Absorption({3: take(imported)}), 3, [rows_of(range(20, 22))], options, NAMES)
     assert ids(written) == {"h0": [0, 1, 2, 20, 21]}
+
+
+def test_new_rows_are_read_once_and_last(options: WriteSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker has its rows once: a writer that begins with them must not begin again when an older file is damaged."""
+    bad, new = older(options, range(3)), iter([rows_of(range(7, 9))])
+    Path(local(bad.path)).unlink()
+
+    def new_rows_first(batches: Iterator[pa.Table], *others: Any) -> None:
+        _, _, old, _ = others
+        list(batches)
+        list(old)
+
+    monkeypatch.setattr(absorb, "write_rows", new_rows_first)
+    with pytest.raises(RuntimeError, match="before all older rows"):
+        write_with(Absorption({3: take(bad)}), 3, new, options, NAMES)
 
 
 def test_nan_in_older_rows_leaves_statistics_out(options: WriteSettings) -> None:
