@@ -39,11 +39,15 @@ def _write(settings: WriteSettings) -> Defaults:
 
 def _defaults(settings: WriteSettings, value: Callable[[NestedField], Any]) -> Defaults:
     fields = (settings.schema.find_field(field_id) for field_id in settings.schema.field_ids)
-    return {field.field_id: _scalar(field, value(field)) for field in fields if value(field) is not None}
+    return {
+        field.field_id: scalar_of(value(field), schema_to_pyarrow(field.field_type))
+        for field in fields
+        if value(field) is not None
+    }
 
 
-def _scalar(field: NestedField, value: Any) -> pa.Scalar:
-    kind = schema_to_pyarrow(field.field_type)
-    if isinstance(kind, pa.BaseExtensionType):  # a UUID
+def scalar_of(value: Any, kind: pa.DataType) -> pa.Scalar:
+    """Return a value as Arrow's; Arrow before version 24 makes no scalar of a UUID."""
+    if isinstance(kind, pa.BaseExtensionType):
         return pa.ExtensionArray.from_storage(kind, pa.array([value.bytes], kind.storage_type))[0]
     return pa.scalar(value, kind)

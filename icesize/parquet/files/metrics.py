@@ -24,10 +24,13 @@ from pyiceberg.utils.decimal import unscaled_to_decimal
 from pyiceberg.utils.truncate import truncate_upper_bound_binary_string, truncate_upper_bound_text_string
 
 from icesize.parquet.files.data_file import CopiedFile, FileMetrics, NewDataFile
-from icesize.parquet.files.properties import MAX_INFERRED, METRICS_DEFAULT, METRICS_OF_COLUMN
+from icesize.parquet.files.properties import ARROW_VERSION, MAX_INFERRED, METRICS_DEFAULT, METRICS_OF_COLUMN
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.format.schema import LINEAGE_IDS
 from icesize.policy import property_number
+
+_COUNTS_LISTS = 22
+"""The first version of pyarrow that counts all NULLs of structs in lists."""
 
 Serialise = Callable[[Any], "bytes | None"]
 
@@ -111,7 +114,10 @@ def describe(
     columns = [(leaf, [group.column(leaf.position) for group in groups]) for leaf in leaves(settings)]
     statistics = {leaf.field_id: [chunk.statistics for chunk in chunks] for leaf, chunks in columns}
     entries = {leaf.field_id: sum(chunk.num_values for chunk in chunks) for leaf, chunks in columns}
-    null_counts = {field_id: _null_count(found) for field_id, found in statistics.items()}
+    null_counts = {
+        leaf.field_id: _null_count(statistics[leaf.field_id]) if leaf.flat or ARROW_VERSION >= _COUNTS_LISTS else None
+        for leaf, _ in columns
+    }
     null_counts |= {field_id: entries[field_id] - facts.values for field_id, facts in floats.items()}
     counted = [leaf for leaf, _ in columns if leaf.counts]
     bounds = [(leaf.field_id, *_bounds_of(leaf, statistics, floats)) for leaf in counted]

@@ -45,6 +45,7 @@ _NUMBERS = {
     "dictionary_bytes": "write.parquet.dict-size-bytes",
     "bloom_bytes": "write.parquet.bloom-filter-max-bytes",
 }
+ARROW_VERSION = int(pa.__version__.partition(".")[0])
 _WRITER_ARGUMENTS = frozenset(inspect.signature(pq.ParquetWriter.__init__).parameters)
 
 

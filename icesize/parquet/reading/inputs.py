@@ -15,6 +15,7 @@ from pyroaring import BitMap
 
 from icesize.concurrency import NOT_AHEAD
 from icesize.errors import RewriteFailed
+from icesize.parquet.files.properties import ARROW_VERSION
 from icesize.parquet.files.settings import Limits, WriteSettings
 from icesize.parquet.format.footer import Chunk, Footer, read_footer
 from icesize.parquet.format.refusals import CopyRefused, DamagedFile, log_internal_error
@@ -129,8 +130,8 @@ def _stored(
         opened = settings.storage.open(path, file.size_bytes) if source is None else source.stream()
         with opened as stream, open_parquet(stream) as parquet:
             fitted = projection.fit(plain_schema(parquet.schema_arrow))
-            if projection.has_nanoseconds:
-                _check_no_int96(parquet)
+            if projection.has_nanoseconds or ARROW_VERSION < _READS_INT96:
+                _check_no_int96(parquet, projection)
             footer = None if _is_small(parquet.metadata, settings.limits) else _footer(stream)
             for rows in _tables(stream, parquet, fitted, settings.limits, footer):
                 rows = rows if dictionaries else of_schema(rows, fitted.stored)
@@ -142,13 +143,19 @@ def _stored(
         raise _unreadable(path, error) from error
 
 
-def _check_no_int96(parquet: pq.ParquetFile) -> None:
+_READS_INT96 = 23
+"""The first version of pyarrow that reads timestamps of 96 bits before 1970; older ones read them as later times."""
+
+
+def _check_no_int96(parquet: pq.ParquetFile, projection: Projection) -> None:
     """Raise `CastingError` for timestamps of 96 bits, which `open_parquet` reads as microseconds."""
     columns = (parquet.schema.column(i) for i in range(len(parquet.schema)))
     if (path := next((column.path for column in columns if column.physical_type == "INT96"), None)) is not None:
+        why = f"pyarrow {pa.__version__} misreads such times before 1970; update pyarrow to {_READS_INT96}, or"
+        if projection.has_nanoseconds:
+            why = "the table has columns with nanoseconds;"
         raise CastingError(
-            f"column '{path}' is stored as INT96, and the table has columns with nanoseconds; write the file again "
-            "with timestamps of 64 bits"
+            f"column '{path}' is stored as INT96, and {why} write the file again with timestamps of 64 bits"
         )
 
 

@@ -15,7 +15,7 @@ from pyiceberg.table.name_mapping import MappedField, parse_mapping_from_json
 from pyiceberg.transforms import IdentityTransform
 
 from icesize.errors import SchemaMismatch
-from icesize.parquet.files.defaults import initial_defaults, write_defaults
+from icesize.parquet.files.defaults import initial_defaults, scalar_of, write_defaults
 from icesize.parquet.files.properties import NANOSECONDS
 from icesize.parquet.files.row_lineage import FIELD_ID, is_lineage
 from icesize.parquet.files.settings import NAME_MAPPING, WriteSettings
@@ -232,7 +232,7 @@ def _scalar(value: object, kind: pa.DataType) -> pa.Scalar:
         return pa.scalar(value, pa.int32()).cast(kind)
     if types.is_timestamp(kind) or types.is_time(kind):
         return pa.array([value], pa.int64()).view(kind)[0]
-    return pa.scalar(value, kind)
+    return scalar_of(value, kind)
 
 
 def with_ids(source: pa.Schema, mapping: str | None) -> list[pa.Field]:

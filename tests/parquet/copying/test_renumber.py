@@ -9,7 +9,7 @@ import random
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
 
@@ -29,7 +29,7 @@ from tests.support.copying import merge_files
 from tests.support.examples import examples
 from tests.support.footers import footer_of, make_file
 
-_EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
+_EPOCH = datetime(2026, 1, 1, tzinfo=timezone.utc)
 VALUES: dict[str, tuple[pa.DataType, Callable[[int], Any]]] = {
     "int": (pa.int32(), lambda n: 7 * n - 90),
     "long": (pa.int64(), lambda n: 2**40 * n - 5),
