@@ -94,6 +94,7 @@ class SizePolicy:
     keep_versions            newest versions of each partition that expiry keeps; unset: Iceberg's rules alone
     version_max_age_ms       `keep-versions` ignores partitions whose last change is older than this
     max_snapshots            number of snapshots above which the oldest versions are dropped
+    progress_max_age_ms      expiry keeps the progress of Flink, Kafka Connect and Spark's own sink up to this age
     auto                     true: maintenance chooses the target size, the small files and the clustering by itself
     ```
     """
@@ -123,6 +124,7 @@ class SizePolicy:
     keep_versions: int | None = _key(None, "off: only `history.expire.*` apply")
     version_max_age_ms: int = _key(604_800_000, "seven days: a week of late corrections")
     max_snapshots: int = _key(2_000, "measured: a commit spends 0.6 s on metadata at 5,000 snapshots, 0.02 s at 100")
+    progress_max_age_ms: int = _key(604_800_000, "seven days: Kafka keeps records so long by default")
     auto: bool = _key(False, "off: a table keeps its settings")
 
     def __post_init__(self) -> None:
@@ -313,6 +315,7 @@ AT_LEAST: dict[str, tuple[int, str]] = {
     "keep_versions": (1, "the newest version is the table itself; leave it out to keep no older ones"),
     "version_max_age_ms": (0, "no version is younger than now"),
     "max_snapshots": (1, "the newest snapshot is the table itself"),
+    "progress_max_age_ms": (0, "no progress is younger than now"),
 }
 _WORDS = {"None": "unset", "True": "true", "False": "false"}
 DOCUMENTED: tuple[tuple[str, str, str], ...] = tuple(

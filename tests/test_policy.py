@@ -37,6 +37,7 @@ def test_defaults_are_the_documented_ones() -> None:
         "keep_versions": None,
         "version_max_age_ms": 7 * 86_400_000,
         "max_snapshots": 2_000,
+        "progress_max_age_ms": 7 * 86_400_000,
         "auto": False,
     }
 
@@ -216,6 +217,7 @@ REFUSED = [
         "'max-delete-files' (-1) must be >= 0: no file is read with fewer delete files than none",
     ),
     ({"max_snapshots": 0}, "'max-snapshots' (0) must be >= 1: the newest snapshot is the table itself"),
+    ({"progress_max_age_ms": -1}, "'progress-max-age-ms' (-1) must be >= 0: no progress is younger than now"),
     (
         {"bytes_per_row": 0},
         "'bytes-per-row' (0.0) must be > 0: the number of files of a batch is computed from it; leave it out to have "
@@ -321,6 +323,7 @@ def test_documented_keys_are_the_fields() -> None:
         "keep-versions": "unset",
         "version-max-age-ms": "604800000",
         "max-snapshots": "2000",
+        "progress-max-age-ms": "604800000",
         "auto": "false",
     }
     assert all(source for _, _, source in DOCUMENTED)

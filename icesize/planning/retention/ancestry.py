@@ -30,7 +30,8 @@ class SnapshotFact:
     commit share `run_id`. `touched` are the partitions whose files the snapshot added or removed; only `keep_versions`
     needs it, and only for `main_history`. If its parent has expired, they are all partitions whose files differ from
     the snapshot before it in `main_history`: changes between the two count as its own. `sequence_number` orders
-    snapshots whose parents are gone; 0, as in format v1, leaves that to `timestamp_ms`.
+    snapshots whose parents are gone; 0, as in format v1, leaves that to `timestamp_ms`. `writers` are the programs that
+    keep their progress in its summary.
     """
 
     snapshot_id: int
@@ -40,6 +41,7 @@ class SnapshotFact:
     run_id: str | None = None
     touched: frozenset[PartitionKey] = frozenset()
     sequence_number: int = 0
+    writers: tuple[str, ...] = ()
 
     @property
     def age_key(self) -> tuple[int, int, int]:

@@ -40,8 +40,9 @@ class RetentionRules:
     keep_versions        newest versions of each partition to keep; None: no versions for their own sake
     version_max_age_ms   versions of partitions that nothing has changed for longer than this are not kept
     max_snapshots        snapshots in all above which versions are given up, the oldest first
+    progress_max_age_ms  progress of other writers that is older than this is not kept
 
-    The last three are keys of the size policy, with its defaults.
+    The last four are keys of the size policy, with its defaults.
     """
 
     older_than_ms: int
@@ -50,9 +51,13 @@ class RetentionRules:
     keep_versions: int | None = None
     version_max_age_ms: int = 604_800_000
     max_snapshots: int = 2_000
+    progress_max_age_ms: int = 604_800_000
 
     def __post_init__(self) -> None:
-        of_policy = {name: AT_LEAST[name] for name in ("keep_versions", "version_max_age_ms", "max_snapshots")}
+        of_policy = {
+            name: AT_LEAST[name]
+            for name in ("keep_versions", "version_max_age_ms", "max_snapshots", "progress_max_age_ms")
+        }
         check_at_least(self, _AT_LEAST | of_policy)
 
 
@@ -99,6 +104,9 @@ def plan_retention(
     _keep_as_iceberg(plan, retained)
     line = list(ancestors(plan.table, next((ref.snapshot_id for ref in retained if ref.name == MAIN), None)))
     _keep_for_readers(plan, line, readers)
+    for ref in retained:
+        if ref.is_branch:
+            _keep_progress(plan, ref)
     tags: dict[str, int] = {}
     dropped_versions: tuple[str, ...] = ()
     if rules.keep_versions is not None:
@@ -198,6 +206,27 @@ def _keep_for_readers(plan: _Planning, line: Sequence[SnapshotFact], readers: Co
     furthest = max((places[position] for position in readers if position in places), default=0)
     for snapshot in line[:furthest]:
         plan.keep(snapshot.snapshot_id, "newer than the position of a reader")
+
+
+def _keep_progress(plan: _Planning, ref: RefFact) -> None:
+    """The newest progress of each other writer in a branch, with all that is newer.
+
+    After a restart, each of them walks from the head back through the parents until it finds its own progress. If it
+    finds none, it commits its last batch again.
+    """
+    found: set[str] = set()
+    newer: list[int] = []
+    for snapshot in ancestors(plan.table, ref.snapshot_id):
+        if snapshot.timestamp_ms < plan.now_ms - plan.rules.progress_max_age_ms:
+            return
+        if new := [writer for writer in snapshot.writers if writer not in found]:
+            found.update(new)
+            for writer in new:
+                plan.keep(snapshot.snapshot_id, f"the newest progress of {writer}")
+            for snapshot_id in newer:
+                plan.keep(snapshot_id, "newer than the progress of another writer")
+            newer = []
+        newer.append(snapshot.snapshot_id)
 
 
 def _keep_versions(

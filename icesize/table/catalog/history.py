@@ -32,8 +32,24 @@ def fact_of(snapshot: Snapshot) -> SnapshotFact:
     operation = snapshot.summary.operation.value if snapshot.summary else ""
     return SnapshotFact(
         snapshot.snapshot_id, snapshot.parent_snapshot_id, snapshot.timestamp_ms, operation,
-        summary_of(snapshot, RUN_ID), sequence_number=snapshot.sequence_number or 0,
+        summary_of(snapshot, RUN_ID), sequence_number=snapshot.sequence_number or 0, writers=tuple(_writers(snapshot)),
     )  # fmt: skip
+
+
+_KAFKA_OFFSETS = "kafka.connect.offsets."
+
+
+def _writers(snapshot: Snapshot) -> Iterator[str]:
+    """Yield the writers that keep their progress in the summary: Flink, Spark's own sink, and Kafka Connect."""
+    summary = snapshot.summary.additional_properties if snapshot.summary else {}
+    if "flink.max-committed-checkpoint-id" in summary:
+        operator = summary.get("flink.operator-id")
+        yield f"Flink job {summary.get('flink.job-id', '')}" + (f", operator {operator}" if operator else "")
+    if "spark.sql.streaming.epochId" in summary:
+        yield f"Spark query {summary.get('spark.sql.streaming.queryId', '')}"
+    for key in summary:
+        if key.startswith(_KAFKA_OFFSETS):
+            yield f"Kafka Connect {key.removeprefix(_KAFKA_OFFSETS)}"
 
 
 def age_of(snapshot: Snapshot) -> tuple[int, int]:

@@ -188,7 +188,15 @@ def _updates(metadata: TableMetadata, decision: Decision) -> Iterator[TableUpdat
             ref_name=name, type=SnapshotRefType.TAG, snapshot_id=snapshot_id,
             max_ref_age_ms=FOR_EVER_MS, max_snapshot_age_ms=None, min_snapshots_to_keep=None,
         )  # fmt: skip
+    known = {snapshot.snapshot_id for snapshot in metadata.snapshots}
     for name in retention.expired_refs:
+        ref = metadata.refs[name]
+        if ref.snapshot_id not in known and (somewhere := next(iter(set(retention.kept) & known), None)) is not None:
+            # PyIceberg removes no ref whose snapshot is missing, so it gets another one first
+            yield SetSnapshotRefUpdate(
+                ref_name=name, type=ref.snapshot_ref_type, snapshot_id=somewhere,
+                max_ref_age_ms=None, max_snapshot_age_ms=None, min_snapshots_to_keep=None,
+            )  # fmt: skip
         yield RemoveSnapshotRefUpdate(ref_name=name)
     for snapshot_id in {s.snapshot_id for s in metadata.statistics} & gone:
         yield RemoveStatisticsUpdate(snapshot_id=snapshot_id)

@@ -59,6 +59,7 @@ class ExpireOptions:
             keep_versions=keep_versions,
             version_max_age_ms=policy.version_max_age_ms,
             max_snapshots=policy.max_snapshots,
+            progress_max_age_ms=policy.progress_max_age_ms,
         )
 
 

@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from traceback import walk_tb
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException, ForbiddenError, NoSuchTableError, TooManyRequestsError
 from pyiceberg.table import Table
-from pyiceberg.table.update import SetPropertiesUpdate
+from pyiceberg.table.update import SetPropertiesUpdate, update_table_metadata
 
 from icesize.environment import Environment
 from icesize.parquet.files.row_lineage import FIRST_WITH_LINEAGE
@@ -142,7 +143,8 @@ class PyIcebergCommitter:
         except Exception as error:
             # status of the response that caused an error of PyIceberg's REST client; 0 without a response
             status = int(getattr(getattr(error.__cause__, "response", None), "status_code", 0))
-            definite = isinstance(error, NoSuchTableError) or (400 <= status < 500 and status not in _MAY_HAVE_LANDED)
+            by_client = 400 <= status < 500 and status not in _MAY_HAVE_LANDED
+            definite = isinstance(error, NoSuchTableError) or by_client or _is_of_model(error)
             if any(text in str(error) for text in _MEANWHILE) and (
                 definite or type(error) in (ValueError, NotImplementedError)
             ):
@@ -167,6 +169,12 @@ class PyIcebergCommitter:
     def discard(self, staged: Staged) -> None:
         """Remove the metadata files of an attempt that certainly failed."""
         remove(self.table.io, staged.written)
+
+
+def _is_of_model(error: Exception) -> bool:
+    """Return True if PyIceberg's model of metadata refused an update: in this process, before anything was written."""
+    places = (frame.f_globals.get("__name__") for frame, _ in walk_tb(error.__traceback__))
+    return isinstance(error, ValueError) and update_table_metadata.__module__ in places
 
 
 def committer_of(handle: TableHandle, table: Table, environment: Environment, ref: str = MAIN) -> Committer:

@@ -727,6 +727,7 @@ REFUSED = [
     ),
     ("version_max_age_ms", -1, "'version-max-age-ms' (-1) must be >= 0: no version is younger than now"),
     ("max_snapshots", 0, "'max-snapshots' (0) must be >= 1: the newest snapshot is the table itself"),
+    ("progress_max_age_ms", -1, "'progress-max-age-ms' (-1) must be >= 0: no progress is younger than now"),
 ]
 
 
@@ -743,8 +744,30 @@ def test_rules_that_keep_nothing_are_refused(name: str, value: int, message: str
 def test_rules_have_the_defaults_of_the_policy() -> None:
     """Expiry called with rules of its own keeps versions as a table without policy does."""
     rules, policy = RetentionRules(NOW), SizePolicy()
-    for name in ("keep_versions", "version_max_age_ms", "max_snapshots"):
+    for name in ("keep_versions", "version_max_age_ms", "max_snapshots", "progress_max_age_ms"):
         assert getattr(rules, name) == getattr(policy, name)
+
+
+def test_the_newest_progress_of_each_writer_stays_for_a_while() -> None:
+    """One snapshot for each writer, and the run from it to the head; progress that is too old is not kept."""
+    history = commits("a", "a", "a", "a", "a", "a")
+    writers = {1: ("Flink job j",), 2: ("Flink job j", "Kafka Connect c"), 4: ("Spark query q",), 5: ("Spark query q",)}
+    history = [dataclasses.replace(s, writers=writers.get(s.snapshot_id, ())) for s in history]
+    times = {s.snapshot_id: s.timestamp_ms for s in history}
+
+    def progress(age_ms: int) -> tuple[list[int], dict[int, list[str]]]:
+        rules = RetentionRules(NOW, progress_max_age_ms=age_ms)
+        kept = plan_retention(history, [main_at(history)], rules, NOW).kept
+        named = {i: [why for why in whys if "newest progress" in why] for i, whys in kept.items()}
+        return list(kept), {i: whys for i, whys in named.items() if whys}
+
+    kept, named = progress(NOW - times[2])
+    assert kept == [2, 3, 4, 5, 6]
+    names = ("Flink job j", "Kafka Connect c", "Spark query q")
+    flink, kafka, spark = (f"the newest progress of {name}" for name in names)
+    assert named == {2: [flink, kafka], 5: [spark]}
+    assert progress(NOW - times[2] - 1) == ([5, 6], {5: [spark]})
+    assert progress(NOW - times[6]) == ([6], {})
 
 
 def test_huge_values_keep_everything() -> None:

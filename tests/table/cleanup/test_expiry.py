@@ -29,6 +29,7 @@ from tests.support.rest_faults import Fault
 from tests.support.rest_server import MiniRest
 from tests.support.tables import (
     append,
+    arrow,
     check,
     compact,
     data_files_on_disk,
@@ -44,6 +45,7 @@ from tests.support.tables import (
     theirs,
     write,
 )
+from tests.support.v3_tables import with_document
 
 
 @pytest.fixture(params=OF_EACH_FORMAT)
@@ -333,6 +335,45 @@ def test_data_files_that_another_table_lists_stay(lake: Catalog) -> None:
     report = run_expiry(lake, retain_last=1)
     assert report.notes[-1] == "left alone: 2 files that other tables need (db.other)"
     assert lake.load_table("db.other").scan().to_arrow().num_rows == 5
+
+
+@pytest.mark.parametrize("kind", ["branch", "tag"])
+def test_a_ref_to_a_missing_snapshot_is_removed(lake: Catalog, kind: str) -> None:
+    """PyIceberg alone refuses that; everything else expires, and no journal is left."""
+    history(lake)
+
+    def with_ref(document: dict[str, Any]) -> None:
+        document["refs"]["old"] = {"type": kind, "snapshot-id": 12345}
+
+    with_document(lake, with_ref)
+    report = run_expiry(lake, retain_last=1)
+    assert (report.refs_removed, len(report.snapshot_ids_expired)) == (("old",), 5)
+    assert sorted(lake.load_table("db.t").metadata.refs) == ["main"]
+    assert list(local(lake.load_table("db.t").location()).rglob("icesize-expiry-*")) == []
+    check(lake.load_table("db.t"))
+
+
+def test_the_progress_of_other_writers_stays(lake: Catalog) -> None:
+    """The newest of each is kept and named, as each walks back from the head to it; a property limits its age."""
+    table = make_table(lake, {})
+    summaries: list[dict[str, str]] = [
+        {"flink.job-id": "j", "flink.max-committed-checkpoint-id": "16"},
+        {"flink.job-id": "j", "flink.max-committed-checkpoint-id": "17"},
+        {"kafka.connect.offsets.control.group": '{"0":1234}'},
+        {"spark.sql.streaming.queryId": "q", "spark.sql.streaming.epochId": "41"},
+        {},
+    ]
+    for number, summary in enumerate(summaries):
+        table.append(arrow([number]), snapshot_properties=summary)
+    report = run_expiry(lake, retain_last=1, days=6)
+    assert len(report.snapshot_ids_expired) == 1
+    named = [why for whys in report.kept.values() for why in whys if "the newest progress of" in why]
+    names = ("Flink job j", "Kafka Connect control.group", "Spark query q")
+    assert named == [f"the newest progress of {name}" for name in names]
+    with lake.load_table("db.t").transaction() as change:
+        change.set_properties({"icesize.policy.progress-max-age-ms": "5 days"})
+    assert len(run_expiry(lake, retain_last=1, days=6).snapshot_ids_expired) == 3
+    assert ids_of(lake) == [0, 1, 2, 3, 4]
 
 
 def test_a_table_that_was_dropped_and_created_again_expires(lake: Catalog) -> None:
