@@ -28,7 +28,7 @@ from icesize.maintenance.verify_storage import GONE, LOST, Found
 from icesize.parquet.deletes.deleted_rows import deleted_rows
 from icesize.parquet.files.data_file import FileMetrics
 from icesize.parquet.files.settings import WriteSettings
-from icesize.parquet.files.storage import WHOLE_READ_BYTES, Storage, local_folder
+from icesize.parquet.files.storage import WHOLE_READ_BYTES, Storage, cannot_open, local_folder
 from icesize.parquet.format.sources import BytesSource, LocalSource, SectionSource, Source
 from icesize.parquet.verify.entry import contradictions, corrected
 from icesize.parquet.verify.file import NAN_BOUND, Verification, verify
@@ -153,7 +153,8 @@ class FileCheck:
                 self.true[checked.task.fact.path] = checked.true
             yield from checked.found
         if self._skipped:
-            self.notes.append(f"{self._skipped:,} files were not read: they are encrypted, or not Parquet")
+            why = "they are encrypted, not Parquet, or PyArrow cannot open their names"
+            self.notes.append(f"{self._skipped:,} files were not read: {why}")
 
     def _tasks(self, manifests: Iterable[ManifestFile]) -> Iterator[Task]:
         done = self.resume.done
@@ -165,7 +166,7 @@ class FileCheck:
                 self._seen.add(number)
                 if self.only is not None and fact.path not in self.only:
                     continue
-                if fact.obstacle is not None:
+                if fact.obstacle is not None or cannot_open(self.io, fact.path):
                     # vectors are compared with their Puffin files by a rule of their own
                     self._skipped += manifest.content == ManifestContent.DATA
                 elif fact.path not in done:
@@ -294,7 +295,7 @@ def _overlapping_files(data: Sequence[ManifestFacts], runs: Mapping[str, Runs]) 
     starts, counts, owner = (np.concatenate(parts) for parts in (first, rows, owners))
     order = np.argsort(starts, kind="stable")
     ends = np.maximum.accumulate((starts + counts)[order])
-    begins_inside = np.concatenate([[False], starts[order][1:] < ends[:-1]])
+    begins_inside = np.concatenate([[False], starts[order][1:] < ends[:-1]])[: starts.size]
     # the range before one that begins inside of it overlaps, too
     group = np.cumsum(~begins_inside)
     several = np.bincount(group)[group] > 1

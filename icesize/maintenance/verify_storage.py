@@ -11,7 +11,6 @@ from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice
 from typing import TypeVar
 
 import numpy as np
@@ -24,20 +23,21 @@ from pyiceberg.table.snapshots import Snapshot
 
 from icesize.concurrency import concurrently
 from icesize.errors import TableError
+from icesize.parquet.files.storage import cannot_open, local_path
 from icesize.table.catalog.history import known_ancestors
 from icesize.table.catalog.locations import FOLDER_PROPERTIES, is_inside, normalised
 from icesize.table.manifests.entries import DELETED
 from icesize.table.manifests.facts import ManifestFacts
 from icesize.table.manifests.listing import path_numbers
 from icesize.table.manifests.lists import read_list
-from icesize.table.storage.listing import Listed, Lister, fsspec_filesystem, local_path
+from icesize.table.storage.listing import Listed, Lister, fsspec_filesystem
 from icesize.table.storage.reachable import READERS
 
 A = TypeVar("A")
 B = TypeVar("B")
 
 MOST_LOOKUPS = 10_000
-"""Most files that are looked up one by one: at 50 ms each, eight at a time, a minute."""
+"""Most remote files that are looked up one by one: at 50 ms each, eight at a time, a minute."""
 LISTED_BETWEEN_TELLING = 10_000
 """Listed files between two progress reports."""
 LOST, SIZES, DAMAGED, STATISTICS = "missing files", "file sizes", "damaged metadata", "missing statistics"
@@ -114,8 +114,8 @@ def listed_in(lister: Lister, io: FileIO, folders: Sequence[str]) -> Iterator[Li
 class StorageCheck:
     """Compares files that snapshots name with a listing that was made after the table was loaded.
 
-    A file that the listing lacks, or has with another size, is looked up: it may lie elsewhere, or be newer than an
-    inventory. At most `most_lookups` files are.
+    A file that the listing lacks, or has with another size, is looked up: it may lie elsewhere, behind a link, or be
+    newer than an inventory. At most `most_lookups` remote files are.
 
     Attributes:
         notes: Sentences about files that were not compared.
@@ -208,8 +208,7 @@ class StorageCheck:
         at_fault = {paths[at]: int(sizes[at]) for at in np.flatnonzero(places < 0).tolist()}
         suspects = {path: size for path, size in at_fault.items() if path not in self._seen}
         self._seen.update(suspects)
-        few = dict(islice(suspects.items(), self.most_lookups))
-        self.most_lookups -= len(few)
+        few = {path: size for path, size in suspects.items() if self._looks_up(path)}
         for (path, size), found in zip(few.items(), concurrently(partial(size_of, self.io), few), strict=True):
             self._outside += found is not None and not self._is_listed(path)
             if found is None:
@@ -223,6 +222,12 @@ class StorageCheck:
             else:
                 self._unknown += 1
 
+    def _looks_up(self, path: str) -> bool:
+        if local_path(self.io, path) is not None:
+            return True
+        self.most_lookups -= 1
+        return self.most_lookups >= 0 and not cannot_open(self.io, path)
+
     def _is_listed(self, path: str) -> bool:
         return any(is_inside(path, folder) for folder in self.stored.folders)
 
@@ -230,7 +235,8 @@ class StorageCheck:
         if self._outside:
             self.notes.append(f"{self._outside:,} files outside of the listed directories were looked up one by one")
         if self._unknown:
-            self.notes.append(f"{self._unknown:,} files were not looked up: more than {MOST_LOOKUPS:,} are not listed")
+            why = f"more than {MOST_LOOKUPS:,} are not listed, or PyArrow cannot open names with `//`"
+            self.notes.append(f"{self._unknown:,} files were not looked up: {why}")
 
 
 def size_of(io: FileIO, path: str) -> int | None:

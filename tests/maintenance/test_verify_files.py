@@ -33,9 +33,12 @@ from tests.support.row_lineage import LINEAGE
 from tests.support.tables import (
     append,
     arrow,
+    commit_built,
     compact,
+    live_paths,
     local,
     make_table,
+    overwritten,
     request_on,
     run,
     small_files,
@@ -227,3 +230,14 @@ def test_position_delete_files(lake: SqlCatalog) -> None:
     delete_positions(lake.load_table("db.t"), {file.path: [0, 1]}, file.partition)
     verification = deep(lake)
     assert (verification.findings, verification.read_files) == ((), 2)
+
+
+def test_row_ids_of_a_table_without_live_rows(lake: SqlCatalog) -> None:
+    """No data file is left, and files of older snapshots store row ids."""
+    make_table(lake)
+    as_v3(lake)
+    table = append(lake, [1])
+    file = stored(table, (20,), (7,))
+    run(lake, request_on(table, [file]), table)
+    commit_built(lake, lambda builder: overwritten(builder, live_paths(lake.load_table("db.t"))))
+    assert broken(deep(lake)) == []

@@ -9,22 +9,34 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyarrow.fs import LocalFileSystem
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.io import FileIO
+from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table import Table
 from pyiceberg.table.statistics import StatisticsFile
 from pyiceberg.table.update import SetStatisticsUpdate
 
 import icesize
 from icesize.errors import ArgumentError, TableError
-from icesize.maintenance.verify import MOST_FINDINGS, Findings, Scope, Severity, Verification, verify
+from icesize.maintenance.verify import (
+    MOST_FINDINGS,
+    Findings,
+    Scope,
+    Severity,
+    Verification,
+    verify,
+    without_expired,
+)
 from icesize.maintenance.verify_storage import StorageCheck, Stored
+from icesize.table.catalog.access_errors import readable
 from icesize.table.manifests.facts import read_facts
 from icesize.table.manifests.lists import manifests_in
+from icesize.table.storage import listing
 from icesize.table.storage.inventory import Inventory
 from icesize.table.storage.listing import Listed, list_files
 from tests.support.inventories import inventory_file
-from tests.support.tables import CountingIO, append, compact, live_paths, local, make_table, small_files
+from tests.support.tables import CountingIO, append, compact, expire, live_paths, local, make_table, small_files
 
 LISTING = Scope(list_files)
 
@@ -110,23 +122,49 @@ def stored_in(table: Table, without: str = "", complete: bool = True) -> Stored:
     return Stored.of(listed, [table.location()], complete, lambda count: None)
 
 
+class Remote(PyArrowFileIO):
+    """Local files as an object store shows them: requests find them, and the operating system does not."""
+
+    def __init__(self) -> None:
+        super().__init__({})
+        self.fs_by_scheme = lambda scheme, authority: LocalFileSystem()
+
+    def parse(self, location: str, properties: Any = None) -> tuple[str, str, str]:
+        return "gs", "bucket", location.removeprefix("file://")
+
+    parse_location = parse  # type: ignore[assignment]
+
+
 def test_lookups_are_bounded(lake: SqlCatalog) -> None:
-    """Of many files that are not listed, few are looked up: the others are gone by a listing, not by an inventory."""
+    """Of many remote files that are not listed, few are looked up: a listing decides on the others, no inventory does.
+
+    A lookup of a local file costs nothing, and a listing does not follow links: all of them are looked up.
+    """
     make_table(lake)
     for number in range(4):
         append(lake, [number])
     table = lake.load_table("db.t")
     local(live_paths(table)[0]).unlink()
 
-    def run(complete: bool, most: int) -> tuple[list[str], list[str]]:
-        check = StorageCheck(table.io, stored_in(table, ".parquet", complete), most)
+    def run(io: FileIO, complete: bool, most: int) -> tuple[list[str], list[str]]:
+        check = StorageCheck(io, stored_in(table, ".parquet", complete), most)
         found = check.run(table.metadata, table.metadata.snapshots[-1:], lambda m: read_facts(table.io, m))
         return [detail for _, _, detail in found], check.notes
 
-    assert run(True, 4) == (["it is not there"], [])
-    assert len(run(True, 1)[0]) >= 3
-    details, notes = run(False, 0)
-    assert (details, notes) == ([], ["4 files were not looked up: more than 10,000 are not listed"])
+    assert run(Remote(), True, 4) == run(table.io, True, 0) == (["it is not there"], [])
+    assert len(run(Remote(), True, 1)[0]) >= 3
+    details, (note,) = run(Remote(), False, 0)
+    assert (details, note.partition(":")[0]) == ([], "4 files were not looked up")
+
+
+def test_a_linked_folder(lake: SqlCatalog, tmp_path: Path) -> None:
+    """A listing does not follow links; files behind one are there, however many they are."""
+    table = three_snapshots(lake)
+    data = local(table.location()) / "data"
+    data.rename(tmp_path / "other-disk")
+    data.symlink_to(tmp_path / "other-disk")
+    check = StorageCheck(table.io, stored_in(table), most_lookups=0)
+    assert list(check.run(table.metadata, table.metadata.snapshots, lambda m: read_facts(table.io, m))) == []
 
 
 def test_files_outside_of_the_listed_folders(lake: SqlCatalog, tmp_path: Path) -> None:
@@ -233,3 +271,50 @@ def test_inventories_that_cannot_be_read(tmp_path: Path, lake: SqlCatalog, table
     pq.write_table(pa.table(table | {"path": [f"{location}/data/a"]} if "path" in table else table), file)
     with pytest.raises(ArgumentError, match=why):
         icesize.open(None, "db.t", catalog=lake).verify(inventory=str(file))
+
+
+def test_findings_about_files_of_snapshots_that_expired(lake: SqlCatalog) -> None:
+    """Files that only expired snapshots needed are rightly gone; a finding about a file that is needed stays."""
+    before = three_snapshots(lake)
+    first, second, newest = before.metadata.snapshots
+    (new,), old = ([f for m in manifests_in(s, before.io) for f in read_facts(before.io, m).paths()]
+                   for s in (newest, second))  # fmt: skip
+    for path in (new, *old, first.manifest_list):
+        local(path).unlink()
+    expire(lake.load_table("db.t"))
+    found = verified(before)
+    assert {new, *old, first.manifest_list} <= {finding.path for finding in found.findings}
+    left = without_expired(found, before, lake.load_table("db.t"))
+    assert [finding.path for finding in left.findings] == [new]
+    count = len(found.findings) - 1
+    assert left.notes[-1] == f"{count} findings about files of snapshots that expired during this call are left out"
+    assert without_expired(found, before, before) == found
+
+
+def test_a_busy_table_with_a_finding_is_verified_once(lake: SqlCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Snapshots that expire during each verification do not start it again."""
+    table = three_snapshots(lake)
+    local(live_paths(table)[0]).unlink()
+    listings = list[str]()
+
+    def expiring(io: FileIO, location: str) -> Iterator[Listed]:
+        listings.append(location)
+        append(lake, [len(listings)])
+        expire(lake.load_table("db.t"), keep=3)
+        yield from list_files(io, location)
+
+    monkeypatch.setattr(listing, "list_files", expiring)
+    found = icesize.open(None, "db.t", catalog=lake).verify()
+    assert {finding.rule for finding in found.findings} == {"missing files"}
+    assert len(listings) == 1
+
+
+def test_an_error_of_the_storage_is_no_expiry(lake: SqlCatalog) -> None:
+    """The advice to run it again is only for a missing file; a defect of icesize stays what it is."""
+    with pytest.raises(TableError) as failed, readable("t"):
+        raise PermissionError("Unable to locate credentials")
+    assert str(failed.value) == "Cannot read the history of 't': PermissionError: Unable to locate credentials"
+    with pytest.raises(TableError, match="if snapshots expired during this call, run it again"), readable("t"):
+        raise FileNotFoundError("m.avro")
+    with pytest.raises(IndexError), readable("t"):
+        raise IndexError("a defect")

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import tempfile
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
 from pyiceberg.io import FileIO, InputFile
+from pyiceberg.io.fsspec import FsspecFileIO
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from icesize import failpoints
@@ -37,17 +39,41 @@ def _as_os_error() -> Iterator[None]:
         raise OSError(f"{type(error).__name__}: {error}") from error
 
 
+_LOCAL = re.compile(r"file:(?://(?:localhost)?(?=/)|(?!//))(/.*)", re.DOTALL | re.IGNORECASE)
+
+
+def local_path(io: FileIO, location: str) -> str | None:
+    """Return the path in the local file system, for both of PyIceberg's FileIOs; None if the file is elsewhere.
+
+    The path is the name as Iceberg's Java library writes it: `?`, `#` and `%` belong to it. PyArrowFileIO opens `a` if
+    it is to open `a#b`.
+    """
+    if not isinstance(io, PyArrowFileIO | FsspecFileIO):
+        return None
+    if isinstance(io, PyArrowFileIO) and io.parse_location(location, io.properties)[0] != "file":
+        return None
+    match = _LOCAL.fullmatch(location)
+    has_scheme = ":" in location.partition("/")[0]
+    return match[1] if match else None if has_scheme else os.path.abspath(location)
+
+
+def cannot_open(io: FileIO, location: str) -> bool:
+    """Return whether the FileIO rejects the name: PyArrow's filesystems of object stores have no keys with `//`."""
+    is_remote = isinstance(io, PyArrowFileIO) and local_path(io, location) is None
+    return is_remote and "//" in location.partition("://")[2]
+
+
 def missing_files(io: FileIO, paths: Sequence[str]) -> list[str]:
     """Return the paths that are not in storage. Raises the errors of the storage."""
-    there = concurrently(lambda path: io.new_input(path).exists(), paths)
+    there = concurrently(Storage(io).exists, paths)
     return [path for path, exists in zip(paths, there, strict=True) if not exists]
 
 
 class Storage:
     """Opens, measures and deletes data files.
 
-    `file:/x`, `file:///x` and `/x` go straight to the operating system if the table's FileIO is PyArrow's (the
-    default). Each file created through that FileIO costs an extra look-up and a directory creation.
+    `file:/x`, `file:///x` and `/x` go straight to the operating system (see `local_path`). Each file created through a
+    FileIO costs an extra look-up and a directory creation.
     """
 
     def __init__(self, io: FileIO) -> None:
@@ -58,10 +84,7 @@ class Storage:
 
     def local_path(self, location: str) -> str | None:
         """Return the path in the local file system, or None if `location` is elsewhere."""
-        if not isinstance(self._io, PyArrowFileIO):
-            return None
-        scheme, _, path = PyArrowFileIO.parse_location(location, self._io.properties)
-        return path if scheme == "file" else None
+        return local_path(self._io, location)
 
     def create(self, location: str) -> Any:
         """Return a binary stream that becomes the file `location` when closed.
@@ -91,6 +114,8 @@ class Storage:
 
     def _input(self, location: str) -> InputFile:
         """Return a file of the FileIO; raises `OSError`, like storage, for a location that it does not support."""
+        if cannot_open(self._io, location):
+            raise OSError("PyArrow cannot open names with `//`; set 'py-io-impl' to PyIceberg's FsspecFileIO")
         try:
             with _as_os_error():
                 return self._io.new_input(location)
@@ -99,12 +124,12 @@ class Storage:
 
     def fetch(self, location: str) -> bytes:
         """Return all bytes of a file, with one request."""
-        with _as_os_error(), self._input(location).open() as stream:
+        with _as_os_error(), self.stream(location) as stream:
             return bytes(stream.read())
 
     def pieces(self, location: str, piece_bytes: int) -> Iterator[bytes]:
         """Yield all bytes of a file, `piece_bytes` per request."""
-        with _as_os_error(), self._input(location).open() as stream:
+        with _as_os_error(), self.stream(location) as stream:
             while piece := stream.read(piece_bytes):
                 yield bytes(piece)
 
@@ -125,6 +150,11 @@ class Storage:
         path = self.local_path(location)
         with _as_os_error():
             return len(self._input(location)) if path is None else os.path.getsize(path)
+
+    def exists(self, location: str) -> bool:
+        """Return whether the file is in storage. Raises the errors of the storage."""
+        path = self.local_path(location)
+        return self._io.new_input(location).exists() if path is None else os.path.exists(path)
 
     def check_whole(self, location: str, written_bytes: int) -> None:
         """Raise `RewriteFailed` unless storage holds all bytes that were written to a new file."""

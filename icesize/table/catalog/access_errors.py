@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 
 from pyiceberg.exceptions import ServerError, ServiceUnavailableError, TooManyRequestsError
 from tenacity import RetryCallState, Retrying, retry_if_exception, wait_random_exponential
@@ -28,13 +28,24 @@ def storage_errors(cannot: str, advice: str, **facts: object) -> Iterator[None]:
         raise TableError(f"{cannot}: {brief(error)}; {advice}", **facts) from error
 
 
-def readable(table: str) -> AbstractContextManager[None]:
-    """Return `storage_errors` for reading manifests of a table.
+@contextmanager
+def readable(table: str) -> Iterator[None]:
+    """Convert errors of storage inside the context, which reads manifests of a table, to TableError.
 
-    The usual cause is an expiry that removed a snapshot after the table was loaded.
+    The usual cause of a missing file is an expiry that removed a snapshot after the table was loaded.
     """
-    cannot = f"Cannot read the history of '{table}'"
-    return storage_errors(cannot, "if snapshots expired during this call, run it again", table=table)
+    try:
+        yield
+    except (IcesizeError, *_DEFECTS):
+        raise
+    except Exception as error:  # each storage client raises its own errors
+        advice = "; if snapshots expired during this call, run it again"
+        advice = advice if isinstance(error, FileNotFoundError) else ""
+        raise TableError(f"Cannot read the history of '{table}': {brief(error)}{advice}", table=table) from error
+
+
+_DEFECTS = (AssertionError, AttributeError, LookupError, NameError, TypeError)
+"""Errors that only a defect of icesize raises while it reads manifests."""
 
 
 def brief(error: BaseException) -> str:

@@ -75,6 +75,14 @@ def is_addressable(location: str) -> bool:
     return _MISREAD.search(location) is None
 
 
+def names_one_file(location: str) -> bool:
+    """Return True if all storage clients open the same file by this location.
+
+    In object stores and HDFS they do not: Hadoop drops `//`, Iceberg's S3FileIO and PyArrowFileIO cut `a#b` and `a?b`.
+    """
+    return split(location)[0] == "file" or (is_addressable(location) and "//" not in split(location)[2])
+
+
 def check_folder(location: str) -> str:
     """Return the location of a table's directory without a final slash.
 

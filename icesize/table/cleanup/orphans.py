@@ -20,6 +20,7 @@ from icesize.concurrency import IO_THREADS
 from icesize.environment import Environment, Stopwatch
 from icesize.errors import PolicyError, TableError
 from icesize.events import Progress
+from icesize.parquet.files.storage import local_path
 from icesize.results import Result
 from icesize.table.catalog.access_errors import storage_errors
 from icesize.table.catalog.locations import FOLDER_PROPERTIES, check_folder, is_inside, normalised
@@ -47,7 +48,6 @@ from icesize.table.storage.listing import (
     clock_difference,
     incomplete_uploads,
     list_files,
-    local_path,
     modified_ms,
     storage_now_ms,
 )

@@ -13,9 +13,10 @@ from pyiceberg.io.fsspec import FsspecFileIO
 from icesize.concurrency import IO_THREADS, concurrently
 from icesize.environment import Environment
 from icesize.errors import TableError
+from icesize.parquet.files.storage import local_path
 from icesize.table.catalog.access_errors import asking_again, brief, is_throttled
 from icesize.table.catalog.locations import is_addressable
-from icesize.table.storage.listing import fsspec_filesystem, local_path
+from icesize.table.storage.listing import fsspec_filesystem
 
 FILES_BETWEEN_CHECKS = 1_000
 """Files deleted between two loads of the table.

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from pyiceberg.io import FileIO
 
+from icesize.parquet.files.storage import local_path
 from icesize.table.catalog.access_errors import storage_errors
-from icesize.table.storage.listing import local_path
 from icesize.table.storage.reachable import Reachable
 
 

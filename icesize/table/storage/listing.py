@@ -20,8 +20,9 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from icesize.concurrency import concurrently
 from icesize.errors import TableError, UnsupportedTable
+from icesize.parquet.files.storage import local_path
 from icesize.table.catalog.access_errors import brief, storage_errors
-from icesize.table.catalog.locations import check_folder, is_addressable, split
+from icesize.table.catalog.locations import check_folder, split
 from icesize.units import time_of
 
 LOG = logging.getLogger("icesize")
@@ -119,9 +120,9 @@ def _list_fsspec(folder: str, filesystem: Any) -> Iterator[Listed]:
     def infos(place: str, everything: bool) -> list[Any]:
         found = filesystem.find(place, detail=True).values() if everything else filesystem.ls(place, detail=True)
         # not an empty object that represents the directory itself
-        return [info for info in found if info["name"].rstrip("/") != place]
+        return [info for info in found if info["name"].rstrip("/") != place or info["type"] == "directory"]
 
-    for info in _spread(infos, path, lambda info: info["name"] if info["type"] == "directory" else None):
+    for info in _spread(infos, path, lambda info: info["name"].rstrip("/") if info["type"] == "directory" else None):
         if info["type"] == "file" and not info["name"].endswith("/"):
             yield Listed(_below(folder, path, info["name"]), info["size"], _fsspec_ms(info))
 
@@ -129,17 +130,25 @@ def _list_fsspec(folder: str, filesystem: Any) -> Iterator[Listed]:
 def _spread(
     infos: Callable[[str, bool], list[Any]], path: str, folder_of: Callable[[Any], str | None]
 ) -> Iterator[Any]:
-    """Yield everything below a path. `infos` lists a directory: what is directly in it, or everything below it."""
-    whole = list[str]()
-    for top in infos(path, False):
+    """Yield everything below a path. `infos` lists a directory: what is directly in it, or everything below it.
+
+    A directory that contains itself has keys with `//`, which only a listing of everything below it shows once each.
+    """
+    whole, tops = list[str](), infos(path, False)
+    if path in map(folder_of, tops):
+        whole, tops = [path], []
+    for top in tops:
         place = folder_of(top)
         if place is None:
             yield top
-        elif len(below := infos(place, False)) > MOST_SPREAD:
+            continue
+        below = infos(place, False)
+        inner = [folder for info in below if (folder := folder_of(info)) is not None]
+        if len(below) > MOST_SPREAD or place in inner:
             whole.append(place)
         else:
             yield from (info for info in below if folder_of(info) is None)
-            whole += [inner for info in below if (inner := folder_of(info)) is not None]
+            whole += inner
     for found in concurrently(lambda place: infos(place, True), whole, LISTERS, LISTERS):
         yield from found
 
@@ -222,16 +231,6 @@ def incomplete_uploads(io: FileIO, location: str) -> int | None:
         LOG.debug("Cannot count unfinished uploads below %s: %s", location, type(error).__name__)
         return None
     return count
-
-
-def local_path(io: FileIO, location: str) -> str | None:
-    """Return the path in the local filesystem, for both of PyIceberg's FileIOs; None if the file is elsewhere."""
-    scheme, authority, path = split(location)
-    if scheme != "file" or authority or not isinstance(io, PyArrowFileIO | FsspecFileIO):
-        return None
-    if isinstance(io, PyArrowFileIO) and io.parse_location(location, io.properties)[0] != "file":
-        return None
-    return path if is_addressable(location) else None
 
 
 def arrow_filesystem(io: PyArrowFileIO, location: str) -> tuple[FileSystem, str]:
