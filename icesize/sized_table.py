@@ -386,28 +386,28 @@ class SizedTable:
             TableError: The storage does not respond.
             UnsupportedTable: The format version is not supported.
         """
-        from icesize.maintenance.verify import Scope, verify
+        from icesize.maintenance.verify import Scope, verify, without_expired
         from icesize.table.storage.listing import list_files
 
         lister = _inventory(inventory)
         scope = Scope(lister or list_files, lister is not None, current, deep, Path(resume) if resume else None)
         state = self._context.load()
-        while True:
-            found = verify(state.name, state.table.metadata, state.table.io, scope, self._environment)
-            before = state
-            if found.is_valid or not (state := self._context.load()).lacks_snapshots_of(before):
-                return found
-            # files of snapshots that expired meanwhile are rightly gone, so verify again
+        found = verify(state.name, state.table.metadata, state.table.io, scope, self._environment)
+        if found.is_valid or not (now := self._context.load()).lacks_snapshots_of(state):
+            return found
+        return without_expired(found, state.table, now.table)
 
-    def repair(self, *, deep: bool = False, dry_run: bool = False) -> RepairReport:
+    def repair(self, *, deep: bool = False, lost_files: int | None = None, dry_run: bool = False) -> RepairReport:
         """Repair what `verify` finds in the newest snapshot, if the cause is certain, one commit for each kind.
 
-        Entries of data files that are not in storage are removed: neither the listing nor a direct look has them. A
-        file that is listed twice is listed once. Dangling delete files are removed. Wrong sizes, counts, bounds and
-        totals are corrected. A rollback to the snapshot before a repair takes it back.
+        Entries of data files are removed if neither the listing nor a direct look has the files, but has others of the
+        same directory. A file that is listed twice is listed once. Dangling delete files are removed. Wrong sizes,
+        counts, bounds and totals are corrected. A rollback to the snapshot before a repair takes it back.
 
         Args:
             deep: Read all Parquet files, to find wrong counts and bounds in their entries.
+            lost_files: The exact number of missing data files, as a dry run names it. It confirms that they are lost,
+                although a whole directory lacks its files, or more than a tenth of the table's files or rows.
             dry_run: Change nothing; return the report that the call would produce.
 
         Returns:
@@ -420,7 +420,7 @@ class SizedTable:
         """
         from icesize.maintenance.repair import repair
 
-        return self._context.alone(repair, deep=deep, dry_run=dry_run)
+        return self._context.alone(repair, deep=deep, lost_files=lost_files, dry_run=dry_run)
 
     @overload
     def after_batch(self, *, dry_run: Literal[False] = ...) -> Report: ...

@@ -57,23 +57,30 @@ def restore(
     "Repair metadata, and remove entries of lost files",
     "icesize repair lake.db.events --dry-run",
     "icesize repair lake.db.events --deep --yes",
+    "icesize repair lake.db.events --lost-files 12 --dry-run",
 )
 @click.option("--deep", is_flag=True, help="Read all files, to find wrong counts and bounds in their entries.")
+@click.option(
+    "--lost-files", type=click.IntRange(1), metavar="N",
+    help="Confirm that the missing data files are lost, by their exact number.",
+)  # fmt: skip
 @options.yes_option
 @options.dry_run_option
 @options.table_options
-def repair(target: Target, *, deep: bool, yes: bool, dry_run: bool) -> None:
+def repair(target: Target, *, deep: bool, lost_files: int | None, yes: bool, dry_run: bool) -> None:
     """Repair what `verify` finds in the newest snapshot of TABLE, if the cause is certain; one commit for each kind.
 
-    Entries of data files that are not in storage are removed. Files that are listed twice are listed once. Dangling
-    delete files are removed. Wrong sizes, counts, bounds and totals are corrected. A rollback takes each repair back.
-    Exit code 4 if findings are left that no repair concerns.
+    Entries of data files that are not in storage are removed, but only with --lost-files if a whole directory or more
+    than a tenth of the table is missing. Files that are listed twice are listed once. Dangling delete files are
+    removed. Wrong sizes, counts, bounds and totals are corrected. A rollback takes each repair back. Exit code 4 if
+    findings are left that no repair concerns.
     """
     asks = options.asks(target, yes=yes, dry_run=dry_run, anywhere=True)
     sized = target.open()
+    repaired = partial(sized.repair, deep=deep, lost_files=lost_files)
     if asks:
         with target.progress():
-            found = sized.repair(deep=deep, dry_run=True)
+            found = repaired(dry_run=True)
         target.answer(found)
         if not found.repairs:
             raise click.exceptions.Exit(options.UNHEALTHY if found.refused else 0)
@@ -83,7 +90,7 @@ def repair(target: Target, *, deep: bool, yes: bool, dry_run: bool) -> None:
         )
         options.confirm(f"Repair {sized.name} in {kinds}{lost}?")
     with target.progress():
-        report = sized.repair(deep=deep, dry_run=dry_run)
+        report = repaired(dry_run=dry_run)
     target.answer(report, exit_code=options.UNHEALTHY if report.refused else 0)
 
 

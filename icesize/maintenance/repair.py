@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -19,11 +19,12 @@ from icesize.maintenance.verify import Examined, Finding, Scope, examine
 from icesize.maintenance.verify_storage import GONE, LOST, SIZES
 from icesize.parquet.files.row_lineage import FIRST_WITH_LINEAGE
 from icesize.parquet.verify.entry import BOUNDS, COUNTS, ROWS
-from icesize.planning.files import PartitionKey
+from icesize.planning.lost_files import LostFiles, folder_of
 from icesize.results import Keys, Result, keys
-from icesize.table.catalog.locations import normalised
+from icesize.table.catalog.locations import names_one_file, normalised
 from icesize.table.commit.steps.repair import Repair
 from icesize.table.manifests.facts import ManifestFacts
+from icesize.table.manifests.repeated_files import entry_kept, repeated_entries
 from icesize.table.state.naming import Labels
 from icesize.table.storage.listing import Lister, list_files
 
@@ -82,13 +83,19 @@ class RepairReport(Result):
 
 
 def repair(
-    context: TableContext, *, deep: bool = False, dry_run: bool = False, lister: Lister = list_files
+    context: TableContext,
+    *,
+    deep: bool = False,
+    lost_files: int | None = None,
+    dry_run: bool = False,
+    lister: Lister = list_files,
 ) -> RepairReport:
     """Verify the newest snapshot and repair what is certain.
 
     Args:
         context: The table.
         deep: Read all files, to find wrong counts and bounds in entries.
+        lost_files: The exact number of missing data files, which confirms that they are lost (see `LostFiles`).
         dry_run: Change nothing; return what would be repaired.
         lister: Lists the files of a directory.
 
@@ -101,7 +108,7 @@ def repair(
     scope = Scope(lister, deep=deep, reads_wrong_sizes=True, most_findings=sys.maxsize, most_lookups=sys.maxsize)
     found = examine(current.name, current.table.metadata, current.table.io, scope, context.environment)
     watch.lap("verify")
-    plan = _Plan(found)
+    plan = _Plan(found, lost_files)
     repairs = []
     for kind, findings in plan.repairs.items():
         if not findings:
@@ -123,15 +130,16 @@ def repair(
 class _Plan:
     """The repairs by kind, each with its findings, and the findings that are refused."""
 
-    def __init__(self, found: Examined) -> None:
+    def __init__(self, found: Examined, confirmed: int | None = None) -> None:
         self._found = found
         subject, findings = found.subject, found.verification.findings
-        suspects = {normalised(finding.path) for finding in findings if finding.rule in (LOST, SIZES)}
-        self._data, self._deletes = (set(_listed(some, suspects)) for some in (subject.data, subject.deletes))
+        missing = {finding.path: finding.detail == GONE for finding in findings if finding.rule == LOST}
+        self._data, self._deletes = (set(_listed(some, missing)) for some in (subject.data, subject.deletes))
+        self._lost = _lost(subject.data, self._data, [path for path in self._data if missing[path]])
+        self._kept = self._lost.why_kept(confirmed)
         self._manifests = {facts.path for facts in subject.all}
         self._dangling = {finding.path for finding in findings if finding.rule == "dangling deletes"}
-        twice = {normalised(finding.path) for finding in findings if finding.rule == "listed twice"}
-        self._in_several = set(_in_several_partitions(subject.data, twice))
+        self._uncertain = dict(_uncertain(found)) if any(each.rule == "listed twice" for each in findings) else {}
         self.repairs: dict[str, list[Finding]] = {kind: [] for kind in (REMOVED, ONCE, DANGLING, ENTRIES, LISTING)}
         self.refused: list[Finding] = []
         for finding in findings:
@@ -140,25 +148,23 @@ class _Plan:
                 self.repairs[kind].append(finding)
             else:
                 self.refused.append(replace(finding, advice=why or finding.advice))
-        if len(gone := self.repairs[REMOVED]) == found.verification.files > 0:
-            self.refused += [replace(finding, advice=_NOTHING_THERE) for finding in gone]
-            self.repairs[REMOVED] = []
 
     def step(self, kind: str) -> Repair:
         """Return the step of a kind of repair."""
         paths = [finding.path for finding in self.repairs[kind]]
         if kind == REMOVED:
-            return Repair(gone=frozenset(map(normalised, paths)))
+            return Repair(gone=frozenset(paths))
         if kind == ENTRIES:
-            return Repair(corrections={normalised(path): self._found.true[path] for path in paths})
+            return Repair(corrections={path: self._found.true[path] for path in paths})
         return Repair(once=True) if kind == ONCE else Repair(manifests=frozenset(paths))
 
     def rows_lost(self, labels: Labels) -> dict[str, int]:
         """Return the rows of missing files by the label of their partition."""
-        gone, rows = {normalised(finding.path) for finding in self.repairs[REMOVED]}, Counter[str]()
+        gone, rows = {finding.path for finding in self.repairs[REMOVED]}, Counter[str]()
         for facts in self._found.subject.data if gone else ():
             for file in facts.files(facts.live):
-                if normalised(file.path) in gone:
+                if file.path in gone:
+                    gone.remove(file.path)
                     rows[labels.of(file.partition)] += file.rows
         return dict(sorted(rows.items()))
 
@@ -166,9 +172,10 @@ class _Plan:
         """Return the kind of repair for a finding, empty if there is none, and the reason for that."""
         rule, path, detail = finding.rule, finding.path, finding.detail
         if rule == LOST and path not in self._dangling:
-            if normalised(path) in self._data:
-                return (REMOVED, "") if detail == GONE else ("", "it was not looked up")
-            if normalised(path) in self._deletes:
+            if path in self._data:
+                why = self._kept.get(path, "") if path in self._lost.rows else _NOT_LOOKED_UP
+                return ("", why) if why else (REMOVED, "")
+            if path in self._deletes:
                 return "", _DELETES_GONE
             of_head = path in {path for _, path, _ in self._found.subject.unreadable}
             return "", _METADATA_GONE if of_head else _OLDER
@@ -180,8 +187,8 @@ class _Plan:
             is_certain = rule not in _CERTAIN or any(words in detail for words in _CERTAIN[rule])
             kind = ONCE if rule == "manifest list" else LISTING
             return (kind, "") if is_certain else ("", "")
-        if rule == "listed twice" and normalised(path) in self._in_several:
-            return "", "Its entries have different partitions: remove the wrong one, or write the partitions again"
+        if rule == "listed twice" and normalised(path) in self._uncertain:
+            return "", self._uncertain[normalised(path)]
         return {"listed twice": ONCE, "dangling deletes": DANGLING, LOST: DANGLING}.get(rule, ""), ""
 
     def _of_entry(self, path: str) -> tuple[str, str]:
@@ -194,28 +201,37 @@ class _Plan:
 
 
 def _listed(data: Iterable[ManifestFacts], wanted: Collection[str]) -> Iterator[str]:
-    """Yield those of the paths that manifests list, normalised."""
+    """Yield those of the paths that manifests list."""
     if wanted:
-        yield from (path for facts in data for path in map(normalised, facts.paths()) if path in wanted)
+        yield from (path for facts in data for path in facts.paths() if path in wanted)
 
 
-def _in_several_partitions(data: Iterable[ManifestFacts], wanted: Collection[str]) -> Iterator[str]:
-    """Yield those of the paths that are listed with different values of one partition spec, normalised."""
-    seen = dict[tuple[str, int], PartitionKey]()
-    for facts in data if wanted else ():
-        places = facts.columns.partition[facts.live].tolist()
-        for path, place in zip(map(normalised, facts.paths()), places, strict=True):
-            key = facts.keys[place]
-            if path in wanted and seen.setdefault((path, key.spec_id), key) != key:
-                yield path
+def _lost(data: Sequence[ManifestFacts], missing: Collection[str], gone: Iterable[str]) -> LostFiles:
+    """Return the files of which a look at exactly their names found that they are gone, and the table around them."""
+    rows = dict.fromkeys(filter(names_one_file, gone), 0)
+    folders, there, seen = set(map(folder_of, rows)), set[str](), dict[str, int]()
+    for facts in data if rows else ():
+        for path, count in zip(facts.paths(), facts.columns.rows[facts.live].tolist(), strict=True):
+            seen[path] = count
+            if path not in missing and (folder := folder_of(path)) in folders:
+                there.add(folder)
+    return LostFiles({path: seen[path] for path in rows}, len(seen), sum(seen.values()), there)
 
 
+def _uncertain(found: Examined) -> Iterator[tuple[str, str]]:
+    """Yield the normalised paths of files that are listed twice and stay so, with the reason."""
+    subject = found.subject
+    listings = [subject.store.listing(subject.io, facts.manifest) for facts in subject.all]
+    for (path, _), entries in repeated_entries(listings).items():
+        if isinstance(why := entry_kept(entries), str):
+            yield path, why
+
+
+_NOT_LOOKED_UP = (
+    "It was not looked up, because storage clients read its name in different ways: remove its rows if it is lost"
+)
 _METADATA_GONE = (
     "A manifest or manifest list is lost: restore it from a backup, or roll back to a snapshot that does not need it"
-)
-_NOTHING_THERE = (
-    "No data file of the table is in storage, which may be the wrong one, or not mounted: delete the rows if they are "
-    "lost"
 )
 _OLDER = "Only older snapshots need it: they cannot be read any more; expire them, or restore the file from a backup"
 _DELETES_GONE = (

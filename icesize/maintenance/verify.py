@@ -214,7 +214,7 @@ def _files_of(table: Table, snapshot_ids: Collection[int]) -> Iterator[str]:
     for snapshot in metadata.snapshots:
         if snapshot.snapshot_id in snapshot_ids:
             yield snapshot.manifest_list
-            listed = attempt(lambda path: list(read_list(table.io, path)), snapshot.manifest_list)
+            listed = attempt(lambda path: list(read_list(table.io, path, metadata.specs())), snapshot.manifest_list)
             if isinstance(listed, list):
                 manifests |= {each.manifest_path: each for each in listed}
     for path, manifest in manifests.items():

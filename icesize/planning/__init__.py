@@ -9,6 +9,7 @@
 - `fleet`: the merges of many tables that a budget pays for, and the order of the tables
 - `health`: the health of a table: what its metadata cost each query now, and after maintenance
 - `inspection`: the state of a table's file sizes: counts, a histogram, the worst partitions and advice
+- `lost_files`: the decision whether data files that storage does not have are lost
 - `overlay`: an immutable mapping that is made from another one with few changes, without a copy of it
 - `partition_labels`: partitions in one word, as people and the command line write them
 - `plan`: the files to merge and the files to keep, as plain values: the outcome of `icesize.planning.merging.planner`

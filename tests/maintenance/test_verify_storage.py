@@ -277,7 +277,7 @@ def test_findings_about_files_of_snapshots_that_expired(lake: SqlCatalog) -> Non
     """Files that only expired snapshots needed are rightly gone; a finding about a file that is needed stays."""
     before = three_snapshots(lake)
     first, second, newest = before.metadata.snapshots
-    (new,), old = ([f for m in manifests_in(s, before.io) for f in read_facts(before.io, m).paths()]
+    (new,), old = ([f for m in manifests_in(s, before.io, {}) for f in read_facts(before.io, m).paths()]
                    for s in (newest, second))  # fmt: skip
     for path in (new, *old, first.manifest_list):
         local(path).unlink()

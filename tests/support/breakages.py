@@ -19,7 +19,7 @@ from icesize.parquet.files.data_file import NewDataFile, NewDeleteFile
 from icesize.planning.files import FileFact, PartitionKey
 from icesize.table.manifests.entries import read_entries
 from icesize.table.manifests.lists import first_row_id_of, manifests_in, write_list
-from tests.support.delete_files import delete_positions
+from tests.support.delete_files import commit_row_delta, delete_positions, equality_deletes
 from tests.support.puffin import add_deletes, vectors_in_puffin
 from tests.support.tables import (
     append,
@@ -240,6 +240,14 @@ def vectors_of_v2(it: Broken, path: str) -> list[NewDeleteFile]:
     return [NewDeleteFile(path, local(path).stat().st_size, 1, A, deletes_of=it.files[0].path)]
 
 
+def _equality_deletes_twice(it: Broken) -> None:
+    """Between both commits, a row is added whose key the second listing deletes."""
+    deletes = equality_deletes(it.table, ["id"], [[1]], A)
+    commit_row_delta(it.table, [deletes])
+    append(it.catalog, [1], "a")
+    commit_row_delta(it.table, [deletes])
+
+
 def _dangling(it: Broken) -> None:
     delete_positions(it.table, {"file:///gone.parquet": [0]}, A)
 
@@ -357,6 +365,7 @@ BREAKAGES = (
     Breakage("a retried commit brought deleted rows back", _retried_with_deletes, "listed twice", (*ALL, 9)),
     Breakage("a file is listed in two partitions", _retried_other_partition, "listed twice", None),
     Breakage("a manifest list names a manifest twice", _manifest_twice, "manifest list", ALL),
+    Breakage("an equality delete file is listed twice", _equality_deletes_twice, "listed twice", None),
     Breakage("a delete file is listed twice", _deletes_twice, "listed twice", (2, 3, 4, 5, 6, 7)),
     Breakage("a rewrite left delete files that apply to nothing", _dangling, "dangling deletes", ALL,
              "apache/iceberg 6126"),

@@ -27,6 +27,7 @@ from pyiceberg.table.metadata import TableMetadata
 from icesize.concurrency import IO_THREADS, concurrently
 from icesize.environment import Environment
 from icesize.events import Progress
+from icesize.parquet.files.storage import local_path
 from icesize.table.catalog.locations import normalised
 from icesize.table.catalog.metadata_files import read_metadata_file
 from icesize.table.cleanup.deletion import Deletion
@@ -37,7 +38,6 @@ from icesize.table.manifests.facts import read_facts
 from icesize.table.manifests.lists import read_list
 from icesize.table.storage.bulk_delete import FILES_BETWEEN_CHECKS, delete_all, deleter
 from icesize.table.storage.identity import LocalFiles
-from icesize.table.storage.listing import local_path
 from icesize.table.storage.reachable import READERS, Reachable
 
 Listed = TypeVar("Listed")

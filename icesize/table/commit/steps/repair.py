@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from operator import itemgetter
-from typing import Any, TypeAlias
+from typing import Any
 
 from pyiceberg.manifest import ManifestContent, ManifestFile
 from pyiceberg.table.snapshots import Operation, Snapshot
@@ -17,7 +16,8 @@ from icesize.table.catalog.locations import normalised
 from icesize.table.commit.protocol import Step
 from icesize.table.commit.snapshot_builder import SnapshotBuilder, Split
 from icesize.table.manifests.entries import Entry, with_other_value
-from icesize.table.manifests.listing import path_numbers, repeated_numbers
+from icesize.table.manifests.listing import path_numbers
+from icesize.table.manifests.repeated_files import FileKey, Place, entry_kept, repeated_entries
 from icesize.table.records.summary import CommitKind
 
 _ROWS, _SIZE = 103, 104
@@ -46,11 +46,10 @@ class Repair(Step):
 
     Attributes:
         manifests: Paths of manifests whose facts in the manifest list are wrong.
-        gone: Normalised paths of data files that are not in storage. Their entries go, and delete files that apply to
-            nothing after that.
-        corrections: The true facts of files, by normalised path.
-        once: List each file, and each manifest, once. Of several entries of a file, the oldest one stays: deletes that
-            were to apply to its rows still do.
+        gone: Paths of data files that are not in storage, as the manifests have them. Their entries go, and delete
+            files that apply to nothing after that.
+        corrections: The true facts of files, by their paths.
+        once: List each file, and each manifest, once, if it is certain which entry stays.
     """
 
     kind = CommitKind.REPAIR
@@ -61,18 +60,19 @@ class Repair(Step):
 
     def stage(self, builder: SnapshotBuilder, summary: Mapping[str, str]) -> Snapshot | None:
         """Write the manifests that are concerned in this state; None if there are none, and the totals are right."""
-        split, kept = Split(), _oldest(builder) if self.once else {}
+        split, kept = Split(), self._kept(builder)
         lost, dropped_rows = set[PartitionKey](), False
         for manifest in self._touched(builder, kept):
             split.touched.add(manifest.manifest_path)
             part = split.parts[manifest.partition_spec_id, manifest.content]
             for number, entry in enumerate(builder.entries(manifest)):
-                path, is_data = normalised(entry.path), manifest.content == ManifestContent.DATA
-                if is_data and path in self.gone:
+                is_data = manifest.content == ManifestContent.DATA
+                key, here = (normalised(entry.path), entry.content_offset), (manifest.manifest_path, number)
+                if is_data and entry.path in self.gone:
                     part.deleted.append(entry)
                     lost.add(PartitionKey.of(manifest.partition_spec_id, entry.values))
-                elif kept.get(_id(entry), here := (manifest.manifest_path, number)) == here:
-                    correction = self.corrections.get(path)
+                elif kept.get(key, here) == here:
+                    correction = self.corrections.get(entry.path)
                     part.existing.append(corrected(entry, correction) if correction else entry)
                 else:
                     dropped_rows = dropped_rows or is_data
@@ -84,11 +84,17 @@ class Repair(Step):
         operation = Operation.DELETE if lost or dropped_rows else Operation.REPLACE
         return builder.exchange(operation, split, (), summary, recount=True)
 
+    def _kept(self, builder: SnapshotBuilder) -> dict[FileKey, Place]:
+        """Return the entry that stays of each file that is listed more than once, if that is certain."""
+        listings = [builder.listing(each) for each in builder.manifests] if self.once else ()
+        kept = {key: entry_kept(entries) for key, entries in repeated_entries(listings).items()}
+        return {key: place for key, place in kept.items() if not isinstance(place, str)}
+
     def _times(self, builder: SnapshotBuilder) -> Counter[str]:
         """Return how often the snapshot names each manifest, if that is to be repaired."""
         return Counter(each.manifest_path for each in builder.manifests) if self.once else Counter()
 
-    def _touched(self, builder: SnapshotBuilder, kept: Mapping[_Id, _Place]) -> Iterator[ManifestFile]:
+    def _touched(self, builder: SnapshotBuilder, kept: Mapping[FileKey, Place]) -> Iterator[ManifestFile]:
         """Yield each manifest that is to be written again, once."""
         paths = [*self.gone, *self.corrections, *(path for path, _ in kept)]
         numbers, times = path_numbers(paths), self._times(builder)
@@ -96,41 +102,6 @@ class Repair(Step):
             is_named = path in self.manifests or times[path] > 1
             if is_named or (paths and builder.listing(manifest).lists(numbers)):
                 yield manifest
-
-
-_Id: TypeAlias = "tuple[str, int | None]"
-"""Normalised path of a file, and the place of a deletion vector in it."""
-_Place: TypeAlias = "tuple[str, int]"
-"""Path of a manifest, and the number of one of its live entries."""
-
-
-def _id(entry: Entry) -> _Id:
-    return normalised(entry.path), entry.content_offset
-
-
-def _oldest(builder: SnapshotBuilder) -> dict[_Id, _Place]:
-    """Return the place of the oldest entry of each file that is listed more than once.
-
-    Files whose entries have different values of one partition spec are left out: one of them is wrong.
-    """
-    places = defaultdict[_Id, list[tuple[tuple[int, int], _Place, _Partition]]](list)
-    manifests = {each.manifest_path: each for each in builder.manifests}
-    again = repeated_numbers(builder.listing(each) for each in manifests.values())
-    for path, manifest in manifests.items() if again.size else ():
-        if builder.listing(manifest).lists(again):
-            for number, entry in enumerate(builder.entries(manifest)):
-                age = (entry.sequence_number or 0, entry.file_sequence_number or 0)
-                places[_id(entry)].append((age, (path, number), (manifest.partition_spec_id, entry.values)))
-    several = {file: found for file, found in places.items() if len(found) > 1}
-    partitions = {file: {partition for _, _, partition in found} for file, found in several.items()}
-    return {
-        file: min(found, key=itemgetter(0, 1))[1]
-        for file, found in several.items()
-        if len(partitions[file]) == len({spec_id for spec_id, _ in partitions[file]})
-    }
-
-
-_Partition: TypeAlias = "tuple[int, tuple[Any, ...]]"
 
 
 def corrected(entry: Entry, correction: Correction) -> Entry:
