@@ -25,6 +25,7 @@ from icesize.table.records.ledger import LedgerEntry
 from icesize.table.state.handle import TableHandle
 from icesize.table.upserts import deletes
 from icesize.table.upserts.settings import WantedRule
+from integration.keyed.bounds import Held, check_batch
 from integration.keyed.catalog import FAULTS, UnreliableCatalog
 from integration.keyed.maps import Maps
 from integration.keyed.model import Effect, Event, Model, Row, newest
@@ -232,7 +233,7 @@ class History:
             self.maps.spoil(self.chance)
         was_landed, table = batch.effect is not None, self.table
         self.job = replace(self.job, wanted=self._rule())
-        self._before = self.watch.rows(table)
+        self._before, held = self.watch.rows(table), Held.of(table, self.contents)
         self._changed.clear()
         self.catalog.landed[:] = [partial(self._landed, batch)]
         failure: BaseException | None = None
@@ -248,7 +249,15 @@ class History:
         self._check_answer(batch, trouble, report, failure, was_landed)
         leaves_files = trouble.leaves_files or isinstance(failure, CommitStateUnknown)
         self._look(batch, leaves_files, is_new=batch.effect is not None and not was_landed)
+        if report is not None and trouble == Trouble():
+            self._check_growth(held, report)
         return report is not None
+
+    def _check_growth(self, before: Held, report: Report) -> None:
+        """A batch that nobody disturbed keeps the table within its bounds."""
+        current = TableHandle(self.other_catalog, ("db", "t")).load()
+        spec_id = current.table.metadata.default_spec_id
+        check_batch(before, Held.of(current.table, self.contents), report, current.policy, spec_id)
 
     @property
     def table(self) -> Table:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -164,6 +164,21 @@ class Reader:
                 if entry.status != ManifestEntryStatus.DELETED
             ]
         return self._manifests[manifest.manifest_path]
+
+    def deleted_by(self, delete: Listed) -> dict[str, set[int]]:
+        """The positions that a position delete file or a vector has, by the path of the data file."""
+        if delete.offset is not None:
+            return {delete.referenced or "": set(self._vector(delete))}
+        named = defaultdict[str, set[int]](set)
+        for path, position in self._pairs(delete.path):
+            named[path].add(position)
+        return named
+
+    def stored_rows(self, path: str) -> int:
+        """The number of rows of a data file, dead ones included."""
+        if (path, ()) not in self._files:
+            self._files[path, ()] = pq.read_metadata(local(path)).num_rows
+        return self._files[path, ()]  # type: ignore[no-any-return]
 
     def rows_in(self, path: str) -> list[Row]:
         """What a data file holds (of an equality delete: the ids)."""
