@@ -6,7 +6,7 @@ Nothing is written, and rights to read are enough.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from threading import Event, Lock
@@ -124,8 +124,9 @@ def scan(
     """
     selected, environment = TablePattern.of(pattern), environment or Environment()
     SizePolicy.resolve({}, policy)  # an error in it concerns all tables
-    catalog = catalog_of(selected, catalog)
-    found, doubts = look_at_each(selected, catalog, environment, policy, survey_table, is_chosen)
+    chosen = catalog_of(selected, catalog)
+    with closing(chosen) if catalog is None else nullcontext():
+        found, doubts = look_at_each(selected, chosen, environment, policy, survey_table, is_chosen)
     tables = (result for result in found if isinstance(result, TableSurvey))
     skipped = (result for result in found if isinstance(result, NotLoaded))
     return CatalogSurvey(

@@ -62,6 +62,9 @@ class NegativeZero(float):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, float) and other.hex() == "-0x0.0p+0"
 
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
     def __hash__(self) -> int:
         return hash("-0.0")
 

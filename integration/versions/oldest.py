@@ -9,14 +9,13 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 UV = [sys.executable, "-m", "uv", "--quiet"]
 ARROWS = ("", "pyarrow==22.*", "pyarrow==23.*")
 """What uv is asked for beside the lowest versions: nothing, or a later pyarrow."""
-TOOLS = ("pytest>=8", "hypothesis>=6.100", "duckdb>=1.1", "polars>=1", "psutil>=5.9")
+TOOLS = ("pytest>=8", "hypothesis>=6.100", "duckdb>=1.1", "markdown-it-py>=3", "polars>=1", "psutil>=5.9", "pyyaml>=6")
 TESTS = (
     *(f"tests/parquet/{room}" for room in ("deletes", "files", "keys", "ordering", "reading", "writing")),
     "tests/parquet/rewriting/test_conservation.py",
@@ -35,20 +34,19 @@ NEWER = (
 def tried(python: str, arrow: str, cache: Path) -> bool:
     """Make the environment of one case, and run the tests in it; whether all passed."""
     folder = cache / (arrow or "lowest").strip(".*")
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "asked.txt").write_text(arrow)
-    lowest, programs = folder / "lowest.txt", folder / "venv" / "bin" / "python"
-    _run([*UV, "venv", "--clear", "--python", python, folder / "venv"])
-    compiled = ["pip", "compile", "--no-deps", "--no-strip-extras", "--resolution", "lowest-direct", "pyproject.toml"]
-    _run([*UV, *compiled, "--python", programs, "--constraint", folder / "asked.txt", "--output-file", lowest])
-    _run([*UV, "pip", "install", "--python", programs, "--requirement", lowest, *TOOLS])
-    print(lowest.read_text(), flush=True)
+    programs, chosen = folder / "venv" / "bin" / "python", folder / "chosen.txt"
+    _uv("venv", "--clear", "--python", python, folder / "venv")
+    lowest = ["--resolution", "lowest-direct", "--requirement", "pyproject.toml", *filter(None, [arrow])]
+    _uv("pip", "install", "--python", programs, *lowest)
+    chosen.write_text(_uv("pip", "freeze", "--python", programs))
+    _uv("pip", "install", "--python", programs, "--constraint", chosen, *TOOLS)
+    print(chosen.read_text(), flush=True)
     tests = ["-m", "not slow and not engine and not smoke", "-k", f"not ({' or '.join(NEWER)})", *TESTS]
     return subprocess.run([programs, "-m", "pytest", "-p", "no:cacheprovider", *tests], cwd=ROOT).returncode == 0
 
 
-def _run(command: Iterable[str | Path]) -> None:
-    subprocess.run([*command], cwd=ROOT, check=True)
+def _uv(*arguments: str | Path) -> str:
+    return subprocess.run([*UV, *arguments], cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
 def main(argv: list[str]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from icesize.events import Progress
 from icesize.maintenance.survey import CatalogSurvey, scan
 from icesize.planning.health import TableSurvey
 from icesize.planning.scan_cost import Prices, WorkCost
+from icesize.table.catalog import opening
 from tests.support.delete_files import delete_positions
 from tests.support.rest_faults import Fault
 from tests.support.rest_server import MiniRest
@@ -259,3 +261,20 @@ def test_what_is_not_there(lake: SqlCatalog) -> None:
         scan("nowhere")
     with pytest.raises(ArgumentError):
         scan("", catalog=lake)
+
+
+def test_a_catalog_that_a_scan_opens_is_closed(lake: SqlCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service that scans again and again keeps no connection; a catalog of the caller stays open."""
+    closed = list[str]()
+
+    class Closing(SqlCatalog):
+        def close(self) -> None:
+            closed.append(self.name)
+            super().close()
+
+    monkeypatch.setattr(opening, "open_catalog", lambda name: Closing(name, **lake.properties))
+    assert scan("lake").tables == ()
+    assert closed == ["lake"]
+    with closing(Closing("lake", **lake.properties)) as own:
+        assert scan("lake", catalog=own).tables == ()
+        assert closed == ["lake"]

@@ -4,7 +4,7 @@ The bytes of an arriving file are rewritten by each merge that takes them along:
 free places, C(q + d + 1, q) - 1 arrivals fit without any of them going deeper than d, as in the binomial schedule of
 Mathieu, Rajaraman, Young and Yousefi, "Competitive data-structure dynamization" (SODA 2021). So the future of a
 partition, up to the merge that finishes a file, is a small problem in whole numbers: how many more merges each present
-file takes part in, and how deep the coming arrivals go. `choose_prefix` solves it for each prefix that it may merge
+file takes part in, and how deep the coming arrivals go. `choose_prefix` solves it for prefixes that it may merge
 and takes the cheapest. All it knows comes from the present sizes: the smallest file represents the coming arrivals.
 """
 
@@ -21,6 +21,9 @@ _MOST_ARRIVALS = 2.0**14
 
 # Depths tried on each side of the depth that a whole file needs from an empty start; wider finds nothing better.
 _DEPTHS_AROUND = 1
+
+# Prefixes that one call tries, so that its time grows with the number of slots, not with its square.
+_MOST_TRIED = 64
 
 # Sums of equal sizes miss the exact multiple of one size by rounding only.
 _ROUNDING = 1.0 + 1e-9
@@ -85,7 +88,7 @@ def _cheapest(sizes: list[float], sums: list[float], limit_bytes: float, slots: 
     schedule = _schedule(slots)
     depth = bisect_right(schedule.arrivals_within, limit_bytes / unit / _ROUNDING)
     least, chosen = inf, len(sizes)
-    for count in range(len(sizes), fewest - 1, -1):
+    for count in range(len(sizes), fewest - 1, -max(1, slots // _MOST_TRIED)):
         merged = sums[count - 1]
         stack = sorted((size / unit for size in (merged, *sizes[count:])), reverse=True)
         cost = merged / unit + _cost_to_finish(schedule, stack, arrivals, depth)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation
 
+from icesize.planning.retention.ancestry import TOMBSTONE_BRANCH
 from icesize.table.catalog.history import known_ancestors, operation_of
 from icesize.table.manifests.facts import ManifestFacts
 
@@ -21,7 +22,8 @@ class CommitAges:
 
     Merged files keep the newest sequence number of their inputs, so a merge does not make a partition young again.
     Format v1 has no sequence numbers, so the timestamp of the file's snapshot is used. Expired snapshots cannot be
-    counted. Every commit of icesize uses at most two sequence numbers, which gives a lower bound.
+    counted. Every commit of icesize uses at most two sequence numbers, or three if it remembers deletes, which gives a
+    lower bound.
 
     Attributes:
         now: The stamp of files of the newest commit.
@@ -32,6 +34,7 @@ class CommitAges:
         self._numbered = metadata.format_version > 1
         self._time = {s.snapshot_id: s.timestamp_ms for s in history}
         self._oldest = min(self._time.values(), default=0)
+        self._numbers_of_commit = 3 if TOMBSTONE_BRANCH in metadata.refs else 2
         self._head = (history[0].sequence_number or 0) if history else 0
         self.now: int = self._head if self._numbered else max(self._time.values(), default=0)
         self._commits = sorted(
@@ -63,5 +66,5 @@ class CommitAges:
         """Return the number of commits that added rows after the one with this stamp."""
         counted = len(self._commits) - bisect_right(self._commits, stamp)
         if self._numbered:
-            return max(counted, (self._head - stamp) // 2)
+            return max(counted, (self._head - stamp) // self._numbers_of_commit)
         return counted if stamp and stamp >= self._oldest else OLDEST

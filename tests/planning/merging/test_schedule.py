@@ -178,3 +178,21 @@ def test_several_files_per_batch(files: int, slots: int) -> None:
         small = [*left(small, count, n * files), *[1.0] * files]
         assert len(small) <= slots + files
     assert 1 + written / (10 * n * files) <= 1.30 * best()[slots][n]
+
+
+def test_time_grows_with_the_number_of_slots() -> None:
+    """A policy may allow thousands of small files: twice as many take twice the time, not four times."""
+    divided = 0
+
+    class Size(float):
+        def __truediv__(self, other: float) -> float:
+            nonlocal divided
+            divided += 1
+            return float(self) / other
+
+    def work(slots: int) -> int:
+        before = divided
+        assert 2 <= choose_prefix([Size(1 + i / 10_000) for i in range(slots + 1)], 1e9, slots) <= slots + 1
+        return divided - before
+
+    assert work(2_000) < 3 * work(1_000)

@@ -415,3 +415,10 @@ def test_files_that_are_not_plain_parquet_are_told(
     table = lake.load_table("db.t")
     (file,) = files_at(table.metadata, table.io, known_snapshot(table.metadata, snapshot_ids(table)[0]), A)
     assert (file.obstacle, file.rows) == (obstacle, 1)
+
+
+def test_a_negative_zero_is_itself_alone() -> None:
+    """Both comparisons agree: a value that equals no 0.0 differs from each."""
+    zero = NegativeZero("-0.0")
+    assert zero == NegativeZero("-0.0")
+    assert zero != 0.0
