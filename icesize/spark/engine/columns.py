@@ -266,7 +266,7 @@ def iceberg_type(kind: spark.DataType) -> iceberg.IcebergType:
         return iceberg.IntegerType()
     if isinstance(kind, spark.DecimalType):
         return iceberg.DecimalType(kind.precision, kind.scale)
-    if isinstance(kind, spark.StructType):
+    if isinstance(kind, spark.StructType) and kind.fields:
         fields = [iceberg.NestedField(i + 1, f.name, iceberg_type(f.dataType)) for i, f in enumerate(kind.fields)]
         return iceberg.StructType(*fields)
     if isinstance(kind, spark.ArrayType):

@@ -6,6 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.schema import Schema
 from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.update import (
     AssertRefSnapshotId,
@@ -13,9 +17,9 @@ from pyiceberg.table.update import (
     RemoveSnapshotRefUpdate,
     SetSnapshotRefUpdate,
 )
-from pyiceberg.types import IcebergType
+from pyiceberg.types import IcebergType, NestedField
 
-from icesize.errors import TableError
+from icesize.errors import SchemaMismatch, TableError
 from icesize.parquet.files.row_lineage import FIRST_WITH_LINEAGE, check_names
 from icesize.table.commit.loaded import Loaded, Staged
 from icesize.table.commit.retry import Attempts, Change
@@ -78,7 +82,7 @@ def add_columns(
     """Return the change that adds optional columns, by path, nested ones too; its result is the names of those added.
 
     A column that another writer has added by then stays unchanged. Raises UnsupportedTable for names that format v3
-    reserves: no file of the table could be written after that.
+    reserves, and SchemaMismatch for types that Parquet lacks: no file of the table could be written after that.
     """
 
     def missing(loaded: Loaded) -> list[tuple[str, ...]]:
@@ -94,12 +98,30 @@ def add_columns(
             check_names(path[0] for path in new)
         update = loaded.table.transaction().update_schema(case_sensitive=case_sensitive)
         for path in new:
-            update.add_column(path, columns[path])
+            _check_storable(path, columns[path])
+            try:
+                update.add_column(path, columns[path])
+            except ValueError as error:
+                raise _refusal(path, str(error)) from error
         updates, requirements = update._commit()
         return loaded.staged(updates, *requirements), list(map(".".join, new))
 
     advice = "Look whether the table has the batch's columns; running the same batch again is safe"
     return MetadataChange(run_id, advice, build, lambda loaded: not missing(loaded))
+
+
+def _check_storable(path: tuple[str, ...], kind: IcebergType) -> None:
+    """Raise SchemaMismatch for a type that no data file can have, such as a struct without fields."""
+    rows = schema_to_pyarrow(Schema(NestedField(1, path[-1], kind))).empty_table()
+    try:
+        pq.write_table(rows, pa.BufferOutputStream())
+    except pa.ArrowException as error:
+        raise _refusal(path, f"Parquet cannot store the type '{kind}'") from error
+
+
+def _refusal(path: tuple[str, ...], why: str) -> SchemaMismatch:
+    name = ".".join(path)
+    return SchemaMismatch(f"Cannot add column '{name}': {why}. Drop it from the batch", column=name)
 
 
 def add_tag(tag: str, snapshot_id: int, run_id: str, now_ms: Callable[[], int], advice: str) -> MetadataChange[bool]:

@@ -313,6 +313,8 @@ def test_types_of_both_sides() -> None:
             spark_type(StructType(column))
     with pytest.raises(SchemaMismatch, match="Cannot add a column of type 'interval day to second'"):
         iceberg_type(spark_types.DayTimeIntervalType())
+    with pytest.raises(SchemaMismatch, match="Cannot add a column of type 'struct<>'"):
+        iceberg_type(spark_types.ArrayType(spark_types.StructType()))
 
 
 @pytest.mark.smoke

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 from pyiceberg.catalog import Catalog
-from pyiceberg.types import IntegerType, LongType, StringType
+from pyiceberg.types import IcebergType, IntegerType, ListType, LongType, NestedField, StringType, StructType
 
 from icesize import failpoints
 from icesize.environment import Environment
-from icesize.errors import CommitConflict, TableError, UnsupportedTable
+from icesize.errors import CommitConflict, SchemaMismatch, TableError, UnsupportedTable
 from icesize.table.commit import submit
 from icesize.table.commit.metadata_change import add_columns
 from icesize.table.state.handle import TableHandle
@@ -140,3 +140,26 @@ def test_names_that_format_v3_reserves_are_not_added(tmp_path: Path) -> None:
         submit.change(handle, handle.load(), change, FakeTime().environment)
     assert names(lake) == before
     lake.close()
+
+
+EMPTY = StructType()
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        (("extra",), EMPTY),
+        (("extra",), ListType(element_id=1, element_type=EMPTY, element_required=False)),
+        (("extra",), StructType(NestedField(1, "inside", EMPTY))),
+        (("few", "extra"), StringType()),
+    ],
+)
+def test_no_column_is_added_that_cannot_be_written(tmp_path: Path, path: tuple[str, ...], kind: IcebergType) -> None:
+    """Its type is checked before the schema changes, also below other types; the rest of the batch is not added."""
+    lake = sqlite_catalog(tmp_path)
+    make_table(lake).update_schema().add_column("few", LongType()).commit()
+    before, handle = names(lake), TableHandle(lake, ("db", "t"))
+    change = add_columns({("other",): LongType(), path: kind}, False, "run")
+    with pytest.raises(SchemaMismatch, match=f"Cannot add column '{'.'.join(path)}': .*Drop it from the batch"):
+        submit.change(handle, handle.load(), change, FakeTime().environment)
+    assert names(lake) == before
