@@ -827,8 +827,8 @@ class SizedTable:
             accept_new_checkpoint: True accepts batches of another query under the same `stream_id`.
             expire_every: Expire snapshots by the table's own rules each time this number of batch ids has passed; None
                 never expires.
-            query_id: The id of the query, if Spark does not provide it, as on Spark Connect. None uses Spark's id, or
-                the `stream_id` if Spark has none.
+            query_id: The id of the query, if Spark does not provide it. Spark Connect needs it: a text that changes
+                with the checkpoint. None uses Spark's id, or the `stream_id` outside of a query.
             listener: Called with the report of each batch, and of each commit in the background.
             cluster: The time of clustering by the table's `icesize.cluster.by`. "inline": after the batch. "async":
                 beside the batches. "off": never in the sink.
@@ -845,6 +845,7 @@ class SizedTable:
         Raises:
             EngineUnavailable: The table was opened without a session. Or, on Spark Connect, it was opened with a
                 catalog object that holds credentials: icesize never sends credentials to a server.
+            BatchError: The session is one of Spark Connect, and `query_id` is None.
             ValueError: An argument has none of the values above, or cannot be combined with another.
         """
         spark, source = self._in_spark("sink")
@@ -861,13 +862,15 @@ class SizedTable:
             ties=ties, null_key=null_key, tombstones=tombstones, lookup=lookup,
             index_bytes=index_bytes, index_dir=index_dir,
         )  # fmt: skip
-        return Sink(
+        sink = Sink(
             source=for_its_server(spark, source), stream_id=stream_id, upsert=upsert,
             allow_duplicate_keys=allow_duplicate_keys, placement=placement, stream_safe=stream_safe,
             merge=merge, statistics=statistics, write_tasks=write_tasks, schema_evolution=schema_evolution,
             accept_new_checkpoint=accept_new_checkpoint, expire_every=expire_every, query_id=query_id,
             listener=listener, cluster=cluster, environment=self._environment,
         )  # fmt: skip
+        sink.query_id_in(spark)
+        return sink
 
     def streams(self) -> list[ledger.LedgerEntry]:
         """Return the streams that have committed to the table, each with its newest batch."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,16 +41,29 @@ class Client:
 
     def stream(self) -> None:
         """Every file of the stream through the sink of a catalog object."""
-        self._stream(self.given.sink("s"))
+        self._stream(self.given.sink("s", query_id="q"))
 
     def named_stream(self) -> None:
         """The same, the server opening the catalog by its own settings."""
-        self._stream(self.named.sink("s", cluster="inline"))
+        self._stream(self.named.sink("s", query_id="q", cluster="inline"))
 
     def _stream(self, sink: Sink) -> None:
         source = self.spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(f"{self.folder}/in")
         writer = source.writeStream.foreachBatch(sink).option("checkpointLocation", f"{self.folder}/checkpoint")
         _started(writer.trigger(availableNow=True)).awaitTermination()
+
+    def unnamed(self) -> str:
+        """The error of a sink without the id of its query, when it is made, and when it runs by hand."""
+        errors = list[str]()
+        unnamed = replace(self.given.sink("s", query_id="q"), query_id=None)
+        for use in (lambda: self.given.sink("s"), lambda: unnamed(self._rows(0, 1), 0)):
+            try:
+                use()
+            except icesize.BatchError as error:
+                errors.append(str(error))
+        first, second = errors
+        assert first == second
+        return first
 
     def append(self) -> dict[str, Any]:
         """600 rows more, told apart by a batch id: the second call finds them."""

@@ -65,8 +65,9 @@ def test_stream_append_and_compact(lake: Lake) -> None:
     """A catalog object travels with the sink, tasks follow the server's cores, a batch lands once: rows are exact,
     files few."""
     with connect_server(lake.folder, settings(lake)) as server:
-        told = run(server, lake, "cores", "stream", "append", "compact")
+        told = run(server, lake, "cores", "unnamed", "stream", "append", "compact")
     assert told["cores"] == 2
+    assert "on Spark Connect without 'query_id'" in told["unnamed"]
     assert lake.rows() == rows_of(events([*range(120), *range(1000, 1600)], hours=3))
     assert set(lake.files_per_partition().values()) == {1}
     assert set(lake.operations()) == {"append", "replace"}

@@ -46,8 +46,8 @@ class SinkOptions:
         accept_new_checkpoint: True accepts batches of another query under the same stream id.
         expire_every: The number of batch ids after which snapshots expire by the table's own rules; None for never. It
             counts batch ids, not calls: a query that restarts for each batch also expires snapshots.
-        query_id: The id of the query, if Spark does not provide it, as on Spark Connect. None uses Spark's id, or else
-            the stream id.
+        query_id: The id of the query; Spark Connect needs it, because Spark does not provide it there. None uses
+            Spark's id, or else the stream id.
         listener: Called with the report of each batch. It is also called with the report of each background run, from
             another thread and with `batch_id` None.
         cluster: The time of clustering by the table's `icesize.cluster.by`, in separate commits. "inline": after the

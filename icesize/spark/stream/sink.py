@@ -83,7 +83,7 @@ class Sink(SinkOptions):
                 "with the query, so the caller could not wait for merges or stop them; use 'inline' for 'merge' and "
                 "'cluster', or 'off' and `icesize maintain`"
             )
-        query_id = self.query_id or session.query_id_of(spark) or self.stream_id
+        query_id = self.query_id_in(spark)
         with state.lock, interruptions_reported(self.stream_id, batch_id):
             commit = commit_batch if self.upsert is None else commit_upserts
             outcome = commit(df, self.source, self, LedgerEntry(self.stream_id, query_id, batch_id), state)
@@ -92,6 +92,19 @@ class Sink(SinkOptions):
         LOG.info("%s: %s", report.table, report)
         self._publish(report)
         return report
+
+    def query_id_in(self, spark: SparkSession) -> str:
+        """Return the id of the query whose batches a session passes; by hand, it is the stream id.
+
+        Raises BatchError on Spark Connect without `query_id`: batch 0 of a new checkpoint would look like a replay.
+        """
+        if self.query_id is None and session.is_connect(spark):
+            raise BatchError(
+                f"Cannot commit batches of stream '{self.stream_id}' on Spark Connect without 'query_id': Spark does "
+                "not pass the id of the query there, so batch 0 of a new checkpoint would look committed already. Set "
+                "'query_id' to a text that changes with the checkpoint, such as its path"
+            )
+        return self.query_id or session.query_id_of(spark) or self.stream_id
 
     def drain(self, timeout_seconds: float | None = None) -> Report | None:
         """Wait until background merges have covered every batch that is committed so far.

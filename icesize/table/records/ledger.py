@@ -107,7 +107,8 @@ def is_done(properties: Mapping[str, str], entry: LedgerEntry, accept_new_checkp
     """Return True if this batch is committed already, False if it is next.
 
     Raises BatchOutOfOrder for a smaller batch id, and StreamMismatch for another query under the same stream id. With
-    `accept_new_checkpoint`, the new query may start its own count, once. A query that has been retired is refused
+    `accept_new_checkpoint`, the new query may start its own count, once. A query whose id was unknown, so that the
+    stream id is in its place, may continue its count under an id, once. A query that has been retired is refused
     anyway.
     """
     value = properties.get(entry.key)
@@ -117,7 +118,9 @@ def is_done(properties: Mapping[str, str], entry: LedgerEntry, accept_new_checkp
     if last.query_id != entry.query_id:
         if stream_hash(entry.query_id) in last.retired:
             raise _retired(entry, last)
-        if accept_new_checkpoint:
+        # sinks without a query id stored the stream id on Spark Connect; a new checkpoint begins with batch 0
+        has_no_id = last.query_id == last.stream_id and entry.batch_id > last.batch_id
+        if accept_new_checkpoint or has_no_id:
             return False
         raise StreamMismatch(
             f"Cannot commit batch {entry.batch_id} of stream '{entry.stream_id}': query {last.query_id} wrote batch "
