@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg import transforms, types
+from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Accessor, Schema
 
 from icesize.errors import SchemaMismatch
@@ -65,8 +66,9 @@ def arrange_by_partition(table: pa.Table, settings: WriteSettings) -> tuple[pa.T
 
 @dataclass(frozen=True)
 class _Field:
-    """One partition field: the path of its source, a vectorized step, and a step on distinct values."""
+    """One partition field: its name, the path of its source, a vectorized step, and a step on distinct values."""
 
+    name: str
     path: tuple[int, ...] | None
     reduce: Reduce
     value: Value
@@ -75,8 +77,18 @@ class _Field:
         """Return a code per row, and the partition value of each code."""
         if self.path is None:
             return pa.nulls(table.num_rows, pa.int64()).fill_null(0), [None]
-        encoded = self.reduce(source_array(table, self.path)).dictionary_encode()
-        distinct = [self.value(v) for v in encoded.dictionary.to_pylist()]
+        values = source_array(table, self.path)
+        try:
+            encoded = self.reduce(values).dictionary_encode()
+            distinct = [self.value(v) for v in encoded.dictionary.to_pylist()]
+        except (UnicodeDecodeError, pa.ArrowInvalid) as error:
+            if not (pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
+                raise
+            raise SchemaMismatch(
+                f"Cannot write into partition field '{self.name}': a value is no UTF-8 text, which Iceberg's metadata "
+                "cannot store; replace it before writing",
+                field=self.name,
+            ) from error
         indices = encoded.indices.cast(pa.int64())
         if encoded.null_count:
             indices = indices.fill_null(len(distinct))
@@ -113,12 +125,19 @@ def _fields(settings: WriteSettings) -> list[_Field]:
     schema, found = settings.schema, []
     for field in settings.spec.fields:
         if isinstance(field.transform, transforms.VoidTransform):
-            found.append(_Field(None, same, same))
+            found.append(_Field(field.name, None, same, same))
         else:
             source = schema.find_field(field.source_id).field_type
             steps = transform_steps(field.name, field.transform, source)
-            found.append(_Field(source_path(schema, field.source_id), *steps))
+            found.append(_Field(field.name, source_path(schema, field.source_id), *steps))
     return found
+
+
+def source_columns(spec: PartitionSpec, schema: Schema) -> list[str]:
+    """Return the top-level columns from which partition values are computed; those of void fields may be gone."""
+    sources = [field.source_id for field in spec.fields if not isinstance(field.transform, transforms.VoidTransform)]
+    positions = {source_path(schema, source)[0] for source in sources}
+    return [field.name for position, field in enumerate(schema.fields) if position in positions]
 
 
 def source_path(schema: Schema, field_id: int) -> tuple[int, ...]:
@@ -146,7 +165,8 @@ def transform_steps(name: str, transform: Any, source: types.IcebergType) -> tup
         days = integers if isinstance(source, types.DateType) else lambda array: _floor(integers(array), _DAY_US * unit)
         return days, _calendar(transform)
     if isinstance(transform, transforms.BucketTransform):
-        return plain, _bucket(source, transform)
+        # text is hashed by its bytes, and need not be UTF-8
+        return as_bytes if isinstance(source, types.StringType) else plain, _bucket(source, transform)
     if isinstance(transform, transforms.TruncateTransform):
         return _truncate(source, transform)
     if isinstance(transform, transforms.IdentityTransform):
@@ -164,6 +184,11 @@ def plain(array: pa.Array) -> pa.Array:
     if isinstance(array, pa.ExtensionArray):
         return array.storage
     return integers(array) if pa.types.is_temporal(array.type) else array
+
+
+def as_bytes(array: pa.Array) -> pa.Array:
+    """Return text as its bytes."""
+    return array.cast(pa.large_binary() if pa.types.is_large_string(array.type) else pa.binary())
 
 
 def integers(array: pa.Array) -> pa.Array:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
+from pyarrow import types
 
 from icesize.errors import BatchError, SchemaMismatch
 from icesize.parquet.files.settings import WriteSettings, pruned
 from icesize.parquet.keys.codes import Codes, Places, encoded
+from icesize.parquet.keys.ranks import by_order, row_ranks, sortable
 from icesize.parquet.reading.projection import ColumnAligner
 from icesize.planning.upsert_rule import UpsertRule
 
@@ -55,15 +56,24 @@ class Events:
 
     def shown(self, places: Sequence[int]) -> str:
         """Return a few keys as text for messages: `(id=5), (id=7) and 3 more`."""
-        rows = self.keys.take(pa.array(places[:_MOST_SHOWN], pa.int64())).to_pylist()
-        return shown_keys(rows, len(places))
+        return shown_keys(self.keys.take(pa.array(places[:_MOST_SHOWN], pa.int64())), len(places))
 
 
-def shown_keys(keys: Sequence[dict[str, Any]], count: int) -> str:
+def shown_keys(keys: pa.Table, count: int) -> str:
     """Return some of `count` keys as text for messages: `(id=5), (id=7) and 3 more`."""
-    texts = [f"({', '.join(f'{name}={value}' for name, value in key.items())})" for key in keys]
+    columns = [[f"{name}={_shown(value)}" for value in keys.column(name)] for name in keys.column_names]
+    texts = [f"({', '.join(values)})" for values in zip(*columns, strict=True)]
     more = f" and {count - len(texts):,} more" if count > len(texts) else ""
     return ", ".join(texts) + more
+
+
+def _shown(value: pa.Scalar) -> str:
+    """Return a value as text, also one that Python does not have, such as the year 10000."""
+    try:
+        return str(value.as_py())
+    except (ValueError, OverflowError):
+        is_text = types.is_string(value.type) or types.is_large_string(value.type)
+        return repr(value.as_buffer().to_pybytes()) if is_text else str(value.cast(pa.string()))
 
 
 def newest_events(
@@ -95,7 +105,8 @@ def newest_events(
     keys, order = aligned.select(key_names), aligned.select(order_names) if order_names else None
     events = Events(rows, encoded(keys.columns, secret), is_delete, keys, order, received)
     in_order = events.take(sorted_places(events.codes, order))
-    return in_order.take(_winners(in_order, rule))
+    # a batch may have its columns in any order
+    return in_order.take(_winners(in_order, rule, [name for name in names.values() if name in rows.column_names]))
 
 
 def _with_keys(rows: pa.Table, is_delete: Mask, names: Sequence[str], skip: bool) -> tuple[pa.Table, Mask]:
@@ -136,65 +147,40 @@ def sorted_places(codes: Codes, order: pa.Table | None) -> Places:
     columns = {"high": pa.array(codes.high)}
     if codes.low is not None:
         columns["low"] = pa.array(codes.low)
-    for number, column in enumerate(order.columns):
-        columns |= {f"known{number}": column.is_valid()} if column.null_count else {}
-        columns[f"order{number}"] = column
-    table = pa.table(columns)
-    places: Places = pc.sort_indices(table, sort_keys=[(name, "ascending") for name in columns]).to_numpy()
-    return places.astype(np.intp)
+    return by_order(columns, order.columns)
 
 
-def _winners(events: Events, rule: UpsertRule) -> Places:
+def _winners(events: Events, rule: UpsertRule, names: Sequence[str]) -> Places:
     """Return the place of the newest event of each key, of events that are sorted by key and order."""
     lasts = np.flatnonzero(events.codes.lasts())
     is_tie = events.codes.repeats()
-    for column in events.order.columns if events.order is not None else ():
+    for column in map(sortable, events.order.columns if events.order is not None else ()):
         same = pc.fill_null(pc.equal(column.slice(1), column.slice(0, max(0, len(column) - 1))), False)
         is_tie[1:] &= np.asarray(same)
-    tied = lasts[is_tie[lasts]]
-    if not tied.size:
-        return lasts
-    # the start of the run of equal events that each last one ends
-    begins = np.flatnonzero(~is_tie)
-    starts = begins[np.searchsorted(begins, tied, side="right") - 1]
-    winners = dict(zip(tied.tolist(), _decided(events, starts, tied, rule), strict=True))
-    return np.array([winners.get(last, last) for last in lasts.tolist()], np.intp)
+    is_tied = is_tie[lasts]
+    if is_tied.any():
+        # the start of the run of equal events that each last one ends
+        begins, ends = np.flatnonzero(~is_tie), lasts[is_tied]
+        starts = begins[np.searchsorted(begins, ends, side="right") - 1]
+        lasts[is_tied] = _decided(events, starts, ends, rule, names)
+    return lasts
 
 
-def _decided(events: Events, starts: Places, ends: Places, rule: UpsertRule) -> list[int]:
-    """Return the winner of each run of events with the same key and order."""
-    runs = [range(start, end + 1) for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
-    rows = events.rows.take(pa.array([place for run in runs for place in run])).to_pylist()
-    values = iter(rows)
-    winners, undecided = list[int](), list[int]()
-    for run in runs:
-        by_place = {place: next(values) for place in run}
-        winner = _winner(by_place, events.is_delete, rule.ties)
-        winners.append(run[-1] if winner is None else winner)
-        if winner is None:
-            undecided.append(run[-1])
-    if undecided:
-        _refuse_ties(events, undecided, rule)
+def _decided(events: Events, starts: Places, ends: Places, rule: UpsertRule, names: Sequence[str]) -> Places:
+    """Return the winner of each run of events with the same key and order: a delete, or the greatest row by `names`."""
+    counts = ends - starts + 1
+    firsts = np.cumsum(counts) - counts
+    run = np.repeat(np.arange(len(counts)), counts)
+    places = np.arange(len(run)) + (starts - firsts)[run]
+    is_delete, ranks = events.is_delete[places], row_ranks(events.rows.select(names).take(pa.array(places)))
+    lowest = np.minimum.reduceat(np.where(is_delete, len(run), ranks), firsts)
+    highest = np.maximum.reduceat(np.where(is_delete, -1, ranks), firsts)
+    has_delete, has_row = np.logical_or.reduceat(is_delete, firsts), highest >= 0
+    has_answer = np.where(has_delete, ~has_row | (rule.ties != "error"), (lowest == highest) | (rule.ties == "max_row"))
+    if not has_answer.all():
+        _refuse_ties(events, ends[~has_answer].tolist(), rule)
+    winners: Places = places[np.lexsort((ranks, is_delete, run))[firsts + counts - 1]]
     return winners
-
-
-def _winner(rows: dict[int, dict[str, Any]], is_delete: Mask, ties: str) -> int | None:
-    """Return the place of the event that wins; None if the rule has no answer."""
-    deletes = [place for place in rows if is_delete[place]]
-    others = {repr(row): place for place, row in rows.items() if not is_delete[place]}
-    if deletes and not others:
-        return deletes[-1]
-    if deletes:
-        return None if ties == "error" else deletes[-1]
-    if len(others) == 1:
-        return next(iter(others.values()))
-    return max(others.values(), key=lambda place: _comparable(rows[place])) if ties == "max_row" else None
-
-
-def _comparable(row: dict[str, Any]) -> list[tuple[bool, Any]]:
-    """Return values that compare column by column, NULL first; lists, maps and structs compare as text."""
-    nested = (dict, list)
-    return [(value is not None, repr(value) if isinstance(value, nested) else value) for value in row.values()]
 
 
 def _refuse_ties(events: Events, places: Sequence[int], rule: UpsertRule) -> None:

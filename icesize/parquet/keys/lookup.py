@@ -15,6 +15,7 @@ from pyiceberg.partitioning import PartitionSpec
 from icesize.parquet.files.row_lineage import LINEAGE_FIELDS, is_lineage
 from icesize.parquet.files.settings import WriteSettings, pruned
 from icesize.parquet.keys.codes import Codes, Places, encoded
+from icesize.parquet.keys.ranks import sortable
 from icesize.parquet.reading.inputs import UNREADABLE_ROWS, open_parquet, read_inputs
 from icesize.planning.files import FileFact
 from icesize.planning.plan import FileGroup
@@ -167,7 +168,8 @@ def not_older(rows: pa.Table, events: pa.Table) -> NDArray[np.bool_]:
     NULL is older than any value: the column is younger than the row, or than the delete that is remembered.
     """
     result = np.ones(rows.num_rows, np.bool_)
-    for mine, theirs in reversed(list(zip(rows.columns, events.columns, strict=True))):
+    for pair in reversed(list(zip(rows.columns, events.columns, strict=True))):
+        mine, theirs = map(sortable, pair)
         unknown = theirs.is_null()
         greater = np.asarray(pc.if_else(unknown, mine.is_valid(), pc.fill_null(pc.greater(mine, theirs), False)))
         equal = np.asarray(pc.if_else(unknown, mine.is_null(), pc.fill_null(pc.equal(mine, theirs), False)))

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from icesize.parquet.files.data_file import NewDataFile
-from icesize.parquet.files.partitioning import arrange_by_partition, source_path
+from icesize.parquet.files.partitioning import arrange_by_partition, source_columns
 from icesize.parquet.files.settings import WriteSettings, pruned
 from icesize.parquet.keys.codes import Places
 from icesize.parquet.reading.projection import ColumnAligner
@@ -37,11 +37,10 @@ def places_by_file(
 
 
 def _places_by_partition(rows: pa.Table, settings: WriteSettings) -> dict[PartitionKey, Places]:
-    schema = settings.schema
-    paths = [source_path(schema, field.source_id) for field in settings.spec.fields]
-    if not paths:
-        return {PartitionKey(settings.spec_id): np.arange(rows.num_rows)}
-    names = list(dict.fromkeys(schema.fields[path[0]].name for path in paths))
+    names = source_columns(settings.spec, settings.schema)
+    if not names:
+        nothing = (None,) * len(settings.spec.fields)
+        return {PartitionKey.of(settings.spec_id, nothing): np.arange(rows.num_rows)}
     of_sources = pruned(settings, names)
     aligned = ColumnAligner(of_sources)(rows.select(names)).append_column(_PLACE, pa.array(np.arange(rows.num_rows)))
     arranged, ranges = arrange_by_partition(aligned, of_sources)

@@ -68,13 +68,6 @@ def partition_key(spec: PartitionSpec, schema: Schema) -> Column:
     return F.xxhash64(*parts) if parts else F.lit(0).cast("long")
 
 
-def source_columns(spec: PartitionSpec, schema: Schema) -> list[str]:
-    """Return the top-level columns from which partition values are computed."""
-    sources = {field.source_id for field in spec.fields if not isinstance(field.transform, VoidTransform)}
-    names = [cast("str", schema.find_column_name(source)).split(".")[0] for source in sources]
-    return [f.name for f in schema.fields if f.name in names]
-
-
 def spread(spec: PartitionSpec, schema: Schema) -> Column | None:
     """Return a hash that spreads rows of one partition, a function of the row; None if no column can be hashed."""
     sources = {field.source_id for field in spec.fields}

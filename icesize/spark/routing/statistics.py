@@ -25,7 +25,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from icesize.environment import WorkLimits
 from icesize.errors import RewriteFailed
-from icesize.parquet.files.partitioning import split_by_partition
+from icesize.parquet.files.partitioning import source_columns, split_by_partition
 from icesize.parquet.files.settings import WriteSettings, pruned
 from icesize.parquet.reading.projection import ColumnAligner
 from icesize.parquet.writing.encoding import row_size
@@ -235,7 +235,7 @@ def count_rows(df: DataFrame, settings: WriteSettings, *, most_keys: int = MOST_
     up to a 9,000th of all rows.
     """
     key = partition_keys.partition_key(settings.spec, settings.schema)
-    columns = partition_keys.source_columns(settings.spec, settings.schema)
+    columns = source_columns(settings.spec, settings.schema)
     kept = [F.first(F.col(f"`{column}`")).alias(column) for column in columns]
     counted = df.groupBy(key.alias(_KEY)).agg(F.count(F.lit(1)).alias(_ROWS), *kept)
     table = fetch(counted.orderBy(F.desc(_ROWS), _KEY).limit(most_keys + 1))

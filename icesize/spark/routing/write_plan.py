@@ -10,6 +10,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 
 from icesize.parquet.files.data_file import NewDataFile, Written
+from icesize.parquet.files.partitioning import source_columns
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.uncommitted import Uncommitted
 from icesize.parquet.rewriting.absorb import Absorption
@@ -230,7 +231,7 @@ def unseen(
     spec, schema = settings.spec, settings.schema
     key: Column | None = keys.partition_key(spec, schema)
     tasks = write_tasks or cores
-    if not keys.source_columns(spec, schema):
+    if not source_columns(spec, schema):
         key = keys.spread(spec, schema)
         tasks = 1 if key is None else write_tasks or max(1, min(cores, policy.max_small_files // 2))
 

@@ -20,12 +20,12 @@ from pyspark.sql import types as spark
 
 from icesize.errors import IcesizeError
 from icesize.parquet.files.data_file import Written
+from icesize.parquet.files.partitioning import source_columns
 from icesize.parquet.files.row_lineage import LINEAGE_FIELDS
 from icesize.parquet.files.uncommitted import Uncommitted
 from icesize.planning.files import Layout
 from icesize.spark.engine import jobs, session
 from icesize.spark.engine.worker import prepare
-from icesize.spark.routing.partition_keys import source_columns
 from icesize.spark.routing.statistics import plan_write
 from icesize.spark.stream.options import SinkOptions
 from icesize.spark.stream.process_state import TableState

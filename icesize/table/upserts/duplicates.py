@@ -7,9 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
-from pyarrow import types
 from pyroaring import BitMap
 
 from icesize.concurrency import concurrently, workers
@@ -18,6 +16,7 @@ from icesize.parquet.keys.codes import Codes
 from icesize.parquet.keys.events import shown_keys
 from icesize.parquet.keys.lookup import Positions, Scan, TableFiles
 from icesize.parquet.keys.maps import joined
+from icesize.parquet.keys.ranks import by_order, row_ranks
 from icesize.planning.files import FileFact, PartitionKey
 from icesize.planning.upsert_rule import UpsertRule
 from icesize.table.commit.loaded import Loaded
@@ -165,17 +164,14 @@ class Duplicates:
             wanted = positions[by_file[of_file[by_file] == file]]
             parts.append(self.files.at(living[file][0], wanted, names))
         paths = {path: rank for rank, path in enumerate(sorted(file.path for file, _ in living))}
-        columns = {"group": pa.array(group[by_file])}
-        if parts:
-            read = pa.concat_tables(parts)
-            for number, column in enumerate(read.columns):
-                # NULL is older than any value: the column is younger than the row
-                columns |= {f"known{number}": column.is_valid(), f"order{number}": _plain(column)}
+        order = pa.concat_tables(parts).columns if parts else ()
         numbers = np.array([file.sequence_number for file, _ in living], np.int64)
         ranks = np.array([paths[file.path] for file, _ in living], np.int64)
-        columns |= {"commit": pa.array(numbers[of_file[by_file]]), "path": pa.array(ranks[of_file[by_file]])}
-        columns |= {"position": pa.array(positions[by_file])}
-        by_age = pc.sort_indices(pa.table(columns), sort_keys=[(name, "ascending") for name in columns]).to_numpy()
+        found_in = of_file[by_file]
+        age = {"commit": numbers[found_in], "path": ranks[found_in], "position": positions[by_file]}
+        by_age = by_order(
+            {"group": pa.array(group[by_file])}, order, {name: pa.array(each) for name, each in age.items()}
+        )
         ascending = group[by_file][by_age]
         newest = by_file[by_age[np.append(ascending[1:] != ascending[:-1], True)]]
         result = np.zeros(len(group), np.bool_)
@@ -183,11 +179,13 @@ class Duplicates:
         return result
 
     def _shown(self, living: Sequence[Living], rows: Sequence[tuple[int, int]], keys: int) -> str:
-        names, values = self.files.names(self.rule.key), list[dict[str, object]]()
-        for file, position in rows[:6]:
-            found = self.files.at(living[file][0], np.array([position]), names).to_pylist()
-            values += [key for key in found if key not in values]
-        return shown_keys(values[:3], keys)
+        names = self.files.names(self.rule.key)
+        found = [self.files.at(living[file][0], np.array([position]), names) for file, position in rows[:6]]
+        if not found:
+            return ""
+        known = pa.concat_tables(found)
+        firsts = np.sort(np.unique(row_ranks(known), return_index=True)[1])[:3]
+        return shown_keys(known.take(pa.array(firsts)), keys)
 
 
 @dataclass(eq=False)
@@ -210,7 +208,3 @@ class DuplicateDeletes:
         check_format(state, self.deletes.files.settings)
         doubled = self.doubled = self.duplicates.at(state)
         return self.deletes.changes(doubled.dying, doubled.live.unresolved)
-
-
-def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    return column.cast(column.type.value_type) if types.is_dictionary(column.type) else column

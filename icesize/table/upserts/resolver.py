@@ -28,6 +28,7 @@ from icesize.parquet.deletes.key_lookup import comparable
 from icesize.parquet.keys.codes import Places
 from icesize.parquet.keys.events import Events, Mask
 from icesize.parquet.keys.lookup import Hits, Lookup, Positions, TableFiles, not_older
+from icesize.parquet.keys.ranks import by_order
 from icesize.planning.cluster_by import Bounds, ClusterBy, ClusterFile
 from icesize.planning.delete_reach import only_path
 from icesize.planning.files import FileFact, FileId, PartitionKey, SkipReason
@@ -270,7 +271,7 @@ class Resolver:
 
     @cached_property
     def _first_order(self) -> Any:
-        """Values of the first column of the order that compare with the bounds of files."""
+        """Values of the first column of the order that compare with the bounds of files, if they do."""
         return None if self.events.order is None else plain_values(self.events.order.column(0))
 
     def _look_up(self, files: Sequence[FileFact]) -> None:
@@ -297,17 +298,17 @@ class Resolver:
         for file, hits in rows:
             is_late[self._late(file, hits, bounds[file.path], order, first)] = True
         dead = [~is_late[hits.places] for _, hits in rows]
-        for place in np.flatnonzero(is_late & (times > 1)).tolist():
-            self._keep_newest(place, rows, dead)
+        doubled = is_late & (times > 1)
+        if doubled.any():
+            self._keep_newest(doubled, rows, dead)
         return is_late, dead
 
     def _late(self, file: FileFact, hits: Hits, bounds: Bounds, order: pa.Table, first: Any) -> Places:
         """Return the places of keys whose row in the file is not older than the event."""
-        if bounds is not None:
-            newest = bounds[1] if bounds else None
-            if newest is None:
-                return _NONE  # no row of the file has a value, and NULL is older than any
-            hits = hits.where(first[hits.places] <= newest)
+        if bounds == ():
+            return _NONE  # no row of the file has a value, and NULL is older than any
+        if bounds and first is not None:
+            hits = hits.where(first[hits.places] <= bounds[1])
         if not len(hits.positions):
             return _NONE
         events = order.take(pa.array(hits.places))
@@ -321,18 +322,18 @@ class Resolver:
             self._order[file.path] = self.files.at(file, known.positions, names)
         return self._order[file.path].take(pa.array(np.searchsorted(known.positions, hits.positions)))
 
-    def _keep_newest(self, place: int, rows: Sequence[tuple[FileFact, Hits]], dead: Sequence[Mask]) -> None:
-        newest: tuple[list[tuple[bool, Any]], Mask, int] | None = None
-        for (file, hits), mask in zip(rows, dead, strict=True):
-            for index in np.flatnonzero(hits.places == place).tolist():
-                one = np.array([index])
-                order = self._order_at(file, Hits(hits.positions[one], hits.places[one])).to_pylist()[0]
-                value = [(each is not None, each) for each in order.values()]
-                mask[index] = True
-                if newest is None or value > newest[0]:
-                    newest = value, mask, index
-        if newest is not None:
-            newest[1][newest[2]] = False
+    def _keep_newest(self, doubled: Mask, rows: Sequence[tuple[FileFact, Hits]], dead: Sequence[Mask]) -> None:
+        """Mark all rows of these keys as dead but the newest of each."""
+        found = [(file, hits.where(doubled[hits.places])) for file, hits in rows]
+        places = np.concatenate([hits.places for _, hits in found])
+        order = pa.concat_tables([self._order_at(file, hits) for file, hits in found if len(hits.positions)])
+        by_age = by_order({"key": pa.array(places)}, order.columns)
+        ascending = places[by_age]
+        dies: Mask = np.ones(len(places), np.bool_)
+        dies[by_age[np.append(ascending[1:] != ascending[:-1], True)]] = False
+        ends = np.cumsum([len(hits.positions) for _, hits in found])
+        for (_, hits), mask, of_file in zip(rows, dead, np.split(dies, ends[:-1]), strict=True):
+            mask[doubled[hits.places]] = of_file
 
 
 def _without(hits: Hits, deleted: BitMap) -> Hits:
@@ -395,12 +396,21 @@ def _readable(file: FileFact) -> FileFact:
 
 
 def plain_values(column: pa.ChunkedArray) -> Any:
-    """Return values as they compare with bounds: an array of numbers, or of Python values."""
+    """Return values as they compare with bounds: an array of numbers, or of Python values.
+
+    Returns None if bounds show nothing of them: of NULL, and of text that is no UTF-8, which Java replaces in bounds.
+    """
+    if column.null_count:
+        return None
     if types.is_floating(column.type):
         return column.to_numpy()
     values = comparable(column)
     if types.is_int64(values.type):
         return values.to_numpy()
+    try:
+        values.validate(full=True)
+    except pa.ArrowInvalid:
+        return None
     plain = np.empty(len(values), object)
     plain[:] = values.to_pylist()
     return plain
@@ -409,6 +419,8 @@ def plain_values(column: pa.ChunkedArray) -> Any:
 def _holder(column: pa.ChunkedArray) -> Callable[[Bounds], bool]:
     """Return the function that tests whether one of the values may lie in a file with these bounds."""
     values = plain_values(column)
+    if values is None:
+        return lambda bounds: bounds != ()
     ascending = np.unique(values) if values.dtype != object else sorted(set(values.tolist()))
 
     def may_hold(bounds: Bounds) -> bool:

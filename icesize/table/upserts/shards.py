@@ -48,12 +48,12 @@ class ShardResult:
     Attributes:
         counts: What becomes of its events.
         dying: Positions of the rows that die, as serialized bitmaps by path.
-        bounds: The lowest and the highest value of each key column; empty without events.
+        bounds: The lowest and the highest value of each key column, None if they are unknown; empty without events.
     """
 
     counts: Counts
     dying: Mapping[str, bytes]
-    bounds: tuple[tuple[Any, Any], ...] = ()
+    bounds: tuple[tuple[Any, Any] | None, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class ShardTask:
             for each in resolution.found
             if each.dead.any()
         }
-        bounds = tuple((min(values), max(values)) for values in map(plain_values, events.keys.columns) if len(values))
+        bounds = tuple(map(_range, events.keys.columns)) if len(events) else ()
         return written, ShardResult(counts_of(events, resolution), dying, bounds)
 
 
@@ -160,16 +160,30 @@ class ShardFiles:
         return found
 
     @cached_property
-    def _bounds(self) -> Sequence[tuple[Any, Any]]:
-        every = [result.bounds for result in self.results if result.bounds]
-        return [(min(low for low, _ in each), max(high for _, high in each)) for each in zip(*every, strict=True)]
+    def _bounds(self) -> dict[int, tuple[Any, Any]]:
+        """The lowest and the highest value of the key columns of which both are known."""
+        columns = zip(*(result.bounds for result in self.results if result.bounds), strict=True)
+        known = {
+            field_id: [each for each in ranges if each is not None]
+            for field_id, ranges in zip(self.rule.key, columns, strict=False)
+            if None not in ranges
+        }
+        return {
+            field_id: (min(low for low, _ in ranges), max(high for _, high in ranges))
+            for field_id, ranges in known.items()
+        }
 
     def _may_hold(self, file: ClusterFile) -> bool:
-        known = bounds_of(file, self.rule)
-        pairs = ((limits, known[field_id]) for field_id, limits in zip(self.rule.key, self._bounds, strict=False))
+        bounds = bounds_of(file, self.rule)
+        pairs = ((limits, bounds[field_id]) for field_id, limits in self._bounds.items())
         return all(each is None or (each and each[0] <= high and low <= each[1]) for (low, high), each in pairs)
 
     @property
     def counts(self) -> Counts:
         """The changes of the batch."""
         return reduce(Counts.together, (result.counts for result in self.results), Counts())
+
+
+def _range(column: pa.ChunkedArray) -> tuple[Any, Any] | None:
+    values = plain_values(column)
+    return None if values is None else (min(values), max(values))

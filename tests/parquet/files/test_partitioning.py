@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import mmh3
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -176,3 +177,16 @@ def test_partition_values_pass_through_manifests(tmp_path: Path) -> None:
     assert {tuple(record[i] for i in range(6)) for record in stored} == {file.partition.values for file in files}
     assert files[0].partition.values[:5] == (Decimal("-1.28"), UUID(int=5), b"\x00\xff", -1, -60_000_000)
     assert table.scan("d is null").to_arrow().num_rows == 1
+
+
+@pytest.mark.parametrize("transform", ["identity", "truncate[2]"])
+def test_text_that_is_no_utf_8_has_no_partition(tmp_path: Path, transform: str) -> None:
+    """Metadata cannot store such a value: the message names the field. Buckets are computed from the bytes."""
+    schema = Schema(NestedField(1, "t", StringType()))
+    rows = pa.table({"t": pa.array([b"a\xffb", b"ok"]).view(pa.string())})
+    with pytest.raises(SchemaMismatch, match=r"Cannot write into partition field 't.*': a value is no UTF-8 text"):
+        split_by_partition(rows, settings_of(tmp_path, schema, spec_of(schema, t=transform)))
+    groups = split_by_partition(rows, settings_of(tmp_path, schema, spec_of(schema, t="bucket[100]")))
+    assert [key.values for key, _ in groups] == [
+        ((mmh3.hash(text) & 0x7FFF_FFFF) % 100,) for text in (b"a\xffb", b"ok")
+    ]

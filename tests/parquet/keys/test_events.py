@@ -166,3 +166,14 @@ def test_nan_in_a_row_is_older_than_any_value() -> None:
     """No event has NaN; a row that another writer gave one is replaced by any event."""
     rows, theirs = pa.table({"d": [math.nan, 2.0, -0.0]}), pa.table({"d": [-math.inf, 2.0, 0.0]})
     assert not_older(rows, theirs).tolist() == [False, True, True]
+
+
+def test_the_greatest_row_does_not_depend_on_the_order_of_columns() -> None:
+    """Columns are compared in the order of the table, and not of the batch."""
+    rows = pa.table({"k": [1, 1], "t": pa.array([1, 1], pa.int32()), "v": pa.array([1, 2], pa.int32()), "u": [2, 1]})
+    for names in (["k", "t", "v", "u"], ["v", "u", "t", "k"]):
+        rule = UpsertRule((1,), (3,), ties="max_row")
+        found = newest_events(
+            rows.select(names), np.zeros(2, np.bool_), rule, SETTINGS, b"secret", skip_null_keys=False
+        )
+        assert found.rows.select(["u", "v"]).to_pylist() == [{"u": 2, "v": 1}]
