@@ -104,6 +104,7 @@ class History:
     _others: int = 0
     _changed: set[Row] = field(default_factory=set)
     rows_changed: bool = False
+    wrong_writer: BaseException | None = None
 
     def __post_init__(self) -> None:
         self.chance = random.Random(self.seed)
@@ -135,7 +136,7 @@ class History:
     def writers(self) -> Writers:
         return Writers(
             self.shape, self.other_catalog, self.model, self.watch, self.chance, self.environment(), self.new_event,
-            self._upsert_by_others, self._changed,
+            self._events, self._upsert_by_others, self._changed,
         )  # fmt: skip
 
     def environment(self) -> Environment:
@@ -176,7 +177,7 @@ class History:
         """
         if self.rows_changed or not self.shape.order_ids or not (self.shape.remembers or self.delete_share == 0):
             return
-        wanted = [event.row for event in newest(self._events).values() if not event.is_delete]
+        wanted = [e.row for e in newest(self._events, self.model.order_of).values() if not e.is_delete]
         assert Counter(wanted) == Counter(each.row for each in self.watch.rows(self.table)), (
             "not the fold of all events"
         )
@@ -222,7 +223,7 @@ class History:
         """The rule by names, or what the table stores."""
         table = self.table
         is_stored = "icesize.upsert" in table.properties and self.chance.random() < 0.5
-        return WantedRule() if is_stored else self.shape.rule_of(table)
+        return WantedRule() if is_stored else self.shape.rule_of(table, self.model.rule)
 
     def _tried(self, batch: Batch) -> bool:
         """Run a batch once, in trouble; return whether it is committed."""
@@ -246,6 +247,8 @@ class History:
         finally:
             self.catalog.landed.clear()
             self.catalog.calm()
+        if self.wrong_writer is not None:
+            raise self.wrong_writer
         self._check_answer(batch, trouble, report, failure, was_landed)
         leaves_files = trouble.leaves_files or isinstance(failure, CommitStateUnknown)
         self._look(batch, leaves_files, is_new=batch.effect is not None and not was_landed)
@@ -294,6 +297,7 @@ class History:
         if failure is not None:
             # the caller names columns of the rule, and another writer may rename one before it is stored
             is_renamed = "is no column" in str(failure) and any(name == "rename" for _, name in trouble.writers)
+            is_renamed |= "icesize rekey" in str(failure) and any(name == "rekey" for _, name in trouble.writers)
             assert trouble.may_stop_the_batch or is_renamed, f"a batch failed that nothing stopped: {failure!r}"
             if isinstance(failure, IcesizeError) and not isinstance(failure, CommitStateUnknown):
                 assert batch.effect is None or was_landed, f"the batch landed, and the answer is {failure!r}"
@@ -423,6 +427,9 @@ class History:
             self.rows_changed |= name in CHANGE_ROWS
             self.watch.note(self.table)
             self._interfered = True
+        except BaseException as error:
+            self.wrong_writer = error  # icesize would take it for a lost answer
+            raise
         finally:
             self.catalog.landed[:] = landed
             self._inside = False

@@ -5,13 +5,15 @@ A row is known by its values. No two different rows of one key have the same ord
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 Key = tuple[Any, ...]
 Order = list[tuple[bool, Any]]
 """An order that compares with others: NULL is before any value."""
+RULES = ("order", "order+version", "version+order")
+"""The columns of the order in the rule of the table: those of the shape, and the number of the version."""
 
 
 class Row(NamedTuple):
@@ -49,30 +51,40 @@ def comparable(order: Iterable[Any]) -> Order:
     return [(value is not None, value) for value in order]
 
 
-def newest(events: Sequence[Event]) -> dict[Key, Event]:
+def newest(events: Sequence[Event], order_of: Callable[[Row], Order]) -> dict[Key, Event]:
     """The event of each key with the greatest order; of equal orders a delete, else any, as they are repeats."""
     winners = dict[Key, Event]()
     for event in events:
-        now = winners.get(event.row.key)
-        if now is None or _rank(event) > _rank(now):
+        now, rank = winners.get(event.row.key), (order_of(event.row), event.is_delete)
+        if now is None or rank > (order_of(now.row), now.is_delete):
             winners[event.row.key] = event
     return winners
-
-
-def _rank(event: Event) -> tuple[Order, bool]:
-    return comparable(event.row.order), event.is_delete
 
 
 @dataclass
 class Model:
     """The live rows by key; a key has several of them only where another writer has added them.
 
-    `tombstones` are the greatest orders of deletes by key; None if deletes are not remembered.
+    `tombstones` are the greatest orders of deletes by key; None if deletes are not remembered. `rule` is one of RULES.
     """
 
     has_order: bool
     tombstones: dict[Key, Order] | None = None
     rows: dict[Key, list[Row]] = field(default_factory=dict)
+    rule: str = "order"
+
+    def order_of(self, row: Row) -> Order:
+        """The order of a row by the rule that the table has now."""
+        order, version = comparable(row.order), comparable([row.version])
+        return {"order": order, "order+version": order + version, "version+order": version + order}[self.rule]
+
+    def change_rule(self, rule: str) -> bool:
+        """Compare by another rule from now on; return whether deletes are forgotten, because it begins otherwise."""
+        forgets = (rule == "version+order") != (self.rule == "version+order")
+        self.rule = rule
+        if self.tombstones is not None and forgets:
+            self.tombstones = {}
+        return forgets
 
     def all(self) -> list[Row]:
         """All live rows."""
@@ -97,15 +109,15 @@ class Model:
 
     def apply(self, events: Sequence[Event]) -> Effect:
         """Change the rows as one batch of events must, and return what it must report."""
-        winners = newest(events)
+        winners = newest(events, self.order_of)
         updated = deleted = late = doubled = 0
         written, removed, replaces = set[Row](), set[Row](), dict[Row, tuple[Row, ...]]()
         for key, event in winners.items():
             live = self.rows.pop(key, [])
             doubled += len(live) > 1
-            top = max(live, key=lambda row: comparable(row.order), default=None)
+            top = max(live, key=lambda row: self.order_of(row), default=None)
             order, is_buried = self._remembered(event)
-            if self.has_order and top is not None and comparable(top.order) >= order:
+            if self.has_order and top is not None and self.order_of(top) >= order:
                 late += 1
                 removed.update(row for row in live if row is not top)
                 self.rows[key] = [top]
@@ -128,8 +140,9 @@ class Model:
 
         A delete is remembered from now on.
         """
-        key, order = event.row.key, comparable(event.row.order)
-        deleted = None if self.tombstones is None else self.tombstones.get(key)
+        key, order = event.row.key, self.order_of(event.row)
+        # a delete that is remembered by a rule with more columns counts by those of the rule
+        deleted = None if self.tombstones is None or key not in self.tombstones else self.tombstones[key][: len(order)]
         is_buried = deleted is not None and deleted >= order
         if self.tombstones is not None and event.is_delete and not is_buried:
             self.tombstones[key] = order

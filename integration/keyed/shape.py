@@ -129,9 +129,13 @@ class Shape:
         """Field ids in the order of a row's values."""
         return (*self.key_ids, *self.order_ids, self.part_id, self.version_id)
 
-    def rule_of(self, table: Table) -> WantedRule:
-        """The rule, by the names that the columns have now; a delete wins over equal orders."""
-        key, order = ([table.schema().find_field(i).name for i in ids] for ids in (self.key_ids, self.order_ids))
+    def rule_of(self, table: Table, rule: str = "order") -> WantedRule:
+        """The rule, by the names that the columns have now; a delete wins over equal orders. `rule` is one of RULES."""
+        order_ids = {
+            "order": [*self.order_ids], "order+version": [*self.order_ids, self.version_id],
+            "version+order": [self.version_id, *self.order_ids],
+        }[rule]  # fmt: skip
+        key, order = ([table.schema().find_field(i).name for i in ids] for ids in (self.key_ids, order_ids))
         return WantedRule(key, order, ties="last_delete", tombstones="2 days" if self.remembers else None)
 
     def create(self, catalog: Catalog) -> Table:

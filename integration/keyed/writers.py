@@ -18,6 +18,9 @@ from pyiceberg.types import DecimalType, IntegerType, LongType, NestedField
 
 import icesize
 from icesize.environment import Environment
+from icesize.errors import TableError, UnsupportedTable
+from icesize.maintenance.keys import rekey
+from icesize.maintenance.restore import restore
 from icesize.parquet.files.data_file import NewDataFile, NewDeleteFile
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
@@ -25,10 +28,13 @@ from icesize.parquet.writing.row_writer import write_rows
 from icesize.planning.files import FileFact, FileId
 from icesize.sized_table import SizedTable
 from icesize.table.commit.snapshot_builder import SnapshotBuilder
-from integration.keyed.model import Event, Model, Row, comparable
+from icesize.table.commit.steps.move_tombstones import BRANCH
+from icesize.table.state.handle import TableHandle
+from integration.keyed.model import RULES, Event, Model, Row
 from integration.keyed.shape import Shape
 from integration.keyed.table import Live, Watch
 from tests.support.delete_files import delete_positions, equality_deletes
+from tests.support.jobs import context_of
 from tests.support.puffin import add_deletes, exchange_vectors
 from tests.support.tables import commit_built, request_on, run, theirs
 from tests.support.v3_tables import as_v3
@@ -45,7 +51,10 @@ class Skip(Exception):
 
 @dataclass
 class Writers:
-    """Everybody else at the table. `new_event` makes an event of a random key, `upsert` commits some as a stream."""
+    """Everybody else at the table.
+
+    `new_event` makes an event of a random key, `events` are those of all streams, `upsert` commits some as a stream.
+    """
 
     shape: Shape
     catalog: Catalog
@@ -54,6 +63,7 @@ class Writers:
     chance: random.Random
     environment: Environment
     new_event: Callable[[], Event]
+    events: list[Event]
     upsert: Callable[[Sequence[Event]], object]
     changed_lineage: set[Row]
 
@@ -190,7 +200,7 @@ class Writers:
             if len(rows) > 1 and None not in key:
                 kept = [row for row in rows if after[row]]
                 assert len(kept) == 1, f"key {key} has {len(kept)} rows"
-                assert not self.model.has_order or kept[0] == max(rows, key=lambda row: comparable(row.order))
+                assert not self.model.has_order or kept[0] == max(rows, key=self.model.order_of)
                 self.model.rows[key] = kept
 
     def rewrite_deletes(self) -> None:
@@ -225,6 +235,92 @@ class Writers:
         if not self.shape.order_ids:
             raise Skip  # refused: two streams have no order
         self.upsert([self.new_event() for _ in range(self.chance.randrange(1, 8))])
+
+    def send_again(self) -> None:
+        """Another stream begins again somewhere in the source, as after a rollback."""
+        if not self.shape.order_ids or not self.events:
+            raise Skip
+        start = self.chance.randrange(len(self.events))
+        self.upsert(self.events[start : start + 20])
+
+    def restore(self) -> None:
+        """A partition is what it was, if no key gets two rows."""
+        table = self.table
+        line = list(ancestors_of(table.metadata.current_snapshot(), table.metadata))[1:6]
+        if not line:
+            raise Skip
+        snapshot = self.chance.choice(line)
+        then, now = self.watch.contents.live_rows(snapshot, table), self.watch.rows(table)
+        partitions = {each.partition for each in then if each.partition.spec_id == table.metadata.default_spec_id}
+        if not partitions:
+            raise Skip
+        partition = self.chance.choice(sorted(partitions, key=repr))
+        wanted = [each.row for each in then if each.partition == partition]
+        others = [each.row for each in now if each.partition != partition]
+        before, after = (
+            Counter(row.key for row in rows if None not in row.key) for rows in (others, [*others, *wanted])
+        )
+        doubles = after.total() - len(after) > before.total() - len(before)
+        handle = TableHandle(self.catalog, ("db", "t"))
+        try:
+            restore(context_of(handle, self.environment), handle.load(), partition, snapshot.snapshot_id)
+        except UnsupportedTable:
+            raise Skip from None  # partitions have changed since
+        except TableError as error:
+            if "several rows" not in str(error):
+                raise
+            assert doubles, "refused, and no key gets a second row"
+            return
+        assert not doubles or "icesize.upsert" not in table.properties, "a key has two rows after a restore"
+        self.model.set([*others, *wanted])
+        self.changed_lineage.update(wanted)
+
+    def rekey(self) -> None:
+        """The order has another column at its end, or one less there, or it begins with another one."""
+        table = self.table
+        if not self.shape.order_ids or "icesize.upsert" not in table.properties:
+            raise Skip
+        rule = self.chance.choice([each for each in RULES if each != self.model.rule])
+        remembers = BRANCH in table.metadata.refs
+        context = context_of(TableHandle(self.catalog, ("db", "t")), self.environment)
+        notes = rekey(context, self.shape.rule_of(table, rule)).notes
+        forgets = self.model.change_rule(rule)
+        assert any("forgotten" in note for note in notes) == (remembers and forgets), str(notes)
+        assert (BRANCH in self.table.metadata.refs) == (remembers and not forgets)
+
+    def cluster(self) -> None:
+        """Rows in the order of other columns."""
+        table = self.table
+        ids = {self.shape.version_id, self.shape.key_ids[0], self.shape.part_id}
+        ids -= {each.source_id for each in table.spec().fields if isinstance(each.transform, IdentityTransform)}
+        names = [table.schema().find_field(each).name for each in sorted(ids)]
+        self._opened().cluster(self.chance.sample(names, self.chance.randrange(1, 3)))
+
+    def tag(self) -> None:
+        """A tag of an older snapshot, with or without an age."""
+        table = self.table
+        if not table.metadata.snapshots:
+            raise Skip
+        snapshot = self.chance.choice(table.metadata.snapshots)
+        name, age_ms = f"tag{len(table.metadata.refs)}", self.chance.choice([None, 1, HOUR_MS * 99])
+        if name in table.metadata.refs:
+            raise Skip
+        table.manage_snapshots().create_tag(snapshot.snapshot_id, name, age_ms).commit()
+
+    def expire_oddly(self) -> None:
+        """Expiry by icesize with the properties of Iceberg that decide it."""
+        with self.table.transaction() as change:
+            change.set_properties(
+                {
+                    "history.expire.max-ref-age-ms": str(self.chance.choice([1, HOUR_MS * 99])),
+                    "history.expire.min-snapshots-to-keep": str(self.chance.choice([1, 2, 5])),
+                    "history.expire.max-snapshot-age-ms": str(self.chance.choice([1, HOUR_MS * 99])),
+                }
+            )
+        environment, remembers = self.environment, BRANCH in self.table.metadata.refs
+        later = replace(environment, now_ms=lambda: environment.now_ms() + HOUR_MS)
+        icesize.open(None, "db.t", catalog=self.catalog, environment=later).expire_snapshots()
+        assert (BRANCH in self.table.metadata.refs) == remembers, "deletes are forgotten"
 
     def add_column(self) -> None:
         table = self.table
@@ -281,10 +377,13 @@ class Writers:
 OF_FILES: Mapping[str, int] = {
     "append": 4, "append-others": 3, "delete": 6, "delete-copying": 3, "delete-equal": 3, "roll-back": 1,
     "compact": 5, "compact-all": 3, "upsert-stream": 4, "rewrite-deletes": 2, "remove-dangling-deletes": 1,
-    "rewrite-manifests": 1, "expire": 2, "expire-files": 2, "deduplicate": 2,
+    "rewrite-manifests": 1, "expire": 2, "expire-files": 2, "deduplicate": 2, "restore": 3, "cluster": 2, "tag": 1,
+    "expire-oddly": 2, "send-again": 2, "rekey": 2,
 }  # fmt: skip
-CHANGE_ROWS = frozenset({"append", "append-others", "delete", "delete-copying", "delete-equal", "roll-back"})
-"""Writers that make the rows others than those of the events."""
+CHANGE_ROWS = frozenset(
+    {"append", "append-others", "delete", "delete-copying", "delete-equal", "roll-back", "restore", "rekey"}
+)
+"""Writers that make the rows others than those of the events by one rule."""
 OF_METADATA: Mapping[str, int] = {
     "add-column": 1, "rename": 2, "promote": 3, "add-field": 2, "remove-field": 2, "upgrade": 1,
 }  # fmt: skip
