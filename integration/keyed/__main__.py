@@ -11,6 +11,7 @@ from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 
+from integration.keyed.covering import case_of, pairs
 from integration.keyed.history import run
 from integration.keyed.readers import Readers, spark_session
 
@@ -29,11 +30,13 @@ def main() -> int:
         for seed in seeds:
             if options.seconds and time.monotonic() - began > options.seconds:
                 break
-            then, failure = time.process_time(), None
+            then, failure, steps = time.process_time(), None, list[str]()
             try:
                 is_read = seed % READ_EVERY == 0 or bool(options.replay)
-                history = run(seed, readers.look if is_read else lambda history: None)
+                case = case_of(seed) if options.cover else None
+                history = run(seed, readers.look if is_read else lambda history: None, case)
                 reached += history.reached
+                steps = history.steps
                 if options.replay:
                     print("\n".join(history.told))
             except Exception as error:
@@ -42,7 +45,12 @@ def main() -> int:
                 _tell(seed, failure, error)
             count += 1
             if options.resume:
-                _note(options.resume, seed, time.process_time() - then, failure)
+                _note(options.resume, seed, time.process_time() - then, failure, steps)
+    if options.cover and options.resume:
+        (rarest, times), *_ = reversed(
+            pairs(json.loads(s).get("steps", ()) for s in _lines(options.resume)).most_common()
+        )
+        print(f"each pair of steps at least {times} times, the rarest is {rarest[0]} before {rarest[1]}")
     minutes = (time.monotonic() - began) / 60
     print(f"{count} histories in {minutes:.1f} min, {len(failed)} failed {failed}, passed {dict(reached)}")
     return 1 if failed else 0
@@ -54,8 +62,8 @@ def _tell(seed: int, failure: str, error: Exception) -> None:
     sys.stdout.flush()
 
 
-def _note(resume: Path, seed: int, seconds: float, failure: str | None) -> None:
-    line = {"seed": seed, "seconds": round(seconds, 2), **({"failure": failure} if failure else {})}
+def _note(resume: Path, seed: int, seconds: float, failure: str | None, steps: list[str]) -> None:
+    line = {"seed": seed, "seconds": round(seconds, 2), "steps": steps} | ({"failure": failure} if failure else {})
     with resume.open("a") as stream:
         stream.write(json.dumps(line) + "\n")
 
@@ -68,6 +76,11 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m integration.keyed", description=__doc__)
     parser.add_argument("--histories", type=int, default=100, help="how many histories")
     parser.add_argument("--seed", type=int, default=0, help="seed of the first one")
+    parser.add_argument(
+        "--cover",
+        action="store_true",
+        help="histories of the list of all pairs of steps; seeds are their numbers",
+    )
     parser.add_argument("--seconds", type=float, help="how long to begin new ones")
     parser.add_argument("--replay", type=int, nargs="+", help="only the histories of these seeds, with what they did")
     parser.add_argument("--resume", type=Path, help="a file of JSON lines: seeds in it are done, others are added")

@@ -27,6 +27,7 @@ from icesize.table.upserts import deletes
 from icesize.table.upserts.settings import WantedRule
 from integration.keyed.bounds import Held, check_batch
 from integration.keyed.catalog import FAULTS, UnreliableCatalog
+from integration.keyed.covering import Case
 from integration.keyed.maps import Maps
 from integration.keyed.model import Effect, Event, Model, Row, newest
 from integration.keyed.shape import Shape
@@ -105,10 +106,15 @@ class History:
     _changed: set[Row] = field(default_factory=set)
     rows_changed: bool = False
     wrong_writer: BaseException | None = None
+    case: Case | None = None
+    steps: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.chance = random.Random(self.seed)
         self.shape = Shape.of(self.chance)
+        if self.case is not None:
+            order = "long" if self.shape.order == "none" else self.shape.order
+            self.shape = replace(self.shape, version=self.case.version, remembers=self.case.remembers, order=order)
         self.keys = self.chance.choice([6, 20, 60])
         self.delete_share = self.chance.choice([0.0, 0.1, 0.3])
         self.only_streams = self.chance.random() < 0.35
@@ -148,7 +154,12 @@ class History:
         with _most_single_deletes(self.shape.most_single):
             try:
                 self.shape.create(self.other_catalog)
-                self._run()
+                if self.case is None:
+                    self._run()
+                else:
+                    self._cover(self.case.steps)
+                check(self.table)
+                self._check_fold()
                 then(self)
             finally:
                 self.catalog.close()
@@ -167,8 +178,20 @@ class History:
                     self._others_come()
             if self.chance.random() < 0.15:
                 self._replay(batch)
-        check(self.table)
-        self._check_fold()
+
+    def _cover(self, steps: Sequence[str]) -> None:
+        """Take all steps in this order, with a batch before each of them, which is replayed after some."""
+        self.job = self._new_job()
+        for number, step in enumerate(steps):
+            batch = Batch(number, self._new_events())
+            while not self._tried(batch):
+                self.job = self._new_job()
+            self._others_come(step)
+            if self.chance.random() < 0.4:
+                self._replay(batch)
+        last = Batch(len(steps), self._new_events())
+        while not self._tried(last):
+            self.job = self._new_job()
 
     def _check_fold(self) -> None:
         """If nobody else changed rows, the table is the fold of all events, in whatever batches they came.
@@ -379,11 +402,13 @@ class History:
             continue
         return name if self.only_streams else chosen(self.chance, metadata_share)
 
-    def _others_come(self) -> None:
-        name = self._writer(self.metadata_share)
+    def _others_come(self, name: str | None = None) -> None:
+        name = name or self._writer(self.metadata_share)
         self._before = self.watch.rows(self.table)
         self._changed.clear()
-        self.told.append(f"others: {self.writers.act(name)}")
+        did = self.writers.act(name)
+        self.told.append(f"others: {did}")
+        self.steps += [name] if did == name else []
         self.rows_changed |= name in CHANGE_ROWS
         self._interfered = True
         live = self.watch.look(self.table, self.model.all(), may_leave_files=False)
@@ -444,10 +469,13 @@ def _most_single_deletes(most: int) -> Iterator[None]:
         deletes.MOST_SINGLE_DELETES = before
 
 
-def run(seed: int, then: Callable[[History], object] = lambda history: None) -> History:
-    """Run the history of a seed; `then` looks at the table at its end. Raises what the history raises."""
+def run(seed: int, then: Callable[[History], object] = lambda history: None, case: Case | None = None) -> History:
+    """Run the history of a seed; `then` looks at the table at its end. Raises what the history raises.
+
+    With a `case`, the seed decides what the case leaves open.
+    """
     with tempfile.TemporaryDirectory(prefix="keyed-") as folder:
-        history = History(seed, Path(folder))
+        history = History(seed, Path(folder), case=case)
         try:
             history.run(then)
         except BaseException as error:
