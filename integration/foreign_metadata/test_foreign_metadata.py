@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from random import Random
+from typing import Any
+
 import pyarrow as pa
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import SparkSession
 
 import icesize
 from icesize.planning.files import PartitionKey
+from integration.foreign_metadata.commands import prepare, run
+from integration.foreign_metadata.tables import Made
 from integration.tools import spark_rows
 from tests.support.delete_files import delete_equal
 from tests.support.foreign_metadata import Shape, as_written_by
@@ -42,3 +48,33 @@ def test_spark_finds_the_rows_of_swapped_partition_values(
         ("b", "a"),
     ]
     assert sized.verify().findings == ()
+
+
+@pytest.mark.parametrize("seed", range(1000, 1012))
+def test_spark_reads_what_it_has_read_before(spark: SparkSession, lake: SqlCatalog, namespace: str, seed: int) -> None:
+    """After all commands, Iceberg's library finds the rows that it found in the metadata of the other writer."""
+    name, rng = f"{namespace}.t", Random(seed)
+    made, writer = prepare(lake, name, rng)
+    queries = [f"SELECT id, kind, number FROM lake.{name}", f"SELECT id FROM lake.{name} WHERE {_condition(made)}"]
+    before = _rows(spark, queries)
+    assert run(lake, name, made, rng) is None
+    after = _rows(spark, queries)
+    assert after is not None
+    assert after[0] == sorted((row[:3] for row in made.rows), key=repr)
+    assert before in (None, after) or writer == "any"
+
+
+def _condition(made: Made) -> str:
+    """A filter by columns that may be partitioned by, with the values of a row."""
+    row = made.rows[0]
+    kind = "kind IS NULL" if row[1] is None else f"kind = '{row[1]}'"
+    number = "number IS NULL" if row[2] is None else f"number = {row[2]}"
+    return f"{kind} AND {number} AND day = DATE '{row[3]}'"
+
+
+def _rows(spark: SparkSession, queries: list[str]) -> list[list[tuple[Any, ...]]] | None:
+    """The rows of the queries; None if Spark cannot read the metadata."""
+    try:
+        return [spark_rows(spark, query) for query in queries]
+    except Py4JJavaError:
+        return None

@@ -169,7 +169,7 @@ class FakeLoaded:
         return self.state.unfit
 
     def lost_inputs(
-        self, base: Head, files: Collection[FileFact], beside_new: Collection[str], superseded: object
+        self, base: Head, files: Collection[FileFact], beside_new: Collection[str], superseded: object = ()
     ) -> dict[str, str]:
         inputs = [file.path for file in files]
         if self.state.head_id == base.snapshot_id:

@@ -21,7 +21,7 @@ from icesize.table.manifests.avro_values import inlined, reader, write_bytes, wr
 from tests.support.v3_tables import with_document
 
 Change = Callable[[Any], Any]
-_MANIFEST_PATH, _MANIFEST_LENGTH, _DATA_FILE = 500, 501, 2
+_MANIFEST_PATH, _MANIFEST_LENGTH, _PARTITION = 500, 501, 102
 _MAP_ITEMS = ("key", "value")
 UNKNOWN: tuple[tuple[Any, Any], ...] = (
     (["null", "string"], "unknown"), ("bytes", b"xyz"), ({"type": "array", "items": "long"}, [7, -7]),
@@ -77,6 +77,7 @@ class Shape:
         block_records: Records of a block.
         header: The keys of the header that are written, beside those of Avro.
         has_field_ids: Whether fields have field ids.
+        has_text_ids: Whether they are text.
         marks_maps: Whether arrays of keys and values are marked as maps.
         text: The spelling of file formats.
         more_partitions: Fields of a partition that the partition spec does not have, by field id: type and value.
@@ -93,6 +94,7 @@ class Shape:
     block_records: int = 100
     header: Callable[[str], bool] = lambda key: True
     has_field_ids: bool = True
+    has_text_ids: bool = False
     marks_maps: bool = True
     text: Callable[[str], str] = str
     more_partitions: Mapping[int, tuple[Any, Any]] = field(default_factory=dict)
@@ -106,7 +108,7 @@ class Shape:
             change = next((change for kind, change in kinds if kind != "null"), _unchanged)
             return list(self.unions([kind for kind, _ in kinds])), lambda v: None if v is None else change(v)
         if node["type"] == "record":
-            return self._record(node, self.order)
+            return self._record(node)
         if node["type"] == "array":
             items, change = self.schema(node["items"])
             kept = {k: v for k, v in node.items() if self.marks_maps or k != "logicalType"}
@@ -116,21 +118,22 @@ class Shape:
             return {**kept, "items": items}, _unchanged if is_map else lambda v: list(map(change, v))
         return node, _unchanged
 
-    def _record(self, node: Any, order: Callable[[Sequence[Any]], Sequence[Any]]) -> tuple[Any, Change]:
+    def _record(self, node: Any, *, partition: bool = False) -> tuple[Any, Change]:
         parts = list[tuple[Any, Callable[[Sequence[Any]], Any]]]()
         is_map = tuple(each["name"] for each in node["fields"]) == _MAP_ITEMS
         for place, each in enumerate(node["fields"]):
             number = each.get("field-id")
             if number in self.lacks:
                 continue
-            partition = number == 102
-            kind, change = self._record(each["type"], self.partition_order) if partition else self.schema(each["type"])
+            values = number == _PARTITION
+            kind, change = self._record(each["type"], partition=True) if values else self.schema(each["type"])
             change = self.text if number == 101 else change
-            parts.append((self._field(each, kind), lambda values, at=place, how=change: how(values[at])))
-        for number, (kind, value) in self.more_partitions.items() if order is self.partition_order else ():
+            what = {**each, "type": kind} if is_map else self._field(each, kind)
+            parts.append((what, lambda values, at=place, how=change: how(values[at])))
+        for number, (kind, value) in self.more_partitions.items() if partition else ():
             parts.append((self._field({"name": f"more{number}", "field-id": number}, kind), lambda _, it=value: it))
         if not is_map:
-            parts = [*order(parts), *self._unknown()]
+            parts = [*(self.partition_order if partition else self.order)(parts), *self._unknown()]
         changes = [change for _, change in parts]
         fields = {"fields": [each for each, _ in parts]}
         return {**node, **fields}, lambda values: tuple(change(values) for change in changes)
@@ -139,6 +142,8 @@ class Shape:
         kept = {key: value for key, value in given.items() if key not in ("default", "doc")}
         if not self.has_field_ids:
             kept.pop("field-id", None)
+        if self.has_text_ids and "field-id" in kept:
+            kept["field-id"] = str(kept["field-id"])
         return {**kept, "name": self.name(given["name"], given.get("field-id")), "type": kind}
 
     def _unknown(self) -> list[tuple[Any, Callable[[Any], Any]]]:

@@ -51,7 +51,7 @@ from icesize.policy import DEFAULT_TARGET_BYTES, ICEBERG_TARGET, SMALL_FILE_RATI
 from icesize.table.catalog.history import head_snapshot, summary_of
 from icesize.table.manifests.delete_index import DeleteIndex, delete_index, read_deletes
 from icesize.table.manifests.entries import Entry, read_entries
-from icesize.table.manifests.facts import TOTALS, Columns, ManifestFacts, totals_of
+from icesize.table.manifests.facts import COUNTS, TOTALS, Columns, ManifestFacts, totals_of, with_counts
 from icesize.table.manifests.listing import Listing
 from icesize.table.manifests.lists import manifests_in, write_list
 from icesize.table.manifests.packing import ENOUGH_ENTRIES, entries_by_partition, live_entries, sorted_by_partition
@@ -448,6 +448,7 @@ class SnapshotBuilder:
         self.written.append(location)
         parent_id = parent.snapshot_id if parent else None
         first_row_id = self._next_row_id
+        manifests = [each if self._has_counts(each) else with_counts(self._facts_of(each)) for each in manifests]
         written = write_list(
             self.metadata, self._outputs, location, manifests, snapshot_id=snapshot_id, parent_id=parent_id,
             sequence_number=self._sequence_number, first_row_id=first_row_id or 0,
@@ -476,13 +477,15 @@ class SnapshotBuilder:
 
     def _counted(self) -> dict[str, int]:
         """Return the totals of the newest manifests."""
-        new = self.facts
-        return totals_of(
-            ManifestFacts(each, new[each.manifest_path])
-            if each.manifest_path in new
-            else self._store.facts(self._io, each)
-            for each in self.manifests
-        )
+        return totals_of(map(self._facts_of, self.manifests))
+
+    def _facts_of(self, manifest: ManifestFile) -> ManifestFacts:
+        new = self._facts.get(manifest.manifest_path)
+        return ManifestFacts(manifest, new) if new else self._store.facts(self._io, manifest)
+
+    def _has_counts(self, manifest: ManifestFile) -> bool:
+        """Return whether a list of this format version can have the manifest: only format v1 needs no counts."""
+        return not self._numbered or None not in [manifest[place] for place in COUNTS]
 
     def has_wrong_totals(self) -> bool:
         """Return whether the summary of the newest snapshot has a total that its manifests contradict."""

@@ -58,7 +58,7 @@ def inlined(schema: AvroSchema) -> AvroSchema:
             defined[_without_namespace(node["name"])] = node
             copy["name"] = _unused(node["name"], taken)
         if "fields" in node:
-            copy["fields"] = [{**field, "type": walk(field["type"])} for field in node["fields"]]
+            copy["fields"] = [{**field, **_field_id(field), "type": walk(field["type"])} for field in node["fields"]]
         for part in ("items", "values"):
             if part in node:
                 copy[part] = walk(node[part])
@@ -88,6 +88,11 @@ def check_ids(ids: Collection[int | None], needed: Iterable[int]) -> None:
         raise ValueError("the fields of its schema have no field ids")
     if missing := [str(each) for each in needed if each not in ids]:
         raise ValueError(f"its schema has no field with the id {missing[0]}")
+
+
+def _field_id(field: Mapping[str, Any]) -> dict[str, int]:
+    """Return the field id as a number: some writers have it as text."""
+    return {"field-id": int(field["field-id"])} if isinstance(field.get("field-id"), str) else {}
 
 
 def _without_namespace(name: str) -> str:

@@ -50,6 +50,8 @@ _OBSTACLES = (None, SkipReason.NOT_PARQUET, SkipReason.ENCRYPTED)
 ENCRYPTED = 2
 """The obstacle of files with key metadata in `Columns.obstacles`."""
 _FILE_PATH = 100
+COUNTS = range(7, 13)
+"""Places in a ManifestFile of the numbers of files, then of rows: added, existing, deleted."""
 _UNKNOWN = MISSING
 """The mark of a sequence number or snapshot id that an entry inherits from its manifest."""
 _KEY_BYTES = 250
@@ -331,6 +333,16 @@ def totals_of(manifests: Iterable[ManifestFacts]) -> dict[str, int]:
             totals["total-files-size"] += delete.content_bytes
             totals[f"total-{'equality' if delete.equality_ids else 'position'}-deletes"] += delete.rows
     return totals
+
+
+def with_counts(facts: ManifestFacts) -> ManifestFile:
+    """Return the manifest with the numbers of its files and rows, which a list may lack until format v2."""
+    manifest, columns = facts.manifest, facts.columns
+    copy = ManifestFile(*(manifest[place] for place in range(len(manifest))))
+    for place, status in enumerate((ADDED, EXISTING, DELETED)):
+        chosen = columns.status == status
+        copy[COUNTS[place]], copy[COUNTS[place + 3]] = int(chosen.sum()), int(columns.rows[chosen].sum())
+    return copy
 
 
 def read_facts(io: FileIO, manifest: ManifestFile, *, changes_only: bool = False) -> ManifestFacts:

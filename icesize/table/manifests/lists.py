@@ -102,12 +102,12 @@ def inherited_from(manifest: ManifestFile) -> tuple[int, int | None]:
 def read_list(io: FileIO, location: str, specs: Specs) -> Iterator[ManifestFile]:
     """Yield the manifests of a list.
 
-    `specs` are the partition specs of the table, by which partition values are read; a caller that reads only paths has
-    none. Raises TableError for a damaged list and what `io` raises for a missing one.
+    `specs` are the partition specs of the table, by which partition values are read. A caller that reads only paths has
+    none; then there are no values. Raises TableError for a damaged list and what `io` raises for a missing one.
     """
     order = {spec_id: tuple(field.field_id for field in spec.fields) for spec_id, spec in specs.items()}
     for manifest in read_records(io, location, _compiled):
-        manifest[_PARTITION_FIELDS] = order.get(manifest.partition_spec_id)
+        manifest[_PARTITION_FIELDS] = order.get(manifest.partition_spec_id, ())
         yield manifest
 
 
@@ -209,5 +209,5 @@ def _summary_order(fields: Sequence[Mapping[str, Any]]) -> list[int]:
     """Return the index of each summary field in its record, -1 for a field that this list does not have."""
     kind = next((field["type"] for field in fields if field.get("field-id") == 507), None)
     array = next((each for each in kind or () if each != "null"), None) if isinstance(kind, list) else kind
-    ids = [field["field-id"] for field in array["items"]["fields"]] if array else []
+    ids = [field.get("field-id") for field in array["items"]["fields"]] if array else []
     return [ids.index(each) if each in ids else -1 for each in _SUMMARY_FIELDS]

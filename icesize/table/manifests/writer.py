@@ -61,6 +61,8 @@ FormatVersion = Literal[1, 2, 3]
 _PARTITION = 102
 """Iceberg's field id of the partition values in a data file."""
 _CONTENT, _EQUALITY_IDS = 134, 135
+_ALWAYS = frozenset({_CONTENT, 100, 101, _PARTITION, 103, 104, 105})
+"""Fields of which each new file has a value."""
 _DELETED_FILE, _CONTENT_OFFSET, _CONTENT_SIZE = 143, 144, 145
 _ROW_ID_FIELD: dict[str, Any] = {
     "name": "first_row_id", "type": ["null", "long"], "default": None, "field-id": FIRST_ROW_ID,
@@ -116,10 +118,8 @@ def write_manifests(
         beside = Counter(entry.schema for entry in chain(existing, deleted, copied))
         for schema in beside:
             stream(fitted(schema).schema)
-        needed = {_CONTENT, _EQUALITY_IDS} if deletes else set[int]()
-        if deletes and version > 2:
-            needed |= {_DELETED_FILE, _CONTENT_OFFSET, _CONTENT_SIZE}
-        stream(_fullest(beside, fitted, needed) or target.own_schema).add(added)
+        own = {field["field-id"] for field in target.own_schema.avro["fields"]}
+        stream(_fullest(beside, fitted, own & _FIELDS[content].keys()) or target.own_schema).add(added)
     for status, entries in ((ADDED, copied), (DELETED, deleted), (EXISTING, existing)):
         for schema, run in groupby(entries, attrgetter("schema")):
             how = fitted(schema)
@@ -134,11 +134,14 @@ def _fullest(
 ) -> DataFileSchema | None:
     """Return the most frequent encoding that fits new partition values and has the `needed` fields.
 
-    New files are encoded in the same way, which saves one manifest.
+    New files are encoded in the same way, which saves one manifest. Its fields may be null, except those that each file
+    has.
     """
     there: Counter[DataFileSchema] = Counter()
     for schema, entries in beside.items():
-        if fitted(schema).is_current and needed <= {field.get("field-id") for field in schema.avro["fields"]}:
+        optional = {field.get("field-id"): _without_null(field["type"])[1] for field in schema.avro["fields"]}
+        is_open = all(takes_null or each in _ALWAYS for each, takes_null in optional.items())
+        if fitted(schema).is_current and is_open and needed <= optional.keys():
             there[fitted(schema).schema] += entries
     return max(there, key=there.__getitem__, default=None)
 

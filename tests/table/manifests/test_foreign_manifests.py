@@ -15,11 +15,11 @@ from icesize.planning.files import PartitionKey
 from icesize.table.commit.snapshot_builder import SnapshotBuilder
 from icesize.table.commit.steps.append import Append
 from icesize.table.manifests.entries import read_entries
-from icesize.table.manifests.facts import read_facts
-from icesize.table.manifests.lists import manifests_in
+from icesize.table.manifests.facts import read_facts, read_metrics
+from icesize.table.manifests.lists import manifests_in, manifests_of
 from tests.support.delete_files import delete_equal
 from tests.support.foreign_metadata import Shape, as_written_by
-from tests.support.tables import NOW_MS, ids_of, make_table, make_visible, write
+from tests.support.tables import NOW_MS, append, ids_of, make_table, make_visible, write
 
 BY = {"kind": "identity", "id": "bucket[4]"}
 SWAPPED = Shape(partition_order=lambda fields: [*reversed(fields)])
@@ -80,3 +80,28 @@ def test_fields_without_ids_are_refused(lake: SqlCatalog) -> None:
     assert {(each.rule, each.path.rpartition("-")[2]) for each in sized.verify().findings} == {
         ("damaged metadata", "m.avro")
     }
+
+
+def test_a_list_without_counts_is_read_and_gets_them(lake: SqlCatalog) -> None:
+    """Lists of format v1 need no counts: after an upgrade, the next commit counts the files of kept manifests."""
+    table = two_fields(lake)
+    as_written_by(lake, Shape(), Shape(lacks=frozenset({504, 505, 506, 512, 513, 514})))
+    append(lake, [20])
+    table = lake.load_table("db.t")
+    counts = [
+        each.added_rows_count for each in manifests_in(table.current_snapshot(), table.io, table.metadata.specs())
+    ]
+    assert sorted(counts, key=str) == [1, 1, 3]
+    assert icesize.open(None, "lake.db.t", catalog=lake).verify().findings == ()
+
+
+def test_new_files_are_not_described_by_a_schema_that_does_not_fit_them(lake: SqlCatalog) -> None:
+    """Statistics of a merged file are kept where other writers have none, and unknown fields get no null."""
+    two_fields(lake)
+    as_written_by(lake, Shape(lacks=frozenset({108, 109, 110, 137, 125, 128, 132, 140}), unknown=3))
+    sized = icesize.open(None, "lake.db.t", catalog=lake)
+    assert sized.compact().files_added == 1
+    table = lake.load_table("db.t")
+    data = manifests_of(table.current_snapshot(), table.io, table.metadata.specs()).data
+    (metrics,) = (metrics for manifest in data for _, metrics in read_metrics(table.io, manifest.manifest_path))
+    assert (metrics.value_counts[1], len(metrics.lower_bounds)) == (2, 3)
