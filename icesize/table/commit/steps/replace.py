@@ -51,7 +51,9 @@ class Replace(Step):
         older = [file for file in self.inputs if file.path not in new]
         superseded = frozenset[FileId]().union(*(step.superseded for step in earlier))
         lost = state.lost_inputs(base.head, older, beside_new, superseded)
-        lost |= {f.path: OTHER_DELETES for f in older if not _has_applied(f, earlier)}
+        applied = [step.applied for step in earlier if step.applied]
+        added = frozenset[FileId]().union(*(ids for each in applied for ids in each.values()))
+        lost |= {f.path: OTHER_DELETES for f in older if not _has_applied(f, applied, added)}
         reasons = [next((lost[f.path] for f in group.inputs if f.path in lost), None) for group in self.groups]
         dropped = [(group, why) for group, why in zip(self.groups, reasons, strict=True) if why is not None]
         return Kept(
@@ -103,14 +105,11 @@ class Replace(Step):
         return [replace(f, sequence_number=numbers.get(f.partition, f.sequence_number)) for f in self.files]
 
 
-def _has_applied(file: FileFact, earlier: Iterable[Step]) -> bool:
+def _has_applied(file: FileFact, applied: Sequence[Mapping[str, frozenset[FileId]]], added: frozenset[FileId]) -> bool:
     """Return whether a merge has applied the deletes of an input file that the earlier steps add, and no others.
 
-    By its bounds, a delete file of several data files may name the input, and have no row of it.
+    By its bounds, one of the `added` delete files may name the input, and have no row of it.
     """
-    own, added = set[FileId](), set[FileId]()
-    for step in earlier:
-        own |= step.applied.get(plain_path(file.path), frozenset())
-        added.update(*step.applied.values())
+    own = {each for by_path in applied for each in by_path.get(plain_path(file.path), ())}
     merged = {each.id for each in file.deletes if each.sequence_number == PENDING and may_hit(each, file)}
     return own <= merged <= added
