@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
+import numpy as np
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Snapshot, ancestors_of
@@ -30,6 +31,7 @@ from icesize.sized_table import SizedTable
 from icesize.table.commit.snapshot_builder import SnapshotBuilder
 from icesize.table.commit.steps.move_tombstones import BRANCH
 from icesize.table.state.handle import TableHandle
+from icesize.table.upserts.changes import with_row_ids
 from integration.keyed.model import RULES, Event, Model, Row
 from integration.keyed.shape import Shape
 from integration.keyed.table import Live, Watch
@@ -112,7 +114,9 @@ class Writers:
 
     def delete(self) -> None:
         """Delete rows of one file by position."""
-        table, chosen = self._some()
+        self._delete(*self._some())
+
+    def _delete(self, table: Table, chosen: Sequence[Live]) -> None:
         path, partition = chosen[0].path, chosen[0].partition
         positions = [each.position for each in chosen]
         if table.metadata.format_version == 2:
@@ -129,6 +133,22 @@ class Writers:
             file = FileFact(path, 0, 0, partition)
             exchange_vectors(self.catalog, {file: sorted({*gone, *positions})}, old)
         self.model.remove(each.row for each in chosen)
+
+    def move_key(self) -> None:
+        """An UPDATE of the key of a row, as Spark does it in format v3: the row keeps its row id."""
+        table, chosen = self._some()
+        before, key = chosen[0], self.new_event().row.key
+        if table.metadata.format_version == 2 or before.row_id is None:
+            raise Skip
+        self._delete(table, [before])
+        row = before.row._replace(key=key)
+        settings = WriteSettings.of(table.metadata, table.io.properties, 2**30).with_lineage
+        rows = with_row_ids(self.shape.arrow(table, [row]), np.array([before.row_id]))
+        files = write_rows([rows], settings, FileNames("other", next(_numbers), 0))
+        table = self.table
+        run(self.catalog, request_on(table, files), table, now_ms=self.environment.now_ms())
+        self.model.add([row])
+        self.changed_lineage.add(row)
 
     def delete_equal(self) -> None:
         """Delete rows of one partition by their keys, as Flink does."""
@@ -375,13 +395,13 @@ class Writers:
 
 
 OF_FILES: Mapping[str, int] = {
-    "append": 4, "append-others": 3, "delete": 6, "delete-copying": 3, "delete-equal": 3, "roll-back": 1,
+    "append": 4, "append-others": 3, "delete": 6, "delete-copying": 3, "delete-equal": 3, "roll-back": 1, "move-key": 2,
     "compact": 5, "compact-all": 3, "upsert-stream": 4, "rewrite-deletes": 2, "remove-dangling-deletes": 1,
     "rewrite-manifests": 1, "expire": 2, "expire-files": 2, "deduplicate": 2, "restore": 3, "cluster": 2, "tag": 1,
     "expire-oddly": 2, "send-again": 2, "rekey": 2,
 }  # fmt: skip
 CHANGE_ROWS = frozenset(
-    {"append", "append-others", "delete", "delete-copying", "delete-equal", "roll-back", "restore", "rekey"}
+    {"append", "append-others", "delete", "delete-copying", "delete-equal", "roll-back", "restore", "rekey", "move-key"}
 )
 """Writers that make the rows others than those of the events by one rule."""
 OF_METADATA: Mapping[str, int] = {
