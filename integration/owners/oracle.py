@@ -1,0 +1,66 @@
+"""Which files each name of each catalog needs, and how many rows it has; read by PyIceberg, from metadata alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.manifest import DataFileContent
+from pyiceberg.table import Table
+
+
+@dataclass(frozen=True)
+class Owned:
+    """What one name of a catalog needs.
+
+    Attributes:
+        files: Paths of files that one of its snapshots needs, that are statistics, or that are its metadata.
+        rows: Rows of its newest snapshot.
+    """
+
+    files: frozenset[str]
+    rows: int
+
+    @property
+    def missing(self) -> frozenset[str]:
+        """The files that are not in storage."""
+        return frozenset(path for path in self.files if not Path(path).exists())
+
+
+def path_of(location: str) -> str:
+    """Return the path of a local file by plain text, as no parser of URLs would."""
+    return location.removeprefix("file://")
+
+
+Known = dict[str, tuple[tuple[str, int], ...]]
+"""Manifests that were read, which never change: paths of files, with the rows of data files."""
+
+
+def owned_in(catalogs: Iterable[Catalog], known: Known) -> dict[str, Owned]:
+    """Return what each name of the catalogs needs."""
+    return {
+        ".".join((catalog.name, *name)): _owned(catalog.load_table(name), known)
+        for catalog in catalogs
+        for namespace in catalog.list_namespaces()
+        for name in catalog.list_tables(namespace)
+    }
+
+
+def _owned(table: Table, known: Known) -> Owned:
+    metadata, files, rows = table.metadata, {table.metadata_location}, 0
+    files |= {statistics.statistics_path for statistics in (*metadata.statistics, *metadata.partition_statistics)}
+    for snapshot in metadata.snapshots:
+        files.add(snapshot.manifest_list)
+        is_head = snapshot.snapshot_id == metadata.current_snapshot_id
+        for manifest in snapshot.manifests(table.io):
+            path = manifest.manifest_path
+            if path not in known:
+                known[path] = tuple(
+                    (file.file_path, file.record_count * (file.content == DataFileContent.DATA))
+                    for file in (entry.data_file for entry in manifest.fetch_manifest_entry(table.io))
+                )
+            files |= {path, *(file for file, _ in known[path])}
+            rows += is_head * sum(count for _, count in known[path])
+    return Owned(frozenset(map(path_of, files)), rows)
