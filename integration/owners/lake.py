@@ -32,7 +32,7 @@ SCHEMA = Schema(NestedField(1, "a", LongType()))
 
 @dataclass
 class Lake:
-    """A catalog under construction, and the folders that are to disappear while commands run."""
+    """A catalog under construction, its tables, and the folders that are to disappear while commands run."""
 
     folder: Path
     dice: random.Random
@@ -40,6 +40,7 @@ class Lake:
     elsewhere: SqlCatalog = field(init=False)
     disks: list[Path] = field(default_factory=list)
     told: list[str] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
     _value: int = 0
 
     def __post_init__(self) -> None:
@@ -50,11 +51,6 @@ class Lake:
         for namespace in ("db", "ns"):
             self.catalog.create_namespace(namespace)
         self.elsewhere.create_namespace("db")
-
-    @property
-    def names(self) -> list[str]:
-        """The names of the tables, in both namespaces."""
-        return [".".join(name) for at in ("db", "ns") for name in self.catalog.list_tables(at)]
 
     def any_table(self) -> Table:
         """Return one of the tables."""
@@ -88,7 +84,7 @@ def make(folder: Path, dice: random.Random) -> Lake:
     lake = Lake(folder, dice)
     for _ in range(2):
         create(lake)
-    for event in dice.choices(EVENTS, k=dice.randint(4, 9)):
+    for event in dice.choices(EVENTS, k=dice.randint(3, 6)):
         try:
             lake.told.append(f"{event.__name__}: {event(lake)}")
         except (FileNotFoundError, OSError) as error:
@@ -113,7 +109,8 @@ def create(lake: Lake) -> str:
     if lake.dice.random() < 0.05:
         properties["nessie.commit.id"] = "abc"
     table = lake.catalog.create_table(name, SCHEMA, properties=properties, **options)
-    for _ in range(lake.dice.randint(1, 3)):
+    lake.names.append(name)
+    for _ in range(lake.dice.randint(1, 2)):
         table.append(lake.rows())
     return f"{name} at {table.location()}, {properties.get('write.data.path', '')}"
 
@@ -170,6 +167,7 @@ def register(lake: Lake) -> str:
     table = lake.any_table()
     name = f"ns.copy{len(lake.names)}"
     lake.catalog.register_table(name, table.metadata_location)
+    lake.names.append(name)
     table.append(lake.rows())
     return f"{'.'.join(table.name())} as {name}"
 
@@ -294,6 +292,7 @@ def unmount(lake: Lake) -> str:
     properties = {"write.data.path": f"file://{disk}/data"} if kind == "data" else {}
     options = {"location": f"file://{disk}/t"} if kind == "all" else {}
     table = lake.catalog.create_table(name, SCHEMA, properties=properties, **options)
+    lake.names.append(name)
     table.append(lake.rows())
     if lake.dice.random() < 0.5:
         table.add_files([lake.parquet(lake.place())])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pyiceberg.catalog import Catalog
@@ -34,8 +34,17 @@ def path_of(location: str) -> str:
     return location.removeprefix("file://")
 
 
-Known = dict[str, tuple[tuple[str, int], ...]]
-"""Manifests that were read, which never change: paths of files, with the rows of data files."""
+@dataclass(frozen=True)
+class Known:
+    """Files that were read, which never change.
+
+    Attributes:
+        manifests: Paths of files with the rows of data files, by manifest.
+        states: What a state of a table needs, by its metadata file.
+    """
+
+    manifests: dict[str, tuple[tuple[str, int], ...]] = field(default_factory=dict)
+    states: dict[str, Owned] = field(default_factory=dict)
 
 
 def owned_in(catalogs: Iterable[Catalog], known: Known) -> dict[str, Owned]:
@@ -49,6 +58,8 @@ def owned_in(catalogs: Iterable[Catalog], known: Known) -> dict[str, Owned]:
 
 
 def _owned(table: Table, known: Known) -> Owned:
+    if table.metadata_location in known.states:
+        return known.states[table.metadata_location]
     metadata, files, rows = table.metadata, {table.metadata_location}, 0
     files |= {statistics.statistics_path for statistics in (*metadata.statistics, *metadata.partition_statistics)}
     for snapshot in metadata.snapshots:
@@ -56,11 +67,12 @@ def _owned(table: Table, known: Known) -> Owned:
         is_head = snapshot.snapshot_id == metadata.current_snapshot_id
         for manifest in snapshot.manifests(table.io):
             path = manifest.manifest_path
-            if path not in known:
-                known[path] = tuple(
+            if path not in known.manifests:
+                known.manifests[path] = tuple(
                     (file.file_path, file.record_count * (file.content == DataFileContent.DATA))
                     for file in (entry.data_file for entry in manifest.fetch_manifest_entry(table.io))
                 )
-            files |= {path, *(file for file, _ in known[path])}
-            rows += is_head * sum(count for _, count in known[path])
-    return Owned(frozenset(map(path_of, files)), rows)
+            files |= {path, *(file for file, _ in known.manifests[path])}
+            rows += is_head * sum(count for _, count in known.manifests[path])
+    owned = known.states[table.metadata_location] = Owned(frozenset(map(path_of, files)), rows)
+    return owned

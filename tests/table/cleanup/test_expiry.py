@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.table import Table
 from pyiceberg.table.update import RemoveSnapshotRefUpdate
 
 import icesize
@@ -21,8 +22,12 @@ from icesize.errors import CommitStateUnknown, PolicyError, TableError, Unsuppor
 from icesize.failpoints import FailpointReached, armed
 from icesize.planning.retention.ancestry import VERSION_TAG
 from icesize.table.cleanup.expired_files import delete_expired
+from icesize.table.cleanup.expiry import expire
 from icesize.table.cleanup.journal import JOURNAL, Journal
+from icesize.table.cleanup.owners import CatalogOwners
+from icesize.table.cleanup.retention_inputs import ExpireOptions
 from icesize.table.commit.retry import UNKNOWN_ATTEMPTS
+from icesize.table.state.handle import TableHandle
 from tests.support.catalogs import OF_EACH_FORMAT, catalog_of
 from tests.support.expiry import HOUR_MS, assert_clean, history, needed_files, run_expiry
 from tests.support.rest_faults import Fault
@@ -321,6 +326,27 @@ def test_a_table_with_two_names_does_not_expire(lake: Catalog) -> None:
     assert lake.load_table("db.copy").scan().to_arrow().num_rows == 5
     lake.drop_table("db.copy")
     assert run_expiry(lake, retain_last=1).snapshot_ids_expired
+
+
+def test_other_tables_are_loaded_only_if_something_expires(lake: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """None if nothing expires, each once if something does, and none again if a pass has loaded them."""
+    table = history(lake)
+    lake.create_table("db.other", table.schema())
+    loaded: list[Any] = []
+    real = lake.load_table
+
+    def counted(name: Any) -> Table:
+        loaded.append(name)
+        return real(name)
+
+    monkeypatch.setattr(lake, "load_table", counted)
+    run_expiry(lake, days=0)
+    assert ("db", "other") not in loaded
+    owners, now_ms = CatalogOwners(lake), table.metadata.last_updated_ms + 10 * 24 * HOUR_MS
+    for dry_run in (True, False):
+        handle, options = TableHandle(lake, ("db", "t")), ExpireOptions(retain_last=1)
+        expire(handle, options, Environment(now_ms=lambda: now_ms), dry_run=dry_run, others=owners)
+    assert (loaded.count(("db", "other")), len(real("db.t").metadata.snapshots)) == (1, 2)
 
 
 def test_data_files_that_another_table_lists_stay(lake: Catalog) -> None:
