@@ -165,7 +165,7 @@ class SizedTable:
 
     @property
     def policy(self) -> SizePolicy:
-        """The current policy. Precedence: argument, table property, Iceberg's own property, default."""
+        """The current policy: argument, table property, Iceberg's own property, choice of the autopilot, default."""
         return self._handle.load(self._environment).policy
 
     def inspect(
@@ -462,10 +462,9 @@ class SizedTable:
         """Run one bounded pass of all maintenance.
 
         The attributes of `MaintenanceReport` are the steps, in their order. Settings are chosen only if the policy has
-        `auto`. Merges begin with cold partitions. The
-        table is clustered only if its properties name columns. Snapshots expire by the table's own rules. Orphan files
-        are only counted. The next pass continues where this one stopped. A step that fails is in the report, and the
-        other steps still run.
+        `auto`. Merges begin with cold partitions. The table is clustered only if its properties name columns. Snapshots
+        expire by the table's own rules. Orphan files are only counted. The next pass continues where this one stopped.
+        A step that fails is in the report, and the other steps still run.
 
         Args:
             budget_bytes: The most bytes that merges and clustering rewrite, as a number or a string such as "20GiB";

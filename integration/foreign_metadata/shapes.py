@@ -42,7 +42,7 @@ WRITERS: dict[str, Shape] = {
     "java": JAVA,
     "go": replace(JAVA, header=lambda key: key != "schema-id"),
     "rust": replace(JAVA, codec="null", name=plain_name),
-    "cpp": replace(JAVA, lacks=frozenset({111, 105}), marks_maps=False),
+    "cpp": replace(JAVA, lacks=frozenset({111, 105})),
     "duckdb": empty_partition(
         replace(JAVA, codec="deflate", partition_order=by_id, name=plain_name, header=lambda key: False, text=str.lower)
     ),

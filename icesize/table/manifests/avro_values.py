@@ -62,6 +62,8 @@ def inlined(schema: AvroSchema) -> AvroSchema:
         for part in ("items", "values"):
             if part in node:
                 copy[part] = walk(node[part])
+        if [field["name"] for field in _fields_of(copy.get("items"))] == ["key", "value"]:
+            copy["logicalType"] = "map"  # some writers do not mark it, and Java cannot read that
         return copy
 
     return walk(schema)
@@ -88,6 +90,11 @@ def check_ids(ids: Collection[int | None], needed: Iterable[int]) -> None:
         raise ValueError("the fields of its schema have no field ids")
     if missing := [str(each) for each in needed if each not in ids]:
         raise ValueError(f"its schema has no field with the id {missing[0]}")
+
+
+def _fields_of(schema: AvroSchema) -> Sequence[Mapping[str, Any]]:
+    fields: Sequence[Mapping[str, Any]] = schema.get("fields", ()) if isinstance(schema, dict) else ()
+    return fields
 
 
 def _field_id(field: Mapping[str, Any]) -> dict[str, int]:
@@ -146,10 +153,8 @@ def projected(record: AvroSchema, field_ids: Sequence[int] | None) -> AvroSchema
 
 
 def is_pairs(node: Mapping[str, Any]) -> bool:
-    """Return True if an array is Iceberg's form of a map whose keys are not strings; some writers do not mark it."""
-    items = node["items"]
-    fields = items.get("fields", ()) if isinstance(items, dict) else ()
-    return node.get("logicalType") == "map" or [field["name"] for field in fields] == ["key", "value"]
+    """Return True if an array is Iceberg's form of a map whose keys are not strings."""
+    return node.get("logicalType") == "map"
 
 
 _READ_EIGHT = methodcaller("read", 8)
