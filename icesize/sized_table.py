@@ -721,6 +721,7 @@ class SizedTable:
 
         entry = None
         if stream_id is not None and batch_id is not None:
+            ledger.check_names(stream_id, batch_id)
             entry = ledger.LedgerEntry(stream_id, stream_id, batch_id)
         memory = self._upserts
         job = UpsertJob(

@@ -351,7 +351,7 @@ def _written_in_tasks(
     reader = bounds_reader(rule, metadata.schema(), job.handle.store)
     state = submit.state_of(job.handle, current, job.environment)
     live = LiveFiles.of(state, reader)
-    known = tuple(replace(file, fact=live.noted(file)) for file in live.files)
+    known = tuple(replace(file, fact=live.noted_if_readable(file)) for file in live.files)
     task = ShardTask(
         settings, files.specs, rule, job.secret, job.skip_null_keys, known, settings.has_lineage and bool(known)
     )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -16,16 +18,18 @@ from pyroaring import BitMap
 
 from icesize import failpoints
 from icesize.environment import Environment
-from icesize.errors import BatchError, SchemaMismatch, TableError
+from icesize.errors import BatchError, SchemaMismatch, TableError, UnsupportedTable
 from icesize.maintenance.checkup import check_up
 from icesize.maintenance.upsert import MergesInTurn, UpsertBatch, UpsertJob, upsert
 from icesize.parquet.files.data_file import Results
 from icesize.parquet.keys.events import Mask
-from icesize.planning.files import FileFact, PartitionKey
+from icesize.planning.cluster_by import ClusterFile
+from icesize.planning.files import FileFact, PartitionKey, SkipReason
 from icesize.report import Report
+from icesize.table.manifests.delete_index import DeleteIndex
 from icesize.table.records.ledger import LedgerEntry
 from icesize.table.state.handle import Current, PolicyArgument, TableHandle
-from icesize.table.upserts.resolver import DeletedIn
+from icesize.table.upserts.resolver import COMPARE_KEYS, DeletedIn, LiveFiles
 from icesize.table.upserts.settings import WantedRule
 from tests.support.layouts import position_delete
 from tests.support.tables import (
@@ -306,3 +310,44 @@ def test_the_policy_of_a_table_with_a_key(catalog: Catalog) -> None:
     assert (policy.delete_ratio_threshold, policy.delete_ratio_spread) == (0.2, 0.4)
     given = TableHandle(catalog, ("db", "t"), {"delete-ratio-threshold": 0.5}).load().policy
     assert (given.delete_ratio_threshold, given.delete_ratio_spread) == (0.5, 0.0)
+
+
+def test_deleted_rows_are_remembered_by_several_streams() -> None:
+    """Threads that read, remember and forget at the same time raise nothing, and the memory stays counted."""
+    before, known, files = (
+        sys.getswitchinterval(),
+        DeletedIn(2_000),
+        [FileFact(f"p{n}", 1, 1, PartitionKey(0)) for n in range(6)],
+    )
+    sys.setswitchinterval(1e-6)
+
+    def work(_: int) -> None:
+        for number in range(5_000):
+            file = files[number % 6]
+            if known.get(file) is None:
+                known.remember(file.path, file.delete_ids, BitMap())
+
+    try:
+        with ThreadPoolExecutor(3) as pool:
+            list(pool.map(work, range(3)))
+    finally:
+        sys.setswitchinterval(before)
+    assert sum(known.get(file) is not None for file in files) == 4
+
+
+@pytest.mark.parametrize(
+    ("fact", "why"),
+    [
+        (FileFact("a.parquet", 1, 1, PartitionKey(0, (float("nan"),))), "a partition value of it is NaN"),
+        (FileFact("b.orc", 1, 1, PartitionKey(0), obstacle=SkipReason.NOT_PARQUET), "it is not a Parquet file"),
+    ],
+)
+def test_unreadable_files_are_refused_if_a_batch_needs_them(fact: FileFact, why: str) -> None:
+    """A large batch notes all files, also those without its keys: what is unreadable is refused in use only."""
+    live = LiveFiles([], {}, DeleteIndex())
+    noted = live.noted_if_readable(ClusterFile(fact, ()))
+    assert (noted.path, noted.deletes) == (fact.path, ())
+    with pytest.raises(UnsupportedTable, match=f"Cannot upsert: {fact.path} may have keys of the batch, and {why}"):
+        live.noted(ClusterFile(noted, ()))
+    with pytest.raises(UnsupportedTable, match=f"Cannot compare keys: {fact.path} may have keys of other rows"):
+        live.noted(ClusterFile(fact, ()), COMPARE_KEYS)

@@ -11,7 +11,7 @@ import pytest
 from pyiceberg.catalog import Catalog
 
 import icesize
-from icesize.errors import ArgumentError, EngineUnavailable, SchemaMismatch, TableError
+from icesize.errors import ArgumentError, BatchError, EngineUnavailable, SchemaMismatch, TableError
 from icesize.maintenance.upsert_rows import EventsOfRows
 from icesize.planning.upsert_rule import UpsertRule
 from icesize.sized_table import SizedTable
@@ -55,6 +55,24 @@ def test_a_batch_with_a_name_is_upserted_once(catalog: Catalog) -> None:
     assert not table.upsert(rows((1, "a", 1, "i")), **RULE, **batch).already_committed
     assert table.upsert(rows((1, "b", 2, "i")), **RULE, **batch).already_committed
     assert live_rows(catalog) == [(1, 1, "a")]
+
+
+@pytest.mark.parametrize(
+    ("stream_id", "batch_id", "message"),
+    [
+        ("s", "3", "Cannot commit batch '3': a batch id is a number from 0 on"),
+        ("s", -1, "Cannot commit batch -1"),
+        ("s", True, "Cannot commit batch True"),
+        ("s", 1.0, "Cannot commit batch 1.0"),
+        ("", 1, "Cannot commit a batch of stream '': a stream id is text, and not empty"),
+        (7, 1, "Cannot commit a batch of stream 7"),
+    ],
+)
+def test_names_that_cannot_be_compared(catalog: Catalog, stream_id: Any, batch_id: Any, message: str) -> None:
+    """A batch has a number and its stream a name, or nothing is committed."""
+    with pytest.raises(BatchError, match=message):
+        opened(catalog).upsert(rows((1, "a", 1, "i")), **RULE, stream_id=stream_id, batch_id=batch_id)
+    assert "icesize.upsert" not in catalog.load_table("db.t").properties
 
 
 @pytest.mark.parametrize(

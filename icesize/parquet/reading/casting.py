@@ -155,12 +155,11 @@ def _list(source: pa.DataType, target: pa.DataType, rules: Rules) -> Convert:
 
     def convert(array: pa.Array) -> pa.Array:
         has_offsets = types.is_list(array.type) or types.is_large_list(array.type)
+        array = _without_hidden(array) if has_offsets else array
         offsets, values = _unsliced(array, array.values) if has_offsets else _in_a_row(array)
         values = step(values)
         if required and values.null_count:
-            if pc.list_flatten(array).null_count:
-                raise CastingError("has null in a list of required elements")
-            values = _without_mask(values)
+            raise CastingError("has null in a list of required elements")
         offsets = offsets.cast(pa.int64() if large else pa.int32())
         mask = array.is_null() if array.null_count else None
         return kind.from_arrays(offsets, values, type=target, mask=mask)
@@ -174,6 +173,7 @@ def _map(source: pa.MapType, target: pa.MapType, rules: Rules) -> Convert:
     required = not target.item_field.nullable
 
     def convert(array: pa.Array) -> pa.Array:
+        array = _without_hidden(array)
         offsets, entries = _unsliced(array, pa.StructArray.from_arrays([array.keys, array.items], ["k", "v"]))
         values = items(entries.field(1))
         if required and values.null_count:
@@ -182,6 +182,15 @@ def _map(source: pa.MapType, target: pa.MapType, rules: Rules) -> Convert:
         return pa.MapArray.from_arrays(offsets, keys(entries.field(0)), values, type=target, mask=mask)
 
     return convert
+
+
+def _without_hidden(array: pa.Array) -> pa.Array:
+    """Return lists or maps without values below NULL: no reader sees them, and they may be anything."""
+    if not array.null_count:
+        return array
+    lengths = pc.subtract(array.offsets[1:], array.offsets[:-1])
+    has_hidden = (pc.max(lengths.filter(array.is_null())).as_py() or 0) > 0
+    return array.take(pa.array(range(len(array)))) if has_hidden else array
 
 
 def _unsliced(array: pa.Array, values: pa.Array) -> tuple[pa.Array, pa.Array]:

@@ -102,6 +102,8 @@ class TableState:
         Raises EngineUnavailable in a process that was not given the catalog object, and TableNotFound for an unknown
         catalog.
         """
+        # before the first column that workers compute: it names the Python of its time
+        session.use_this_python(spark)
         settings = session.settings_of(spark)
         self.opener.of(spark)
         handle = self.handle

@@ -25,7 +25,7 @@ from icesize.spark.stream.upsert_batch import commit_upserts
 from icesize.table.catalog.access_errors import brief
 from icesize.table.cluster_settings import off_because
 from icesize.table.commit.batch_commit import Outcome
-from icesize.table.records.ledger import LedgerEntry, stream_hash
+from icesize.table.records.ledger import LedgerEntry, check_names, stream_hash
 from icesize.table.state.handle import TableHandle
 from icesize.units import format_count
 
@@ -74,8 +74,7 @@ class Sink(SinkOptions):
 
     def run(self, df: DataFrame, batch_id: int) -> Report:
         """Commit the batch as a call of the sink does, and return the report."""
-        if not isinstance(batch_id, int) or batch_id < 0:
-            raise BatchError(f"Cannot commit batch {batch_id!r}: a batch id is a number from 0 on")
+        check_names(self.stream_id, batch_id)
         spark, state = df.sparkSession, self._state
         if self._in_background and session.is_connect(spark):
             raise EngineUnavailable(

@@ -83,7 +83,6 @@ def resolved(
     if task.keeps_ids:
         fields += [spark.StructField(each.name, spark.LongType()) for each in LINEAGE_FIELDS]
     target = spark.StructType([*fields, spark.StructField(_ANSWER, spark.BinaryType())])
-    session.use_this_python(df.sparkSession)
     by_key = df.repartition(shards, *(F.col(f"`{key}`") for key in keys))
     done = by_key.mapInArrow(ResolveShard(task, is_delete), target).persist()
     try:

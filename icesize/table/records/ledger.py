@@ -72,6 +72,14 @@ class LedgerEntry:
         return replace(self, retired=gone[-MOST_RETIRED:])
 
 
+def check_names(stream_id: object, batch_id: object) -> None:
+    """Raise BatchError for names of a stream or batch that later batches could not be compared with."""
+    if not isinstance(stream_id, str) or not stream_id:
+        raise BatchError(f"Cannot commit a batch of stream {stream_id!r}: a stream id is text, and not empty")
+    if not isinstance(batch_id, int) or isinstance(batch_id, bool) or batch_id < 0:
+        raise BatchError(f"Cannot commit batch {batch_id!r}: a batch id is a number from 0 on")
+
+
 def stream_hash(stream_id: str) -> str:
     """Return twelve hexadecimal digits that identify a stream id in property keys and file names."""
     # an id may contain half a surrogate pair, which strict UTF-8 cannot encode

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -24,7 +24,7 @@ from icesize.table.commit.steps.row_delta import RowChanges
 from icesize.table.state.cluster_reader import ClusterReader
 from icesize.table.upserts.changes import DeleteFiles, check_format
 from icesize.table.upserts.deletes import Dying
-from icesize.table.upserts.resolver import DeletedIn, LiveFiles, with_deleted
+from icesize.table.upserts.resolver import COMPARE_KEYS, DeletedIn, LiveFiles, with_deleted
 
 MOST_ROWS_AT_ONCE = 8_000_000
 """Rows whose keys are compared at one time, at about 60 bytes each.
@@ -89,7 +89,7 @@ class Duplicates:
         Raises UnsupportedTable for a file that icesize cannot read, `RewriteFailed` for a damaged one.
         """
         live = LiveFiles.of(state, self.reader)
-        facts = [live.noted(file) for file in live.files]
+        facts = [live.noted(file, COMPARE_KEYS) for file in live.files]
         contents = frozenset((file.path, file.delete_ids) for file in facts)
         if self._last is None or self._last[0] != contents:
             self._last = contents, self._doubled(live, with_deleted(facts, self.files, self.deleted_in))
@@ -101,7 +101,7 @@ class Duplicates:
         # a key whose columns decide the partition has no row in another one of the same spec
         is_fixed = {each.source_id for each in spec.fields} <= set(self.rule.key)
         others = [
-            live.noted(file) for file in live.files
+            live.noted(file, COMPARE_KEYS) for file in live.files
             if file.fact.partition != partition and not (is_fixed and file.fact.partition.spec_id == partition.spec_id)
         ]  # fmt: skip
         living = with_deleted([*others, *files], self.files, self.deleted_in)
@@ -126,8 +126,8 @@ class Duplicates:
             keys += len(np.unique(group))
             examples += zip(of_file[places[:3]].tolist(), positions[places[:3]].tolist(), strict=True)
             losers = places[~self._is_newest(living, of_file[places], positions[places], group)]
-            for file in np.unique(of_file[losers]).tolist():
-                dying[file] |= BitMap(positions[losers[of_file[losers] == file]].astype(np.uint32))
+            for file, some in _by_file(of_file, losers):
+                dying[file] |= BitMap(positions[some].astype(np.uint32))
         gone = [
             Dying(file, deleted, np.asarray(mark.to_array(), np.int64))
             for (file, deleted), mark in zip(living, dying, strict=True)
@@ -160,9 +160,8 @@ class Duplicates:
             return np.zeros(0, np.bool_)
         by_file = np.lexsort((positions, of_file))
         names, parts = self.files.names(self.rule.order), list[pa.Table]()
-        for file in np.unique(of_file).tolist() if names else ():
-            wanted = positions[by_file[of_file[by_file] == file]]
-            parts.append(self.files.at(living[file][0], wanted, names))
+        for file, some in _by_file(of_file, by_file) if names else ():
+            parts.append(self.files.at(living[file][0], positions[some], names))
         paths = {path: rank for rank, path in enumerate(sorted(file.path for file, _ in living))}
         order = pa.concat_tables(parts).columns if parts else ()
         numbers = np.array([file.sequence_number for file, _ in living], np.int64)
@@ -208,3 +207,10 @@ class DuplicateDeletes:
         check_format(state, self.deletes.files.settings)
         doubled = self.doubled = self.duplicates.at(state)
         return self.deletes.changes(doubled.dying, doubled.live.unresolved)
+
+
+def _by_file(of_file: NDArray[np.int32], places: NDArray[np.intp]) -> Iterator[tuple[int, NDArray[np.intp]]]:
+    """Yield each file of some places, and its places in their order."""
+    by_file = places[np.argsort(of_file[places], kind="stable")]
+    files, starts = np.unique(of_file[by_file], return_index=True)
+    yield from zip(files.tolist(), np.split(by_file, starts)[1:], strict=True)

@@ -12,7 +12,8 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from threading import Lock
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -57,28 +58,50 @@ class DeletedIn:
         self._most_bytes = most_bytes
         self._rows = OrderedDict[_Known, BitMap]()
         self._held_bytes = 0
+        # streams into one table run at the same time
+        self._lock = Lock()
 
     def get(self, file: FileFact) -> BitMap | None:
         """Return the deleted rows of a file; None if they are not known."""
         known = file.path, file.delete_ids
-        rows = self._rows.get(known)
-        if rows is not None:
-            self._rows.move_to_end(known)
-        return rows
+        with self._lock:
+            rows = self._rows.get(known)
+            if rows is not None:
+                self._rows.move_to_end(known)
+            return rows
 
     def remember(self, path: str, deletes: Iterable[FileId], rows: BitMap) -> None:
         """Keep the rows of a data file that these delete files delete; forget those that were not used for longest."""
         known = path, frozenset(deletes)
-        if (before := self._rows.pop(known, None)) is not None:
-            self._held_bytes -= _bitmap_bytes(before)
-        self._held_bytes += _bitmap_bytes(rows)
-        self._rows[known] = rows
-        while self._held_bytes > self._most_bytes and len(self._rows) > 1:
-            _, oldest = self._rows.popitem(last=False)
-            self._held_bytes -= _bitmap_bytes(oldest)
+        with self._lock:
+            if (before := self._rows.pop(known, None)) is not None:
+                self._held_bytes -= _bitmap_bytes(before)
+            self._held_bytes += _bitmap_bytes(rows)
+            self._rows[known] = rows
+            while self._held_bytes > self._most_bytes and len(self._rows) > 1:
+                _, oldest = self._rows.popitem(last=False)
+                self._held_bytes -= _bitmap_bytes(oldest)
 
 
 _NO_ROWS = BitMap()
+
+
+class Use(NamedTuple):
+    """The job that files are read for, and what a file may have that the job needs, in words for messages."""
+
+    verb: str
+    wanted: str
+
+    def refused(self, file: FileFact, why: str, way_on: str = "Rewrite it with another engine") -> UnsupportedTable:
+        """Return the error for a file that the job needs."""
+        return UnsupportedTable(
+            f"Cannot {self.verb}: {file.path} may have {self.wanted}, and {why}. {way_on}", path=file.path
+        )
+
+
+UPSERT = Use("upsert", "keys of the batch")
+COMPARE_KEYS = Use("compare keys", "keys of other rows")
+_HAS_UNREADABLE = "icesize cannot read all of its delete files"
 
 
 def _bitmap_bytes(rows: BitMap) -> int:
@@ -123,9 +146,16 @@ class LiveFiles:
             live[each.fact.partition].append(each.fact)
         return cls(files, live, index)
 
-    def noted(self, file: ClusterFile) -> FileFact:
+    def noted(self, file: ClusterFile, use: Use = UPSERT) -> FileFact:
         """Return a file with the delete files that apply to it. Raises UnsupportedTable for one that is unreadable."""
-        return _noted(_readable(file.fact), self.deletes)
+        return _noted(_readable(file.fact, use), self.deletes, use)
+
+    def noted_if_readable(self, file: ClusterFile) -> FileFact:
+        """Return a file as `noted`; one that is unreadable has an obstacle, and is refused if a batch needs it."""
+        try:
+            return self.noted(file)
+        except UnsupportedTable:
+            return replace(file.fact, obstacle=file.fact.obstacle or SkipReason.HAS_DELETES)
 
     @property
     def unresolved(self) -> Resolution:
@@ -360,24 +390,21 @@ def with_deleted(files: Sequence[FileFact], reads: TableFiles, deleted_in: Delet
     return [(file, known[file.path]) for file in files]
 
 
-def _noted(file: FileFact, index: DeleteIndex) -> FileFact:
+def _noted(file: FileFact, index: DeleteIndex, use: Use) -> FileFact:
     """Return a file with the delete files that apply to it, and no others. Raises UnsupportedTable."""
     if is_nan(file.partition):
-        raise UnsupportedTable(
-            f"Cannot upsert: {file.path} has keys of the batch, and a partition value of it is NaN, so that its "
-            "deletes cannot be found. Remove the NaN from the partition column",
-            path=file.path,
-        )
+        raise use.refused(
+            file, "a partition value of it is NaN, so that its deletes cannot be found",
+            "Remove the NaN from the partition column",
+        )  # fmt: skip
+    if file.obstacle is SkipReason.HAS_DELETES:
+        raise use.refused(file, _HAS_UNREADABLE)
     if not index.concerns(file.partition):
         return file
     deletes = index.of_partition(file.partition)
     applying = tuple(deletes.applying(file))
     if applying and not deletes.are_readable(file):
-        raise UnsupportedTable(
-            f"Cannot upsert: {file.path} has keys of the batch, and icesize cannot read all of its delete files. "
-            "Rewrite the file with another engine",
-            path=file.path,
-        )
+        raise use.refused(file, _HAS_UNREADABLE)
     known = sum(delete.rows for delete in applying if only_path(delete) is not None)
     return replace(file, deletes=applying, delete_files=len(applying), deleted_rows=min(file.rows, known))
 
@@ -385,13 +412,9 @@ def _noted(file: FileFact, index: DeleteIndex) -> FileFact:
 _UNREADABLE = {SkipReason.NOT_PARQUET: "is not a Parquet file", SkipReason.ENCRYPTED: "is encrypted"}
 
 
-def _readable(file: FileFact) -> FileFact:
+def _readable(file: FileFact, use: Use = UPSERT) -> FileFact:
     if file.obstacle in _UNREADABLE:
-        raise UnsupportedTable(
-            f"Cannot upsert: {file.path} may have keys of the batch, and it {_UNREADABLE[file.obstacle]}. Rewrite it "
-            "with another engine",
-            path=file.path,
-        )
+        raise use.refused(file, f"it {_UNREADABLE[file.obstacle]}")
     return file
 
 

@@ -137,7 +137,7 @@ class ShardFiles:
         check_format(state, self.files.settings)
         check_rule(state, self.rule)
         live = LiveFiles.of(state, self.reader)
-        concerned = {file.fact.path: live.noted(file) for file in live.files if self._may_hold(file)}
+        concerned = {file.fact.path: live.noted_if_readable(file) for file in live.files if self._may_hold(file)}
         if {path: file.delete_ids for path, file in concerned.items()} != self._before:
             raise ConcurrentChange("another writer changed files that may hold keys of the batch")
         dying = [

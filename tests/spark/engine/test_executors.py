@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from pyiceberg.transforms import BucketTransform
 from pyspark.sql import SparkSession
 
 from icesize.errors import EngineUnavailable
@@ -81,6 +82,17 @@ def test_workers_run_the_python_of_a_local_driver(
     lake.open(spark).append(spark.createDataFrame(events(range(40), hours=2)))
     assert spark.sparkContext.pythonExec == sys.executable
     assert lake.rows() == rows_of(events(range(40), hours=2))
+
+
+def test_columns_that_workers_compute_run_the_python_of_a_local_driver(
+    spark: SparkSession, lake: Lake, by_spark: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Buckets of a first batch are computed before its rows are written, and their workers run that Python, too."""
+    lake.create(by={"id": BucketTransform(3)})
+    monkeypatch.delenv("PYSPARK_PYTHON")
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", "/nowhere/python3")
+    lake.open(spark).append(spark.createDataFrame(events(range(40))))
+    assert lake.rows() == rows_of(events(range(40)))
 
 
 def test_workers_that_read_a_version_run_the_python_of_a_local_driver(
