@@ -1213,7 +1213,8 @@ class SizedTable:
         """Change the key of the table, or the other parts of the rule that all writers follow; files do not change.
 
         If the key changes, icesize reads the key columns of all files and checks that each key has one row. Streams
-        that name the earlier rule stop at their next batch.
+        that name the earlier rule stop at their next batch. Remembered deletes (`tombstones`) stay if the key has the
+        same columns, and the order only gains or loses columns at its end. Otherwise they are forgotten, with a note.
 
         Args:
             key: The columns that identify a row; None keeps the stored key.

@@ -56,7 +56,8 @@ def rekey(
     """Change the stored rule of TABLE, which all its writers follow; keep what no option names.
 
     A new key is checked first: each of its values must have one row. Files do not change. Streams that name the earlier
-    rule stop at their next batch.
+    rule stop at their next batch. Remembered deletes stay if the key has the same columns, and the order only gains or
+    loses columns at its end.
     """
     if key is None and order_by is None and delete_when is None and ties is None:
         raise click.UsageError("name what to change: --key, --order-by, --delete-when or --ties")
