@@ -126,3 +126,29 @@ def test_row_ids_stay_with_their_keys(keyed: Keyed) -> None:
     assert len({row_id for row_id, _ in after.values()}) == len(after)
     updated = {i for number in range(1, 4) for i in range(0, 50, number + 1)}
     assert {i for i in before if after[i][1] != before[i][1]} == updated
+
+
+def test_replays_after_rollbacks_by_spark(keyed: Keyed) -> None:
+    """Deletes that come again hit the rows that a rollback brought back, and Iceberg's expiry keeps their memory."""
+    keyed.sql("ALTER TABLE {} SET TBLPROPERTIES ('history.expire.max-ref-age-ms'='1')")
+    keyed.upsert(dict.fromkeys(range(1, 7), ("a", 1)))
+    short = keyed.name.partition(".")[2]
+    first = keyed.catalog.load_table(short).metadata.current_snapshot_id
+
+    def replay() -> None:
+        keyed.upsert({3: ("b", 3)}, [(1, 5), (2, 5)])
+        keyed.upsert({}, [(3, 4)])
+
+    replay()
+    keyed.rows = dict.fromkeys(range(4, 7), ("a", 1))
+    keyed.check()
+    for procedure in ("rollback_to_snapshot", "set_current_snapshot"):
+        keyed.call(procedure, f", snapshot_id => {first}")
+        keyed.call("rewrite_data_files", ", options => map('rewrite-all', 'true')")
+        replay()
+        keyed.check()
+    keyed.call("expire_snapshots", ", older_than => TIMESTAMP '2100-01-01', retain_last => 1")
+    assert BRANCH in keyed.catalog.load_table(short).metadata.refs
+    keyed.upsert({1: ("c", 4), 3: ("c", 4), 4: ("c", 2)})
+    keyed.rows[4] = ("c", 2)
+    keyed.check()
