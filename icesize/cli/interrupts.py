@@ -7,46 +7,43 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
-from icesize.events import CommitEnded, CommitStarted, CommitStatus, Event, PendingCommit
+from icesize.events import CommitEnded, CommitStarted, Event, PendingCommit
 
+MOST_ENDED = 20
+"""Commits that ended and of which an interrupted command prints the outcome."""
 SHELLS_COUNT_FROM = 128
 """The exit code of a process that a signal ended is this plus the number of the signal."""
 
 
-@dataclass(frozen=True)
-class _Settled:
-    """The outcome of a commit that has ended."""
-
-    outcome: CommitStatus
-
-    def may_be_visible(self) -> set[str]:
-        return set()
-
-    def status(self) -> CommitStatus:
-        return self.outcome
-
-
 class Observers:
-    """The observer of one command: it keeps the commits that began, and calls the observers of the moment."""
+    """The observer of one command: it keeps the running commits, and calls the observers of the moment.
+
+    Of commits that ended, the newest few are kept: a service makes thousands, each of which holds facts of manifests.
+    """
 
     def __init__(self, telemetry: Callable[[Event], object] | None = None) -> None:
-        self.commits: list[PendingCommit] = []
+        self._running: dict[int, PendingCommit] = {}
+        self._ended = deque[PendingCommit](maxlen=MOST_ENDED)
         self.telemetry = telemetry
         self._observers: tuple[Callable[[Event], object], ...] = ()
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, CommitStarted):
-            self.commits.append(event.commit)
-        elif isinstance(event, CommitEnded) and event.commit and event.outcome != "unknown":
-            # a service makes thousands of commits, each of which holds the facts of its manifests
-            settled = _Settled(event.commit.status())
-            self.commits[:] = [settled if commit is event.commit else commit for commit in self.commits]
+            self._running[id(event.commit)] = event.commit
+        elif isinstance(event, CommitEnded) and event.commit:
+            self._ended.append(event.commit)
+            self._running.pop(id(event.commit), None)
         for observe in (*self._observers, *([self.telemetry] if self.telemetry else [])):
             observe(event)
+
+    @property
+    def commits(self) -> list[PendingCommit]:
+        """The newest commits that ended, and those that run."""
+        return [*self._ended, *self._running.values()]
 
     @contextmanager
     def also(self, *observers: Callable[[Event], object]) -> Iterator[None]:

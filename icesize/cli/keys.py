@@ -30,7 +30,7 @@ def deduplicate(target: Target, *, key: list[str] | None, order_by: list[str] | 
     """
     sized = target.open()
     remove = partial(sized.deduplicate, key, order_by)
-    if options.asks(target, yes=yes, dry_run=dry_run):
+    if options.asks(yes=yes, dry_run=dry_run):
         found = remove(dry_run=True)
         if found.rows_deleted:
             options.confirm(f"Delete {format_count(found.rows_deleted, 'row')} of {sized.name}?")

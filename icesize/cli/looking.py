@@ -234,7 +234,7 @@ def streams(target: Target, *, forget: str | None, yes: bool, dry_run: bool) -> 
         entries = sized.streams()
         target.answer(entries, views.streams(sized.name, entries))
         return
-    if options.asks(target, yes=yes, dry_run=dry_run):
+    if options.asks(yes=yes, dry_run=dry_run):
         entry = sized.forget_stream(forget, dry_run=True)
         options.confirm(f"Forget {_describe(entry, sized)}? A committed batch may then be committed again")
     entry = sized.forget_stream(forget, dry_run=dry_run)

@@ -295,16 +295,9 @@ dry_run_option = click.option("--dry-run", is_flag=True, help="Preview the chang
 yes_option = click.option("--yes", "-y", is_flag=True, help="Skip the prompt at a terminal.")
 
 
-def asks(target: Target, *, yes: bool, dry_run: bool = False, anywhere: bool = False) -> bool:
-    """Return whether to prompt before a change: at a terminal, but never in a scheduler.
-
-    With `anywhere`, prompt also without a terminal; raise click.UsageError for --json, which cannot prompt.
-    """
-    if yes or dry_run:
-        return False
-    if anywhere and target.as_json:
-        raise click.UsageError("--json does not ask: add --yes or --dry-run")
-    return anywhere or (not target.as_json and sys.stdin.isatty() and sys.stderr.isatty())
+def asks(*, yes: bool, dry_run: bool = False) -> bool:
+    """Return whether to prompt before a change: at a terminal, also with `--json`, but never in a scheduler."""
+    return not (yes or dry_run) and sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def confirm(question: str) -> None:

@@ -39,7 +39,7 @@ def restore(
     """
     if (snapshot_id is None) == (as_of is None):
         raise click.UsageError("give either --snapshot or --as-of")
-    asks = options.asks(target, yes=yes, dry_run=dry_run, anywhere=True)
+    asks = options.asks(yes=yes, dry_run=dry_run)
     sized = target.open()
     bring_back = partial(sized.restore, partition, snapshot_id, as_of=as_of)
     if asks:
@@ -75,15 +75,17 @@ def repair(target: Target, *, deep: bool, lost_files: int | None, yes: bool, dry
     removed. Wrong sizes, counts, bounds and totals are corrected. A rollback takes each repair back. Exit code 4 if
     findings are left that no repair concerns.
     """
-    asks = options.asks(target, yes=yes, dry_run=dry_run, anywhere=True)
+    asks = options.asks(yes=yes, dry_run=dry_run)
     sized = target.open()
     repaired = partial(sized.repair, deep=deep, lost_files=lost_files)
     if asks:
         with target.progress():
             found = repaired(dry_run=True)
-        target.answer(found)
         if not found.repairs:
-            raise click.exceptions.Exit(options.UNHEALTHY if found.refused else 0)
+            target.answer(found, exit_code=options.UNHEALTHY if found.refused else 0)
+            return
+        if not target.as_json:
+            target.answer(found)
         kinds = format_count(len(found.repairs), "commit")
         lost = (
             f", without {format_count(sum(found.rows_lost.values()), 'row')} that are lost" if found.rows_lost else ""
@@ -132,7 +134,7 @@ def expire_snapshots(
     """
     sized = target.open()
     expire = partial(sized.expire_snapshots, keep_versions, older_than, retain_last, readers=readers, force=force)
-    if options.asks(target, yes=yes, dry_run=dry_run):
+    if options.asks(yes=yes, dry_run=dry_run):
         options.confirm_expiry(sized.name, expire(dry_run=True))
     with target.progress():
         report = expire(dry_run=dry_run)
@@ -166,7 +168,7 @@ def remove_orphan_files(
     """
     sized = target.open()
     remove = partial(sized.remove_orphan_files, older_than, trust_location=trust_location, inventory=inventory)
-    if options.asks(target, yes=yes, dry_run=dry_run):
+    if options.asks(yes=yes, dry_run=dry_run):
         with target.progress():
             found = remove()
         files = f"{format_count(found.files_found, 'file')} ({format_bytes(found.bytes_found)})"

@@ -159,7 +159,7 @@ def maintain(
     if several.is_wanted(target):
         if spark.is_wanted:
             raise click.UsageError("Spark maintains one table: name it, or leave out --master, --remote and --conf")
-        asks = options.asks(target, yes=yes)
+        asks = options.asks(yes=yes)
         fleet.maintain(target, several, (budget_bytes, budget_seconds), policy, dry_run=dry_run, asks=asks)
         return
     if target.is_pattern:
@@ -169,7 +169,7 @@ def maintain(
         return
     with spark.session("maintain") as session:
         sized = target.open(policy, session)
-        if options.asks(target, yes=yes):
+        if options.asks(yes=yes):
             _ask_for_expiry(sized)
         with target.progress():
             report = sized.maintain(budget_bytes, budget_seconds)

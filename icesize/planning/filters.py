@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -73,7 +74,7 @@ def recommend(
     if then > WORTH_IT * now:
         return (Advice(f"{sentence}; clustering would leave {then:,.1f}: not worth it"),)
     how = " --strategy hilbert" if len(columns) > 1 else ""
-    command = f"icesize cluster {table} --by {','.join(columns)}{how}"
+    command = f"icesize cluster {shlex.quote(table)} --by {shlex.quote(','.join(columns))}{how}"
     return (Advice(f"{sentence}, about {then:,.1f} after clustering: `{command}`", command),)
 
 

@@ -39,8 +39,8 @@ def read_label(label: str, names: Iterable[str]) -> list[tuple[str, str | None]]
 
 
 def _forms(name: str) -> set[str]:
-    """Return how a field's name may be written."""
-    return {_written_name(name), _quoted(name), name} if "=" not in name else {_quoted(name)}
+    """Return how a field's name may be written; without quotes, one with `/` could begin within another value."""
+    return {_quoted(name)} if re.search(r"[=/]", name) else {_written_name(name), _quoted(name), name}
 
 
 def _written_name(name: str) -> str:

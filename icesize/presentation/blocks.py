@@ -107,9 +107,10 @@ class Columns:
             for place, width in widths.items():
                 cell, style = _styled(row[place])
                 parts += [(f"{cell:>{width}}" if place in self.numbers else f"{cell:<{width}}", style), ("  ", "")]
-            while not parts[-1][0].strip():
+            while parts and not parts[-1][0].strip():
                 parts.pop()
-            yield *parts[:-1], (parts[-1][0].rstrip(), parts[-1][1])
+            *others, (last, style) = parts or [("", "")]
+            yield *others, (last.rstrip(), style)
         if left_out:
             yield ((f"not shown: {', '.join(left_out)}; a wider terminal shows them", "dim"),)
 

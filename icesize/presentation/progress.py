@@ -76,7 +76,7 @@ def pace(done: float, total: float | None, seconds: float, *, in_bytes: bool, no
     words += f", {amount(done / seconds)}/s"
     if total is None:
         return words
-    return f"{words}, {timedelta(seconds=round((total - done) * seconds / done))} left"
+    return f"{words}, {timedelta(seconds=round(max(0.0, total - done) * seconds / done))} left"
 
 
 def _pace_column() -> ProgressColumn:

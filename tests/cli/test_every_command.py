@@ -142,12 +142,13 @@ def test_a_dry_run_changes_nothing_and_the_command_does(table: Table, run: Run, 
 
 @pytest.mark.parametrize("name", DELETING)
 def test_what_deletes_asks_at_a_terminal(table: Table, tmp_path: Path, name: str) -> None:
-    """No is an answer: exit code 1, and nothing has changed. `--yes` asks nothing."""
+    """No is an answer: exit code 1, and nothing has changed, also with `--json`. `--yes` asks nothing."""
     arguments = [name.split()[0], "lake.db.t", "--catalog-uri", catalog_uri(tmp_path), *CHANGING[name]]
     before = _state(tmp_path)
-    code, told = on_a_terminal(arguments, "n\n")
-    assert (code, "[y/N]: " in told) == (1, True), told
-    assert _state(tmp_path) == before
+    for options in ([], ["--json"]):
+        code, told = on_a_terminal([*arguments, *options], "n\n")
+        assert (code, "[y/N]: " in told) == (1, True), told
+        assert _state(tmp_path) == before
     code, told = on_a_terminal([*arguments, "--yes"], "")
     assert (code, "[y/N]" in told) == (0, False), told
 

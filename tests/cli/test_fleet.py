@@ -18,9 +18,10 @@ from pyiceberg.catalog.sql import SqlCatalog
 from tenacity import Retrying, retry_if_exception_type, retry_if_result, stop_after_delay, wait_fixed
 
 from icesize.cli.fleet import FleetOptions, Passes
-from icesize.cli.interrupts import Observers, stopped_between_groups
+from icesize.cli.interrupts import MOST_ENDED, Observers, stopped_between_groups
 from icesize.cli.main import main
 from icesize.cli.options import Target
+from icesize.events import CommitEnded, CommitStarted, CommitStatus
 from icesize.failpoints import for_child
 from tests.support.command_line import Run, catalog_uri, on_a_terminal
 from tests.support.rest_server import MiniRest
@@ -222,6 +223,28 @@ def test_a_second_signal_interrupts() -> None:
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGTERM)
     assert said == ["stopping after the current commit; repeat to interrupt it"]
+
+
+class Committed:
+    """A commit whose outcome is known."""
+
+    def may_be_visible(self) -> set[str]:
+        return set()
+
+    def status(self) -> CommitStatus:
+        return CommitStatus(True, (1,))
+
+
+def test_a_service_forgets_its_commits() -> None:
+    """The newest ones that ended are kept, and those that run, for the message of an interrupt."""
+    observers, running = Observers(), Committed()
+    observers(CommitStarted(running))
+    for outcome in ("committed", "unknown") * MOST_ENDED:
+        commit = Committed()
+        observers(CommitStarted(commit))
+        observers(CommitEnded("t", outcome, 0.1, 1, 0, commit=commit))  # type: ignore[arg-type]
+    assert len(observers.commits) == MOST_ENDED + 1
+    assert observers.commits[-1] is running
 
 
 def test_a_service_renews_credentials_after_an_error(

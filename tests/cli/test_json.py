@@ -100,15 +100,6 @@ def test_sparks_own_lines_are_not_beside_the_document(lake: SqlCatalog, tmp_path
     assert done.stderr == ""
 
 
-def test_a_document_does_not_ask(lake: SqlCatalog, tmp_path: Path) -> None:
-    """restore --json without --yes is wrong usage, and nothing is printed where a document is expected."""
-    uri = f"sqlite:///{tmp_path}/catalog.db"
-    arguments = ["restore", "lake.db.t", "--catalog-uri", uri, "--json", "--partition", "kind=a", "--snapshot", "1"]
-    result = CliRunner().invoke(main, arguments, input="y\n")
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert "--json does not ask: add --yes or --dry-run" in result.stderr
-
-
 def test_an_id_from_json_is_taken_back(lake: SqlCatalog, tmp_path: Path) -> None:
     """What `versions` printed is what `restore` takes, on the command line and in Python."""
     versions = run(tmp_path, "versions", "--partition", "kind=a")

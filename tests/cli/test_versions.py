@@ -12,7 +12,7 @@ from pyiceberg.table import Table
 
 import icesize
 from icesize.sized_table import SizedTable
-from tests.support.command_line import Run
+from tests.support.command_line import Run, catalog_uri, on_a_terminal
 from tests.support.tables import append, compact, data_files_on_disk, ids_of, local, make_table, sqlite_catalog, write
 
 THREE_DAYS_S = 3 * 86_400
@@ -99,12 +99,13 @@ def test_null_and_the_text_null_are_two_partitions(tmp_path: Path, run: Run) -> 
     assert (restored.exit_code, ids_of(catalog)) == (0, [1, 2]), restored.output
 
 
-def test_restore_asks_first(sized: SizedTable, run: Run, tmp_path: Path) -> None:
+def test_restore_asks_first(sized: SizedTable, tmp_path: Path) -> None:
     """No answer, no restore; the question says what it means for streaming readers."""
     first = str(sized.versions({"kind": "a"})[-1].snapshot_id)
-    result = run("restore", "--partition", "kind=a", "--snapshot", first, input="n\n")
-    assert result.exit_code == 1
-    assert f"to snapshot {first}, 2 -> 1 row? Streaming readers of this table will stop at the" in result.stderr
+    options = ["--catalog-uri", catalog_uri(tmp_path), "--partition", "kind=a", "--snapshot", first]
+    code, said = on_a_terminal(["restore", "lake.db.t", *options], "n\n")
+    assert code == 1
+    assert f"to snapshot {first}, 2 -> 1 row? Streaming readers of this table will stop at the" in said
     assert ids_of(sqlite_catalog(tmp_path)) == [1, 2, 10]
 
 

@@ -70,6 +70,8 @@ def test_what_is_worth_it_comes_with_the_command() -> None:
     [advice] = recommend("lake.db.t", 100, uses, ["a", "b"], clustered(50, 5))
     assert advice.sentence.endswith(f"`{advice.command}`")
     assert advice.command == "icesize cluster lake.db.t --by a,b --strategy hilbert"
+    [advice] = recommend("lake.db.t; rm x", 100, uses, ["a", "$b"], clustered(50, 5))
+    assert advice.command == "icesize cluster 'lake.db.t; rm x' --by 'a,$b' --strategy hilbert"
 
 
 def test_what_is_not_worth_it_is_said_without_a_command() -> None:

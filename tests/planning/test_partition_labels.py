@@ -12,10 +12,12 @@ SPECIAL = st.sampled_from(
     ["null", "", " ", '"', '"null"', "\\", "a/b", "/p=", "p=1/q=2", "a,b", "a=b", "\n", "ü\u2028"]
 )
 TEXTS = SPECIAL | st.text(max_size=6) | st.lists(SPECIAL | st.sampled_from("/=pq"), max_size=4).map("".join)
-NAMES = st.sampled_from(["p", "q", "p=q", "a/b", '"p"', "null", "b"]) | TEXTS.filter(bool)
+NAMES = st.sampled_from(["p", "q", "p=q", "a/b", '"p"', "null", "b", "/b", "/p", "//"]) | TEXTS.filter(bool)
 
 
 @example({"p": "null", "q": None}, set())
+@example({"/l": "x", "l": " "}, set())
+@example({"k": "x/a", "l": "1"}, {"a/l"})
 @example({"p": 'a/q="b"'}, {"q"})
 @example({'"': None, "=": None}, set())
 @given(st.dictionaries(NAMES, st.none() | TEXTS, min_size=1, max_size=3), st.sets(NAMES, max_size=2))

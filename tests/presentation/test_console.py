@@ -20,7 +20,7 @@ from icesize.planning.merging.planner import plan_merges
 from icesize.planning.plan import Forecast
 from icesize.policy import SizePolicy
 from icesize.presentation import progress, views
-from icesize.presentation.blocks import Block
+from icesize.presentation.blocks import Block, Columns, Room
 from icesize.presentation.console import show, show_error, show_line
 from icesize.report import Report
 from icesize.results import Advice
@@ -275,6 +275,7 @@ def test_a_bar_waits_for_something_to_do() -> None:
         (5 * 2**30, 25.0, "5 GiB of 10 GiB, 205 MiB/s, 0:00:25 left"),
         (2**30, 1_000.0, "1 GiB of 10 GiB, 1 MiB/s, 2:30:00 left"),
         (10 * 2**30, 10.0, "10 GiB of 10 GiB, 1 GiB/s, 0:00:00 left"),
+        (20 * 2**30, 20.0, "20 GiB of 10 GiB, 1 GiB/s, 0:00:00 left"),
     ],
 )
 def test_progress_tells_rate_and_time_left(done: int, seconds: float, words: str) -> None:
@@ -376,3 +377,9 @@ def test_a_history_is_a_table_with_blanks() -> None:
     assert shown(views.history(History("lake.db.t", ()))).splitlines() == [
         "lake.db.t has no history: nothing was ever written to it"
     ]
+
+
+def test_a_blank_row_is_a_blank_line() -> None:
+    """Cells of one row may all be empty."""
+    table = Columns([("a", "b"), ("", " ")])
+    assert ["".join(text for text, _ in line) for line in table.lines(Room())] == ["a  b", ""]

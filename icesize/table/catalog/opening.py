@@ -18,6 +18,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 from weakref import WeakValueDictionary
 
+from pydantic import ValidationError
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import (
     ForbiddenError,
@@ -274,8 +275,8 @@ def load(catalog: Catalog, identifier: tuple[str, ...]) -> Table:
 def load_listed(catalog: Catalog, identifier: tuple[str, ...]) -> Table:
     """Return the current state of a table.
 
-    Raises NoSuchTableError without looking for similar names, and UnsupportedTable for a column that PyIceberg cannot
-    read.
+    Raises NoSuchTableError without looking for similar names, UnsupportedTable for a column or a format version that
+    PyIceberg cannot read, and TableError for a damaged metadata file.
     """
     try:
         table = catalog.load_table(identifier)
@@ -286,6 +287,9 @@ def load_listed(catalog: Catalog, identifier: tuple[str, ...]) -> Table:
         if is_hive(catalog) and "Invalid method name" in str(error):
             raise UnsupportedTable(f"Cannot open '{name}': {HIVE_4}", table=name) from error
         if (column := unreadable_column(error)) is None:
+            for each in (error, error.__cause__, error.__context__):  # some of PyIceberg's parsers wrap it
+                if isinstance(each, ValidationError):
+                    raise _unreadable_metadata(name, each) from error
             raise
         raise UnsupportedTable(
             f"Cannot open '{name}': column '{column.name}' has {column.why}, which PyIceberg cannot read",
@@ -295,6 +299,19 @@ def load_listed(catalog: Catalog, identifier: tuple[str, ...]) -> Table:
     remember_secrets(table.io.properties)
     table.metadata = shared_metadata(table.metadata_location, table.metadata)
     return table
+
+
+def _unreadable_metadata(name: str, error: ValidationError) -> TableError:
+    """Return the error for a metadata file that is cut off, of another format version, or wrong in a field."""
+    first = error.errors(include_url=False)[0]
+    if first["type"] == "json_invalid":
+        return TableError(f"Cannot open '{name}': its metadata file is cut off or damaged", table=name)
+    if (version := first.get("ctx", {}).get("tag")) is not None:
+        return UnsupportedTable(
+            f"Cannot open '{name}': its format version is {version}; PyIceberg reads versions 1 to 3", table=name
+        )
+    where = ".".join(map(str, first["loc"]))
+    return TableError(f"Cannot open '{name}': PyIceberg cannot read '{where}' in its metadata", table=name)
 
 
 _LOADED = WeakValueDictionary[str, TableMetadata]()

@@ -12,7 +12,7 @@ from pyiceberg.exceptions import BadRequestError, NoSuchNamespaceError, NoSuchTa
 from pyiceberg.table import Table
 
 from icesize.concurrency import concurrently
-from icesize.errors import ArgumentError, UnsupportedTable
+from icesize.errors import ArgumentError, TableError, UnsupportedTable
 from icesize.results import Keys, keys
 from icesize.table.catalog import opening
 from icesize.table.catalog.access_errors import brief, said
@@ -196,5 +196,7 @@ def load_named(catalog: Catalog, name: Name, ask: Ask = _ask) -> Table | NotLoad
         return NotLoaded(name, "unreadable", "it is not found")
     except UnsupportedTable as error:
         return NotLoaded(name, "unsupported", said(error))
+    except TableError as error:
+        return NotLoaded(name, "unreadable", said(error))
     except Exception as error:  # each catalog client raises its own errors
         return NotLoaded(name, "unreadable", opening.denied(error, opening.LOAD))

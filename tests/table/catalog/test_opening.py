@@ -15,7 +15,6 @@ import pytest
 import requests
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.exceptions import ValidationError
 from pyiceberg.io import load_file_io
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
@@ -26,7 +25,7 @@ from icesize.errors import TableError, TableNotFound, UnsupportedTable
 from icesize.table.catalog import opening
 from tests.support.rest_faults import Fault
 from tests.support.rest_server import MiniRest
-from tests.support.tables import SCHEMA, append, ids_of, make_table, spec_of, sqlite_catalog
+from tests.support.tables import SCHEMA, append, ids_of, local, make_table, spec_of, sqlite_catalog
 from tests.support.v3_tables import with_document
 
 SECRET = "s3cr3t@/:%x"
@@ -363,13 +362,22 @@ def test_a_column_that_pyiceberg_cannot_read_is_named(
     assert (str(caught.value), caught.value.column) == (sentence, name)
 
 
-def test_other_errors_of_a_load_name_no_column(lake: SqlCatalog, tmp_path: Path) -> None:
-    """Metadata that is broken elsewhere is told as PyIceberg does."""
-    make_table(lake)
-    with suppress(Exception):
-        with_document(lake, lambda document: document.pop("location"))
-    with pytest.raises(ValidationError):
-        opening.load(lake, ("db", "t"))
+def test_metadata_that_pyiceberg_cannot_read(lake: SqlCatalog) -> None:
+    """A missing field, another format version and a file that is cut off are named, not the classes of a parser."""
+    location = make_table(lake).metadata_location
+    document = json.loads(local(location).read_text())
+    for text, kind, why in (
+        (json.dumps(document | {"format-version": 4}), UnsupportedTable, "its format version is 4; PyIceberg reads "
+         "versions 1 to 3"),
+        (json.dumps(document)[:200], TableError, "its metadata file is cut off or damaged"),
+        (json.dumps({k: v for k, v in document.items() if k != "location"}), TableError, "PyIceberg cannot read "
+         "'2.location' in its metadata"),
+    ):  # fmt: skip
+        local(location).write_text(text)
+        with pytest.raises(kind) as caught:
+            opening.load(lake, ("db", "t"))
+        assert str(caught.value) == f"Cannot open 'lake.db.t': {why}"
+        assert type(caught.value) is kind
 
 
 def test_tables_of_one_state_share_its_metadata(lake: SqlCatalog) -> None:
