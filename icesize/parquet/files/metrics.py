@@ -29,7 +29,7 @@ from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.format.schema import LINEAGE_IDS
 from icesize.policy import property_number
 
-_COUNTS_LISTS = 22
+_COUNTS_LISTS = 26
 """The first version of pyarrow that counts all NULLs of structs in lists."""
 
 Serialise = Callable[[Any], "bytes | None"]
