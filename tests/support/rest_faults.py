@@ -64,11 +64,13 @@ class Fault:
     `html` (200 with a proxy's page) or `hang` (no answer until the test calls `MiniRest.release`).
 
     `when` is `before` (nothing is committed) or `after` (the commit has landed, only its answer is spoiled). A `hang`
-    before is a late landing: the commit is tried when the test releases it, and answered as it then ends.
+    before is a late landing: the commit is tried when the test releases it, and answered as it then ends. A status has
+    the header `Retry-After` if it is given.
     """
 
     kind: int | str
     when: Moment = "before"
+    retry_after: str = ""
 
     def __post_init__(self) -> None:
         if self.kind not in STATUS_KINDS + WIRE_KINDS:
@@ -223,11 +225,15 @@ def _error_body(status: int, kind: str, message: str) -> bytes:
     return json.dumps({"error": {"message": message, "type": kind, "code": status}}).encode()
 
 
-def _send(handler: BaseHTTPRequestHandler, status: int, body: bytes, content_type: str = "application/json") -> None:
+def _send(
+    handler: BaseHTTPRequestHandler, status: int, body: bytes, content_type: str = "application/json", **more: str
+) -> None:
     """Answer the request; HEAD gets the headers only."""
     handler.send_response(status)
     handler.send_header("Content-Type", content_type)
     handler.send_header("Content-Length", str(len(body)))
+    for name, value in more.items():
+        handler.send_header(name, value)
     handler.end_headers()
     if handler.command != "HEAD":
         handler.wfile.write(body)
@@ -237,7 +243,8 @@ def _spoil(handler: BaseHTTPRequestHandler, fault: Fault, answer: bytes) -> None
     """Answer a commit as `fault` says instead of with `answer`; a `hang` is not spoiled but delayed by the server."""
     if isinstance(fault.kind, int):
         kind = "CommitFailedException" if fault.kind == 409 else "InjectedFault"
-        _send(handler, fault.kind, _error_body(fault.kind, kind, f"injected {fault.when} the request"))
+        more = {"Retry-After": fault.retry_after} if fault.retry_after else {}
+        _send(handler, fault.kind, _error_body(fault.kind, kind, f"injected {fault.when} the request"), **more)
     elif fault.kind == "reset":
         _reset(handler.connection)
     elif fault.kind == "truncated":

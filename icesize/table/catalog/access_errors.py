@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from pyiceberg.exceptions import ServerError, ServiceUnavailableError, TooManyRequestsError
 from tenacity import RetryCallState, Retrying, retry_if_exception, wait_random_exponential
@@ -15,6 +15,8 @@ from icesize.errors import IcesizeError, TableError
 from icesize.redaction import redacted, scrub
 
 LOG = logging.getLogger("icesize")
+
+_LONGEST_PAUSE_SECONDS = 60.0
 
 
 @contextmanager
@@ -103,6 +105,18 @@ def is_throttled(error: BaseException) -> bool:
     return _TOO_MANY.search(f"{type(error).__name__}: {error}") is not None
 
 
+def requested_seconds(error: BaseException | None) -> float:
+    """Return the pause that a catalog requests (`Retry-After`), at most one minute; 0 if it requests none."""
+    while error is not None:
+        if (response := getattr(error, "response", None)) is not None:
+            with suppress(
+                AttributeError, KeyError, TypeError, ValueError
+            ):  # no header, or a date, which servers rarely send
+                return min(_LONGEST_PAUSE_SECONDS, max(0.0, float(response.headers["Retry-After"])))
+        error = error.__cause__
+    return 0.0
+
+
 def asking_again(
     environment: Environment, seconds: float, name: str = "", passes: Callable[[BaseException], bool] = may_pass
 ) -> Retrying:
@@ -115,7 +129,7 @@ def asking_again(
         passes: Returns True for an error after which the request is repeated. The default is that the catalog or
             storage does not respond.
     """
-    until = environment.monotonic() + seconds
+    until, pauses = environment.monotonic() + seconds, wait_random_exponential(multiplier=0.5, max=10)
 
     def log_retry(state: RetryCallState) -> None:
         error = state.outcome and state.outcome.exception()
@@ -124,7 +138,7 @@ def asking_again(
     return Retrying(
         retry=retry_if_exception(passes),
         stop=lambda state: environment.monotonic() >= until,
-        wait=wait_random_exponential(multiplier=0.5, max=10),
+        wait=lambda state: max(pauses(state), requested_seconds(state.outcome.exception() if state.outcome else None)),
         sleep=environment.sleep,
         before_sleep=log_retry if name else None,
         reraise=True,

@@ -14,14 +14,17 @@ UNLOCKED = (
     f"'{LOCK_ENABLED}' is false, so that other writers commit without the metastore's lock, and a commit of icesize "
     f"could overwrite theirs. Remove the property (ALTER TABLE ... UNSET TBLPROPERTIES ('{LOCK_ENABLED}'))"
 )
-HIVE_4 = (
-    "the metastore is of Hive 4, which has no 'get_table' for PyIceberg's and Spark's clients; use Hive 3.1 or REST"
-)
+HIVE_4 = "the metastore is of Hive 4, which lacks calls that PyIceberg's and Spark's clients; use Hive 3.1 or REST"
 
 
 def is_hive(catalog: Catalog) -> bool:
     """Return True for a Hive metastore. The class is compared by name, because its packages are optional."""
     return any(kind.__name__ == "HiveCatalog" for kind in type(catalog).__mro__)
+
+
+def is_hive_4(error: BaseException) -> bool:
+    """Return True for the answer of a metastore that lacks the calls of older clients."""
+    return type(error).__name__ == "TApplicationException" and "Invalid method name" in str(error)
 
 
 def lock_holder(catalog: Catalog, table: tuple[str, ...]) -> str:

@@ -7,6 +7,7 @@ import zlib
 from typing import Any
 
 from pyiceberg.io import FileIO
+from pyiceberg.table.metadata import TableMetadata
 
 from icesize.errors import TableError
 
@@ -27,6 +28,14 @@ def read_metadata_file(io: FileIO, location: str) -> dict[str, Any] | None:
         raise TableError(
             f"Cannot read the metadata file {location}: it is damaged ({type(error).__name__})", location=location
         ) from error
+
+
+def superseded_metadata_files(before: TableMetadata, after: TableMetadata) -> list[str]:
+    """Return the metadata files that a commit has dropped from the log, if the table wants them to be deleted."""
+    if after.properties.get("write.metadata.delete-after-commit.enabled", "").lower() != "true":
+        return []
+    kept = {entry.metadata_file for entry in after.metadata_log}
+    return [entry.metadata_file for entry in before.metadata_log if entry.metadata_file not in kept]
 
 
 def uncompressed(data: bytes) -> bytes:

@@ -10,12 +10,13 @@ from __future__ import annotations
 import difflib
 import ipaddress
 import logging
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 from weakref import WeakValueDictionary
 
 from pydantic import ValidationError
@@ -35,7 +36,7 @@ from pyiceberg.utils.config import Config
 from icesize.errors import EngineUnavailable, TableError, TableNotFound, UnsupportedTable
 from icesize.redaction import is_secret, keys_with_secrets, remember_secrets
 from icesize.table.catalog.access_errors import brief, may_pass
-from icesize.table.catalog.hive import HIVE_4, LOCK_ENABLED, UNLOCKED, is_hive
+from icesize.table.catalog.hive import HIVE_4, LOCK_ENABLED, UNLOCKED, is_hive, is_hive_4
 from icesize.table.catalog.unreadable_columns import unreadable_column
 
 LOG = logging.getLogger("icesize")
@@ -84,7 +85,7 @@ def pyiceberg_properties(name: str, conf: Mapping[str, str]) -> dict[str, str]:
     properties["type"] = _TYPES[kind]
     _auth(name, properties)
     if kind == "jdbc":
-        _jdbc(properties)
+        _jdbc(name, properties)
     if properties.pop("s3.path-style-access", "").lower() == "false":
         properties["s3.force-virtual-addressing"] = "true"
     return properties
@@ -117,20 +118,54 @@ def _auth(name: str, properties: dict[str, str]) -> None:
         )
 
 
-def _jdbc(properties: dict[str, str]) -> None:
+def _jdbc(name: str, properties: dict[str, str]) -> None:
     """Convert a JDBC URI to SQLAlchemy's, in place. Spark and PyIceberg then share one database and catalog name."""
-    address = properties.get("uri", "").removeprefix("jdbc:")
-    user, password = properties.pop("jdbc.user", ""), properties.pop("jdbc.password", "")
-    for key in [k for k in properties if k.startswith("jdbc.")]:
-        del properties[key]
+    address, _, query = properties.get("uri", "").removeprefix("jdbc:").partition("?")
+    # Iceberg passes `jdbc.*` to the driver like parameters of the URI
+    given = {k: properties.pop(k) for k in [*properties] if k.startswith("jdbc.")}
+    driver = {
+        **dict(parse_qsl(query, keep_blank_values=True)),
+        **{k.removeprefix("jdbc."): v for k, v in given.items()},
+    }
     scheme, _, rest = address.partition(":")
     if scheme == "sqlite":
-        path = rest.removeprefix("file:").partition("?")[0]
-        properties["uri"] = f"sqlite:///{path}"
+        properties["uri"] = f"sqlite:///{rest.removeprefix('file:')}"
         return
-    driver = {"postgresql": "postgresql+psycopg2", "mysql": "mysql+pymysql"}.get(scheme, scheme)
+    user, password = driver.pop("user", ""), driver.pop("password", "")
     login = f"{quote(user, safe='')}:{quote(password, safe='')}@" if user else ""
-    properties["uri"] = f"{driver}://{login}{rest.removeprefix('//')}"
+    python = {"postgresql": "postgresql+psycopg2", "mysql": "mysql+pymysql", "mariadb": "mysql+pymysql"}
+    known = dict(_driver_parameters(name, scheme, driver))
+    ending = f"?{urlencode(known, quote_via=quote)}" if known else ""
+    properties["uri"] = f"{python.get(scheme, scheme)}://{login}{rest.removeprefix('//')}{ending}"
+
+
+_OF_LIBPQ = {
+    "sslmode": "sslmode", "sslrootcert": "sslrootcert", "sslcert": "sslcert", "sslkey": "sslkey",
+    "connectTimeout": "connect_timeout", "ApplicationName": "application_name",
+}  # fmt: skip
+"""Parameters of PostgreSQL's JDBC driver, and their names in its C library."""
+
+
+def _driver_parameters(name: str, scheme: str, given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield the parameters that the Python driver has, too. Others tune Java's driver.
+
+    Raises UnsupportedTable for encryption that would be lost.
+    """
+    for key, value in given.items():
+        is_off = value.lower() in ("", "false", "disable", "disabled", "preferred")
+        if scheme == "postgresql" and key == "currentSchema":
+            yield "options", f"-csearch_path={value}"
+        elif scheme == "postgresql" and key == "ssl":
+            if not is_off and "sslmode" not in given:
+                yield "sslmode", "verify-full"  # as the driver for Java does
+        elif scheme == "postgresql" and key in _OF_LIBPQ:
+            yield _OF_LIBPQ[key], value
+        elif re.match("ssl" if scheme == "postgresql" else ".*(ssl|tls)", key, re.IGNORECASE) and not is_off:
+            raise UnsupportedTable(
+                f"Cannot open catalog '{name}': icesize cannot translate '{key}' of its JDBC URI for Python's driver; "
+                "pass a PyIceberg catalog object (open(spark, name, catalog=...))",
+                catalog=name,
+            )
 
 
 def is_configured(name: str) -> bool:
@@ -284,7 +319,7 @@ def load_listed(catalog: Catalog, identifier: tuple[str, ...]) -> Table:
         raise
     except Exception as error:  # the errors of PyIceberg's parsers have no common base
         name = ".".join((catalog.name, *identifier))
-        if is_hive(catalog) and "Invalid method name" in str(error):
+        if is_hive_4(error):
             raise UnsupportedTable(f"Cannot open '{name}': {HIVE_4}", table=name) from error
         if (column := unreadable_column(error)) is None:
             for each in (error, error.__cause__, error.__context__):  # some of PyIceberg's parsers wrap it
@@ -367,6 +402,8 @@ def load_failed(name: str, error: Exception) -> TableError:
 
 def denied(error: Exception, right: str) -> str:
     """Return an error of a catalog in one line, with the sentence `right` if a missing right is the reason."""
+    if is_hive_4(error):
+        return HIVE_4
     if isinstance(error, ForbiddenError):
         return f"{brief(error)}; {right}"
     if isinstance(error, UnauthorizedError):

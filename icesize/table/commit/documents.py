@@ -7,6 +7,7 @@ that the first model was read from, and everything else stays unchanged.
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Hashable, Mapping
 from copy import copy
@@ -28,6 +29,7 @@ from icesize.table.catalog.metadata_files import read_metadata_file
 from icesize.table.commit.protocol import CommitRefused
 
 _ABSENT = object()
+_NAME, _COMPRESSED_NAME = ".metadata.json", ".gz.metadata.json"
 
 _IDS = {
     "snapshots": "snapshot-id", "schemas": "schema-id", "partition-specs": "spec-id", "sort-orders": "order-id",
@@ -120,10 +122,16 @@ def _wrong_keys(text: str, wanted: Mapping[str, Any]) -> list[str]:
     return sorted(key for key in keys if read.get(key) != wanted.get(key) or (key == "next-row-id" and key not in read))
 
 
-def lossless(catalog: Catalog) -> Catalog:
-    """Return a catalog for one commit to a table of format v3, which writes the next document of the current one.
+def is_compressed(metadata: TableMetadata) -> bool:
+    """Return True if the table's metadata files are to be compressed, which PyIceberg 0.12 does not do."""
+    return metadata.properties.get("write.metadata.compression-codec", "").lower() == "gzip"
 
-    It shares everything with the given catalog. REST catalogs are returned unchanged: their servers write metadata.
+
+def lossless(catalog: Catalog) -> Catalog:
+    """Return a catalog for one commit, which compresses the metadata file if the table wants that.
+
+    In format v3, it writes the next document of the current one. It shares everything with the given catalog. REST
+    catalogs are returned unchanged: their servers write metadata.
     """
     if not isinstance(catalog, MetastoreCatalog):
         return catalog
@@ -151,16 +159,24 @@ class _Commit:
         self.current = current_table
         if current_table is not None:
             _check_order(current_table.metadata, updates)
-        return self.catalog._update_and_stage_table(current_table, table_identifier, requirements, updates)
+        staged = self.catalog._update_and_stage_table(current_table, table_identifier, requirements, updates)
+        if is_compressed(staged.metadata):
+            staged.metadata_location = staged.metadata_location.removesuffix(_NAME) + _COMPRESSED_NAME
+        return staged
 
     def write(self, metadata: TableMetadata, io: FileIO, metadata_path: str, overwrite: bool = False) -> None:
+        data = self._document(metadata).encode()
+        with io.new_output(metadata_path).create(overwrite=overwrite) as stream:
+            stream.write(gzip.compress(data) if metadata_path.endswith(_COMPRESSED_NAME) else data)
+
+    def _document(self, metadata: TableMetadata) -> str:
         base = self.current
+        if metadata.format_version < FIRST_WITH_LINEAGE:
+            return IcebergBaseModel.model_dump_json(metadata)
         document = None if base is None else read_metadata_file(base.io, base.metadata_location)
         if base is None or document is None:
             raise CommitFailedException("the table or its metadata file was removed by another commit")
-        text = document_of(base.metadata, metadata, document, ".".join(base.name()))
-        with io.new_output(metadata_path).create(overwrite=overwrite) as stream:
-            stream.write(text.encode())  # PyIceberg 0.12 names no compressed files
+        return document_of(base.metadata, metadata, document, ".".join(base.name()))
 
 
 def _check_order(metadata: TableMetadata, updates: tuple[TableUpdate, ...]) -> None:

@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from traceback import walk_tb
 
-from pyiceberg.catalog import Catalog
+from pyiceberg.catalog import Catalog, MetastoreCatalog
 from pyiceberg.exceptions import CommitFailedException, ForbiddenError, NoSuchTableError, TooManyRequestsError
 from pyiceberg.table import Table
 from pyiceberg.table.update import SetPropertiesUpdate, update_table_metadata
@@ -24,7 +24,8 @@ from icesize.planning.files import MAIN
 from icesize.table.catalog import opening
 from icesize.table.catalog.access_errors import brief
 from icesize.table.catalog.hive import lock_holder
-from icesize.table.commit.documents import lossless
+from icesize.table.catalog.metadata_files import superseded_metadata_files
+from icesize.table.commit.documents import is_compressed, lossless
 from icesize.table.commit.loaded import Loaded, Staged
 from icesize.table.commit.protocol import (
     CatalogBusy,
@@ -128,8 +129,7 @@ class PyIcebergCommitter:
         unknown.
         """
         try:
-            catalog = self.catalog if loaded.format_version < FIRST_WITH_LINEAGE else lossless(self.catalog)
-            catalog.commit_table(loaded.table, staged.requirements, staged.updates)
+            self._swap(loaded, staged)
         except CommitRefused:
             raise
         except CommitFailedException as error:
@@ -155,6 +155,14 @@ class PyIcebergCommitter:
             raise
         for path, columns in staged.facts.items():
             loaded.store.remember(path, columns)
+
+    def _swap(self, loaded: Loaded, staged: Staged) -> None:
+        metadata = loaded.table.metadata
+        plain = loaded.format_version < FIRST_WITH_LINEAGE and not is_compressed(metadata)
+        catalog = self.catalog if plain else lossless(self.catalog)
+        committed = catalog.commit_table(loaded.table, staged.requirements, staged.updates)
+        if isinstance(self.catalog, MetastoreCatalog):  # servers of REST catalogs do this themselves
+            remove(loaded.table.io, superseded_metadata_files(metadata, committed.metadata))
 
     def _locked(self, loaded: Loaded, error: CommitFailedException) -> CommitLost | CommitRefused:
         """Return the rejection of a commit that waited in vain for the lock of a Hive metastore.

@@ -22,7 +22,7 @@ from icesize import failpoints
 from icesize.environment import Environment
 from icesize.errors import CommitConflict, CommitStateUnknown, IcesizeError, TableError, is_from_outside
 from icesize.events import CommitEnded, CommitStarted, CommitStatus, Outcome
-from icesize.table.catalog.access_errors import brief, may_pass
+from icesize.table.catalog.access_errors import brief, may_pass, requested_seconds
 from icesize.table.commit.loaded import Loaded, Staged
 from icesize.table.commit.protocol import CatalogBusy, CommitLost, CommitRefused, Committer
 
@@ -210,7 +210,7 @@ class Attempts(Generic[T]):
                 raise TableError(f"Cannot commit: the catalog does not answer ({brief(error)})") from error
             self._unanswered += 1
             LOG.warning("commit: the catalog does not answer (%s); asking it again", brief(error))
-            self._pause(self._unanswered + 3)
+            self._pause(self._unanswered + 3, error)
             return None
 
     def _look_after_loss(self, loaded: Loaded) -> None:
@@ -268,7 +268,7 @@ class Attempts(Generic[T]):
             self._lost = attempt, error
             self.losses += 1
             LOG.info("commit to %s: another writer came first, attempt %d", name, self.losses)
-            self._pause(self.losses)
+            self._pause(self.losses, error)
             return None
         except CommitRefused as error:
             self._give_up(attempt)
@@ -285,7 +285,7 @@ class Attempts(Generic[T]):
         LOG.warning("commit: the catalog's response was lost (%s); checking the outcome", brief(error))
         if self._late() or self.unknown >= UNKNOWN_ATTEMPTS:
             raise self._undecided(brief(error)) from error
-        self._pause(self.unknown + 3)
+        self._pause(self.unknown + 3, error)
 
     def _late(self) -> bool:
         return self.environment.monotonic() - self._started > self.deadline_seconds
@@ -296,6 +296,7 @@ class Attempts(Generic[T]):
             run_id=self.change.run_id,
         )
 
-    def _pause(self, attempt: int) -> None:
+    def _pause(self, attempt: int, error: Exception | None = None) -> None:
         longest = min(10.0, 0.1 * 2 ** min(attempt - 1, 10))
-        self.environment.sleep(random.uniform(0, longest))  # noqa: S311 - spreads the retries of competing writers
+        spread = random.uniform(0, longest)  # noqa: S311 - spreads the retries of competing writers
+        self.environment.sleep(requested_seconds(error) + spread)

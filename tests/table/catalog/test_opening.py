@@ -37,6 +37,13 @@ def mapped(**settings: str) -> dict[str, str]:
     return opening.pyiceberg_properties("lake", {"spark.sql.catalog.lake": "SparkCatalog", **conf})
 
 
+@pytest.mark.parametrize("parameter", ["useSSL=true", "sslMode=VERIFY_CA", "trustCertificateTlsOnly=true"])
+def test_encryption_that_cannot_be_translated_is_refused(parameter: str) -> None:
+    """A connection is not opened in the clear if the address asks for encryption."""
+    with pytest.raises(UnsupportedTable, match=f"cannot translate '{parameter.partition('=')[0]}'"):
+        mapped(type="jdbc", uri=f"jdbc:mysql://h/d?{parameter}")
+
+
 @pytest.mark.parametrize(
     ("settings", "kind"),
     [
@@ -65,6 +72,17 @@ def test_catalog_types_are_mapped(settings: dict[str, str], kind: str) -> None:
         ("jdbc:postgresql://h:5432/d", "postgresql+psycopg2://me:s3cr3t%40%2F%3A%25x@h:5432/d"),
         ("jdbc:postgresql://h/d?sslmode=require", "postgresql+psycopg2://me:s3cr3t%40%2F%3A%25x@h/d?sslmode=require"),
         ("jdbc:mysql://h/d", "mysql+pymysql://me:s3cr3t%40%2F%3A%25x@h/d"),
+        ("jdbc:mariadb://h/d", "mysql+pymysql://me:s3cr3t%40%2F%3A%25x@h/d"),
+        (
+            "jdbc:mysql://h/d?useSSL=false&allowPublicKeyRetrieval=true&serverTimezone=UTC",
+            "mysql+pymysql://me:s3cr3t%40%2F%3A%25x@h/d",
+        ),
+        ("jdbc:postgresql://h/d?ssl=false", "postgresql+psycopg2://me:s3cr3t%40%2F%3A%25x@h/d"),
+        (
+            "jdbc:postgresql://h/d?ssl=true&currentSchema=x&loadBalanceHosts=true",
+            "postgresql+psycopg2://me:s3cr3t%40%2F%3A%25x@h/d?sslmode=verify-full&options=-csearch_path%3Dx",
+        ),
+        ("jdbc:postgresql://h/d?user=you&password=no", "postgresql+psycopg2://me:s3cr3t%40%2F%3A%25x@h/d"),
     ],
 )
 def test_jdbc_addresses_become_sqlalchemy_ones(uri: str, expected: str) -> None:

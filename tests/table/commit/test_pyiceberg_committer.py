@@ -24,6 +24,7 @@ from icesize.table.commit.pyiceberg_committer import PyIcebergCommitter
 from icesize.table.manifests.store import ManifestStore
 from icesize.table.records.ledger import LedgerEntry, parse
 from icesize.table.records.summary import BASE_ID, RUN_ID
+from icesize.table.state.handle import TableHandle
 from icesize.table.state.layouts import LayoutReader
 from tests.support.catalogs import OF_EACH_FORMAT, catalog_of
 from tests.support.rest_faults import Fault, Moment
@@ -215,6 +216,24 @@ def test_a_busy_catalog_is_asked_again(mini: MiniRest) -> None:
     assert run(catalog, wanted, before).operations == ("append",)
     table = landed(catalog, [1, 2, 3])
     assert metadata_files_on_disk(table) == referenced_metadata(table)
+
+
+@pytest.mark.parametrize("status", [429, 503])
+@pytest.mark.parametrize(("asked", "least", "most"), [("7", 7, 9), ("86400", 60, 62), ("tomorrow", 0, 2)])
+def test_a_catalog_gets_the_pause_that_it_asks_for(
+    mini: MiniRest, status: int, asked: str, least: int, most: int
+) -> None:
+    """`Retry-After` is obeyed by commits and loads, up to a minute; what cannot be read is no reason to fail."""
+    catalog = mini.catalog("lake")
+    before = two_files(catalog)
+    mini.fail_next_commit(Fault(status, retry_after=asked))
+    time = FakeTime()
+    run(catalog, batch(catalog), before, time)
+    assert least <= time.sleeps[0] <= most
+    mini.fail_next_load(Fault(status, retry_after=asked))
+    handle, loading = TableHandle(catalog, ("db", "t")), FakeTime()
+    handle.load(loading.environment)
+    assert least <= loading.sleeps[0] <= most
 
 
 @pytest.mark.parametrize("catalog_is", ["fresh", "stale"])
