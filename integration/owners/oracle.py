@@ -17,7 +17,7 @@ class Owned:
 
     Attributes:
         files: Paths of files that one of its snapshots needs, that are statistics, or that are its metadata.
-        rows: Rows of its newest snapshot.
+        rows: Rows of its newest snapshot; a file that is listed twice counts once, as `repair` lists it once.
     """
 
     files: frozenset[str]
@@ -60,7 +60,7 @@ def owned_in(catalogs: Iterable[Catalog], known: Known) -> dict[str, Owned]:
 def _owned(table: Table, known: Known) -> Owned:
     if table.metadata_location in known.states:
         return known.states[table.metadata_location]
-    metadata, files, rows = table.metadata, {table.metadata_location}, 0
+    metadata, files, rows = table.metadata, {table.metadata_location}, dict[str, int]()
     files |= {statistics.statistics_path for statistics in (*metadata.statistics, *metadata.partition_statistics)}
     for snapshot in metadata.snapshots:
         files.add(snapshot.manifest_list)
@@ -73,6 +73,6 @@ def _owned(table: Table, known: Known) -> Owned:
                     for file in (entry.data_file for entry in manifest.fetch_manifest_entry(table.io))
                 )
             files |= {path, *(file for file, _ in known.manifests[path])}
-            rows += is_head * sum(count for _, count in known.manifests[path])
-    owned = known.states[table.metadata_location] = Owned(frozenset(map(path_of, files)), rows)
+            rows |= dict(known.manifests[path] if is_head else ())
+    owned = known.states[table.metadata_location] = Owned(frozenset(map(path_of, files)), sum(rows.values()))
     return owned

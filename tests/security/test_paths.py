@@ -13,8 +13,9 @@ import icesize
 from icesize.errors import TableError
 from icesize.table.catalog.access_errors import brief
 from icesize.table.catalog.locations import is_inside
-from icesize.table.cleanup.expired_files import due_files, own_folders
+from icesize.table.cleanup.expired_files import due_files
 from icesize.table.cleanup.journal import JOURNAL, Journal
+from icesize.table.cleanup.owners import OUTSIDE, Others, own_folders
 from icesize.table.storage.reachable import Reachable
 from tests.support.tables import append, check, local, make_table, two_files
 
@@ -41,9 +42,9 @@ def test_an_expiry_does_not_delete_what_a_journal_names_outside(lake: SqlCatalog
     journal = Journal(uuid, files=(*beside, f"{table.location()}/data/gone.parquet"))
     kept = Reachable()
     kept.add(table.metadata, table.metadata_location, table.io)
-    due, deletions = due_files(table, journal, kept)
+    due, deletions, _ = due_files(table, journal, kept, lambda table: Others())
     assert own_folders(table) == [table.location()]
-    assert deletions.outside == 3
+    assert deletions.stay == {OUTSIDE: 3}
     assert [path for path in beside if path in due] == []
     assert f"{table.location()}/data/gone.parquet" in due
 
