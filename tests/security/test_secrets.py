@@ -330,7 +330,7 @@ class Misread(SqlCatalog):
 def test_an_answer_that_cannot_be_read_is_not_quoted(lake: SqlCatalog) -> None:
     """Pydantic prints what it was given and cannot be told otherwise: nothing is chained to it."""
     misread = Misread("lake", **lake.properties)
-    with pytest.raises(TableError, match=r"Cannot load 'lake\.db\.t': ValidationError") as raised:
+    with pytest.raises(TableError, match=r"Cannot open 'lake\.db\.t': PyIceberg cannot read 'config\.s3\.") as raised:
         icesize.open(None, "db.t", catalog=misread)
     misread.close()
     assert_silent(printed(raised.value))
@@ -654,7 +654,8 @@ def test_nothing_of_ours_weakens_tls() -> None:
         for line in path.read_text().splitlines()
         if weak.search(line)
     ]
-    assert found == []
+    # the parameter `ssl` of a JDBC address: it becomes `verify-full`, or is refused
+    assert all(line.startswith("opening.py:") and 'scheme == "postgresql"' in line for line in found), found
 
 
 def test_the_callers_tls_settings_reach_the_client(mini: MiniRest) -> None:

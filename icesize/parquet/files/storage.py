@@ -46,9 +46,9 @@ def local_path(io: FileIO, location: str) -> str | None:
     """Return the path in the local file system, for both of PyIceberg's FileIOs; None if the file is elsewhere.
 
     The path is the name as Iceberg's Java library writes it: `?`, `#` and `%` belong to it. PyArrowFileIO opens `a` if
-    it is to open `a#b`.
+    it is to open `a#b`. A subclass of FsspecFileIO may open local files in its own way.
     """
-    if not isinstance(io, PyArrowFileIO | FsspecFileIO):
+    if not isinstance(io, PyArrowFileIO) and type(io) is not FsspecFileIO:
         return None
     if isinstance(io, PyArrowFileIO) and io.parse_location(location, io.properties)[0] != "file":
         return None

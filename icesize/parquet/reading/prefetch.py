@@ -17,7 +17,7 @@ from icesize.parquet.format.refusals import CopyRefused, Refusal
 from icesize.parquet.format.sources import BytesSource, LocalSource, SectionSource, Source
 from icesize.planning.files import FileFact
 
-_LOG = logging.getLogger(__name__)
+LOG = logging.getLogger("icesize")
 
 
 class Fetched:
@@ -144,5 +144,5 @@ def _on_disk() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        _LOG.warning("Cannot keep fetched files in %s: %s", local_folder() or tempfile.gettempdir(), error)
+        LOG.warning("Cannot keep fetched files in %s: %s", local_folder() or tempfile.gettempdir(), error)
         raise CopyRefused(Refusal.NO_ROOM, str(error)) from error

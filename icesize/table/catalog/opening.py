@@ -324,7 +324,7 @@ def load_listed(catalog: Catalog, identifier: tuple[str, ...]) -> Table:
         if (column := unreadable_column(error)) is None:
             for each in (error, error.__cause__, error.__context__):  # some of PyIceberg's parsers wrap it
                 if isinstance(each, ValidationError):
-                    raise _unreadable_metadata(name, each) from error
+                    raise _unreadable_metadata(name, each) from None  # pydantic prints its input, which may be secret
             raise
         raise UnsupportedTable(
             f"Cannot open '{name}': column '{column.name}' has {column.why}, which PyIceberg cannot read",

@@ -59,13 +59,14 @@ _LOCKED = (
 _MEANWHILE = (
     "older than last sequence number", "does not exist: [", "arraySize cannot be negative", "to unknown snapshot",
     "first-row-id is behind", "first row id smaller than", "first-row-id is null", "without first row id",
-    "Writing V3 is not yet supported",
+    "Writing V3 is not yet supported", "Sort-order with id",
 )  # fmt: skip
 """Catalog messages that mean a concurrent change without calling it a conflict.
 
 Another branch was committed to (all branches share sequence numbers and row ids), or a snapshot that was to be expired
 or tagged is gone. For an expiry, PyIceberg lists the remaining snapshots, and Iceberg's Java library computes a
 negative list size. Or the table was upgraded to format v3, which PyIceberg does not write, and which requires row ids.
+Or another writer added a sort order, which took the number of ours.
 """
 
 _MAY_HAVE_LANDED = (408, 409)

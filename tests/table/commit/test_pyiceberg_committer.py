@@ -342,14 +342,15 @@ def test_staging_that_fails_removes_its_manifests(lake: SqlCatalog) -> None:
     assert metadata_files_on_disk(before) == on_storage
 
 
+@pytest.mark.internal_error
 def test_a_merge_that_cannot_be_staged_does_not_cost_the_rows(lake: SqlCatalog) -> None:
-    """The same inside a commit: the merge is dropped and said, the rows land."""
+    """The same inside a commit: it is reported as an internal error, and the rows are committed."""
     before = two_files(lake)
     wanted = batch(lake)
     ghost = replace(merges(wanted)[0].inputs[0], path="file:///no/such/file.parquet")
     outcome = run(lake, with_merges(wanted, replace(merges(wanted)[0], inputs=(ghost,))), before)
     assert outcome.operations == ("append",)
-    assert "no manifest of the current snapshot lists it" in outcome.conflicts[0]
+    assert "no manifest of the current snapshot lists it" in outcome.internal_errors[0]
     table = landed(lake, [1, 2, 3])
     assert data_files_on_disk(table) == set(live_paths(table))
 

@@ -485,7 +485,9 @@ def test_other_encodings_keep_a_manifest_of_their_own(folder: ManifestFolder, fi
     numbers = {e.sequence_number for path, e in after.items() if path in {f.path for f in foreign}}
     assert numbers == {0 if first == 1 else SEQUENCE}
     again = folder.write(2, snapshot_id=100, added=[_file(30)], existing=read(folder, listed[:1]))
-    assert fetched(folder, again)[0].data_file.file_path == "file:///w/30.parquet"
+    # entries of v1 lack fields that a new file has
+    assert len(again) == (2 if first == 1 else 1)
+    assert "file:///w/30.parquet" in {e.data_file.file_path for e in fetched(folder, again)}
     assert [of_ours(e) for e in read(folder, again)] == [of_pyiceberg(e) for e in fetched(folder, again)]
 
 
