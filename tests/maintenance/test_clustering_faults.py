@@ -504,8 +504,8 @@ AGAIN = r"dropped and recreated.*nothing was written to the new table"
 
 @pytest.mark.parametrize("point", ["files-written", "before-swap"])
 def test_a_table_that_was_made_again_gets_nothing(modelled: ModelledTable, point: str) -> None:
-    """Dropped and created between planning and swap: an error, and the new table is empty. Its cleanup removes our files,
-    and those of the old table only when the metadata files of that table are gone.
+    """Dropped and created between planning and swap: an error, and the new table is empty. Its cleanup removes our
+    files, and those of the old table only when the metadata files of that table are gone.
     """
 
     def make_again() -> None:
