@@ -36,7 +36,7 @@ MOST_WRITTEN = 6.0
 """Bytes written for each byte of a batch; 1.0 to 4 were measured."""
 LARGE_BYTES = 8_000
 """The limit of small files, if a stream has large ones."""
-MOST_METADATA_BYTES = 60_000
+MOST_METADATA_BYTES = 100_000
 """Metadata of a batch into 40 partitions: 20 to 30 kB, measured."""
 
 
