@@ -24,6 +24,7 @@ from pyspark.sql import SparkSession
 
 from icesize import failpoints
 from icesize.environment import Environment
+from icesize.errors import IcesizeError
 from icesize.parquet.format.refusals import log_if_internal
 from icesize.planning.files import PartitionKey
 from icesize.planning.merging.contention import BackOff
@@ -403,7 +404,8 @@ def expiry_notes(
         report = expire(handle(), ExpireOptions(), environment, commit_lock=commit_lock)
     except Exception as error:
         if not log_if_internal("the expiry after a batch", error):
-            LOG.warning("%s: snapshots were not expired, the batch is committed", table, exc_info=True)
+            traceback = not isinstance(error, IcesizeError)  # a refusal comes after each such batch
+            LOG.warning("%s: snapshots were not expired, the batch is committed", table, exc_info=traceback)
         return (f"expiring snapshots failed: {brief(error)}",)
     expired, files = len(report.snapshot_ids_expired), format_count(sum(report.files_deleted.values()), "file")
     outcome = f"expired {expired:,} of {format_count(report.snapshots_before, 'snapshot')}, deleted {files}"
