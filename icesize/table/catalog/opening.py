@@ -30,7 +30,7 @@ from pyiceberg.exceptions import (
     UnauthorizedError,
 )
 from pyiceberg.table import Table
-from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.metadata import TableMetadata, TableMetadataWrapper
 from pyiceberg.utils.config import Config
 
 from icesize.errors import EngineUnavailable, TableError, TableNotFound, UnsupportedTable
@@ -323,7 +323,8 @@ def load_listed(catalog: Catalog, identifier: tuple[str, ...]) -> Table:
             raise UnsupportedTable(f"Cannot open '{name}': {HIVE_4}", table=name) from error
         if (column := unreadable_column(error)) is None:
             for each in (error, error.__cause__, error.__context__):  # some of PyIceberg's parsers wrap it
-                if isinstance(each, ValidationError):
+                # a response of a server may be another one the next time
+                if isinstance(each, ValidationError) and each.title == TableMetadataWrapper.__name__:
                     raise _unreadable_metadata(name, each) from None  # pydantic prints its input, which may be secret
             raise
         raise UnsupportedTable(
