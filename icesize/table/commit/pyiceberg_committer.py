@@ -66,7 +66,7 @@ _MEANWHILE = (
 Another branch was committed to (all branches share sequence numbers and row ids), or a snapshot that was to be expired
 or tagged is gone. For an expiry, PyIceberg lists the remaining snapshots, and Iceberg's Java library computes a
 negative list size. Or the table was upgraded to format v3, which PyIceberg does not write, and which requires row ids.
-Or another writer added a sort order, which took the number of ours.
+Or another writer added a sort order with the same id.
 """
 
 _MAY_HAVE_LANDED = (408, 409)
