@@ -26,7 +26,7 @@ from icesize.parquet.files.row_lineage import FIELD_ID, is_lineage
 from icesize.parquet.files.settings import NAME_MAPPING, WriteSettings
 from icesize.parquet.format.footer import Footer
 from icesize.parquet.reading.casting import CastingError
-from icesize.parquet.reading.extremes import NO_ENDS, OPEN, Ends, file_at_fault, stored_ends, written_ends
+from icesize.parquet.reading.extremes import NO_ENDS, OPEN, Ends, stored_ends, written_ends
 
 
 class Count(NamedTuple):
@@ -129,8 +129,7 @@ class Conservation:
         """Return the files, without their counts, if they have the values and NULLs that were read.
 
         Otherwise raises `RewriteFailed`. Its attribute `column` is the name of the first column with other counts, or
-        with another least or greatest value. Its attribute `path` is an input file whose footer and pages have
-        different least or greatest values, None without one.
+        with another least or greatest value.
         """
         files = list(files)
         if (leaf := self.difference(files)) is not None:
@@ -153,16 +152,21 @@ class Conservation:
 
     def _error(self, leaf: Leaf, written: Count) -> RewriteFailed:
         read = self.sums.get(leaf.field_id, Count())
-        if not read.counts_agree(written):
-            why = f"column '{leaf.name}' has {read} in the input files, and {written} in the new files"
+        if read.counts_agree(written):
+            first, others = min(self.paths), len(self.paths) - 1
+            files = f"{first} and {others} more" if others else first
+            why = (
+                f"Cannot rewrite {files}: column '{leaf.name}' has another minimum or maximum in the new files than in "
+                "the footers of these files; icesize removed the new files. Check these files with "
+                "python -m icesize.parquet.verify, and write one with wrong statistics again. If all are right, "
+                "report this bug"
+            )
         else:
-            path = file_at_fault(sorted(self.paths), self.settings, leaf)
-            if path is not None:
-                return _contradicted(path, leaf)
-            why = f"column '{leaf.name}' has another minimum or maximum in the new files"
-        return RewriteFailed(
-            f"Cannot rewrite rows: {why}; icesize removed the new files. Report this bug", path=None, column=leaf.name
-        )
+            why = (
+                f"Cannot rewrite rows: column '{leaf.name}' has {read} in the input files, and {written} in the new "
+                "files; icesize removed the new files. Report this bug"
+            )
+        return RewriteFailed(why, path=None, column=leaf.name)
 
     def _open(self) -> None:
         """Record that some rows have unknown least and greatest values."""
@@ -191,15 +195,6 @@ class Conservation:
             # a struct that is missing as a whole is NULL, whatever the defaults of its fields are
             has_value = leaf in constants and self._target.parents[leaf] == parent
             self.add({leaf: Count(around.entries, around.nulls if has_value else around.entries)})
-
-
-def _contradicted(path: str, leaf: Leaf) -> RewriteFailed:
-    return RewriteFailed(
-        f"Cannot rewrite {path}: the minimum or maximum of column '{leaf.name}' differs between its footer and "
-        "its pages. Check it with python -m icesize.parquet.verify, and write it again if its values are right",
-        path=path,
-        column=leaf.name,
-    )
 
 
 @dataclass(frozen=True)

@@ -6,14 +6,12 @@ do not trust counts as unknown, and so do bounds that may be truncated values.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from contextlib import closing
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from icesize.errors import is_from_outside
 from icesize.parquet.files.data_file import NewDataFile
 from icesize.parquet.files.metrics import Leaf, Serialise, bound_value, leaves
 from icesize.parquet.files.settings import Limits, WriteSettings
@@ -21,10 +19,9 @@ from icesize.parquet.format.fields import Statistics
 from icesize.parquet.format.footer import Footer, read_footer
 from icesize.parquet.format.refusals import CopyRefused
 from icesize.parquet.format.schema import BOOLEAN, DOUBLE, FLOAT, INT32, INT64, Element
-from icesize.parquet.format.sources import BytesSource, StreamSource
+from icesize.parquet.format.sources import BytesSource
 from icesize.parquet.format.statistics import are_trusted, merge_statistics, order_of
 from icesize.parquet.format.thrift import Fields, binary, boolean, integer
-from icesize.parquet.verify.values import ValueReader, extremes_of
 
 _NEVER_SHORTENED = frozenset({BOOLEAN, INT32, INT64, FLOAT, DOUBLE})
 _EXACT = {Statistics.MIN_VALUE: Statistics.IS_MIN_VALUE_EXACT, Statistics.MAX_VALUE: Statistics.IS_MAX_VALUE_EXACT}
@@ -98,35 +95,6 @@ def _places(footer: Footer) -> dict[int | None, int]:
     """
     # reversed, because the reader takes the first of two columns with one id
     return {column.element.field_id: at for at, column in [*enumerate(footer.columns)][::-1] if column.flat}
-
-
-def file_at_fault(paths: Iterable[str], settings: WriteSettings, leaf: Leaf) -> str | None:
-    """Return the first file whose footer has another least or greatest value of a column than its pages."""
-    for path in paths:
-        try:
-            with settings.storage.stream(path) as stream:
-                footer = read_footer(StreamSource(stream))
-                ends = (stored_ends(footer, settings) or {}).get(leaf.field_id, OPEN)
-                if ends[:2] != (None, None) and _contradicts(footer, stream, leaf.field_id):
-                    return path
-        except Exception as error:
-            # a storage error must not hide the error that caused this search; a bug of icesize is raised
-            if not isinstance(error, CopyRefused) and not is_from_outside(error):
-                raise
-    return None
-
-
-def _contradicts(footer: Footer, stream: Any, field_id: int) -> bool:
-    at = _places(footer)[field_id]
-    element = footer.columns[at].element
-    find = None if (order := order_of(element)) is None else extremes_of(element, order)
-    with closing(ValueReader(stream, footer)) as reader:
-        for number, group in enumerate(footer.row_groups):
-            found = (find and find(reader.read(number, at).values)) or ()
-            known = [_exact(element, group.chunks[at].statistics, bound) for bound in _EXACT]
-            if any(a is not None and a == a and a != b for a, b in zip(known, found, strict=False)):
-                return True
-    return False
 
 
 def _is_worth_it(footer: Footer, limits: Limits) -> bool:

@@ -559,7 +559,7 @@ def bounded(settings: WriteSettings) -> WriteSettings:
     [
         (None, ""),
         (_without_users, "Cannot rewrite rows: column 'user' has"),
-        (_at_one_time, "Cannot rewrite rows: column 'at' has another minimum or maximum"),
+        (_at_one_time, "more: column 'at' has another minimum or maximum"),
     ],
 )
 def test_rows_that_change_between_tasks_are_noticed(
@@ -575,14 +575,14 @@ def test_rows_that_change_between_tasks_are_noticed(
         assert why in found.why
 
 
-def test_a_wrong_footer_of_a_group_that_crosses_the_shuffle_is_named(bounded: WriteSettings) -> None:
+def test_a_wrong_footer_fails_a_group_that_crosses_the_shuffle(bounded: WriteSettings) -> None:
     """Its values alone are not those that its footer says."""
     task = group(bounded, [rows(0)], 4)
     size_bytes = with_other_bounds(Path(local(task.inputs[0].path)), 1)
     task = replace(task, inputs=(replace(task.inputs[0], size_bytes=size_bytes),))
     found, written = through_tasks(task, bounded)
     assert not any(Path(local(file.path)).exists() for file in written)
-    why = f"Cannot rewrite {task.inputs[0].path}: the minimum or maximum of column 'at' differs"
+    why = f"Cannot rewrite {task.inputs[0].path}: column 'at' has another minimum or maximum"
     assert found.why.startswith(why)
 
 
