@@ -79,7 +79,7 @@ class SizePolicy:
     target_file_size_bytes   size of new and merged files
     small_file_limit_bytes   size below which a file is small and may be merged; 0 turns merging off
     max_small_files          mergeable small files that a partition may hold after a batch
-    merge_budget_bytes       bytes that merges of one batch may rewrite; unset: grows with the batch
+    merge_budget_bytes       most bytes that merges of one batch rewrite; unset: grows with the batch
     merge_deadline_ms        time that merges may run after the batch is written; unset: as long as the write
     commit_deadline_ms       time during which a commit is retried after conflicts with other writers
     cold_after_commits       commits (at least twice the last pause) without new rows until a merge to the fewest files
@@ -160,7 +160,8 @@ class SizePolicy:
     def budget_for(self, batch_bytes: int) -> int:
         """Return the bytes that the merges of a batch may rewrite.
 
-        They are `merge_budget_bytes` if it is set, or else max(4 x batch, 256 MiB).
+        They are `merge_budget_bytes` if it is set, or else max(4 x batch, 256 MiB). The default is no hard bound: one
+        merge that does not fit is done beyond it, because its files could never be merged otherwise.
 
         Args:
             batch_bytes: The bytes of the batch's new files.

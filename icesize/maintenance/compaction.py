@@ -54,10 +54,16 @@ _GROWING_MS = 3_600_000
 An hour is the time between two passes of most schedules.
 """
 
+_WAITS = SkipReason.CONTESTED, SkipReason.OVER_BUDGET
+
 
 def plan_compaction(selection: Selection, budget_bytes: int | None) -> Plan:
     """Return the plan of `compact`, with a forecast of the bytes that it would copy and decode."""
-    return _forecast(selection, plan_merges(selection.layout, selection.current.policy, budget_bytes=budget_bytes))
+    return _forecast(selection, _merges(selection, budget_bytes))
+
+
+def _merges(selection: Selection, most_bytes: int | None) -> Plan:
+    return plan_merges(selection.layout, selection.current.policy, most_bytes=most_bytes)
 
 
 def _forecast(selection: Selection, plan: Plan) -> Plan:
@@ -84,7 +90,7 @@ def compact(context: TableContext, where: Where, budget: Budget) -> Report:
     """
     is_late, selection = budget.started(context.environment), context.select(where, context.numbered())
     most_bytes = context.engine.most_bytes if budget.seconds is None else context.round_bytes()
-    merges = plan_merges(selection.layout, selection.current.policy, budget_bytes=budget.size_bytes)
+    merges = _merges(selection, budget.size_bytes)
     whole = noting_rounds(merges, context.engine.most_bytes)
     context.environment.observe(Planned(lambda: _forecast(selection, whole)))
     advance = context.advance("merges", whole.bytes_to_write)
@@ -137,7 +143,10 @@ def _changed(context: TableContext, current: Current | None = None) -> tuple[Sel
     new_bytes = int((newest and summary_of(newest, "added-files-size")) or 0)
     budget_bytes = context.affordable(policy.budget_for(new_bytes))
     rewrites = [r for r in plan_delete_rewrites(layout, policy) if r.size_by_equality <= _KEYS_SHARE * budget_bytes]
-    plan = plan_merges(layout, policy, touched=touched, budget_bytes=budget_bytes, excluded_paths=_due(rewrites))
+    plan = plan_merges(
+        layout, policy, touched=touched, budget_bytes=budget_bytes, most_bytes=policy.merge_budget_bytes,
+        excluded_paths=_due(rewrites),
+    )  # fmt: skip
     return selection, plan, rewrites
 
 
@@ -180,13 +189,16 @@ def merge_round(
 ) -> Report | None:
     """Merge within the bytes left, in cold partitions or in all but the `damaged` ones; return None if nothing is due.
 
+    If merges are due but too large, the report has no snapshots.
+
     Partitions that other writers change constantly are skipped and reported. Files whose delete files a later step
     rewrites are skipped, too. A partition that was merged before and still grows keeps up to `max-small-files` small
     files. If each of many passes merged these to one file, the same rows would be written as often.
     """
     selection = context.select(current=context.numbered()).without(damaged)
-    plan = plan_of_round(context, selection, context.round_bytes(bytes_left), cold_only=cold_only)
-    waits = not cold_only and SkipReason.CONTESTED in plan.skipped_by_reason
+    within = context.round_bytes(bytes_left), bytes_left
+    plan = plan_of_round(context, selection, *within, cold_only=cold_only)
+    waits = not cold_only and not plan.skipped_by_reason.keys().isdisjoint(_WAITS)
     if not (plan.groups or waits):
         return None
     return _merge(context, selection, plan)
@@ -195,18 +207,19 @@ def merge_round(
 def plan_rounds(context: TableContext, budget_bytes: int | None) -> Plan:
     """Return the plan of all such rounds for the table in its current state, with a forecast."""
     selection = context.select()
-    return _forecast(selection, plan_of_round(context, selection, budget_bytes))
+    return _forecast(selection, plan_of_round(context, selection, None, budget_bytes))
 
 
 def plan_of_round(
     context: TableContext,
     selection: Selection,
     budget_bytes: int | None,
+    most_bytes: int | None,
     *,
     cold_only: bool = False,
     contested: Collection[PartitionKey] | None = None,
 ) -> Plan:
-    """Return the merges of one round within these bytes (None: of all rounds), without a forecast.
+    """Return the merges of one round within these bytes, as in `plan_merges` (None: of all rounds), without a forecast.
 
     `contested` partitions are left alone; None looks for those that other writers change constantly.
     """
@@ -216,6 +229,7 @@ def plan_of_round(
         current.policy,
         incoming={} if cold_only else None,
         budget_bytes=budget_bytes,
+        most_bytes=most_bytes,
         contested=context.handle.contested(current, context.environment) if contested is None else contested,
         excluded_paths=_due(plan_delete_rewrites(layout, current.policy)),
         growing=() if cold_only else _growing(context, selection),

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from threading import Event, Lock
 from typing import ClassVar, Literal, overload
 
@@ -298,12 +298,13 @@ class Fleet:
                 is_interrupted.set()
                 raise
         reports = [result for result in results.values() if isinstance(result, MaintenanceReport)]
+        waiting = {share.survey.table for share in plan.tables if share.bytes_left or share.bytes_contested}
         broken = {name: result for name, result in results.items() if isinstance(result, str)}
         return FleetReport(
             str(self.pattern),
             plan.failed | broken | {report.table: _why(report) for report in reports if not report.succeeded},
             tuple(report for report in reports if report.is_changed or not report.succeeded),
-            sum(report.succeeded and not report.is_changed for report in reports),
+            sum(report.succeeded and not report.is_changed and report.table not in waiting for report in reports),
             tuple(name for name, result in results.items() if result is None),
             plan,
             round(environment.monotonic() - began, 4),
@@ -313,7 +314,8 @@ class Fleet:
         """Return the plan, the tables to work on, and the merges of each that the budget pays for."""
         SizePolicy.resolve({}, self.policy)  # an error in it concerns all tables
         args = with_timeout(self.catalog), self.environment, self.policy
-        seen, doubts = look_at_each(self.pattern, *args, self._look, self.is_chosen, self._store)
+        look = partial(self._look, budget.size_bytes)
+        seen, doubts = look_at_each(self.pattern, *args, look, self.is_chosen, self._store)
         if not seen and (doubts or self.pattern.has_wildcards):
             # a scheduler must learn of a misspelled name, which would be maintained never
             why = f" ({'; '.join(doubts)})" if doubts else ""
@@ -336,21 +338,19 @@ class Fleet:
         )
         return plan, {one.survey.table: one for one in due_tables}, paid
 
-    def _look(self, context: TableContext, table: Table) -> _Due | _Theirs:
+    def _look(self, most_bytes: int | None, context: TableContext, table: Table) -> _Due | _Theirs:
         name, metadata = context.handle.name, table.metadata
         if not self.take_over and (service := optimizer_of(metadata, self.catalog)):
             return _Theirs(name, service)
-        survey, plan = survey_and_merges(context, table)
+        survey, plan = survey_and_merges(context, table, most_bytes)
         self._memory.shrink(KEPT_BYTES)
         # a survey counts contested partitions, but a pass does not merge them
         contested = context.handle.contested(context.handle.current(table), context.environment)
         groups = [group for group in plan.groups if group.partition not in contested]
         jobs = tuple(Job(name, group.partition, _files_saved(group), group.size_bytes) for group in groups)
-        bytes_contested = survey.bytes_to_write - sum(group.size_bytes for group in groups)
-        return _Due(
-            context.handle.identifier, survey, jobs, bytes_contested, other_compactors(metadata, name),
-            identity_of_table(table),
-        )  # fmt: skip
+        bytes_contested = plan.bytes_to_write - sum(group.size_bytes for group in groups)
+        notes = *other_compactors(metadata, name), *(f"{name}: {note}" for note in plan.notes)
+        return _Due(context.handle.identifier, survey, jobs, bytes_contested, notes, identity_of_table(table))
 
     def _name(self, one: NotLoaded) -> str:
         return ".".join((self.catalog.name, *one.name))

@@ -263,6 +263,7 @@ class Pass:
         while self._bytes_left is None or self._bytes_left > 0:
             if self._is_late(MERGE_SHARE):
                 break
+            is_last = self._bytes_left is not None and self._bytes_left <= self._context.round_bytes()
             try:
                 report = self._alone(job, self._bytes_left, self._damaged | without)
             except RewriteFailed as error:
@@ -280,6 +281,9 @@ class Pass:
                 return bool(report.conflicts) or SkipReason.OVER_BUDGET not in report.skipped
             if self._bytes_left is not None:
                 self._bytes_left -= report.bytes_written
+            if is_last and SkipReason.OVER_BUDGET in report.skipped:
+                # it took all that fits: what is left would pay for ever smaller merges
+                break
         return False
 
     def _report(self, steps: Sequence[MaintenanceStep]) -> MaintenanceReport:

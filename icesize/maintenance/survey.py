@@ -221,12 +221,15 @@ def survey_table(context: TableContext, table: Table) -> TableSurvey:
     return survey_and_merges(context, table)[0]
 
 
-def survey_and_merges(context: TableContext, table: Table) -> tuple[TableSurvey, Plan]:
-    """Return the survey of one loaded table, and the plan of its merges. Raises what `survey_table` raises."""
+def survey_and_merges(context: TableContext, table: Table, most_bytes: int | None = None) -> tuple[TableSurvey, Plan]:
+    """Return the survey of one loaded table, and the plan of its merges within `most_bytes` (None: of all).
+
+    The plan has the notes that the limit causes, and no others. Raises what `survey_table` raises.
+    """
     current = context.handle.current(table)
     selection, metadata = context.select(current=current), table.metadata
     layout, manifests = selection.layout, manifests_of(head_snapshot(metadata), table.io, metadata.specs())
-    plan = plan_of_round(context, selection, None, contested=())
+    plan = plan_of_round(context, selection, None, None, contested=())
     rewrites = plan_delete_rewrites(layout, current.policy)
     due, notes = _snapshots_due(current, context.environment.now_ms())
     if service := optimizer_of(metadata, table.catalog):
@@ -258,7 +261,10 @@ def survey_and_merges(context: TableContext, table: Table) -> tuple[TableSurvey,
         usd=work.usd(Prices() if is_object_store(metadata.location) else None),
         notes=(*current.warnings, *notes),
     )
-    return survey, plan
+    if most_bytes is None or plan.bytes_to_write <= most_bytes:
+        return survey, replace(plan, notes=())
+    within = plan_of_round(context, selection, None, most_bytes, contested=())
+    return survey, replace(within, notes=tuple(note for note in within.notes if note not in plan.notes))
 
 
 def _manifests_then(metadata: TableMetadata, manifests: Manifests) -> int:

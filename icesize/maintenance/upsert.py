@@ -381,7 +381,10 @@ def _plan(job: UpsertJob, current: Current, layout: Layout, changes: RowChanges,
             incoming.setdefault(key, 0)
     budget_bytes = policy.budget_for(sum(file.size_bytes for file in changes.files))
     contested = job.pausing | job.handle.contested(current, job.environment)
-    plan = plan_merges(deleted, policy, incoming=incoming, budget_bytes=budget_bytes, contested=contested)
+    plan = plan_merges(
+        deleted, policy, incoming=incoming, budget_bytes=budget_bytes, most_bytes=policy.merge_budget_bytes,
+        contested=contested,
+    )  # fmt: skip
     inputs = [file.path for group in plan.groups for file in group.inputs]
     if inputs:
         check_listed_once(job.handle.store, current.table, inputs)

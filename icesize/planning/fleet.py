@@ -8,17 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
-import numpy as np
-
 from icesize.planning.files import PartitionKey
 
 FAIR_SHARE = 0.05
 """Share of the budget that is divided equally among the tables, and the most of the benefit that this may cost."""
-TOLERANCE = 0.05
-"""Share of the best possible benefit that a choice may miss.
-
-With `FAIR_SHARE`, a choice has at least 0.95 x 0.95 = 90 % of the benefit that an exact knapsack would have.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +36,8 @@ def choose(jobs: Iterable[Job], budget_bytes: int | None) -> list[Job]:
 
     A twentieth of the budget is divided equally among the tables. What a table does not use goes to the others. So a
     table with few files has its turn beside one with a large backlog. The rest goes to the jobs with the most benefit.
-    If the equal shares cost more than a twentieth of the benefit, there are none. The benefit is at least 90 % of the
-    best possible one.
+    If the equal shares cost more than a twentieth of the benefit, there are none. The benefit is at least half of the
+    best possible one, less a twentieth. It is 90 % if no job is larger than a twentieth of the budget.
     """
     ranked = sorted(jobs, key=_bytes_per_benefit)
     if budget_bytes is None or sum(job.size_bytes for job in ranked) <= budget_bytes:
@@ -114,53 +107,8 @@ def _that_fit(ranked: Sequence[Job], budget_bytes: int) -> set[int]:
 
 
 def _most_beneficial(ranked: Sequence[Job], budget_bytes: int) -> set[int]:
-    """Return the numbers of the jobs with at least 1 - TOLERANCE of the benefit that the budget can buy."""
-    fitting = [n for n, job in enumerate(ranked) if job.size_bytes <= budget_bytes]
-    jobs = [ranked[n] for n in fitting]
-    chosen = _that_fit(jobs, budget_bytes)
-    # the first job that does not fit, cut to size, bounds what any choice can have
-    free, bound = budget_bytes, 0.0
-    for job in jobs:
-        bound += job.benefit * min(1.0, free / job.size_bytes if job.size_bytes else 1.0)
-        free -= min(free, job.size_bytes)
-    if _benefit(jobs, chosen) < (1 - TOLERANCE) * bound:
-        single = max(range(len(jobs)), key=lambda n: jobs[n].benefit)
-        chosen = max(chosen, {single}, _with_large(jobs, budget_bytes, bound), key=lambda some: _benefit(jobs, some))
-    return {fitting[n] for n in chosen}
-
-
-def _with_large(jobs: Sequence[Job], budget_bytes: int, bound: float) -> set[int]:
-    """Return a choice that is nearly the best one if single jobs have a large part of the benefit.
-
-    This is the scheme of Ibarra and Kim (1975). Benefits of large jobs are rounded down to steps, and for each sum of
-    them the choice with the fewest bytes is computed. The small jobs fill the rest. With T for the tolerance and the
-    best benefit between `bound` / 2 and `bound`, a choice has at most 4 / T large jobs. Rounding loses at most T / 2 of
-    the best, and the last small job that does not fit at most another T / 2.
-    """
-    least = TOLERANCE / 4 * bound
-    step = least * TOLERANCE / 4
-    small = [n for n, job in enumerate(jobs) if job.benefit <= least]
-    by_steps = defaultdict[int, list[int]](list)
-    for number in sorted(set(range(len(jobs))).difference(small), key=lambda n: jobs[n].size_bytes):
-        by_steps[int(jobs[number].benefit / step)].append(number)
-    most = int(bound / step)
-    # no choice has more of equal jobs than fill the bound, and the smallest ones serve best
-    large = [(steps, n) for steps, numbers in by_steps.items() for n in numbers[: most // steps]]
-    fewest = np.full(most + 1, np.inf)
-    fewest[0] = 0
-    rows = []
-    for steps, number in large:
-        with_it = fewest[:-steps] + jobs[number].size_bytes
-        rows.append(np.packbits(with_it < fewest[steps:]))
-        fewest[steps:] = np.minimum(fewest[steps:], with_it)
-    sums = np.cumsum([0, *(jobs[n].size_bytes for n in small)])
-    gains = np.cumsum([0.0, *(jobs[n].benefit for n in small)])
-    room = np.searchsorted(sums, budget_bytes - fewest, side="right") - 1
-    totals = np.where(fewest <= budget_bytes, np.arange(most + 1) * step + gains[room], -1)
-    at = int(np.argmax(totals))
-    chosen = set(small[: room[at]])
-    for (steps, number), row in zip(reversed(large), reversed(rows), strict=True):
-        if at >= steps and np.unpackbits(row)[at - steps]:
-            chosen.add(number)
-            at -= steps
-    return chosen
+    """Return the numbers of the jobs that fit in their order, or of the single best one if that brings more."""
+    chosen = _that_fit(ranked, budget_bytes)
+    fitting = (n for n, job in enumerate(ranked) if job.size_bytes <= budget_bytes)
+    single = {max(fitting, key=lambda n: ranked[n].benefit)} if chosen else chosen
+    return max(chosen, single, key=lambda some: _benefit(ranked, some))

@@ -97,7 +97,11 @@ def test_an_inline_merge_names_what_it_has_to_leave(lake: SqlCatalog) -> None:
     it."""
     make_table(lake)
     outdated(lake, "ab")
-    table = opened(lake, merge_budget_bytes=1)
+    most_bytes = max(file.size_bytes for file in small_files(lake.load_table("db.t")))
+    too_small = opened(lake, merge_budget_bytes=most_bytes // 2).after_batch()
+    assert (too_small.snapshot_ids, too_small.skipped) == ((), {"OVER_BUDGET": 2})
+    assert any("2 merges cannot be done as a whole within" in note for note in too_small.notes)
+    table = opened(lake, merge_budget_bytes=most_bytes)
     first = table.after_batch()
     assert (first.files_removed, first.skipped) == (1, {"OVER_BUDGET": 1})
     [note] = [note for note in first.notes if "max-delete-files" in note]

@@ -245,6 +245,19 @@ def test_a_budget_of_bytes_goes_where_it_saves_most(lake: SqlCatalog) -> None:
     assert files_of(lake) == {"few": 1, "many": 1}
 
 
+def test_a_merge_larger_than_the_budget_is_done_in_parts(lake: SqlCatalog) -> None:
+    """Each pass merges what fits. If no two files fit, the table is named with the budget that it needs, and is not
+    counted as one without work."""
+    table_of(lake, "t", 9, **{"icesize.policy.max-small-files": "1"})
+    size_bytes = max(file.size_bytes for file in small_files(lake.load_table("db.t")))
+    none = run(lake, Budget(size_bytes))
+    assert (none.idle, none.bytes_rewritten) == (0, 0)
+    assert any(note.startswith("lake.db.t: 1 merge cannot be done as a whole") for note in none.plan.notes)
+    reports = [run(lake, Budget(4 * size_bytes)) for _ in range(3)]
+    assert all(0 < report.bytes_rewritten <= 4 * size_bytes for report in reports[:2])
+    assert files_of(lake)["t"] <= 3
+
+
 def test_only_partitions_that_the_budget_pays_for_are_merged(lake: SqlCatalog) -> None:
     """A partition of the same table whose merge saves less per byte waits for the next pass."""
     table = make_table(lake, name="db.t")

@@ -349,6 +349,29 @@ def test_a_pass_that_dies_is_continued_by_the_next(lake: SqlCatalog) -> None:
     assert ids_of(lake) == list(range(9))
 
 
+def test_no_pass_writes_more_than_its_budget(lake: SqlCatalog) -> None:
+    """A merge larger than the budget is done in parts, pass after pass. What no budget of this size can merge is named
+    with the budget that it needs."""
+    make_table(lake, {})
+    for number in range(9):
+        lake.load_table("db.t").append(arrow([number]))
+    sizes = [file.size_bytes for file in small_files(lake.load_table("db.t"))]
+    table = icesize.open(None, "db.t", catalog=lake, policy={"max_small_files": 1})
+    budget_bytes = 4 * max(sizes)
+    none = table.maintain(max(sizes))
+    assert (none.bytes_merged, none.not_started) == (0, ("merges",))
+    assert any("1 merge cannot be done as a whole within" in note for note in none.merges[0].notes)
+    assert table.compact(budget_bytes=max(sizes)).snapshot_ids == (), "a call of its own has the same bound"
+    first = table.maintain(budget_bytes)
+    assert [report.files_removed for report in first.merges] == [4]
+    assert first.bytes_merged <= budget_bytes
+    assert first.not_started == ("merges",)
+    while (done := table.maintain(budget_bytes)).bytes_merged:
+        assert done.bytes_merged <= budget_bytes
+    assert len(small_files(lake.load_table("db.t"))) == 1
+    assert ids_of(lake) == list(range(9))
+
+
 def test_budgets_are_numbers_or_text(lake: SqlCatalog) -> None:
     """Python takes what the command line takes; other text is refused with examples, before anything is done."""
     assert Budget.of("20GiB", "25m") == Budget.of(20 * 2**30, 1500) == Budget(20 * 2**30, 1500)

@@ -24,12 +24,13 @@ def plan_absorbing(
     new: Sequence[FileFact],
     *,
     budget_bytes: int | None = None,
+    most_bytes: int | None = None,
     contested: Collection[PartitionKey] = (),
 ) -> Plan:
     """Plan which small files are merged once the `new` files of a batch are in `layout`.
 
     Each partition with new files is reduced to `max_small_files`. Well-sized new files stay. Cold partitions are
-    finished as in `plan_merges`, and `budget_bytes` has the same meaning. New files may be expected ones, because only
+    finished as in `plan_merges`, and the budgets have the same meaning. New files may be expected ones, because only
     their sizes, paths and partitions are used.
     """
     incoming = Counter({file.partition: 0 for file in new})
@@ -38,7 +39,9 @@ def plan_absorbing(
     small = (file.partition for file in new if file.size_bytes < layout.small_file_limit_bytes)
     incoming.update(key for key in small if key in appended)
     wider = with_files(layout, (file for file in new if file.partition not in appended))
-    return plan_merges(wider, policy, incoming=incoming, budget_bytes=budget_bytes, contested=contested)
+    return plan_merges(
+        wider, policy, incoming=incoming, budget_bytes=budget_bytes, most_bytes=most_bytes, contested=contested
+    )
 
 
 def with_files(layout: Layout, new: Iterable[FileFact]) -> Layout:
@@ -76,6 +79,7 @@ def complete_plan(
     incoming: Mapping[PartitionKey, int],
     *,
     budget_bytes: int | None = None,
+    most_bytes: int | None = None,
     contested: Collection[PartitionKey] = (),
 ) -> Plan:
     """Return the `first` plan, whose merges have begun, completed now that the small files of the batch are known.
@@ -103,6 +107,7 @@ def complete_plan(
         policy,
         incoming=small,
         budget_bytes=None if budget_bytes is None else max(0, budget_bytes - first.bytes_to_write),
+        most_bytes=None if most_bytes is None else max(0, most_bytes - first.bytes_to_write),
         contested=contested,
     )
     kept = tuple(

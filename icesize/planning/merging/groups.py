@@ -22,7 +22,8 @@ class Work:
 
     Files at `excluded_paths` are not due. `mergeable` are small files, smallest first. `large` files are not small, and
     due for their deletes. `ineligible` files of both kinds must stay. `slots` is the number of mergeable files that may
-    remain; None for the fewest. `taken` are the `due` groups that the budget covers.
+    remain; None for the fewest. `taken` are the `due` groups that the budget covers. `too_large` groups never fit into
+    it. The part of each that fits is among the `due` ones.
     """
 
     facts: PartitionFacts
@@ -34,6 +35,7 @@ class Work:
     slots: int | None = None
     cold: bool = False
     due: list[MergeTask] = field(default_factory=list)
+    too_large: list[MergeTask] = field(default_factory=list)
     taken: list[MergeTask] = field(default_factory=list)
 
     def is_due(self, file: FileFact, policy: SizePolicy) -> bool:
@@ -113,18 +115,40 @@ def _cut(
     return runs
 
 
-def within_budget(works: Sequence[Work], policy: SizePolicy, budget_bytes: int | None) -> tuple[MergeTask, ...]:
+def fit(work: Work, policy: SizePolicy, most_outputs: int, most_bytes: int) -> None:
+    """Replace the due groups above `most_bytes` by the merges of as many of their smallest files as fit."""
+    work.too_large = [group for group in work.due if group.size_bytes > most_bytes]
+    work.due = [group for group in work.due if group.size_bytes <= most_bytes]
+    for group in work.too_large:
+        files = _that_fit(sorted(group.inputs, key=by_size), most_bytes)
+        work.due += groups_of(work, files, policy, most_outputs)
+
+
+def by_size(file: FileFact) -> tuple[int, int, str]:
+    """Return the key that sorts files by size, smallest first."""
+    return file.live_bytes if file.deleted_rows else file.size_bytes, file.sequence_number, file.path
+
+
+def _that_fit(files: Sequence[FileFact], most_bytes: float) -> Sequence[FileFact]:
+    """Return the first files whose bytes together are at most `most_bytes`."""
+    return files[: sum(size_bytes <= most_bytes for size_bytes in accumulate(file.size_bytes for file in files))]
+
+
+def within_budget(
+    works: Sequence[Work], policy: SizePolicy, budget_bytes: int | None, most_bytes: int | None = None
+) -> tuple[MergeTask, ...]:
     """Take the due groups that the budget covers, and return them by their worth, highest first.
 
     Hot partitions come first. Among them, partitions above their slots or with files of more than `max_delete_files`
     delete files come first. Then groups are ranked by the scan cost that they save per rewritten byte. Two rules
     prevent starvation. First, one group that exceeds the whole budget is taken in addition to it, from the partition
-    that is furthest above its slots: otherwise, two files that together exceed the budget could never be merged.
-    Second, a hot partition above its slots may have no group that lowers its number of files. It gets the cheapest
-    merge that reaches its slots, or the largest that fits. This uses only what is left of the budget, because due
-    groups keep later merges cheap, and cheap merges first would leave less for them.
+    that is furthest above its slots: otherwise, two files that together exceed the budget could never be merged. All
+    groups together never exceed `most_bytes` (None: no limit). Second, a hot partition above its slots may have no
+    group that lowers its number of files. It gets the cheapest merge that reaches its slots, or the largest that fits.
+    This uses only what is left of the budget, because due groups keep later merges cheap, and cheap merges first would
+    leave less for them.
     """
-    purse = _BudgetAllocator(policy, budget_bytes)
+    purse = _BudgetAllocator(policy, budget_bytes, most_bytes)
     hot = [work for work in works if work.slots is not None]
     purse.take_due(hot)
     for work in sorted(hot, key=lambda work: -work.excess):
@@ -137,32 +161,36 @@ def within_budget(works: Sequence[Work], policy: SizePolicy, budget_bytes: int |
 class _BudgetAllocator:
     """The rest of the budget while groups are taken."""
 
-    def __init__(self, policy: SizePolicy, budget_bytes: int | None) -> None:
+    def __init__(self, policy: SizePolicy, budget_bytes: int | None, most_bytes: int | None) -> None:
         self.groups: list[MergeTask] = []
         self._policy, self._open_bytes = policy, max(1, policy.close_file_cost_bytes)
         self._max_delete_files = policy.max_delete_files
+        self._most_bytes = float("inf") if most_bytes is None else most_bytes
         self._budget_bytes = self._left_bytes = float("inf") if budget_bytes is None else budget_bytes
         self._extra = self._budget_bytes > 0
 
     def take_due(self, works: Sequence[Work]) -> None:
         ranked = sorted(((work, group) for work in works for group in work.due), key=self._rank)
-        odd = [pair for pair in ranked if pair[1].size_bytes > self._budget_bytes] if self._extra else []
+        bounds = self._budget_bytes, self._most_bytes
+        odd = [pair for pair in ranked if bounds[0] < pair[1].size_bytes <= bounds[1]] if self._extra else []
         extra = max(odd, key=lambda pair: pair[0].excess)[1] if odd else None
         for work, group in ranked:
             if group is extra:
                 self._extra = False
-                self._left_bytes += group.size_bytes
+                self._left_bytes = min(self._left_bytes + group.size_bytes, self._most_bytes)
             if group.size_bytes <= self._left_bytes:
                 self._take(work, group)
 
     def take_cheaper(self, work: Work) -> None:
-        sums = accumulate(file.size_bytes for file in work.mergeable[: work.excess + 1])
-        fitting = sum(size_bytes <= self._left_bytes for size_bytes in sums)
-        for group in groups_of(work, work.mergeable[:fitting], self._policy, OUTPUTS_PER_GROUP):
+        # a taken group may be a single file with due deletes
+        taken = {file.path for group in work.taken for file in group.inputs}
+        files = [file for file in work.mergeable[: work.excess + 1] if file.path not in taken]
+        for group in groups_of(work, _that_fit(files, self._left_bytes), self._policy, OUTPUTS_PER_GROUP):
             self._take(work, group)
 
     def _take(self, work: Work, group: MergeTask) -> None:
         self._left_bytes -= group.size_bytes
+        self._most_bytes -= group.size_bytes
         work.taken.append(group)
         self.groups.append(group)
 

@@ -16,11 +16,10 @@ from itertools import islice
 
 from icesize.planning.delete_reach import delete_files_freed
 from icesize.planning.files import FileFact, Layout, PartitionFacts, PartitionKey, SkipReason
-from icesize.planning.merging.groups import Work, groups_of, outputs_per_group, within_budget
+from icesize.planning.merging.groups import Work, by_size, fit, groups_of, outputs_per_group, within_budget
 from icesize.planning.merging.schedule import choose_prefix
 from icesize.planning.merging.standing import (
     Standing,
-    by_size,
     outcome_of,
     skipped_of,
     standing_of,
@@ -45,6 +44,7 @@ def plan_merges(
     *,
     incoming: Mapping[PartitionKey, int] | None = None,
     budget_bytes: int | None = None,
+    most_bytes: int | None = None,
     touched: Collection[PartitionKey] | None = None,
     contested: Collection[PartitionKey] = (),
     excluded_paths: Collection[str] = (),
@@ -60,11 +60,14 @@ def plan_merges(
 
     A merge applies the due deletes of its files, except those of files at `excluded_paths`, whose delete files the
     caller rewrites. Partitions in `contested` stay, because other writers keep rewriting them. `budget_bytes` (None: no
-    limit) limits the bytes to rewrite, as `within_budget` describes.
+    limit) limits the bytes to rewrite, as `within_budget` describes. The plan never exceeds `most_bytes` (None: no
+    limit): a larger merge is planned for as many of its smallest files as fit. A budget that a user gives is both.
 
     If the layout has a `standing` summary for the policy, a plan with `incoming` or `touched` looks only at partitions
     in which something may be due. All others are in the plan as `untouched`.
     """
+    if most_bytes is not None:
+        budget_bytes = most_bytes if budget_bytes is None else min(budget_bytes, most_bytes)
     of_all = incoming is None and touched is None
     standing = None if of_all or excluded_paths else standing_of(layout, policy)
     asked = {*(incoming or ()), *(touched or ()), *contested}
@@ -86,11 +89,13 @@ def plan_merges(
             continue
         looked_at.add(key)
         _find_due(work, policy, most_outputs)
+        if most_bytes is not None:
+            fit(work, policy, most_outputs, most_bytes)
     if finishes:
         with_many = (other.partition for other in others if other.delete_files > policy.max_delete_files)
         asked_about = layout.partitions.some(with_many)
         looked_at |= {key for key, facts in asked_about.items() if _is_cold(layout, facts, policy)}
-    groups = within_budget(works, policy, budget_bytes)
+    groups = within_budget(works, policy, budget_bytes, most_bytes)
     outcomes = (*_outcomes(works, policy, incoming or {}), *others)
     return Plan(
         head=layout.head,
@@ -100,7 +105,10 @@ def plan_merges(
         outcomes=outcomes,
         max_small_files=policy.max_small_files,
         files_before=layout.files,
-        notes=tuple(_notes(policy, groups, outcomes, budget_bytes, looked_at)),
+        notes=(
+            *_notes(policy, groups, outcomes, budget_bytes, looked_at),
+            *_too_large([group for work in works for group in work.too_large], most_bytes),
+        ),
         incoming=dict(incoming or {}),
         max_delete_files=policy.max_delete_files,
         delete_files_freed=delete_files_freed(layout, (file for group in groups for file in group.inputs)),
@@ -192,6 +200,16 @@ def _beyond_help(policy: SizePolicy, outcomes: tuple[PartitionOutcome, ...]) -> 
         f"{where}: {total.total():,} small files are ineligible ({reasons}), more than 'max-small-files' "
         f"({policy.max_small_files}){' in each' if len(stuck) > 1 else ''}: icesize cannot merge them"
     )
+
+
+def _too_large(groups: list[MergeTask], most_bytes: int | None) -> Iterator[str]:
+    """Yield one sentence about all merges that do not fit into the budget, with the budget that the largest needs."""
+    if groups and most_bytes:
+        largest = max(groups, key=lambda group: group.size_bytes)
+        yield (
+            f"{format_count(len(groups), 'merge')} cannot be done as a whole within {format_bytes(most_bytes)}: the "
+            f"largest, in {largest.label or 'the table'}, needs a budget of {format_bytes(largest.size_bytes)}"
+        )
 
 
 def _notes(

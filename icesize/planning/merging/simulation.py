@@ -157,7 +157,10 @@ class ReplayedTable:
             for key, append in zip(batch, appends, strict=True)
         }
         budget_bytes = self.policy.budget_for(sum(batch.values()))
-        plan = plan_merges(self.layout, self.policy, incoming=incoming, budget_bytes=budget_bytes)
+        most_bytes = self.policy.merge_budget_bytes
+        plan = plan_merges(
+            self.layout, self.policy, incoming=incoming, budget_bytes=budget_bytes, most_bytes=most_bytes
+        )
         return PlannedBatch(plan, appends, self.merges(plan))
 
     def merges(self, plan: Plan) -> tuple[Exchange, ...]:

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icesize.planning.delete_reach import is_due
-from icesize.planning.files import FileFact, Layout, PartitionFacts, PartitionKey, SkipReason
-from icesize.planning.merging.groups import Work
+from icesize.planning.files import Layout, PartitionFacts, PartitionKey, SkipReason
+from icesize.planning.merging.groups import Work, by_size
 from icesize.planning.overlay import Overlay
 from icesize.planning.plan import MergeTask, PartitionOutcome, Skipped, Untouched
 from icesize.policy import SizePolicy
@@ -217,16 +217,11 @@ def work_of(
     return work
 
 
-def by_size(file: FileFact) -> tuple[int, int, str]:
-    """Return the key that sorts files by size, smallest first."""
-    return file.live_bytes if file.deleted_rows else file.size_bytes, file.sequence_number, file.path
-
-
 def skipped_of(work: Work) -> Iterator[Skipped]:
     """Yield every file of the partition that no taken group contains, with its reason."""
     key = work.facts.key
     inputs = _paths(work.taken)
-    due = _paths(work.due)
+    due = _paths([*work.due, *work.too_large])
     large = [file for file in work.large if file.path in inputs or file.path in due]
     named = [*work.mergeable, *(file for file, _ in work.ineligible), *large]
     well_sized = work.facts.files - len(named)

@@ -106,7 +106,7 @@ class Cycle:
             raise Stopped
         plan = plan_merges(
             layout, policy, incoming={}, touched=layout.recent(policy.cold_after_commits),
-            budget_bytes=policy.budget_for(self.size_bytes),
+            budget_bytes=policy.budget_for(self.size_bytes), most_bytes=policy.merge_budget_bytes,
             contested=self.contested | handle.contested(current, environment),
         )  # fmt: skip
         runner = partial(

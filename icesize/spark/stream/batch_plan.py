@@ -248,20 +248,28 @@ def _beside_rows(
 ) -> Decision:
     """Select merges of older small files; new files stay unchanged. Only merge="inline" selects any."""
     layout, policy, contested = fitted.layout, fitted.current.policy, fitted.contested
-    budget_bytes = policy.budget_for(int(batch_bytes))
+    budget_bytes, most_bytes = policy.budget_for(int(batch_bytes)), policy.merge_budget_bytes
     if fitted.batch.options.merge != "inline":
         layout = Layout(layout.head, layout.spec_id, layout.small_file_limit_bytes)
     if begun is None:
-        plan = plan_merges(layout, policy, incoming=incoming, budget_bytes=budget_bytes, contested=contested)
+        plan = plan_merges(
+            layout, policy, incoming=incoming, budget_bytes=budget_bytes, most_bytes=most_bytes, contested=contested
+        )
     else:
-        plan = complete_plan(begun.plan, layout, policy, incoming, budget_bytes=budget_bytes, contested=contested)
+        plan = complete_plan(
+            begun.plan, layout, policy, incoming,
+            budget_bytes=budget_bytes, most_bytes=most_bytes, contested=contested,
+        )  # fmt: skip
     return Decision(plan, plan.groups)
 
 
 def _absorbing(fitted: ResolvedBatch, new: Sequence[FileFact]) -> Plan:
     """Plan merges of new files with the older small ones of their partition, in the commit that adds them."""
-    policy, budget_bytes = fitted.current.policy, fitted.current.policy.budget_for(sum(file.size_bytes for file in new))
-    return plan_absorbing(fitted.layout, policy, new, budget_bytes=budget_bytes, contested=fitted.contested)
+    policy, new_bytes = fitted.current.policy, sum(file.size_bytes for file in new)
+    return plan_absorbing(
+        fitted.layout, policy, new, budget_bytes=policy.budget_for(new_bytes), most_bytes=policy.merge_budget_bytes,
+        contested=fitted.contested,
+    )  # fmt: skip
 
 
 def _written_once(fitted: ResolvedBatch, write_plan: WritePlan) -> Decision:

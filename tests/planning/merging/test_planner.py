@@ -112,17 +112,47 @@ def test_order_of_the_layout_does_not_matter(case: tuple[Layout, SizePolicy, dic
 
 
 @thorough
-@given(planned())
-def test_a_budget_is_exceeded_by_one_odd_merge_at_most(case: tuple[Layout, SizePolicy, dict[str, object]]) -> None:
-    """Groups that fit the budget stay within it together; at most one larger than the whole budget comes on top."""
+@given(planned(), st.integers(0, 3))
+def test_a_budget_is_exceeded_by_one_odd_merge_at_most(
+    case: tuple[Layout, SizePolicy, dict[str, object]], beyond: int
+) -> None:
+    """Groups that fit the budget stay within it together; one larger than the whole budget comes on top, if the most
+    allows it."""
     layout, policy, arguments = case
     budget = arguments["budget_bytes"]
-    plan = plan_merges(layout, policy, **arguments)  # type: ignore[arg-type]
     if isinstance(budget, int):
+        most = budget * beyond if beyond else None
+        plan = plan_merges(layout, policy, **arguments, most_bytes=most)  # type: ignore[arg-type]
         odd = [group for group in plan.groups if group.size_bytes > budget]
         assert len(odd) <= (1 if budget else 0)
         assert plan.bytes_to_write - sum(group.size_bytes for group in odd) <= budget
         assert sum("exceeds the budget" in note for note in plan.notes) == len(odd)
+        assert most is None or plan.bytes_to_write <= most
+
+
+@thorough
+@given(st.data())
+def test_plans_within_a_hard_budget_end_where_no_two_files_fit(data: st.DataObject) -> None:
+    """Plan after plan merges what fits. In the end, no two mergeable files of a partition do, and a note says what the
+    rest needs."""
+    policy = data.draw(policies())
+    layout = data.draw(layouts(policy, deletes=False))
+    most = data.draw(st.integers(1, 3 * policy.target_file_size_bytes))
+    plan = plan_merges(layout, policy, most_bytes=most)
+    for _ in range(layout.files):
+        if not plan.groups:
+            break
+        assert plan.bytes_to_write <= most
+        layout = simulate(layout, plan)
+        plan = plan_merges(layout, policy, most_bytes=most)
+    assert not plan.groups
+    waits = [
+        facts for key, facts in layout.partitions.items() if mergeable(layout, key) > 1 if key.spec_id == layout.spec_id
+    ]
+    for facts in waits:
+        sizes = sorted(file.size_bytes for file in facts.small if file.obstacle is None)
+        assert sum(sizes[:2]) > most
+    assert any("needs a budget of" in note for note in plan.notes) == bool(waits)
 
 
 @thorough
