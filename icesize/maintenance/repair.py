@@ -10,13 +10,15 @@ import sys
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import ClassVar
 
+from icesize.concurrency import concurrently
 from icesize.environment import Stopwatch, rounded
 from icesize.maintenance.dangling_deletes import remove_dangling_deletes
 from icesize.maintenance.table_context import TableContext
 from icesize.maintenance.verify import Examined, Finding, Scope, examine
-from icesize.maintenance.verify_storage import GONE, LOST, SIZES
+from icesize.maintenance.verify_storage import GONE, LOST, SIZES, size_of
 from icesize.parquet.files.row_lineage import FIRST_WITH_LINEAGE
 from icesize.parquet.verify.entry import BOUNDS, COUNTS, ROWS
 from icesize.planning.lost_files import LostFiles, folder_of
@@ -25,8 +27,10 @@ from icesize.table.catalog.locations import names_one_file, normalised
 from icesize.table.commit.steps.repair import Repair
 from icesize.table.manifests.facts import ManifestFacts
 from icesize.table.manifests.repeated_files import entry_kept, repeated_entries
+from icesize.table.state.handle import Current
 from icesize.table.state.naming import Labels
 from icesize.table.storage.listing import Lister, list_files
+from icesize.units import format_count
 
 AGAIN = "a repair can be started again"
 REMOVED, ONCE, DANGLING, ENTRIES, LISTING = (
@@ -113,6 +117,10 @@ def repair(
     for kind, findings in plan.repairs.items():
         if not findings:
             continue
+        if kind == REMOVED and (back := _back(current, [finding.path for finding in findings])):
+            plan.refused += [replace(finding, advice=back) for finding in findings]
+            findings.clear()
+            continue
         if kind == DANGLING:
             snapshot_id = remove_dangling_deletes(context, dry_run=dry_run).snapshot_id
         else:
@@ -198,6 +206,13 @@ class _Plan:
         if self._found.subject.metadata.format_version >= FIRST_WITH_LINEAGE and true.metrics.rows > true.listed_rows:
             return "", "Its rows have no row ids of their own (format v3): write the file again"
         return ENTRIES, ""
+
+
+def _back(current: Current, paths: Sequence[str]) -> str:
+    """Return why no entry goes if one of these missing files is there again; empty if all of them are still missing."""
+    there = [size for size in concurrently(partial(size_of, current.table.io), paths) if size is not None]
+    again = f"{len(there):,} of {format_count(len(paths), 'missing file')} were there again before the commit"
+    return f"{again}: the storage does not respond reliably; run `icesize repair` again" if there else ""
 
 
 def _listed(data: Iterable[ManifestFacts], wanted: Collection[str]) -> Iterator[str]:

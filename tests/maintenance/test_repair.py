@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import unquote
@@ -10,11 +11,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.io import FileIO
 from pyiceberg.table import Table
 
 import icesize
-from icesize.maintenance.repair import RepairReport
+from icesize.environment import Environment
+from icesize.maintenance.repair import RepairReport, repair
 from icesize.parquet.files.data_file import NewDataFile
+from icesize.table.state.handle import TableHandle
+from icesize.table.storage.listing import Listed, list_files
+from tests.support.jobs import context_of
 from tests.support.tables import ids_of, live_paths, local, make_table, request_on, run, small_files, write
 
 
@@ -45,6 +51,35 @@ def test_one_lost_file_of_many(lake: SqlCatalog) -> None:
     assert repaired(lake, lost_files=2).repairs == ()  # one is missing now
     assert repaired(lake, lost_files=1).rows_lost == {"kind=b": 1}
     assert len(live_paths(lake.load_table("db.t"))) == 19
+
+
+def test_a_file_that_is_there_again_before_the_commit(lake: SqlCatalog) -> None:
+    """All missing files are looked up again directly before the commit: if one came back, no entry goes."""
+    table = of_many_files(lake)
+    back, lost = (local(file.path) for file in small_files(table, "a")[:2])
+    content, listed = back.read_bytes(), list[bool]()
+    for path in (back, lost):
+        path.unlink()
+
+    def lister(io: FileIO, place: str) -> Iterator[Listed]:
+        yield from list_files(io, place)
+        listed.append(True)
+
+    def clock() -> float:
+        """The first time after the listing is asked for when all missing files have been looked up once."""
+        if listed:
+            back.write_bytes(content)
+        return 0.0
+
+    context = context_of(TableHandle(lake, ("db", "t")), Environment(monotonic=clock))
+    report = repair(context, lister=lister)
+    assert (report.repairs, report.rows_lost, report.snapshot_ids) == ((), {}, ())
+    assert {finding.advice for finding in report.refused} == {
+        "1 of 2 missing files were there again before the commit: the storage does not respond reliably; run `icesize "
+        "repair` again"
+    }
+    assert len(live_paths(lake.load_table("db.t"))) == 21
+    assert repaired(lake).rows_lost == {"kind=a": 1}
 
 
 @pytest.mark.parametrize("beside", ["nothing", "an imported file", "a file listed twice"])
