@@ -132,10 +132,10 @@ def is_done(properties: Mapping[str, str], entry: LedgerEntry, accept_new_checkp
             return False
         raise StreamMismatch(
             f"Cannot commit batch {entry.batch_id} of stream '{entry.stream_id}': query {last.query_id} wrote batch "
-            f"{last.batch_id} under this stream id, but this is query {entry.query_id}. If two queries share the "
-            "stream id, give each its own. If the checkpoint is new, its first batches may contain rows that are "
-            "already in the table: check the starting offset, then use sink(..., accept_new_checkpoint=True) or "
-            f"`icesize streams TABLE --forget {entry.stream_id}`",
+            f"{last.batch_id} under this stream id, but this is query {entry.query_id}. {_same_checkpoint(last)}If two "
+            "queries share the stream id, give each its own. If the checkpoint is new, its first batches may contain "
+            "rows that are already in the table: check the starting offset, then use sink(..., "
+            f"accept_new_checkpoint=True) or `icesize streams TABLE --forget {entry.stream_id}`",
             stream_id=entry.stream_id,
             last=last,
         )
@@ -149,6 +149,13 @@ def is_done(properties: Mapping[str, str], entry: LedgerEntry, accept_new_checkp
             last=last,
         )
     return entry.batch_id == last.batch_id
+
+
+def _same_checkpoint(last: LedgerEntry) -> str:
+    """Return how a checkpoint continues that has written without a query id; empty if the last query had one."""
+    if last.query_id != last.stream_id:
+        return ""
+    return f"If this checkpoint wrote batch {last.batch_id} without 'query_id', set query_id='{last.stream_id}'. "
 
 
 def _retired(entry: LedgerEntry, last: LedgerEntry) -> StreamMismatch:
