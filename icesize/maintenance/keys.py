@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from secrets import token_bytes
@@ -26,6 +27,8 @@ from icesize.table.upserts.duplicates import Doubled, DuplicateDeletes, Duplicat
 from icesize.table.upserts.resolver import bounds_reader
 from icesize.table.upserts.settings import WantedRule, change_rule, check_has_deletes
 from icesize.units import format_count
+
+LOG = logging.getLogger("icesize")
 
 
 @dataclass(frozen=True)
@@ -133,6 +136,8 @@ def rekey(context: TableContext, wanted: WantedRule, *, dry_run: bool = False) -
     names = {each.field_id: each.name for each in current.table.metadata.schema().fields}
     changed = ("the table had no key",) if stored is None else tuple(stored.differences(rule, names))
     report = _report(current, rule, compared[-1] if compared else None, watch, changed=changed, dry_run=dry_run)
+    if forgets and not dry_run:
+        LOG.warning("%s: %s", current.name, _FORGOTTEN)  # a program may not print the report
     return replace(report, notes=(*report.notes, _FORGOTTEN)) if forgets else report
 
 
