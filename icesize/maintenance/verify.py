@@ -57,6 +57,7 @@ from icesize.table.catalog.history import head_snapshot, summary_of
 from icesize.table.catalog.locations import normalised
 from icesize.table.commit.steps.repair import Correction
 from icesize.table.manifests.avro_columns import MISSING
+from icesize.table.manifests.avro_values import NO_FIELD_IDS
 from icesize.table.manifests.delete_index import DeleteIndex
 from icesize.table.manifests.entries import ADDED, DELETED, EXISTING
 from icesize.table.manifests.facts import ManifestFacts, read_facts, totals_of
@@ -107,7 +108,8 @@ class Finding(Result):
     @classmethod
     def of(cls, rule: str, path: str, detail: str) -> Finding:
         """Return the finding of a rule, with the severity and the advice of the rule."""
-        return cls(rule, path, detail, Severity.WARNING if rule in HARMLESS else Severity.ERROR, ADVICE[rule])
+        advice = _WITHOUT_IDS if NO_FIELD_IDS in detail else ADVICE[rule]
+        return cls(rule, path, detail, Severity.WARNING if rule in HARMLESS else Severity.ERROR, advice)
 
 
 @dataclass(frozen=True)
@@ -660,3 +662,7 @@ ADVICE: Mapping[str, str] = {
     BOUNDS: "Run `icesize repair --deep`; until then, filters may miss rows",
 }
 """The advice for the findings of each rule."""
+_WITHOUT_IDS = (
+    "The file is whole, but its writer left out the field ids that Iceberg requires, and no Iceberg reader finds its "
+    "fields: roll back to a snapshot that does not need it, or write the table again with another writer"
+)

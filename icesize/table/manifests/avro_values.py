@@ -69,6 +69,9 @@ def inlined(schema: AvroSchema) -> AvroSchema:
     return walk(schema)
 
 
+NO_FIELD_IDS = "the fields of its schema have no field ids"
+
+
 def record_fields(schema_json: str, needed: Iterable[int]) -> list[dict[str, Any]]:
     """Return the fields of the record in a file's header, inlined.
 
@@ -87,7 +90,7 @@ def record_fields(schema_json: str, needed: Iterable[int]) -> list[dict[str, Any
 def check_ids(ids: Collection[int | None], needed: Iterable[int]) -> None:
     """Raise ValueError if a field id is not there."""
     if not any(each is not None for each in ids):
-        raise ValueError("the fields of its schema have no field ids")
+        raise ValueError(NO_FIELD_IDS)
     if missing := [str(each) for each in needed if each not in ids]:
         raise ValueError(f"its schema has no field with the id {missing[0]}")
 
