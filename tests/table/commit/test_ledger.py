@@ -57,7 +57,7 @@ def test_a_query_without_an_id_continues_under_one_once() -> None:
     unnamed = LedgerEntry("clicks", "clicks", 7)
     properties = {unnamed.key: unnamed.to_json()}
     assert is_done(properties, unnamed)
-    continues = "query clicks wrote batch 7 .* If this checkpoint wrote batch 7 without 'query_id', set query_id='clicks'"
+    continues = "query clicks wrote batch 7 .* wrote batch 7 without 'query_id', set query_id='clicks'"
     for batch_id in (0, 7):
         with pytest.raises(StreamMismatch, match=continues):
             is_done(properties, LedgerEntry("clicks", "q1", batch_id))
