@@ -7,8 +7,7 @@ import sys
 
 NAMES = (
     "policy", "stream", "compact", "deletes", "compact_upserts", "merge", "columns", "plan", "expire", "shuffle",
-    "rivals", "cluster", "connect", "simulate", "upserts", "catalog", "maintain", "verify", "autopilot",
-    "autopilot_real",
+    "rivals", "cluster", "connect", "simulate", "upserts", "catalog", "maintain", "verify",
 )  # fmt: skip
 
 

@@ -30,7 +30,6 @@ SEE_ALSO = {
         "[output](output.md#remove-dangling-deletes)", "[delete files](streams.md#tables-with-delete-files)",
     ),
     "rewrite-manifests": ("[output](output.md#rewrite-manifests)", "[maintenance](maintenance.md#run-single-steps)"),
-    "tune": ("[autopilot](autopilot.md)",),
     "deduplicate": ("[output](output.md#deduplicate-and-rekey)", "[upserts](streams.md#upsert-changes)"),
     "rekey": ("[output](output.md#deduplicate-and-rekey)", "[upserts](streams.md#upsert-changes)"),
     "restore": (

@@ -6,7 +6,7 @@ import difflib
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -16,8 +16,8 @@ from icesize.units import DURATION_EXAMPLES, SIZE_EXAMPLES, parse_bytes, parse_m
 N = TypeVar("N", int, None)
 MIB = 2**20
 PROPERTY_PREFIX = "icesize.policy."
-AUTO_PROPERTY = "icesize.auto"
-"""The property in which `maintain` stores what it chose for a table with `auto`, as JSON."""
+CHOICE_PROPERTY = "icesize.auto"
+"""The property in which the autopilot of earlier versions stored the settings that it chose, as JSON."""
 ICEBERG_TARGET = "write.target-file-size-bytes"
 DEFAULT_TARGET_BYTES = 512 * MIB
 SMALL_FILE_RATIO = 0.75
@@ -95,7 +95,6 @@ class SizePolicy:
     version_max_age_ms       `keep-versions` ignores partitions whose last change is older than this
     max_snapshots            number of snapshots above which the oldest versions are dropped
     progress_max_age_ms      expiry keeps the progress of Flink, Kafka Connect and Spark's own sink up to this age
-    auto                     true: maintenance chooses the target size, the small files and the clustering by itself
     ```
     """
 
@@ -125,7 +124,6 @@ class SizePolicy:
     version_max_age_ms: int = _key(604_800_000, "seven days: a week of late corrections")
     max_snapshots: int = _key(2_000, "measured: a commit spends 0.6 s on metadata at 5,000 snapshots, 0.02 s at 100")
     progress_max_age_ms: int = _key(604_800_000, "seven days: Kafka keeps records so long by default")
-    auto: bool = _key(False, "off: a table keeps its settings")
 
     def __post_init__(self) -> None:
         check_at_least(self, AT_LEAST)
@@ -210,9 +208,8 @@ class SizePolicy:
         """Return the policy of one table, and warnings for its user.
 
         For each key, the precedence is: `argument`, the table property `icesize.policy.<key>`, Iceberg's own
-        `write.target-file-size-bytes`, the first rule of a RuledPolicy that sets the key for this table, the choice
-        that `auto` stored, the default. An unknown property is only a warning, because another version of icesize may
-        support it.
+        `write.target-file-size-bytes`, the first rule of a RuledPolicy that sets the key for this table, the default.
+        An unknown property is only a warning, because another version of icesize may support it.
 
         Args:
             table_properties: The properties of the table.
@@ -288,8 +285,7 @@ def origins_of(
 
 
 _DEFAULT = "default"
-AUTOPILOT = "autopilot"
-"""The source of keys that `auto` chose."""
+_REMOVED = {"auto": "the autopilot was removed; `icesize config show TABLE` prints the settings that it chose"}
 _FRACTIONS = {
     "bytes_per_row": "a number of bytes, such as 84.5",
     "delete_ratio_threshold": "a share of rows, such as 0.3",
@@ -339,21 +335,22 @@ def _layers(
     from_properties, warnings = _from_properties(properties)
     layers += [(f"table property {PROPERTY_PREFIX}{_dashed(name)}", {name: v}) for name, v in from_properties.items()]
     layers.append(("argument", _from_argument(ruled.argument)))
-    given = {name: value for _, values in layers for name, value in values.items()}
-    if given.get("auto") and AUTO_PROPERTY in properties:
-        try:
-            # a limit that a user set may lie above the chosen target
-            stored = _from_argument(json.loads(properties[AUTO_PROPERTY])["policy"])
-            chosen = {name: stored[name] for name in ("max_small_files", target) if name in stored}
-            SizePolicy(**chosen)  # raises for values that no table can have
-            layers.insert(1, (AUTOPILOT, chosen if "small_file_limit_bytes" not in given else _without_target(chosen)))
-        except (PolicyError, ValueError, KeyError, TypeError, AttributeError):
-            warnings.append(f"ignored table property '{AUTO_PROPERTY}': it is not what the autopilot stores")
-    return layers, warnings
+    set_by_users = {name for _, values in layers[1:] for name in values}
+    return layers, warnings + _former_choice(properties, set_by_users)
 
 
-def _without_target(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if name != "target_file_size_bytes"}
+def _former_choice(properties: Mapping[str, str], set_by_users: Collection[str]) -> list[str]:
+    """Return a warning with the settings that the autopilot of earlier versions chose and that no user set."""
+    # the choice had no target beside a limit of the user, which may lie above it
+    hidden = {"target_file_size_bytes"} if "small_file_limit_bytes" in set_by_users else set()
+    try:
+        chosen = _from_argument(json.loads(properties.get(CHOICE_PROPERTY, "{}")).get("policy"))
+    except (PolicyError, ValueError, AttributeError):
+        return []
+    lost = [f"{PROPERTY_PREFIX}{_dashed(n)} = {v}" for n, v in chosen.items() if n not in {*set_by_users, *hidden}]
+    if not lost or properties.get(f"{PROPERTY_PREFIX}auto", "true").lower() == "false":
+        return []
+    return [f"the autopilot was removed; to keep the settings that it chose, set these properties: {', '.join(lost)}"]
 
 
 def _dashed(name: str) -> str:
@@ -427,7 +424,8 @@ def _from_properties(properties: Mapping[str, str]) -> tuple[dict[str, Any], lis
 
 def ignored(name: str, known: Iterable[str]) -> str:
     """Return the warning for a table property that looks like a misspelled one of `known`."""
-    return f"ignored table property '{name}': this version knows no such key; the nearest is '{_nearest(name, known)}'"
+    unknown = f"this version knows no such key; the nearest is '{_nearest(name, known)}'"
+    return f"ignored table property '{name}': {_REMOVED.get(name.removeprefix(PROPERTY_PREFIX), unknown)}"
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:
@@ -444,7 +442,7 @@ def _from_argument(argument: SizePolicy | Mapping[str, object] | None) -> dict[s
     for key, value in argument.items():
         name = key.replace("-", "_")
         if name not in _FIELDS:
-            near = _nearest(_dashed(name), map(_dashed, _FIELDS))
-            raise PolicyError(f"unknown policy key '{key}': did you mean '{near}'?", key=key)
+            hint = f"did you mean '{_nearest(_dashed(name), map(_dashed, _FIELDS))}'?"
+            raise PolicyError(f"unknown policy key '{key}': {_REMOVED.get(name, hint)}", key=key)
         values[name] = _value(name, _dashed(name), value)
     return values

@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from pyiceberg.table.snapshots import Snapshot
     from pyspark.sql import DataFrame, SparkSession
 
-    from icesize.maintenance.autopilot import AutopilotReport
     from icesize.maintenance.checkup import Check
     from icesize.maintenance.clustering import Columns
     from icesize.maintenance.dangling_deletes import DanglingReport
@@ -165,7 +164,7 @@ class SizedTable:
 
     @property
     def policy(self) -> SizePolicy:
-        """The current policy: argument, table property, Iceberg's own property, choice of the autopilot, default."""
+        """The current policy: argument, table property, Iceberg's own property, default."""
         return self._handle.load(self._environment).policy
 
     def inspect(
@@ -285,7 +284,7 @@ class SizedTable:
         present = current.policy
         others = {", ".join(f"{k} {v}" for k, v in keys.items()): present.changed(keys) for keys in policies}
         appends = recent_appends(current.table.metadata, current.table.io, self._handle.store, MOST_BATCHES)
-        batches = [{key: seen.size_bytes for key, seen in append.partitions.items()} for append in appends]
+        batches = [{key: seen.size_bytes for key, seen in append.items()} for append in appends]
         return compare(current.name, batches, {"current": present, **others})
 
     @overload
@@ -487,32 +486,6 @@ class SizedTable:
         if dry_run:
             return plan_pass(self._context, budget.size_bytes)
         return Pass(self._context, budget).run(STEPS)
-
-    def tune(self, queries: Sequence[str] = (), *, dry_run: bool = False) -> AutopilotReport:
-        """Choose the settings under which the table's last days would have cost least, and store them.
-
-        Each pass of `maintain` does this once a day if the policy has `auto`. The settings are `max-small-files`,
-        `target-file-size-bytes` and the clustering; those that you set stay. A change waits until the last one is a day
-        old. The costs are those of merges, of opening files and of requests.
-
-        Args:
-            queries: The lines of a log: a filter with or without an ISO time before it, or a scan report of Iceberg as
-                JSON. Lines without times are the queries of one day. The table stores how it is read for later
-                choices; without any log, 24 reads a day of the partitions with new rows are assumed.
-            dry_run: Change nothing; return the choice. It needs no `auto`.
-
-        Returns:
-            The settings that change, and the costs of a day before and after.
-
-        Raises:
-            TableError: The policy has no `auto`.
-            ArgumentError: A line is malformed, or names a column that the table does not have.
-            CommitConflict: Other writers committed first until the deadline; nothing changed.
-            CommitStateUnknown: The outcome of the commit is unknown.
-        """
-        from icesize.maintenance.autopilot import tune
-
-        return self._context.alone(tune, queries, dry_run=dry_run)
 
     @overload
     def cluster(

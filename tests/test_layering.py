@@ -42,7 +42,6 @@ ROOMS = [
     "icesize.table.commit",
     "icesize.table.upserts",
     "icesize.table.cluster_settings",
-    "icesize.table.autopilot_settings",
     "icesize.table.storage",
     "icesize.table.cleanup",
     "icesize.maintenance",

@@ -13,7 +13,7 @@ from icesize.errors import PolicyError
 from icesize.policy import DOCUMENTED, MIB, SizePolicy
 
 TARGET = "target_file_size_bytes"
-NOT_COUNTED = {"auto", "merge_by_copying", "apply_deletes", "delete_ratio_threshold", "delete_ratio_spread"}
+NOT_COUNTED = {"merge_by_copying", "apply_deletes", "delete_ratio_threshold", "delete_ratio_spread"}
 
 
 def test_defaults_are_the_documented_ones() -> None:
@@ -38,7 +38,6 @@ def test_defaults_are_the_documented_ones() -> None:
         "version_max_age_ms": 7 * 86_400_000,
         "max_snapshots": 2_000,
         "progress_max_age_ms": 7 * 86_400_000,
-        "auto": False,
     }
 
 
@@ -324,6 +323,48 @@ def test_documented_keys_are_the_fields() -> None:
         "version-max-age-ms": "604800000",
         "max-snapshots": "2000",
         "progress-max-age-ms": "604800000",
-        "auto": "false",
     }
     assert all(source for _, _, source in DOCUMENTED)
+
+
+CHOICE = '{"looked-ms": 5, "policy": {"max-small-files": 12, "target-file-size-bytes": 134217728}, "cluster-by": ["u"]}'
+"""What the autopilot of earlier versions stored."""
+KEPT = "the autopilot was removed; to keep the settings that it chose, set these properties: "
+FILES, TARGET_BYTES = "icesize.policy.max-small-files = 12", "icesize.policy.target-file-size-bytes = 134217728"
+
+
+@pytest.mark.parametrize(
+    ("properties", "lost"),
+    [
+        ({}, [FILES, TARGET_BYTES]),
+        ({"icesize.policy.max-small-files": "3"}, [TARGET_BYTES]),
+        ({"write.target-file-size-bytes": "1000"}, [FILES]),
+        ({"icesize.policy.small-file-limit-bytes": "300MiB"}, [FILES]),
+        ({"icesize.policy.max-small-files": "3", "write.target-file-size-bytes": "1000"}, []),
+        ({"icesize.policy.auto": "false"}, []),
+        ({"icesize.auto": "{"}, []),
+        ({"icesize.auto": "[]"}, []),
+        ({"icesize.auto": '{"policy": {"max-small-files": "many"}}'}, []),
+        ({"icesize.auto": '{"policy": 3}'}, []),
+    ],
+)
+def test_a_choice_of_the_former_autopilot_does_not_end_silently(properties: dict[str, str], lost: list[str]) -> None:
+    """A warning has the properties that keep the choice, without those that a user set; a table without it has none."""
+    _, warnings = SizePolicy.resolve({"icesize.auto": CHOICE} | properties)
+    assert [warning for warning in warnings if "ignored" not in warning] == ([KEPT + ", ".join(lost)] if lost else [])
+    kept = dict(setting.split(" = ") for setting in lost)
+    assert SizePolicy.resolve({"icesize.auto": CHOICE} | properties | kept)[1] == [
+        w for w in warnings if "ignored" in w
+    ]
+
+
+def test_the_key_of_the_former_autopilot_is_refused_as_unknown() -> None:
+    """As a property it is a warning, as an argument an error, and both name the way on."""
+    way_on = "the autopilot was removed; `icesize config show TABLE` prints the settings that it chose"
+    policy, warnings = SizePolicy.resolve({"icesize.policy.auto": "true"})
+    assert (policy, warnings) == (
+        SizePolicy.resolve({})[0],
+        [f"ignored table property 'icesize.policy.auto': {way_on}"],
+    )
+    with pytest.raises(PolicyError, match=f"unknown policy key 'auto': {way_on}"):
+        SizePolicy.resolve({}, {"auto": True})

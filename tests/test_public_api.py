@@ -51,7 +51,7 @@ def test_commands_and_calls_have_one_name_and_one_dry_run() -> None:
     assert changing == {
         "after_batch", "cluster", "compact", "deduplicate", "expire_snapshots", "forget_clustering", "forget_stream",
         "maintain", "rekey", "remove_dangling_deletes", "remove_orphan_files", "repair", "restore", "rewrite_deletes",
-        "rewrite_manifests", "tune",
+        "rewrite_manifests",
     }  # fmt: skip
 
 

@@ -98,14 +98,7 @@ def _working(target: Target, checks: Sequence[Check]) -> list[str]:
             working += ["report"]
         if state["writing"] == "ok":
             working += ["compact", "cluster", "maintain", "restore", "repair"]
-            working += [
-                "rewrite-deletes",
-                "remove-dangling-deletes",
-                "rewrite-manifests",
-                "tune",
-                "deduplicate",
-                "rekey",
-            ]
+            working += ["rewrite-deletes", "remove-dangling-deletes", "rewrite-manifests", "deduplicate", "rekey"]
         if state["deleting"] == state["writing"] == "ok":
             working += ["expire-snapshots", "remove-orphan-files"]
     if state["Java"] == "ok" and state.get("Spark") != "failed":

@@ -28,7 +28,7 @@ _SECTIONS: dict[str, tuple[click.Command, ...]] = {
     ),
     "Rewrite files": (
         rewriting.compact, rewriting.cluster, rewriting.maintain, rewriting.rewrite_deletes,
-        rewriting.remove_dangling_deletes, rewriting.rewrite_manifests, rewriting.tune,
+        rewriting.remove_dangling_deletes, rewriting.rewrite_manifests,
     ),
     "Keep one row per key": (keys.deduplicate, keys.rekey),
     "Go back and clean up": (

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 import click
 
@@ -228,26 +228,3 @@ def remove_dangling_deletes(target: Target, *, dry_run: bool) -> None:
 def rewrite_manifests(target: Target, *, dry_run: bool) -> None:
     """Merge the small manifests of TABLE in one commit."""
     target.answer(target.open().rewrite_manifests(dry_run=dry_run))
-
-
-@command(
-    "tune",
-    "Choose the settings that cost least",
-    "icesize tune lake.db.events --dry-run",
-)
-@click.option(
-    "--queries",
-    type=click.File(encoding="utf-8"),
-    help="Log of queries: filters with or without an ISO time before them, or scan reports; one per line.",
-)
-@options.dry_run_option
-@options.policy_option
-@options.table_options
-def tune(target: Target, *, policy: Mapping[str, str], queries: TextIO | None, dry_run: bool) -> None:
-    """Choose the settings under which the last days of TABLE would have cost least, and store them.
-
-    The settings are max-small-files, target-file-size-bytes and the clustering; those that you set stay. `maintain`
-    does the same once a day for tables with icesize.policy.auto=true, with the newest log. --dry-run shows the choice
-    for any table.
-    """
-    target.answer(target.open(policy).tune([*(queries or ())], dry_run=dry_run))

@@ -1,6 +1,5 @@
 """Maintenance jobs. None needs Spark.
 
-- `autopilot`: settings of a table that follow from its last days: chosen by simulation, changed at most once a day
 - `checkup`: checks whether icesize can work on a table: whether it can load it, and read, write and delete files
 - `clustering`: clusters a table: by arguments of a call, by its properties, or one round of a pass
 - `compaction`: merges small files without new rows: all of them, those that are due, or one round of a pass

@@ -145,12 +145,14 @@ class TablePolicy(Result):
         path: The configuration file; None if there is none.
         is_chosen: False if the file leaves the table out of passes over many tables.
         keys: The keys of the policy.
+        notes: Warnings about properties of the table.
     """
 
     table: str
     path: str | None
     is_chosen: bool
     keys: tuple[PolicyOrigin, ...]
+    notes: tuple[str, ...] = ()
 
 
 def policy_of(
@@ -160,7 +162,9 @@ def policy_of(
     handle = TableHandle(catalog, namespace_and_table(catalog, name), configuration.policy(argument))
     current = handle.load()
     keys = origins_of(current.policy, current.table.metadata.properties, handle.policy, handle.name)
-    return TablePolicy(handle.name, configuration.path, configuration.is_chosen(handle.name), keys)
+    return TablePolicy(
+        handle.name, configuration.path, configuration.is_chosen(handle.name), keys, current.warnings
+    )  # fmt: skip
 
 
 def find(environ: Mapping[str, str] = os.environ) -> Path | None:

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from icesize.environment import Stopwatch, rounded
 from icesize.errors import ClusteringOff, CommitStateUnknown, RewriteFailed, UnsupportedTable
 from icesize.events import Progress
-from icesize.maintenance.autopilot import AutopilotReport, tune_if_on
 from icesize.maintenance.clustering import ClusterRequest, cluster_round, plan_clustering
 from icesize.maintenance.compaction import merge_round, plan_rounds
 from icesize.maintenance.dangling_deletes import DanglingReport, remove_dangling_deletes
@@ -52,7 +51,6 @@ class MaintenanceReport(Result):
 
     Attributes:
         table: The full name of the table.
-        autopilot: The choice of settings; None for a table without `auto`, and within a day of the last choice.
         merges: The report of each round of merges.
         clusterings: The report of each round of clustering; empty if the table is not clustered.
         rewritten_deletes: The report of the rewrite of delete files.
@@ -68,7 +66,6 @@ class MaintenanceReport(Result):
     """
 
     table: str = ""
-    autopilot: AutopilotReport | None = None
     merges: tuple[Report, ...] = ()
     clusterings: tuple[Report, ...] = ()
     rewritten_deletes: DeletesReport | None = None
@@ -103,8 +100,7 @@ class MaintenanceReport(Result):
         """True if the pass changed the table."""
         others = (self.rewritten_deletes, self.deletes, self.manifests)
         snapshots = (report.snapshot_ids for report in (*self.merges, *self.clusterings, *others) if report)
-        has_new_settings = self.autopilot is not None and self.autopilot.is_changed
-        return any(snapshots) or has_new_settings or bool(self.expiry and self.expiry.snapshot_ids_expired)
+        return any(snapshots) or bool(self.expiry and self.expiry.snapshot_ids_expired)
 
 
 @dataclass(frozen=True)
@@ -116,7 +112,6 @@ class MaintenancePlan(Result):
 
     Attributes:
         table: The full name of the table.
-        autopilot: A dry run of the choice of settings.
         merges: The plan of the merges.
         clustering: The plan of the clustering; None also if the table is not clustered.
         rewritten_deletes: A dry run of the rewrite of delete files.
@@ -128,7 +123,6 @@ class MaintenancePlan(Result):
     """
 
     table: str = ""
-    autopilot: AutopilotReport | None = None
     merges: Plan | None = None
     clustering: Plan | None = None
     rewritten_deletes: DeletesReport | None = None
@@ -332,10 +326,6 @@ def _once(name: str, words: str, heading: str, job: Callable[..., Any], **more: 
 
 
 STEPS = (
-    _once(
-        "autopilot", "choosing settings", "settings", tune_if_on,
-        is_wanted=lambda context: context.load().policy.auto,
-    ),
     MaintenanceStep(
         "merges", "merging", "small files", plan_rounds,
         # cold partitions first, to the fewest files; then the others, hottest first by the plan

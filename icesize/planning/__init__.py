@@ -13,7 +13,6 @@
 - `overlay`: an immutable mapping that is made from another one with few changes, without a copy of it
 - `partition_labels`: partitions in one word, as people and the command line write them
 - `plan`: the files to merge and the files to keep, as plain values: the outcome of `icesize.planning.merging.planner`
-- `reads`: the reads of a table, as its queries show them: how often, of which partitions, by which columns
 - `scan_cost`: what files cost: each scan of a whole table, before and after a plan, and the work of maintenance
 - `sizing`: numbers of files, computed from bytes
 - `trends`: small files and delete files of partitions over time, and file sizes before and after a plan

@@ -170,7 +170,7 @@ class WorkCost:
         read, written = plan.bytes_to_write, sum(group.live_bytes for group in plan.groups)
         decoded, copied = (plan.forecast.bytes_decoded, plan.forecast.bytes_copied) if plan.forecast else (read, 0)
         opened = ScanCost.of(plan.files_removed, read, sum(len(group.with_deletes) for group in plan.groups), 0)
-        puts = sum(group.outputs * puts_of(group.output_size_bytes) for group in plan.groups)
+        puts = sum(group.outputs * _puts_of(group.output_size_bytes) for group in plan.groups)
         seconds = decoded / DECODED_BYTES_PER_SECOND + copied / COPIED_BYTES_PER_SECOND
         return cls(read, written, opened.requests, puts, seconds) + A_COMMIT
 
@@ -189,7 +189,7 @@ A_COMMIT = WorkCost(gets=4, puts=4)
 """A commit that loads the metadata, the manifest list and two manifests, and writes as many."""
 
 
-def puts_of(size_bytes: int) -> int:
+def _puts_of(size_bytes: int) -> int:
     """Return the requests that write a file: one, or one for each part, one before them and one after them."""
     parts = -(-size_bytes // PART_BYTES)
     return 1 if parts <= 1 else parts + 2

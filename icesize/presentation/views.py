@@ -18,7 +18,6 @@ from icesize.presentation.blocks import Bars, Block, Columns, html, text
 from icesize.units import format_bytes, format_count, format_time
 
 if TYPE_CHECKING:
-    from icesize.maintenance.autopilot import AutopilotReport
     from icesize.maintenance.checkup import Check
     from icesize.maintenance.config_file import TablePolicy
     from icesize.maintenance.dangling_deletes import DanglingReport
@@ -672,35 +671,6 @@ def maintenance_plan(result: MaintenancePlan) -> Iterator[Block]:
     yield from notes(f"{step} cannot be planned: {message}" for step, message in result.failed.items())
 
 
-def autopilot(result: AutopilotReport) -> Iterator[Block]:
-    """Show the settings that change, the costs before and after, and the reason."""
-    if not result.changes:
-        yield ((f"{result.table}: {result.waits or 'its settings cost least'}", "bold"),)
-        if result.reason:
-            yield ((result.reason, "dim"),)
-        return
-    verdict = f"{result.waits}; then" if result.waits else "settings change"
-    yield ((f"{result.table}: {verdict}", "bold"), f"  {100 * result.gain:.0f} % less cost")
-    rows = [(one.key, _value(one.before), _value(one.after)) for one in result.changes]
-    rows += [
-        (f"cost of a day, {result.unit}", format_price(result.cost_now), format_price(result.cost_then)),
-        ("write amplification", f"{result.write_amplification_now:.1f}", f"{result.write_amplification_then:.1f}"),
-        ("files per read", f"{result.files_per_read_now:,.1f}", f"{result.files_per_read_then:,.1f}"),
-    ]
-    yield Columns(rows, ("setting", "before", "after"), (1, 2))
-    yield ((result.reason, "dim"),)
-
-
-def _new_settings(choice: AutopilotReport) -> str:
-    """Return the settings that a table chose, the gain and the reason in one line."""
-    settings = ", ".join(f"{one.key} {_value(one.before)} -> {_value(one.after)}" for one in choice.changes)
-    return f"{choice.table}: {settings}, {100 * choice.gain:.0f} % less cost: {choice.reason}"
-
-
-def _value(setting: int | str | None) -> str:
-    return "none" if setting is None else str(setting)
-
-
 def fleet(result: FleetReport) -> Iterator[Block]:
     """Show the failed tables first, then a line for each table that changed, and what is left."""
     yield from _failed_tables(result.failed)
@@ -709,8 +679,6 @@ def fleet(result: FleetReport) -> Iterator[Block]:
     if result.tables:
         heads = ("table", "files", "delete files", "manifests", "written", "snapshots expired", "files deleted")
         yield Columns([*map(_maintained, result.tables)], heads, range(1, len(heads)))
-    tuned = (report.autopilot for report in result.tables if report.autopilot and report.autopilot.is_changed)
-    yield from ((_new_settings(choice),) for choice in tuned)
     late = [f"no time left for {format_count(len(result.not_started), 'table')}"] if result.not_started else []
     yield from notes((*late, *_left_out(result.plan)))
 
@@ -765,8 +733,8 @@ def table_policy(result: TablePolicy) -> Iterator[Block]:
         for one in ranked
     ]
     yield Columns(rows, ("key", "value", "from", "instead of"))
-    if not result.is_chosen:
-        yield from notes([f"{file} leaves this table out of `scan` and of `maintain` for many tables"])
+    left_out = f"{file} leaves this table out of `scan` and of `maintain` for many tables"
+    yield from notes((*result.notes, *([] if result.is_chosen else [left_out])))
 
 
 def _failed_tables(failed: Mapping[str, str]) -> Iterator[Block]:
@@ -818,7 +786,6 @@ VIEWS: Mapping[str, Callable[[Any], Look]] = {
     "Inspection": inspection,
     "Plan": plan,
     "PolicyComparison": comparison,
-    "AutopilotReport": autopilot,
     "Report": report,
     "History": history,
     "ExpiryReport": expiry,

@@ -284,27 +284,16 @@ def keep_cluster_by(by: ClusterBy, run_id: str) -> MetadataChange[KeptClusterBy]
 
 
 def _to_keep(by: ClusterBy, metadata: TableMetadata) -> tuple[tuple[TableUpdate, ...], KeptClusterBy]:
-    properties = to_properties(by, metadata)
+    stored = metadata.properties
+    properties = {key: value for key, value in _names_to_keep(by, metadata).items() if stored.get(key) != value}
+    if _stored_strategy(stored) != by.strategy:
+        properties[STRATEGY_PROPERTY] = by.strategy
     wanted = _ascending(by.field_ids) if by.strategy == SORT else []
     order, notes = _order_to_keep(metadata, wanted)
     words = [f"{key}={value}" for key, value in properties.items()]
     words += [_order_words(metadata, wanted)] if order else []
     updates = (*((SetPropertiesUpdate(updates=properties),) if properties else ()), *order)
     return updates, KeptClusterBy(tuple(words), notes)
-
-
-def to_properties(by: ClusterBy, metadata: TableMetadata) -> dict[str, str]:
-    """Return the properties that store the clustering, without those that the table has already."""
-    stored = metadata.properties
-    properties = {key: value for key, value in _names_to_keep(by, metadata).items() if stored.get(key) != value}
-    if _stored_strategy(stored) != by.strategy:
-        properties[STRATEGY_PROPERTY] = by.strategy
-    return properties
-
-
-def stored_columns(metadata: TableMetadata) -> tuple[str, ...]:
-    """Return the names of the columns that the table is clustered by, as it stores them; empty if there are none."""
-    return tuple(filter(None, _split(metadata.properties.get(BY_PROPERTY, ""))))
 
 
 def _names_to_keep(by: ClusterBy, metadata: TableMetadata) -> dict[str, str]:
@@ -379,7 +368,7 @@ def forget_cluster_by(run_id: str) -> MetadataChange[ForgottenClusterBy]:
 
     def build(loaded: Loaded) -> tuple[Staged, ForgottenClusterBy]:
         metadata = loaded.table.metadata
-        keys = stored_keys(metadata)
+        keys = _stored_keys(metadata)
         if not keys:
             raise TableError(
                 f"Cannot forget the clustering of '{loaded.name}': the table has no property of clustering",
@@ -394,11 +383,10 @@ def forget_cluster_by(run_id: str) -> MetadataChange[ForgottenClusterBy]:
         return loaded.staged(updates, same_order), ForgottenClusterBy(tuple(removed), notes)
 
     advice = f"Look whether the table's properties have {BY_PROPERTY}; forgetting it again is safe"
-    return MetadataChange(run_id, advice, build, lambda loaded: not stored_keys(loaded.table.metadata))
+    return MetadataChange(run_id, advice, build, lambda loaded: not _stored_keys(loaded.table.metadata))
 
 
-def stored_keys(metadata: TableMetadata) -> list[str]:
-    """Return the properties by which the table stores its clustering."""
+def _stored_keys(metadata: TableMetadata) -> list[str]:
     return [key for key in (BY_PROPERTY, FIELD_IDS_PROPERTY, STRATEGY_PROPERTY) if key in metadata.properties]
 
 

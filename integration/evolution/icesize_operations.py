@@ -6,7 +6,6 @@ An operation that icesize refuses with an error of its own is as good as none: t
 from __future__ import annotations
 
 import math
-import re
 import struct
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -148,14 +147,6 @@ def maintain(pair: Pair, draw: Draw, point: str, middle: Statement | None) -> st
         return f"{len(report.merges)} merges, failed {report.failed}, unsupported {report.unsupported}"
 
     return "icesize: maintain " + _kept_rows(pair, point, middle, work)
-
-
-@operation("tune")
-def tune(pair: Pair, draw: Draw, point: str, middle: Statement | None) -> str:
-    table = _open(pair, draw, auto=True)
-    names = [name for name, _ in leaves(pair.schema) if re.fullmatch("[a-z_0-9]+", name)]
-    queries = [f"2026-11-20T1{hour}:00:00Z {draw.one(names)} is not null" for hour in range(draw.few(1, 9))]
-    return f"icesize: tune with {len(queries)} queries " + _kept_rows(pair, point, middle, lambda: table.tune(queries))
 
 
 @operation("few-deletes")

@@ -23,7 +23,7 @@ USER_WEIGHTS: Mapping[str, int] = {
 }  # fmt: skip
 ICESIZE_WEIGHTS: Mapping[str, int] = {
     "compact": 26, "compact-spark": 1, "sink": 8, "icesize-append": 2, "after-batch": 4, "cluster": 4, "maintain": 3,
-    "tune": 2, "few-deletes": 8, "restore": 6, "expire": 5, "manifests": 7, "orphans": 1, "icesize-upsert": 12,
+    "few-deletes": 8, "restore": 6, "expire": 5, "manifests": 7, "orphans": 1, "icesize-upsert": 12,
     "icesize-merge": 1,
 }  # fmt: skip
 CONCURRENT_WEIGHTS: Mapping[str, int] = {
@@ -106,7 +106,7 @@ POINTS: Mapping[str, tuple[str, ...]] = {
     "after-batch": _FILES, "cluster": _FILES, "maintain": (*_FILES, "expiry-decided", "before-delete"), "sink": _ROWS,
     "icesize-append": _ROWS, "expire": ("expiry-decided", "before-delete"),
     "icesize-upsert": _FILES, "icesize-merge": _FILES,
-    "few-deletes": _FILES, "manifests": ("before-swap", "after-swap"), "tune": ("before-swap", "after-swap"),
+    "few-deletes": _FILES, "manifests": ("before-swap", "after-swap"),
     "restore": ("before-swap", "after-swap"),
 }  # fmt: skip
 

@@ -151,12 +151,27 @@ def test_show_names_the_origin_of_each_key(file: Path) -> None:
     assert run("config", "show").exit_code == 2
 
 
+def test_show_and_doctor_print_what_the_former_autopilot_chose(file: Path, lake: SqlCatalog) -> None:
+    """The settings of the property `icesize.auto` are printed as properties to set, and the table works."""
+    chosen = {"icesize.auto": '{"policy": {"max-small-files": 12}}', "icesize.policy.auto": "true"}
+    with lake.load_table("db.a").transaction() as change:
+        change.set_properties(chosen)
+    told = "to keep the settings that it chose, set these properties: icesize.policy.max-small-files = 12"
+    for command in (("config", "show"), ("doctor",)):
+        shown = run(*command, "lake.db.a").stdout
+        assert told in shown
+        assert "ignored table property 'icesize.policy.auto'" in shown
+        assert told not in run(*command, "lake.db.b").stdout
+    assert any(told in note for note in json.loads(run("config", "show", "lake.db.a", "--json").stdout)["notes"])
+    assert run("compact", "lake.db.a").exit_code == 0
+
+
 def test_the_example_of_the_docs_is_valid(tmp_path: Path) -> None:
     """It has every section, and no mistake."""
     (block,) = blocks(DOCS / "configuration.md", "toml")
     path = tmp_path / "icesize.toml"
     path.write_text(block.code)
-    assert run("config", "check", str(path)).stdout == f"{path} is valid: 3 rules for policies, 1 catalog\n"
+    assert run("config", "check", str(path)).stdout == f"{path} is valid: 2 rules for policies, 1 catalog\n"
 
 
 def test_a_service_waits_for_its_hours(

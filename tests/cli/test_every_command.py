@@ -18,7 +18,6 @@ from tests.support import tables
 from tests.support.command_line import Run, catalog_uri, on_a_terminal
 from tests.support.delete_files import delete_positions
 
-QUERIES = Path(__file__).parents[1] / "fixtures" / "queries.txt"
 LOOKING = {
     "inspect": [],
     "plan": ["--by", "id"],
@@ -41,7 +40,6 @@ CHANGING = {
     "rewrite-deletes": [word for key in WELL_SIZED for word in ("--policy", key)],
     "remove-dangling-deletes": [],
     "rewrite-manifests": [],
-    "tune": ["--policy", "auto=true", "--queries", str(QUERIES)],
     "deduplicate": ["--key", "kind"],
     "rekey": ["--key", "id", "--order-by", "ts"],
     "restore": ["--partition", "kind=a", "--as-of", "2999-01-01"],

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import time
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
@@ -27,7 +26,6 @@ NAMED = {
 """The words of a message for each right."""
 FEW_DELETES = "max-delete-files=1 target-file-size-bytes=1 small-file-limit-bytes=1 close-file-cost-bytes=0"
 """Every file is well sized, and two delete files of one file are too many."""
-QUERIES = Path(__file__).parents[1] / "fixtures" / "queries.txt"
 COMMANDS = {
     "scan": "scan lake.db",
     "inspect": "inspect lake.db.t",
@@ -44,7 +42,6 @@ COMMANDS = {
     "rewrite-deletes": "rewrite-deletes lake.db.t " + " ".join(f"--policy {key}" for key in FEW_DELETES.split()),
     "remove-dangling-deletes": "remove-dangling-deletes lake.db.t",
     "rewrite-manifests": "rewrite-manifests lake.db.t",
-    "tune": f"tune lake.db.t --policy auto=true --queries {QUERIES}",
     "deduplicate": "deduplicate lake.db.t --key kind --yes",
     "rekey": "rekey lake.db.t --key id --order-by ts",
     "restore": "restore lake.db.t --partition kind=a --yes --snapshot OLDEST",

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import cycle
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -92,9 +93,8 @@ class FakeTable:
     def steps(self) -> list[MaintenanceStep]:
         """The steps of every pass, which work on this table."""
         merges = next(step for step in STEPS if step.name == "merges")
-        wanted = {"autopilot": lambda context: False, "clustering": lambda context: self.is_clustered}
+        wanted = {"clustering": lambda context: self.is_clustered}
         runs: dict[str, tuple[Callable[..., Any], ...]] = {
-            "autopilot": (lambda context: None,),
             "merges": tuple(partial(self.merge_round, **cast(partial[Any], job).keywords) for job in merges.run),
             "clustering": (self.cluster_round,),
         }
@@ -125,7 +125,7 @@ def test_every_step_runs_in_order() -> None:
     assert table.done == [*rounds, "rewritten_deletes", "deletes", "manifests", "expiry", "orphans"]
     assert (report.bytes_merged, report.failed, report.not_started) == (30, {}, ())
     assert report.seconds == {
-        "autopilot": 0.0, "merges": 4.0, "clustering": 0.0, "rewritten_deletes": 1.0, "deletes": 1.0, "manifests": 1.0,
+        "merges": 4.0, "clustering": 0.0, "rewritten_deletes": 1.0, "deletes": 1.0, "manifests": 1.0,
         "expiry": 1.0, "orphans": 1.0, "total": 9.0,
     }  # fmt: skip
 
@@ -144,7 +144,7 @@ def test_the_observer_gets_the_progress_of_every_step(lake: SqlCatalog) -> None:
     report = table.maintain()
     seen = [(event.step, event.done, event.total) for event in events if isinstance(event, Progress)]
     assert list(dict.fromkeys(step for step, done, total in seen if total is None)) == [
-        "autopilot", "merges", "clustering", "rewritten_deletes", "deletes", "manifests", "expiry", "orphans",
+        "merges", "clustering", "rewritten_deletes", "deletes", "manifests", "expiry", "orphans",
     ]  # fmt: skip
     sizes = sorted(group.size_bytes for group in plan.groups)
     merged = [(done, total) for step, done, total in seen if step == "merges" and total is not None]
@@ -416,7 +416,7 @@ def test_steps_without_work_share_one_load(lake: SqlCatalog) -> None:
 
 def run_jobs(lake: SqlCatalog, jobs: Sequence[Callable[..., Any]], environment: Environment | None = None) -> None:
     """A pass over `db.t` whose steps run these jobs."""
-    steps = [replace(step, run=(job,), rounds="") for step, job in zip(SINGLE, jobs, strict=False)]
+    steps = [replace(step, run=(job,), rounds="") for step, job in zip(cycle(SINGLE), jobs, strict=False)]
     Pass(context_of(TableHandle(lake, ("db", "t")), environment or Environment()), Budget()).run(steps)
 
 

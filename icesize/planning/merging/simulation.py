@@ -161,39 +161,15 @@ class ReplayedTable:
         plan = plan_merges(
             self.layout, self.policy, incoming=incoming, budget_bytes=budget_bytes, most_bytes=most_bytes
         )
-        return PlannedBatch(plan, appends, self.merges(plan))
+        return PlannedBatch(plan, appends, tuple(self.merged(group.inputs, group.outputs) for group in plan.groups))
 
-    def merges(self, plan: Plan) -> tuple[Exchange, ...]:
-        """Return the merges of a plan."""
-        return tuple(self.merged(group.inputs, group.outputs) for group in plan.groups)
-
-    def appends(self, batch: Batch, files: int = 1) -> tuple[Exchange, ...]:
-        """Return the rows of a batch, by partition, in so many files of equal size, or more as the target demands."""
+    def appends(self, batch: Batch) -> tuple[Exchange, ...]:
+        """Return the rows of a batch, by partition, in as few files of equal size as the target allows."""
         target_bytes = self.policy.target_file_size_bytes
         return tuple(
-            Exchange((), self._files(key, size, 1, self.batch, max(files, expected_files(size, target_bytes))))
+            Exchange((), self._files(key, size, 1, self.batch, max(1, expected_files(size, target_bytes))))
             for key, size in batch.items()
         )
-
-    def filled(self, key: PartitionKey, size_bytes: int, files: int) -> Exchange:
-        """Return files of equal size that were there before the first batch."""
-        return Exchange((), self._files(key, size_bytes, files, 0, files))
-
-    def every_file(self, facts: PartitionFacts) -> tuple[FileFact, ...]:
-        """Return all files of a partition. Those that are not small have their mean size."""
-        files = facts.files - len(facts.small)
-        size_bytes = facts.size_bytes - sum(file.size_bytes for file in facts.small)
-        return facts.small + (self._files(facts.key, size_bytes, files, facts.newest, files) if files else ())
-
-    def under(self, policy: SizePolicy) -> ReplayedTable:
-        """Return a table with the same files under another policy."""
-        other = ReplayedTable(policy, self.layout.spec_id)
-        other.batch, other.paths = self.batch, self.paths
-        other.change(Exchange((), self.every_file(facts)) for facts in self.layout.partitions.values())
-        changed = other.layout.partitions
-        stamps = {key: replace(changed[key], newest=facts.newest) for key, facts in self.layout.partitions.items()}
-        other.layout = replace(other.layout.with_partitions(stamps), now=self.layout.now)
-        return other
 
     def merged(self, inputs: tuple[FileFact, ...], outputs: int) -> Exchange:
         """Return a merge of files of one partition into so many files of equal size."""

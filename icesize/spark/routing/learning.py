@@ -59,8 +59,8 @@ class Learned:
             self._traffic, self._sizes, self._skew = Traffic(), RowSizes(), None
         self._table = metadata.table_uuid
         if self._traffic.predict() is None:
-            for append in recent_appends(metadata, io, store):
-                self.observe(append.partitions)
+            for batch in recent_appends(metadata, io, store):
+                self.observe(batch)
 
     def predict(self) -> Prediction[PartitionKey] | None:
         """Return the predicted rows of the next batch; None if nothing was ever written."""

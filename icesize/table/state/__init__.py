@@ -15,6 +15,5 @@
   last merged; `after_batch` considers the last kind
 - `partition_values`: values of partition fields: as manifests store them, as Iceberg prints them, and as callers name
   them
-- `query_log`: the reads of a table from a log of its queries: filters, or scan reports of Iceberg
 - `where`: the partitions that a filter selects, by columns of the table or fields of the partition spec
 """

@@ -173,24 +173,11 @@ def _planned_on(snapshot: Snapshot) -> str | None:
     return summary_of(snapshot, BASE_ID) if merged else None
 
 
-def append_times(metadata: TableMetadata, most_commits: int) -> list[int]:
-    """Return the times of the newest commits of `main` that added rows, oldest first, without a look at manifests."""
-    return [snapshot.timestamp_ms for snapshot in islice(_adding(metadata), most_commits)][::-1]
-
-
 def _adding(metadata: TableMetadata) -> Iterator[Snapshot]:
     """Yield the snapshots that added rows, newest first."""
     operations = (Operation.APPEND, Operation.OVERWRITE)
     newest = (s for s in known_ancestors(metadata) if operation_of(s) in operations)
     return (s for s in newest if summary_of(s, "added-records") != "0")
-
-
-class Append(NamedTuple):
-    """A commit that added rows: its time, whether icesize made it, and the rows by partition of the current spec."""
-
-    timestamp_ms: int
-    is_ours: bool
-    partitions: dict[PartitionKey, PartitionWrites]
 
 
 def recent_appends(
@@ -199,7 +186,7 @@ def recent_appends(
     store: ManifestStore,
     most_commits: int = 8,
     most_partitions: int = 10_000,
-) -> list[Append]:
+) -> list[dict[PartitionKey, PartitionWrites]]:
     """Return the rows that each of the newest commits of `main` added, by partition of the current spec, oldest first.
 
     A commit with more than `most_partitions` keeps the partitions with the most rows. Commits without added rows in
@@ -207,7 +194,7 @@ def recent_appends(
     in rows counts. The function reads the manifests that those commits wrote. It stops at expired snapshots and at
     unreadable files, and returns fewer commits then.
     """
-    appends: list[Append] = []
+    appends: list[dict[PartitionKey, PartitionWrites]] = []
     with suppress(OSError, TableError):
         for snapshot in islice(_adding(metadata), most_commits):
             changes, ours = touched(store, io, snapshot, metadata.specs()), is_ours(snapshot)
@@ -217,7 +204,7 @@ def recent_appends(
                 if key.spec_id == metadata.default_spec_id and (seen := _seen(change, ours))
             )
             if heaviest := heapq.nlargest(most_partitions, added, key=lambda item: item[1].rows):
-                appends.append(Append(snapshot.timestamp_ms, ours, dict(heaviest)))
+                appends.append(dict(heaviest))
     return appends[::-1]
 
 

@@ -35,7 +35,7 @@ A, B = PartitionKey(0, ("a",)), PartitionKey(0, ("b",))
 def added(table: Table, most: int = 8) -> list[dict[PartitionKey, int]]:
     """Rows by partition of each commit that is found."""
     return [
-        {key: seen.rows for key, seen in each.partitions.items()}
+        {key: seen.rows for key, seen in each.items()}
         for each in recent_appends(table.metadata, table.io, ManifestStore(), most)
     ]
 
@@ -62,7 +62,7 @@ def test_rows_of_each_commit(lake: SqlCatalog, version: str) -> None:
     run(lake, request_on(table, [first, other, again]), table)
     compact(lake)
     table = append(lake, [8], "b")
-    found = [each.partitions for each in recent_appends(table.metadata, table.io, ManifestStore())]
+    found = recent_appends(table.metadata, table.io, ManifestStore())
     assert [list(each) for each in found] == [[A], [A, B], [B]]
     assert found[1] == {
         A: PartitionWrites(4, first.size_bytes + again.size_bytes, 2),
@@ -85,7 +85,7 @@ def test_rows_that_a_batch_took_along_are_not_new(lake: SqlCatalog) -> None:
     run(lake, request_on(table, [together, other], absorbed=tuple(inputs)), table)
     table = lake.load_table("db.t")
     assert added(table) == [{A: 2}, {A: 1}, {A: 2}, {A: 1, B: 1}]
-    assert recent_appends(table.metadata, table.io, ManifestStore())[3].partitions[A] == PartitionWrites(
+    assert recent_appends(table.metadata, table.io, ManifestStore())[3][A] == PartitionWrites(
         1, together.size_bytes // 4, 1
     )
 
@@ -185,7 +185,7 @@ def test_the_heaviest_partitions_are_named(lake: SqlCatalog) -> None:
     )
     table = lake.load_table("db.t")
     (heaviest,) = recent_appends(table.metadata, table.io, ManifestStore(), most_partitions=2)
-    assert {key: seen.rows for key, seen in heaviest.partitions.items()} == {
+    assert {key: seen.rows for key, seen in heaviest.items()} == {
         PartitionKey(0, ("c",)): 4,
         PartitionKey(0, ("d",)): 3,
     }
