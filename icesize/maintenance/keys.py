@@ -25,7 +25,7 @@ from icesize.table.state.handle import Current
 from icesize.table.upserts.changes import DeleteFiles
 from icesize.table.upserts.duplicates import Doubled, DuplicateDeletes, Duplicates
 from icesize.table.upserts.resolver import bounds_reader
-from icesize.table.upserts.settings import WantedRule, change_rule, check_has_deletes
+from icesize.table.upserts.settings import ChangeRule, WantedRule, check_has_deletes
 from icesize.units import format_count
 
 LOG = logging.getLogger("icesize")
@@ -43,7 +43,7 @@ class KeyReport(Result):
         doubled_keys: Keys with several rows.
         rows_deleted: Rows that `deduplicate` deleted, so that each key has one.
         data_files: Data files with such rows.
-        snapshot_ids: The snapshot of the commit; empty if there was nothing to delete, or after a dry run.
+        snapshot_ids: The snapshot of the commit; empty if there was nothing to do, or after a dry run.
         dry_run: True after a dry run.
         notes: Sentences about rows without a key, and warnings about the table's settings.
         seconds: Seconds of each phase, and `total`.
@@ -111,6 +111,8 @@ def _delete(
 def rekey(context: TableContext, wanted: WantedRule, *, dry_run: bool = False) -> KeyReport:
     """Store another rule of upserts in the table. Of a new key, each value must have one row.
 
+    A batch that was compared by the earlier rule conflicts with the commit, and is planned again.
+
     Raises TableError if a key has several rows, UnsupportedTable, RewriteFailed, CommitConflict or CommitStateUnknown.
     """
     current, watch = context.load(), Stopwatch(context.environment)
@@ -129,16 +131,22 @@ def rekey(context: TableContext, wanted: WantedRule, *, dry_run: bool = False) -
                 keys=doubled.keys,
             )
 
-    change = change_rule(wanted, current.name, context.environment.new_id(), check)
-    commit = submit.dry_run_of_change if dry_run else submit.change
-    stored, rule, forgets = commit(context.handle, current, change, context.environment)
+    step = ChangeRule(wanted, current.name, check)
+    outcome = submit.commit_step(
+        context.handle, current, step, context.environment, again="changing it again is safe", dry_run=dry_run
+    )
     watch.lap("commit")
-    names = {each.field_id: each.name for each in current.table.metadata.schema().fields}
-    changed = ("the table had no key",) if stored is None else tuple(stored.differences(rule, names))
-    report = _report(current, rule, compared[-1] if compared else None, watch, changed=changed, dry_run=dry_run)
-    if forgets and not dry_run:
+    metadata, doubled = current.table.metadata, compared[-1] if compared else None
+    if not (done := outcome.done_by(ChangeRule)):
+        rule = wanted.instead_of(UpsertRule.of(metadata.properties), metadata.schema(), current.name)
+        return _report(current, rule, doubled, watch, dry_run=dry_run)
+    [change], names = done, {each.field_id: each.name for each in metadata.schema().fields}
+    changed = ["the table had no key"] if change.earlier is None else change.earlier.differences(change.rule, names)
+    ids = () if dry_run else context.refresh(outcome).snapshot_ids
+    report = _report(current, change.rule, doubled, watch, snapshot_ids=ids, changed=tuple(changed), dry_run=dry_run)
+    if change.forgets_deletes and not dry_run:
         LOG.warning("%s: %s", current.name, _FORGOTTEN)  # a program may not print the report
-    return replace(report, notes=(*report.notes, _FORGOTTEN)) if forgets else report
+    return replace(report, notes=(*report.notes, _FORGOTTEN)) if change.forgets_deletes else report
 
 
 def _duplicates(context: TableContext, current: Current, rule: UpsertRule, settings: WriteSettings) -> Duplicates:

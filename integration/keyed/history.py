@@ -444,8 +444,6 @@ class History:
             yield
 
     def _act(self, point: str, name: str) -> None:
-        if name == "rekey" and point in ("before-swap", "swap"):
-            return  # no catalog can be asked to assert the rule: the page of upserts says so
         self._inside = True
         landed, self.catalog.landed[:] = list(self.catalog.landed), []
         try:

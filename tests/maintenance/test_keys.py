@@ -266,20 +266,37 @@ def test_rows_that_come_during_the_check(catalog: Catalog) -> None:
         table.rekey("kind")
 
 
-def test_a_batch_planned_before_the_key_changed(catalog: Catalog) -> None:
-    """A batch whose rule changes before its commit is planned again, under the new rule."""
-    table, left = upserted(catalog), ["max_row"]
+@pytest.mark.parametrize("point", ["files-written", "before-swap"])
+def test_a_batch_planned_before_the_key_changed(catalog: Catalog, point: str) -> None:
+    """A batch whose rule changes before its commit, up to the last moment, is planned again, under the new rule."""
+    table, left = upserted(catalog), ["kind"]
+    table.deduplicate("kind")
 
     def rival() -> None:
         if left:
-            opened(catalog).rekey(ties=left.pop())
+            opened(catalog).rekey(left.pop())
 
-    with failpoints.armed("files-written", rival):
-        report = table.upsert(rows_of([(1, 2, "a")]))
+    with failpoints.armed(point, rival):
+        report = table.upsert(rows_of([(3, 2, "a")]))
     assert report.conflicts == (
         "the batch was written again: the key of the table was changed while the batch was written",
     )
-    assert live_rows(catalog) == [(1, 2, "a"), (2, 1, "a")]
+    assert live_rows(catalog) == [(3, 2, "a")]
+
+
+def test_a_changed_rule_is_a_snapshot_of_the_same_files(catalog: Catalog) -> None:
+    """Its kind is shown in the history, the report names it, and readers of a stream skip it; a dry run adds none."""
+    table = upserted(catalog)
+    before = catalog.load_table("db.t")
+    assert table.rekey(ties="max_row", dry_run=True).snapshot_ids == ()
+    report = table.rekey(ties="max_row")
+    after = catalog.load_table("db.t")
+    assert live_paths(after) == live_paths(before)
+    assert [each.snapshot_id for each in after.metadata.snapshots[len(before.metadata.snapshots) :]] == [
+        *report.snapshot_ids
+    ]
+    newest = table.history().commits[0]
+    assert (newest.kind, newest.operation, newest.rows, newest.total_rows) == ("rule", "replace", 0, 2)
 
 
 def test_no_restore_gives_a_key_two_rows(catalog: Catalog) -> None:

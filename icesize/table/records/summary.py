@@ -52,6 +52,8 @@ class CommitKind(str, Enum):
     """Row ids, by icesize, for the rows of a table that was upgraded to format v3. Files stay."""
     TOMBSTONES = "tombstones"
     """Deletes of a batch of upserts, remembered on a branch of their own. Rows of the table do not change."""
+    RULE = "rule"
+    """Another rule of upserts, by icesize. Files stay."""
     REPAIR = "repair"
     """A repair of metadata by icesize. Rows of missing files, and second listings of rows, go."""
     RESTORE = "restore"
