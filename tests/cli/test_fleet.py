@@ -83,6 +83,15 @@ def test_failed_tables_come_first_with_exit_code_1(tables: SqlCatalog, run: Run)
     assert (again.exit_code, list(json.loads(again.stdout)["failed"])) == (1, ["lake.db.b"])
 
 
+def test_two_names_of_one_table_are_no_success(tables: SqlCatalog, run: Run) -> None:
+    """Each is named with the other one, and the exit code is 1."""
+    tables.register_table("db.copy", tables.load_table("db.a").metadata_location)
+    result = run("maintain", "--json", name="lake.db.*")
+    failed = json.loads(result.stdout)["failed"]
+    assert (result.exit_code, sorted(failed)) == (1, ["lake.db.a", "lake.db.copy"])
+    assert "'lake.db.copy' in the same catalog is another name of this table" in failed["lake.db.a"]
+
+
 def test_a_plain_name_is_one_table(tables: SqlCatalog, run: Run) -> None:
     """Its options are as ever, and those of several tables are refused."""
     assert "small files" in run("maintain", name="lake.db.a").stdout

@@ -90,8 +90,10 @@ def test_a_table_with_two_names_loses_no_file(lake: SqlCatalog, is_due: bool) ->
     lake.load_table("db.a").overwrite(arrow([100]))
     lake.load_table("db.a").append(arrow([101]))
     before = {name: lake.load_table(f"db.{name}").scan().to_arrow().num_rows for name in "ab"}
+    files = set(local(table.location()).rglob("*"))
     report = run(lake)
     assert {name: lake.load_table(f"db.{name}").scan().to_arrow().num_rows for name in "ab"} == before
+    assert files <= set(local(table.location()).rglob("*"))
     assert (report.succeeded, sorted(report.failed)) == (False, ["lake.db.a", "lake.db.b"])
     assert "'lake.db.b' in the same catalog is another name of this table" in report.plan.failed["lake.db.a"]
     left = [len(lake.load_table(f"db.{name}").metadata.snapshots) for name in ("a", "b")]

@@ -9,7 +9,8 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
-from icesize.errors import CommitStateUnknown
+import icesize
+from icesize.errors import CommitStateUnknown, TableError
 from icesize.planning.files import FileFact
 from icesize.table.records.recent_commits import KEY, MOST_COMMITS, recent_commits
 from tests.support.rest_faults import Fault
@@ -102,6 +103,20 @@ def test_the_record_of_commits_is_bounded(hidden: MiniRest) -> None:
     recorded = recent_commits(append(catalog, [3]).properties)
     assert len(recorded) == MOST_COMMITS
     assert [*recorded][:-1] == [*many][1:]
+
+
+def test_only_the_own_files_of_a_rejected_commit_are_deleted(hidden: MiniRest) -> None:
+    """After a definite rejection they are gone. Files that a commit replaced stay: other branches may need them."""
+    table = two_files(hidden.catalog("lake"))
+    sized = icesize.open(None, "lake.db.t", catalog=hidden.catalog("lake"), policy={"max-small-files": 1})
+    before = data_files_on_disk(table)
+    hidden.fail_next_commit(Fault(403))
+    with pytest.raises(TableError, match="nothing is visible"):
+        sized.compact()
+    assert data_files_on_disk(table) == before
+    assert sized.compact().files_removed == 2
+    assert before < data_files_on_disk(table)
+    landed(hidden.catalog("lake"), [1, 2])
 
 
 def test_a_catalog_with_history_gets_no_record(mini: MiniRest) -> None:
