@@ -284,6 +284,20 @@ def test_a_batch_planned_before_the_key_changed(catalog: Catalog, point: str) ->
     assert live_rows(catalog) == [(3, 2, "a")]
 
 
+def test_two_first_batches_with_different_keys(catalog: Catalog) -> None:
+    """A batch does not replace the rule that another first batch has stored and followed: it is refused."""
+    left = ["kind"]
+
+    def rival() -> None:
+        if left:
+            opened(catalog).upsert(rows_of([(1, 1, "a"), (1, 1, "b")]), left.pop(), "ts")
+
+    with failpoints.armed("before-swap", rival), pytest.raises(TableError, match="has stored a different rule"):
+        opened(catalog).upsert(rows_of([(1, 2, "a")]), "id", "ts")
+    assert UpsertRule.of(catalog.load_table("db.t").properties) == UpsertRule((2,), (3,))
+    assert live_rows(catalog) == [(1, 1, "a"), (1, 1, "b")]
+
+
 def test_a_changed_rule_is_a_snapshot_of_the_same_files(catalog: Catalog) -> None:
     """Its kind is shown in the history, the report names it, and readers of a stream skip it; a dry run adds none."""
     table = upserted(catalog)

@@ -277,12 +277,14 @@ def keep_rule(rule: UpsertRule, table: str, run_id: str) -> MetadataChange[Upser
             raise TableError(
                 f"Cannot upsert into '{table}': another writer has stored a different rule in '{PROPERTY}'", table=table
             )
+        # another first batch stores its rule before its rows, and is visible by them
+        same_rows = AssertRefSnapshotId(ref=loaded.head.ref, snapshot_id=loaded.head.snapshot_id)
         same_schema = AssertCurrentSchemaId(current_schema_id=loaded.schema_id)
         update = SetPropertiesUpdate(updates={PROPERTY: rule.to_json()})
-        return None if stored else loaded.staged([update], same_schema), rule
+        return None if stored else loaded.staged([update], same_rows, same_schema), rule
 
     advice = f"Look whether the table's properties have '{PROPERTY}'; storing it again is safe"
-    return MetadataChange(run_id, advice, build, lambda loaded: PROPERTY in loaded.properties)
+    return MetadataChange(run_id, advice, build, lambda loaded: UpsertRule.of(loaded.properties) == rule)
 
 
 @dataclass(frozen=True)
