@@ -26,8 +26,8 @@ def write() -> None:
         for number in range(BATCHES):
             lake.load("events").append(batch(number, ROWS))
         table = icesize.open(None, f"{NAMESPACE}.events", catalog=lake.catalog())
-        before = table.overview().sizes.before
+        before = table.report().sizes.before
         table.compact()
-        after = table.overview().sizes.after
+        after = table.report().sizes.after
     picture = sizes(Comparison(before, "before", after, "after icesize compact"))
     (DOCS / "images" / "before-after.svg").write_text(standalone_svg(picture, BOTH), encoding="utf-8")

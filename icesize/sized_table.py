@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from icesize.concurrency import IO_THREADS
 from icesize.environment import Environment, WorkLimits
@@ -250,9 +250,8 @@ class SizedTable:
         """Preview `compact`: return its plan, with a forecast of the bytes that it would copy and decode.
 
         Args:
-            where: A filter over columns or partition fields, such as `hour >= 'h06'`. It selects the partitions whose
-                rows all match; None selects all.
-            budget_bytes: The most bytes to rewrite, as a number or a string such as "20GiB"; None for no limit.
+            where: A filter that selects partitions, as in `inspect`.
+            budget_bytes: The most bytes to rewrite, as in `compact`.
 
         Returns:
             The files to merge and the files to keep, each with a reason.
@@ -261,7 +260,7 @@ class SizedTable:
             ArgumentError: The filter is malformed, or names a column that the table does not have.
             ValueError: The budget is negative or malformed.
         """
-        return self.compact(where, budget_bytes, dry_run=True)
+        return compaction.plan_compaction(self._context.select(where), Budget.of(budget_bytes).size_bytes)
 
     def compare_policies(self, *policies: Mapping[str, object]) -> PolicyComparison:
         """Compare the cost of recent batches under other policies.
@@ -287,43 +286,21 @@ class SizedTable:
         batches = [{key: seen.size_bytes for key, seen in append.items()} for append in appends]
         return compare(current.name, batches, {"current": present, **others})
 
-    @overload
-    def compact(
-        self,
-        where: Where = ...,
-        budget_bytes: Size = ...,
-        budget_seconds: Duration = ...,
-        *,
-        dry_run: Literal[False] = ...,
-    ) -> Report: ...
-    @overload
-    def compact(
-        self, where: Where = ..., budget_bytes: Size = ..., budget_seconds: Duration = ..., *, dry_run: Literal[True]
-    ) -> Plan: ...
-    def compact(
-        self,
-        where: Where = None,
-        budget_bytes: Size = None,
-        budget_seconds: Duration = None,
-        *,
-        dry_run: bool = False,
-    ) -> Report | Plan:
+    def compact(self, where: Where = None, budget_bytes: Size = None, budget_seconds: Duration = None) -> Report:
         """Merge the small files of every partition into as few files as possible.
 
         With Spark, all merges are one REPLACE commit, unless `budget_seconds` is set. Without Spark, they are committed
         in rounds of about 1 GiB, so that an interrupt keeps the finished rounds.
 
         Args:
-            where: A filter over columns or partition fields, such as `hour >= 'h06'`. It selects the partitions whose
-                rows all match; None selects all.
+            where: A filter that selects partitions, as in `inspect`.
             budget_bytes: The most bytes to rewrite, as a number or a string such as "20GiB"; None for no limit. Merges
                 that save a scan the most per byte come first.
             budget_seconds: The seconds after which no further round begins, as a number or a string such as "25m"; None
                 for no limit. With this limit, merges are committed in rounds of at most about 2 GiB.
-            dry_run: Return the plan and change nothing.
 
         Returns:
-            The report, or the plan of a dry run. Merges that failed are the first notes of the report.
+            The report. Merges that failed are its first notes.
 
         Raises:
             RewriteFailed: Every merge failed.
@@ -333,12 +310,9 @@ class SizedTable:
             ArgumentError: The filter is malformed, or names a column that the table does not have.
             ValueError: A budget is negative or malformed.
         """
-        budget = Budget.of(budget_bytes, budget_seconds)
-        if dry_run:
-            return compaction.plan_compaction(self._context.select(where), budget.size_bytes)
-        return self._context.alone(compaction.compact, where, budget)
+        return self._context.alone(compaction.compact, where, Budget.of(budget_bytes, budget_seconds))
 
-    def check_up(self) -> tuple[Check, ...]:
+    def doctor(self) -> tuple[Check, ...]:
         """Check whether icesize can work on the table: load it, read, write and delete.
 
         The checks write a small file beside the metadata and one beside the data, and delete both. The table does not
@@ -350,8 +324,6 @@ class SizedTable:
         from icesize.maintenance.checkup import check_up
 
         return tuple(check_up(self._handle, self._environment))
-
-    doctor = check_up
 
     def verify(
         self,
@@ -421,91 +393,67 @@ class SizedTable:
 
         return self._context.alone(repair, deep=deep, lost_files=lost_files, dry_run=dry_run)
 
-    @overload
-    def after_batch(self, *, dry_run: Literal[False] = ...) -> Report: ...
-    @overload
-    def after_batch(self, *, dry_run: Literal[True]) -> Plan: ...
-    def after_batch(self, *, dry_run: bool = False) -> Report | Plan:
+    def after_batch(self) -> Report:
         """Merge the files that are due after another writer's batch.
 
         The merges cover the partitions that changed since icesize last merged.
 
-        Args:
-            dry_run: Return the plan and change nothing.
-
         Returns:
-            The report, or the plan of a dry run.
+            The report.
 
         Raises:
             RewriteFailed: Every merge failed.
             CommitConflict: Other writers committed first until the deadline.
             CommitStateUnknown: The outcome of a commit is unknown.
         """
-        return compaction.plan_changed(self._context) if dry_run else self._context.alone(compaction.merge_changed)
+        return self._context.alone(compaction.merge_changed)
 
-    @overload
-    def maintain(
-        self, budget_bytes: Size = ..., budget_seconds: Duration = ..., *, dry_run: Literal[False] = ...
-    ) -> MaintenanceReport: ...
-    @overload
-    def maintain(
-        self, budget_bytes: Size = ..., budget_seconds: Duration = ..., *, dry_run: Literal[True]
-    ) -> MaintenancePlan: ...
-    def maintain(
-        self,
-        budget_bytes: Size = None,
-        budget_seconds: Duration = None,
-        *,
-        dry_run: bool = False,
-    ) -> MaintenanceReport | MaintenancePlan:
+    def plan_after_batch(self) -> Plan:
+        """Preview `after_batch`: return its plan."""
+        return compaction.plan_changed(self._context)
+
+    def maintain(self, budget_bytes: Size = None, budget_seconds: Duration = None) -> MaintenanceReport:
         """Run one bounded pass of all maintenance.
 
-        The attributes of `MaintenanceReport` are the steps, in their order. Settings are chosen only if the policy has
-        `auto`. Merges begin with cold partitions. The table is clustered only if its properties name columns. Snapshots
-        expire by the table's own rules. Orphan files are only counted. The next pass continues where this one stopped.
-        A step that fails is in the report, and the other steps still run.
+        The attributes of `MaintenanceReport` are the steps, in their order. Merges begin with cold partitions. The
+        table is clustered only if its properties name columns. Snapshots expire by the table's own rules. Orphan files
+        are only counted. The next pass continues where this one stopped. A step that fails is in the report, and the
+        other steps still run.
 
         Args:
             budget_bytes: The most bytes that merges and clustering rewrite, as a number or a string such as "20GiB";
                 None for no limit.
             budget_seconds: The seconds after which no step begins, as a number or a string such as "25m"; None for no
                 limit. No round of merges or clustering begins after 70 % of them.
-            dry_run: Change nothing. Return the effect of each step on the table in its current state.
 
         Returns:
-            The report of each step, or the plan of a dry run.
+            The report of each step.
 
         Raises:
             CommitStateUnknown: The outcome of a commit is unknown; the attribute `report`, if set, has the steps
                 before.
             ValueError: A budget is negative or malformed.
         """
-        from icesize.maintenance.maintain import STEPS, Pass, plan_pass
+        from icesize.maintenance.maintain import STEPS, Pass
 
-        budget = Budget.of(budget_bytes, budget_seconds)
-        if dry_run:
-            return plan_pass(self._context, budget.size_bytes)
-        return Pass(self._context, budget).run(STEPS)
+        return Pass(self._context, Budget.of(budget_bytes, budget_seconds)).run(STEPS)
 
-    @overload
+    def plan_maintenance(self, budget_bytes: Size = None) -> MaintenancePlan:
+        """Preview `maintain`: return the effect of each step on the table in its current state.
+
+        Args:
+            budget_bytes: The most bytes that merges and clustering rewrite, as in `maintain`.
+
+        Raises:
+            ValueError: The budget is negative or malformed.
+        """
+        from icesize.maintenance.maintain import plan_pass
+
+        return plan_pass(self._context, Budget.of(budget_bytes).size_bytes)
+
     def cluster(
-        self, by: Columns = ..., strategy: str | None = ..., where: Where = ..., budget_bytes: Size = ..., *,
-        dry_run: Literal[False] = ...,
-    ) -> Report: ...  # fmt: skip
-    @overload
-    def cluster(
-        self, by: Columns = ..., strategy: str | None = ..., where: Where = ..., budget_bytes: Size = ..., *,
-        dry_run: Literal[True],
-    ) -> Plan: ...  # fmt: skip
-    def cluster(
-        self,
-        by: Columns = None,
-        strategy: str | None = None,
-        where: Where = None,
-        budget_bytes: Size = None,
-        *,
-        dry_run: bool = False,
-    ) -> Report | Plan:
+        self, by: Columns = None, strategy: str | None = None, where: Where = None, budget_bytes: Size = None
+    ) -> Report:
         """Order the rows of each partition by columns, so that queries open few files.
 
         With Spark, the result is one REPLACE commit. Without Spark, it is committed in rounds of about 1 GiB, so that
@@ -518,14 +466,12 @@ class SizedTable:
             strategy: "sort": queries that filter by the first column gain most. "zorder" or "hilbert": queries that
                 filter by any of up to four columns gain equally. The table's properties store it; "sort" is also stored
                 as Iceberg's sort order. None uses the stored strategy, or "sort".
-            where: A filter over columns or partition fields, such as `hour >= 'h06'`. It selects the partitions whose
-                rows all match; None selects all.
+            where: A filter that selects partitions, as in `inspect`.
             budget_bytes: The most bytes to rewrite, as a number or a string such as "20GiB"; None for no limit.
                 Rewrites that save queries the most files per byte come first.
-            dry_run: Return the plan; change and store nothing.
 
         Returns:
-            The report, or the plan of a dry run.
+            The report.
 
         Raises:
             TableError: A column cannot be used for clustering, or neither `by` nor the table names columns.
@@ -539,8 +485,6 @@ class SizedTable:
         from icesize.maintenance import clustering
 
         request = clustering.ClusterRequest.of(by, strategy, where, Budget.of(budget_bytes))
-        if dry_run:
-            return clustering.plan(self._context, request)
         return self._context.alone(clustering.cluster, request)
 
     def plan_clustering(
@@ -549,10 +493,10 @@ class SizedTable:
         """Preview `cluster`: return its plan, or None if neither `by` nor the table names columns.
 
         Args:
-            by: The columns; None for those that the table stores.
-            strategy: "sort", "zorder" or "hilbert"; None for the stored strategy, or "sort".
-            where: A filter that selects partitions, as in `cluster`.
-            budget_bytes: The most bytes to rewrite; None for no limit.
+            by: The columns, as in `cluster`.
+            strategy: The order, as in `cluster`.
+            where: A filter that selects partitions, as in `inspect`.
+            budget_bytes: The most bytes to rewrite, as in `compact`.
 
         Raises:
             TableError: A column cannot be used for clustering.
@@ -600,8 +544,7 @@ class SizedTable:
             stream_id: The name of a stream in the ledger. With `stream_id` and `batch_id`, repeated calls append the
                 rows once. Without both, each call appends them.
             batch_id: The number of the batch in the stream, from 0 on.
-            allow_duplicate_keys: True appends rows to a table with a key, and does not look for older rows of their
-                keys.
+            allow_duplicate_keys: Whether rows are appended to a table with a key, as in `sink`.
 
         Returns:
             The report of the commit.
@@ -642,21 +585,15 @@ class SizedTable:
 
         Args:
             rows: A DataFrame, or an Arrow table, which needs no session. Columns match by name.
-            key: The columns that identify a row; None for the stored key, or for the table's identifier fields.
-            order_by: The columns by which a later row of a key is recognized. Without them, a later call replaces the
-                rows of earlier ones.
-            delete_when: The condition that makes a row a delete: comparisons of columns with literals, such as
-                "op = 'd'", joined by `and`, `or` and `not`, or the name of a column of booleans. NULL is no delete.
-            except_columns: Columns that are not written, such as `op`.
-            ties: What is done with different rows of one key that have the same order. "error": refuse them.
-                "last_delete": a delete wins. "max_row": a delete wins, or else the greatest row.
-            null_key: "error" refuses rows whose key has a NULL, "skip" leaves them out.
-            tombstones: How long deletes are remembered, such as "2 days" or a number of seconds. An older event that
-                comes later does not bring the row back. It needs `order_by`, and belongs to the table. None: not
-                remembered, or as the table stores it.
-            stream_id: The name of a stream in the ledger. With `stream_id` and `batch_id`, repeated calls upsert the
-                rows once.
-            batch_id: The number of the batch in the stream, from 0 on.
+            key: The columns that identify a row, as in `sink`, like the next six arguments.
+            order_by: The columns by which a later row is recognized.
+            delete_when: The condition that makes a row a delete.
+            except_columns: Columns that are not written.
+            ties: What is done with different rows of one key and order.
+            null_key: What is done with rows whose key has a NULL.
+            tombstones: How long deletes are remembered.
+            stream_id: The name of a stream in the ledger, as in `append`.
+            batch_id: The number of the batch in the stream, as in `append`.
 
         Returns:
             The report of the commit, with `upsert`.
@@ -760,20 +697,20 @@ class SizedTable:
         listener: Callable[[Report], object] | None = None,
         cluster: str = "off",
         allow_duplicate_keys: bool = False,
-        keys: Names = None,
-        sequence_by: Names = None,
-        apply_as_deletes: str | None = None,
-        except_column_list: Names = None,
     ) -> Sink:
         """Return the function for `foreachBatch` that commits each micro-batch exactly once.
 
         Args:
             stream_id: The name of the stream in this table. It identifies batches that Spark delivers again.
             mode: "append" adds all rows. "upsert" replaces or deletes the row of each key; Spark cannot read such a
-                table as a stream. The next six arguments are for "upsert".
+                table as a stream.
+
+        Args: Upserts, with `mode="upsert"`
             key: The columns that identify a row; None for the key that the table stores, or for its identifier fields.
-            order_by: The columns by which a later row of a key is recognized. Two streams into one table need them.
-            delete_when: The condition that makes a row a delete, such as "op = 'd'", or a column of booleans.
+            order_by: The columns by which a later row of a key is recognized. Without them, a later batch replaces the
+                rows of earlier ones. Two streams into one table need them.
+            delete_when: The condition that makes a row a delete: comparisons of columns with literals, such as
+                "op = 'd'", joined by `and`, `or` and `not`, or the name of a column of booleans. NULL is no delete.
             except_columns: Columns that are not written, such as `op`.
             ties: What is done with different rows of one key that have the same order. "error": the batch fails.
                 "last_delete": a delete wins. "max_row": a delete wins, or else the greatest row.
@@ -786,31 +723,38 @@ class SizedTable:
             index_bytes: The most bytes of maps on disk, as a number or a string such as "20GiB"; None for a quarter of
                 the free disk.
             index_dir: A local directory for maps that is kept between runs; None for a temporary one of Spark.
+
+        Args: The write of a batch
             placement: "append" writes new rows into few new files and merges older small files. "absorb" writes new
                 rows together with the partition's small file.
-            stream_safe: False (only with "absorb") writes rows once, in snapshots at which stream readers stop.
-            merge: The time of merges. "inline": in the commit of the batch. "async": beside the batches, in separate
-                commits. "off": never in the sink.
-            statistics: The method to determine the number of rows per partition before the write. "exact": counted.
-                "recent": predicted from recent batches. "auto": counted only if the batch is cheap to read again.
+            stream_safe: False (only with "absorb") writes rows once, in `overwrite` snapshots, at which stream readers
+                stop.
+            statistics: The method to determine the number of rows per partition before the write. "exact" counts the
+                rows in one more pass over the partition columns. "recent" predicts them from recent batches; the first
+                predictions use the table's history. "auto" counts only if the batch is cheap to read again, and only
+                until predictions are as good.
             write_tasks: The number of Spark tasks that write a batch; None derives it from the bytes of the batch and
                 the cores.
             schema_evolution: The treatment of columns that the table lacks. "refuse": the batch fails. "add": they are
                 added to the table.
-            accept_new_checkpoint: True accepts batches of another query under the same `stream_id`.
-            expire_every: Expire snapshots by the table's own rules each time this number of batch ids has passed; None
-                never expires.
-            query_id: The id of the query, if Spark does not provide it. Spark Connect needs it: a text that changes
-                with the checkpoint. None uses Spark's id, or the `stream_id` outside of a query.
-            listener: Called with the report of each batch, and of each commit in the background.
-            cluster: The time of clustering by the table's `icesize.cluster.by`. "inline": after the batch. "async":
-                beside the batches. "off": never in the sink.
             allow_duplicate_keys: True appends rows to a table with a key, and does not look for older rows of their
                 keys.
-            keys: Another name of `key`, as in Spark's AUTO CDC.
-            sequence_by: Another name of `order_by`.
-            apply_as_deletes: Another name of `delete_when`.
-            except_column_list: Another name of `except_columns`.
+
+        Args: Maintenance
+            merge: The time of merges. "inline": in the commit of the batch. "async": beside the batches, in separate
+                commits. "off": never in the sink.
+            cluster: The time of clustering by the table's `icesize.cluster.by`, in separate commits. "inline": after
+                the batch, limited to the bytes that its merges may rewrite. Unless `merge-budget-bytes` is set, that
+                limit is at least four files of the target size. "async": beside the batches. "off": never in the sink.
+            expire_every: Expire snapshots by the table's own rules each time this number of batch ids has passed; None
+                never expires. Ids count, not calls: a query that restarts for each batch also expires snapshots.
+
+        Args: The query
+            accept_new_checkpoint: True accepts batches of another query under the same `stream_id`.
+            query_id: The id of the query, if Spark does not provide it. Spark Connect needs it: a text that changes
+                with the checkpoint. None uses Spark's id, or the `stream_id` outside of a query.
+            listener: Called with the report of each batch. It is also called with the report of each commit in the
+                background, from another thread and with `batch_id` None.
 
         Returns:
             The sink. Pass it to Spark's `foreachBatch`, or call it with a DataFrame and a batch id.
@@ -824,16 +768,11 @@ class SizedTable:
         spark, source = self._in_spark("sink")
         from icesize.spark.stream.process_state import for_its_server
         from icesize.spark.stream.sink import Sink
-        from icesize.table.upserts.settings import one_of, options_of_mode
+        from icesize.table.upserts.settings import options_of_mode
 
         upsert = options_of_mode(
-            mode,
-            key=one_of("key", key, "keys", keys),
-            order_by=one_of("order_by", order_by, "sequence_by", sequence_by),
-            delete_when=one_of("delete_when", delete_when, "apply_as_deletes", apply_as_deletes),
-            except_columns=one_of("except_columns", except_columns, "except_column_list", except_column_list),
-            ties=ties, null_key=null_key, tombstones=tombstones, lookup=lookup,
-            index_bytes=index_bytes, index_dir=index_dir,
+            mode, key=key, order_by=order_by, delete_when=delete_when, except_columns=except_columns, ties=ties,
+            null_key=null_key, tombstones=tombstones, lookup=lookup, index_bytes=index_bytes, index_dir=index_dir,
         )  # fmt: skip
         sink = Sink(
             source=for_its_server(spark, source), stream_id=stream_id, upsert=upsert,
@@ -903,7 +842,7 @@ class SizedTable:
         current = self._handle.load(self._environment)
         return history_of(current.table.metadata, current.name, limit)
 
-    def overview(self, since: int | str | None = None) -> Overview:
+    def report(self, since: int | str | None = None) -> Overview:
         """Return a page about the whole table, with charts.
 
         The page shows:
@@ -927,8 +866,6 @@ class SizedTable:
         selection = self._context.select()
         with readable(selection.current.name):
             return gather(selection, self._inspected(selection), since, self._environment.now_ms())
-
-    report = overview
 
     def read_version(
         self, partition: Partition, snapshot_id: int | str | None = None, *, as_of: datetime | int | None = None
@@ -971,9 +908,9 @@ class SizedTable:
         later rows are gone from the partition.
 
         Args:
-            partition: A mapping of partition fields to values, or a label as `inspect` prints it.
-            snapshot_id: The snapshot. Give either `snapshot_id` or `as_of`.
-            as_of: A datetime (without a zone: UTC), or milliseconds since 1970.
+            partition: The partition, as in `read_version`.
+            snapshot_id: The snapshot, as in `read_version`.
+            as_of: The time, as in `read_version`.
             dry_run: Change nothing; return the report that the call would produce.
 
         Returns:

@@ -19,6 +19,12 @@ README = (ROOT / "README.md").read_text()
 DOCS = {path.name: path.read_text() for path in (ROOT / "docs").glob("*.md")}
 
 
+PREVIEWS = {
+    "compact": "plan", "cluster": "plan_clustering", "maintain": "plan_maintenance", "after_batch": "plan_after_batch",
+}  # fmt: skip
+"""The calls that return the plan of another call."""
+
+
 def test_all_is_sorted_and_exact() -> None:
     """`__all__` is in order, each of its names exists, and at most 45 are public: 40 for a table, five for catalogs."""
     assert icesize.__all__ == sorted(icesize.__all__)
@@ -39,20 +45,23 @@ def test_what_calls_return_is_public() -> None:
     assert returned - {"DataFrame", "None"} <= set(icesize.__all__) | documented
 
 
-def test_commands_and_calls_have_one_name_and_one_dry_run() -> None:
-    """Each command is a call of that name, of a table or of the package; where one has a dry run the other has it."""
+def test_commands_and_calls_have_one_name_and_one_preview() -> None:
+    """Each command is a call of that name, of a table or of the package. Where it has a dry run, the call has `dry_run`
+    or a preview."""
     by_hand, calls = {"streams": "forget_stream"}, _calls() | {"scan": inspect.signature(icesize.scan)}
     for name, command in main.commands.items():
         options = {option for parameter in command.params for option in parameter.opts}
         if "--json" in options and name != "config":  # which concerns a file
             call = calls[by_hand.get(name, name.replace("-", "_"))]
-            assert ("dry_run" in call.parameters) >= ("--dry-run" in options), name
+            assert (name in PREVIEWS or "dry_run" in call.parameters) >= ("--dry-run" in options), name
     changing = {name for name, call in _calls().items() if "dry_run" in call.parameters}
     assert changing == {
-        "after_batch", "cluster", "compact", "deduplicate", "expire_snapshots", "forget_clustering", "forget_stream",
-        "maintain", "rekey", "remove_dangling_deletes", "remove_orphan_files", "repair", "restore", "rewrite_deletes",
+        "deduplicate", "expire_snapshots", "forget_clustering", "forget_stream",
+        "rekey", "remove_dangling_deletes", "remove_orphan_files", "repair", "restore", "rewrite_deletes",
         "rewrite_manifests",
     }  # fmt: skip
+    assert changing.isdisjoint(PREVIEWS)
+    assert {name for name in _calls() if name.startswith("plan")} == {*PREVIEWS.values()}
 
 
 def test_arguments_of_a_sink_stand_in_its_signature() -> None:
@@ -63,7 +72,6 @@ def test_arguments_of_a_sink_stand_in_its_signature() -> None:
     defaults = {name: each.default for name, each in list(_calls()["sink"].parameters.items())[2:]}
     assert defaults == {
         "mode": "append", **{field.name: field.default for field in fields(UpsertOptions)}, **options,
-        **dict.fromkeys(("keys", "sequence_by", "apply_as_deletes", "except_column_list")),
     }  # fmt: skip
     assert all(re.search(rf"^ +{name}: ", icesize.SizedTable.sink.__doc__ or "", re.M) for name in defaults)
 

@@ -73,7 +73,7 @@ def test_jobs_on_a_table(lake: SqlCatalog) -> None:
         append(lake, range(start, start + 10))
     recorded = Recorded()
     table = icesize.open(None, "lake.db.t", catalog=lake, environment=Environment(observe=recorded.telemetry))
-    table.compact(dry_run=True)
+    table.plan()
     table.expire_snapshots(dry_run=True)
     assert recorded.values() == {}
     done = table.compact()

@@ -68,7 +68,7 @@ def _table(target: Target) -> Sequence[Check]:
     from icesize.table.catalog.access_errors import said
 
     try:
-        return target.open().check_up()
+        return target.open().doctor()
     except Exception as error:  # libraries of catalogs have no common error class
         return (Check("table", "failed", said(error)),)
 

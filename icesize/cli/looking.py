@@ -312,7 +312,7 @@ def report(target: Target, *, output: Path | None, png: Path | None, since: str 
             raise click.UsageError("--png and --since are about one table")
         _report_on_catalog(target, output, tables)
         return
-    overview = target.open().overview(since)
+    overview = target.open().report(since)
     if output:
         output.write_text(overview.to_html(), encoding="utf-8")
     if png:
@@ -337,7 +337,7 @@ def _report_on_catalog(target: Target, output: Path | None, tables: int) -> None
         name = re.sub(r"[^\w.-]", "_", table.table, flags=re.ASCII)[:_MOST_LETTERS]
         page = output.with_name(f"{output.stem}.{number:02}.{name}.html")
         try:
-            page.write_text(replace(target, table=table.table).open().overview().to_html(), encoding="utf-8")
+            page.write_text(replace(target, table=table.table).open().report().to_html(), encoding="utf-8")
             pages[table.table] = page
         except EngineUnavailable:
             raise

@@ -49,8 +49,7 @@ def compact(
     one commit or, with --budget-seconds, in rounds of at most about 2 GiB.
     """
     if dry_run:
-        sized = target.open(policy, conf=spark.conf)
-        _show_plan(target, sized.compact(where, budget_bytes, budget_seconds, dry_run=True))
+        _show_plan(target, target.open(policy, conf=spark.conf).plan(where, budget_bytes))
         return
     with spark.session("compact") as session:
         _carry_out(partial(target.open(policy, session).compact, where, budget_bytes, budget_seconds), target)
@@ -165,7 +164,7 @@ def maintain(
     if target.is_pattern:
         raise click.UsageError(f"'{target.table}' is not the name of a table: add --all to maintain all its tables")
     if dry_run:
-        target.answer(target.open(policy, conf=spark.conf).maintain(budget_bytes, budget_seconds, dry_run=True))
+        target.answer(target.open(policy, conf=spark.conf).plan_maintenance(budget_bytes))
         return
     with spark.session("maintain") as session:
         sized = target.open(policy, session)

@@ -195,11 +195,6 @@ def _summary(scan: ClusterScan, plan: Plan, outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def plan(context: TableContext, request: ClusterRequest) -> Plan:
-    """Return the plan of `cluster`; raise the errors with which `cluster` rejects a request."""
-    return _planned(context, request)[1]
-
-
 def plan_clustering(context: TableContext, request: ClusterRequest) -> Plan | None:
     """Return the plan of `cluster`; None if neither the request nor the table names columns."""
     found = _scan(context, request)

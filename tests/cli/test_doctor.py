@@ -140,6 +140,6 @@ def test_a_clock_that_differs_is_told(table: Table, tmp_path: Path) -> None:
 
     late = Environment(now_ms=lambda: 1_000_000_000_000)
     sized = open_table(None, "lake.db.t", catalog=tables.sqlite_catalog(tmp_path), environment=late)
-    [writing] = [check for check in sized.check_up() if check.name == "writing"]
+    [writing] = [check for check in sized.doctor() if check.name == "writing"]
     assert " s ahead of this machine" in writing.detail
     assert str(writing).startswith("writing: ok: ")

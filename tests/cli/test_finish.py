@@ -285,10 +285,10 @@ def test_what_a_table_answers_prints_well(table: Table, tmp_path: Path) -> None:
     """Every object that a call gives is a sentence or a few when it is printed, not a constructor."""
     tables.append(table.catalog, range(300, 310), batch=7)
     sized = icesize.open(None, "lake.db.t", catalog=tables.sqlite_catalog(tmp_path))
-    planned = str(sized.maintain(dry_run=True))
+    planned = str(sized.plan_maintenance())
     assert planned.splitlines()[1].startswith("plan: 1 partition, 9 -> 1 file, ")
-    found = [sized.inspect(), sized.plan(), sized.history(), *sized.versions(), *sized.streams(), *sized.check_up()]
-    found += [sized.maintain(dry_run=True), sized.maintain(), sized.compact()]
+    found = [sized.inspect(), sized.plan(), sized.history(), *sized.versions(), *sized.streams(), *sized.doctor()]
+    found += [sized.plan_maintenance(), sized.maintain(), sized.compact()]
     assert [type(one).__name__ for one in found if str(one) == repr(one)] == []
     assert str(sized.streams()[0]) == "stream 's', batch 7, of query q"
     assert str(sized.versions()[0]).endswith(" rows, by replace")

@@ -53,7 +53,7 @@ def test_report_writes_a_page_and_an_image(sized: SizedTable, run: Run, tmp_path
     assert image.read_bytes().startswith(b"\x89PNG")
     told = result.stdout.splitlines()
     assert [line.partition(",")[0] for line in told[:2]] == [f"wrote {page}", f"wrote {image}"]
-    assert [line.removeprefix("! ") for line in told[2:]] == [a.sentence for a in sized.overview().advice]
+    assert [line.removeprefix("! ") for line in told[2:]] == [a.sentence for a in sized.report().advice]
 
 
 def test_report_compares_with_a_snapshot(table: Table, run: Run) -> None:

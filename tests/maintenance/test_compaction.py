@@ -785,10 +785,10 @@ def test_a_table_that_has_stopped_growing_is_merged_to_the_fewest_files(lake: An
     fill(lake, 4, "a")
     assert len(sized.maintain().merges) == 1
     fill(lake, 2, "a", 4)
-    assert cast(Plan, sized.maintain(dry_run=True).merges).files_removed == 0
+    assert cast(Plan, sized.plan_maintenance().merges).files_removed == 0
     assert sized.maintain().merges == ()
     assert len(live_paths(lake.load_table("db.t"))) == 3
-    assert cast(Plan, later.maintain(dry_run=True).merges).files_removed == 3
+    assert cast(Plan, later.plan_maintenance().merges).files_removed == 3
     assert [merge.files_removed for merge in later.maintain().merges] == [3]
     assert ids_of(lake) == list(range(6))
 

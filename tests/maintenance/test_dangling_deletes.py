@@ -271,7 +271,7 @@ def test_dry_runs_need_no_right_to_write(lake: SqlCatalog) -> None:
     storage = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
     lake.properties["py-io-impl"] = f"{__name__}.ReadOnlyIO"
     table = icesize.open(None, "db.t", catalog=lake)
-    plan = table.maintain(dry_run=True)
+    plan = table.plan_maintenance()
     assert plan.failed == {}
     assert plan.deletes is not None
     assert plan.manifests is not None

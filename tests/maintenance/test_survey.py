@@ -62,7 +62,7 @@ def test_a_maintained_table_has_nothing_to_save(lake: SqlCatalog) -> None:
     before = the_only(scan("lake.db", catalog=lake, environment=later))
     assert (before.files_saved, before.snapshots_due > 0, before.delete_files) == (12 - 1 + 3, True, 3)
     sized = icesize.open(None, "lake.db.t", catalog=lake, environment=later)
-    planned = sized.maintain(dry_run=True)
+    planned = sized.plan_maintenance()
     assert planned.merges
     assert (planned.merges.files_removed, planned.merges.bytes_to_write) == (
         before.files_to_merge, before.bytes_to_write,

@@ -95,7 +95,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]
     run(lake, request_on(table, [*many, *copies]), table)
     target = folder / "page.html"
-    icesize.open(None, "lake.db.t", catalog=lake).overview().write(target)
+    icesize.open(None, "lake.db.t", catalog=lake).report().write(target)
     return target
 
 

@@ -85,7 +85,7 @@ def test_the_page_says_what_the_calls_say(lake: SqlCatalog) -> None:
     """Totals of `inspect`, cost and merges of `plan`, reasons, commits of `history`, partitions with their numbers."""
     table = filled(lake)
     inspection, plan, history = table.inspect(), table.plan(), table.history()
-    overview = table.overview()
+    overview = table.report()
     page = paged(overview)
     assert (overview.inspection, overview.history) == (inspection, history)
     for words in (
@@ -120,12 +120,12 @@ def test_pictures_show_the_seconds_of_batches_where_they_are_told(lake: SqlCatal
     """Batches of an earlier release do not say how long they took, and the page says that."""
     make_table(lake)
     append(lake, [1], batch=0)
-    page = paged(opened(lake).overview())
+    page = paged(opened(lake).report())
     assert "No batch has a duration" in page.text
     assert set(page.drawn) == {"sizes", "files", "small", "amplification"}
     table = lake.load_table("db.t")
     run(lake, request_on(table, [write(table, [2])], batch=1, summary={SECONDS: "2.5"}), table)
-    page = paged(opened(lake).overview())
+    page = paged(opened(lake).report())
     assert "No batch says" not in page.text
     assert "Seconds per batch, median 2.50" in page.text
     assert "seconds" in page.drawn
@@ -134,7 +134,7 @@ def test_pictures_show_the_seconds_of_batches_where_they_are_told(lake: SqlCatal
 def test_a_table_without_snapshots_has_a_page(lake: SqlCatalog) -> None:
     """Nothing to draw over time, nothing to do, and it says so."""
     make_table(lake)
-    overview = opened(lake).overview()
+    overview = opened(lake).report()
     page = paged(overview)
     assert overview.advice == (Advice("Nothing to do: no partition holds more files than it has to."),)
     for words in ("no snapshot", "Nothing to do", "Nothing to merge: 0 files stay", "has no history"):
@@ -147,7 +147,7 @@ def test_an_emptied_table_has_a_page(lake: SqlCatalog) -> None:
     """Snapshots but no files: the past is there, the present is empty."""
     make_table(lake).append(arrow([1, 2]))
     lake.load_table("db.t").delete("id > 0")
-    overview = opened(lake).overview()
+    overview = opened(lake).report()
     page = paged(overview)
     assert "Files 0" in page.text
     assert overview.sizes.before_name.startswith("on ")
@@ -164,7 +164,7 @@ def test_a_thousand_partitions(lake: SqlCatalog) -> None:
     # nobody looks into a partition's only file
     once = [replace(twice[0], path=f"{twice[0].path}-{n}", partition=PartitionKey(0, (n,))) for n in ids[30:]]
     run(lake, request_on(table, [*twice, *once]), table)
-    overview = opened(lake).overview()
+    overview = opened(lake).report()
     html = overview.to_html()
     page = paged(overview)
     numbers = page.tables[-2]
@@ -185,7 +185,7 @@ def test_names_cannot_break_out(lake: SqlCatalog) -> None:
         entry = LedgerEntry(name, "q", number)
         run(lake, request_on(table, [write(table, [number], name)], batch=entry), table)
     lake.load_table("db.t").append(arrow([99]), snapshot_properties={"engine-name": HOSTILE[0]})
-    overview = opened(lake).overview()
+    overview = opened(lake).report()
     told = (Advice("run `icesize <b>`", f"icesize <b> {HOSTILE[0]}"),)
     inspection = replace(overview.inspection, table=HOSTILE[0], advice=told)
     named = replace(overview, inspection=inspection, advice=advice_for(inspection, overview.plan, overview.history))
@@ -207,18 +207,18 @@ def test_sizes_are_compared_with_a_chosen_snapshot(lake: SqlCatalog) -> None:
     """Ids may be texts; one that the table does not have is told in a sentence."""
     table = two_files(lake)
     first = table.metadata.snapshots[0]
-    sizes = opened(lake).overview(since=str(first.snapshot_id)).sizes
+    sizes = opened(lake).report(since=str(first.snapshot_id)).sizes
     assert (sizes.before.total, sizes.after.total, sizes.after_name) == (1, 2, "now")
     assert sizes.before_name.endswith(" UTC")
     with pytest.raises(TableError, match="Cannot find snapshot 5"):
-        opened(lake).overview(since=5)
+        opened(lake).report(since=5)
 
 
 def test_without_work_the_worst_time_is_compared_with_now(lake: SqlCatalog) -> None:
     """After a compaction the picture shows what it brought."""
     two_files(lake)
     compact(lake)
-    sizes = opened(lake).overview().sizes
+    sizes = opened(lake).report().sizes
     assert (sizes.before.total, sizes.after.total, sizes.after_name) == (2, 1, "now")
     before = two_files_plan(lake)
     assert before.sizes.before_name == "now"
@@ -228,7 +228,7 @@ def two_files_plan(lake: SqlCatalog) -> Overview:
     """The overview of a table with something to merge."""
     append(lake, [7])
     append(lake, [8])
-    return opened(lake).overview()
+    return opened(lake).report()
 
 
 def test_advice_names_commands_to_copy(lake: SqlCatalog) -> None:
@@ -237,7 +237,7 @@ def test_advice_names_commands_to_copy(lake: SqlCatalog) -> None:
     make_table(lake)
     for number in range(3):
         lake.load_table("db.t").append(arrow([number]))
-    overview = opened(lake).overview()
+    overview = opened(lake).report()
     told = (Advice("2 files: run `icesize compact`", "icesize compact 'lake.db.my t'"),)
     inspection = replace(overview.inspection, table="lake.db.my t", advice=told)
     history = replace(overview.history, commits_kept=MANY_COMMITS + 1)
@@ -261,7 +261,7 @@ def test_every_reason_is_told_in_words() -> None:
 def test_an_overview_is_a_document(lake: SqlCatalog, tmp_path: Path) -> None:
     """The dictionary is JSON-ready; the file's name decides between page and image, which are the same again as long as
     the table is; it prints in a few lines."""
-    overview = filled(lake).overview()
+    overview = filled(lake).report()
     document = json.loads(json.dumps(overview.to_dict()))
     assert document["table"] == "lake.db.t"
     assert document["sizes"]["before"]["files"] == list(overview.sizes.before.files)
@@ -281,7 +281,7 @@ sys.modules["matplotlib"] = None
 import icesize, icesize.cli.main
 from tests.support.tables import sqlite_catalog
 table = icesize.open(None, "db.t", catalog=sqlite_catalog(Path(sys.argv[1])))
-overview = table.overview()
+overview = table.report()
 str(table.inspect()), str(table.plan()), str(table.history()), str(overview)
 for draw in (overview.to_html, overview.to_png):
     try:
@@ -305,7 +305,7 @@ def test_the_time_is_that_of_the_environment(lake: SqlCatalog) -> None:
     """The page says when the table was looked at."""
     two_files(lake)
     environment = Environment(now_ms=lambda: 1_800_000_000_000)
-    overview = icesize.open(None, "db.t", catalog=lake, environment=environment).overview()
+    overview = icesize.open(None, "db.t", catalog=lake, environment=environment).report()
     assert "seen 2027-01-15 08:00:00 UTC" in paged(overview).text
 
 

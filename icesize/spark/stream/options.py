@@ -26,36 +26,9 @@ _COUNTS = {
 
 @dataclass(frozen=True, kw_only=True)
 class SinkOptions:
-    """Options that set how the batches of a stream are written and merged.
+    """The options of a sink, as `SizedTable.sink` explains them.
 
-    Attributes:
-        placement: The files for new rows. "append": few new files, and older small files are merged. "absorb": the
-            partition's small file.
-        stream_safe: False, with "absorb" only: rows are written once, in `overwrite` snapshots that stop stream
-            readers.
-        merge: The time of merges. "inline": in the commit of the batch. "async": beside the batches, in separate
-            commits. "off": never in the sink.
-        statistics: The method to determine the number of rows per partition before the write. "exact" counts the rows
-            in one more pass over the partition columns. "recent" predicts them from recent batches; the first
-            predictions use the table's history. "auto" counts only if the batch is cheap to read again, and only until
-            predictions are as good.
-        write_tasks: The number of Spark tasks that write a batch; None derives it from the bytes of the batch and the
-            cores.
-        schema_evolution: The treatment of columns that the table lacks. "refuse": the batch fails. "add": they are
-            added to the table.
-        accept_new_checkpoint: True accepts batches of another query under the same stream id.
-        expire_every: The number of batch ids after which snapshots expire by the table's own rules; None for never. It
-            counts batch ids, not calls: a query that restarts for each batch also expires snapshots.
-        query_id: The id of the query; Spark Connect needs it, because Spark does not provide it there. None uses
-            Spark's id, or else the stream id.
-        listener: Called with the report of each batch. It is also called with the report of each background run, from
-            another thread and with `batch_id` None.
-        cluster: The time of clustering by the table's `icesize.cluster.by`, in separate commits. "inline": after the
-            batch, limited to the bytes that its merges may rewrite. Unless `merge-budget-bytes` is set, that limit is
-            at least four files of the target size. "async": beside the batches. "off": never in the sink.
-        upsert: How rows with known keys replace older ones; None appends all rows.
-        allow_duplicate_keys: True appends rows to a table with a key, and does not look for older rows of their keys.
-        environment: Clocks and limits of this process, for tests.
+    `upsert` has those of upserts; None appends all rows. `environment` has the clocks and limits of this process.
     """
 
     placement: str = "append"

@@ -36,15 +36,7 @@ Names = str | Sequence[str] | None
 
 @dataclass(frozen=True)
 class WantedRule:
-    """The rule as a caller passes it; None leaves the answer to the table.
-
-    Attributes:
-        key: Columns that identify a row. The default are the table's identifier fields.
-        order_by: Columns by which a later event is recognized.
-        delete_when: The condition on the columns of a batch that makes an event a delete.
-        tombstones: How long deletes are remembered, in seconds or as text such as "2 days".
-        ties: What is done with different events of the same order (`icesize.planning.upsert_rule.TIES`).
-    """
+    """The rule as a caller passes it, by the arguments of `SizedTable.sink`; None leaves the answer to the table."""
 
     key: Names = None
     order_by: Names = None
@@ -133,15 +125,7 @@ NULL_KEYS = ("error", "skip")
 
 @dataclass(frozen=True)
 class UpsertOptions(WantedRule):
-    """The arguments of a caller who upserts: the rule, and how a batch is read and its rows are found.
-
-    Attributes:
-        except_columns: Columns of the batch that are not written, such as the kind of an event.
-        null_key: One of `NULL_KEYS`.
-        lookup: One of `LOOKUPS`.
-        index_bytes: The most bytes of maps of keys on disk; None for a quarter of the free disk.
-        index_dir: The local directory of the maps; None for a temporary one.
-    """
+    """The arguments of a caller who upserts: the rule, and how a batch is read and its rows are found."""
 
     except_columns: Names = None
     null_key: str = "error"
@@ -178,15 +162,6 @@ class UpsertOptions(WantedRule):
 def _require_one_of(name: str, value: object, allowed: Sequence[str]) -> None:
     if value not in allowed:
         raise ValueError(f"'{name}' ({value!r}) must be one of {', '.join(map(repr, allowed))}")
-
-
-def one_of(name: str, value: Any, alias: str, other: Any) -> Any:
-    """Return the value of an argument that has two names. Raises ValueError if both have different values."""
-    if value is None or other is None:
-        return other if value is None else value
-    if _listed(value) != _listed(other):
-        raise ValueError(f"'{name}' ({value!r}) and '{alias}' ({other!r}) are two names of one argument: give one")
-    return value
 
 
 def options_of_mode(mode: str, **arguments: Any) -> UpsertOptions | None:

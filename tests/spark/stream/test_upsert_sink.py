@@ -101,19 +101,6 @@ def test_a_stream_upserts(spark: SparkSession, lake: Lake, orders: SizedTable) -
     assert lake.table("orders").metadata.current_snapshot_id == head
 
 
-def test_the_names_of_auto_cdc(spark: SparkSession, lake: Lake) -> None:
-    """Arguments may have the names of Spark's AUTO CDC; both names with different values are refused."""
-    make_orders(lake)
-    table = lake.open(spark, "orders")
-    sink = table.sink(
-        "s", mode="upsert", keys=["id"], sequence_by="at", apply_as_deletes="op = 'd'", except_column_list=["op"]
-    )
-    assert sink == table.sink("s", mode="upsert", **{**RULE, "key": ["id"], "except_columns": ["op"]})
-    message = r"'key' \('id'\) and 'keys' \(\['at'\]\) are two names of one argument: give one"
-    with pytest.raises(ValueError, match=message):
-        table.sink("s", mode="upsert", key="id", keys=["at"])
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -53,7 +53,7 @@ def test_columns_that_queries_may_ask_for_are_named(table: Table, lake: SqlCatal
         "your query filters"
     )
     assert "kind" not in sentence
-    told = opened(lake).overview().advice
+    told = opened(lake).report().advice
     assert any("A query for one value of id opens" in each.sentence for each in told)
 
 

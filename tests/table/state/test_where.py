@@ -162,15 +162,11 @@ class NotedIO(CountingIO):
         self.opened = self.noted
 
 
-def _compaction(table: SizedTable, where: Where) -> object:
-    return table.compact(where, dry_run=True)
-
-
 def _clustering(table: SizedTable, where: Where) -> object:
     return table.plan_clustering(["id"], where=where)
 
 
-@pytest.mark.parametrize("call", [SizedTable.inspect, SizedTable.plan, _compaction, _clustering])
+@pytest.mark.parametrize("call", [SizedTable.inspect, SizedTable.plan, _clustering])
 @pytest.mark.parametrize("where", ["ts >= '1970-01-02' and ts < '1970-01-03'", "ts_day = '1970-01-02'"])
 def test_calls_with_a_filter_open_no_other_manifests(
     lake: SqlCatalog, call: Callable[[SizedTable, Where], object], where: Where
