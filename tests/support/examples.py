@@ -1,6 +1,6 @@
 """How many examples a property is tried with: a share of what its test says, which the profile decides.
 
-`quick`, the default, takes a fifth, always the same. `thorough` (`--hypothesis-profile=thorough`) takes all,
+`quick`, the default, takes a tenth, always the same. `thorough` (`--hypothesis-profile=thorough`) takes all,
 others each time. A test of many fixed cases has a share of them among the quick tests, too: `sampled`.
 """
 
@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, settings
 FEWEST = 5
 _ALL = 100
 """Examples of a test that does not say how many, in the thorough profile: Hypothesis' own default."""
-_ONE_IN = 5
+_ONE_IN = 10
 
 
 def register_profiles() -> None:

@@ -155,7 +155,6 @@ def assert_in_order(outcome: MergeResult, order: RowOrder) -> None:
     assert all(not one.slice(one.num_rows - 1).equals(other.slice(0, 1)) for one, other in pairwise(tables))
 
 
-@pytest.mark.smoke
 @pytest.mark.parametrize(
     "way", [way if way == "all tasks" else pytest.param(way, marks=pytest.mark.slow) for way in WAYS]
 )

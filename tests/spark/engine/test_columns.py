@@ -180,7 +180,6 @@ def test_extra_nested_field_is_refused_or_added(spark: SparkSession, lake: Lake,
     assert "'c': 2" in str(lake.table().scan().to_arrow().to_pylist())
 
 
-@pytest.mark.smoke
 def test_columns_are_added_once(spark: SparkSession, lake: Lake) -> None:
     """schema_evolution="add" adds optional columns of any type; older rows have NULL, and the next batch adds none."""
     lake.create()
@@ -317,7 +316,6 @@ def test_types_of_both_sides() -> None:
         iceberg_type(spark_types.ArrayType(spark_types.StructType()))
 
 
-@pytest.mark.smoke
 def test_nested_values_survive_batches_and_merges(spark: SparkSession, lake: Lake) -> None:
     """Structs, lists and maps keep their values, NULLs at every level and empty ones, through writing and merging."""
     lake.create(schema=NESTED, by={})

@@ -135,7 +135,6 @@ def test_cached_batch_is_computed_once(spark: SparkSession, lake: Lake) -> None:
     assert seen.value == report.rows == 100
 
 
-@pytest.mark.smoke
 def test_one_task_per_partition(by_spark: None, spark: SparkSession, lake: Lake) -> None:
     """Partitions of equal weight are written by one task each: as many files as partitions, counted or not."""
     for i, make in enumerate((counted, uncounted)):

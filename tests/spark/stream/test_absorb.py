@@ -88,7 +88,6 @@ def test_price_of_stream_safety_is_one(spark: SparkSession, lake: Lake) -> None:
     assert totals[False] == pytest.approx([1, 2, 3], rel=0.02)
 
 
-@pytest.mark.smoke
 def test_stream_readers_see_new_rows_once(spark: SparkSession, lake: Lake) -> None:
     """The stream-safe form keeps what readers of appends need: each APPEND has its rows, in files that are there."""
     lake.create()
@@ -313,7 +312,6 @@ def test_older_rows_that_would_change_never_stop_the_stream(
     assert lake.rows() == rows_of(events(range(30)))
 
 
-@pytest.mark.smoke
 def test_rival_append_in_between(spark: SparkSession, lake: Lake, safe: bool) -> None:
     """Another writer's append in the meantime is no conflict: both stay, and the next batch absorbs it too."""
     lake.create()

@@ -449,7 +449,6 @@ def test_listener_and_observer_get_each_report(
     assert "the listener failed after merges were committed" in caplog.text
 
 
-@pytest.mark.smoke
 def test_two_streams_one_table(spark: SparkSession, lake: Lake) -> None:
     """Two streams that both merge beside their batches lose no row and leave no file, whoever wins."""
     lake.create()

@@ -82,7 +82,6 @@ def test_failure_before_the_swap_leaves_nothing(spark: SparkSession, lake: Lake)
     assert lake.rows() == rows_of(events(range(40)))
 
 
-@pytest.mark.smoke
 def test_failure_after_the_swap_is_known_as_done(spark: SparkSession, lake: Lake) -> None:
     """An error after the commit: nothing is removed, and the replayed batch is skipped."""
     lake.create()
@@ -129,7 +128,6 @@ def test_change_in_the_middle_drops_the_merge(
     assert sorted(row[0] for row in lake.rows()) == list(range(50))
 
 
-@pytest.mark.smoke
 def test_change_between_batches_just_works(spark: SparkSession, lake: Lake) -> None:
     """A column, then a partition field added by somebody else: the next batches have them."""
     lake.create()
@@ -183,7 +181,6 @@ def test_recreated_table_in_the_middle(spark: SparkSession, lake: Lake) -> None:
     assert lake.operations() == []
 
 
-@pytest.mark.smoke
 def test_rival_append_in_the_middle(spark: SparkSession, lake: Lake) -> None:
     """Another writer's append between planning and commit stays, and so does the merge."""
     lake.create()

@@ -311,7 +311,6 @@ def test_replayed_batch_is_not_followed_by_clustering(spark: SparkSession, lake:
 # clustering beside the batches
 
 
-@pytest.mark.smoke
 @pytest.mark.parametrize("merge", ["inline", "async", "off"])
 def test_async_clusters_beside_the_batches(spark: SparkSession, lake: Lake, merge: str) -> None:
     """Batches only bring rows; once drained nothing is due, rows are exact and nothing is left over."""

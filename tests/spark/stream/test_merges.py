@@ -167,7 +167,6 @@ def four_groups(spark: SparkSession, lake: Lake) -> tuple[Lake, list[MergeTask],
     return lake, _tasks(lake.table()), table._handle.load().settings()
 
 
-@pytest.mark.smoke
 def test_large_groups_run_as_a_spark_job(spark: SparkSession, four_groups: tuple[Lake, list[MergeTask], Any]) -> None:
     """Groups above the driver's limit are merged by Spark, each with its own result; a damaged group fails alone."""
     lake, tasks, settings = four_groups

@@ -49,7 +49,6 @@ def test_gaps_go_on_and_steps_back_are_refused(spark: SparkSession, lake: Lake) 
     assert lake.on_disk() == files
 
 
-@pytest.mark.smoke
 def test_other_query_is_refused(spark: SparkSession, lake: Lake) -> None:
     """Another query under the stream id is refused, with the way on; accepted when told to, it shuts the first out."""
     lake.create()

@@ -43,7 +43,6 @@ def test_stream_and_replay(spark: SparkSession, lake: Lake) -> None:
     assert set(lake.operations()) == {"append", "replace"}
 
 
-@pytest.mark.smoke
 def test_new_checkpoint_is_refused(spark: SparkSession, lake: Lake) -> None:
     """A wiped checkpoint fails the query with the way on; accepted, its rows are taken again as the user wants."""
     lake.create()
