@@ -81,11 +81,15 @@ class Trouble:
 
 @dataclass
 class Batch:
-    """One batch: `effect` is what it did when it landed, None before; `tries` counts its runs."""
+    """One batch: `effect` is what it did when it landed, None before; `tries` counts its runs.
+
+    `has_landed` is False of a batch that had nothing to commit.
+    """
 
     number: int
     events: list[Event]
     effect: Effect | None = None
+    has_landed: bool = False
     before: dict[Row, tuple[int | None, int | None]] = field(default_factory=dict)
     tries: int = 0
 
@@ -301,7 +305,7 @@ class History:
     def _landed(self, batch: Batch) -> None:
         """A commit of the batch is visible: from now on it is in the model."""
         assert batch.effect is None, "a batch landed twice"
-        batch.effect = self.model.apply(batch.events)
+        batch.effect, batch.has_landed = self.model.apply(batch.events), True
 
     def _upsert_by_others(self, events: Sequence[Event]) -> None:
         handle = TableHandle(self.other_catalog, ("db", "t"))
@@ -385,6 +389,11 @@ class History:
         """The newest batch once more, as after a crash before the checkpoint."""
         self.told.append(f"batch {batch.number} again")
         self.job = self._new_job()
+        if not batch.has_landed:  # all of its events were late: nothing was committed, so it runs on what is there now
+            batch.effect = None
+            while not self._tried(batch):
+                self.job = self._new_job()
+            return
         before = Counter(self.model.all())
         self._before = self.watch.rows(self.table)
         report = self._committed(self.job, batch.events, batch.number)
