@@ -92,10 +92,12 @@ def check_batch(before: Held, after: Held, report: Report, policy: SizePolicy, s
     """Check a batch that no other writer and no fault disturbed.
 
     Each partition that it changed holds at most `max-small-files` small files. Each file that it deleted rows of has
-    few dead ones, or was rewritten. No merge failed.
+    few dead ones, or was rewritten. No merge failed, and no delete file was left without a data file.
     """
     dropped = [note for note in (*report.notes, *report.conflicts) if "dropped" in note]
     assert not dropped, f"nobody disturbed the batch, and it dropped merges: {dropped[0]}"
+    spent = set(after.dangling).difference(before.dangling)
+    assert not spent, f"the batch left delete files that apply to no data file: {sorted(spent)}"
     assert after.manifests <= MOST_MANIFESTS, f"{after.manifests} manifests"
     if not policy.merging or _HELD_BACK & {reason.upper() for reason in report.skipped}:
         return
