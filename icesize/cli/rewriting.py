@@ -109,7 +109,7 @@ def _show_plan(target: Target, planned: Plan) -> None:
 
 
 def _carry_out(work: Callable[..., Report], target: Target) -> None:
-    """Print plan, progress and report; exit with code 1 if there was work but no commit."""
+    """Print plan, progress and report; exit with code 1 if there was work but no commit, or after an internal error."""
     planned: list[Plan] = []
 
     def show_plan(event: Event) -> None:
@@ -122,7 +122,7 @@ def _carry_out(work: Callable[..., Report], target: Target) -> None:
     with target.progress(show_plan):
         report = work()
     shown = views.committed if planned[0].groups else views.left_to_say
-    failed = bool(planned[0].groups) and not report.snapshot_ids
+    failed = bool((planned[0].groups and not report.snapshot_ids) or report.internal_errors)
     target.answer(report, shown(report, planned[0]), exit_code=options.FAILED if failed else 0)
 
 

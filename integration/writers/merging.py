@@ -281,7 +281,7 @@ def _rewritten(
     if case.path == "absorb":
         written = write_with(Absorption({0: (group,)}), 0, [], settings, NAMES)
         if written.failed:
-            raise RewriteFailed(written.failed[0], path=None)
+            raise RewriteFailed(written.failed[0].why, path=None)
         return [file.path for file in written.files], _all_by("absorb", case), ""
     if case.path == "cluster":
         done = cluster(group, _order(settings), settings, NAMES)

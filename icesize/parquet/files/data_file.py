@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from traceback import format_exception
 from typing import Generic, TypeVar, cast
 
-from icesize.parquet.format.refusals import LOG, Refusal
+from icesize.parquet.format.refusals import LOG, Refusal, is_internal
 from icesize.planning.files import DeleteFile, FileFact, FileId, PartitionKey
 
 N = TypeVar("N", bound="NewFile")
@@ -225,9 +226,28 @@ def decode_reasons(results: Iterable[Rewritten]) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class MergeFailure:
-    """A group that was not merged: its inputs stay, its new files are removed, and `why` is a sentence for people."""
+    """A group that was not merged: its inputs stay, its new files are removed, and `why` is a sentence for people.
+
+    `is_internal` is True for a mistake in icesize. It has a `traceback` if only the log of a Spark worker has it, too.
+    """
 
     why: str
+    is_internal: bool = False
+    traceback: str = ""
+
+    @classmethod
+    def of(cls, error: Exception, *, in_worker: bool = False) -> MergeFailure:
+        """Return the failure that an error is; `in_worker` if this is a Spark worker."""
+        internal = is_internal(error)
+        return cls(str(error), internal, "".join(format_exception(error)) if internal and in_worker else "")
+
+
+def log_of_workers(failures: Iterable[object]) -> None:
+    """Log the tracebacks that Spark workers sent with failures among these results."""
+    for each in failures:
+        if isinstance(each, MergeFailure) and each.traceback:
+            text = "Internal error of icesize in a Spark worker, report this\n%s"
+            LOG.error(text, each.traceback, extra={"internal_error": True})
 
 
 Results = dict[int, Rewritten | MergeFailure]
@@ -239,13 +259,13 @@ class Written:
     """The result of writing a batch.
 
     `files` are the finished files. `absorbed` are the older files whose live rows are in them too. `failed` has one
-    sentence for each reason why older files were not absorbed. `deleted` is the number of deleted rows of the older
+    failure for each reason why older files were not absorbed. `deleted` is the number of deleted rows of the older
     files, by partition.
     """
 
     files: tuple[NewDataFile, ...] = ()
     absorbed: tuple[FileFact, ...] = ()
-    failed: tuple[str, ...] = ()
+    failed: tuple[MergeFailure, ...] = ()
     deleted: Mapping[PartitionKey, int] = field(default_factory=dict)
 
     @property

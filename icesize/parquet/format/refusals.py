@@ -139,9 +139,18 @@ def log_internal_error(what: str, error: Exception) -> str:
 def log_if_internal(what: str, error: Exception) -> bool:
     """Log an exception with its traceback if it is a mistake in icesize, and return whether it is one.
 
-    The log record has the attribute `internal_error`, by which tests find it.
+    The log record has the attribute `internal_error`, by which tests find it, and so does the error itself.
     """
     if isinstance(error, (IcesizeError, MemoryError, FailpointReached)) or is_from_outside(error):
         return False
     LOG.error("Internal error of icesize in %s, report this", what, exc_info=error, extra={"internal_error": True})
+    error.__dict__[_IS_INTERNAL] = True
     return True
+
+
+_IS_INTERNAL = "icesize_internal_error"
+
+
+def is_internal(error: BaseException | None) -> bool:
+    """Return whether `log_if_internal` has logged this error, or one that it was raised from."""
+    return error is not None and (_IS_INTERNAL in error.__dict__ or is_internal(error.__cause__))

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from icesize.errors import RewriteFailed
 from icesize.parquet.deletes.deleted_rows import DeletedPositions, deleted_rows
-from icesize.parquet.files.data_file import Written
+from icesize.parquet.files.data_file import MergeFailure, Written
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.new_files import rewrite_failed
 from icesize.parquet.files.settings import WriteSettings
@@ -56,7 +56,7 @@ def write_with(
     `RewriteFailed` with the attribute `column` if older rows would change. On any error, what was written is removed,
     best effort.
     """
-    taken, failed, begun = list(absorption.by_writer.get(writer, ())), list[str](), list[bool]()
+    taken, failed, begun = list(absorption.by_writer.get(writer, ())), list[MergeFailure](), list[bool]()
 
     def new_rows() -> Iterator[pa.RecordBatch | pa.Table]:
         begun.append(True)
@@ -74,7 +74,7 @@ def write_with(
             if begun:  # Spark yields its rows only once
                 raise RuntimeError("new rows were read before all older rows") from damaged
             taken.remove(damaged.group)
-            failed.append(str(damaged))
+            failed.append(MergeFailure.of(damaged, in_worker=names.owner is None))
         else:
             absorbed = tuple(input_file for group in taken for input_file in group.inputs)
             counts = Counter[PartitionKey]()

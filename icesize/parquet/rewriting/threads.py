@@ -88,7 +88,7 @@ def rewrite_in_threads(
         try:
             result: T | MergeFailure = rewrite(number, groups[number])
         except RewriteFailed as error:
-            result = MergeFailure(str(error))
+            result = MergeFailure.of(error)
         keep(number, result)
 
     # a group may take as long as a hundred others, so no group waits for its result to be used

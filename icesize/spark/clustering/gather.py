@@ -119,7 +119,7 @@ class Gather:
                     files.write(tables, group.ranking.arrange(keys), later_nan, later_bytes)
                 return files.close()
         except RewriteFailed as error:
-            return MergeFailure(str(error))
+            return MergeFailure.of(error, in_worker=True)
 
 
 def _blobs_of(batch: pa.RecordBatch) -> Iterator[tuple[int, Header | MergeFailure | Counts, pa.Buffer]]:

@@ -20,6 +20,7 @@ import pyarrow as pa
 from icesize.errors import RewriteFailed
 from icesize.parquet.deletes.deleted_rows import deleted_rows
 from icesize.parquet.files.data_file import MergeFailure
+from icesize.parquet.files.new_files import rewrite_failed
 from icesize.parquet.files.settings import WriteSettings, pruned
 from icesize.parquet.ordering.cluster_order import Cuts, RowOrder, by_part
 from icesize.parquet.reading.conservation import Conservation, Counts
@@ -101,9 +102,11 @@ class ScanKeys:
         for _, groups in bins_of(batches, self.bins):
             for n, group in groups:
                 try:
-                    yield n, self._scan(group, self.strides[n])
+                    with rewrite_failed(f"read the keys of {len(group.inputs)} files"):
+                        found: KeySample | MergeFailure = self._scan(group, self.strides[n])
                 except RewriteFailed as error:
-                    yield n, MergeFailure(str(error))
+                    found = MergeFailure.of(error, in_worker=True)
+                yield n, found
 
     def _scan(self, group: FileGroup, stride: int) -> KeySample:
         rows, kept = 0, list[pa.Table]()
@@ -137,10 +140,11 @@ class Scatter:
             for n, group in groups:
                 division = self.divisions[n]
                 try:
-                    yield from self._scatter(group, division, number)
+                    with rewrite_failed(f"read {len(group.inputs)} files"):
+                        yield from self._scatter(group, division, number)
                 except RewriteFailed as error:
                     for assignment in sorted({each for several in division.assignments for each in several}):
-                        yield self._row(assignment, MergeFailure(str(error)))
+                        yield self._row(assignment, MergeFailure.of(error, in_worker=True))
 
     def _scatter(self, group: FileGroup, division: Division, turn: int) -> Iterator[pa.RecordBatch]:
         limits = self.settings.limits

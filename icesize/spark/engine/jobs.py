@@ -19,7 +19,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from icesize.errors import EngineUnavailable, IcesizeError, RewriteFailed, SchemaMismatch
-from icesize.parquet.files.data_file import MergeFailure, MergeResult, Results, Rewritten, Written
+from icesize.parquet.files.data_file import MergeFailure, MergeResult, Results, Rewritten, Written, log_of_workers
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.uncommitted import Uncommitted
@@ -45,6 +45,7 @@ def write_rows(df: DataFrame, settings: WriteSettings, owner: Uncommitted, absor
     answers = run_job(df, WriteRows(settings, owner.prefix, absorption), "write the batch")
     written = Written.together(answer for answer in answers if isinstance(answer, Written))
     owner.note(file.path for file in written.files)
+    log_of_workers(written.failed)
     for answer in answers:
         if isinstance(answer, IcesizeError):
             raise answer
@@ -137,6 +138,7 @@ class GroupRewrite:
             results = job()
         except RewriteFailed as error:
             results = {} if self.cancelled.is_set() else dict.fromkeys(numbers, MergeFailure(str(error)))
+        log_of_workers(results.values())
         for number, result in results.items():
             self._keep(number, result)
 

@@ -134,8 +134,8 @@ class MergeRun:
             )  # fmt: skip
         except Exception as error:  # merging is optional: the append continues, the report has the error
             if not self._cancelled.is_set():
-                log_if_internal("the merges beside a batch", error)
-                self._results |= dict.fromkeys(groups.keys() - self._results.keys(), MergeFailure(str(error)))
+                failure = MergeFailure(str(error), log_if_internal("the merges beside a batch", error))
+                self._results |= dict.fromkeys(groups.keys() - self._results.keys(), failure)
 
     def finish(self, timeout_seconds: float | None) -> Results:
         """Return results by number; a merge that had not begun at the deadline has none.

@@ -18,6 +18,7 @@ import pyarrow as pa
 from icesize.errors import IcesizeError, RewriteFailed
 from icesize.parquet.files.data_file import MergeFailure, Written
 from icesize.parquet.files.names import FileNames
+from icesize.parquet.files.new_files import rewrite_failed
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.rewriting.absorb import NOTHING, Absorption, write_with
 from icesize.parquet.writing.row_writer import use_system_memory
@@ -102,9 +103,11 @@ class RewriteGroups:
         for _, groups in bins_of(batches, self.bins):
             for number, group in groups:
                 try:
-                    yield number, self.rewrite(group, self.settings, names_of_task(self.prefixes[number]))
+                    with rewrite_failed(f"rewrite {len(group.inputs)} files"):
+                        result = self.rewrite(group, self.settings, names_of_task(self.prefixes[number]))
                 except RewriteFailed as error:
-                    yield number, MergeFailure(str(error))
+                    result = MergeFailure.of(error, in_worker=True)
+                yield number, result
 
 
 def bins_of(batches: Iterable[pa.RecordBatch], bins: Sequence[T]) -> Iterator[tuple[int, T]]:

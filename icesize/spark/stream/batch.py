@@ -165,7 +165,7 @@ def _learned(planned: BatchPlan, written: WrittenBatch, commit: CommitOutcome, u
     """Return the outcome of a committed batch; remember its statistics, from which the next batches are planned."""
     batch = planned.fitted.batch
     seen = batch.state.learned.compare(planned.write_plan, written.rows, written.bytes_ingested)
-    failed = (f"small files stay beside the new rows: {error}" for error in written.rows.failed)
+    failed = (f"small files stay beside the new rows: {each.why}" for each in written.rows.failed)
     outcome = outcome_of(
         written.current, commit, written, batch.watch.seconds,
         (*written.current.warnings, *undone, *failed, *seen.notes),

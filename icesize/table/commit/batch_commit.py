@@ -48,11 +48,15 @@ A shorter run need not check its files. A commit that checks them has hours left
 
 @dataclass(frozen=True)
 class MergeResults:
-    """Merged groups of a plan that may be committed, sentences about the `failed` ones, and notes."""
+    """Merged groups of a plan that may be committed, sentences about the `failed` ones, and notes.
+
+    `internal_errors` are the sentences about groups that failed because of mistakes in icesize.
+    """
 
     merged: tuple[Rewritten, ...] = ()
     failed: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    internal_errors: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -66,18 +70,19 @@ class MergeResults:
         new rows is unknown before, and a smaller one would let other writers' deletes apply to them.
         """
         new = {file.path for file in appended}
-        done, failed = list[Rewritten](), list[str]()
+        done, failed, internal = list[Rewritten](), list[str](), list[str]()
         for number, group in groups.items():
             result = results.get(number)
             if isinstance(result, MergeFailure):
                 failed.append(f"merge of {len(group.inputs)} files in '{group.label}' dropped: {result.why}")
+                internal += failed[-1:] if result.is_internal else []
             elif result is not None and any(file.path in new for file in result.inputs):
                 done.append(replace(result, files=tuple(replace(f, sequence_number=None) for f in result.files)))
             elif result is not None:
                 done.append(result)
         cancelled = len(groups) - len(done) - len(failed)
         stopped = (f"{cancelled} merges stopped at the deadline ('merge-deadline-ms')",) if cancelled else ()
-        return cls(tuple(done), tuple(failed), stopped)
+        return cls(tuple(done), tuple(failed), stopped, tuple(internal))
 
 
 @dataclass(frozen=True)
@@ -251,8 +256,10 @@ def outcome_of(
 
     Notes about failed merges come before `notes`, because they need attention. `facts` are fields of `Report`.
     """
-    notes = (*commit.internal_errors, *notes)
+    internal, notes = commit.internal_errors, (*commit.internal_errors, *notes)
     if written is not None:
+        internal += written.merges.internal_errors
+        internal += tuple(each.why for each in written.rows.failed if each.is_internal)
         notes = (*written.merges.failed, *notes, *written.plan.notes, *written.merges.notes)
         facts |= _facts(written, commit.merged)
     # remembered deletes are no change of the table's rows
@@ -264,7 +271,7 @@ def outcome_of(
         seconds=rounded(seconds),
         metadata_bytes_written=commit.metadata_bytes_written,
         conflicts=commit.conflicts,
-        internal_errors=commit.internal_errors,
+        internal_errors=internal,
         notes=tuple(dict.fromkeys(notes)),
         already_committed=commit.already_committed,
         **facts,

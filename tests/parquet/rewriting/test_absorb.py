@@ -97,7 +97,7 @@ def test_damaged_partition_stays_as_it_is(options: WriteSettings, tmp_path: Path
     written = write_with(Absorption({3: take(fine, bad, good)}), 3, [rows_of(range(20, 22))], options, NAMES)
     assert ids(written) == {"h1": [0, 1, 2], "h0": [20, 21]}
     assert written.absorbed == (good,)
-    assert [bad.path in why for why in written.failed] == [True]
+    assert [(bad.path in each.why, each.is_internal) for each in written.failed] == [(True, False)]
     assert len(files_below(tmp_path)) == len(before) + 2
 
 
@@ -251,7 +251,8 @@ def test_a_bug_in_deletes_leaves_older_files_alone(options: WriteSettings, monke
     monkeypatch.setattr(absorb, "deleted_rows", with_a_bug)
     written = write_with(Absorption({3: take(older(options, range(3)))}), 3, [rows_of(range(7, 9))], options, NAMES)
     assert (ids(written), written.absorbed) == ({"h0": [7, 8]}, ())
-    assert "internal error IndexError: list index out of range, report this" in written.failed[0]
+    assert "internal error IndexError: list index out of range, report this" in written.failed[0].why
+    assert (written.failed[0].is_internal, "in with_a_bug" in written.failed[0].traceback) == (True, True)
 
 
 def test_most_bytes(options: WriteSettings) -> None:

@@ -262,7 +262,7 @@ def test_error_that_nobody_foresaw_stops_no_other_merges(
     owner = owner_of(settings)
     run = MergeRun(spark, settings, owner, Environment())
     run.start({0: tasks[0]})
-    assert run.finish(60) == {0: MergeFailure("not foreseen")}
+    assert run.finish(60) == {0: MergeFailure("not foreseen", is_internal=True)}
     run.start({1: tasks[1]})
     assert isinstance(run.finish(60)[1], MergeResult)
     owner.abandon()
