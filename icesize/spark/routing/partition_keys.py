@@ -114,6 +114,8 @@ def _bucket(column: Column, kind: iceberg.IcebergType, buckets: int) -> Column:
         column, kind = F.unix_micros(column), iceberg.LongType()
     elif isinstance(kind, iceberg.TimestampType):
         column, kind = _local_micros(column), iceberg.LongType()
+    elif isinstance(kind, iceberg.StringType):
+        column, kind = column.cast("binary"), iceberg.BinaryType()  # Python has no text that is no UTF-8
     return F.udf(_bucket_of(kind, buckets), "int", useArrow=True)(column)
 
 

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.transforms import BucketTransform, IdentityTransform
-from pyiceberg.types import BooleanType, DecimalType, DoubleType, ListType, NestedField, StringType
+from pyiceberg.transforms import BucketTransform, IdentityTransform, Transform, TruncateTransform
+from pyiceberg.types import (
+    BinaryType,
+    BooleanType,
+    DecimalType,
+    DoubleType,
+    ListType,
+    LongType,
+    NestedField,
+    StringType,
+)
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from icesize.environment import WorkLimits
+from icesize.errors import SchemaMismatch
 from icesize.planning.files import PartitionKey
 from icesize.planning.routing.expected_rows import MOST_KEYS, PartitionWrites
 from icesize.spark.routing import partition_keys as keys
@@ -215,3 +226,27 @@ def test_partitions_of_another_spec_have_no_keys(values: tuple[object, ...]) -> 
     fields = PartitionField(1, 1000, IdentityTransform(), "d"), PartitionField(2, 1001, IdentityTransform(), "x")
     of = keys.keys_of(PartitionSpec(*fields), schema)
     assert len(of(PartitionKey(0, values))) == (1 if values == (None, None) else 0)
+
+
+TEXTS = Schema(NestedField(1, "id", LongType()), NestedField(2, "name", StringType()))
+
+
+@pytest.mark.parametrize("statistics", ["exact", "recent"])
+@pytest.mark.parametrize("transform", [BucketTransform(64), IdentityTransform(), TruncateTransform(2)], ids=str)
+def test_text_that_is_no_utf8(
+    by_spark: None, spark: SparkSession, lake: Lake, transform: Transform[Any, Any], statistics: Any
+) -> None:
+    """Spark makes such text of binary values: its bucket is that of its bytes, but it is no value of a manifest."""
+    lake.create(schema=TEXTS, by={"name": transform})
+    sink = lake.open(spark).sink("s", statistics=statistics)
+    rows = spark.range(100).selectExpr("id", "cast(unhex(if(id % 2 = 0, '61FF62', '61')) as string) AS name")
+    if not isinstance(transform, BucketTransform):
+        with pytest.raises(SchemaMismatch, match="Cannot write into partition field 'p0_name': a value is no UTF-8"):
+            sink.run(rows, 0)
+        return
+    for number in range(2):
+        assert sink.run(rows, number).rows == 100
+    rows_of_bucket = Counter[object]()
+    for file in lake.files():
+        rows_of_bucket[file.partition[0]] += file.record_count
+    assert rows_of_bucket == {BucketTransform(64).transform(BinaryType())(each): 100 for each in (b"a\xffb", b"a")}
