@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from secrets import token_bytes
@@ -123,10 +124,11 @@ def rekey(context: TableContext, wanted: WantedRule, *, dry_run: bool = False) -
         compared.append(doubled)
         if doubled.keys:
             key = ",".join(_names(current, rule.key))
+            command = f"icesize deduplicate {shlex.quote(current.name)} --key {shlex.quote(key)}"
             have = "1 key has" if doubled.keys == 1 else f"{doubled.keys:,} keys have"
             raise TableError(
                 f"Cannot rekey '{current.name}': {have} more than one row by ({key}): {doubled.examples}. Delete the "
-                f"older ones with `icesize deduplicate {current.name} --key {key}`",
+                f"older ones with `{command}`",
                 table=current.name,
                 keys=doubled.keys,
             )

@@ -5,6 +5,7 @@ The commit resolves the batch again if another writer came first. Files that sti
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -273,7 +274,8 @@ def _check_streams(rule: UpsertRule, current: Current, entry: LedgerEntry | None
         raise TableError(
             f"Cannot upsert into '{current.name}' by stream '{entry.stream_id}': stream '{others[0]}' writes to it, "
             "too, and without 'order_by' the newer row of a key would depend on which batch is committed first. Name "
-            f"the columns of the order, or remove the other stream with `icesize streams TABLE --forget {others[0]}`",
+            "the columns of the order, or remove the other stream with `icesize streams TABLE --forget "
+            f"{shlex.quote(others[0])}`",
             table=current.name,
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -233,7 +234,7 @@ class Sink(SinkOptions):
         if self.expire_every is None and snapshots >= MANY_SNAPSHOTS:
             note = (
                 f"the table has {snapshots:,} snapshots, each commit rewrites all of them: "
-                f"run `icesize expire-snapshots {table}` or use sink(..., expire_every=N)"
+                f"run `icesize expire-snapshots {shlex.quote(table)}` or use sink(..., expire_every=N)"
             )
             if not state.warned_of_snapshots:
                 state.warned_of_snapshots = True

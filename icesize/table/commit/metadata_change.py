@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
@@ -72,7 +73,7 @@ def forget_stream(table: str, stream_id: str, run_id: str) -> MetadataChange[led
         same_head = AssertRefSnapshotId(ref=loaded.head.ref, snapshot_id=loaded.head.snapshot_id)
         return loaded.staged([RemovePropertiesUpdate(removals=[entry.key])], same_head), entry
 
-    advice = f"Look whether `icesize streams {table}` still shows '{stream_id}'"
+    advice = f"Look whether `icesize streams {shlex.quote(table)}` still shows '{stream_id}'"
     return MetadataChange(run_id, advice, build, lambda loaded: entry_of(loaded) is None)
 
 

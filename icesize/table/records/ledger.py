@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -135,7 +136,7 @@ def is_done(properties: Mapping[str, str], entry: LedgerEntry, accept_new_checkp
             f"{last.batch_id} under this stream id, but this is query {entry.query_id}. {_same_checkpoint(last)}If two "
             "queries share the stream id, give each its own. If the checkpoint is new, its first batches may contain "
             "rows that are already in the table: check the starting offset, then use sink(..., "
-            f"accept_new_checkpoint=True) or `icesize streams TABLE --forget {entry.stream_id}`",
+            f"accept_new_checkpoint=True) or `icesize streams TABLE --forget {shlex.quote(entry.stream_id)}`",
             stream_id=entry.stream_id,
             last=last,
         )
@@ -163,7 +164,7 @@ def _retired(entry: LedgerEntry, last: LedgerEntry) -> StreamMismatch:
         f"Cannot commit batch {entry.batch_id} of stream '{entry.stream_id}': query {last.query_id} replaced this "
         f"query ({entry.query_id}); running both could commit batches twice. Stop one, or give it its own stream id. "
         "Set accept_new_checkpoint=True in one program only, for its first batch. To continue with this query, first "
-        f"run `icesize streams TABLE --forget {entry.stream_id}`, which removes the progress of both",
+        f"run `icesize streams TABLE --forget {shlex.quote(entry.stream_id)}`, which removes the progress of both",
         stream_id=entry.stream_id,
         last=last,
     )

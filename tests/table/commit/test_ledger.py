@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -40,6 +42,15 @@ def test_another_query_is_refused_with_both_ways_on(batch_id: int) -> None:
     """Whatever its batch id, another query under the same stream id is refused before anything is written."""
     with pytest.raises(StreamMismatch, match=r"two queries.*accept_new_checkpoint=True.*--forget clicks"):
         is_done(PROPERTIES, LedgerEntry("clicks", "q2", batch_id))
+
+
+def test_the_command_of_a_message_is_one_of_a_shell() -> None:
+    """A stream id can be any text."""
+    entry = LedgerEntry("it's; ls", "q1", 7)
+    with pytest.raises(StreamMismatch) as raised:
+        is_done({entry.key: entry.to_json()}, replace(entry, query_id="q2"))
+    command = str(raised.value).rpartition("`icesize ")[2].removesuffix("`")
+    assert shlex.split(command) == ["streams", "TABLE", "--forget", "it's; ls"]
 
 
 def test_an_accepted_checkpoint_starts_its_own_count() -> None:
