@@ -270,6 +270,8 @@ class Pass:
             if report is None:
                 return True
             yield report
+            if report.internal_errors:
+                self._note_failure(step, RewriteFailed("; ".join(report.internal_errors)))
             if not report.snapshot_ids:
                 # the same plan would end in the same way: it conflicts with other writers, or costs more than is left
                 return bool(report.conflicts) or SkipReason.OVER_BUDGET not in report.skipped

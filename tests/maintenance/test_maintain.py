@@ -57,6 +57,7 @@ class FakeTable:
     failing: tuple[str, ...] = ()
     damaged: tuple[str, ...] = ()
     conflicts: bool = False
+    internal_errors: tuple[str, ...] = ()
     seconds: float = 0.0
     done: list[str] = field(default_factory=list)
 
@@ -72,7 +73,10 @@ class FakeTable:
             self.cold_bytes -= size
         else:
             self.hot_bytes -= size
-        return Report(snapshot_ids=() if self.conflicts else (1,), operations=("replace",), bytes_written=size)
+        return Report(
+            snapshot_ids=() if self.conflicts else (1,), operations=("replace",), bytes_written=size,
+            internal_errors=self.internal_errors,
+        )  # fmt: skip
 
     def cluster_round(
         self, context: TableContext, bytes_left: int | None, damaged: Collection[PartitionKey]
@@ -214,6 +218,13 @@ def test_a_step_that_fails_does_not_stop_the_others() -> None:
     assert report.manifests is not None
     assert report.orphans is not None
     assert report.to_dict()["expiry"] is None
+
+
+def test_a_mistake_of_ours_in_one_group_is_an_error_of_the_pass() -> None:
+    """The merges of the other groups are committed and counted."""
+    report = run(FakeTable(hot_bytes=20, internal_errors=("merge dropped: internal error",)))
+    assert (report.failed, report.bytes_merged) == ({"merges": "merge dropped: internal error"}, 20)
+    assert not report.succeeded
 
 
 def test_cold_partitions_that_cannot_be_merged_do_not_keep_the_others_from_it() -> None:
@@ -458,7 +469,7 @@ def test_a_late_pass_does_not_look_at_a_state_before_its_commit(lake: SqlCatalog
         look(context)
         append(lake, [1], "a")
         seconds[0] = 80.0
-        return SimpleNamespace(snapshot_ids=(1,), bytes_written=1)
+        return SimpleNamespace(internal_errors=(), snapshot_ids=(1,), bytes_written=1)
 
     context = context_of(TableHandle(lake, ("db", "t")), Environment(monotonic=lambda: seconds[0]))
     merges, deletes = (step for step in STEPS if step.name in ("merges", "deletes"))
