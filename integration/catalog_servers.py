@@ -1,4 +1,4 @@
-"""Real catalog servers on free loopback ports: PostgreSQL, a Hive metastore and Nessie, each with what it needs.
+"""Real catalog servers on free loopback ports: PostgreSQL, MariaDB, a Hive metastore and Nessie, with what each needs.
 
 Maven fetches the two Java servers. A server that cannot be had raises `ServerUnavailableError`.
 """
@@ -51,6 +51,30 @@ def postgresql(folder: Path) -> Iterator[Properties]:
     with _database("lake") as port:
         uri = f"postgresql+psycopg2://postgres:{_PASSWORD}@127.0.0.1:{port}/lake"
         yield {"type": "sql", "uri": uri, "warehouse": folder.as_uri()}
+
+
+@contextmanager
+def mariadb(folder: Path) -> Iterator[Properties]:
+    """A SQL catalog in a database of a new MariaDB server, with its tables below `folder`."""
+    server, install = (shutil.which(name, path="/usr/bin:/usr/sbin") for name in ("mariadbd", "mariadb-install-db"))
+    if server is None or install is None:
+        raise ServerUnavailableError("MariaDB is not installed")
+    user = ["--user=mysql"] if os.geteuid() == 0 else []  # the server does not run as root
+    with tempfile.TemporaryDirectory(prefix="mariadb-") as home:
+        if user:
+            owner = pwd.getpwnam("mysql")
+            os.chown(home, owner.pw_uid, owner.pw_gid)
+        [port], place = free_ports(1), [*user, f"--datadir={home}/data"]
+        subprocess.run([install, *place, "--auth-root-authentication-method=normal"], check=True, capture_output=True)
+        (Path(home) / "init.sql").write_text(
+            f"create database lake;\ncreate user lake@localhost identified by '{_PASSWORD}';\n"
+            "grant all on lake.* to lake@localhost;\n"
+        )
+        listen = [f"--port={port}", "--bind-address=127.0.0.1", f"--socket={home}/socket"]
+        command = [server, "--no-defaults", *place, *listen, f"--init-file={home}/init.sql"]
+        with running(command, folder / "mariadb.log", lambda: socket.create_connection(("127.0.0.1", port), 1).close()):
+            uri = f"mysql+pymysql://lake:{_PASSWORD}@127.0.0.1:{port}/lake"
+            yield {"type": "sql", "uri": uri, "warehouse": folder.as_uri()}
 
 
 @contextmanager

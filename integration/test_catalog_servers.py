@@ -18,7 +18,7 @@ from tests.support.tables import append, compact, ids_of, merged, request_on, ru
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
-PACKAGES = {"postgresql": ["psycopg2"], "hive": ["psycopg2", "thrift"], "nessie": []}
+PACKAGES = {"postgresql": ["psycopg2"], "mariadb": ["pymysql"], "hive": ["psycopg2", "thrift"], "nessie": []}
 
 
 @pytest.fixture(scope="module", params=[*PACKAGES])
