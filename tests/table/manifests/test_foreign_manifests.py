@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
@@ -105,3 +106,16 @@ def test_new_files_are_not_described_by_a_schema_that_does_not_fit_them(lake: Sq
     data = manifests_of(table.current_snapshot(), table.io, table.metadata.specs()).data
     (metrics,) = (metrics for manifest in data for _, metrics in read_metrics(table.io, manifest.manifest_path))
     assert (metrics.value_counts[1], len(metrics.lower_bounds)) == (2, 3)
+
+
+def test_a_parent_that_is_null_is_none(lake: SqlCatalog) -> None:
+    """Some libraries write null for the parent of a first snapshot; Java's refuses it, and icesize reads it as none."""
+
+    def change(document: dict[str, Any]) -> None:
+        document["snapshots"][0]["parent-snapshot-id"] = None
+
+    two_fields(lake)
+    as_written_by(lake, Shape(), document=change)
+    sized = icesize.open(None, "lake.db.t", catalog=lake)
+    assert sized.compact().files_added == 1
+    assert (ids_of(lake), sized.verify().findings) == ([4, 8], ())
