@@ -146,6 +146,8 @@ _LAZY = {
 }
 """Name -> module that `__getattr__` imports when the name is first used."""
 
+import_module("icesize.presentation.display")  # registers how results print
+
 
 def __getattr__(name: str) -> object:
     if name in _LAZY:

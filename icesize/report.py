@@ -102,6 +102,15 @@ class Report(Result):
     KEYS: ClassVar[Keys] = keys("write_amplification")
 
     @property
+    def job(self) -> str:
+        """The job that returned it, in metrics."""
+        if self.batch_id is not None or self.rows:
+            return "batch"
+        if self.rows_after is not None:
+            return "restore"
+        return "cluster" if self.clustering else "merge"
+
+    @property
     def write_amplification(self) -> float | None:
         """Bytes written per byte ingested; None if nothing was ingested."""
         return self.bytes_written / self.bytes_ingested if self.bytes_ingested else None

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import Enum
+from functools import singledispatch
 from operator import attrgetter
 from typing import Any, ClassVar, TypeVar
 
@@ -37,6 +38,7 @@ class Result:
     """
 
     __slots__ = ()
+    _job: ClassVar[str] = ""
     KEYS: ClassVar[Keys] = {}
     # keys of the dictionary that are not fields, or that replace a field; `keys` creates them
 
@@ -44,15 +46,19 @@ class Result:
         """Return JSON-ready values under stable keys; later releases may add keys, never rename them."""
         return _fields_of(self)
 
-    def __str__(self) -> str:
-        # results alone import from a higher layer, here and below, so that callers need not wrap them for `print`
-        from icesize.presentation.views import text_of
+    def __init_subclass__(cls, job: str = "") -> None:
+        """Define a class of results of a job, by its name in metrics; empty for results of no job."""
+        cls._job = job
 
+    @property
+    def job(self) -> str:
+        """The job that returned it, in metrics; empty for a result of no job."""
+        return self._job
+
+    def __str__(self) -> str:
         return text_of(self)
 
     def _repr_html_(self) -> str | None:
-        from icesize.presentation.views import html_of
-
         return html_of(self)
 
     @classmethod
@@ -64,6 +70,18 @@ class Result:
         """
         marked = {f.name: f.metadata["together"] for f in fields(cls) if "together" in f.metadata}  # type: ignore[arg-type]
         return replace(rounds[-1], **{name: add_up(rounds, name) for name, add_up in marked.items()})  # type: ignore[type-var]
+
+
+@singledispatch
+def text_of(result: object) -> str:
+    """Return the text that `print` shows for a result. Importing icesize registers `icesize.presentation.display`."""
+    return repr(result)
+
+
+@singledispatch
+def html_of(result: object) -> str | None:
+    """Return the HTML that a notebook shows for a result; None if the notebook shows its text."""
+    return None
 
 
 def keys(*names: str, **changed: Value) -> dict[str, Value]:

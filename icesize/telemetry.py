@@ -33,16 +33,6 @@ _NS = 1_000_000_000
 _MOST_COMMITS = 100
 """Commits of a thread that wait for the end of their job, which is their parent span."""
 
-_JOBS = {
-    "ExpiryReport": "expire",
-    "OrphanReport": "orphans",
-    "DanglingReport": "dangling deletes",
-    "DeletesReport": "rewrite deletes",
-    "ManifestReport": "manifests",
-    "KeyReport": "keys",
-}
-"""Class of a result -> job. A Report is of a batch, a clustering or a merge."""
-
 
 @dataclass(frozen=True)
 class Metric:
@@ -197,8 +187,8 @@ class Telemetry:
         waiting[:] = [*waiting[1 - _MOST_COMMITS :], (self._now_ns(), replace(ended, summaries=(), commit=None))]
 
     def _job(self, table: str, result: Any) -> None:
-        job = _job_of(result)
-        if job is None:
+        job = result.job
+        if not job:
             return
         now_ns = self._now_ns()
         self._write(JOBS, result, {TABLE: table, JOB: job})
@@ -245,17 +235,6 @@ def _recorder(meter: Meter, metric: Metric) -> Callable[[int | float, dict[str, 
     if metric.kind == "gauge":
         return meter.create_gauge(*arguments).set
     return meter.create_histogram(*arguments).record
-
-
-def _job_of(result: Any) -> str | None:
-    """Return the job of a result; None for a result that is of no job."""
-    if type(result).__name__ != "Report":
-        return _JOBS.get(type(result).__name__)
-    if result.batch_id is not None or result.rows:
-        return "batch"
-    if result.rows_after is not None:
-        return "restore"
-    return "cluster" if result.clustering else "merge"
 
 
 def _phases(result: Any, start_ns: int) -> Iterator[tuple[str, float, int, dict[str, str | int]]]:

@@ -55,8 +55,6 @@ ROOMS = [
     "icesize.cli",
 ]
 """A module imports from its own room and from the rooms above it in this list."""
-EXCEPTIONS = {"icesize.results": {"icesize.presentation.views"}}
-"""Modules that import from a room below: results display themselves."""
 MODULES = sorted(p for p in ROOT.rglob("*.py") if p.name != "__init__.py")
 PACKAGES = sorted(p for p in ROOT.rglob("__init__.py"))
 SPARK_ROOMS = tuple(room for room in ROOMS if room.startswith("icesize.spark"))
@@ -99,7 +97,7 @@ def test_imports_point_one_way(path: Path) -> None:
         pytest.skip("starts the command line, which is the last room")
     own = _room(_name(path))
     below = {m for m in _imports(path) if m.startswith("icesize.") and _room(m) > own}
-    assert below == EXCEPTIONS.get(_name(path), set())
+    assert below == set()
 
 
 @pytest.mark.parametrize("path", PACKAGES, ids=_name)
@@ -138,10 +136,7 @@ def test_only_the_table_rooms_import_catalogs() -> None:
 
 def test_no_import_cycles_within_a_room() -> None:
     """Modules of one room can be put in an order."""
-    graph = {
-        _name(p): {m for m in _imports(p) if m.startswith("icesize.")} - EXCEPTIONS.get(_name(p), set())
-        for p in MODULES
-    }
+    graph = {_name(p): {m for m in _imports(p) if m.startswith("icesize.")} for p in MODULES}
     done: set[str] = set()
 
     def visit(name: str, path: tuple[str, ...]) -> None:

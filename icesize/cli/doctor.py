@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from icesize.cli.options import FAILED, Target, command, table_options
 from icesize.cli.spark_choice import SparkChoice, spark_options
-from icesize.presentation import views
 
 if TYPE_CHECKING:
     from icesize.maintenance.checkup import Check
@@ -31,9 +30,11 @@ def doctor(target: Target, *, spark: SparkChoice) -> None:
     --conf, it starts Spark and checks that its workers have icesize. It cannot check the right to commit. Exit code 1
     if a check failed.
     """
+    from icesize.presentation.views import jobs  # slow: imports PyIceberg
+
     checks = list(_examined(target, spark))
     working = _working(target, checks)
-    shown = (*views.checks(checks), (f"will work: {', '.join(working)}",))
+    shown = (*jobs.checks(checks), (f"will work: {', '.join(working)}",))
     failed = any(check.state == "failed" for check in checks)
     target.answer({"checks": checks, "will_work": working}, shown, exit_code=FAILED if failed else 0)
 

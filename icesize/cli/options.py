@@ -22,9 +22,9 @@ from icesize.cli.values import SECONDS, SIZE, pair_option, pairs
 from icesize.environment import Environment
 from icesize.errors import TableNotFound
 from icesize.planning.cluster_by import STRATEGIES
-from icesize.presentation import views
 from icesize.presentation.blocks import Block
 from icesize.presentation.console import console_on, show, show_error
+from icesize.presentation.display import view_of
 from icesize.presentation.progress import drawn
 from icesize.results import document
 from icesize.telemetry import JsonLines, served_to_prometheus
@@ -74,7 +74,7 @@ class Target:
         if self.as_json:
             click.echo(json.dumps(document(result), indent=None if in_line else 2))
         else:
-            show(console_on(), views.view(result) if shown is None else shown)
+            show(console_on(), view_of(result) or () if shown is None else shown)
         if exit_code:
             raise click.exceptions.Exit(exit_code)
 

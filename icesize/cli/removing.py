@@ -10,7 +10,6 @@ import click
 from icesize.cli import options
 from icesize.cli.options import Target, command
 from icesize.cli.values import AGE, AGE_OR_TIME, TIME
-from icesize.presentation import views
 from icesize.units import format_bytes, format_count
 
 
@@ -37,6 +36,8 @@ def restore(
 
     Stream readers of TABLE stop at the commit, which is an overwrite.
     """
+    from icesize.presentation.views import tables  # slow: imports PyIceberg
+
     if (snapshot_id is None) == (as_of is None):
         raise click.UsageError("give either --snapshot or --as-of")
     asks = options.asks(yes=yes, dry_run=dry_run)
@@ -44,12 +45,12 @@ def restore(
     bring_back = partial(sized.restore, partition, snapshot_id, as_of=as_of)
     if asks:
         name = partition or "the whole table"
-        rows = views.rows_of(bring_back(dry_run=True))
+        rows = tables.rows_of(bring_back(dry_run=True))
         when = f"snapshot {snapshot_id}" if as_of is None else f"{as_of:%Y-%m-%d %H:%M:%S %Z}"
         question = f"Restore {name} of {sized.name} to {when}, {rows}?"
         options.confirm(f"{question} Streaming readers of this table will stop at the overwrite")
     report = bring_back(dry_run=dry_run)
-    target.answer(report, views.committed(report))
+    target.answer(report, tables.committed(report))
 
 
 @command(

@@ -110,18 +110,20 @@ def _show_plan(target: Target, planned: Plan) -> None:
 
 def _carry_out(work: Callable[..., Report], target: Target) -> None:
     """Print plan, progress and report; exit with code 1 if there was work but no commit, or after an internal error."""
+    from icesize.presentation.views import tables  # slow: imports PyIceberg
+
     planned: list[Plan] = []
 
     def show_plan(event: Event) -> None:
         if isinstance(event, Planned):
             plan = event.plan()
             options.warn(target, plan.notes)
-            show(console_on(silent=target.as_json), views.plan(plan, groups=False))
+            show(console_on(silent=target.as_json), tables.plan(plan, groups=False))
             planned.append(plan)
 
     with target.progress(show_plan):
         report = work()
-    shown = views.committed if planned[0].groups else views.left_to_say
+    shown = tables.committed if planned[0].groups else tables.left_to_say
     failed = bool((planned[0].groups and not report.snapshot_ids) or report.internal_errors)
     target.answer(report, shown(report, planned[0]), exit_code=options.FAILED if failed else 0)
 

@@ -18,9 +18,9 @@ from icesize.demo.story import DemoOptions, Story, show_columns
 from icesize.demo.upserts import show_upserts
 from icesize.environment import Environment
 from icesize.errors import EngineUnavailable
-from icesize.presentation import views
 from icesize.presentation.console import show, show_line
 from icesize.presentation.progress import drawn
+from icesize.presentation.views import tables
 from icesize.spark.engine.launch import java_version
 from icesize.units import format_bytes, format_count
 
@@ -85,7 +85,7 @@ def _show_files(story: Story) -> None:
         f"at most {format_count(inspection.small_files_max, 'small file')} in an hour"
     )
     story.most_files = max(story.most_files, inspection.small_files)
-    show(story.console, [views.bars(inspection, story.most_files)])
+    show(story.console, [tables.bars(inspection, story.most_files)])
 
 
 def _query(story: Story, state: str, heading: str) -> None:
@@ -119,13 +119,13 @@ def _mend(story: Story) -> None:
     console, name = story.console, full_name(EVENTS)
     story.title(f"What would be done: icesize plan {name}", "This reads what the catalog knows, and changes nothing.")
     plan = story.table().plan()
-    show(console, views.plan(plan, groups=False))
+    show(console, tables.plan(plan, groups=False))
     story.title(
         f"It is done: icesize compact {name}", "One commit; readers and writers of the table continue during it."
     )
     with drawn(console) as observe:
         report = story.table(environment=Environment(observe=observe)).compact()
-    show(console, views.committed(report, plan))
+    show(console, tables.committed(report, plan))
     _show_files(story)
 
 

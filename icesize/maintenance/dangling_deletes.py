@@ -27,7 +27,7 @@ LOG = logging.getLogger("icesize")
 
 
 @dataclass(frozen=True)
-class DanglingReport(Result):
+class DanglingReport(Result, job="dangling deletes"):
     """Outcome of a removal of dangling delete files.
 
     Attributes:

@@ -33,7 +33,7 @@ LOG = logging.getLogger("icesize")
 
 
 @dataclass(frozen=True)
-class KeyReport(Result):
+class KeyReport(Result, job="keys"):
     """Outcome of `deduplicate` or `rekey`.
 
     Attributes:

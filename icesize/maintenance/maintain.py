@@ -7,10 +7,9 @@ its budget. A step that fails does not stop the others.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from icesize.environment import Stopwatch, rounded
@@ -140,27 +139,22 @@ class MaintenanceStep:
     Attributes:
         name: The name in plans, errors and events.
         words: The words of its progress bar.
-        heading: The heading of its result; neighbours may share one.
-        plan: Returns its effect on the table in its current state, within a number of bytes.
-        run: The jobs of the step. A job takes the context and returns a report. If the step has `rounds`, a job is one
+        plan: Returns a plan with its effect on the table in its current state, within a number of bytes.
+        run: The jobs of the step. A job takes the context and returns a report. If the step has rounds, a job is one
             round and also takes the bytes that are left (None: no limit) and the partitions to leave out. It is
             repeated until it returns None.
-        rounds: The key of the reports of all rounds in a MaintenanceReport. Rounds rewrite data files, so they count
-            bytes. Other steps have one report, under `name`.
-        idle: The line for a step that had nothing to do.
+        put: Returns a report of the pass with the report of a job.
+        has_rounds: True for steps that rewrite data files, in rounds that count bytes.
         is_wanted: Returns False if the step has nothing to do on this table, so that no pass leaves it to the next.
-        is_shown: Returns True if a result, or the plan of one, is worth its place under the heading.
     """
 
     name: str
     words: str
-    heading: str
-    plan: Callable[[TableContext, int | None], Any]
+    plan: Callable[[MaintenancePlan, TableContext, int | None], MaintenancePlan]
     run: tuple[Callable[..., Any], ...]
-    rounds: str = ""
-    idle: str = ""
+    put: Callable[[MaintenanceReport, Any], MaintenanceReport]
+    has_rounds: bool = False
     is_wanted: Callable[[TableContext], object] = lambda context: True
-    is_shown: Callable[[Any], object] = bool
 
 
 class Pass:
@@ -177,7 +171,7 @@ class Pass:
         self._without = without or {}
         self._is_late = budget.started(context.environment)
         self._watch = Stopwatch(context.environment)
-        self._done: dict[str, list[Any]] = {}
+        self._done = MaintenanceReport(context.handle.name)
         self._failed: dict[str, str] = {}
         self._unsupported: dict[str, str] = {}
         self._left: list[str] = []
@@ -195,26 +189,26 @@ class Pass:
                 self._run(step)
                 self._watch.lap(step.name)
         except CommitStateUnknown as error:
-            # neither an expiry nor a count of orphan files adds snapshots
-            if any(getattr(report, "snapshot_ids", ()) for report in chain.from_iterable(self._done.values())):
-                error.facts["report"] = self._report(steps)
+            if self._done.is_changed:
+                error.facts["report"] = self._report()
             raise
-        return self._report(steps)
+        return self._report()
 
     def _run(self, step: MaintenanceStep) -> None:
-        done = self._done.setdefault(step.name, [])
-        is_late = self._is_down or self._is_late(MERGE_SHARE if step.rounds else 1.0)
+        is_late = self._is_down or self._is_late(MERGE_SHARE if step.has_rounds else 1.0)
         if not is_late:
             self._context.environment.observe(Progress(step.name, 0))
         try:
             if is_late:
                 self._leave(step)
-            elif step.rounds:
-                done.extend(self._rounds(step))
+            elif step.has_rounds:
+                self._rounds(step)
             else:
-                done.extend(map(self._alone, step.run))
+                for job in step.run:
+                    self._done = step.put(self._done, self._alone(job))
         except CommitStateUnknown as error:
-            done += [error.facts["report"]] if "report" in error.facts else []
+            if "report" in error.facts:
+                self._done = step.put(self._done, error.facts["report"])
             raise
         except (ClusteringOff, UnsupportedTable) as error:
             self._unsupported[step.name] = str(error)
@@ -241,13 +235,11 @@ class Pass:
             self._left.append(step.name)
         self._loads.job_ended(may_have_changed=False)
 
-    def _rounds(self, step: MaintenanceStep) -> Iterator[Report]:
-        for job in step.run:
-            if not (yield from self._repeated(step, job)):
-                self._leave(step)
-                return
+    def _rounds(self, step: MaintenanceStep) -> None:
+        if not all(self._repeated(step, job) for job in step.run):
+            self._leave(step)
 
-    def _repeated(self, step: MaintenanceStep, job: Callable[..., Report | None]) -> Generator[Report, None, bool]:
+    def _repeated(self, step: MaintenanceStep, job: Callable[..., Report | None]) -> bool:
         """Run rounds until nothing is due; return False if time or bytes are used up before that.
 
         A round in which every rewrite fails is repeated without its partitions. They must not keep the others from
@@ -269,7 +261,7 @@ class Pass:
                 continue
             if report is None:
                 return True
-            yield report
+            self._done = step.put(self._done, report)
             if report.internal_errors:
                 self._note_failure(step, RewriteFailed("; ".join(report.internal_errors)))
             if not report.snapshot_ids:
@@ -282,14 +274,10 @@ class Pass:
                 break
         return False
 
-    def _report(self, steps: Sequence[MaintenanceStep]) -> MaintenanceReport:
-        done = dict[str, Any]()
-        for step in steps:
-            reports = tuple(self._done.get(step.name, ()))
-            done[step.rounds or step.name] = reports if step.rounds else next(iter(reports), None)
-        return MaintenanceReport(
-            self._context.handle.name, failed=self._failed, unsupported=self._unsupported,
-            not_started=tuple(self._left), seconds=rounded(self._watch.seconds), **done,
+    def _report(self) -> MaintenanceReport:
+        return replace(
+            self._done, failed=self._failed, unsupported=self._unsupported, not_started=tuple(self._left),
+            seconds=rounded(self._watch.seconds),
         )  # fmt: skip
 
     def _note_failure(self, step: MaintenanceStep, error: Exception) -> None:
@@ -322,33 +310,43 @@ def _orphans(context: TableContext) -> OrphanReport:
     return replace(found, notes=(*found.notes, UNCHECKED)) if found.files_found else found
 
 
-def _once(name: str, words: str, heading: str, job: Callable[..., Any], **more: Any) -> MaintenanceStep:
-    """Return a step that commits once."""
-    return MaintenanceStep(name, words, heading, lambda context, _: job(context, dry_run=True), (job,), **more)
-
-
 STEPS = (
     MaintenanceStep(
-        "merges", "merging", "small files", plan_rounds,
+        "merges", "merging", lambda plan, context, size: replace(plan, merges=plan_rounds(context, size)),
         # cold partitions first, to the fewest files; then the others, hottest first by the plan
         (partial(merge_round, cold_only=True), partial(merge_round, cold_only=False)),
-        rounds="merges", idle="no merge of small files is due",
+        lambda report, done: replace(report, merges=(*report.merges, done)), has_rounds=True,
     ),
     MaintenanceStep(
-        "clustering", "clustering", "clustering",
-        lambda context, size: plan_clustering(context, ClusterRequest(budget_bytes=size)),
-        (cluster_round,), rounds="clusterings", is_wanted=_is_clustered,
+        "clustering", "clustering",
+        lambda plan, context, size: replace(
+            plan, clustering=plan_clustering(context, ClusterRequest(budget_bytes=size))
+        ),
+        (cluster_round,), lambda report, done: replace(report, clusterings=(*report.clusterings, done)),
+        has_rounds=True, is_wanted=_is_clustered,
     ),
-    _once(
-        "rewritten_deletes", "rewriting delete files", "delete files", rewrite_deletes,
-        # if nothing is rewritten, the line of the next step is enough
-        is_shown=lambda report: report and (report.data_files or report.conflicts),
-    ),
-    _once("deletes", "looking for dangling delete files", "delete files", remove_dangling_deletes),
-    _once("manifests", "merging manifests", "manifests", rewrite_manifests),
-    _once("expiry", "expiring snapshots", "snapshots", _expire),
     MaintenanceStep(
-        "orphans", "looking for orphan files", "orphan files", lambda context, _: _orphans(context), (_orphans,)
+        "rewritten_deletes", "rewriting delete files",
+        lambda plan, context, _: replace(plan, rewritten_deletes=rewrite_deletes(context, dry_run=True)),
+        (rewrite_deletes,), lambda report, done: replace(report, rewritten_deletes=done),
+    ),
+    MaintenanceStep(
+        "deletes", "looking for dangling delete files",
+        lambda plan, context, _: replace(plan, deletes=remove_dangling_deletes(context, dry_run=True)),
+        (remove_dangling_deletes,), lambda report, done: replace(report, deletes=done),
+    ),
+    MaintenanceStep(
+        "manifests", "merging manifests",
+        lambda plan, context, _: replace(plan, manifests=rewrite_manifests(context, dry_run=True)),
+        (rewrite_manifests,), lambda report, done: replace(report, manifests=done),
+    ),
+    MaintenanceStep(
+        "expiry", "expiring snapshots", lambda plan, context, _: replace(plan, expiry=_expire(context, dry_run=True)),
+        (_expire,), lambda report, done: replace(report, expiry=done),
+    ),
+    MaintenanceStep(
+        "orphans", "looking for orphan files", lambda plan, context, _: replace(plan, orphans=_orphans(context)),
+        (_orphans,), lambda report, done: replace(report, orphans=done),
     ),
 )  # fmt: skip
 """The steps of a pass, in the order that saves work. Every list of them walks over this one."""
@@ -356,10 +354,10 @@ STEPS = (
 
 def plan_pass(context: TableContext, budget_bytes: int | None) -> MaintenancePlan:
     """Return the effect of every step. A step that cannot be planned does not stop the others."""
-    planned, failed = dict[str, Any](), dict[str, str]()
+    plan, failed = MaintenancePlan(context.handle.name), dict[str, str]()
     for step in STEPS:
         try:
-            planned[step.name] = step.plan(context, budget_bytes)
+            plan = step.plan(plan, context, budget_bytes)
         except Exception as error:  # also if the table does not support the step
             failed[step.name] = said(error)
-    return MaintenancePlan(context.handle.name, failed=failed, **planned)
+    return replace(plan, failed=failed)

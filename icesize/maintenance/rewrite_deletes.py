@@ -34,7 +34,7 @@ _ROUND = 8
 
 
 @dataclass(frozen=True)
-class DeletesReport(Result):
+class DeletesReport(Result, job="rewrite deletes"):
     """Outcome of a rewrite of delete files.
 
     Attributes:

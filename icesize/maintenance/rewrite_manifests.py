@@ -14,7 +14,7 @@ from icesize.table.manifests.lists import manifests_in
 
 
 @dataclass(frozen=True)
-class ManifestReport(Result):
+class ManifestReport(Result, job="manifests"):
     """Outcome of a rewrite of manifests.
 
     Attributes:

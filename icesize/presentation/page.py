@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from icesize.planning.files import SkipReason
 from icesize.presentation.charts import Picture, pictures, printable, svg
 from icesize.presentation.facts import Facts, as_sentence
-from icesize.presentation.views import (
+from icesize.presentation.views.tables import (
     HISTORY,
     SURVEY,
     WHOLE_TABLE,

@@ -42,8 +42,6 @@ ONCE = {
     "orphans": OrphanReport(),
 }
 """Steps that commit once, and what they came to."""
-SINGLE = [step for step in STEPS if step.rounds in ("", step.name)]
-"""Steps that may have one report, under their name."""
 
 
 @dataclass
@@ -427,7 +425,10 @@ def test_steps_without_work_share_one_load(lake: SqlCatalog) -> None:
 
 def run_jobs(lake: SqlCatalog, jobs: Sequence[Callable[..., Any]], environment: Environment | None = None) -> None:
     """A pass over `db.t` whose steps run these jobs."""
-    steps = [replace(step, run=(job,), rounds="") for step, job in zip(cycle(SINGLE), jobs, strict=False)]
+    steps = [
+        replace(step, run=(job,), has_rounds=False, put=lambda report, done: report)
+        for step, job in zip(cycle(STEPS), jobs, strict=False)
+    ]
     Pass(context_of(TableHandle(lake, ("db", "t")), environment or Environment()), Budget()).run(steps)
 
 

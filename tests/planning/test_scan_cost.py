@@ -18,7 +18,8 @@ from icesize.planning.scan_cost import (
     ScanCost,
 )
 from icesize.policy import SizePolicy
-from icesize.presentation.views import costs, format_price
+from icesize.presentation.views import format_price
+from icesize.presentation.views.tables import costs
 from icesize.results import document
 from tests.support.layouts import (
     LIMIT,

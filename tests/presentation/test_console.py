@@ -19,9 +19,10 @@ from icesize.planning.inspection import DeletesClass, Inspection, PartitionSizes
 from icesize.planning.merging.planner import plan_merges
 from icesize.planning.plan import Forecast
 from icesize.policy import SizePolicy
-from icesize.presentation import progress, views
+from icesize.presentation import progress
 from icesize.presentation.blocks import Block, Columns, Room
 from icesize.presentation.console import show, show_error, show_line
+from icesize.presentation.views import tables
 from icesize.report import Report
 from icesize.results import Advice
 from icesize.table.past.commits import History, PastCommit
@@ -86,7 +87,7 @@ def layout(*partitions: PartitionFacts) -> Layout:
 
 def test_inspection_reads_as_in_the_readme() -> None:
     """Totals, one bar per line in proportion, empty size classes left out, partitions as people write them."""
-    assert shown(views.inspection(INSPECTION)).splitlines() == [
+    assert shown(tables.inspection(INSPECTION)).splitlines() == [
         "lake.db.events  214 partitions  41,020 files  118 GiB  1,204,332,118 rows  snapshot 8837",
         "small files (< 384 MiB)  40,811     96 MiB  " + "█" * 35,
         "  < 24 MiB               40,811     96 MiB  " + "█" * 35,
@@ -103,7 +104,7 @@ def test_only_bars_follow_the_width(width: int) -> None:
     """Words are never cut or wrapped, so a narrow terminal or a pipe loses nothing."""
 
     def words(at: int) -> list[str]:
-        text = shown(views.inspection(INSPECTION), width=at)
+        text = shown(tables.inspection(INSPECTION), width=at)
         return [line.rstrip(" █▏▎▍▌▋▊▉") for line in text.splitlines()]
 
     assert words(width) == words(80)
@@ -111,8 +112,8 @@ def test_only_bars_follow_the_width(width: int) -> None:
 
 def test_no_colours_where_there_is_no_terminal_and_ascii_where_there_is_no_utf8() -> None:
     """Escape codes go to terminals only; bars are made of # where the encoding has no blocks."""
-    assert "\x1b[" in shown(views.inspection(INSPECTION), terminal=True)
-    plain = shown(views.inspection(INSPECTION), encoding="ascii")
+    assert "\x1b[" in shown(tables.inspection(INSPECTION), terminal=True)
+    plain = shown(tables.inspection(INSPECTION), encoding="ascii")
     assert "\x1b" not in plain
     assert "#" * 35 in plain
     assert "well sized                  209    118 GiB  #\n" in plain
@@ -122,7 +123,7 @@ def test_an_empty_table_is_shown_without_a_snapshot() -> None:
     """No files: no bars, no partitions, no division by zero."""
     nothing = Layout(Head(None, 0), 0, 384 * MIB)
     empty = inspect(nothing, SizePolicy(), {}, plan_merges(nothing, SizePolicy()), table="lake.db.t")
-    lines = shown(views.inspection(empty)).splitlines()
+    lines = shown(tables.inspection(empty)).splitlines()
     assert lines[0] == "lake.db.t  0 partitions  0 files  0 B  0 rows  no snapshot"
     assert [line.strip() for line in lines[1:]] == [
         "small files (< 384 MiB)  0        0 B",
@@ -144,7 +145,7 @@ def test_inspection_names_files_of_old_specs_as_ineligible() -> None:
         ("kind=d", {"HAS_DELETES": 8}), ("kind=o", {"OLD_SPEC": 2}),
     ]  # fmt: skip
     assert [p.label for p in found.worst] == ["kind=m"]
-    text = shown(views.inspection(found))
+    text = shown(tables.inspection(found))
     assert "  kind=d  8 files (HAS_DELETES 8)\n  kind=o  2 files (OLD_SPEC 2)\n" in text
     assert "! 1 partition with more than 6 ineligible small files: icesize cannot merge them\n" in text
 
@@ -153,20 +154,20 @@ def test_pending_deletes_have_lines_of_their_own() -> None:
     """How many, where it is worst, and a line for each class of files; nothing where there are none."""
     classes = (DeletesClass(1, 1_200), DeletesClass(2, 1))
     pending = PendingDeletes(1_201, 0, 7, 0.02, 0.5, {"hour": "h191"}, 2.25, 3, classes)
-    lines = shown(views.inspection(replace(INSPECTION, deletes=pending))).splitlines()
+    lines = shown(tables.inspection(replace(INSPECTION, deletes=pending))).splitlines()
     assert lines[-5:-2] == [
         "deletes pending on 1,201 files, 7 deleted rows known (2.0%), 0.5 delete files per file on average "
         "(2.2 in hour=h191), at most 3",
         "  1,200 files with 1 delete file",
         "  1 file with 2 - 3 delete files",
     ]
-    assert "delete" not in shown(views.inspection(INSPECTION))
+    assert "delete" not in shown(tables.inspection(INSPECTION))
 
 
 def test_a_plan_names_the_first_groups_and_counts_the_rest() -> None:
     """Ten lines are enough for a person; the others are counted."""
     plan = plan_merges(layout(*(facts(f"k{i:02}", [MIB, MIB]) for i in range(12))), SizePolicy())
-    lines = shown(views.plan(plan)).splitlines()
+    lines = shown(tables.plan(plan)).splitlines()
     assert lines[0] == "plan: 12 partitions, 24 -> 12 files, 24 MiB to write"
     assert lines[1] == "  kind=k00  2 -> 1 file, 2 MiB"
     assert lines[11:] == ["  and 2 more merges"]
@@ -181,7 +182,7 @@ def test_the_whole_of_an_unpartitioned_table_has_a_name() -> None:
         Layout(Head(1, 1), 0, 384 * MIB, Partitions.of({key: PartitionFacts(key, "", 3, 3 * MIB, 3, files)})),
         SizePolicy(),
     )
-    assert "  (whole table)  3 -> 1 file, 3 MiB\n" in shown(views.plan(plan))
+    assert "  (whole table)  3 -> 1 file, 3 MiB\n" in shown(tables.plan(plan))
 
 
 def test_a_report_says_what_changed_and_what_was_lost() -> None:
@@ -193,14 +194,14 @@ def test_a_report_says_what_changed_and_what_was_lost() -> None:
     )  # fmt: skip
     forecast = Forecast(2**30, 8 * 2**30, decode_reasons={"tiny": 4})
     planned = replace(plan_merges(layout(), SizePolicy()), notes=("known",), forecast=forecast)
-    assert shown(views.committed(report, planned)).splitlines() == [
+    assert shown(tables.committed(report, planned)).splitlines() == [
         "snapshot 9017 replace  -40,811 +231 files, rows unchanged",
         "9 GiB written (1 GiB copied) in 15.3 s",
         "! new",
         "! merge of 3 files dropped: deleted",
     ]
     lost = replace(report, snapshot_ids=(), operations=(), notes=())
-    assert shown(views.committed(lost)) == "nothing was committed\n! merge of 3 files dropped: deleted\n"
+    assert shown(tables.committed(lost)) == "nothing was committed\n! merge of 3 files dropped: deleted\n"
 
 
 @pytest.mark.parametrize(
@@ -340,8 +341,8 @@ def test_columns_fit_a_terminal(width: int) -> None:
         16, 407_552, 16_000, "clicks", 17,
     )  # fmt: skip
     for blocks in (
-        views.history(History("lake.db.t", (batch,), 1, 1_699_000_000_000)),
-        views.versions("lake.db.t", [version]),
+        tables.history(History("lake.db.t", (batch,), 1, 1_699_000_000_000)),
+        tables.versions("lake.db.t", [version]),
     ):
         told = re.sub(r"\x1b\[[0-9;]*m", "", shown(blocks, width=width, terminal=True))
         lines = [line for line in told.splitlines() if not line.startswith("lake.db.t")]
@@ -358,7 +359,7 @@ def test_a_history_is_a_table_with_blanks() -> None:
         2**20, 3 * 2**20, 2.5, 4, 120, 0, 2**30, 10**6, 1.234,
     )  # fmt: skip
     other = PastCommit((3,), 1_699_999_000_000, "other", "append", writer="spark 4.1.4")
-    lines = shown(views.history(History("lake.db.t", (batch, other), 9, 1_699_000_000_000))).splitlines()
+    lines = shown(tables.history(History("lake.db.t", (batch, other), 9, 1_699_000_000_000))).splitlines()
     assert lines[0] == (
         "lake.db.t  9 commits since 2023-11-03 08:26:40  newest: batch 1, other 1  "
         "write amplification 2.50  1.23 s a batch"
@@ -372,9 +373,9 @@ def test_a_history_is_a_table_with_blanks() -> None:
     assert lines[3] == "2023-11-14 21:56:40  other  spark 4.1.4"
     assert lines[4:] == ["and 7 older commits: use --limit 9 for all"]
     assert len(lines[1]) > 80, "a pipe gets all columns"
-    others_alone = shown(views.history(History("lake.db.t", (other,), 1))).splitlines()
+    others_alone = shown(tables.history(History("lake.db.t", (other,), 1))).splitlines()
     assert others_alone[1:] == ["time (UTC)           kind   by", lines[3]]
-    assert shown(views.history(History("lake.db.t", ()))).splitlines() == [
+    assert shown(tables.history(History("lake.db.t", ()))).splitlines() == [
         "lake.db.t has no history: nothing was ever written to it"
     ]
 

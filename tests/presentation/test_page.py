@@ -20,7 +20,7 @@ from icesize.planning.files import PartitionKey, SkipReason
 from icesize.presentation.facts import MANY_COMMITS, advice_for, as_sentence
 from icesize.presentation.overview import Overview
 from icesize.presentation.page import WHY_SKIPPED
-from icesize.presentation.views import costs
+from icesize.presentation.views.tables import costs
 from icesize.results import Advice
 from icesize.sized_table import SizedTable
 from icesize.table.records.ledger import LedgerEntry

@@ -33,7 +33,7 @@ LOG = logging.getLogger("icesize")
 
 
 @dataclass(frozen=True)
-class ExpiryReport(Result):
+class ExpiryReport(Result, job="expire"):
     """The result of an expiry.
 
     Attributes:

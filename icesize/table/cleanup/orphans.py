@@ -74,7 +74,7 @@ LISTED_BETWEEN_TELLING = 1000
 
 
 @dataclass(frozen=True)
-class OrphanReport(Result):
+class OrphanReport(Result, job="orphans"):
     """The result of a search for orphan files.
 
     Attributes:
