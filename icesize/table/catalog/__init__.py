@@ -8,5 +8,4 @@
 - `opening`: opens catalogs (by object, by PyIceberg's configuration, or from Spark's own settings) and their tables,
   and explains names that do not exist
 - `tables`: the tables of a catalog: which names a pattern selects, and what a name refers to
-- `unreadable_columns`: the column that keeps PyIceberg from reading a table's metadata
 """

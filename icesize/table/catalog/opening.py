@@ -37,7 +37,6 @@ from icesize.errors import EngineUnavailable, TableError, TableNotFound, Unsuppo
 from icesize.redaction import is_secret, keys_with_secrets, remember_secrets
 from icesize.table.catalog.access_errors import brief, may_pass
 from icesize.table.catalog.hive import HIVE_4, LOCK_ENABLED, UNLOCKED, is_hive, is_hive_4
-from icesize.table.catalog.unreadable_columns import unreadable_column
 
 LOG = logging.getLogger("icesize")
 
@@ -310,7 +309,7 @@ def load(catalog: Catalog, identifier: tuple[str, ...]) -> Table:
 def load_listed(catalog: Catalog, identifier: tuple[str, ...]) -> Table:
     """Return the current state of a table.
 
-    Raises NoSuchTableError without looking for similar names, UnsupportedTable for a column or a format version that
+    Raises NoSuchTableError without looking for similar names, UnsupportedTable for a type or a format version that
     PyIceberg cannot read, and TableError for a damaged metadata file.
     """
     try:
@@ -321,32 +320,37 @@ def load_listed(catalog: Catalog, identifier: tuple[str, ...]) -> Table:
         name = ".".join((catalog.name, *identifier))
         if is_hive_4(error):
             raise UnsupportedTable(f"Cannot open '{name}': {HIVE_4}", table=name) from error
-        if (column := unreadable_column(error)) is None:
-            for each in (error, error.__cause__, error.__context__):  # some of PyIceberg's parsers wrap it
-                # a response of a server may be another one the next time
-                if isinstance(each, ValidationError) and each.title == TableMetadataWrapper.__name__:
-                    raise _unreadable_metadata(name, each) from None  # pydantic prints its input, which may be secret
-            raise
-        raise UnsupportedTable(
-            f"Cannot open '{name}': column '{column.name}' has {column.why}, which PyIceberg cannot read",
-            table=name,
-            column=column.name,
-        ) from error
+        for each in (error, error.__cause__, error.__context__):  # some of PyIceberg's parsers wrap it
+            if isinstance(each, ValidationError) and (unreadable := _unreadable_metadata(name, each)) is not None:
+                raise unreadable from None  # pydantic prints its input, which may be secret
+        if str(error).startswith(("Could not parse", "Cannot deserialize")):  # a type, a default value
+            raise UnsupportedTable(
+                f"Cannot open '{name}': PyIceberg cannot read a column: {error}", table=name
+            ) from error
+        raise
     remember_secrets(table.io.properties)
     table.metadata = shared_metadata(table.metadata_location, table.metadata)
     return table
 
 
-def _unreadable_metadata(name: str, error: ValidationError) -> TableError:
-    """Return the error for a metadata file that is cut off, of another format version, or wrong in a field."""
+def _unreadable_metadata(name: str, error: ValidationError) -> TableError | None:
+    """Return the error for a metadata file that is cut off, of another format version, or wrong in a field.
+
+    None for a response of a server with other faults: it may be another one the next time.
+    """
     first = error.errors(include_url=False)[0]
+    where = ".".join(map(str, first["loc"]))
+    if "schemas" in first["loc"]:
+        why = f"PyIceberg cannot read '{where}' in its metadata: {first['msg']}"
+        return UnsupportedTable(f"Cannot open '{name}': {why}", table=name)
+    if error.title != TableMetadataWrapper.__name__:
+        return None
     if first["type"] == "json_invalid":
         return TableError(f"Cannot open '{name}': its metadata file is cut off or damaged", table=name)
     if (version := first.get("ctx", {}).get("tag")) is not None:
         return UnsupportedTable(
             f"Cannot open '{name}': its format version is {version}; PyIceberg reads versions 1 to 3", table=name
         )
-    where = ".".join(map(str, first["loc"]))
     return TableError(f"Cannot open '{name}': PyIceberg cannot read '{where}' in its metadata", table=name)
 
 
