@@ -1,4 +1,4 @@
-"""How results print. Importing icesize registers it, and the first result that prints loads the views."""
+"""Text and HTML of results. Importing icesize registers them, and the first result that prints loads the views."""
 
 from __future__ import annotations
 
