@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import click
 from click.shell_completion import get_completion_class
 
@@ -18,8 +16,6 @@ from icesize.presentation.console import console_on
     "icesize demo",
     "icesize demo --no-spark --path /tmp/demo",
     "icesize demo --upserts",
-    "icesize demo --explore",
-    "icesize demo --iceberg-jar org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.11.0",
 )
 @click.option("--path", metavar="DIR", help="Directory for catalog, tables and logs; default: a new temporary one.")
 @click.option(
@@ -30,41 +26,19 @@ from icesize.presentation.console import console_on
     help="Appends that fill the table with small files.",
 )
 @click.option("--rows", type=click.IntRange(1), default=5_000, show_default=True, help="Events in each batch.")
-@click.option(
-    "--upserts", is_flag=True, help="Show upserts instead, without Spark; with --iceberg-jar, beside MERGE INTO."
-)
+@click.option("--upserts", is_flag=True, help="Show upserts instead, without Spark.")
 @click.option("--no-spark", is_flag=True, help="Stop before the stream; needs no Java.")
-@click.option(
-    "--explore", is_flag=True, help="Open a Python shell afterwards, with `table`, `catalog` and `spark` set."
-)
-@click.option(
-    "--iceberg-jar",
-    metavar="JAR",
-    help="Also measure Iceberg's own writer, with this runtime jar: a file or Maven coordinates.",
-)
-def demo(
-    path: str | None, batches: int, rows: int, upserts: bool, no_spark: bool, explore: bool, iceberg_jar: str | None
-) -> None:
+def demo(path: str | None, batches: int, rows: int, upserts: bool, no_spark: bool) -> None:
     """Create small files, measure a query, compact the table and keep it compact while Spark streams into it.
 
     The demo uses one local directory and takes less than a minute. Without Java, use --no-spark.
     """
-    if iceberg_jar and no_spark:
-        raise click.UsageError("--iceberg-jar needs Spark: leave out --no-spark")
-    if explore and upserts:
-        raise click.UsageError("--explore opens the tables of the other demo: leave out --upserts")
-    if iceberg_jar and not (os.path.exists(iceberg_jar) or iceberg_jar.count(":") == 2):
-        raise click.UsageError(f"--iceberg-jar: there is no file '{iceberg_jar}', and it is not GROUP:ARTIFACT:VERSION")
-    from icesize.demo.explore import shell
     from icesize.demo.run import run_demo
     from icesize.demo.story import DemoOptions
 
     collect_from_now_on()
-    lake = run_demo(console_on(), DemoOptions(path, batches, rows, not no_spark, iceberg_jar, upserts))
-    if lake is None:
+    if not run_demo(console_on(), DemoOptions(path, batches, rows, not no_spark, upserts)):
         raise click.exceptions.Exit(FAILED)
-    if explore:
-        shell(lake, with_spark=not no_spark)
 
 
 @command(

@@ -1,4 +1,4 @@
-"""Changes of accounts for the demo of upserts: updates, new accounts, deletes and late events, and what they leave.
+"""Changes of accounts for the story of upserts: updates, new accounts, deletes and late events, and what they leave.
 
 A batch is a function of its number and of the batches before it.
 """
@@ -7,11 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 FIRST_BATCHES = 20
 """The table begins with so many batches' rows."""
@@ -70,9 +68,3 @@ def _events(ids: Sequence[int], orders: Sequence[int], operations: Sequence[str]
             "op": pa.array(operations),
         }
     )
-
-
-def write_file(directory: Path, number: int, events: pa.Table) -> None:
-    """Write a batch as a file that Spark reads."""
-    directory.mkdir(parents=True, exist_ok=True)
-    pq.write_table(events, directory / f"{number:04}.parquet")

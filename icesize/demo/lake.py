@@ -1,4 +1,4 @@
-"""The lake of the demo: an embedded SQLite catalog with a warehouse beside it, and the state of its tables."""
+"""The lake of the demo: an embedded SQLite catalog with a warehouse beside it."""
 
 from __future__ import annotations
 
@@ -7,29 +7,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
+import pyarrow as pa
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import TableAlreadyExistsError
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
 from icesize.demo.events import SCHEMA
 from icesize.errors import TableError
 
-CATALOG = "lake"
 NAMESPACE = "demo"
 EVENTS = "events"
-"""The table of the main demo."""
-ACCOUNTS = "accounts"
-"""The table of the demo of upserts."""
-RACE_ICEBERG = "race_iceberg"
-RACE_ICESIZE = "race_icesize"
-"""Two tables that receive the same batches, one through Iceberg's own writer for Spark, one through icesize."""
-TARGET_BYTES = 2**20
+TARGET = MappingProxyType({"write.target-file-size-bytes": str(2**20)})
 """A small target that a few batches reach: 20,000 events of an hour are about 1.2 MiB."""
 
 
 @dataclass(frozen=True)
 class Lake:
-    """A directory with a catalog, tables, input files, checkpoints and logs."""
+    """A directory with a catalog, tables, input files, checkpoints and a log."""
 
     directory: Path
 
@@ -44,45 +39,31 @@ class Lake:
         return self.directory / "events"
 
     @property
-    def changes(self) -> Path:
-        """Directory of the changes of accounts."""
-        return self.directory / "changes"
-
-    @property
-    def logs(self) -> Path:
-        """Directory of Spark's logs."""
-        return self.directory / "logs"
-
-    def prepare(self) -> None:
-        """Create the directories."""
-        for directory in (self.directory, self.logs, self.directory / "warehouse"):
-            directory.mkdir(parents=True, exist_ok=True)
+    def log(self) -> Path:
+        """Log of Spark's drivers."""
+        return self.directory / "spark.log"
 
     def catalog(self) -> Catalog:
         """Return the catalog; create it on first use."""
-        return load_catalog(CATALOG, type="sql", uri=self.uri, warehouse=(self.directory / "warehouse").as_uri())
+        return load_catalog("lake", type="sql", uri=self.uri, warehouse=(self.directory / "warehouse").as_uri())
 
     def create(
-        self, table: str, target_bytes: int = TARGET_BYTES, more: Mapping[str, str] = MappingProxyType({})
+        self, table: str, schema: pa.Schema | Schema = SCHEMA, by: str = "hour", properties: Mapping[str, str] = TARGET
     ) -> None:
-        """Create a table for the events, partitioned by hour, with `more` properties; raise TableError if it exists."""
-        self.prepare()
+        """Create a table, partitioned `by` a column if one is given; raise TableError if it exists."""
+        (self.directory / "warehouse").mkdir(parents=True, exist_ok=True)
         catalog = self.catalog()
         catalog.create_namespace_if_not_exists(NAMESPACE)
-        properties = {"write.target-file-size-bytes": str(target_bytes), **more}
         try:
-            made = catalog.create_table(f"{NAMESPACE}.{table}", SCHEMA, properties=properties)
+            made = catalog.create_table(f"{NAMESPACE}.{table}", schema, properties=dict(properties))
         except TableAlreadyExistsError as error:
             raise TableError(
                 f"Cannot run the demo in '{self.directory}': it holds the tables of a demo already; "
                 "choose another directory (--path)"
             ) from error
-        with made.update_spec() as spec:
-            spec.add_identity("hour")
-
-    def register(self, table: str, metadata_location: str) -> None:
-        """Register a table that another catalog has written in the lake's catalog."""
-        self.catalog().register_table(f"{NAMESPACE}.{table}", metadata_location)
+        if by:
+            with made.update_spec() as spec:
+                spec.add_identity(by)
 
     def load(self, table: str) -> Table:
         """Return the current state of a table."""
@@ -90,14 +71,8 @@ class Lake:
 
 
 def full_name(table: str) -> str:
-    """`lake.demo.<table>`."""
-    return f"{CATALOG}.{NAMESPACE}.{table}"
-
-
-def written_bytes(table: Table) -> int:
-    """Return the bytes of all data files that a table's snapshots added, including files merged away since."""
-    summaries = [s.summary.additional_properties for s in table.snapshots() if s.summary]
-    return sum(int(summary.get("added-files-size", "0")) for summary in summaries)
+    """Return `lake.demo.<table>`."""
+    return f"lake.{NAMESPACE}.{table}"
 
 
 def rows_and_exact(table: Table, expected: int) -> tuple[int, bool]:

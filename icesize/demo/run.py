@@ -2,42 +2,43 @@
 
 from __future__ import annotations
 
-import statistics
+import shlex
 import tempfile
 import time
-from collections.abc import Mapping
 from pathlib import Path
 
+from pyiceberg.table import Table
 from rich.console import Console
 
-from icesize.demo import events, explore
-from icesize.demo.driver import Batch, log_of, run_driver
-from icesize.demo.lake import EVENTS, RACE_ICEBERG, RACE_ICESIZE, Lake, full_name, rows_and_exact, written_bytes
-from icesize.demo.queries import SQL, measure
-from icesize.demo.story import DemoOptions, Story, show_columns
+from icesize.demo import events
+from icesize.demo.driver import run_driver
+from icesize.demo.lake import EVENTS, Lake, full_name, rows_and_exact
+from icesize.demo.story import DemoOptions, Story
 from icesize.demo.upserts import show_upserts
 from icesize.environment import Environment
 from icesize.errors import EngineUnavailable
-from icesize.presentation.console import show, show_line
+from icesize.presentation.console import show
 from icesize.presentation.progress import drawn
 from icesize.presentation.views import tables
 from icesize.spark.engine.launch import java_version
+from icesize.table.catalog.history import head_snapshot
 from icesize.units import format_bytes, format_count
 
-TARGET_BYTES = 2**18
-"""A target size that the events of an hour fill: 5,000 of them are about 0.3 MiB."""
-SMALL_FILES = 3
-"""Small files that may stay in an hour: fewer than by default, so that a short stream has something to merge."""
-POLICY_KEY = "icesize.policy.max-small-files"
+POLICY_KEY, SMALL_FILES = "icesize.policy.max-small-files", 3
+"""Fewer small files may stay in an hour than by default, so that a short stream has something to merge."""
+TABLE = {"write.target-file-size-bytes": str(2**18), POLICY_KEY: str(SMALL_FILES)}
+"""Properties of the table. The events of an hour fill this target size: 5,000 of them are about 0.3 MiB."""
+RUNS = 3
+"""Runs of each query, of which the fastest counts: the first run also loads code that all runs need."""
+COMMANDS = ("inspect", "plan", "compact", "versions", "history")
 
 
-def run_demo(console: Console, wishes: DemoOptions) -> Lake | None:
-    """Run the demo; return the lake, or None if not every row is there exactly once.
+def run_demo(console: Console, wishes: DemoOptions) -> bool:
+    """Run the demo; return True if every row is there exactly once.
 
     Raises EngineUnavailable without Java, TableError for a used `path`.
     """
-    needs_java = wishes.iceberg_jar is not None if wishes.upserts else wishes.with_spark
-    if needs_java and java_version() is None:
+    if wishes.with_spark and not wishes.upserts and java_version() is None:
         raise EngineUnavailable(
             "Cannot start Spark: there is no Java runtime in JAVA_HOME or on PATH; install Java 17, "
             "or run `icesize demo --no-spark`"
@@ -45,19 +46,22 @@ def run_demo(console: Console, wishes: DemoOptions) -> Lake | None:
     began = time.monotonic()
     story = Story(console, Lake(Path(wishes.path or tempfile.mkdtemp(prefix="icesize-demo-")).resolve()), wishes)
     if wishes.upserts:
-        return story.lake if show_upserts(story) else None
+        return show_upserts(story)
     _goes_bad(story)
-    _query(story, "small files", "What a query pays for that")
+    sql = "SELECT kind, count(*) FROM events GROUP BY kind"
+    hint = "Measured with all files on this disk: on an object store, each file costs a request more."
+    _query(story, "small files", "What a query pays for that", sql, hint)
     _mend(story)
     _query(story, "compacted", "The same query again")
     if wishes.with_spark:
         _stream(story)
         _query(story, "after the stream", "The same query, after the stream")
-        if wishes.iceberg_jar:
-            _race(story, wishes.iceberg_jar)
-    exact = _count_rows(story)
-    _show_next_steps(story, time.monotonic() - began)
-    return story.lake if exact else None
+    is_exact = _count_rows(story)
+    story.say("")
+    story.say(f"That took {time.monotonic() - began:.0f} s. The table stays in {story.lake.directory}; try", "bold")
+    for name in COMMANDS:
+        story.say(f"  icesize {name} {full_name(EVENTS)} --catalog-uri {shlex.quote(story.lake.uri)}")
+    return is_exact
 
 
 def _goes_bad(story: Story) -> None:
@@ -68,7 +72,7 @@ def _goes_bad(story: Story) -> None:
         f"{format_count(wishes.rows, 'event')} each. Some come hours late, so each append leaves small",
         "files in many hours.",
     )
-    story.lake.create(EVENTS, TARGET_BYTES, {POLICY_KEY: str(SMALL_FILES)})
+    story.lake.create(EVENTS, properties=TABLE)
     table = story.lake.load(EVENTS)
     for number in range(wishes.batches):
         table.append(events.batch(number, wishes.rows))
@@ -78,7 +82,7 @@ def _goes_bad(story: Story) -> None:
 def _show_files(story: Story) -> None:
     """Show the chart of the table's files; all charts of a run have the scale of the largest so far."""
     inspection = story.table().inspect()
-    show_line(story.console, "")
+    story.say("")
     story.say(
         f"{format_count(inspection.files, 'file')} in {format_count(inspection.partitions, 'hour')}, "
         f"{format_bytes(inspection.size_bytes)}, "
@@ -88,31 +92,28 @@ def _show_files(story: Story) -> None:
     show(story.console, [tables.bars(inspection, story.most_files)])
 
 
-def _query(story: Story, state: str, heading: str) -> None:
+def _query(story: Story, state: str, heading: str, *explained: str) -> None:
     """Measure the query, and show its cost beside the earlier ones."""
-    explained = (
-        (
-            SQL,
-            "Measured with all files on this disk and in its cache: on an object store",
-            "each file costs a request more.",
-        )
-        if not story.costs
-        else ()
-    )
     story.title(heading, *explained)
-    story.costs.append((state, measure(story.lake.load(EVENTS))))
-    costs = [cost for _, cost in story.costs]
-    duckdb = [cost.duckdb_seconds for cost in costs]
-    figures = {
-        "": [state for state, _ in story.costs],
-        "manifests read": [f"{cost.manifests:,}" for cost in costs],
-        "files opened": [f"{cost.files:,}" for cost in costs],
-        "planning, by PyIceberg": [f"{cost.planning_seconds * 1000:,.0f} ms" for cost in costs],
-        "whole query, by PyIceberg": [f"{cost.seconds * 1000:,.0f} ms" for cost in costs],
-        "whole query, by DuckDB": [f"{seconds * 1000:,.0f} ms" for seconds in duckdb if seconds is not None],
-        "events counted": [f"{sum(cost.answer.values()):,}" for cost in costs],
+    for name, figure in {"": state, **measured(story.lake.load(EVENTS))}.items():
+        story.figures.setdefault(name, []).append(figure)
+    story.columns(story.figures)
+
+
+def measured(table: Table) -> dict[str, str]:
+    """Run the query on the current state of the table by PyIceberg; return its cost and its answer."""
+    seconds = []
+    for _ in range(RUNS):
+        began = time.perf_counter()
+        rows = table.scan(selected_fields=("kind",)).to_arrow().group_by("kind").aggregate([([], "count_all")])
+        seconds.append(time.perf_counter() - began)
+    snapshot = head_snapshot(table.metadata)
+    return {
+        "manifests read": f"{len(snapshot.manifests(table.io)) if snapshot else 0:,}",
+        "files opened": f"{len(list(table.scan().plan_files())):,}",
+        "whole query": f"{min(seconds) * 1000:,.0f} ms",
+        "events counted": f"{sum(rows['count_all'].to_pylist()):,}",
     }
-    show_columns(story, {name: row for name, row in figures.items() if len(row) == len(costs)})
 
 
 def _mend(story: Story) -> None:
@@ -140,49 +141,12 @@ def _stream(story: Story) -> None:
         f"In batch {killed} the driver is killed; a new one resumes from the same checkpoint.",
     )
     events.write_files(lake.events, range(wishes.batches, wishes.batches + wishes.streamed), wishes.rows)
-    story.say(f"starting Spark (log: {log_of(lake, 'icesize')})", "dim")
-    run_driver(lake, "icesize", lambda batch: _show_batch(story, batch), kill_in=killed)
+    story.say(f"starting Spark (log: {lake.log})", "dim")
+    run_driver(lake, story.say, kill_in=killed)
     story.say(f"driver killed (SIGKILL) in batch {killed}: its files are written, nothing is committed", "yellow")
     story.say("starting Spark again", "dim")
-    run_driver(lake, "icesize", lambda batch: _show_batch(story, batch))
+    run_driver(lake, story.say)
     _show_files(story)
-
-
-def _show_batch(story: Story, batch: Batch) -> None:
-    story.say(
-        f"  batch {batch['batch']:>2}  {batch['seconds']:4.1f} s  {batch['rows']:,} rows, "
-        f"files +{batch['files_added']} -{batch['files_removed']}, at most {batch['small_files_max']} small in an hour"
-    )
-
-
-def _race(story: Story, jar: str) -> None:
-    """Write the same batches with Iceberg's own writer and with icesize in one Spark session."""
-    lake = story.lake
-    story.title(
-        "The same stream by Iceberg's own writer for Spark",
-        "One Spark writes each batch into two empty tables, by Iceberg's writer and by icesize, which take turns.",
-    )
-    lake.create(RACE_ICESIZE, TARGET_BYTES, {POLICY_KEY: str(SMALL_FILES)})
-    story.say(f"starting Spark (log: {log_of(lake, 'race')})", "dim")
-    batches: list[Mapping[str, float]] = []
-    run_driver(lake, "race", lambda batch: batches.append(batch["seconds"]), jar)
-    counted = batches[2:] or batches
-    sides = {"Iceberg's writer": ("iceberg", RACE_ICEBERG), "icesize": ("icesize", RACE_ICESIZE)}
-    tables = [lake.load(table) for _, table in sides.values()]
-    inspections = [story.table(table).inspect() for _, table in sides.values()]
-    show_columns(
-        story,
-        {
-            "": list(sides),
-            "median of a batch": [f"{statistics.median(b[key] for b in counted):.2f} s" for key, _ in sides.values()],
-            "files": [f"{i.files:,}" for i in inspections],
-            "most small files in an hour": [f"{i.small_files_max:,}" for i in inspections],
-            "bytes written": [format_bytes(written_bytes(table)) for table in tables],
-            "rows": [f"{i.rows:,}" for i in inspections],
-        },
-    )
-    if len(counted) < len(batches):
-        story.say("The first two batches are left out: in them Spark starts its workers and compiles.", "dim")
 
 
 def _count_rows(story: Story) -> bool:
@@ -190,18 +154,4 @@ def _count_rows(story: Story) -> bool:
     expected = (wishes.batches + (wishes.streamed if wishes.with_spark else 0)) * wishes.rows
     through = "a compaction, a killed driver and a resumed one" if wishes.with_spark else "the compaction"
     story.title("Is every row there?", f"Each event has a number. After {through}", "each must be there exactly once.")
-    rows, exact = rows_and_exact(story.lake.load(EVENTS), expected)
-    verdict = ("exact", "green") if exact else ("NOT EXACT", "bold red")
-    story.say(f"rows, of {expected:,}   {rows:,} ({verdict[0]})", verdict[1])
-    return exact
-
-
-def _show_next_steps(story: Story, seconds: float) -> None:
-    """Print commands for the lake's table: inspect it, preview a compaction, run it."""
-    show_line(story.console, "")
-    show_line(story.console, f"That took {seconds:.0f} s. The table stays in {story.lake.directory}; try", "bold")
-    for command in explore.commands(story.lake):
-        story.say(f"  {command}")
-    if story.wishes.with_spark and not story.wishes.iceberg_jar:
-        story.say("  icesize demo --iceberg-jar JAR: the same stream by Iceberg's own writer, too", "dim")
-    story.say("  icesize demo --explore: a Python shell with the table at the end", "dim")
+    return story.counted(f"rows, of {expected:,}", *rows_and_exact(story.lake.load(EVENTS), expected))
