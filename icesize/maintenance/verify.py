@@ -56,11 +56,10 @@ from icesize.table.catalog.access_errors import readable
 from icesize.table.catalog.history import head_snapshot, summary_of
 from icesize.table.catalog.locations import normalised
 from icesize.table.commit.steps.repair import Correction
-from icesize.table.manifests.avro_columns import MISSING
 from icesize.table.manifests.avro_values import NO_FIELD_IDS
 from icesize.table.manifests.delete_index import DeleteIndex
 from icesize.table.manifests.entries import ADDED, DELETED, EXISTING
-from icesize.table.manifests.facts import ManifestFacts, read_facts, totals_of
+from icesize.table.manifests.facts import MISSING, ManifestFacts, read_facts, totals_of
 from icesize.table.manifests.lists import Manifests, manifests_of, read_list
 from icesize.table.manifests.repeated_files import listed_twice
 from icesize.table.manifests.store import ManifestStore

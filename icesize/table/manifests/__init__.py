@@ -1,6 +1,5 @@
 """Manifests and their entries, read and written.
 
-- `avro_columns`: fields of many Avro records at once, as columns
 - `avro_container`: Avro container files: a header, then blocks of encoded records
 - `avro_values`: functions that decode and encode Avro values, one per schema, built once
 - `delete_index`: the delete files of a snapshot, by the partitions whose data files they may apply to

@@ -5,21 +5,17 @@ Each entry is read by the schema of its writer, and its statistics are skipped. 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from itertools import repeat
 from typing import Any
 
-import numpy as np
 from pyiceberg.avro.decoder import BinaryDecoder, new_decoder
 from pyiceberg.io import FileIO
-from pyiceberg.manifest import ManifestContent, ManifestFile
+from pyiceberg.manifest import ManifestFile
 
 from icesize.planning.files import FileId
-from icesize.planning.sizing import in_batches
-from icesize.table.manifests.avro_columns import MISSING, ColumnReader, Misfit, RecordColumns
-from icesize.table.manifests.avro_container import DAMAGE, ContainerReader
+from icesize.table.manifests.avro_container import read_records
 from icesize.table.manifests.avro_values import (
     AvroSchema,
     check_ids,
@@ -89,7 +85,8 @@ def read_entries(io: FileIO, manifest: ManifestFile, *, live_only: bool = True) 
     """
     sequence_number, snapshot_id = manifest.sequence_number, manifest.added_snapshot_id
     next_row_id = first_row_id_of(manifest)
-    for entry in _entries(ContainerReader.of(io, manifest.manifest_path), manifest):
+    fields = partition_fields_of(manifest)
+    for entry in read_records(io, manifest.manifest_path, lambda schema: _compiled(schema, fields)):
         if next_row_id is not None:
             entry.first_row_id = entry.stored_row_id
             if entry.stored_row_id is None and entry.status != DELETED:
@@ -102,76 +99,10 @@ def read_entries(io: FileIO, manifest: ManifestFile, *, live_only: bool = True) 
             yield entry
 
 
-def _entries(container: ContainerReader, manifest: ManifestFile) -> Iterable[Entry]:
-    """Return the entries as they are stored."""
-    try:
-        if read := read_at_once(container, manifest):
-            return _entries_at_once(container.schema, *read)
-    except (Misfit, *DAMAGE):
-        pass  # one by one, which finds the damage, too
-    fields = partition_fields_of(manifest)
-    return container.records(lambda schema: _compiled(schema, fields))
-
-
-def _entries_at_once(schema_json: str, reader: ColumnReader, parts: Sequence[RecordColumns]) -> list[Entry]:
-    """Return the entries from columns: 2 us less for each entry than one by one (measured on 200,000 entries).
-
-    Raises Misfit if a partition value is NaN, because each NaN is a partition of its own.
-    """
-    record, _ = row_reader(schema_json, {}, None)
-    schema = DataFileSchema(structure(record), record)
-    numbers = (np.concatenate([part.numbers[each] for part in parts]) for each in NUMBERS)
-    status, *inherited, rows, size_bytes, row_ids = (column.tolist() for column in numbers)
-    *known, stored_row_ids = (
-        [None if number == MISSING else number for number in column] for column in (*inherited, row_ids)
-    )
-    partitions, partition = reader.values(parts, _PARTITION)
-    if any(value != value for values in partitions for value in values):
-        raise Misfit
-    formats, file_format = reader.values(parts, 101)
-    key_metadata, encrypted = reader.values(parts, 131)
-    return list(
-        map(
-            Entry, status, *known,
-            [path.decode() for part in parts for path in part.texts],
-            map([name.upper() for name in formats].__getitem__, file_format.tolist()),
-            map(partitions.__getitem__, partition.tolist()),
-            rows, size_bytes,
-            map([key is not None for key in key_metadata].__getitem__, encrypted.tolist()),
-            stored_row_ids, repeat(None),
-            [data for part in parts for data in part.spans],
-            repeat(schema),
-        )
-    )  # fmt: skip
-
-
-def read_at_once(container: ContainerReader, manifest: ManifestFile) -> tuple[ColumnReader, list[RecordColumns]] | None:
-    """Return columns of the entries of a data manifest, with the reader of their values; None for few entries.
-
-    Raises Misfit or an error of `DAMAGE` if the entries are to be read one by one.
-    """
-    if manifest.content != ManifestContent.DATA or entries_in(manifest) < _FEWEST_AT_ONCE:
-        return None
-    reader = _column_reader(container.schema, partition_fields_of(manifest))
-    groups = in_batches(container.contents(), lambda block: len(block[1]), _BYTES_AT_ONCE)
-    return reader, [reader.read([content for _, content in some], [count for count, _ in some]) for some in groups]
-
-
 def entries_in(manifest: ManifestFile) -> int:
     """Return the number of entries, deleted ones included; 0 if the manifest list does not have it."""
     counts = manifest.added_files_count, manifest.existing_files_count, manifest.deleted_files_count
     return sum(count or 0 for count in counts)
-
-
-@lru_cache(maxsize=64)
-def _column_reader(schema_json: str, partition_fields: PartitionFields) -> ColumnReader:
-    fields, at = _entry_fields(schema_json)
-    of_file = _with_partitions(fields[at]["type"]["fields"], partition_fields)
-    every = [*fields[:at], *of_file, *fields[at + 1 :]]
-    if any("field-id" not in field for field in every):
-        raise Misfit
-    ends = of_file[0]["field-id"], of_file[-1]["field-id"]
-    return ColumnReader(every, _FILE_PATH, NUMBERS, _VALUES, ends)
 
 
 def _entry_fields(schema_json: str) -> tuple[list[dict[str, Any]], int]:
@@ -246,13 +177,6 @@ FIRST_ROW_ID = 142
 _STATUS, _DATA_FILE, _FILE_PATH, _PARTITION = 0, 2, 100, 102
 _REQUIRED = (_FILE_PATH, 101, _PARTITION, 103, 104)
 """Field ids of what each data file has."""
-NUMBERS = (0, 1, 3, 4, 103, 104, FIRST_ROW_ID)
-"""Field ids of the numbers of the entry of a data file, in the order of `PLACES`."""
-_VALUES = (101, _PARTITION, 131)
-_BYTES_AT_ONCE = 2**22
-"""Bytes of blocks that are read at once: enough for numpy, little memory."""
-_FEWEST_AT_ONCE = 500
-"""Entries for which reading at once pays: it takes 2 ms for the first one."""
 
 
 @lru_cache(maxsize=64)

@@ -23,10 +23,9 @@ from pyiceberg.manifest import ManifestContent, ManifestFile
 from icesize.parquet.deletes.positions import PATH_ID
 from icesize.parquet.files.data_file import FileMetrics
 from icesize.planning.files import DeleteFile, FileFact, PartitionKey, SkipReason
-from icesize.table.manifests.avro_columns import MISSING, ColumnReader, Misfit, RecordColumns
-from icesize.table.manifests.avro_container import DAMAGE, ContainerReader, read_records
+from icesize.table.manifests.avro_container import read_records
 from icesize.table.manifests.avro_values import AvroSchema, fields_reader
-from icesize.table.manifests.entries import ADDED, DELETED, EXISTING, NUMBERS, PLACES, read_at_once, row_reader
+from icesize.table.manifests.entries import ADDED, DELETED, EXISTING, PLACES, row_reader
 from icesize.table.manifests.lists import PartitionFields, first_row_id_of, partition_fields_of
 
 Integers = NDArray[np.signedinteger[Any]]
@@ -52,8 +51,8 @@ ENCRYPTED = 2
 _FILE_PATH = 100
 COUNTS = range(7, 13)
 """Places in a ManifestFile of the numbers of files, then of rows: added, existing, deleted."""
-_UNKNOWN = MISSING
-"""The mark of a sequence number or snapshot id that an entry inherits from its manifest."""
+MISSING = -1
+"""The mark of a number that an entry does not have, or inherits from its manifest."""
 _KEY_BYTES = 250
 _ROWS_AT_ONCE = 50
 _INT32 = np.iinfo(np.int32)
@@ -73,16 +72,6 @@ class Texts:
         start = os.path.commonprefix(texts)  # noqa: RUF071 - characters are meant, not folders
         rest = [text[len(start) :] for text in texts]
         return cls(start, "".join(rest), _narrow(np.cumsum([0, *map(len, rest)])))
-
-    @classmethod
-    def decoded(cls, texts: Sequence[bytes]) -> Texts:
-        """Return these strings of UTF-8 in one piece. Raises UnicodeDecodeError."""
-        start = bytes(os.path.commonprefix(texts) or b"")  # noqa: RUF071 - bytes are meant, not folders
-        rest = b"".join([text[len(start) :] for text in texts])
-        if not (rest.isascii() and start.isascii()):
-            return cls.of([text.decode() for text in texts])
-        ends = np.cumsum([0, *map(len, texts)]) - len(start) * np.arange(len(texts) + 1)
-        return cls(start.decode(), rest.decode(), _narrow(ends))
 
     def at(self, rows: NDArray[np.intp]) -> list[str]:
         """Return the strings of these rows."""
@@ -123,7 +112,7 @@ class Columns:
             for values, more in zip(column, zip(*some, strict=True), strict=True):
                 values.extend(more)
         snapshot_ids, numbers, file_numbers, first_row_ids = (
-            _integers([_UNKNOWN if number is None else number for number in column[place]]) for place in (1, 2, 3, 10)
+            _integers([MISSING if number is None else number for number in column[place]]) for place in (1, 2, 3, 10)
         )
         formats = [name.upper() for name in column[5]]
         obstacles = [
@@ -134,26 +123,6 @@ class Columns:
             keys, partition, _integers(column[0]), snapshot_ids, numbers, file_numbers, _integers(column[8]),
             _integers(column[7]), _integers(obstacles), first_row_ids, Texts.of(column[4]),
             tuple(map(_target, formats, *column[11:])) if deletes else (),
-        )  # fmt: skip
-
-    @classmethod
-    def joined(cls, spec_id: int, reader: ColumnReader, parts: Sequence[RecordColumns]) -> Columns | None:
-        """Return the columns of data files that were read at once; None if a value is NaN, which is never the same."""
-        partitions, partition = reader.values(parts, 102)
-        if any(value != value for each in partitions for value in each):
-            return None
-        keys, places = _dictionary(spec_id, partitions)
-        formats, file_format = reader.values(parts, 101)
-        key_metadata, encrypted = reader.values(parts, 131)
-        is_foreign = np.array([each.upper() != "PARQUET" for each in formats])[file_format]
-        is_encrypted = np.array([each is not None for each in key_metadata])[encrypted]
-        obstacles = np.where(is_encrypted, ENCRYPTED, is_foreign).astype(np.int64)
-        numbers = [_narrow(np.concatenate([part.numbers[each] for part in parts])) for each in NUMBERS]
-        status, snapshot_ids, sequence_numbers, file_sequence_numbers, rows, size_bytes, first_row_ids = numbers
-        return cls(
-            keys, _narrow(places[partition].astype(np.int64)), status, snapshot_ids, sequence_numbers,
-            file_sequence_numbers, size_bytes, rows, _narrow(obstacles), first_row_ids,
-            Texts.decoded([path for part in parts for path in part.texts]), (),
         )  # fmt: skip
 
     @property
@@ -240,7 +209,7 @@ class ManifestFacts:
     def snapshot_ids(self) -> Integers:
         """The snapshot that added each file, or deleted it."""
         own, added_by = self.columns.snapshot_ids, self.manifest.added_snapshot_id
-        return np.where(own == _UNKNOWN, _UNKNOWN if added_by is None else added_by, own)
+        return np.where(own == MISSING, MISSING if added_by is None else added_by, own)
 
     @cached_property
     def sequence_numbers(self) -> Integers:
@@ -255,7 +224,7 @@ class ManifestFacts:
     def _inherited(self, own: Integers) -> Integers:
         number = self.manifest.sequence_number or 0
         # Only an added file inherits (Iceberg specification, "Sequence Number Inheritance"); all have 0 in format v1.
-        return np.where(own != _UNKNOWN, own, np.where(self.columns.status == ADDED, number, 0))
+        return np.where(own != MISSING, own, np.where(self.columns.status == ADDED, number, 0))
 
     @cached_property
     def first_row_ids(self) -> Integers:
@@ -266,8 +235,8 @@ class ManifestFacts:
         """
         first, own = first_row_id_of(self.manifest), self.columns.first_row_ids
         if first is None:
-            return np.broadcast_to(np.int64(_UNKNOWN), own.shape)
-        takes = (own == _UNKNOWN) & (self.columns.status != DELETED)
+            return np.broadcast_to(np.int64(MISSING), own.shape)
+        takes = (own == MISSING) & (self.columns.status != DELETED)
         taken = np.where(takes, self.columns.rows, 0).astype(np.int64)
         return np.where(takes, first + np.cumsum(taken) - taken, own)
 
@@ -299,7 +268,7 @@ class ManifestFacts:
             self.sequence_numbers[rows].tolist(),
             self.file_sequence_numbers[rows].tolist(),
             columns.obstacles[rows].tolist(),
-            [None if row_id == _UNKNOWN else row_id for row_id in self.first_row_ids[rows].tolist()],
+            [None if row_id == MISSING else row_id for row_id in self.first_row_ids[rows].tolist()],
             strict=True,
         )
         return [
@@ -355,24 +324,9 @@ def read_facts(io: FileIO, manifest: ManifestFile, *, changes_only: bool = False
     """
     more = _DELETE_PLACES if manifest.content == ManifestContent.DELETES else ()
     fields = partition_fields_of(manifest)
-    if changes_only:
-        # lazily: a manifest without changes is not opened
-        rows = read_records(io, manifest.manifest_path, lambda schema: _compiled(schema, more, fields))
-        return _facts(manifest, _changes(manifest, rows))
-    container = ContainerReader.of(io, manifest.manifest_path)
-    columns = None if more else _at_once(container, manifest)
-    if columns is not None:
-        return ManifestFacts(manifest, columns)
-    return _facts(manifest, container.records(lambda schema: _compiled(schema, more, fields)))
-
-
-def _at_once(container: ContainerReader, manifest: ManifestFile) -> Columns | None:
-    """Return the columns of a data manifest; None if its entries are to be read one by one, to find the damage, too."""
-    try:
-        read = read_at_once(container, manifest)
-        return read and Columns.joined(manifest.partition_spec_id, *read)
-    except (Misfit, *DAMAGE):
-        return None
+    # lazily: a manifest without changes is not opened
+    rows = read_records(io, manifest.manifest_path, lambda schema: _compiled(schema, more, fields))
+    return _facts(manifest, _changes(manifest, rows) if changes_only else rows)
 
 
 def _changes(manifest: ManifestFile, rows: Iterable[Row]) -> Iterable[Row]:
