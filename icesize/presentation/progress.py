@@ -56,7 +56,8 @@ def drawn(console: Console) -> Iterator[Callable[[object], None]]:
     try:
         yield draw
     finally:
-        bars.stop()
+        if bars.live.is_started:  # rich 13.0 ends bars that were never drawn with an empty line
+            bars.stop()
 
 
 def pace(done: float, total: float | None, seconds: float, *, in_bytes: bool, noun: str = "file") -> str:
