@@ -1010,7 +1010,7 @@ class SizedTable:
                 table.
             inventory: Files of an inventory of the storage to use instead of a listing: Parquet or CSV with the columns
                 path (or bucket and key), size and time. Ages count from its newest file.
-            max_concurrent_deletes: The number of delete requests to storage that run at the same time.
+            max_concurrent_deletes: The number of deletes at the same time, as in `expire_snapshots`.
 
         Returns:
             The files found and deleted.

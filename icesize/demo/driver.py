@@ -42,7 +42,7 @@ def run_driver(lake: Lake, on_batch: Callable[[str], object], kill_in: int | Non
                 os.killpg(child.pid, signal.SIGKILL)
             child.wait()
     if code != (0 if kill_in is None else -signal.SIGKILL):
-        raise IcesizeError(f"Cannot go on: the driver of the stream ended with code {code} (log: {lake.log})")
+        raise IcesizeError(f"Cannot go on: the driver of the stream ended with code {code}. See its log, {lake.log}")
 
 
 def _environment(kill_in: int | None) -> dict[str, str]:

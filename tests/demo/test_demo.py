@@ -113,18 +113,8 @@ def test_no_java_names_the_way_without_it(monkeypatch: pytest.MonkeyPatch, tmp_p
 @pytest.mark.engine
 def test_with_spark_the_driver_dies_and_the_rows_are_exact(tmp_path: Path) -> None:
     """The whole demo in small: a real stream, SIGKILL in the middle of a batch, restart, every row once."""
-    command = [
-        sys.executable,
-        "-m",
-        "icesize",
-        "demo",
-        "--path",
-        str(tmp_path / "d"),
-        "--batches",
-        "3",
-        "--rows",
-        "300",
-    ]
+    arguments = ["demo", "--path", str(tmp_path / "d"), "--batches", "3", "--rows", "300"]
+    command = [sys.executable, "-m", "icesize", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "driver killed (SIGKILL) in batch 1: its files are written, nothing is committed" in done.stdout
