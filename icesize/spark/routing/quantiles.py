@@ -52,8 +52,8 @@ def quantiles(
 
     j / `QUANTILES` of a key's sampled rows are below its value j. `rows` is the approximate number of rows of these
     keys; it sets the sampled share, so that the sample has about `most_sampled` rows. Values are numbers, decimals,
-    dates, datetimes (without a zone if the column has none) or strings; null and NaN do not count. The result is empty
-    for columns of other types, which have no order, or none that a bound can express.
+    dates, datetimes (without a zone if the column has none) or strings; null, NaN and text that is no UTF-8 do not
+    count. The result is empty for columns of other types, which have no order, or none that a bound can express.
     """
     kept = df.select(key.alias(_KEY), value.alias(_VALUE))
     kind = kept.schema[_VALUE].dataType
@@ -61,6 +61,7 @@ def quantiles(
         return {}
     if isinstance(kind, spark_types.StringType):
         kept = kept.withColumn(_VALUE, F.substring(_VALUE, 1, MOST_CHARACTERS))
+        kept = kept.where(F.encode(_VALUE, "UTF-8") == F.col(_VALUE).cast("binary"))  # Python reads no other text
     kept = kept.where(looked_up(F.col(_KEY), dict.fromkeys(wanted, 1), "int").isNotNull())
     sample = fetch(kept.sample(min(1.0, most_sampled / max(1, rows)), seed=0))
     # Neither null nor NaN equals itself, so the filter drops both.

@@ -110,3 +110,11 @@ def test_long_texts_count_by_how_they_begin(spark: SparkSession) -> None:
     """Quantiles are no longer than a thousand characters, whatever the rows hold."""
     df = spark.range(4).select(F.lit(3).cast("long").alias("k"), F.repeat(F.col("id").cast("string"), 5_000).alias("v"))
     assert list(dict.fromkeys(quantiles(df, F.col("k"), F.col("v"), [3], 4)[3])) == [c * 1_000 for c in "0123"]
+
+
+def test_text_that_is_no_utf8_does_not_count(spark: SparkSession) -> None:
+    """Spark makes such text of binary values, and Python cannot read it; the other rows have their quantiles."""
+    texts = F.expr("cast(unhex(element_at(array('61', '61FF62', 'FFFE', 'E697A5'), cast(id + 1 as int))) as string)")
+    df = spark.range(4).select(F.lit(3).cast("long").alias("k"), texts.alias("v"))
+    assert list(dict.fromkeys(quantiles(df, F.col("k"), F.col("v"), [3], 4)[3])) == ["a", "日"]
+    assert quantiles(df.where("length(v) > 2"), F.col("k"), F.col("v"), [3], 2) == {}
