@@ -31,7 +31,7 @@ from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.storage import WHOLE_READ_BYTES, Storage, cannot_open, local_folder
 from icesize.parquet.format.sources import BytesSource, LocalSource, SectionSource, Source
 from icesize.parquet.verify.entry import contradictions, corrected
-from icesize.parquet.verify.file import NAN_BOUND, Verification, verify
+from icesize.parquet.verify.file import Verification, verify
 from icesize.planning.files import FileFact, PartitionKey
 from icesize.policy import DEFAULT_TARGET_BYTES
 from icesize.table.commit.steps.repair import Correction
@@ -184,10 +184,11 @@ class FileCheck:
         except FileNotFoundError:
             return Checked(task, [(LOST, path, GONE)], None)
         found = [
-            (NAN_BOUNDS if problem.endswith(NAN_BOUND) else CONTENTS, path, problem.removeprefix(f"{path}: "))
-            for problem in verification.problems
+            (rule, path, problem.removeprefix(f"{path}: "))
+            for rule, problems in ((CONTENTS, verification.problems), (NAN_BOUNDS, verification.nan_bounds))
+            for problem in problems
         ]
-        is_damaged = any(rule == CONTENTS for rule, *_ in found)
+        is_damaged = bool(verification.problems)
         found += [(rule, path, why) for rule, why in contradictions(verification, task.metrics, self._types, self._ids)]
         true = None
         if not is_damaged and (found or size_bytes != task.fact.size_bytes):

@@ -19,10 +19,11 @@ def main(context: click.Context, files: tuple[str, ...]) -> None:
     failed = False
     for path in files:
         found = verify(LocalSource(path), path)
-        failed = failed or bool(found.problems)
-        for problem in found.problems:
+        problems = (*found.problems, *found.nan_bounds)
+        failed = failed or bool(problems)
+        for problem in problems:
             click.echo(problem)
-        if not found.problems:
+        if not problems:
             click.echo(f"{path}: fine, {found.rows} rows in {found.row_groups} row groups, {found.pages} pages")
         for column in found.unchecked:
             click.echo(f"{path}: column {column!r}: not checked: its bounds, they have no known order", err=True)

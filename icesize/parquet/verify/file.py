@@ -3,9 +3,8 @@
 `python -m icesize.parquet.verify FILE...` prints a line per problem and exits with 1 if there is one. It verifies files
 of any writer, and needs the memory of one column of one row group.
 
-It does not compare numbers of distinct values, sorting columns, or statistics and null counts in page headers.
-Histograms of levels are compared only by their sums and ends. Bounds are compared only for types with a known order.
-The known bloom filters are those of split blocks with xxHash (parquet-format/BloomFilter.md); there are no others.
+It does not compare bloom filters, numbers of distinct values, SizeStatistics, sorting columns, or statistics in page
+headers. Bounds are compared only for types with a known order.
 """
 
 from __future__ import annotations
@@ -20,11 +19,8 @@ from itertools import islice, pairwise
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
-import xxhash
 
 from icesize.parquet.files.metrics import count_nans
 from icesize.parquet.format import fields as ids
@@ -32,28 +28,32 @@ from icesize.parquet.format.footer import Chunk, Footer, RowGroup, read_footer
 from icesize.parquet.format.page_index import read_column_index, read_offset_index
 from icesize.parquet.format.pages import DATA_PAGE, DATA_PAGE_V2, DICTIONARY_ENCODINGS, DICTIONARY_PAGE, Pages, walk
 from icesize.parquet.format.refusals import CopyRefused, DamagedFile
-from icesize.parquet.format.schema import BYTE_ARRAY, DOUBLE, FIXED_LEN_BYTE_ARRAY, FLOAT, INT32, INT64, ROW_ID, Column
+from icesize.parquet.format.schema import DOUBLE, FLOAT, ROW_ID, Column
 from icesize.parquet.format.sources import Source
 from icesize.parquet.format.statistics import Order, order_of
 from icesize.parquet.format.thrift import (
-    Fields,
     binary,
     boolean,
     integer,
-    integers_of,
-    read_struct,
     required_integer,
-    struct_of,
     structs_of,
 )
 from icesize.parquet.verify.values import Extremes, Leaves, ValueReader, extremes_of, is_unsigned
 
 MOST_PROBLEMS = 20
 """Reported of one column chunk; a damaged one may have one for each page."""
-NAN_BOUND = " is NaN"
-"""The end of a problem that costs readers time only: they ignore such a bound, and parquet-java writes it."""
 DAMAGE = (CopyRefused, pa.ArrowException, OSError)
 """The errors that our own readers and pyarrow raise for damaged bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class NanBound:
+    """A bound that is NaN. It costs readers time only: they ignore it, and parquet-java writes it."""
+
+    text: str
+
+
+Problem = str | NanBound
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,8 @@ class ColumnFacts:
 class Verification:
     """The result of a verification.
 
-    `problems` begin with the file's name and the place in it. Bounds of `unchecked` columns have no known order.
+    `problems` and `nan_bounds` begin with the file's name and the place in it. Bounds of `unchecked` columns have no
+    known order.
     `row_groups` counts those with rows, `pages` the data pages that could be found. `columns` has the flat columns that
     could be read, and `row_ids` the stored row ids, None without such a column.
     """
@@ -94,6 +95,7 @@ class Verification:
     pages: int = 0
     columns: tuple[ColumnFacts, ...] = field(default=(), compare=False)
     row_ids: Any = field(default=None, compare=False)
+    nan_bounds: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -122,7 +124,7 @@ def verify(source: Source, name: str) -> Verification:
     try:
         reader = ValueReader(source.stream(), footer)
     except DAMAGE as error:
-        return Verification((*problems, f"{name}: footer: values {_unreadable(error)}"))
+        return Verification((*map(str, problems), f"{name}: footer: values {_unreadable(error)}"))
     file = _OpenFile(source, footer, _orders(footer), reader)
     with closing(reader):
         for number, group in enumerate(footer.row_groups):
@@ -134,20 +136,23 @@ def verify(source: Source, name: str) -> Verification:
     unchecked = tuple(".".join(column.path) for column, order in columns if order is None)
     facts = [reduce(ColumnFacts.plus, parts) for parts in file.facts.values() if len(parts) == len(footer.row_groups)]
     ids_of_rows = pa.chunked_array(file.row_ids) if file.row_ids else None
+    nan_bounds = tuple(problem.text for problem in problems if isinstance(problem, NanBound))
     return Verification(
-        tuple(problems), unchecked, len(footer.row_groups), footer.rows, file.pages, tuple(facts), ids_of_rows
-    )
+        tuple(problem for problem in problems if isinstance(problem, str)), unchecked, len(footer.row_groups),
+        footer.rows, file.pages, tuple(facts), ids_of_rows, nan_bounds,
+    )  # fmt: skip
 
 
-def _placed(place: str, problems: Iterable[str]) -> Iterator[str]:
+def _placed(place: str, problems: Iterable[Problem]) -> Iterator[Problem]:
     """Yield the first problems of a place."""
     found = _readable(problems)
-    yield from (f"{place}: {problem}" for problem in islice(found, MOST_PROBLEMS))
+    for problem in islice(found, MOST_PROBLEMS):
+        yield NanBound(f"{place}: {problem.text}") if isinstance(problem, NanBound) else f"{place}: {problem}"
     if next(found, None) is not None:
         yield f"{place}: further problems are left out"
 
 
-def _readable(problems: Iterable[str]) -> Iterator[str]:
+def _readable(problems: Iterable[Problem]) -> Iterator[Problem]:
     """Yield the problems that a check finds; the last one may be an error that ended the check."""
     try:
         yield from problems
@@ -201,8 +206,8 @@ def _check_sizes(group: RowGroup) -> Iterator[str]:
         yield from _wrong((f"{name} is {{}}, it should be {{}}", integer(group.fields, field_id), real))
 
 
-def _check_chunk(file: _OpenFile, group: int, at: int) -> Iterator[str]:
-    """Compare a column chunk with its metadata, statistics, page indexes and bloom filter.
+def _check_chunk(file: _OpenFile, group: int, at: int) -> Iterator[Problem]:
+    """Compare a column chunk with its metadata, statistics and page indexes.
 
     Raises an error that `_readable` turns into a problem if pages or values cannot be read.
     """
@@ -223,9 +228,7 @@ def _check_chunk(file: _OpenFile, group: int, at: int) -> Iterator[str]:
     if column.element.field_id == ROW_ID:
         file.row_ids.append(leaves.values)
     yield from _readable(_check_statistics(column, chunk, leaves, order, extremes))
-    yield from _readable(_check_size_statistics(column, chunk, leaves))
     yield from _check_indexes(file, at, chunk, pages, leaves)
-    yield from _readable(_check_bloom_filter(file, chunk, leaves))
 
 
 def _check_metadata(chunk: Chunk, pages: Pages) -> Iterator[str]:
@@ -277,7 +280,7 @@ def _described(counts: Counter[tuple[int, int]]) -> str:
 
 def _check_statistics(
     column: Column, chunk: Chunk, leaves: Leaves, order: Order | None, extremes: Extremes | None
-) -> Iterator[str]:
+) -> Iterator[Problem]:
     """Compare Statistics of a chunk with its values; raises `DamagedFile`.
 
     Bounds are compared if they have a known order. The number of distinct values is not compared.
@@ -301,7 +304,7 @@ def _check_bounds(
     order: Order,
     extremes: Extremes | None,
     exact: Sequence[bool | None] = (None, None),
-) -> Iterator[str]:
+) -> Iterator[Problem]:
     """Compare a stored lower and upper bound with the least and greatest value.
 
     `extremes` is None if there are only nulls and NaN. `exact` bounds claim to be values.
@@ -313,7 +316,7 @@ def _check_bounds(
         if key is None:
             yield f"{name} {raw!r} is no value of the type"
         elif key != key:
-            yield f"{name}{NAN_BOUND}"
+            yield NanBound(f"{name} is NaN")
         elif extremes is not None:
             value, extreme = extremes[end], ("least", "greatest")[end]
             if (min, max)[end]((key, value), key=_rank) is not key:
@@ -327,33 +330,7 @@ def _rank(key: Any) -> tuple[Any, float]:
     return key, math.copysign(1.0, key) if isinstance(key, float) else 0.0
 
 
-def _check_size_statistics(column: Column, chunk: Chunk, leaves: Leaves) -> Iterator[str]:
-    """Compare SizeStatistics with the values; raises `DamagedFile`.
-
-    Only the sums, the number of rows and the number of values are compared in histograms of levels.
-    """
-    fields, known, entries = chunk.size_statistics, ids.SizeStatistics, int(leaves.entries[-1])
-    if column.element.type == BYTE_ARRAY:
-        claimed = integer(fields, known.UNENCODED_BYTE_ARRAY_DATA_BYTES)
-        real = _byte_array_bytes(leaves.values)
-        yield from _wrong(("size statistics have {} bytes of byte arrays, there are {}", claimed, real))
-    histograms = {
-        "repetition": (known.REPETITION_LEVEL_HISTOGRAM, 0, "rows", leaves.rows),
-        "definition": (known.DEFINITION_LEVEL_HISTOGRAM, -1, "values", entries - leaves.nulls),
-    }
-    for name, (field_id, level, what, real) in histograms.items():
-        if histogram := integers_of(fields, field_id):
-            words = f"the histogram of {name} levels has {{}} "
-            yield from _wrong((words + "entries of {}", sum(histogram), entries))
-            yield from _wrong((words + what + " of {}", histogram[level], real))
-
-
-def _byte_array_bytes(values: Any) -> int:
-    """Return the bytes of byte arrays without encoding and without lengths."""
-    return pc.sum(pc.binary_length(values)).as_py() or 0
-
-
-def _check_indexes(file: _OpenFile, at: int, chunk: Chunk, pages: Pages, leaves: Leaves) -> Iterator[str]:
+def _check_indexes(file: _OpenFile, at: int, chunk: Chunk, pages: Pages, leaves: Leaves) -> Iterator[Problem]:
     offset_index, column_index = chunk.offset_index, chunk.column_index
     positions = np.cumsum([0, *(page.values for page in pages.data)])
     # every row has an entry, so each position is found once
@@ -379,7 +356,7 @@ def _check_indexes(file: _OpenFile, at: int, chunk: Chunk, pages: Pages, leaves:
 
 def _check_offset_index(raw: bytes, chunk: Chunk, pages: Pages, starts: Sequence[int], leaves: Leaves) -> Iterator[str]:
     """Compare an OffsetIndex with the pages; raises `CopyRefused` if it cannot be read."""
-    locations, variable_bytes = read_offset_index(raw)
+    locations, _ = read_offset_index(raw)
     if len(locations) != len(pages.data):
         yield f"the offset index has {len(locations)} pages of {len(pages.data)}"
         return
@@ -388,14 +365,11 @@ def _check_offset_index(raw: bytes, chunk: Chunk, pages: Pages, starts: Sequence
         truth = (chunk.start + page.at, page.size_bytes, starts[number])
         for name, claim, real in zip(names, location, truth, strict=True):
             yield from _wrong((f"the offset index has {name} {{}} of page {number}, it is {{}}", claim, real))
-    if variable_bytes is not None and chunk.type == BYTE_ARRAY:
-        real_bytes = [_byte_array_bytes(leaves.of_rows(*rows)) for rows in pairwise(starts)]
-        yield from _wrong(("the offset index has wrong sizes of byte arrays", variable_bytes, real_bytes))
 
 
 def _check_column_index(
     raw: bytes, order: Order | None, find: Any, starts: Sequence[int], leaves: Leaves
-) -> Iterator[str]:
+) -> Iterator[Problem]:
     """Compare a ColumnIndex with the values of each page; raises `DamagedFile`.
 
     Histograms of levels are not compared. Bounds are compared if they have a known order, by which `find` finds
@@ -429,58 +403,3 @@ def _check_column_index(
         is_known = all(key is not None and key == key for key in keys)
         if is_known and keys != sorted(keys, reverse=name == "descending"):
             yield f"the column index's {bound} values are not {name}, as its boundary order requires"
-
-
-_HEADER_BYTES = 128
-"""More than a header can have."""
-_BLOCK_BYTES = 32
-_SALT = np.array(
-    [0x47B6137B, 0x44974D91, 0x8824AD5B, 0xA2B7289D, 0x705495C7, 0x2DF1424B, 0x9EFC4947, 0x5C6BFB31], dtype=np.uint32
-)
-
-
-def _check_bloom_filter(file: _OpenFile, chunk: Chunk, leaves: Leaves) -> Iterator[str]:
-    """Look up every value of integers and bytes in the filter; raises `DamagedFile`, `CopyRefused`."""
-    known, read, most = ids.ColumnMetaData, file.source.read, file.footer.start
-    offset = integer(chunk.metadata, known.BLOOM_FILTER_OFFSET)
-    if offset is None:
-        return
-    header, header_bytes = read_struct(read(offset, max(0, min(_HEADER_BYTES, most - offset))))
-    size_bytes = required_integer(header, ids.BloomFilterHeader.NUM_BYTES)
-    if size_bytes <= 0 or size_bytes % _BLOCK_BYTES or offset + header_bytes + size_bytes > most:
-        yield f"the bloom filter has {size_bytes} bytes at {offset}"
-        return
-    length = integer(chunk.metadata, known.BLOOM_FILTER_LENGTH)
-    yield from (wrong := [*_wrong(("bloom_filter_length is {}, it has {}", length, header_bytes + size_bytes))])
-    if not wrong and _is_known(header):
-        bits = np.frombuffer(read(offset + header_bytes, size_bytes), dtype="<u4").reshape(-1, 8)
-        missing = int((~_contains(bits, _hashes(leaves.values, chunk))).sum())
-        yield from _wrong(("the bloom filter lacks {} values", missing, 0))
-
-
-def _is_known(header: Fields) -> bool:
-    """Return whether the filter has split blocks, xxHash and no compression, the only ones that exist."""
-    known = ids.BloomFilterHeader
-    unions = [struct_of(header, field) for field in (known.ALGORITHM, known.HASH, known.COMPRESSION)]
-    if None in unions:
-        raise DamagedFile("a bloom filter without algorithm, hash or compression")
-    return all(1 in (union or ()) for union in unions)
-
-
-def _hashes(values: Any, chunk: Chunk) -> npt.NDArray[np.uint64]:
-    kind = chunk.type
-    unique = pc.unique(values.drop_null())
-    if kind in (INT32, INT64):
-        width = 4 if kind == INT32 else 8
-        data = unique.to_numpy().astype(f"<i{width}").tobytes()
-        plain = [data[at : at + width] for at in range(0, len(data), width)]
-    else:
-        plain = unique.to_pylist() if kind in (BYTE_ARRAY, FIXED_LEN_BYTE_ARRAY) else []
-    return np.array([xxhash.xxh64_intdigest(value) for value in plain], dtype=np.uint64)
-
-
-def _contains(blocks: npt.NDArray[np.uint32], hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
-    numbers = (hashes >> np.uint64(32)) * np.uint64(len(blocks)) >> np.uint64(32)
-    keys = hashes.astype(np.uint32)  # the lower half
-    masks = np.uint32(1) << ((keys[:, None] * _SALT) >> np.uint32(27))
-    return np.asarray((blocks[numbers] & masks != 0).all(axis=1), dtype=np.bool_)

@@ -53,7 +53,7 @@ ROWS = pa.table(
 )
 PAGED = {"max_rows_per_page": 4, "write_batch_size": 4, "write_page_index": True, "use_dictionary": ["text"]}
 PLAIN = {"compression": "none", "store_schema": False}
-FILE = make_file(ROWS, **PAGED, **PLAIN, bloom_filter_options={"id": {"ndv": 10, "fpp": 0.01}})
+FILE = make_file(ROWS, **PAGED, **PLAIN)
 """One row group, pages of four, four and two rows."""
 
 
@@ -64,8 +64,10 @@ def check(data: bytes) -> Verification:
 
 def problems(data: bytes) -> list[str]:
     """The problems, without the file's name."""
-    assert all(problem.startswith("file: ") for problem in check(data).problems)
-    return [problem.removeprefix("file: ") for problem in check(data).problems]
+    found = check(data)
+    every = [*found.problems, *found.nan_bounds]
+    assert all(problem.startswith("file: ") for problem in every)
+    return [problem.removeprefix("file: ") for problem in every]
 
 
 def with_field(column: str, field: int, value: Any) -> bytes:
@@ -203,7 +205,6 @@ SMALL_PAGES = {"data_page_size": 200, "write_batch_size": 20}
         {"version": "1.0", "compression": "none", "use_deprecated_int96_timestamps": True},
         {"store_decimal_as_integer": True, "write_statistics": False},
         {"use_dictionary": False, "use_byte_stream_split": ["double"], "store_decimal_as_integer": True},
-        {"bloom_filter_options": {name: {"ndv": 400, "fpp": 0.01} for name in ("int32", "uint64", "text", "fixed")}},
     ],
     ids=lambda options: ", ".join(options) or "defaults",
 )
@@ -233,7 +234,6 @@ def test_the_file_of_the_lies_is_true() -> None:
 ID, _, TEXT, *_ = footer_of(FILE).row_groups[0].chunks
 PAGES_OF_ID = read_offset_index(part(FILE, ID.offset_index))[0]
 PAGES_OF_TEXT = read_offset_index(part(FILE, TEXT.offset_index))[0]
-BLOOM_FILTER = part(FILE, ID.bloom_filter)
 LIES: dict[str, tuple[bytes, str, list[str]]] = {
     "null count": (
         with_statistics("number", {3: i64(4)}), "number", ["statistics have null_count 4, there are 5"],
@@ -281,22 +281,6 @@ LIES: dict[str, tuple[bytes, str, list[str]]] = {
     "dictionary without one": (
         with_field("id", 11, i64(ID.start)), "id", [f"dictionary_page_offset is {ID.start}, there is no dictionary"],
     ),
-    "bytes of byte arrays": (
-        with_statistics("text", {1: i64(9)}, 16), "text", ["size statistics have 9 bytes of byte arrays, there are 10"],
-    ),
-    "repetition levels": (
-        with_statistics("items", {2: integers_field([11, 2], I64)}, 16),
-        "items",
-        [
-            "the histogram of repetition levels has 13 entries of 12",
-            "the histogram of repetition levels has 11 rows of 10",
-        ],
-    ),
-    "definition levels": (
-        with_statistics("number", {3: integers_field([4, 6], I64)}, 16),
-        "number",
-        ["the histogram of definition levels has 6 values of 5"],
-    ),
     "page offset": (
         with_location(1, 1, 1), "id",
         [f"the offset index has offset {PAGES_OF_ID[1].at + 1} of page 1, it is {PAGES_OF_ID[1].at}"],
@@ -310,11 +294,6 @@ LIES: dict[str, tuple[bytes, str, list[str]]] = {
         with_index("id", lambda f: f.update({1: structs_field(structs_of(f, 1)[:2])}), offsets=True),
         "id",
         ["the offset index has 2 pages of 3"],
-    ),
-    "byte arrays of pages": (
-        with_index("text", lambda f: f.update({2: integers_field([4, 4, 3], I64)}), offsets=True),
-        "text",
-        ["the offset index has wrong sizes of byte arrays"],
     ),
     "null page": (
         with_index("id", lambda f: f.update({1: flags(False, True, False)})),
@@ -360,9 +339,6 @@ LIES: dict[str, tuple[bytes, str, list[str]]] = {
     ),
     "damaged column index": (
         with_index("id", lambda f: f.update({1: i64(1)})), "id", ["cannot be read: field 1 is missing or of type 6"],
-    ),
-    "bloom filter length": (
-        with_field("id", 15, i32(33)), "id", [f"bloom_filter_length is 33, it has {len(BLOOM_FILTER)}"],
     ),
 }  # fmt: skip
 
@@ -465,7 +441,7 @@ def test_a_wrong_page_is_found_by_its_checksum() -> None:
 
 
 def test_a_wrong_value_is_found_by_what_is_said_of_it() -> None:
-    """Without checksums a value that changed contradicts statistics, bounds of its page or the bloom filter."""
+    """Without checksums a value that changed contradicts statistics or bounds of its page."""
     assert problems(flipped(FILE, ID.end - 8)) == [
         "row group 0, column 'id': max_value 9 is called exact, the greatest value is 8"
     ]
@@ -475,7 +451,6 @@ def test_a_wrong_value_is_found_by_what_is_said_of_it() -> None:
             f"max_value is 9, the greatest value {2**56 + 9}",
             f"max is 9, the greatest value {2**56 + 9}",
             f"the column index's max of page 2 is 9, the greatest value {2**56 + 9}",
-            "the bloom filter lacks 1 values",
         )
     ]
 
@@ -486,19 +461,6 @@ def test_a_page_that_cannot_be_decoded_is_found() -> None:
     chunk = footer_of(data).row_groups[0].chunks[0]
     (problem,) = problems(data[: chunk.end - 20] + bytes(20) + data[chunk.end :])
     assert problem.startswith("row group 0, column 'id': cannot be read: ")
-
-
-def test_missing_values_of_a_bloom_filter_are_counted() -> None:
-    """A filter without bits lacks all values; one of an impossible size is told."""
-    at, length = ID.bloom_filter or (0, 0)
-    header = length - 32
-    empty = FILE[: at + header] + bytes(32) + FILE[at + length :]
-    assert problems(empty) == ["row group 0, column 'id': the bloom filter lacks 10 values"]
-    fields, _ = read_struct(BLOOM_FILTER)
-    wrong = write_struct({**fields, 1: i32(33)})
-    assert problems(FILE[:at] + wrong + FILE[at + len(wrong) :]) == [
-        f"row group 0, column 'id': the bloom filter has 33 bytes at {at}"
-    ]
 
 
 def test_a_column_index_without_an_offset_index_is_found() -> None:
