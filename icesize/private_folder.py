@@ -68,7 +68,7 @@ class PrivateFolder:
                 if entry.name.endswith(endings):
                     with suppress(FileNotFoundError):
                         status = entry.stat(follow_symlinks=False)
-                        yield status.st_mtime_ns, status.st_size, Path(entry.path)
+                        yield max(status.st_atime_ns, status.st_mtime_ns), status.st_size, Path(entry.path)
 
     def warn(self, why: str) -> None:
         """Log a warning once."""

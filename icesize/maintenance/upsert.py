@@ -314,8 +314,6 @@ def _written(
     """Write the files for the current state, and merge what is due with the batch's own deletes."""
     state = submit.state_of(job.handle, current, job.environment)
     changes = files.at(state)
-    live = files.resolution.live
-    files.resolver.lookup.keep(lambda: (file.path for some in live.values() for file in some))
     write_seconds = watch.lap("write")
     layout = job.handle.reader(current.policy).read(current.table.metadata, current.table.io)
     rows, delta, tombstones = Written(changes.files), RowDelta(files, changes), files.resolver.tombstones

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
@@ -60,9 +60,6 @@ class Lookup(Protocol):
 
     def learn(self, rows: NewRows) -> None:
         """Note the rows of a new file, so that it need not be read."""
-
-    def keep(self, live: Callable[[], Iterable[str]]) -> None:
-        """Forget data files whose paths are not among the live ones."""
 
 
 @dataclass(frozen=True)
@@ -156,9 +153,6 @@ class Scan:
         return ids
 
     def learn(self, rows: NewRows) -> None:
-        """Do nothing: nothing is kept."""
-
-    def keep(self, live: Callable[[], Iterable[str]]) -> None:
         """Do nothing: nothing is kept."""
 
 

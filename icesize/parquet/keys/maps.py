@@ -111,9 +111,6 @@ class KeyMaps:
             )
             self.folder.write(_of_ids(file, None), len(ids) * _ROW_ID_BYTES, parts)
 
-    def keep(self, live: Callable[[], Iterable[str]]) -> None:
-        self.folder.sweep(live)
-
     def _identity(self, file: FileFact) -> Identity:
         return (*_of_file(file), "keys", self.made_of)
 
