@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -296,6 +297,17 @@ def test_two_first_batches_with_different_keys(catalog: Catalog) -> None:
         opened(catalog).upsert(rows_of([(1, 2, "a")]), "id", "ts")
     assert UpsertRule.of(catalog.load_table("db.t").properties) == UpsertRule((2,), (3,))
     assert live_rows(catalog) == [(1, 1, "a"), (1, 1, "b")]
+
+
+def test_an_empty_table_gets_its_key(catalog: Catalog) -> None:
+    """Its first snapshot lists nothing; batches, expiry and verification work on it."""
+    table = opened(catalog)
+    assert len(table.rekey("id", "ts").snapshot_ids) == 1
+    assert table.verify(deep=True).findings == ()
+    table.upsert(rows_of([(1, 1, "a"), (2, 1, "a")]))
+    assert live_rows(catalog) == [(1, 1, "a"), (2, 1, "a")]
+    assert len(table.expire_snapshots(older_than=timedelta(0), retain_last=1).snapshot_ids_expired) == 1
+    check(catalog.load_table("db.t"))
 
 
 def test_a_changed_rule_is_a_snapshot_of_the_same_files(catalog: Catalog) -> None:
