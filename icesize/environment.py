@@ -69,8 +69,6 @@ class WorkLimits:
     """
     task_bytes: int = 2**20
     """Least work for another Spark task: writing that many bytes takes 0.03 s, and a task costs 0.02 s."""
-    driver_manifest_entries: int = 2_000_000
-    """Entries of manifests that the driver reads alone, in about 5 s. Of more, Spark tasks read all."""
     spill_bytes: int = 4 * 2**30
     """Most bytes below `Environment.spill_folder`: the facts of about 40 million files."""
 

@@ -71,7 +71,6 @@ if TYPE_CHECKING:
     from icesize.table.commit.metadata_change import MetadataChange
     from icesize.table.past.commits import History
     from icesize.table.past.versions import Version
-    from icesize.table.state.layouts import Prefetch
     from icesize.table.state.where import Where
     from icesize.table.storage.inventory import Inventory
     from icesize.table.upserts.settings import Names, UpsertOptions
@@ -1189,11 +1188,6 @@ class _InSpark:
         from icesize.spark.clustering.run import run_clusters
 
         return run_clusters(self.spark, work, limits=self.limits, progress=advance)
-
-    def prefetching(self, current: Current) -> Prefetch:
-        from icesize.spark.engine.manifest_job import prefetching
-
-        return prefetching(self.spark, current, self.limits)
 
     def refresh(self, handle: TableHandle) -> None:
         from icesize.spark.engine import session

@@ -17,7 +17,6 @@ from icesize.table.catalog.history import head_snapshot
 from icesize.table.commit.steps.number_rows import NumberRows
 from icesize.table.commit.submit import commit_step
 from icesize.table.state.handle import Current, TableHandle
-from icesize.table.state.layouts import Prefetch, no_prefetch
 from icesize.table.state.where import NO_MATCH, PartitionFilter, Where, partition_filter
 
 if TYPE_CHECKING:
@@ -71,9 +70,6 @@ class Engine(Protocol):
     def cluster(self, work: ClusterWork, advance: Advance) -> Results:
         """Write the rows of each group in the requested order."""
 
-    def prefetching(self, current: Current) -> Prefetch:
-        """Return what reads many manifests of the table together."""
-
     def refresh(self, handle: TableHandle) -> None:
         """Make later queries of this engine see the commit."""
 
@@ -95,10 +91,6 @@ class InThisProcess:
         from icesize.parquet.rewriting.cluster import cluster_in_threads
 
         return cluster_in_threads(work.groups, work.prefixes, work.order, work.settings, work.owner, progress=advance)
-
-    def prefetching(self, current: Current) -> Prefetch:
-        """Return what reads nothing: one process reads manifests when it needs them."""
-        return no_prefetch
 
     def refresh(self, handle: TableHandle) -> None:
         """Do nothing: each query in this process loads the table itself."""
@@ -212,7 +204,7 @@ class TableContext:
         current = current or self.load()
         metadata, io = current.table.metadata, current.table.io
         chosen = partition_filter(metadata, where)
-        reader = self.handle.reader(current.policy, self.engine.prefetching(current))
+        reader = self.handle.reader(current.policy)
         layout, partly = chosen.select(reader.read(metadata, io, chosen.may_hold))
         notes = (f"{partly:,} partitions match the filter only in part and were left out",) if partly else ()
         if where is not None and not layout.partitions:

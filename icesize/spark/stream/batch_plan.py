@@ -30,7 +30,6 @@ from icesize.planning.merging.planner import plan_merges
 from icesize.planning.plan import FileGroup, MergeTask, Plan
 from icesize.spark.engine import columns, session
 from icesize.spark.engine.columns import iceberg_type
-from icesize.spark.engine.manifest_job import prefetching
 from icesize.spark.engine.merge_job import work_for_spark
 from icesize.spark.routing.statistics import is_small, plan_rows_in_hand, plan_write
 from icesize.spark.routing.write_plan import WritePlan
@@ -198,8 +197,7 @@ def _fit(batch: Batch, current: Current) -> ResolvedBatch:
     fitted = columns.align(df, metadata.schema(), current.name, fold)
     batch.watch.lap("load")
     settings = current.settings()
-    prefetch = prefetching(batch.spark, current, options.environment.limits)
-    layout = handle.reader(current.policy, prefetch).read(metadata, io)
+    layout = handle.reader(current.policy).read(metadata, io)
     contested = batch.pausing | handle.contested(current, options.environment)
     batch.watch.lap("layout")
     return ResolvedBatch(batch, fitted, current, layout, settings, contested)

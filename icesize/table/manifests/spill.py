@@ -2,7 +2,7 @@
 
 A file has a checksum, a header in JSON and numpy's own format for arrays; nothing in it is executed. A file that is
 missing, damaged or of another version costs time, never correctness. Measured on 1,000,000 entries: reading the columns
-takes 0.2 s of CPU time, and decoding the manifests 2.2 s.
+takes 0.2 s of CPU time, and decoding the manifests 6.6 s.
 """
 
 from __future__ import annotations

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,16 +20,12 @@ from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestFile
 
 from icesize.planning.files import FileFact
-from icesize.table.manifests.entries import entries_in
 from icesize.table.manifests.facts import Columns, ManifestFacts, read_facts
 from icesize.table.manifests.listing import Listing, path_numbers
 from icesize.table.manifests.lists import inherited_from
 from icesize.table.manifests.spill import Spill
 
 T = TypeVar("T")
-
-ReadMany: TypeAlias = Callable[[Sequence[ManifestFile]], Iterable[tuple[ManifestFile, Columns]]]
-"""Reads the facts of many manifests together."""
 
 _MOST_KINDS = 4
 """A sink, calls with another policy, and the partition specs before and after a change."""
@@ -124,31 +120,6 @@ class ManifestStore:
         """Return the manifests whose facts are not in memory."""
         with self._lock:
             return [each for each in manifests if not self._use(each.manifest_path, "columns", None)]
-
-    def prefetch(self, manifests: Sequence[ManifestFile], read: ReadMany, more_than: int) -> None:
-        """Read facts together if so many entries are unknown that this pays.
-
-        Args:
-            manifests: Data manifests of the table.
-            read: Returns manifests with their columns. It may leave out some: `facts` reads these one by one.
-            more_than: Number of entries that are read one by one.
-        """
-        spill = self.spill
-        unknown = self.unread(manifests)
-        if sum(map(entries_in, unknown)) <= more_than:
-            return
-        unknown = [each for each in unknown if not self._take_spilled(each)]
-        for manifest, columns in read(unknown) if sum(map(entries_in, unknown)) > more_than else ():
-            self.remember(manifest.manifest_path, columns)
-            if spill:
-                spill.write(self._table, manifest, columns)
-
-    def _take_spilled(self, manifest: ManifestFile) -> bool:
-        """Return whether the spill has the facts of a manifest, which are then cached."""
-        columns = self.spill.read(self._table, manifest) if self.spill else None
-        if columns is not None:
-            self.remember(manifest.manifest_path, columns)
-        return columns is not None
 
     def listing(self, io: FileIO, manifest: ManifestFile) -> Listing:
         """Return the live files of a manifest by partition and by path; raises what `read_facts` raises."""

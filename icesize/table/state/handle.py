@@ -23,7 +23,7 @@ from icesize.table.manifests.spill import spill_to
 from icesize.table.manifests.store import ManifestStore, store_of
 from icesize.table.state.cluster_reader import ClusterReader
 from icesize.table.state.concurrent_writers import ConcurrentWriters, other_compactors
-from icesize.table.state.layouts import LayoutReader, Prefetch, no_prefetch
+from icesize.table.state.layouts import LayoutReader
 
 PolicyArgument = SizePolicy | RuledPolicy | Mapping[str, object] | None
 
@@ -156,9 +156,9 @@ class TableHandle:
         """Return partitions in which other writers keep changing rows: merges there would make their jobs fail."""
         return self.concurrent_writers.contested(current.table.metadata, current.table.io, environment.now_ms())
 
-    def reader(self, policy: SizePolicy, prefetch: Prefetch = no_prefetch) -> LayoutReader:
-        """Return the reader of this table's layouts; `prefetch` reads many manifests together, such as in Spark."""
-        return LayoutReader(policy.small_file_limit_bytes, policy.apply_deletes, self.store, policy, prefetch)
+    def reader(self, policy: SizePolicy) -> LayoutReader:
+        """Return the reader of this table's layouts."""
+        return LayoutReader(policy.small_file_limit_bytes, policy.apply_deletes, self.store, policy)
 
     def cluster_reader(self, by: ClusterBy, policy: SizePolicy) -> ClusterReader:
         """Return the reader of files clustered by these columns."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeAlias
 
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestFile
@@ -112,13 +111,6 @@ def _other_deletes(before: DeleteIndex, after: DeleteIndex) -> set[PartitionKey]
 _MOST_ENTRIES = 2_000_000
 """Entries that are read ahead. The facts of many more do not fit into the store, and would be read twice."""
 
-Prefetch: TypeAlias = Callable[[ManifestStore, Sequence[ManifestFile]], None]
-"""Reads facts of manifests into the store if it can do so faster than the layout reader."""
-
-
-def no_prefetch(store: ManifestStore, manifests: Sequence[ManifestFile]) -> None:
-    """Read nothing: this process reads each manifest."""
-
 
 @dataclass(frozen=True)
 class LayoutReader:
@@ -131,7 +123,6 @@ class LayoutReader:
     apply_deletes: bool = True
     store: ManifestStore = field(default_factory=ManifestStore, compare=False, repr=False)
     policy: SizePolicy | None = None
-    prefetch: Prefetch = no_prefetch
 
     def read(self, metadata: TableMetadata, io: FileIO, keep: Keep = every_manifest) -> Layout:
         """Return the layout of the current snapshot; manifests that `keep` refuses (pruning by bounds) are not read.
@@ -190,7 +181,6 @@ class LayoutReader:
         return kept, make
 
     def _live(self, metadata: TableMetadata, io: FileIO, manifests: Manifests, ages: CommitAges) -> LiveFiles:
-        self.prefetch(self.store, manifests.data)
         if is_object_store(metadata.location):
             # local files are read faster one by one, because decoding them holds Python's lock
             self._read_together(io, [*manifests.data, *manifests.deletes])
