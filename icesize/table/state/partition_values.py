@@ -1,4 +1,9 @@
-"""Values of partition fields in three forms: stored in manifests, printed by Iceberg, and passed by callers."""
+"""Values of partition fields in three forms: stored in manifests, printed by Iceberg, and passed by callers.
+
+PyIceberg's `literal(value).to(type)` is not used for values of callers, because it would name other partitions: for an
+integer, it makes 1 of '1.50' and 2 of Decimal('1.5'). It also refuses Decimal('1.5') for decimals of another scale,
+timestamps without a time or with nanoseconds, and labels of bytes in base 64 and of months and hours.
+"""
 
 from __future__ import annotations
 
