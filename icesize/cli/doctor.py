@@ -30,10 +30,11 @@ def doctor(target: Target, *, spark: SparkChoice) -> None:
     --conf, it starts Spark and checks that its workers have icesize. It cannot check the right to commit. Exit code 1
     if a check failed.
     """
-    from icesize.presentation.views import jobs  # slow: imports PyIceberg
-
     checks = list(_examined(target, spark))
     working = _working(target, checks)
+
+    from icesize.presentation.views import jobs  # after Arrow, which loads pandas otherwise
+
     shown = (*jobs.checks(checks), (f"will work: {', '.join(working)}",))
     failed = any(check.state == "failed" for check in checks)
     target.answer({"checks": checks, "will_work": working}, shown, exit_code=FAILED if failed else 0)

@@ -69,11 +69,12 @@ def scan(target: Target, *, limit: int | None, policy: Mapping[str, str]) -> Non
     below it; in PATTERN, * matches any characters. Views, tables of other formats and unreadable tables are named
     and skipped. Exit code 1 if no table could be read, or if the namespace is not found.
     """
-    from icesize.presentation.views import jobs  # slow: imports PyIceberg
-
     found = target.scan(policy)
     shown = replace(found, tables=found.tables[:limit])
     failed = not found.tables and (found.skipped or found.doubts)
+
+    from icesize.presentation.views import jobs  # after Arrow, which loads pandas otherwise
+
     target.answer(shown, jobs.survey(found, limit or views.MOST_TABLES), exit_code=options.FAILED if failed else 0)
 
 
@@ -121,8 +122,6 @@ def inspect(
     TABLE is healthy if no partition has more than max-small-files small files to merge, and no data file has more than
     max-delete-files delete files. --policy sets other thresholds.
     """
-    from icesize.presentation.views import tables  # slow: imports PyIceberg
-
     asked = [*filters, *_lines(filters_file)]
     sized = target.open(policy)
     inspection = sized.inspect(where, filters=asked, price_per_1000_requests=price_per_1000_requests)
@@ -130,6 +129,8 @@ def inspect(
     if not check:
         target.answer(inspection)
     else:
+        from icesize.presentation.views import tables  # after Arrow, which loads pandas otherwise
+
         target.answer(inspection, tables.health(inspection), exit_code=options.UNHEALTHY if inspection.problems else 0)
 
 
@@ -196,8 +197,6 @@ def plan(
 
     With --what-if, show the cost of the past batches under other policies instead.
     """
-    from icesize.presentation.views import tables  # slow: imports PyIceberg
-
     sized = target.open(policy)
     if what_if:
         if where or by or strategy:
@@ -214,6 +213,9 @@ def plan(
     if strategy and clustering is None:
         raise click.UsageError("--strategy needs --by: the table does not say by which columns it is clustered")
     options.warn(target, planned.notes)
+
+    from icesize.presentation.views import tables  # after Arrow, which loads pandas otherwise
+
     both = (line for one in (planned, clustering) if one for line in tables.plan(one))
     target.answer(planned.to_dict() | {"cluster_plan": clustering and clustering.to_dict()}, both)
 
@@ -233,13 +235,14 @@ def streams(target: Target, *, forget: str | None, yes: bool, dry_run: bool) -> 
 
     With --forget --json, list the streams that remain.
     """
-    from icesize.presentation.views import tables  # slow: imports PyIceberg
-
     if forget is None and (yes or dry_run):
         raise click.UsageError("--yes and --dry-run go with --forget")
     sized = target.open()
     if forget is None:
         entries = sized.streams()
+
+        from icesize.presentation.views import tables  # after Arrow, which loads pandas otherwise
+
         target.answer(entries, tables.streams(sized.name, entries))
         return
     if options.asks(yes=yes, dry_run=dry_run):
@@ -265,10 +268,11 @@ def _describe(entry: LedgerEntry, sized: SizedTable) -> str:
 @options.table_options
 def versions(target: Target, *, partition: str | None, limit: int | None) -> None:
     """List the versions of a partition of TABLE, newest first. Without --partition, list all partitions."""
-    from icesize.presentation.views import tables  # slow: imports PyIceberg
-
     sized = target.open()
     found = sized.versions(partition)
+
+    from icesize.presentation.views import tables  # after Arrow, which loads pandas otherwise
+
     target.answer(found[:limit], tables.versions(sized.name, found, limit or views.MOST_VERSIONS))
 
 

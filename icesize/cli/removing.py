@@ -36,12 +36,12 @@ def restore(
 
     Stream readers of TABLE stop at the commit, which is an overwrite.
     """
-    from icesize.presentation.views import tables  # slow: imports PyIceberg
-
     if (snapshot_id is None) == (as_of is None):
         raise click.UsageError("give either --snapshot or --as-of")
     asks = options.asks(yes=yes, dry_run=dry_run)
     sized = target.open()
+    from icesize.presentation.views import tables  # after Arrow, which loads pandas otherwise
+
     bring_back = partial(sized.restore, partition, snapshot_id, as_of=as_of)
     if asks:
         name = partition or "the whole table"
