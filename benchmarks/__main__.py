@@ -6,7 +6,7 @@ import importlib
 import sys
 
 NAMES = (
-    "policy", "stream", "compact", "deletes", "compact_upserts", "merge", "columns", "plan", "expire", "shuffle",
+    "policy", "stream", "compact", "deletes", "compact_upserts", "merge", "plan", "expire", "shuffle",
     "rivals", "cluster", "connect", "simulate", "upserts", "catalog", "maintain", "verify",
 )  # fmt: skip
 

@@ -60,14 +60,13 @@ def _pages(job: Job) -> Once:
     from icesize.parquet.editing.column_plan import Part, plan_columns
     from icesize.parquet.editing.page_changes import works
     from icesize.parquet.editing.page_copy import merge_row_groups, runs_of
-    from icesize.parquet.files.settings import Limits
 
     def copy(sources: list[Any], footers: list[Any], out: IO[bytes]) -> None:
         files = zip(sources, footers, strict=True)
         parts = [Part(source, footer, group) for source, footer in files for group in footer.row_groups]
         assembly = Assembly(out, footers)
         for group in runs_of(parts, 2**20, 128 * 2**20):
-            plan = plan_columns(group, Limits().renumber_page_ns)
+            plan = plan_columns(group)
             merge_row_groups(group, plan, assembly, (work(None) for work in works(group, plan)))
         assembly.finish()
 

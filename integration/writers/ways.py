@@ -30,7 +30,7 @@ from integration.writers.pool import Made
 from integration.writers.rows import metadata_of
 
 COPYING = ("whole", "pages", "cut", "again")
-"""Whole row groups, single pages, pages without their deleted rows, columns that are renumbered or encoded again."""
+"""Whole row groups, single pages, pages without their deleted rows, columns that are encoded again."""
 _ANY = {"least_chunk_bytes": 1, "least_page_rows": 1, "least_page_bytes": 1, "least_copied_bytes": 1, "open_ns": 10**9}
 _WHOLE = Limits(good_group_rows=1, **_ANY)
 _PAGES = Limits(good_group_rows=10**9, good_group_bytes=2**50, **_ANY)
@@ -39,7 +39,7 @@ _COMPARED = {"whole_file_bytes": 10_000, "compared_chunk_bytes": 0}
 
 
 def limits_of(path: str, seed: int) -> Limits:
-    """Return the limits of a path; where it is forced, pages are cut or renumbered, or their columns encoded again.
+    """Return the limits of a path; where it is forced, pages are cut, or their columns encoded again.
 
     A third of the seeds compare the least and greatest values of files of any size.
     """
@@ -52,7 +52,7 @@ def _limits_of(path: str, chance: random.Random) -> Limits:
         return Limits()
     cut_cost = {"cut": 0.0, "again": 100.0}.get(path, chance.choice((0.0, 100.0)))
     limits = _WHOLE if path == "whole" else _PAGES
-    return replace(limits, cut_cost=cut_cost, renumber_page_ns=chance.choice((0, 10**9)))
+    return replace(limits, cut_cost=cut_cost)
 
 
 @lru_cache(None)

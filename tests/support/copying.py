@@ -77,14 +77,13 @@ def merge_files(
     out: IO[bytes],
     rows_per_group: int = 2**20,
     bytes_per_group: int = 128 * 2**20,
-    renumber_page_ns: int = Limits().renumber_page_ns,
 ) -> Assembled:
     """One file with the rows of all `sources` in their order, in row groups that are made of their pages."""
     files = zip(sources, footers, strict=True)
     parts = [Part(source, footer, group) for source, footer in files for group in footer.row_groups]
     assembly = Assembly(out, footers)
     for group in runs_of(parts, rows_per_group, bytes_per_group):
-        merge_pages(group, plan_columns(group, renumber_page_ns), assembly)
+        merge_pages(group, plan_columns(group), assembly)
     return assembly.finish()
 
 

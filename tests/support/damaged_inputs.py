@@ -51,7 +51,6 @@ _DELTA: dict[str, Any] = {
     "use_dictionary": False,
     "column_encoding": {"key": "DELTA_BINARY_PACKED", "comment": "DELTA_BYTE_ARRAY", "mode": "DELTA_LENGTH_BYTE_ARRAY"},
 }
-_AGAIN = replace(LIMITS, renumber_page_ns=10**9)
 _WHOLE = replace(LIMITS, good_group_rows=80)
 _LARGE = replace(LIMITS, whole_file_bytes=5_000)
 """Files are read as those are of which all rows would be too large at once."""
@@ -74,7 +73,7 @@ TABLES: tuple[WholeTable, ...] = (
     _table(_FLAT, "none", **_DELTA),
     _table(_FLAT, "overflowing", dictionary_pagesize_limit=200),
     _table(_FLAT, "different", _WHOLE, **_BLOOM),
-    replace(_table(_FLAT, "different", _AGAIN), columns={**dict.fromkeys(_FLAT, "none"), "mode": "different"}),
+    replace(_table(_FLAT, "different", LIMITS), columns={**dict.fromkeys(_FLAT, "none"), "mode": "different"}),
     _table(_NESTED, "different"),
     _table(_NESTED, "different", data_page_version="2.0", compression="lz4"),
     _table(_NESTED, "none", row_group_size=30),

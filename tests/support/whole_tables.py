@@ -57,11 +57,10 @@ LIMITS = Limits(
     least_page_rows=10,
     least_page_bytes=64,
     least_copied_bytes=200,
-    renumber_page_ns=0,
     cut_cost=0.0,
     open_ns=10**9,
 )
-"""Small files go the ways of large ones, and whatever dictionaries can be united is."""
+"""Small files go the ways of large ones."""
 ROW = "row"
 """The first column of each table: a number that no other row has."""
 _EPOCH = datetime(2026, 1, 1)
@@ -307,7 +306,6 @@ def whole_tables(draw: st.DrawFn) -> WholeTable:
         full=frozenset(draw(st.lists(st.sampled_from(names), unique=True))),
         limits=replace(
             LIMITS,
-            renumber_page_ns=draw(st.sampled_from([0, 0, 10**9])),
             cut_cost=draw(st.sampled_from([0.0, 0.0, 1.4])),
             open_ns=draw(st.sampled_from([0, 10**9, 10**9])),
             whole_file_bytes=draw(st.sampled_from([LIMITS.whole_file_bytes, 1_500, 20_000])),

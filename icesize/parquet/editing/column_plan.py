@@ -26,7 +26,6 @@ from icesize.parquet.format.schema import BYTE_ARRAY, FIXED_LEN_BYTE_ARRAY, INT6
 from icesize.parquet.format.sources import Source
 
 if TYPE_CHECKING:
-    from icesize.parquet.editing.dictionaries import Numbers
     from icesize.parquet.format.page_values import Indices
 
 _CUT_ENCODINGS = frozenset({PLAIN, *DICTIONARY_ENCODINGS})
@@ -37,9 +36,6 @@ CHUNK_NS = 100_000
 """A column chunk whose pages are moved, or that is decoded alone, in nanoseconds of one core, as all costs here.
 
 Measured on TPC-H lineitem in files of Spark and of pyarrow, 4,000-200,000 rows each, to within a factor of 1.5."""
-_INDEX_NS = 12
-"""A value whose index into a dictionary changes: 6, twice, since Python's lock is held for most of it (13 of 15 ns a
-value, with pages of 20,000), while another thread merges beside it. pyarrow encodes a column again without the lock."""
 _REPEATED_NS = {BYTE_ARRAY: 20, INT64: 16, FIXED_LEN_BYTE_ARRAY: 42}
 _OTHER_REPEATED_NS = 12
 """A value that is decoded out of a dictionary and encoded again."""
@@ -101,27 +97,26 @@ class ColumnPlan:
 
     def is_copied(self, index: int, parts: Sequence[Part]) -> bool:
         """Return whether the pages of a leaf column stay unchanged."""
-        is_changed = self.leaves[index].numbers or any(part.deleted for part in parts)
-        return not is_changed and parts[0].footer.columns[index].top not in self.reencode
+        return not any(part.deleted for part in parts) and parts[0].footer.columns[index].top not in self.reencode
 
 
-def plan_columns(parts: Sequence[Part], renumber_page_ns: int, cut_cost: float = 1.0) -> ColumnPlan:
+def plan_columns(parts: Sequence[Part], cut_cost: float = 1.0) -> ColumnPlan:
     """Plan one row group of all parts, in their order. Reads the dictionaries of all parts, and keeps one per column.
 
     Pages of a column are copied only under these conditions:
 
     - All parts have one codec.
-    - Each dictionary is the beginning of the longest one, or one dictionary can unite them.
+    - Each dictionary is the beginning of the longest one.
     - All readers support the encodings.
     - No page with a dictionary follows a page without one, because Spark's vectorized reader returns wrong values for
       such a column.
 
     A nested column is encoded again as a whole. Pages of flat columns lose their deleted rows by a cut if that takes
-    less time than encoding the column again. `renumber_page_ns` is the time to change the indices of a page, besides
-    its values. `cut_cost` is the time to cut a page, relative to encoding its values again. Raises `CopyRefused`.
+    less time than encoding the column again. `cut_cost` is the time to cut a page, relative to encoding its values
+    again. Raises `CopyRefused`.
     """
     columns = parts[0].footer.columns
-    leaves = [_plan_leaf(parts, index, column, renumber_page_ns, cut_cost) for index, column in enumerate(columns)]
+    leaves = [_plan_leaf(parts, index, column, cut_cost) for index, column in enumerate(columns)]
     reencode: dict[str, str] = {}
     for column, leaf in zip(columns, leaves, strict=True):
         if leaf.why is not None:
@@ -134,10 +129,10 @@ def plan_columns(parts: Sequence[Part], renumber_page_ns: int, cut_cost: float =
     return ColumnPlan(reencode, leaves, sum(sizes) - again, again)
 
 
-def costs_less_than_decoding(plan: ColumnPlan, parts: Sequence[Part], open_ns: int, page_ns: int) -> bool:
+def costs_less_than_decoding(plan: ColumnPlan, parts: Sequence[Part], open_ns: int) -> bool:
     """Return whether making the row group by its plan costs less than making it out of decoded rows.
 
-    Decoding takes `open_ns` to open a file; changing the indices of a page takes `page_ns`.
+    Decoding takes `open_ns` to open a file.
     """
     moved = decoded = 0
     for index, column in enumerate(parts[0].footer.columns):
@@ -146,8 +141,6 @@ def costs_less_than_decoding(plan: ColumnPlan, parts: Sequence[Part], open_ns: i
         decoded += (again := decoding_ns(chunks))
         if column.top in plan.reencode:
             moved += again
-        elif plan.leaves[index].numbers:
-            moved += renumbering_ns(chunks, page_ns)
     return moved <= decoded + open_ns * len(parts)
 
 
@@ -155,18 +148,15 @@ def costs_less_than_decoding(plan: ColumnPlan, parts: Sequence[Part], open_ns: i
 class LeafPlan:
     """The way in which a leaf column is copied, or the reason (`why`) against it; chunks are added one by one.
 
-    `dictionary` is the dictionary to write. `numbers` map the indices of each part to indices into that dictionary;
-    they are empty if all pages fit it unchanged. `entries` is the most distinct values that there can be, None if a
-    part has no dictionary.
+    `dictionary` is the dictionary to write. `entries` is the most distinct values that there can be, None if a part
+    has no dictionary.
     """
 
     codec: int
     why: Refusal | None = None
     entries: int | None = 0
     dictionary: DictionaryPage | None = None
-    numbers: Sequence[Numbers] = ()
     plain: bool = False
-    differ: bool = False
     raw: bytes | None = field(default=None, repr=False)
 
     def refuse(self, why: Refusal) -> None:
@@ -185,14 +175,8 @@ class LeafPlan:
             self.plain, self.entries = True, None
         elif self.entries is not None:
             self.entries += page.values
-        self.differ = self.differ or (self.why is None and not self._agree(page))
-
-    def share(self, united: tuple[DictionaryPage, Sequence[Numbers]] | None) -> None:
-        """Replace different dictionaries with one, if there is one."""
-        if united is None:
+        if self.why is None and not self._agree(page):
             self.refuse(Refusal.DICTIONARIES)
-        else:
-            self.dictionary, self.numbers = united
 
     def _agree(self, page: DictionaryPage) -> bool:
         """Return whether the dictionaries begin alike, and keep the longest one.
@@ -218,10 +202,10 @@ class LeafPlan:
         return agrees
 
 
-def _plan_leaf(parts: Sequence[Part], index: int, column: Column, page_ns: int, cut_cost: float) -> LeafPlan:
+def _plan_leaf(parts: Sequence[Part], index: int, column: Column, cut_cost: float) -> LeafPlan:
     chunks = [part.group.chunks[index] for part in parts]
     leaf = LeafPlan(chunks[0].codec)
-    found: list[DictionaryPage | None] = []
+    longest = 0
     for part, chunk in zip(parts, chunks, strict=True):
         if chunk.codec != leaf.codec:
             leaf.refuse(Refusal.CODEC)
@@ -234,40 +218,18 @@ def _plan_leaf(parts: Sequence[Part], index: int, column: Column, page_ns: int, 
             leaf.refuse(Refusal.ENCODING)
         page = dictionary_page(part.source, chunk)
         leaf.add(page, encodings)
-        found.append(page)
-    longest = max((page.values for page in found if page is not None), default=0)
+        longest = max(longest, 0 if page is None else page.values)
     if any(part.deleted for part in parts) and longest > 1 << MOST_BITS:
         leaf.refuse(Refusal.DELETED_ROWS)
-    if leaf.why is None:
-        cut_ns = cutting_ns(chunks, [part.deleted for part in parts], cut_cost)
-        changed_ns = cut_ns + (renumbering_ns(chunks, page_ns) if leaf.differ else 0)
-        if changed_ns > decoding_ns(chunks):
-            leaf.refuse(Refusal.DELETED_ROWS if cut_ns else Refusal.DICTIONARIES)
-        elif leaf.differ:
-            leaf.share(_united(found, column, leaf.codec))
+    if leaf.why is None and cutting_ns(chunks, [part.deleted for part in parts], cut_cost) > decoding_ns(chunks):
+        leaf.refuse(Refusal.DELETED_ROWS)
     leaf.raw = None
     return leaf
-
-
-def _united(
-    pages: Sequence[DictionaryPage | None], column: Column, codec: int
-) -> tuple[DictionaryPage, Sequence[Numbers]] | None:
-    from icesize.parquet.editing.dictionaries import unite  # a plain copy saves pyarrow's 100 MB
-
-    return unite(pages, column, codec)
 
 
 def _entries(page: DictionaryPage, codec: int) -> bytes | None:
     """Return the entries, one after the other; None if they cannot be read."""
     return page.entries(codec) if page.may_be_opened(codec) else None
-
-
-def renumbering_ns(chunks: Sequence[Chunk], page_ns: int) -> int:
-    """Return the cost of changing the indices of a column, besides moving its chunks.
-
-    The cost is `page_ns` for each page, and a constant for each of its values.
-    """
-    return sum(page_ns * data_pages(chunk) + _INDEX_NS * chunk.values for chunk in chunks)
 
 
 def cutting_ns(chunks: Sequence[Chunk], deleted: Sequence[BitMap | None], cost: float) -> int:

@@ -1,9 +1,8 @@
 """The columns of a row group that change.
 
-Their pages get indices into another dictionary or lose deleted rows, or the column is encoded again. If indices change,
-levels, nulls and the values behind them stay, so statistics and bounds in page indexes stay true. If rows are removed,
-null counts and bounds of the chunk are those of the rows that stay. So are the null counts of its pages, but the bounds
-of a page may be wider than its values.
+Their pages lose deleted rows, or the column is encoded again. If rows are removed, null counts and bounds of the chunk
+are those of the rows that stay. So are the null counts of its pages, but the bounds of a page may be wider than its
+values.
 """
 
 from __future__ import annotations
@@ -18,14 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icesize.parquet.editing.column_plan import ColumnPlan, Part, Piece
-from icesize.parquet.editing.dictionaries import Numbers
 from icesize.parquet.editing.lineage import lineage_works
 from icesize.parquet.editing.page_copy import read_indexes, read_piece
 from icesize.parquet.editing.reencode import reencode
 from icesize.parquet.format.fields import ColumnMetaData, Statistics
-from icesize.parquet.format.hybrid import bits_of, decode, encode, histogram, renumber, repeat, repeated
+from icesize.parquet.format.hybrid import decode, encode, histogram, repeat, repeated
 from icesize.parquet.format.page_body import PageBody, page_body
-from icesize.parquet.format.page_index import PageCounts, offset_index, read_offset_index, with_counts
+from icesize.parquet.format.page_index import PageCounts, with_counts
 from icesize.parquet.format.page_values import Indices, Values, coded_values, plain_values
 from icesize.parquet.format.pages import DICTIONARY_ENCODINGS, PLAIN, DictionaryPage, Page, Pages
 from icesize.parquet.format.refusals import CopyRefused, DamagedFile, Refusal, damaged_as
@@ -57,59 +55,52 @@ def works(parts: Sequence[Part], plan: ColumnPlan) -> Iterator[Work]:
             continue
         for index in indices:
             if not plan.is_copied(index, parts):
-                numbers = plan.leaves[index].numbers or [None] * len(parts)
-                yield from (
-                    partial(_pieces, some, index) for some in _together(zip(parts, numbers, strict=True), index)
-                )
+                yield from (partial(_pieces, some, index) for some in _together(parts, index))
     yield from lineage_works(parts)
 
 
-def _together(parts: Iterator[tuple[Part, Numbers]], index: int) -> Iterator[list[tuple[Part, Numbers]]]:
+def _together(parts: Sequence[Part], index: int) -> Iterator[list[Part]]:
     """Yield the parts that are processed together."""
-    some, size_bytes = list[tuple[Part, Numbers]](), 0
-    for part, numbers in parts:
+    some, size_bytes = list[Part](), 0
+    for part in parts:
         chunk_bytes = part.group.chunks[index].size_bytes
         if some and (len(some) == _MOST_PARTS or size_bytes + chunk_bytes > _MOST_BYTES):
             yield some
             some, size_bytes = [], 0
-        some.append((part, numbers))
+        some.append(part)
         size_bytes += chunk_bytes
     if some:
         yield some
 
 
-def _pieces(parts: Sequence[tuple[Part, Numbers]], index: int, level: int | None) -> list[Piece]:
+def _pieces(parts: Sequence[Part], index: int, level: int | None) -> list[Piece]:
     # one buffer for all parts, because touching new memory costs as much as reading
-    room = memoryview(bytearray(max(part.group.chunks[index].size_bytes for part, _ in parts)))
-    return [_piece(part, index, numbers, level, room) for part, numbers in parts]
+    room = memoryview(bytearray(max(part.group.chunks[index].size_bytes for part in parts)))
+    return [_piece(part, index, level, room) for part in parts]
 
 
-def _piece(part: Part, index: int, numbers: Numbers, level: int | None, room: memoryview) -> Piece:
+def _piece(part: Part, index: int, level: int | None, room: memoryview) -> Piece:
     """Return a chunk in its written form; a chunk that changes is read into `room` and does not stay there."""
     column, chunk = part.footer.columns[index], part.group.chunks[index]
     indexes = read_indexes(part.source, [chunk])
-    is_changed = part.deleted or numbers is not None
-    room = room[: chunk.size_bytes] if is_changed else memoryview(bytearray(chunk.size_bytes))
+    room = room[: chunk.size_bytes] if part.deleted else memoryview(bytearray(chunk.size_bytes))
     piece = read_piece(part.source, chunk, part.group.rows, column, indexes, room)
-    return changed(piece, part.deleted_rows, column, numbers, level) if is_changed else piece
+    return cut(piece, part.deleted_rows, column, level) if part.deleted else piece
 
 
 @damaged_as(Refusal.PAGES)
-def changed(piece: Piece, deleted: Indices, column: Column, numbers: Numbers, level: int | None) -> Piece:
-    """Return the same chunk with other indices, without some rows, or both.
+def cut(piece: Piece, deleted: Indices, column: Column, level: int | None) -> Piece:
+    """Return the same chunk of a flat column without the rows at the positions `deleted`.
 
-    If there are `numbers`, index i becomes `numbers[i]`. The rows at the positions `deleted` are left out, which only
-    flat columns may have. Changed pages are compressed at this `level`; the others are copied. Raises `CopyRefused` for
-    pages that do not match their headers. Also raises it for deleted rows in pages that are neither PLAIN nor encoded
-    with a dictionary.
+    Changed pages are compressed at this `level`; the others are copied. Raises `CopyRefused` for pages that do not
+    match their headers, and for deleted rows in pages that are neither PLAIN nor encoded with a dictionary.
     """
-    chunk, bounds = _Chunk(piece, column, numbers, level), _Bounds.of(piece, column)
+    chunk, bounds = _Chunk(piece, column), _Bounds.of(piece, column)
     stored, pages, counts, nulls, at = list[Bytes](), list[Page](), list[PageCounts | None](), 0, 0
     for page, gone in chunk.pages(deleted):
         left = None
-        if not len(gone):
-            data, page = chunk.kept(page)
-        else:
+        data: list[Bytes] = [piece.data[page.at : page.at + page.size_bytes]]
+        if len(gone):
             opened = chunk.opened(page)
             values = opened.of_values(gone)
             bounds.leave(opened.values, values, opened.count)
@@ -124,8 +115,6 @@ def changed(piece: Piece, deleted: Indices, column: Column, numbers: Numbers, le
             stored += data
             at += page.size_bytes
     piece = replace(piece, data=memoryview(b"".join(stored)), pages=Pages(piece.pages.dictionary, pages))
-    if not len(deleted):
-        return piece if column.flat else replace(piece, offset_index=chunk.moved(pages))
     if bounds.in_doubt:
         bounds.be(end for page, gone in chunk.pages(deleted) for end in chunk.ends(page, gone))
     rows = piece.rows - len(deleted)
@@ -189,12 +178,10 @@ class _Opened:
 class _Chunk:
     """The pages of a chunk, stored or opened."""
 
-    def __init__(self, piece: Piece, column: Column, numbers: Numbers, level: int | None) -> None:
+    def __init__(self, piece: Piece, column: Column) -> None:
         self._piece = piece
         self._column = column
         self._codec = piece.chunk.codec
-        self._numbers = numbers
-        self._level = level
 
     def pages(self, deleted: Indices) -> Iterator[tuple[Page, Indices]]:
         """Yield each page with the positions of its rows that are deleted."""
@@ -203,31 +190,6 @@ class _Chunk:
             end = int(np.searchsorted(deleted, first + page.values))
             yield page, deleted[start:end] - first
             first, start = first + page.values, end
-
-    def kept(self, page: Page) -> tuple[list[Bytes], Page]:
-        """Return the new header and body of a page that keeps all rows, and its new description."""
-        data, numbers = self._piece.data, self._numbers
-        if numbers is None or page.encoding not in DICTIONARY_ENCODINGS or not page.values:
-            return [data[page.at : page.at + page.size_bytes]], page
-        body = page_body(data, page, self._column.levels, self._codec)
-        bits, [raw] = bits_of(numbers), body.values
-        if raw:  # the width of an index, then the runs; a page of nulls may have neither
-            body.values = [bytes([bits]), renumber(raw[1:], raw[0], page.values, numbers, bits)]
-        return body.stored(page, self._codec, self._level)
-
-    def moved(self, pages: Sequence[Page]) -> bytes | None:
-        """Return the offset index of all pages at their new positions; None if the old one was wrong or missing."""
-        if self._piece.offset_index is None:
-            return None
-        locations, variable_bytes = read_offset_index(self._piece.offset_index)
-        start = self._piece.chunk.start
-        if [location.at - start for location in locations] != [page.at for page in self._piece.pages.data]:
-            return None
-        new = [
-            location._replace(at=start + page.at, size_bytes=page.size_bytes)
-            for location, page in zip(locations, pages, strict=True)
-        ]
-        return offset_index(new, variable_bytes)
 
     def opened(self, page: Page) -> _Opened:
         """Open a page; raises `DamagedFile` or `CopyRefused`."""
@@ -262,7 +224,7 @@ class _Chunk:
 
     def _values(self, raw: Bytes, page: Page, count: int) -> Values:
         if page.encoding in DICTIONARY_ENCODINGS:
-            return coded_values(raw, count, *self._entries, self._numbers)
+            return coded_values(raw, count, *self._entries)
         if page.encoding != PLAIN:
             raise CopyRefused(Refusal.PAGES, f"encoding {page.encoding}")
         return plain_values(raw, count, self._column.element)

@@ -1,6 +1,6 @@
 """Large row groups made of the stored pages of small ones.
 
-Only columns whose dictionaries differ and cannot be united are decoded.
+Only columns whose dictionaries differ are decoded.
 """
 
 from __future__ import annotations

@@ -55,11 +55,6 @@ class Limits:
     least_page_bytes: int = 32 * 2**10
     """Pages that are copied have as many rows, or as many bytes, on average: smaller ones make scans slower (1,000 rows
     per page cost Spark 12 %)."""
-    renumber_page_ns: int = 140_000
-    """Time to change the indices of a page that gets another dictionary, besides its values: 70 us, twice
-    (`column_plan`). In pages of 20,000 values texts are renumbered, and numbers encoded again; in larger ones more and
-    more are renumbered. At 500,000, texts were encoded again, and 240 files took 0.71 s, not 0.62 s (`benchmarks
-    compact --case large`)."""
     cut_cost: float = 1.4
     """Time to leave deleted rows out of a page, where decoding it with its whole column and encoding that takes 1: 1.1
     for numbers that are stored one after the other, 1.4 for such texts, 0.9 to 1.8 for few values. Columns are cut

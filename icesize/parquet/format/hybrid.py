@@ -1,9 +1,7 @@
 """Levels and indices into a dictionary as pages hold them: runs of one value, and bit-packed values in groups of eight.
 
-Specification: parquet-format, Encodings.md, "Run Length Encoding / Bit-Packing Hybrid". If a page keeps all its values,
-its runs stay unchanged and only the numbers in them change, in 5 ns each (measured). This module is written by hand
-because no library exposes the indices of a page: pyarrow turns them into values and looks each value up again to encode
-it.
+Specification: parquet-format, Encodings.md, "Run Length Encoding / Bit-Packing Hybrid". This module is written by
+hand because no library exposes the levels and indices of a page.
 """
 
 from __future__ import annotations
@@ -27,11 +25,6 @@ _LONG_RUN = 64
 """From so many equal values on they become a run of one value: even of one bit each, they take no more bytes then."""
 
 
-def bits_of(numbers: NDArray[np.uint16]) -> int:
-    """Return the bits of the largest number."""
-    return int(numbers.max()).bit_length() if len(numbers) else 0
-
-
 class _Run(NamedTuple):
     """One run.
 
@@ -44,33 +37,6 @@ class _Run(NamedTuple):
     end: int
     groups: int
     values: int
-
-
-def renumber(data: Bytes, bits: int, values: int, numbers: NDArray[np.uint16], new_bits: int) -> bytes:
-    """Return the same runs with `numbers[i]` for each value i, in `new_bits` bits each (`bits_of` the numbers).
-
-    `values` is the most values that there can be. Raises `DamagedFile` for runs that are cut off or have more values,
-    and for values without a number.
-    """
-    runs = _runs(data, bits)
-    if sum(run.groups for run in runs) > values // 8 + len(runs):  # runs of 0 bits take no bytes
-        raise DamagedFile(f"more indices than {values} values")
-    single = [int.from_bytes(data[run.body : run.end], "little") for run in runs if not run.groups]
-    packed = _unpacked(data, runs, bits)
-    if max(int(packed.max(initial=0)), *single, 0) >= len(numbers) and runs:
-        raise DamagedFile("an index is larger than its dictionary")
-    new_packed = memoryview(pack(numbers[packed], new_bits))
-    new_single = iter(numbers[single].tolist() if single else ())
-    pieces: list[bytes | memoryview] = []
-    at, size = 0, (new_bits + 7) // 8
-    for run in runs:
-        pieces.append(data[run.start : run.body])
-        if run.groups:
-            pieces.append(new_packed[at : at + run.groups * new_bits])
-            at += run.groups * new_bits
-        else:
-            pieces.append(next(new_single).to_bytes(size, "little"))
-    return b"".join(pieces)
 
 
 def decode(data: Bytes, bits: int, count: int) -> NDArray[np.uint32]:

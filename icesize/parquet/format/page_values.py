@@ -6,14 +6,13 @@ import struct
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from icesize.parquet.format.fields import LogicalType
-from icesize.parquet.format.hybrid import bits_of, decode, encode
+from icesize.parquet.format.hybrid import decode, encode
 from icesize.parquet.format.pages import DictionaryPage
 from icesize.parquet.format.refusals import DamagedFile
 from icesize.parquet.format.schema import BOOLEAN, BYTE_ARRAY, DOUBLE, FLOAT, INT32, INT64, Element
@@ -75,11 +74,6 @@ def longest_entry(page: DictionaryPage, codec: int) -> int:
         return page.raw_size_bytes
     starts = _starts(page.entries(codec), page.values)
     return max(0, int(np.diff(starts).max(initial=0)) - _LENGTH_BYTES)
-
-
-def byte_arrays(raw: bytes, count: int) -> list[bytes]:
-    """Return values that are stored one after the other, each after its length. Raises `DamagedFile`."""
-    return [raw[start + _LENGTH_BYTES : end] for start, end in pairwise(_starts(raw, count).tolist())]
 
 
 def _key_of(element: Element) -> Order | None:
@@ -176,30 +170,24 @@ def _starts_in_turn(raw: Bytes, count: int) -> NDArray[np.int64]:
 
 @dataclass(frozen=True, slots=True)
 class _Indices:
-    """Indices into a dictionary; `numbers` are the indices in the new dictionary, None if they do not change."""
+    """Indices into a dictionary."""
 
     indices: NDArray[np.uint32]
     bits: int
     entries: Values
-    numbers: NDArray[np.uint16] | None
 
     def without(self, gone: Indices) -> Sequence[Bytes]:
         some = np.delete(self.indices, gone)
-        if self.numbers is None:
-            return [bytes([self.bits]), encode(some, self.bits)]
-        bits = bits_of(self.numbers)
-        return [bytes([bits]), encode(self.numbers[some], bits)]
+        return [bytes([self.bits]), encode(some, self.bits)]
 
     def ends(self, some: Indices) -> list[bytes]:
         return self.entries.ends(np.flatnonzero(np.bincount(self.indices[some])))
 
 
-def coded_values(
-    raw: Bytes, count: int, entries: Values, entry_count: int, numbers: NDArray[np.uint16] | None
-) -> Values:
+def coded_values(raw: Bytes, count: int, entries: Values, entry_count: int) -> Values:
     """Return values that are indices into a dictionary. Raises `DamagedFile`."""
     bits = raw[0] if raw else 0
     indices = decode(raw[1:], bits, count)
     if count and int(indices.max()) >= entry_count:
         raise DamagedFile("an index is larger than its dictionary")
-    return _Indices(indices, bits, entries, numbers)
+    return _Indices(indices, bits, entries)

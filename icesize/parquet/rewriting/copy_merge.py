@@ -224,9 +224,9 @@ def _plan_output(units: Sequence[_Unit], settings: WriteSettings, refused: list[
             contents.whole += parts
             continue
         limits = settings.limits
-        plan = plan_columns(parts, limits.renumber_page_ns, limits.cut_cost)
+        plan = plan_columns(parts, limits.cut_cost)
         is_changed = parts[0].deleted is not None
-        worth = is_changed or costs_less_than_decoding(plan, parts, limits.open_ns, limits.renumber_page_ns)
+        worth = is_changed or costs_less_than_decoding(plan, parts, limits.open_ns)
         if plan.reencode and not (worth and most_decoded_bytes(parts, plan) <= _MOST_AT_ONCE * limits.decoded_bytes):
             refused += [paged[part] for part in parts]
         contents.runs.append(PageRun(parts, plan))

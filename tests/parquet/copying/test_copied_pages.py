@@ -21,7 +21,6 @@ from hypothesis import strategies as st
 from icesize.parquet.copying.assembly import OWN_NAME, Assembly
 from icesize.parquet.editing.column_plan import ColumnPlan, Part, plan_columns
 from icesize.parquet.editing.page_copy import runs_of
-from icesize.parquet.files.settings import Limits
 from icesize.parquet.format.page_index import read_offset_index
 from icesize.parquet.format.pages import DICTIONARY_ENCODINGS, walk
 from icesize.parquet.format.refusals import CopyRefused, Refusal
@@ -75,9 +74,9 @@ def parts_of(*files: bytes) -> list[Part]:
     ]
 
 
-def plan_of(*files: bytes, renumber_page_ns: int = Limits().renumber_page_ns) -> ColumnPlan:
+def plan_of(*files: bytes) -> ColumnPlan:
     """The plan for one row group of all of them."""
-    return plan_columns(parts_of(*files), renumber_page_ns)
+    return plan_columns(parts_of(*files))
 
 
 def refused(act: Callable[[], object]) -> Refusal:
@@ -323,10 +322,9 @@ def test_nan_has_no_bounds_in_a_column_that_is_encoded_again() -> None:
 def test_a_newly_encoded_column_has_a_dictionary_only_where_it_pays() -> None:
     """Few values get one, many do not, whatever the parts had; pages are small enough to be skipped."""
     few = [column([f"{(i * k) % 7}" for i in range(15_000)]) for k in (3, 5)]
-    never = {"renumber_page_ns": 10**9}
-    data = merged(*few, **never)
+    data = merged(*few)
     pages = page_encodings(data)[0]
-    assert plan_of(*few, **never).reencode == {"a": "dictionaries"}
+    assert plan_of(*few).reencode == {"a": "dictionaries"}
     assert {encoding for kind, encoding in pages if kind != 2} == {8}
     many = [column([f"{i}" for i in range(start, start + 300)]) for start in (0, 300)]
     assert {encoding for _, encoding in page_encodings(merged(*many))[0]} == {0}
@@ -469,7 +467,7 @@ def test_pages_that_were_copied_are_counted() -> None:
     parts = parts_of(*files)
     out = io.BytesIO()
     assembly = Assembly(out, [part.footer for part in parts])
-    assert merge_pages(parts, plan_columns(parts, 10**9), assembly, level=7) == 2
+    assert merge_pages(parts, plan_columns(parts), assembly, level=7) == 2
     assert assembly.finish().rows == 4
 
 

@@ -13,7 +13,7 @@ from tests.support.footers import footer_of
 
 
 def parts_of(columns: int, rows: int, plain: int) -> list[Part]:
-    """Two files with dictionaries that cannot be united here, besides `plain` columns without any."""
+    """Two files with different dictionaries, besides `plain` columns without any."""
     files = []
     for seed in (1, 2):
         few = {f"d{n}": pa.array([(i * seed) % 7 + 10 * seed for i in range(rows)]) for n in range(columns)}
@@ -32,6 +32,6 @@ def test_columns_are_encoded_again_where_the_others_pay_for_it(
 ) -> None:
     """Bytes that need not be decoded are worth it, however few columns they are; opening files again and again not."""
     parts = parts_of(columns, rows, plain)
-    plan = plan_columns(parts, 10**9)
+    plan = plan_columns(parts)
     assert list(plan.reencode) == [f"d{n}" for n in range(columns)]
-    assert costs_less_than_decoding(plan, parts, Limits().open_ns, Limits().renumber_page_ns) is better
+    assert costs_less_than_decoding(plan, parts, Limits().open_ns) is better

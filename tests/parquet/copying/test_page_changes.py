@@ -69,7 +69,7 @@ def parts_of(files: Sequence[bytes], deleted: Sequence[set[int]]) -> list[Part]:
 
 def plan_of(files: Sequence[bytes], deleted: Sequence[set[int]], cut_cost: float = 0.0) -> ColumnPlan:
     """How the row group of all of them is made."""
-    return plan_columns(parts_of(files, deleted), 0, cut_cost)
+    return plan_columns(parts_of(files, deleted), cut_cost)
 
 
 def cut(files: Sequence[bytes], deleted: Sequence[set[int]]) -> bytes:
@@ -186,7 +186,7 @@ def test_rows_of_columns_that_are_encoded_again_go(gone: set[int]) -> None:
     rows = pa.table({"a": [None if n % 9 == 0 else [n, n + 1] for n in range(4_000)]})
     parts, out = parts_of([make_file(rows, row_group_size=4_000)] * 2, [gone, {17}]), io.BytesIO()
     assembly = Assembly(out, [part.footer for part in parts])
-    merge_pages(parts, plan_columns(parts, 0), assembly)
+    merge_pages(parts, plan_columns(parts), assembly)
     assembly.finish()
     live = [row for some in (gone, {17}) for n, row in enumerate(rows.to_pylist()) if n not in some]
     assert pq.read_table(io.BytesIO(out.getvalue())).to_pylist() == live

@@ -22,8 +22,6 @@ from pyiceberg.types import LongType
 
 from icesize.parquet.files.data_file import CopiedFile, FinishedFile, MergeResult
 from icesize.parquet.files.settings import WriteSettings
-from icesize.parquet.format.footer import read_footer
-from icesize.parquet.format.pages import dictionary_page
 from icesize.parquet.format.sources import LocalSource
 from icesize.parquet.rewriting.merge import merge
 from icesize.parquet.verify.file import verify
@@ -44,7 +42,7 @@ from tests.support.whole_tables import (
     without_deleted,
 )
 
-WAYS = ("whole", "pages", "renumbered", "encoded again", "decoded", "decoded beside copied")
+WAYS = ("whole", "pages", "encoded again", "decoded", "decoded beside copied")
 """What becomes of files and columns."""
 
 
@@ -157,28 +155,11 @@ def ways(done: MergeResult, inputs: Sequence[Stored]) -> set[str]:
     found = {
         "whole": done.bytes_copied and not done.pages_copied,
         "pages": done.pages_copied,
-        "renumbered": not done.bytes_decoded and has_new_dictionary(done, inputs),
         "encoded again": done.bytes_copied and done.bytes_decoded and not done.decode_reasons,
         "decoded": done.decode_reasons and not done.bytes_copied,
         "decoded beside copied": done.decode_reasons and done.bytes_copied,
     }
     return {way for way, happened in found.items() if happened}
-
-
-def has_new_dictionary(done: MergeResult, inputs: Sequence[Stored]) -> bool:
-    """Whether an output has a dictionary that is of no input file."""
-    old = dictionaries([file.fact.path for file in inputs])
-    return not dictionaries([file.path for file in done.files]) <= old
-
-
-def dictionaries(paths: Sequence[str]) -> set[bytes]:
-    """The bodies of all dictionary pages."""
-    found = set()
-    for path in paths:
-        source = LocalSource(local(path))
-        chunks = [chunk for group in read_footer(source).row_groups for chunk in group.chunks]
-        found |= {page.body for page in (dictionary_page(source, chunk) for chunk in chunks) if page is not None}
-    return found
 
 
 def table_of(how: str, *files: Writer, names: Sequence[str] = tuple(COLUMNS), **others: Any) -> WholeTable:
@@ -192,7 +173,6 @@ def files_of(*rows: int, **how: Any) -> tuple[Writer, ...]:
 
 
 _THREE = files_of(300, 200, 250)
-_LONG = replace(LIMITS, renumber_page_ns=10**9)
 _LATE = Writer(300, 9, options={"dictionary_pagesize_limit": 600, "data_page_size": 500})
 """A file whose longer dictionaries are given up after some pages."""
 _PLAIN = ("comment", "key", "price", "total", "at", "local", "mark")
@@ -200,27 +180,25 @@ EXAMPLES: dict[str, tuple[WholeTable, set[str]]] = {
     "the same dictionaries": (table_of("same", *_THREE), {"pages"}),
     "dictionaries that begin alike": (table_of("prefix", *_THREE), {"pages"}),
     "no dictionaries": (table_of("none", *_THREE), {"pages"}),
-    "different dictionaries": (table_of("different", *_THREE), {"pages", "renumbered"}),
+    "different dictionaries": (table_of("different", *_THREE), {"pages", "encoded again"}),
     "different ones in small pages": (
         table_of("different", *files_of(300, 200, options={"max_rows_per_page": 33, "write_page_checksum": True})),
-        {"pages", "renumbered"},
+        {"pages", "encoded again"},
     ),
     "different ones in pages of both versions": (
         table_of("different", Writer(200, 1), Writer(200, 2, options={"data_page_version": "2.0"}), names=_PLAIN),
-        {"pages", "renumbered"},
+        {"pages", "encoded again"},
     ),
     "few columns with different ones": (
-        replace(
-            table_of("none", *_THREE, limits=_LONG), columns={**dict.fromkeys(_PLAIN, "none"), "mode": "different"}
-        ),
+        replace(table_of("none", *_THREE), columns={**dict.fromkeys(_PLAIN, "none"), "mode": "different"}),
         {"pages", "encoded again"},
     ),
     "many columns with different ones": (
-        table_of("different", *_THREE, limits=_LONG),
+        table_of("different", *_THREE),
         {"pages", "encoded again"},
     ),
     "many columns with different ones in files that are soon opened": (
-        table_of("different", *_THREE, limits=replace(_LONG, open_ns=0)),
+        table_of("different", *_THREE, limits=replace(LIMITS, open_ns=0)),
         {"decoded"},
     ),
     "one given up in the last file": (
@@ -229,7 +207,7 @@ EXAMPLES: dict[str, tuple[WholeTable, set[str]]] = {
     ),
     "different ones, one given up in the last file": (
         table_of("different", *_THREE, _LATE, names=_PLAIN, distinct=150, nulls=0.0),
-        {"pages", "renumbered"},
+        {"pages", "encoded again"},
     ),
     "one given up in the first file": (
         table_of("same", _LATE, *_THREE, names=_PLAIN, distinct=150, nulls=0.0),
@@ -238,13 +216,16 @@ EXAMPLES: dict[str, tuple[WholeTable, set[str]]] = {
     "large row groups": (table_of("different", *files_of(WHOLE_ROWS, 2 * WHOLE_ROWS)), {"whole"}),
     "a column of nulls only in one file": (
         table_of("different", *files_of(300, 200), *files_of(250, empty=frozenset(COLUMNS) - {"key"})),
-        {"pages", "renumbered"},
+        {"pages", "encoded again"},
     ),
     "files of few rows and of none": (
         table_of("same", *_THREE, *files_of(0, 1, 9)),
         {"pages", "decoded beside copied"},
     ),
-    "required columns": (table_of("different", *files_of(300, 200, strict=True), nulls=0.0), {"pages", "renumbered"}),
+    "required columns": (
+        table_of("different", *files_of(300, 200, strict=True), nulls=0.0),
+        {"pages", "encoded again"},
+    ),
     "columns required in one file": (
         table_of("same", *_THREE, *files_of(200, strict=True), names=_PLAIN, nulls=0.0),
         {"pages", "encoded again"},

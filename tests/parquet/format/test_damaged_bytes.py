@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from icesize.parquet.copying.compatibility import check_file, check_row_group, index_fits
 from icesize.parquet.editing.column_plan import Piece
-from icesize.parquet.editing.dictionaries import unite
-from icesize.parquet.editing.page_changes import changed
+from icesize.parquet.editing.page_changes import cut
 from icesize.parquet.editing.page_copy import read_indexes, read_piece
 from icesize.parquet.format.footer import Footer, RowGroup, read_footer
 from icesize.parquet.format.levels import check_levels
@@ -89,7 +88,7 @@ def _read_group(source: BytesSource, footer: Footer, group: RowGroup) -> Iterato
             yield "statistics"
         with suppress(CopyRefused):
             page = dictionary_page(source, chunk)
-            if page is not None and unite([page, page], column, chunk.codec) is not None:
+            if page is not None and page.may_be_opened(chunk.codec) and page.entries(chunk.codec):
                 yield "dictionary"
         with suppress(CopyRefused):
             room = memoryview(bytearray(chunk.size_bytes))
@@ -113,14 +112,9 @@ def _read_pages(piece: Piece, footer: Footer, group: RowGroup, index: int) -> It
             concatenate([piece.column_index] * 2, [len(pages)] * 2)
             index_fits(piece.column_index, len(pages), column)
             yield "column index"
-    entries = piece.pages.dictionary.values if piece.pages.dictionary else 0
-    numbers = np.arange(min(entries, 2**16))[::-1].astype(np.uint16)
-    with suppress(CopyRefused):
-        changed(piece, np.zeros(0, np.int64), column, numbers, None)
-        yield "indices"
     if column.flat and group.rows:
         with suppress(CopyRefused):
-            changed(piece, np.arange(0, group.rows, 3), column, numbers if entries else None, None)
+            cut(piece, np.arange(0, group.rows, 3), column, None)
             yield "values"
 
 
@@ -134,7 +128,7 @@ def test_sound_files_are_read_by_every_parser(folder: Path) -> None:
     """None is left out: what is found of damaged files is not because nothing was read."""
     parts = {part for number in range(len(TABLES)) for part in read_all(sound(number, folder))}
     assert parts == {
-        "footer", "statistics", "dictionary", "levels", "offset index", "column index", "indices", "values",
+        "footer", "statistics", "dictionary", "levels", "offset index", "column index", "values",
     }  # fmt: skip
 
 

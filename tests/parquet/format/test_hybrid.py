@@ -1,4 +1,4 @@
-"""Indices are counted anew run by run."""
+"""Levels and indices are decoded, encoded and counted run by run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from icesize.parquet.format.hybrid import (
     encode,
     histogram,
     pack,
-    renumber,
     repeat,
     repeated,
     unpack,
@@ -27,7 +26,7 @@ from icesize.parquet.format.thrift import varint
 from tests.support.examples import examples
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    pass
 
 Run = tuple[str, list[int]]
 """How it is stored, and its values."""
@@ -56,19 +55,6 @@ def stored(some: list[Run], bits: int) -> bytes:
             whole = sum(value << n * bits for n, value in enumerate(values))
             out += varint(len(values) // 8 << 1 | 1) + whole.to_bytes(len(values) * bits // 8, "little")
     return out
-
-
-@examples(200)
-@given(st.data(), st.integers(0, MOST_BITS), st.integers(0, MOST_BITS))
-def test_indices_become_their_new_numbers(data: st.DataObject, bits: int, new_bits: int) -> None:
-    """Runs stay, each value becomes its number, in as many bits as are asked for."""
-    some = data.draw(runs(bits))
-    most = max((max(values) for _, values in some), default=0)
-    chosen = data.draw(st.lists(numbers_of(new_bits), min_size=min(most + 1, 40), max_size=min(most + 1, 40)))
-    numbers = np.resize(np.array(chosen, np.uint16), most + 1)
-    new = [(kind, [int(numbers[value]) for value in values]) for kind, values in some]
-    count = sum(len(values) for _, values in some)
-    assert renumber(stored(some, bits), bits, count, numbers, new_bits) == stored(new, new_bits)
 
 
 @examples(200)
@@ -139,37 +125,26 @@ def test_one_run_is_known_as_such() -> None:
     assert repeated(b"", 0) is None
 
 
-def one(count: int) -> NDArray[np.uint16]:
-    """Numbers for so many indices."""
-    return np.arange(count, dtype=np.uint16)
-
-
 @pytest.mark.parametrize(
-    ("data", "bits", "entries"),
+    ("data", "bits"),
     [
-        (stored([("single", [3])], 2), 2, 3),
-        (stored([("packed", [0] * 7 + [3])], 2), 2, 3),
-        (stored([("packed", [1] * 8)], 3)[:-1], 3, 8),
-        (stored([("single", [1])], 3)[:-1], 3, 8),
-        (b"\x01", 3, 8),
-        (b"\x02\0\0\0\0", 26, 8),
-        (b"\xff" * 11, 3, 8),
-        (stored([("single", [0])], 0), 0, 0),
-        (varint(2**40 | 1), 0, 1),
+        (stored([("packed", [1] * 8)], 3)[:-1], 3),
+        (stored([("single", [1])], 3)[:-1], 3),
+        (stored([("single", [1])], 3), 3),
+        (b"\x01", 3),
+        (b"\x02\0\0\0\0", 26),
+        (b"\xff" * 11, 3),
     ],
 )
-def test_what_is_cut_off_or_has_no_number_is_malformed(data: bytes, bits: int, entries: int) -> None:
-    """Nothing is written of indices that do not fit the dictionary, or of runs that end too early."""
+def test_runs_that_are_cut_off_are_malformed(data: bytes, bits: int) -> None:
+    """Nothing is written of runs that end too early."""
     with pytest.raises(DamagedFile):
-        renumber(data, bits, 8, one(entries), 4)
+        decode(data, bits, 8)
 
 
 @examples(300)
 @given(st.binary(max_size=60), st.integers(0, 255))
 def test_any_bytes_are_indices_or_malformed(data: bytes, bits: int) -> None:
-    """Damaged pages raise nothing else, and take no memory that they do not have themselves."""
-    with suppress(DamagedFile):
-        # a run of one byte may add a header, a value and one group of eight beyond the 480 values
-        assert len(renumber(data, bits, 480, one(16), 4)) <= 6 * len(data) + 240
+    """Damaged pages raise nothing else."""
     with suppress(DamagedFile):
         assert len(decode(data, bits, 480)) == 480

@@ -40,12 +40,12 @@ def test_values_that_do_not_fill_a_page_are_malformed(kind: int, raw: bytes, cou
 
 
 def test_indices_beyond_the_dictionary_are_malformed() -> None:
-    """They would be those of another value after renumbering."""
+    """They stand for no value."""
     entries = plain_values(b"\0" * 16, 2, element(INT64))
     for raw in (b"\2\x04\x02", b"\2\x02\x01", b""):
         with pytest.raises(DamagedFile):
-            coded_values(raw, 2, entries, 2, None)
-    assert b"".join(coded_values(b"\2\x04\x01", 2, entries, 2, None).without(np.array([1]))) == b"\2\x03\x01\0"
+            coded_values(raw, 2, entries, 2)
+    assert b"".join(coded_values(b"\2\x04\x01", 2, entries, 2).without(np.array([1]))) == b"\2\x03\x01\0"
 
 
 def test_indices_of_more_bits_than_they_need_are_cut() -> None:
@@ -53,7 +53,7 @@ def test_indices_of_more_bits_than_they_need_are_cut() -> None:
     entries = plain_values(b"\0" * 16, 2, element(INT64))
     indices = np.array([0, 1, 1, 0, 1], np.uint32)
     page = b"\x14" + encode(indices, 20)
-    kept = b"".join(coded_values(page, 5, entries, 2, None).without(np.array([1])))
+    kept = b"".join(coded_values(page, 5, entries, 2).without(np.array([1])))
     assert (kept[0], decode(kept[1:], kept[0], 4).tolist()) == (20, [0, 1, 0, 1])
 
 

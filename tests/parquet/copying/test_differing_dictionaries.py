@@ -1,4 +1,4 @@
-"""Chunks whose dictionaries differ share one afterwards: nothing is decoded, and every value is what it was."""
+"""Columns whose dictionaries differ are encoded again, and every value is what it was."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import math
 import random
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
@@ -20,8 +19,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icesize.parquet.editing.column_plan import ColumnPlan, Part, plan_columns
-from icesize.parquet.editing.dictionaries import MOST_DICTIONARY_BYTES, unite
-from icesize.parquet.format.pages import dictionary_page
 from icesize.parquet.format.refusals import CopyRefused
 from icesize.parquet.format.sources import BytesSource
 from icesize.parquet.verify.file import verify
@@ -59,23 +56,23 @@ def file_of(kind: str, numbers: Sequence[int | None], **how: object) -> bytes:
     return make_file(pa.table({"a": pa.array(values, type_)}), **{**arguments, **how})
 
 
-def plan_of(*files: bytes, renumber_page_ns: int = 0) -> ColumnPlan:
+def plan_of(*files: bytes) -> ColumnPlan:
     """The plan for one row group of all of them."""
     parts = [Part(BytesSource(f), footer_of(f), group) for f in files for group in footer_of(f).row_groups]
-    return plan_columns(parts, renumber_page_ns)
+    return plan_columns(parts)
 
 
 def merged(*files: bytes) -> bytes:
-    """One file that says nothing wrong about itself, with indices counted anew."""
+    """One file that says nothing wrong about itself."""
     data = merged_unchecked(*files)
     assert verify(BytesSource(data), "merged").problems == ()
     return data
 
 
-def merged_unchecked(*files: bytes, renumber_page_ns: int = 0) -> bytes:
-    """One file with indices counted anew where a page has so many values."""
+def merged_unchecked(*files: bytes) -> bytes:
+    """One file of all of them."""
     out, sources = io.BytesIO(), [BytesSource(file) for file in files]
-    merge_files(sources, [footer_of(file) for file in files], out, renumber_page_ns=renumber_page_ns)
+    merge_files(sources, [footer_of(file) for file in files], out)
     return out.getvalue()
 
 
@@ -98,9 +95,9 @@ def numbers(seed: int, rows: int, most: int, nulls: float = 0.2) -> list[int | N
     "how", [{}, {"data_page_version": "2.0"}, {"write_page_checksum": True, "compression": "gzip"}]
 )
 def test_values_of_every_type_stay(kind: str, how: dict[str, object]) -> None:
-    """No column is encoded again, every value is what it was, and what the file says of itself is true."""
+    """The column is encoded again, every value is what it was, and what the file says of itself is true."""
     files = [file_of(kind, numbers(seed, 300, 30 + 40 * seed), **how) for seed in range(4)]
-    assert plan_of(*files).reencode == {}
+    assert plan_of(*files).reencode == {"a": "dictionaries"}
     data = merged(*files)
     assert spelt(data) == spelt(*files)
     assert all(group.chunks[0].offset_index is not None for group in footer_of(data).row_groups)
@@ -132,30 +129,6 @@ def test_rows_stay_for_any_number_of_values(
     assert spelt(merged(*made)) == spelt(*made)
 
 
-def test_indices_of_the_first_file_stay_as_they_are() -> None:
-    """Entries keep their order: what the first file has needs no new number, nor do those that begin like it."""
-    files = [file_of("long", [n for n in range(count) for _ in range(4)]) for count in (20, 30, 10)]
-    plan = plan_of(*files, file_of("long", [99, 98, 3]))
-    (new,) = [leaf.numbers for leaf in plan.leaves]
-    assert [None if each is None else each.tolist() for each in new] == [None, None, None, [30, 31, 3]]
-
-
-def test_a_dictionary_that_grows_too_large_is_not_made() -> None:
-    """Beyond the size at which writers give a dictionary up values are encoded again."""
-    long = [pa.table({"a": [f"{seed}-{n}".rjust(2_000) for n in range(300)]}) for seed in range(3)]
-    files = [make_file(table, row_group_size=10**6, use_dictionary=True) for table in long]
-    assert plan_of(files[0], files[1]).reencode == {"a": "dictionaries"}
-    assert MOST_DICTIONARY_BYTES < 2 * 300 * 2_004
-    assert plan_of(files[0], file_of("text", [1, 2, 3])).reencode == {}
-
-
-def test_few_values_in_a_page_are_encoded_again() -> None:
-    """A page costs as much as thousands of values do."""
-    files = [file_of("int", numbers(seed, 200, 20), max_rows_per_page=10**6) for seed in (1, 2)]
-    assert plan_of(*files, renumber_page_ns=1).reencode == {"a": "dictionaries"}
-    assert plan_of(*files, renumber_page_ns=0).reencode == {}
-
-
 @examples(150)
 @given(st.integers(0, 10**9), st.sampled_from(["1.0", "2.0"]), st.sampled_from(["text", "long", "list"]))
 def test_damaged_pages_are_refused_or_still_read(seed: int, version: str, kind: str) -> None:
@@ -183,29 +156,6 @@ def test_an_index_beyond_its_dictionary_is_not_encoded_again() -> None:
     end = footer_of(file).row_groups[0].chunks[0].end
     assert file[end - 1] == 7  # a run of one value ends with it
     damaged = file[: end - 1] + bytes([200]) + file[end:]
-    for least in (0, 10**6):
-        assert spelt(merged_unchecked(other, file, renumber_page_ns=least)) == spelt(other, file)
-        with pytest.raises(CopyRefused, match="an index is larger than its dictionary"):
-            merged_unchecked(other, damaged, renumber_page_ns=least)
-
-
-@pytest.mark.parametrize("cut", ["count", "length"])
-def test_a_dictionary_that_is_not_what_it_says_is_refused(cut: str) -> None:
-    """Entries are counted and have their lengths."""
-    file = file_of("text" if cut == "length" else "int", [1, 2, 3], compression="none")
-    footer = footer_of(file)
-    page = dictionary_page(BytesSource(file), footer.row_groups[0].chunks[0])
-    assert page is not None
-    shorter = type(page)(page.values + 1, page.raw_size_bytes, page.encoding, page.header_bytes, page.page)
-    with pytest.raises(CopyRefused, match=r"a dictionary of 4 entries|4 byte arrays are not in"):
-        unite([page, shorter], footer.columns[0], 0)
-
-
-def test_a_dictionary_of_another_encoding_is_not_united() -> None:
-    """Its bytes are no list of entries, whatever their number suggests; the column is encoded again."""
-    file = file_of("int", [1, 2, 3], compression="none")
-    footer = footer_of(file)
-    page = dictionary_page(BytesSource(file), footer.row_groups[0].chunks[0])
-    assert page is not None
-    assert unite([page, page], footer.columns[0], 0) is not None
-    assert unite([page, replace(page, encoding=5)], footer.columns[0], 0) is None
+    assert spelt(merged_unchecked(other, file)) == spelt(other, file)
+    with pytest.raises(CopyRefused, match="an index is larger than its dictionary"):
+        merged_unchecked(other, damaged)
