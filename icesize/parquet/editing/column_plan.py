@@ -148,13 +148,11 @@ def costs_less_than_decoding(plan: ColumnPlan, parts: Sequence[Part], open_ns: i
 class LeafPlan:
     """The way in which a leaf column is copied, or the reason (`why`) against it; chunks are added one by one.
 
-    `dictionary` is the dictionary to write. `entries` is the most distinct values that there can be, None if a part
-    has no dictionary.
+    `dictionary` is the dictionary to write.
     """
 
     codec: int
     why: Refusal | None = None
-    entries: int | None = 0
     dictionary: DictionaryPage | None = None
     plain: bool = False
     raw: bytes | None = field(default=None, repr=False)
@@ -167,14 +165,12 @@ class LeafPlan:
     def add(self, page: DictionaryPage | None, encodings: set[int]) -> None:
         """Add the next chunk: its dictionary, and the encodings of its pages or a superset of them."""
         if page is None:
-            self.plain, self.entries = True, None
+            self.plain = True
             return
         if self.plain:
             self.refuse(Refusal.DICTIONARY_ORDER)
         if not encodings <= DICTIONARY_ENCODINGS:
-            self.plain, self.entries = True, None
-        elif self.entries is not None:
-            self.entries += page.values
+            self.plain = True
         if self.why is None and not self._agree(page):
             self.refuse(Refusal.DICTIONARIES)
 

@@ -21,12 +21,13 @@ from icesize.parquet.format.footer import Footer, read_footer
 from icesize.parquet.format.page_values import runs_between
 from icesize.parquet.format.pages import CODEC_NAMES, LEVELLED_CODECS
 from icesize.parquet.format.refusals import CopyRefused, Refusal
-from icesize.parquet.format.schema import BYTE_ARRAY, INT32, INT64, Column, top_level_trees
+from icesize.parquet.format.schema import INT32, INT64, Column, top_level_trees
 from icesize.parquet.format.sources import BytesSource
 from icesize.parquet.format.statistics import bounds_differ, count_of, merge_statistics
 from icesize.parquet.format.thrift import Fields, struct_field
-from icesize.parquet.reading.texts import check_indices, most_value_bytes, plain_type, with_used_values
-from icesize.parquet.writing.encoding import DICTIONARY_RATIO, flatten, repeats
+from icesize.parquet.reading.inputs import open_parquet
+from icesize.parquet.reading.value_bytes import most_value_bytes
+from icesize.parquet.writing.encoding import flatten, repeats
 
 _DICTIONARY_BYTES = 2**20
 _RUN_ROWS = 1_000
@@ -52,8 +53,7 @@ def most_decoded_bytes(parts: Sequence[Part], plan: ColumnPlan) -> int:
     """Return an upper limit of the Arrow memory of a column that `plan` encodes again, all of it in memory."""
     taken = Counter[str]()
     for index, column in enumerate(parts[0].footer.columns):
-        is_read_as_dictionary = _is_text([column]) and _few_by_dictionaries(parts, plan, index)
-        if column.top in plan.reencode and not is_read_as_dictionary:
+        if column.top in plan.reencode:
             chunks = ((part.source, part.group.chunks[index]) for part in parts)
             taken[column.top] += sum(most_value_bytes(source, chunk, column) for source, chunk in chunks)
     return max(taken.values(), default=0)
@@ -66,8 +66,7 @@ def _reencode(parts: Sequence[Part], top: str, plan: ColumnPlan, level: int | No
     if first.codec not in CODEC_NAMES:
         raise CopyRefused(Refusal.CODEC, f"{top} has codec {first.codec}")
     leaves = [columns[index] for index in indices]
-    few = [_few_by_dictionaries(parts, plan, index) for index in indices]
-    table = _read(parts, top, as_dictionary=few[0] and _is_text(leaves))
+    table = _read(parts, top)
     arrays = flatten(table.column(0))
     if len(arrays) != len(leaves):
         raise CopyRefused(Refusal.SCHEMA_DIFFERS, f"{top} has {len(arrays)} leaves of {len(leaves)}")
@@ -75,14 +74,12 @@ def _reencode(parts: Sequence[Part], top: str, plan: ColumnPlan, level: int | No
     codec = CODEC_NAMES[first.codec]
     level = level if codec in LEVELLED_CODECS else None
     names = [".".join(leaf.path) for leaf in leaves]
-    low = [name for name, array, known in zip(names, arrays, few, strict=True) if _has_few_values(array, known=known)]
+    low = [name for name, array in zip(names, arrays, strict=True) if _has_few_values(array)]
     # readers take bounds as a promise that no value is NaN
     bounded = [name for name, holds_nan in zip(names, nan, strict=True) if not holds_nan]
     options = ParquetOptions(codec, level, dictionary_bytes=_DICTIONARY_BYTES)
-    # page limits are checked only once per batch; indices into a dictionary are small
-    batch = {"write_batch_size": options.page_rows} if pa.types.is_dictionary(table.schema.types[0]) else {}
     as_integer = any(_is_decimal(leaf) and leaf.element.type in (INT32, INT64) for leaf in leaves)
-    source = BytesSource(options.in_memory(table, low, bounded, store_decimal_as_integer=as_integer, **batch))
+    source = BytesSource(options.in_memory(table, low, bounded, store_decimal_as_integer=as_integer))
     footer = read_footer(source)
     _check_same(footer, parts[0].footer, top)
     chunks, rows = footer.row_groups[0].chunks, sum(part.rows for part in parts)
@@ -119,19 +116,13 @@ def _known_statistics(parts: Sequence[Part], index: int) -> Fields:
     return merge_statistics(parts[0].footer.columns[index].element, [(c.statistics, c.values) for c in chunks]) or {}
 
 
-def _read(parts: Sequence[Part], top: str, *, as_dictionary: bool) -> pa.Table:
-    tables = [
-        _read_file(list(same), top, as_dictionary=as_dictionary)
-        for _, same in groupby(parts, key=lambda part: part.footer)
-    ]
+def _read(parts: Sequence[Part], top: str) -> pa.Table:
+    tables = [_read_file(list(same), top) for _, same in groupby(parts, key=lambda part: part.footer)]
     optional = any(top in part.footer.strict for part in parts) or any(t.schema.field(0).nullable for t in tables)
-    first = tables[0].schema.remove_metadata().field(0).with_nullable(optional)
-    if not (as_dictionary and first.type.index_type == pa.int32()):  # otherwise the file requests dictionaries
-        first = first.with_type(plain_type(first.type))
-    schema = pa.schema([first])
+    schema = pa.schema([tables[0].schema.remove_metadata().field(0).with_nullable(optional)])
     # the Arrow schemas that writers leave in files differ, for example in the kind of strings
     alike = [table if table.schema.equals(schema) else table.cast(schema) for table in tables]
-    return with_used_values(_live(pa.concat_tables(alike), parts).unify_dictionaries())
+    return _live(pa.concat_tables(alike), parts)
 
 
 def _live(rows: pa.Table, parts: Sequence[Part]) -> pa.Table:
@@ -155,23 +146,17 @@ def _live(rows: pa.Table, parts: Sequence[Part]) -> pa.Table:
 def read_column(parts: Sequence[Part], top: str) -> pa.ChunkedArray:
     """Return a column of row groups of one file; raises `CopyRefused` if pyarrow cannot read it."""
     try:
-        return _read_file(parts, top, as_dictionary=False).column(0)
+        return _read_file(parts, top).column(0)
     except (pa.ArrowException, OSError) as error:
         raise CopyRefused(Refusal.PAGES, f"{top}: {error}") from error
 
 
-def _read_file(parts: Sequence[Part], top: str, *, as_dictionary: bool) -> pa.Table:
+def _read_file(parts: Sequence[Part], top: str) -> pa.Table:
     """Read the rows of row groups of one file."""
     footer = parts[0].footer
     ordinals = {group: ordinal for ordinal, group in enumerate(footer.row_groups)}
     with parts[0].source.stream() as stream:
-        file = pq.ParquetFile(
-            stream,
-            metadata=_OPENED.get(footer),
-            read_dictionary=[top] if as_dictionary else None,
-            pre_buffer=False,
-            page_checksum_verification=True,
-        )
+        file = open_parquet(stream, _OPENED.get(footer))
         _OPENED[footer] = metadata = file.metadata
         groups = range(metadata.num_row_groups)
         filled = [group for group in groups if metadata.row_group(group).num_rows]
@@ -179,32 +164,16 @@ def _read_file(parts: Sequence[Part], top: str, *, as_dictionary: bool) -> pa.Ta
         table = file.read_row_groups(wanted, columns=[top], use_threads=False)
     if table.column_names != [top]:
         raise CopyRefused(Refusal.SCHEMA_DIFFERS, f"{top} is read as {table.column_names}")
-    if as_dictionary:
-        check_indices(table.column(0))
     return table.replace_schema_metadata(None)
-
-
-def _is_text(leaves: Sequence[Column]) -> bool:
-    """Return whether pyarrow can read a column as indices into a dictionary, which saves most of the time."""
-    first = leaves[0]
-    return len(leaves) == 1 and len(first.path) == 1 and first.element.type == BYTE_ARRAY and not _is_decimal(first)
 
 
 def _is_decimal(leaf: Column) -> bool:
     return leaf.element.logical is not None and leaf.element.logical[0] == LogicalType.DECIMAL
 
 
-def _few_by_dictionaries(parts: Sequence[Part], plan: ColumnPlan, index: int) -> bool:
-    """Return whether a dictionary is worth it, judged from the column's present dictionaries."""
-    at_most, values = plan.leaves[index].entries, sum(part.group.chunks[index].values for part in parts)
-    return at_most is not None and at_most <= DICTIONARY_RATIO * values
-
-
-def _has_few_values(array: pa.ChunkedArray, *, known: bool) -> bool:
+def _has_few_values(array: pa.ChunkedArray) -> bool:
     if pa.types.is_float16(array.type):
         return False
-    if known:
-        return True
     try:
         return repeats(array, _DICTIONARY_BYTES)
     except pa.ArrowNotImplementedError:  # an Arrow schema in a file can request such a type
@@ -212,8 +181,6 @@ def _has_few_values(array: pa.ChunkedArray, *, known: bool) -> bool:
 
 
 def _holds_nan(array: pa.ChunkedArray) -> bool:
-    if pa.types.is_dictionary(array.type):
-        return bool(pa.types.is_floating(array.type.value_type))
     if pa.types.is_float16(array.type):
         return True  # some readers do not support the order of its bounds
     return bool(pa.types.is_floating(array.type)) and bool(pc.any(pc.is_nan(array)).as_py())

@@ -11,6 +11,5 @@
 - `prefetch`: random access to the input files of a merge: local files, and remote files that are fetched whole
 - `projection`: rows -> the table's current schema: rows of older files by field id, new rows by name; an error names
   the column that does not fit
-- `texts`: text columns of few distinct values as Arrow dictionaries: which columns, their size as plain values, and the
-  joined dictionaries of several files
+- `value_bytes`: an upper limit of the Arrow memory of stored values
 """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -17,27 +17,17 @@ from icesize.concurrency import NOT_AHEAD
 from icesize.errors import RewriteFailed
 from icesize.parquet.files.properties import ARROW_VERSION
 from icesize.parquet.files.settings import Limits, WriteSettings
-from icesize.parquet.format.footer import Chunk, Footer, read_footer
+from icesize.parquet.format.fields import FileMetaData
+from icesize.parquet.format.footer import MAGIC, Footer, read_footer
 from icesize.parquet.format.refusals import CopyRefused, DamagedFile, log_internal_error
-from icesize.parquet.format.schema import Column
 from icesize.parquet.format.sources import Source, StreamSource
+from icesize.parquet.format.thrift import read_struct, write_struct
 from icesize.parquet.reading.casting import CastingError
 from icesize.parquet.reading.conservation import Conservation
 from icesize.parquet.reading.lineage import check_row_ids, with_lineage
 from icesize.parquet.reading.prefetch import Fetched
 from icesize.parquet.reading.projection import BoundProjection, Projection
-from icesize.parquet.reading.texts import (
-    asks_in_vain,
-    bounded,
-    check_indices,
-    joined,
-    most_value_bytes,
-    of_schema,
-    plain_bytes,
-    plain_schema,
-    texts_of_few,
-    without_arrow_schema,
-)
+from icesize.parquet.reading.value_bytes import most_value_bytes
 from icesize.planning.files import FileFact
 from icesize.planning.plan import FileGroup
 from icesize.planning.sizing import in_batches
@@ -46,7 +36,9 @@ RUN_SHARE = 1 / 32
 """Part of `Limits.decoded_bytes` (8 MiB by default) that the rows of small files are at most which become one table: a
 table costs 0.1 ms, whatever its size."""
 _VALUE_BYTES = 8
-"""Bytes of a value of most types, or of an index and the place of a text."""
+"""Bytes of a value of most types, or of the place of a text."""
+_END_BYTES = 8
+"""Bytes of a file after its footer: the length, and `MAGIC`."""
 _MANY_ROWS = 1_024
 """In a batch: fewer cost more than their values, about 0.1 ms for 10 columns."""
 _BATCH_BYTES = 2**20
@@ -57,7 +49,6 @@ def read_inputs(
     group: FileGroup,
     settings: WriteSettings,
     fetched: Fetched | None = None,
-    dictionaries: bool = False,
     deleted: Mapping[str, BitMap] = MappingProxyType({}),
     counted: Conservation | None = None,
 ) -> Iterator[pa.Table]:
@@ -65,9 +56,8 @@ def read_inputs(
 
     With the columns of the row lineage in this schema, each row has both values.
 
-    Small files share tables. With `dictionaries`, text columns with few distinct values in a file are dictionaries.
-    Rows that are `deleted`, by file and position in it, are left out. The threads of `fetched` read ahead. `counted`
-    counts the rows before they are projected.
+    Small files share tables. Rows that are `deleted`, by file and position in it, are left out. The threads of
+    `fetched` read ahead. `counted` counts the rows before they are projected.
 
     Raises `RewriteFailed`, possibly after some of the rows. Its attribute `path` is a file that is missing, damaged or
     does not have as many rows as its manifest entry records. It is None if rows whose lineage is wanted have no row ids
@@ -80,7 +70,7 @@ def read_inputs(
 
     def stored(file: FileFact) -> Iterator[_Stored]:
         source = None if fetched is None else fetched.get(file.path)
-        return _stored(settings, file, projection, dictionaries, source)
+        return _stored(settings, file, projection, source)
 
     def begin(files: Sequence[FileFact]) -> list[Iterator[_Stored]]:
         begun, left_bytes = list[Iterator[_Stored]](), settings.limits.whole_file_bytes
@@ -115,11 +105,7 @@ class _Stored(NamedTuple):
 
 
 def _stored(
-    settings: WriteSettings,
-    file: FileFact,
-    projection: Projection,
-    dictionaries: bool,
-    source: Source | None = None,
+    settings: WriteSettings, file: FileFact, projection: Projection, source: Source | None = None
 ) -> Iterator[_Stored]:
     """Yield the rows of one file, with their lineage if the settings have its columns.
 
@@ -129,12 +115,11 @@ def _stored(
     try:
         opened = settings.storage.open(path, file.size_bytes) if source is None else source.stream()
         with opened as stream, open_parquet(stream) as parquet:
-            fitted = projection.fit(plain_schema(parquet.schema_arrow))
+            fitted = projection.fit(parquet.schema_arrow)
             if projection.has_nanoseconds or ARROW_VERSION < _READS_INT96:
                 _check_no_int96(parquet, projection)
             footer = None if _is_small(parquet.metadata, settings.limits) else _footer(stream)
-            for rows in _tables(stream, parquet, fitted, settings.limits, footer):
-                rows = rows if dictionaries else of_schema(rows, fitted.stored)
+            for rows in _tables(stream, parquet, fitted.names, settings.limits, footer):
                 if settings.stores_lineage:
                     rows = with_lineage(rows, file, first, fitted.target)
                 yield _Stored(path, rows, fitted, footer)
@@ -214,7 +199,7 @@ def _runs(stored: Iterable[_Stored], most_bytes: float) -> Iterator[list[_Stored
     run: list[_Stored] = []
     run_bytes = 0
     for some in stored:
-        size_bytes = plain_bytes(some.rows)
+        size_bytes = some.rows.nbytes
         run_bytes += size_bytes
         if run and (run_bytes > most_bytes or not _alike(some.rows.schema, run[0].rows.schema)):
             yield run
@@ -248,16 +233,14 @@ def _projected(run: Sequence[_Stored], counted: Conservation | None = None) -> p
         raise
 
 
-def open_parquet(stream: Any, footer: pq.FileMetaData | None = None, texts: Sequence[str] = ()) -> pq.ParquetFile:
-    """Open a Parquet file whose columns of these `texts` are read as dictionaries.
+def open_parquet(stream: Any, footer: pq.FileMetaData | None = None) -> pq.ParquetFile:
+    """Open a Parquet file, whose columns are no dictionaries; `footer` is its `metadata` when it was opened before.
 
     Opening and reading raise one of `UNREADABLE_ROWS`.
     """
-    parquet = _open(stream, footer, texts)
-    categories = {field.name for field in parquet.schema_arrow if types.is_dictionary(field.type)}
-    if categories and (found := _footer(stream)) is not None and asks_in_vain(found, categories):
-        # the Arrow schema in the file requests dictionaries of pages that pyarrow cannot turn into dictionaries
-        parquet = _open(stream, without_arrow_schema(parquet.metadata), texts)
+    parquet = _open(stream, footer)
+    if any(_has_categories(kind) for kind in parquet.schema_arrow.types):
+        parquet = _open(stream, _without_arrow_schema(StreamSource(stream)))
     groups = [parquet.metadata.row_group(i).num_rows for i in range(parquet.metadata.num_row_groups)]
     if groups and (min(groups) < 0 or sum(groups) != parquet.metadata.num_rows):
         # pyarrow allocates as many rows as a row group claims
@@ -265,15 +248,27 @@ def open_parquet(stream: Any, footer: pq.FileMetaData | None = None, texts: Sequ
     return parquet
 
 
-def _open(stream: Any, footer: pq.FileMetaData | None, texts: Sequence[str]) -> pq.ParquetFile:
+def _open(stream: Any, footer: pq.FileMetaData | None = None) -> pq.ParquetFile:
     # INT96 would become nanoseconds, which end before the year 2263
-    return pq.ParquetFile(
-        stream,
-        metadata=footer,
-        read_dictionary=texts,
-        coerce_int96_timestamp_unit="us",
-        page_checksum_verification=True,
-    )
+    return pq.ParquetFile(stream, metadata=footer, coerce_int96_timestamp_unit="us", page_checksum_verification=True)
+
+
+def _has_categories(kind: pa.DataType) -> bool:
+    """Return whether the Arrow schema of a file requests dictionaries, for example for pandas' categories."""
+    return types.is_dictionary(kind) or any(_has_categories(kind.field(i).type) for i in range(kind.num_fields))
+
+
+def _without_arrow_schema(source: StreamSource) -> pq.FileMetaData:
+    """Return the footer without its keys, one of which holds the Arrow schema: columns have the types of Parquet.
+
+    pyarrow cannot make dictionaries of all pages, and indices of damaged pages may lie beyond their dictionary.
+    """
+    end = source.size_bytes - _END_BYTES
+    length = int.from_bytes(source.read(end, _END_BYTES - len(MAGIC)), "little")
+    fields, _ = read_struct(source.read(end - length, length))
+    fields.pop(FileMetaData.KEY_VALUE_METADATA, None)
+    raw = write_struct(fields)
+    return pq.read_metadata(pa.BufferReader(MAGIC + raw + len(raw).to_bytes(_END_BYTES - len(MAGIC), "little") + MAGIC))
 
 
 def _is_small(metadata: pq.FileMetaData, limits: Limits) -> bool:
@@ -286,28 +281,26 @@ def _raw_size_bytes(metadata: pq.FileMetaData) -> int:
 
 
 def _tables(
-    stream: Any, file: pq.ParquetFile, fitted: BoundProjection, limits: Limits, footer: Footer | None
+    stream: Any, file: pq.ParquetFile, names: Sequence[str] | None, limits: Limits, footer: Footer | None
 ) -> Iterator[pa.Table]:
-    metadata, names = file.metadata, fitted.names
-    if _is_small(metadata, limits):
-        yield of_schema(file.read(columns=names, use_threads=False), fitted.stored)
+    metadata = file.metadata
+    decoded_bytes = max(1, _raw_size_bytes(metadata) if footer is None else _decoded_bytes(stream, footer, names))
+    if _is_small(metadata, limits) or decoded_bytes <= limits.whole_file_bytes:
+        yield file.read(columns=names, use_threads=False)
         return
-    coded = {field.name for field in file.schema_arrow if types.is_dictionary(field.type)}
-    texts = [] if footer is None else [name for name in texts_of_few(footer, fitted.texts) if name not in coded]
-    file = open_parquet(stream, metadata, texts) if texts else file
-    decoded_bytes = max(1, _raw_size_bytes(metadata))
-    if footer is not None:
-        decoded_bytes = max(1, _decoded_bytes(stream, footer, names, texts))
-    if decoded_bytes <= limits.whole_file_bytes:
-        tables = iter([file.read(columns=names, use_threads=False)])
-    else:
-        size = _batch_rows(metadata, limits, decoded_bytes)
-        batches = file.iter_batches(batch_size=size, columns=names, use_threads=False)
-        tables = (pa.Table.from_batches([batch]) for batch in batches)
-    for table in tables:
-        for name in texts:
-            check_indices(table.column(name))
-        yield from bounded(_without_categories(table, fitted.stored, texts), limits.whole_file_bytes)
+    size = _batch_rows(metadata, limits, decoded_bytes)
+    for batch in file.iter_batches(batch_size=size, columns=names, use_threads=False):
+        yield from _bounded(pa.Table.from_batches([batch]), limits.whole_file_bytes)
+
+
+def _bounded(rows: pa.Table, most_bytes: int) -> Iterator[pa.Table]:
+    """Yield the rows in pieces of at most `most_bytes`, or of one row."""
+    if rows.num_rows <= 1 or rows.nbytes <= most_bytes:
+        yield rows
+        return
+    half = rows.num_rows // 2
+    yield from _bounded(rows.slice(0, half), most_bytes)
+    yield from _bounded(rows.slice(half), most_bytes)
 
 
 def _batch_rows(metadata: pq.FileMetaData, limits: Limits, decoded_bytes: int) -> int:
@@ -321,12 +314,6 @@ def _batch_rows(metadata: pq.FileMetaData, limits: Limits, decoded_bytes: int) -
     return max(1, many, rows * limits.batch_bytes // decoded_bytes)
 
 
-def _without_categories(rows: pa.Table, stored: pa.Schema, texts: Collection[str]) -> pa.Table:
-    """Return the rows with dictionaries in columns of `texts` only; a file's Arrow schema can request more of them."""
-    fields = [own if own.name in texts else wanted for own, wanted in zip(rows.schema, stored, strict=True)]
-    return of_schema(rows, pa.schema(fields, rows.schema.metadata))
-
-
 def _footer(stream: Any) -> Footer | None:
     """Return the footer in icesize's form; None for a footer that icesize does not read, although pyarrow may.
 
@@ -338,16 +325,12 @@ def _footer(stream: Any) -> Footer | None:
         return None
 
 
-def _decoded_bytes(stream: Any, footer: Footer, names: Sequence[str] | None, texts: Collection[str]) -> int:
-    """Return about the most Arrow memory that these columns take; columns of `texts` are read as dictionaries."""
+def _decoded_bytes(stream: Any, footer: Footer, names: Sequence[str] | None) -> int:
+    """Return about the most Arrow memory that these columns take."""
     source = StreamSource(stream)
-
-    def value_bytes(column: Column, chunk: Chunk) -> int:
-        return chunk.raw_size_bytes if column.top in texts else most_value_bytes(source, chunk, column)
-
     both = (pair for group in footer.row_groups for pair in zip(footer.columns, group.chunks, strict=True))
     read = (pair for pair in both if names is None or pair[0].top in names)
-    return sum(max(value_bytes(column, chunk), _VALUE_BYTES * chunk.values) for column, chunk in read)
+    return sum(max(most_value_bytes(source, chunk, column), _VALUE_BYTES * chunk.values) for column, chunk in read)
 
 
 def of_size(tables: Iterable[pa.Table], most_bytes: int, most_rows: int) -> Iterator[pa.Table]:
@@ -365,10 +348,7 @@ def of_size(tables: Iterable[pa.Table], most_bytes: int, most_rows: int) -> Iter
 
 
 class Stream:
-    """Takes rows off a stream of tables of any size with one schema, apart from dictionaries.
-
-    It holds at most `max_bytes` and one table, counted as if there were no dictionaries.
-    """
+    """Takes rows off a stream of tables of any size with one schema; it holds at most `max_bytes` and one table."""
 
     def __init__(self, tables: Iterable[pa.Table], max_bytes: int) -> None:
         self._tables = iter(tables)
@@ -399,8 +379,8 @@ class Stream:
             table = self.peek()
             parts.append(table.slice(0, rows - taken))
             self._next = table.slice(rows - taken)
-            taken, size = taken + parts[-1].num_rows, size + plain_bytes(parts[-1])
-        return joined(parts)
+            taken, size = taken + parts[-1].num_rows, size + parts[-1].nbytes
+        return pa.concat_tables(parts)
 
     def rest(self) -> Iterator[pa.Table]:
         while self._has_more():

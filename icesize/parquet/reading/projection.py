@@ -29,7 +29,6 @@ from icesize.parquet.reading.casting import (
     is_list,
     may_become,
 )
-from icesize.parquet.reading.texts import are_text, as_read
 from icesize.planning.files import PartitionKey
 
 
@@ -83,10 +82,8 @@ class Projection:
             for field, at in zip(self._target, positions, strict=True)
         ]
         read = None if len(wanted) == len(fields) else [names[i] for i in wanted]
-        both = [(fields[at], field) for field, at in zip(self._target, positions, strict=True) if at is not None]
-        texts = [a.name for a, b in both if are_text(a.type, b.type) and not ambiguous]
         whole = pa.schema([*source, *added], source.metadata)
-        fitted = BoundProjection(whole, stored, read, texts, self._target, columns)
+        fitted = BoundProjection(whole, stored, read, self._target, columns)
         self._last = source, fitted
         return fitted
 
@@ -112,53 +109,41 @@ def _has_nanoseconds(settings: WriteSettings) -> bool:
 class BoundProjection:
     """A projection of files with the schema `source`.
 
-    `stored` is the schema of the columns `names`, which are read; None means all. Columns of `texts` may be read as
-    dictionaries, and stay dictionaries. `source` and `names` end with the columns of the row lineage that the files
-    lack; `with_lineage` adds them to the rows read.
+    `stored` is the schema of the columns `names`, which are read; None means all. `source` and `names` end with the
+    columns of the row lineage that the files lack; `with_lineage` adds them to the rows read.
     """
 
     source: pa.Schema
     stored: pa.Schema
     names: list[str] | None
-    texts: Sequence[str]
     target: pa.Schema
     columns: Sequence[Callable[[pa.Table], pa.ChunkedArray]]
 
     def __call__(self, rows: pa.Table) -> pa.Table:
         """Project rows read with these columns; raises `CastingError`, naming the column."""
         columns = [column(rows) for column in self.columns]
-        return pa.Table.from_arrays(columns, schema=as_read(self.target, columns))
+        return pa.Table.from_arrays(columns, schema=self.target)
 
 
 @dataclass(frozen=True)
 class _FromFile:
-    """The values of the column at position `place` of the columns read.
-
-    They have the type `stored`, unless they are read as dictionaries.
-    """
+    """The values of the column at position `place` of the columns read."""
 
     field: pa.Field
-    stored: pa.DataType
     place: int
     convert: Convert
 
     def __call__(self, rows: pa.Table) -> pa.ChunkedArray:
-        column, convert, kind = rows.column(self.place), self.convert, self.field.type
-        if types.is_dictionary(column.type) and not types.is_dictionary(self.stored):
-            convert, kind = self._convert_dictionary, pa.dictionary(column.type.index_type, kind)
         with casting_of(f"column '{self.field.name}'"):
-            values = pa.chunked_array(map(convert, column.chunks), type=kind)
+            values = pa.chunked_array(map(self.convert, rows.column(self.place).chunks), type=self.field.type)
         if not self.field.nullable and values.null_count:  # the writer would name no file
             raise CastingError(f"column '{self.field.name}' is required and has null")
         return values
 
-    def _convert_dictionary(self, array: pa.DictionaryArray) -> pa.DictionaryArray:
-        return pa.DictionaryArray.from_arrays(array.indices, array.dictionary.cast(self.field.type), safe=False)
-
 
 def _from_file(stored: pa.Field, wanted: pa.Field, place: int, rules: Rules) -> _FromFile:
     with casting_of(f"column '{wanted.name}'"):
-        return _FromFile(wanted, stored.type, place, compile_convert(stored.type, wanted.type, rules))
+        return _FromFile(wanted, place, compile_convert(stored.type, wanted.type, rules))
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,6 @@ from icesize.parquet.reading.conservation import Conservation
 from icesize.parquet.reading.extremes import without_rows
 from icesize.parquet.reading.inputs import Stream, read_inputs
 from icesize.parquet.reading.prefetch import Fetched
-from icesize.parquet.reading.texts import as_read, with_short_dictionaries, with_used_values
 from icesize.parquet.writing.encoding import Encoding, dictionary_columns, leaf_values
 from icesize.parquet.writing.file_writer import parquet_writer
 from icesize.planning.plan import FileGroup
@@ -60,14 +59,13 @@ def encoded_rows(
     `counted`. Raises `RewriteFailed` for an input file that cannot be read.
     """
     settings, schema = _like(copied, settings)
-    inputs = read_inputs(group, settings, fetched, dictionaries=True, deleted=deleted, counted=counted)
+    inputs = read_inputs(group, settings, fetched, deleted, counted)
     tables = Stream(inputs, settings.limits.decoded_bytes)
     live = left = group.rows - sum(len(deleted.get(file.path, ())) for file in group.inputs)
     groups = settings.parquet.row_groups(group.size_bytes, left)
     while left:
         rows = tables.take(min(left, math.ceil(live / groups)))
         left -= rows.num_rows
-        rows = with_used_values(with_short_dictionaries(rows, settings.parquet.dictionary_bytes))
         yield _encode(rows, schema, settings)
     for _ in tables.rest():  # reads to the end, where a file with more rows than its manifest records is noticed
         continue
@@ -98,7 +96,6 @@ def _encode(rows: pa.Table, schema: pa.Schema, settings: WriteSettings) -> Encod
     floats = {leaf.field_id: FloatFacts.of(values) for leaf, values in leaf_values(columns, rows)}
     # a null in a required column makes it optional, which the schema check finds before anything is copied
     schema = pa.schema([f.with_nullable(f.nullable or c.null_count > 0) for f, c in zip(schema, rows, strict=True)])
-    schema = as_read(schema, rows.columns)
     nan = frozenset(field_id for field_id, facts in floats.items() if facts.nans)
     encoding = Encoding(dictionary_columns(settings, rows), nan)
     sink = pa.BufferOutputStream()

@@ -19,11 +19,10 @@ from icesize.parquet.reading.conservation import Conservation
 from icesize.parquet.reading.inputs import Stream, read_inputs
 from icesize.parquet.reading.lineage import check_row_ids
 from icesize.parquet.reading.prefetch import Fetched
-from icesize.parquet.reading.texts import with_short_dictionaries
 from icesize.parquet.rewriting.copy_merge import copy_merge
 from icesize.parquet.rewriting.strategy import forbidden
 from icesize.parquet.writing.encoding import Encoding, dictionary_columns, nan_columns
-from icesize.parquet.writing.file_writer import FileEncoder, LateDictionaryError, LateNanError
+from icesize.parquet.writing.file_writer import FileEncoder, LateNanError
 from icesize.planning.files import FileFact
 from icesize.planning.plan import MergeTask
 from icesize.planning.sizing import merged_files
@@ -127,21 +126,18 @@ def _copied(job: Job) -> Rewritten | Refusal:
 def _decoded(job: Job, refused: Refusal) -> Rewritten:
     """Merge by decoding and encoding every row, which is always possible."""
     nan, group = frozenset[int](), job.group
-    dictionaries = sorter_of(job.new_files.settings) is None
     while True:
         try:
             with job.new_files.all_or_none():
-                files = _decoded_files(job, nan, dictionaries)
+                files = _decoded_files(job, nan)
         except LateNanError as late:
             nan |= late.nan  # again: the statistics of these columns must be left out from the start
-        except LateDictionaryError:
-            dictionaries = False
         else:
             codes = {refused.value: len(group.inputs)}
             return MergeResult(group.inputs, tuple(files), group.size_bytes, decode_reasons=codes)
 
 
-def _decoded_files(job: Job, nan: frozenset[int], dictionaries: bool) -> list[NewDataFile]:
+def _decoded_files(job: Job, nan: frozenset[int]) -> list[NewDataFile]:
     """Write the live rows of all input files, in their order; columns of `nan` have no statistics.
 
     At most about one row group is held decoded. If the table has a sort order, up to `Limits.decoded_bytes` of rows are
@@ -149,7 +145,7 @@ def _decoded_files(job: Job, nan: frozenset[int], dictionaries: bool) -> list[Ne
     """
     settings, group, deleted = job.new_files.settings, job.group, job.deleted
     counted = Conservation(settings)
-    live = read_inputs(group, settings, job.fetched, dictionaries, deleted.positions, counted)
+    live = read_inputs(group, settings, job.fetched, deleted.positions, counted)
     tables = Stream(live, settings.limits.decoded_bytes)
     outputs = output_rows(group.inputs, [*map(deleted.live_rows, group.inputs)], group.outputs)
     files = [_output(job, tables, rows, nan) for rows in outputs if rows]
@@ -170,9 +166,8 @@ def _output(job: Job, tables: Stream, rows: int, nan: frozenset[int]) -> NewData
         run = run if sorter is None else sorter(run)
         found = nan_columns(settings, run)
         if encoder is None:
-            run = with_short_dictionaries(run, settings.parquet.dictionary_bytes)
             encoding = Encoding(dictionary_columns(settings, run), found | nan)
-            encoder = FileEncoder(job.new_files, group.partition, encoding, expected_rows=rows, schema=run.schema)
+            encoder = FileEncoder(job.new_files, group.partition, encoding, expected_rows=rows)
             if sorter is not None and run.num_rows == rows:
                 encoder.sort_order_id = sorter.order_id
         step = math.ceil(run.num_rows / math.ceil(run.num_rows / group_rows))

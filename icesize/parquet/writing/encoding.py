@@ -94,13 +94,11 @@ def repeats(values: pa.ChunkedArray, dictionary_bytes: int) -> bool:
     """Return whether distinct values / rows is at most `DICTIONARY_RATIO`, and they fit into `dictionary_bytes`.
 
     A dictionary that is abandoned midway costs time and leaves pages of two kinds. The result is exact only if a sample
-    leaves doubt. Chunks that are dictionaries share one.
+    leaves doubt.
     """
     rows = len(values)
     if rows == 0 or types.is_boolean(values.type):
         return False
-    if types.is_dictionary(values.type):
-        return max(len(chunk.dictionary) for chunk in values.chunks) <= DICTIONARY_RATIO * rows
     some = sample(values)
     seen = len(some.unique())
     if rows <= SAMPLE_ROWS:

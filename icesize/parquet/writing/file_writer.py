@@ -13,7 +13,6 @@ from icesize.parquet.files.data_file import NewDataFile
 from icesize.parquet.files.metrics import FloatFacts, describe, leaves
 from icesize.parquet.files.new_files import NewFiles
 from icesize.parquet.files.settings import WriteSettings
-from icesize.parquet.reading.texts import longest_dictionary, of_schema, with_used_values
 from icesize.parquet.writing.encoding import Encoding, leaf_values, nan_columns
 from icesize.planning.files import PartitionKey
 
@@ -26,15 +25,11 @@ class LateNanError(Exception):
         self.nan = nan
 
 
-class LateDictionaryError(Exception):
-    """Later rows of a file have more values in a column than the dictionary that was begun for it may have."""
-
-
 class FileEncoder:
     """Writes one file of one partition, row group by row group, straight to storage.
 
-    `expected_rows` sizes bloom filters. `schema` is the table's unless some columns arrive as dictionaries. `settings`
-    are the table's unless the file has other columns than the table. `sort_order_id` may be set until `finish`.
+    `expected_rows` sizes bloom filters. `settings` are the table's unless the file has other columns than the table.
+    `schema` is that of the settings unless a column arrives as a dictionary. `sort_order_id` may be set until `finish`.
     `arrow_bytes` is the Arrow memory of the rows so far.
 
     Callers see the file only as the `NewDataFile` that `finish` returns; until then, a failure removes it with the
@@ -62,8 +57,7 @@ class FileEncoder:
         self._floats = {leaf.field_id: FloatFacts() for leaf in self._with_nan}
         self._new_files = new_files
         self._sink = new_files.create(self.path)
-        self._schema = settings.arrow_schema if schema is None else schema
-        self._writer = parquet_writer(settings, self._sink, encoding, expected_rows, self._schema)
+        self._writer = parquet_writer(settings, self._sink, encoding, expected_rows, schema or settings.arrow_schema)
         new_files.close_by(self.path, self.close)
 
     @property
@@ -75,12 +69,8 @@ class FileEncoder:
         """Write rows as row groups of about equal size, none above the table's limit in rows.
 
         `nan` are the columns in which these rows hold NaN, if known. Before it writes anything, it raises
-        `LateNanError` if the encoding does not announce one of these columns. It raises `LateDictionaryError` if a
-        dictionary is longer than the table allows.
+        `LateNanError` if the encoding does not announce one of these columns.
         """
-        arrow_bytes, rows = rows.nbytes, with_used_values(of_schema(rows, self._schema))
-        if longest_dictionary(rows) > self._settings.parquet.dictionary_bytes:
-            raise LateDictionaryError
         nan = nan_columns(self._settings, rows) if nan is None else nan
         if nan - self._encoding.nan:
             raise LateNanError(nan | self._encoding.nan)
@@ -88,7 +78,7 @@ class FileEncoder:
             self._floats[leaf.field_id] += FloatFacts.of(values)
         groups = -(-rows.num_rows // self._settings.parquet.row_group_rows)
         self._writer.write_table(rows, row_group_size=-(-rows.num_rows // max(1, groups)) or 1)
-        self.arrow_bytes += arrow_bytes
+        self.arrow_bytes += rows.nbytes
         failpoints.reach("writing")
 
     def finish(self) -> NewDataFile:

@@ -1,4 +1,4 @@
-"""Texts of few values go from file to file as dictionaries, and rows of any width in bounded memory."""
+"""Texts of any length, with dictionaries in files or without, are read in bounded memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from icesize.parquet.format.sources import LocalSource
 from icesize.parquet.format.thrift import LIST, struct_field
 from icesize.parquet.reading import inputs
 from icesize.parquet.reading.inputs import read_inputs
-from icesize.parquet.reading.texts import plain_bytes
 from icesize.parquet.rewriting.merge import merge
 from icesize.parquet.verify.file import verify
 from icesize.planning.files import FileFact
@@ -77,18 +76,15 @@ def dictionary_sizes(path: Path) -> list[int]:
     return [chunk.data_offset - chunk.dictionary_offset if chunk.dictionary_offset else 0 for chunk in chunks]
 
 
-def test_texts_of_few_values_are_read_as_dictionaries(tmp_path: Path) -> None:
-    """Those that the file has in dictionaries, and no other; on demand all are plain, in the table's schema."""
+def test_texts_of_few_values_are_read_as_plain_values(tmp_path: Path) -> None:
+    """All rows are in the table's schema, whatever dictionaries the files have."""
     options = options_of(tmp_path)
     tables = [rows(options, 0), rows(options, 200, distinct=9)]
     files = stored(options, *tables)
-    found = [*read_inputs(MergeTask(files, KEY, 1), options, dictionaries=True)]
-    assert {tuple(pa.types.is_dictionary(kind) for kind in table.schema.types) for table in found} == {(1, 0, 0)}
     plain = [*read_inputs(MergeTask(files, KEY, 1), options)]
     assert all(table.schema.equals(options.arrow_schema, check_metadata=True) for table in plain)
     expected = pa.concat_tables(tables).to_pylist()
     assert [row for table in plain for row in table.to_pylist()] == expected
-    assert [row for table in found for row in table.to_pylist()] == expected
 
 
 @pytest.mark.parametrize("coded", [["few"], ["few", "many"], False])
@@ -136,10 +132,9 @@ def test_an_index_beyond_its_dictionary_fails_the_file(tmp_path: Path) -> None:
     chunk = read_footer(LocalSource(file.path)).row_groups[0].chunks[0]
     data[chunk.end - 8 : chunk.end] = b"\xff" * 8
     Path(file.path).write_bytes(data)
-    for dictionaries in (False, True):
-        with pytest.raises(RewriteFailed) as raised:
-            [*read_inputs(MergeTask((file,), KEY, 1), options, dictionaries=dictionaries)]
-        assert raised.value.path == file.path
+    with pytest.raises(RewriteFailed) as raised:
+        [*read_inputs(MergeTask((file,), KEY, 1), options)]
+    assert raised.value.path == file.path
 
 
 def test_long_texts_behind_few_bytes_are_read_bit_by_bit(tmp_path: Path) -> None:
@@ -148,10 +143,9 @@ def test_long_texts_behind_few_bytes_are_read_bit_by_bit(tmp_path: Path) -> None
     some = rows(options, 0, 3)
     long = some.set_column(0, options.arrow_schema.field(0), texts_of([f"{i % 3}" * 20_000 for i in range(200)]))
     (file,) = stored(options, long)
-    for dictionaries in (False, True):
-        tables = [*read_inputs(MergeTask((file,), KEY, 1), options, dictionaries=dictionaries)]
-        assert max(map(plain_bytes, tables)) <= 100_000 < 200 * 20_000
-        assert [row for table in tables for row in table["few"].to_pylist()] == long["few"].to_pylist()
+    tables = [*read_inputs(MergeTask((file,), KEY, 1), options)]
+    assert max(table.nbytes for table in tables) <= 100_000 < 200 * 20_000
+    assert [row for table in tables for row in table["few"].to_pylist()] == long["few"].to_pylist()
 
 
 @pytest.mark.parametrize(("width", "least", "most"), [(10_000, 5, 10), (1, 3_500, 4_500)])
@@ -176,7 +170,7 @@ def test_texts_whose_dictionary_gave_way_to_deltas_are_read_as_plain_values(tmp_
     path = Path(__file__).parents[2] / "fixtures" / "writers" / DELTA_AFTER_DICTIONARY
     options = with_limits(options_of(tmp_path), whole_file_bytes=2**20)
     file = FileFact(str(path), path.stat().st_size, 2_000, KEY)
-    found = pa.concat_tables(read_inputs(MergeTask((file,), KEY, 1), options, dictionaries=True))
+    found = pa.concat_tables(read_inputs(MergeTask((file,), KEY, 1), options))
     assert found["few"].to_pylist() == [f"customer-{i:012d}" for i in range(2_000)]
     assert pq.read_table(merged(options, (file, file))[0]).num_rows == 4_000
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,6 @@ from icesize.parquet.reading.casting import nulls
 from icesize.parquet.reading.conservation import Conservation
 from icesize.parquet.reading.inputs import read_inputs
 from icesize.parquet.reading.prefetch import Fetched
-from icesize.parquet.reading.texts import with_used_values
 from icesize.parquet.rewriting import output_file
 from icesize.parquet.rewriting.absorb import Absorption, write_with
 from icesize.parquet.rewriting.cluster import cluster
@@ -240,26 +239,45 @@ def _without_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CopiedColumn, "add", add)
 
 
+@dataclass(frozen=True)
+class _Changed:
+    """An opened file whose rows are not those that it stores."""
+
+    file: pq.ParquetFile
+    change: Callable[[pa.Table], pa.Table]
+
+    @property
+    def metadata(self) -> pq.FileMetaData:
+        return self.file.metadata
+
+    def read_row_groups(self, *arguments: Any, **others: Any) -> pa.Table:
+        return self.change(self.file.read_row_groups(*arguments, **others))
+
+
+def _read_as(change: Callable[[pa.Table], pa.Table], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Columns that are encoded again have other values."""
+    right = reencode.open_parquet
+    monkeypatch.setattr(reencode, "open_parquet", lambda *arguments: _Changed(right(*arguments), change))
+
+
 def _with_a_lost_value(monkeypatch: pytest.MonkeyPatch) -> None:
     """A column that is encoded again has a NULL where its first row had a value."""
 
-    def lossy(read: pa.Table) -> pa.Table:
-        rows = with_used_values(read)
+    def lossy(rows: pa.Table) -> pa.Table:
         return pa.concat_tables(
             [pa.Table.from_arrays([pa.nulls(1, rows.schema.types[0])], schema=rows.schema), rows[1:]]
         )
 
-    monkeypatch.setattr(reencode, "with_used_values", lossy)
+    _read_as(lossy, monkeypatch)
 
 
 def _with_another_value(monkeypatch: pytest.MonkeyPatch) -> None:
     """A column that is encoded again has another greatest value."""
 
-    def wrong(read: pa.Table) -> pa.Table:
-        rows = with_used_values(read)
+    def wrong(rows: pa.Table) -> pa.Table:
         return pa.concat_tables([rows[:-1], rows[:1]]) if rows.column_names == ["id"] else rows
 
-    monkeypatch.setattr(reencode, "with_used_values", wrong)
+    _read_as(wrong, monkeypatch)
 
 
 @pytest.mark.parametrize("mutate", [_without_a_part, _with_a_lost_value, _with_another_value])
