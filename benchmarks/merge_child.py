@@ -57,8 +57,8 @@ def _row_groups(job: Job) -> Once:
 
 def _pages(job: Job) -> Once:
     from icesize.parquet.copying.assembly import Assembly
+    from icesize.parquet.editing.changed_columns import works
     from icesize.parquet.editing.column_plan import Part, plan_columns
-    from icesize.parquet.editing.page_changes import works
     from icesize.parquet.editing.page_copy import merge_row_groups, runs_of
 
     def copy(sources: list[Any], footers: list[Any], out: IO[bytes]) -> None:

@@ -109,8 +109,6 @@ class Cases:
             yield from (Cell(writer, encoding, path, deletes) for path in PATHS for deletes in DELETES)
 
     def _is_possible(self, cell: Cell) -> bool:
-        if cell.path == "cut" and cell.deletes == "none":
-            return False
         return cell.path not in COPYING or (cell.writer, cell.encoding) in self._copied
 
 

@@ -229,10 +229,10 @@ def _with_deletes(table: Table, case: Case, paths: Sequence[str]) -> tuple[Table
             left += rows
             continue
         if case.deletes in ("position", "both"):
-            share = chance.choice((0.01, 0.3, 1.0)) if len(case.files) > 1 and case.path != "cut" else 0.3
+            share = chance.choice((0.01, 0.3, 1.0)) if len(case.files) > 1 else 0.3
             run = chance.randrange(len(rows) + 1)
             gone = {i for i in range(len(rows)) if chance.random() < share}
-            if share < 1 and chance.random() < 0.5:  # whole pages stay as they are, and others are cut
+            if share < 1 and chance.random() < 0.5:  # whole row groups stay as they are
                 gone = set(range(run, min(len(rows), run + len(rows) // 10 + 1)))
             if file is case.files[-1] and not gone:
                 gone = {chance.randrange(len(rows))}

@@ -29,9 +29,9 @@ from icesize.planning.plan import MergeTask
 from integration.writers.pool import Made
 from integration.writers.rows import metadata_of
 
-COPYING = ("whole", "pages", "cut", "again")
-"""Whole row groups, single pages, pages without their deleted rows, columns that are encoded again."""
-_ANY = {"least_chunk_bytes": 1, "least_page_rows": 1, "least_page_bytes": 1, "least_copied_bytes": 1, "open_ns": 10**9}
+COPYING = ("whole", "pages", "again")
+"""Whole row groups, single pages, columns that are encoded again."""
+_ANY = {"least_chunk_bytes": 1, "least_page_rows": 1, "least_page_bytes": 1, "least_copied_bytes": 1}
 _WHOLE = Limits(good_group_rows=1, **_ANY)
 _PAGES = Limits(good_group_rows=10**9, good_group_bytes=2**50, **_ANY)
 _COMPARED = {"whole_file_bytes": 10_000, "compared_chunk_bytes": 0}
@@ -39,20 +39,13 @@ _COMPARED = {"whole_file_bytes": 10_000, "compared_chunk_bytes": 0}
 
 
 def limits_of(path: str, seed: int) -> Limits:
-    """Return the limits of a path; where it is forced, pages are cut, or their columns encoded again.
+    """Return the limits of a path; where it is forced, files of any size are copied.
 
     A third of the seeds compare the least and greatest values of files of any size.
     """
     compared = _COMPARED if random.Random(f"compared {seed}").random() < 1 / 3 else {}
-    return replace(_limits_of(path, random.Random(seed)), **compared)
-
-
-def _limits_of(path: str, chance: random.Random) -> Limits:
-    if path not in COPYING:
-        return Limits()
-    cut_cost = {"cut": 0.0, "again": 100.0}.get(path, chance.choice((0.0, 100.0)))
-    limits = _WHOLE if path == "whole" else _PAGES
-    return replace(limits, cut_cost=cut_cost)
+    limits = Limits() if path not in COPYING else _WHOLE if path == "whole" else _PAGES
+    return replace(limits, **compared)
 
 
 @lru_cache(None)
@@ -113,10 +106,5 @@ def _ways_of_parts(plan: CopyPlan) -> Iterator[tuple[Part, str]]:
 
 
 def _ways_of_part(run: PageRun, part: Part) -> Iterator[str]:
-    for i, column in enumerate(part.footer.columns):
-        if run.plan.is_copied(i, run.parts):
-            yield "pages"
-        elif column.top in run.plan.reencode or run.plan.leaves[i].numbers:
-            yield "again"
-        if part.deleted and column.top not in run.plan.reencode:
-            yield "cut"
+    for i in range(len(part.footer.columns)):
+        yield "pages" if run.plan.is_copied(i, run.parts) else "again"

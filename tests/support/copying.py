@@ -17,8 +17,8 @@ from pyiceberg.types import DoubleType, LongType, StringType, TimestamptzType
 
 from icesize.parquet.copying.assembly import Assembled, Assembly
 from icesize.parquet.copying.row_groups import copy_row_group
+from icesize.parquet.editing.changed_columns import works
 from icesize.parquet.editing.column_plan import ColumnPlan, Part, plan_columns
-from icesize.parquet.editing.page_changes import works
 from icesize.parquet.editing.page_copy import merge_row_groups, runs_of
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import Limits, WriteSettings

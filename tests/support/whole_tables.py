@@ -57,8 +57,6 @@ LIMITS = Limits(
     least_page_rows=10,
     least_page_bytes=64,
     least_copied_bytes=200,
-    cut_cost=0.0,
-    open_ns=10**9,
 )
 """Small files go the ways of large ones."""
 ROW = "row"
@@ -306,8 +304,7 @@ def whole_tables(draw: st.DrawFn) -> WholeTable:
         full=frozenset(draw(st.lists(st.sampled_from(names), unique=True))),
         limits=replace(
             LIMITS,
-            cut_cost=draw(st.sampled_from([0.0, 0.0, 1.4])),
-            open_ns=draw(st.sampled_from([0, 10**9, 10**9])),
+            least_chunk_bytes=draw(st.sampled_from([24, 24, 10**6])),
             whole_file_bytes=draw(st.sampled_from([LIMITS.whole_file_bytes, 1_500, 20_000])),
             batch_bytes=draw(st.sampled_from([LIMITS.batch_bytes, 1, 5_000])),
             decoded_bytes=draw(st.sampled_from([LIMITS.decoded_bytes, LIMITS.decoded_bytes, 9_000])),

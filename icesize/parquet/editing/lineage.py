@@ -1,12 +1,8 @@
-"""The columns of the row lineage of a new row group: stored pages are copied, missing values are made.
-
-Row ids mostly are ramps, and sequence numbers are runs, so that a page that is made takes some bytes.
-"""
+"""The columns of the row lineage of a new row group: stored pages are copied, missing values are made."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from enum import Enum
 from functools import partial
 from itertools import groupby
 
@@ -19,30 +15,17 @@ from icesize.parquet.copying.compatibility import check_row_group, common_encodi
 from icesize.parquet.copying.lineage import LINEAGE_COLUMNS
 from icesize.parquet.editing.column_plan import Part, Piece
 from icesize.parquet.editing.page_copy import read_indexes, read_piece
-from icesize.parquet.editing.ramps import Ramp, ramp_piece
 from icesize.parquet.editing.reencode import read_column
 from icesize.parquet.files.properties import ParquetOptions
 from icesize.parquet.files.row_lineage import ARROW_SCHEMA
 from icesize.parquet.format.footer import Chunk, RowGroup, StoredColumn, read_footer
 from icesize.parquet.format.levels import count_levels
-from icesize.parquet.format.page_values import runs_between
 from icesize.parquet.format.pages import CODEC_NAMES, DICTIONARY_ENCODINGS, LEVELLED_CODECS, data_encodings
 from icesize.parquet.format.refusals import CopyRefused, Refusal
 from icesize.parquet.format.sources import BytesSource, Source
 
 _MADE_ROWS = 2**20
 """Rows whose values are made at once, so that they take 8 MiB."""
-_RAMP_ROWS = 1_000
-"""Mean rows of the ramps of a row group from which on each ramp has pages of its own: with fewer rows, these cost more
-time and more bytes than values that are made and encoded."""
-
-
-class _How(Enum):
-    """The way to the values of a part."""
-
-    COPIED = 0
-    RAMPS = 1
-    VALUES = 2
 
 
 def lineage_works(parts: Sequence[Part]) -> Iterator[partial[list[Piece]]]:
@@ -63,13 +46,11 @@ def lineage_pieces(parts: Sequence[Part], nth: int, level: int | None) -> list[P
         raise CopyRefused(Refusal.CODEC, f"codec {codec}")
     level = level if CODEC_NAMES[codec] in LEVELLED_CODECS else None
     pieces = list[Piece]()
-    for how, group in groupby(parts, key=lambda part: _how(part, nth, codec, alone=len(parts) == 1)):
+    for is_copied, group in groupby(parts, key=lambda part: _is_copied(part, nth, codec, alone=len(parts) == 1)):
         some = list(group)
-        if how is _How.COPIED:
+        if is_copied:
             stored = ((part, part.group.lineage[nth]) for part in some)
             pieces += (_piece(part.source, one.chunk, part.group.rows, nth) for part, one in stored if one is not None)
-        elif how is _How.RAMPS and (ramps := _long_ramps(some, nth)):
-            pieces.append(ramp_piece(ramps, LINEAGE_COLUMNS[nth], codec, level))
         else:
             pieces += (_encoded(values, nth, codec, level) for values in _together(_values(some, nth)))
     return pieces
@@ -88,40 +69,14 @@ def _piece(source: Source, chunk: Chunk, rows: int, nth: int) -> Piece:
     return read_piece(source, chunk, rows, LINEAGE_COLUMNS[nth], indexes, room)
 
 
-def _how(part: Part, nth: int, codec: int, *, alone: bool) -> _How:
+def _is_copied(part: Part, nth: int, codec: int, *, alone: bool) -> bool:
     stored = part.group.lineage[nth]
-    if stored is None:
-        return _How.RAMPS
-    if part.deleted or stored.column != LINEAGE_COLUMNS[nth] or stored.chunk.codec != codec:
-        return _How.VALUES
+    if stored is None or part.deleted or stored.column != LINEAGE_COLUMNS[nth] or stored.chunk.codec != codec:
+        return False
     encodings = data_encodings(stored.chunk)
     # chunks with dictionaries of their own do not fit into one
     fits = encodings <= common_encodings(stored.column) and (alone or not encodings & DICTIONARY_ENCODINGS)
-    return _How.COPIED if fits and _is_full(part.source, stored) else _How.VALUES
-
-
-def _long_ramps(parts: Sequence[Part], nth: int) -> list[Ramp]:
-    """Return what the live rows of parts without a stored column inherit; no ramps if they are too short."""
-    ramps, rows = list[Ramp](), sum(part.rows for part in parts)
-    for part in parts:
-        for ramp in _ramps(part, nth):
-            joined = ramps[-1].then(ramp) if ramps else None
-            ramps[len(ramps) - (joined is not None) :] = [joined or ramp]
-        if _RAMP_ROWS * len(ramps) > rows:
-            return []
-    return ramps
-
-
-def _ramps(part: Part, nth: int) -> Iterator[Ramp]:
-    first, number = part.inherited or (0, 0)
-    if nth == 1:
-        yield Ramp(number, 0, part.rows)
-    elif not part.deleted:
-        yield Ramp(first, 1, part.rows)
-    else:
-        starts, ends = runs_between(part.deleted_rows, part.group.rows)
-        for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
-            yield Ramp(first + start, 1, end - start)
+    return fits and _is_full(part.source, stored)
 
 
 def _is_full(source: Source, stored: StoredColumn) -> bool:

@@ -12,13 +12,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from icesize.parquet.editing.column_plan import ColumnPlan, Part, Piece
 from icesize.parquet.editing.page_copy import read_indexes, read_piece
 from icesize.parquet.files.properties import ParquetOptions
 from icesize.parquet.format.fields import ColumnMetaData, LogicalType, Statistics
 from icesize.parquet.format.footer import Footer, read_footer
-from icesize.parquet.format.page_values import runs_between
 from icesize.parquet.format.pages import CODEC_NAMES, LEVELLED_CODECS
 from icesize.parquet.format.refusals import CopyRefused, Refusal
 from icesize.parquet.format.schema import INT32, INT64, Column, top_level_trees
@@ -131,7 +131,7 @@ def _live(rows: pa.Table, parts: Sequence[Part]) -> pa.Table:
         return rows
     firsts = accumulate((part.group.rows for part in parts), initial=0)
     gone = np.concatenate([first + part.deleted_rows for first, part in zip(firsts, parts, strict=False)])
-    starts, ends = runs_between(gone, rows.num_rows)
+    starts, ends = _runs_between(gone, rows.num_rows)
     if len(starts) * _RUN_ROWS <= rows.num_rows:
         runs = zip(starts.tolist(), (ends - starts).tolist(), strict=True)
         return pa.concat_tables([rows.slice(start, length) for start, length in runs])
@@ -141,6 +141,13 @@ def _live(rows: pa.Table, parts: Sequence[Part]) -> pa.Table:
     # Arrow filters a table row by row, and a column run by run: half the time if few rows are deleted
     live = rows.column(0).filter(pa.BooleanArray.from_buffers(pa.bool_(), len(kept), [None, bits]))
     return pa.Table.from_arrays([live], schema=rows.schema)
+
+
+def _runs_between(gone: NDArray[np.int64], count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the starts and the ends of the runs of `count` positions that remain without those in `gone`."""
+    edges = np.concatenate(([-1], gone, [count]))
+    gaps = np.flatnonzero(np.diff(edges) > 1)
+    return edges[gaps] + 1, edges[gaps + 1]
 
 
 def read_column(parts: Sequence[Part], top: str) -> pa.ChunkedArray:

@@ -49,19 +49,12 @@ class Limits:
     """Row groups with as many rows are copied whole, too, unless their chunks are below `least_chunk_bytes`: hundreds
     of those in a file cost more in its footer than they hold, so their pages are joined."""
     least_chunk_bytes: int = 16 * 2**10
-    """Mean size of a column chunk from which on pages are copied: a chunk costs 0.1 ms in Python, and decoding it no
-    more where it is smaller."""
+    """Mean size of a column chunk from which on pages are copied: below it, decoding is no slower. If some columns are
+    encoded again, the pages of the others must have as much for each chunk of the row group."""
     least_page_rows: int = 2_000
     least_page_bytes: int = 32 * 2**10
     """Pages that are copied have as many rows, or as many bytes, on average: smaller ones make scans slower (1,000 rows
     per page cost Spark 12 %)."""
-    cut_cost: float = 1.4
-    """Time to leave deleted rows out of a page, where decoding it with its whole column and encoding that takes 1: 1.1
-    for numbers that are stored one after the other, 1.4 for such texts, 0.9 to 1.8 for few values. Columns are cut
-    where few enough of their pages have deleted rows, since the others are copied."""
-    open_ns: int = 250_000
-    """Time to open a file whose rows are decoded; a merge that encodes columns again is held against it
-    (`column_plan`)."""
     least_copied_bytes: int = 256 * 2**10
     """A merge that could copy less than this is decoded as a whole: looking at footers costs 1-3 ms, as decoding this
     does (three files of 211 KiB take 7 ms when they are copied, 15 ms when they are decoded)."""

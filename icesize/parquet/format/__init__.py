@@ -3,13 +3,11 @@
 - `fields`: the structs of parquet.thrift that icesize reads or writes: field ids by name, and field types if a struct
   has offsets
 - `footer`: a Parquet footer that icesize can write again: fields with offsets are parsed, all other bytes are kept
-- `hybrid`: levels and indices into a dictionary as pages hold them, in runs and bit-packed, and indices renumbered
+- `hybrid`: levels as pages hold them, in runs and bit-packed
 - `levels`: a check of the levels of columns in lists or maps against the footer: counts of rows, and of values per
   level
-- `page_body`: the body of a data page, split into levels and values, and joined again with other levels or values
 - `page_index`: page indexes: positions of a column chunk's pages and bounds of their values, moved and joined
-- `page_values`: the values of one page after some are removed: the bytes of the values that stay, and the bounds of any
-  of them
+- `page_levels`: the levels of a data page
 - `pages`: the pages of a column chunk, found by their headers and checked without being decoded
 - `refusals`: reasons why bytes of a file are decoded instead of copied, one code per reason
 - `schema`: the schema in a Parquet footer: elements that compare equal if they mean the same, and the columns they form

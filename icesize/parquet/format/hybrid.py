@@ -7,22 +7,18 @@ hand because no library exposes the levels and indices of a page.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from icesize.parquet.format.refusals import DamagedFile
-from icesize.parquet.format.thrift import Bytes, read_varint, varint
+from icesize.parquet.format.thrift import Bytes, read_varint
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-MOST_BITS = 16
-"""Bits of a number: four of them are packed in one integer of 64 bits."""
 MOST_BITS_READ = 25
 """An index and the bits before it in its first byte are read as an integer of 32 bits."""
-_LONG_RUN = 64
-"""From so many equal values on they become a run of one value: even of one bit each, they take no more bytes then."""
 
 
 class _Run(NamedTuple):
@@ -57,47 +53,6 @@ def decode(data: Bytes, bits: int, count: int) -> NDArray[np.uint32]:
     packed = np.repeat(np.array([run.groups > 0 for run in runs], bool), counts)
     found[packed] = _unpacked(data, runs, bits)[: np.count_nonzero(packed)]
     return found
-
-
-def repeated(data: bytes, count: int) -> bytes | None:
-    """Return the stored value of all `count` values if they are one run, otherwise None."""
-    header, at = read_varint(data, 0) if data else (0, 0)
-    return data[at:] if data and header == count << 1 else None
-
-
-def repeat(value: bytes, count: int) -> bytes:
-    """Return the inverse of `repeated`."""
-    return varint(count << 1) + value
-
-
-def encode(values: NDArray[np.unsignedinteger[Any]], bits: int) -> bytes:
-    """Return the inverse of `decode`, with runs of one value if these are shorter."""
-    if not len(values):
-        return b""
-    starts = np.flatnonzero(np.concatenate(([True], values[1:] != values[:-1])))
-    lengths = np.diff(starts, append=len(values))
-    long = lengths >= _LONG_RUN
-    between, headers, at = list[tuple[int, int]](), list[bytes](), 0
-    for start, length in zip(starts[long].tolist(), lengths[long].tolist(), strict=True):
-        first = start + (at - start) % 8  # packed values before a run fill whole groups
-        between.append((at, first))
-        at = start + length
-        headers.append(repeat(int(values[start]).to_bytes((bits + 7) // 8, "little"), at - first))
-    between.append((at, len(values)))
-    groups = [-(-(end - start) // 8) for start, end in between]
-    padded = np.zeros(8 * sum(groups), values.dtype)
-    some = [values[start:end] for start, end in between]
-    padded[: sum(map(len, some))] = np.concatenate(some)
-    return _with_headers(pack(padded, bits), [number * bits for number in groups], groups, [*headers, b""])
-
-
-def _with_headers(packed: bytes, sizes: Sequence[int], groups: Sequence[int], single: Sequence[bytes]) -> bytes:
-    """Join packed groups of eight, with their headers, and the runs of one value between them."""
-    pieces, at = list[bytes](), 0
-    for size, number, run in zip(sizes, groups, single, strict=True):
-        pieces += [varint(number << 1 | 1), packed[at : at + size], run] if number else [run]
-        at += size
-    return b"".join(pieces)
 
 
 def histogram(data: bytes, highest: int, values: int) -> NDArray[np.int64]:
@@ -170,25 +125,3 @@ def unpack(packed: NDArray[np.uint8], bits: int, groups: int) -> NDArray[np.uint
         window = np.ndarray((groups,), "<u4", padded.data, byte, (bits,))
         np.bitwise_and(window >> np.uint32(shift), np.uint32((1 << bits) - 1), out=values[:, nth])
     return values.reshape(-1)
-
-
-def pack(values: NDArray[np.unsignedinteger[Any]], bits: int) -> bytes:
-    """Return the inverse of `unpack`."""
-    groups = values.reshape(-1, 8)
-    if not bits or not len(groups):
-        return b""
-    if bits > MOST_BITS:  # only in pages that give an index more bits than it needs
-        single = np.unpackbits(values.astype("<u4").view(np.uint8).reshape(-1, 4), axis=1, bitorder="little")
-        return np.packbits(single[:, :bits], bitorder="little").tobytes()
-    halves = []
-    for first in (0, 4):
-        half = groups[:, first].astype("<u8")
-        for nth in range(1, 4):
-            half |= groups[:, first + nth].astype("<u8") << np.uint64(nth * bits)
-        halves.append(half)
-    whole, shift = divmod(4 * bits, 8)
-    low, high = (half.view(np.uint8).reshape(-1, 8) for half in (halves[0], halves[1] << np.uint64(shift)))
-    packed = np.zeros((len(groups), bits), np.uint8)
-    packed[:, : (4 * bits + 7) // 8] = low[:, : (4 * bits + 7) // 8]
-    packed[:, whole:] |= high[:, : bits - whole]
-    return packed.tobytes()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from icesize.parquet.format.fields import SizeStatistics
 from icesize.parquet.format.footer import Chunk
-from icesize.parquet.format.page_body import levels_of
+from icesize.parquet.format.page_levels import levels_of
 from icesize.parquet.format.pages import Page, walk
 from icesize.parquet.format.refusals import CopyRefused, Refusal, damaged_as
 from icesize.parquet.format.schema import Column

@@ -11,15 +11,12 @@ from icesize.parquet.format.fields import PageLocation as PageLocationIds
 from icesize.parquet.format.refusals import CopyRefused, DamagedFile, Refusal, damaged_as
 from icesize.parquet.format.thrift import (
     BINARY,
-    BOOLEAN_FALSE,
-    BOOLEAN_TRUE,
     BOOLEANS,
     I64,
     LIST,
     Bytes,
     Fields,
     Parser,
-    binaries_field,
     binaries_of,
     booleans_of,
     i32,
@@ -126,13 +123,6 @@ def concatenate(column_indexes: Sequence[bytes], pages: Sequence[int]) -> bytes 
     return write_struct(fields) if fields.keys() >= _REQUIRED.keys() else None
 
 
-class PageCounts(NamedTuple):
-    """The number of values of a page, and the number of nulls among them."""
-
-    values: int
-    nulls: int
-
-
 class PageBounds(NamedTuple):
     """A ColumnIndex: each of its lists has one entry for each page."""
 
@@ -153,34 +143,6 @@ def read_column_index(raw: bytes) -> PageBounds:
         integers_of(fields, ColumnIndex.NULL_COUNTS) if ColumnIndex.NULL_COUNTS in fields else None,
         integer(fields, ColumnIndex.BOUNDARY_ORDER),
     )
-
-
-@_READING
-def with_counts(raw: bytes, pages: Sequence[PageCounts | None]) -> bytes | None:
-    """Return a ColumnIndex after values of some pages were removed.
-
-    `pages` has the new counts of each changed page, and None for each other page. Pages without values are left out,
-    bounds of the remaining pages stay, and histograms are removed. Returns None if the index does not belong to these
-    pages.
-    """
-    lists = _lists_of(raw) or {}
-    entries = [one.entries for field, one in lists.items() if field not in _HISTOGRAMS]
-    if not _REQUIRED.keys() <= lists.keys() or entries != [len(pages)] * len(entries):
-        return None
-    old = read_column_index(raw)
-    kept = [number for number, counts in enumerate(pages) if counts is None or counts.values]
-    empty = {n: old.null_pages[n] if (c := pages[n]) is None else c.values == c.nulls for n in kept}
-    of_nulls = bytes(BOOLEAN_TRUE if empty[number] else BOOLEAN_FALSE for number in kept)
-    new: Fields = {
-        ColumnIndex.NULL_PAGES: (LIST, list_header(len(kept), BOOLEAN_TRUE) + of_nulls),
-        ColumnIndex.BOUNDARY_ORDER: i32(_UNORDERED),
-    }
-    for field, bounds in ((ColumnIndex.MIN_VALUES, old.min_values), (ColumnIndex.MAX_VALUES, old.max_values)):
-        new[field] = binaries_field([b"" if empty[number] else bounds[number] for number in kept])
-    if (nulls := old.null_counts) is not None:
-        counted = (nulls[n] if (c := pages[n]) is None else c.nulls for n in kept)
-        new[ColumnIndex.NULL_COUNTS] = integers_field(counted, I64)
-    return write_struct(new)
 
 
 def _fit(lists: Sequence[_List], pages: Sequence[int], *, histogram: bool) -> bool:

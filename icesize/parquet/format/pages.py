@@ -323,11 +323,6 @@ def _verify(checksum: int, body: Bytes) -> None:
         raise CopyRefused(Refusal.CHECKSUM)
 
 
-def signed_checksum(body: Bytes) -> int:
-    """Return the checksum of a page's body as its header stores it: a signed integer of 32 bits."""
-    return (crc32(body) ^ 2**31) - 2**31
-
-
 def decompressed(body: Bytes, size_bytes: int, codec: int) -> bytes:
     """Decompress a body to the size that its header gives.
 
@@ -347,7 +342,7 @@ def _decompressed(body: Bytes, size_bytes: int, codec: int) -> bytes:
     import pyarrow as pa  # costs a third of a second, and most pages are copied as stored
 
     try:
-        return bytes(_codec(codec, None).decompress(body, size_bytes, asbytes=True))
+        return bytes(_codec(codec).decompress(body, size_bytes, asbytes=True))
     except (pa.ArrowException, OSError) as error:
         raise CopyRefused(Refusal.PAGES, str(error)) from error
 
@@ -369,16 +364,11 @@ def _is_short(body: Bytes, size_bytes: int, codec: int) -> bool:
     return True
 
 
-def compressed(raw: bytes, codec: int, level: int | None = None) -> bytes:
-    """Return the inverse of `decompressed`, at this level if the codec has levels; None is the codec's default."""
-    return raw if CODEC_NAMES.get(codec) == "none" else bytes(_codec(codec, level).compress(raw, asbytes=True))
-
-
-def _codec(codec: int, level: int | None) -> Any:
+def _codec(codec: int) -> Any:
     """Return a new codec; codecs are not cached because some have a state, which threads would share."""
     import pyarrow as pa
 
     name = CODEC_NAMES.get(codec)
     if name is None:
         raise CopyRefused(Refusal.CODEC, f"codec {codec}")
-    return pa.Codec("lz4_raw" if name == "lz4" else name, level if name in LEVELLED_CODECS else None)
+    return pa.Codec("lz4_raw" if name == "lz4" else name)

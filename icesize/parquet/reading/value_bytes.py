@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from icesize.parquet.format.fields import SizeStatistics
 from icesize.parquet.format.footer import Chunk
-from icesize.parquet.format.page_values import longest_entry
-from icesize.parquet.format.pages import DICTIONARY_ENCODINGS, PLAIN, data_encodings, dictionary_page
-from icesize.parquet.format.refusals import CopyRefused
+from icesize.parquet.format.pages import DICTIONARY_ENCODINGS, PLAIN, DictionaryPage, data_encodings, dictionary_page
+from icesize.parquet.format.refusals import CopyRefused, DamagedFile
 from icesize.parquet.format.schema import BYTE_ARRAY, Column
 from icesize.parquet.format.sources import Readable
 from icesize.parquet.format.thrift import integer
@@ -14,6 +13,7 @@ from icesize.parquet.format.thrift import integer
 _UNKNOWN_BYTES = 2**12
 """Assumed length of a value where the footer does not show it: values that repeat the one before are stored short."""
 _NO_ENCODING = -1
+_LENGTH_BYTES = 4
 
 
 def most_value_bytes(source: Readable, chunk: Chunk, column: Column) -> int:
@@ -45,6 +45,19 @@ def _encodings(chunk: Chunk) -> set[int]:
 def _longest_entry(source: Readable, chunk: Chunk) -> int:
     try:
         page = dictionary_page(source, chunk)
-        return 0 if page is None else longest_entry(page, chunk.codec)
+        return 0 if page is None else _longest(page, chunk.codec)
     except CopyRefused:  # reading the values finds the damage again
         return _UNKNOWN_BYTES
+
+
+def _longest(page: DictionaryPage, codec: int) -> int:
+    """Return the bytes of the longest entry, or an upper limit for a dictionary that may not be opened."""
+    if not page.may_be_opened(codec):
+        return page.raw_size_bytes
+    raw, at, longest = page.entries(codec), 0, 0
+    for _ in range(page.values):
+        length = int.from_bytes(raw[at : at + _LENGTH_BYTES], "little")
+        at, longest = at + _LENGTH_BYTES + length, max(longest, length)
+        if at > len(raw):
+            raise DamagedFile(f"{page.values} byte arrays are not in {len(raw)} bytes")
+    return longest

@@ -12,7 +12,7 @@ from pyroaring import BitMap
 
 from icesize.parquet.copying.compatibility import rare_encodings
 from icesize.parquet.copying.lineage import LINEAGE_ELEMENTS
-from icesize.parquet.editing.column_plan import Part, costs_less_than_decoding, plan_columns
+from icesize.parquet.editing.column_plan import Part, plan_columns
 from icesize.parquet.editing.page_copy import runs_of
 from icesize.parquet.editing.reencode import most_decoded_bytes
 from icesize.parquet.files.data_file import CopiedFile, CopiedFrom, MergeResult
@@ -224,9 +224,9 @@ def _plan_output(units: Sequence[_Unit], settings: WriteSettings, refused: list[
             contents.whole += parts
             continue
         limits = settings.limits
-        plan = plan_columns(parts, limits.cut_cost)
+        plan = plan_columns(parts)
         is_changed = parts[0].deleted is not None
-        worth = is_changed or costs_less_than_decoding(plan, parts, limits.open_ns)
+        worth = is_changed or plan.copies(limits.least_chunk_bytes, parts)
         if plan.reencode and not (worth and most_decoded_bytes(parts, plan) <= _MOST_AT_ONCE * limits.decoded_bytes):
             refused += [paged[part] for part in parts]
         contents.runs.append(PageRun(parts, plan))

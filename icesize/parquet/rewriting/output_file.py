@@ -20,9 +20,9 @@ from icesize.errors import RewriteFailed
 from icesize.parquet.copying.assembly import Assembled, Assembly, ColumnPart
 from icesize.parquet.copying.compatibility import check_together
 from icesize.parquet.copying.row_groups import copy_row_group
+from icesize.parquet.editing.changed_columns import Work, works
 from icesize.parquet.editing.column_plan import ColumnPlan, Part, Piece
 from icesize.parquet.editing.lineage import lineage_works, stored_piece
-from icesize.parquet.editing.page_changes import Work, works
 from icesize.parquet.editing.page_copy import merge_row_groups, write_lineage
 from icesize.parquet.files.data_file import CopiedFile, CopiedFrom, FileMetrics, NewDataFile
 from icesize.parquet.files.metrics import FloatFacts, Leaf, describe, leaves

@@ -461,7 +461,7 @@ def test_a_forecast_of_some_files_knows_that_their_dictionaries_differ(tmp_path:
 
     def group(words: str) -> MergeTask:
         few = [_worded(words, 40_000, n).set_column(1, "value", pa.nulls(40_000, pa.float64())) for n in range(8)]
-        large = {"max_rows_per_page": 10**6}
+        large: dict[str, Any] = {"max_rows_per_page": 10**6, "use_dictionary": ["word"]}
         return _group([foreign(tmp_path / words, data, f"{n}.parquet", **large) for n, data in enumerate(few)])
 
     own, same = group("own"), group("same")
@@ -717,7 +717,7 @@ def test_a_codec_that_the_table_names_is_copied(tmp_path: Path) -> None:
 
 def test_an_odd_encoding_costs_its_column_alone(tmp_path: Path) -> None:
     """The other columns of a row group beside plain ones are copied, and no file is decoded."""
-    options = replace(settings_of(tmp_path, SCHEMA), limits=replace(SMALL, open_ns=10**9))
+    options = replace(settings_of(tmp_path, SCHEMA), limits=SMALL)
     odd = small_file(tmp_path, 1, WHOLE_ROWS, RARE["split bytes"])
     done = merged(options, [odd, small_file(tmp_path, 2, WHOLE_ROWS, {})])
     assert (dict(done.decode_reasons), 0 < done.bytes_decoded < odd.size_bytes) == ({}, True)

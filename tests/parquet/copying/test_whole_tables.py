@@ -173,6 +173,8 @@ def files_of(*rows: int, **how: Any) -> tuple[Writer, ...]:
 
 
 _THREE = files_of(300, 200, 250)
+_AGAIN = replace(LIMITS, least_chunk_bytes=1)
+"""Columns are encoded again however few the bytes of the others are."""
 _LATE = Writer(300, 9, options={"dictionary_pagesize_limit": 600, "data_page_size": 500})
 """A file whose longer dictionaries are given up after some pages."""
 _PLAIN = ("comment", "key", "price", "total", "at", "local", "mark")
@@ -180,7 +182,7 @@ EXAMPLES: dict[str, tuple[WholeTable, set[str]]] = {
     "the same dictionaries": (table_of("same", *_THREE), {"pages"}),
     "dictionaries that begin alike": (table_of("prefix", *_THREE), {"pages"}),
     "no dictionaries": (table_of("none", *_THREE), {"pages"}),
-    "different dictionaries": (table_of("different", *_THREE), {"pages", "encoded again"}),
+    "different dictionaries": (table_of("different", *_THREE, limits=_AGAIN), {"pages", "encoded again"}),
     "different ones in small pages": (
         table_of("different", *files_of(300, 200, options={"max_rows_per_page": 33, "write_page_checksum": True})),
         {"pages", "encoded again"},
@@ -194,11 +196,11 @@ EXAMPLES: dict[str, tuple[WholeTable, set[str]]] = {
         {"pages", "encoded again"},
     ),
     "many columns with different ones": (
-        table_of("different", *_THREE),
+        table_of("different", *_THREE, limits=_AGAIN, nulls=0.6),
         {"pages", "encoded again"},
     ),
-    "many columns with different ones in files that are soon opened": (
-        table_of("different", *_THREE, limits=replace(LIMITS, open_ns=0)),
+    "many columns with different ones beside few bytes": (
+        table_of("different", *_THREE, limits=replace(LIMITS, least_chunk_bytes=1_000)),
         {"decoded"},
     ),
     "one given up in the last file": (
@@ -215,7 +217,7 @@ EXAMPLES: dict[str, tuple[WholeTable, set[str]]] = {
     ),
     "large row groups": (table_of("different", *files_of(WHOLE_ROWS, 2 * WHOLE_ROWS)), {"whole"}),
     "a column of nulls only in one file": (
-        table_of("different", *files_of(300, 200), *files_of(250, empty=frozenset(COLUMNS) - {"key"})),
+        table_of("different", *files_of(300, 200), *files_of(250, empty=frozenset(COLUMNS) - {"key"}), limits=_AGAIN),
         {"pages", "encoded again"},
     ),
     "files of few rows and of none": (
@@ -223,7 +225,7 @@ EXAMPLES: dict[str, tuple[WholeTable, set[str]]] = {
         {"pages", "decoded beside copied"},
     ),
     "required columns": (
-        table_of("different", *files_of(300, 200, strict=True), nulls=0.0),
+        table_of("different", *files_of(300, 200, strict=True), nulls=0.0, limits=_AGAIN),
         {"pages", "encoded again"},
     ),
     "columns required in one file": (
@@ -241,7 +243,7 @@ EXAMPLES: dict[str, tuple[WholeTable, set[str]]] = {
 @pytest.mark.parametrize("deleted", ["a run", "a row group"])
 def test_bounds_are_those_of_rows_that_are_not_deleted(tmp_path: Path, deleted: str) -> None:
     """The first rows are deleted, or others: nothing says that they are there."""
-    table = table_of("same", *files_of(300, 200, 250, options={"row_group_size": 100}), deleted=deleted)
+    table = table_of("same", *files_of(300, 200, 250, options={"row_group_size": 100}), deleted=deleted, limits=_AGAIN)
     done, _ = merged(tmp_path, table)
     assert (done.rows_deleted, bool(done.bytes_copied)) == ({"a run": 150, "a row group": 100}[deleted], True)
     (file,) = done.files

@@ -8,14 +8,12 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from icesize.parquet.copying.compatibility import check_file, check_row_group, index_fits
 from icesize.parquet.editing.column_plan import Piece
-from icesize.parquet.editing.page_changes import cut
 from icesize.parquet.editing.page_copy import read_indexes, read_piece
 from icesize.parquet.format.footer import Footer, RowGroup, read_footer
 from icesize.parquet.format.levels import check_levels
@@ -112,10 +110,6 @@ def _read_pages(piece: Piece, footer: Footer, group: RowGroup, index: int) -> It
             concatenate([piece.column_index] * 2, [len(pages)] * 2)
             index_fits(piece.column_index, len(pages), column)
             yield "column index"
-    if column.flat and group.rows:
-        with suppress(CopyRefused):
-            cut(piece, np.arange(0, group.rows, 3), column, None)
-            yield "values"
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +122,7 @@ def test_sound_files_are_read_by_every_parser(folder: Path) -> None:
     """None is left out: what is found of damaged files is not because nothing was read."""
     parts = {part for number in range(len(TABLES)) for part in read_all(sound(number, folder))}
     assert parts == {
-        "footer", "statistics", "dictionary", "levels", "offset index", "column index", "values",
+        "footer", "statistics", "dictionary", "levels", "offset index", "column index",
     }  # fmt: skip
 
 

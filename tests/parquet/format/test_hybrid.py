@@ -1,25 +1,18 @@
-"""Levels and indices are decoded, encoded and counted run by run."""
+"""Levels are decoded and counted run by run."""
 
 from __future__ import annotations
 
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from icesize.parquet.format.hybrid import (
-    MOST_BITS,
     MOST_BITS_READ,
     decode,
-    encode,
     histogram,
-    pack,
-    repeat,
-    repeated,
-    unpack,
 )
 from icesize.parquet.format.refusals import DamagedFile
 from icesize.parquet.format.thrift import varint
@@ -78,18 +71,8 @@ def test_levels_are_counted_up_to_the_last_one(data: st.DataObject, highest: int
             histogram(stored(some, bits)[:-1], highest, len(levels))
 
 
-@examples(100)
-@given(st.data(), st.integers(1, MOST_BITS_READ))
-def test_packing_is_the_inverse_of_unpacking(data: st.DataObject, bits: int) -> None:
-    """Values of any width come back, eight by eight."""
-    values = data.draw(st.lists(numbers_of(bits), min_size=8, max_size=64).filter(lambda v: len(v) % 8 == 0))
-    packed = np.frombuffer(pack(np.array(values, np.uint32), bits), np.uint8)
-    assert len(packed) == len(values) // 8 * bits
-    assert unpack(packed, bits, len(values) // 8).tolist() == values
-
-
 @examples(300)
-@given(st.data(), st.integers(0, MOST_BITS))
+@given(st.data(), st.integers(0, MOST_BITS_READ))
 def test_values_are_decoded_from_any_runs(data: st.DataObject, bits: int) -> None:
     """As many as are asked for; what fills the last group of eight is none of them."""
     some = data.draw(runs(bits))
@@ -101,28 +84,6 @@ def test_values_are_decoded_from_any_runs(data: st.DataObject, bits: int) -> Non
     if some and bits:
         with pytest.raises(DamagedFile):
             decode(stored(some, bits)[:-1], bits, len(values))
-
-
-@examples(300)
-@given(st.data(), st.integers(0, MOST_BITS_READ))
-def test_encoding_is_the_inverse_of_decoding(data: st.DataObject, bits: int) -> None:
-    """Long runs take a few bytes, wherever they begin, and no values take none."""
-    lengths = st.sampled_from([1, 1, 2, 7, 9, 63, 64, 65, 200])
-    some = data.draw(st.lists(st.tuples(numbers_of(bits), lengths), max_size=30))
-    values = [value for value, length in some for _ in range(length)]
-    raw = encode(np.array(values, np.uint32), bits)
-    assert decode(raw, bits, len(values)).tolist() == values
-    assert (raw == b"") == (not values)
-    assert len(encode(np.repeat(np.array([3, 1, 2], np.uint16), [5, 1_000, 2_000]), 2)) == 9
-
-
-def test_one_run_is_known_as_such() -> None:
-    """Levels of a page without nulls mostly are one."""
-    assert repeated(encode(np.ones(20_000, np.uint16), 1), 20_000) == b"\1"
-    assert repeated(repeat(b"\2", 7), 7) == b"\2"
-    assert repeated(repeat(b"\2", 7), 6) is None
-    assert repeated(encode(np.array([0, 1] * 50, np.uint16), 1), 100) is None
-    assert repeated(b"", 0) is None
 
 
 @pytest.mark.parametrize(

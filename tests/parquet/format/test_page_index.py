@@ -9,13 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icesize.parquet.format.page_index import (
-    PageCounts,
     PageLocation,
     concatenate,
     offset_index,
     read_offset_index,
     rebase,
-    with_counts,
 )
 from icesize.parquet.format.refusals import CopyRefused, Refusal
 from icesize.parquet.format.thrift import (
@@ -157,29 +155,6 @@ def test_column_indexes_are_joined_page_by_page(parts: list[list[Bounds]]) -> No
     """The index of all pages in order; nothing is said any more of the order of their bounds."""
     joined = concatenate([column_index(part) for part in parts], [len(part) for part in parts])
     assert joined == column_index([page for part in parts for page in part], order=0)
-
-
-@examples(40)
-@given(st.lists(st.tuples(BOUNDS, st.none() | st.tuples(NUMBERS, NUMBERS)), max_size=9))
-def test_counts_of_pages_change_and_empty_pages_go(pages: list[tuple[Bounds, tuple[int, int] | None]]) -> None:
-    """Bounds stay but for pages that have nulls only; histograms would not be true any more."""
-    counts = [None if live is None else PageCounts(sum(live), live[1]) for _, live in pages]
-    expected = []
-    for (flag, low, high, nulls, _), live in pages:
-        if live is None or live[0]:
-            number = nulls if live is None else live[1]
-            expected.append((False, low, high, number) if live or not flag else (True, b"", b"", number))
-        elif live[1]:
-            expected.append((True, b"", b"", live[1]))
-    made = with_counts(column_index([page for page, _ in pages]), counts)
-    assert made == column_index([(*page, (0, 0)) for page in expected], order=0, without=(7,))
-
-
-def test_an_index_of_other_pages_is_no_index() -> None:
-    """It tells of fewer pages than there are, or lacks what it must have."""
-    assert with_counts(column_index([PAGE]), [None, None]) is None
-    assert with_counts(column_index([PAGE], without=(2,)), [None]) is None
-    assert with_counts(column_index([PAGE], without=(5, 7)), [None]) == column_index([PAGE], order=0, without=(5, 7))
 
 
 PAGE: Bounds = (False, b"a", b"b", 0, (1, 2))

@@ -19,7 +19,6 @@ from icesize.parquet.format.pages import (
     DATA_PAGE_V2,
     DICTIONARY_PAGE,
     Page,
-    compressed,
     data_encodings,
     decompressed,
     dictionary_page,
@@ -319,7 +318,8 @@ def test_many_damaged_headers_are_refused_or_still_tile() -> None:
 @pytest.mark.parametrize("codec", CODEC_NAMES)
 def test_a_body_has_the_size_that_its_header_gives(codec: int, raw: bytes) -> None:
     """A body of another size is refused by every codec: no byte of other memory gets into a page."""
-    body = compressed(raw, codec)
+    name = CODEC_NAMES[codec].replace("lz4", "lz4_raw")
+    body = raw if name == "none" else pa.compress(raw, name, asbytes=True)
     assert decompressed(body, len(raw), codec) == raw
     for size_bytes in (len(raw) - 1, len(raw) + 1, len(raw) + 8, 2 * len(raw) + 1):
         if 0 <= size_bytes != len(raw):

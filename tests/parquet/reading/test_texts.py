@@ -253,14 +253,14 @@ def test_one_long_text_among_short_ones_leaves_batches_large(tmp_path: Path, mon
 
 
 def test_a_column_that_is_too_large_to_hold_is_not_encoded_again_as_a_whole(tmp_path: Path) -> None:
-    """Its dictionaries cannot be united, and its values take more memory than a row group may: rows are decoded a few
+    """Its dictionaries differ, and its values take more memory than a row group may: rows are decoded a few
     at a time instead."""
     options = nested_options(tmp_path)
     files = stored(
         options, *(nested_rows(options, at, distinct=300) for at in (0, 400)), use_dictionary=["event.agent"]
     )
     group = MergeTask(files, KEY, 1)
-    large = replace(options, limits=replace(SMALL, good_group_rows=10**6, open_ns=10**9))
+    large = replace(options, limits=replace(SMALL, good_group_rows=10**6))
     assert merge(group, large, FileNames("t1", 0, 0)).bytes_copied > 0
     small = replace(options, limits=replace(large.limits, decoded_bytes=200_000))
     done = merge(group, small, FileNames("t2", 0, 0))

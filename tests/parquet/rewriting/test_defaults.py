@@ -242,7 +242,7 @@ COPIED = {"least_chunk_bytes": 0, "least_page_rows": 0, "least_page_bytes": 0, "
 WAYS: Mapping[str, Mapping[str, int]] = {
     "merge": {},
     "row groups": {**COPIED, "good_group_bytes": 0},
-    "pages": {**COPIED, "good_group_bytes": 2**40, "good_group_rows": 2**40, "open_ns": 10**12},
+    "pages": {**COPIED, "good_group_bytes": 2**40, "good_group_rows": 2**40},
     "absorb": {},
     "cluster": {},
     "spill": {"sorted_rows": 5},

@@ -45,7 +45,7 @@ TIMES = Schema(
 )
 COPIED = {
     "least_chunk_bytes": 0, "least_page_rows": 0, "least_page_bytes": 0, "least_copied_bytes": 0,
-    "good_group_bytes": 2**40, "good_group_rows": 2**40, "open_ns": 10**12,
+    "good_group_bytes": 2**40, "good_group_rows": 2**40,
 }  # fmt: skip
 LEAST, MOST = -(2**63) + 1, 2**63 - 1
 INSTANTS = [0, -1, 1, LEAST, MOST, 1_700_000_000_123_456_789, -3_600_000_000_001, 86_400_000_000_000]
