@@ -60,8 +60,8 @@ class Limits:
     does (three files of 211 KiB take 7 ms when they are copied, 15 ms when they are decoded)."""
 
     whole_file_bytes: int = 64 * 2**20
-    """A file that decodes to no more is read at once, a larger one in batches; no table has more when its texts are
-    plain values, unless of one row."""
+    """A file that decodes to no more is read at once, a larger one in batches; no table has more, unless of one
+    row."""
     batch_bytes: int = 16 * 2**20
     """Arrow memory of a batch: about 100,000 rows of 16 columns of numbers, or 16 of a mebibyte each."""
     decoded_bytes: int = 256 * 2**20
