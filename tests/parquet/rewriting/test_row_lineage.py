@@ -398,7 +398,7 @@ def test_rows_without_ids_are_not_absorbed(tmp_path: Path) -> None:
     group = FileGroup((one, replace(other, first_row_id=None)), KEY)
     written = write_with(Absorption({0: (group,)}), 0, [rows_of(lake.take(5))], lake.options, NAMES)
     assert (written.absorbed, [file.rows for file in written.files]) == ((), [5])
-    assert "no row ids yet" in written.failed[0]
+    assert "no row ids yet" in written.failed[0].why
     assert pq.read_schema(local(written.files[0].path)).names == SCHEMA.column_names
 
 
