@@ -29,7 +29,7 @@ from icesize.environment import Environment, Stopwatch
 from icesize.parquet.files.data_file import Written
 from icesize.planning.merging.planner import plan_merges
 from icesize.sized_table import SizedTable
-from icesize.table.commit.batch_commit import CommitContext, WrittenBatch, commit
+from icesize.table.commit.batch_commit import CommitContext, WrittenBatch, commit_written
 from tests.support.children import run_child
 
 _COMMITS = 9
@@ -139,7 +139,7 @@ def _commit_seconds(table: SizedTable) -> float:
         layout = handle.reader(current.policy).read(current.table.metadata, current.table.io)
         file = data_file(f"{current.table.location()}/data/{uuid.uuid4()}.parquet", "h0")
         began = time.perf_counter()
-        commit(
+        commit_written(
             WrittenBatch(current, layout, plan_merges(layout, current.policy), rows=Written((file,))),
             handle,
             CommitContext(environment.new_id(), environment, Stopwatch(environment), nullcontext()),

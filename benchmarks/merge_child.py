@@ -42,8 +42,8 @@ def pin() -> None:
 
 
 def _row_groups(job: Job) -> Once:
-    from icesize.parquet.copying.assembly import Assembly
-    from icesize.parquet.copying.row_groups import copy_row_group
+    from icesize.parquet.row_groups.assembly import Assembly
+    from icesize.parquet.row_groups.row_groups import copy_row_group
 
     def copy(sources: list[Any], footers: list[Any], out: IO[bytes]) -> None:
         assembly = Assembly(out, footers)
@@ -56,10 +56,10 @@ def _row_groups(job: Job) -> Once:
 
 
 def _pages(job: Job) -> Once:
-    from icesize.parquet.copying.assembly import Assembly
-    from icesize.parquet.editing.changed_columns import works
-    from icesize.parquet.editing.column_plan import Part, plan_columns
-    from icesize.parquet.editing.page_copy import merge_row_groups, runs_of
+    from icesize.parquet.pages.changed_columns import works
+    from icesize.parquet.pages.column_plan import Part, plan_columns
+    from icesize.parquet.pages.page_copy import merge_row_groups, runs_of
+    from icesize.parquet.row_groups.assembly import Assembly
 
     def copy(sources: list[Any], footers: list[Any], out: IO[bytes]) -> None:
         files = zip(sources, footers, strict=True)

@@ -32,8 +32,8 @@ from icesize.planning.merging.planner import plan_merges
 from icesize.planning.plan import MergeTask
 from icesize.table.commit.snapshot_builder import SnapshotBuilder
 from icesize.table.commit.steps.append import Append
-from icesize.table.commit.steps.replace import Replace
-from icesize.table.manifests.lists import manifests_in
+from icesize.table.commit.steps.merge import Replace
+from icesize.table.manifests.manifest_lists import manifests_in
 from icesize.table.state.handle import TableHandle
 from tests.support.tables import expire, make_visible
 from tests.support.v3_tables import as_v3

@@ -10,8 +10,8 @@ from typing import Any
 from benchmarks.simulate_metadata import MetadataWrites
 from benchmarks.simulate_writers import Commit
 from icesize.planning.files import PartitionFacts, PartitionKey
-from icesize.planning.merging.simulation import Batch
-from icesize.planning.scan_cost import PRICE_PER_1000_PUTS, PRICE_PER_1000_REQUESTS, ScanCost
+from icesize.planning.insight.scan_cost import PRICE_PER_1000_PUTS, PRICE_PER_1000_REQUESTS, ScanCost
+from icesize.planning.merging.simulation import BatchSizes
 from icesize.policy import MIB
 
 PART_BYTES = 32 * MIB
@@ -37,7 +37,7 @@ class Tally:
 
     def add(
         self,
-        batch: Batch,
+        batch: BatchSizes,
         commit: Commit,
         metadata: MetadataWrites,
         partitions: Mapping[PartitionKey, PartitionFacts],

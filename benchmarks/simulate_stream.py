@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icesize.planning.files import PartitionKey
-from icesize.planning.merging.simulation import Batch
+from icesize.planning.merging.simulation import BatchSizes
 
 MOST_DAYS_LATE = 10
 _SPREAD = 0.5
@@ -38,7 +38,7 @@ class Stream:
         """Return the day of a batch."""
         return number // self.batches_per_day
 
-    def batch(self, number: int) -> Batch:
+    def batch(self, number: int) -> BatchSizes:
         """Return the bytes of batch `number` by partition."""
         random, today = np.random.default_rng([self.seed, number]), self.day(number)
         places = [(today, tenant) for tenant in self._tenants(random, self.touched - self.late)]

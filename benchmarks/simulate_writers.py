@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from icesize.planning.file_counts import merged_files
 from icesize.planning.files import PartitionFacts
-from icesize.planning.merging.simulation import Batch, Exchange, ReplayedTable
-from icesize.planning.sizing import merged_files
+from icesize.planning.merging.simulation import BatchSizes, Exchange, ReplayedTable
 from icesize.policy import MIB, SizePolicy
 
 MIN_INPUT_FILES = 5
@@ -30,11 +30,11 @@ class Commit:
     plan_ms: float = 0.0
 
 
-Take = Callable[[ReplayedTable, Batch, bool], Commit]
+Take = Callable[[ReplayedTable, BatchSizes, bool], Commit]
 """Takes a batch into a table; True with the last batch of a day."""
 
 
-def by_icesize(table: ReplayedTable, batch: Batch, is_last: bool) -> Commit:
+def by_icesize(table: ReplayedTable, batch: BatchSizes, is_last: bool) -> Commit:
     """Append, and replace what the planner merges, in one commit."""
     began = time.process_time()
     planned = table.plan(batch)
@@ -43,7 +43,7 @@ def by_icesize(table: ReplayedTable, batch: Batch, is_last: bool) -> Commit:
     return Commit(tuple(filter(None, (planned.appends, planned.merges))), plan_ms)
 
 
-def always_merging(table: ReplayedTable, batch: Batch, is_last: bool) -> Commit:
+def always_merging(table: ReplayedTable, batch: BatchSizes, is_last: bool) -> Commit:
     """Write the rows of each partition together with its small file, as Hudi does."""
     appends, merged = table.appends(batch), list[Exchange]()
     for key, append in zip(batch, appends, strict=True):
@@ -56,7 +56,7 @@ def always_merging(table: ReplayedTable, batch: Batch, is_last: bool) -> Commit:
     return Commit((merged,))
 
 
-def each_night(table: ReplayedTable, batch: Batch, is_last: bool) -> Commit:
+def each_night(table: ReplayedTable, batch: BatchSizes, is_last: bool) -> Commit:
     """Append, and after each day run `rewrite_data_files` with its defaults."""
     appends = table.appends(batch)
     table.apply(appends)
@@ -69,7 +69,7 @@ def each_night(table: ReplayedTable, batch: Batch, is_last: bool) -> Commit:
     return Commit(tuple(filter(None, (appends, merges))))
 
 
-def after_fifty(table: ReplayedTable, batch: Batch, is_last: bool) -> Commit:
+def after_fifty(table: ReplayedTable, batch: BatchSizes, is_last: bool) -> Commit:
     """Append, and compact the written partitions that have 50 small files, as Delta does."""
     appends = table.appends(batch)
     table.apply(appends)

@@ -23,7 +23,7 @@ from icesize.parquet.files.data_file import MergeResult, NewDataFile
 from icesize.planning.files import FileFact, PartitionKey
 from icesize.table.commit.snapshot_builder import SnapshotBuilder
 from icesize.table.commit.steps.append import Append
-from icesize.table.commit.steps.replace import Replace
+from icesize.table.commit.steps.merge import Replace
 from tests.support.children import run_child
 from tests.support.late_events import batch
 from tests.support.tables import make_visible

@@ -9,7 +9,7 @@ import ast
 import io
 import tokenize
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "icesize"
@@ -43,15 +43,25 @@ def public_names(source: str) -> Iterator[str]:
             yield name
 
 
-def main() -> None:
-    """Print both."""
-    modules = {path.relative_to(PACKAGE): path.read_text() for path in sorted(PACKAGE.rglob("*.py"))}
+def repeated_names(modules: Mapping[Path, str]) -> dict[str, list[str]]:
+    """Return each public name that several modules define, with their paths."""
     names = defaultdict[str, list[str]](list)
     for path, source in modules.items():
         for name in public_names(source) if path.parts[0] not in ("cli", "presentation") else ():
             names[name].append(str(path))
-    total = sum(code_lines(source) for path, source in modules.items() if path.parts[0] != "demo")
-    repeated = {name: paths for name, paths in sorted(names.items()) if len(set(paths)) > 1}
+    return {name: paths for name, paths in sorted(names.items()) if len(set(paths)) > 1}
+
+
+def modules() -> dict[Path, str]:
+    """Return the source of each module of `icesize/`, by its path there."""
+    return {path.relative_to(PACKAGE): path.read_text() for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+def main() -> None:
+    """Print both."""
+    sources = modules()
+    total = sum(code_lines(source) for path, source in sources.items() if path.parts[0] != "demo")
+    repeated = repeated_names(sources)
     print(f"{total:,} code lines, {len(repeated)} public names in several modules")
     for name, paths in repeated.items():
         print(f"{name}: {', '.join(paths)}")

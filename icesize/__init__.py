@@ -46,14 +46,14 @@ from icesize.report import Report
 if TYPE_CHECKING:
     from icesize.maintenance.checkup import Check
     from icesize.maintenance.dangling_deletes import DanglingReport
-    from icesize.maintenance.fleet import FleetPlan, FleetReport, maintain
     from icesize.maintenance.keys import KeyReport
     from icesize.maintenance.maintain import MaintenancePlan, MaintenanceReport
+    from icesize.maintenance.many_tables import FleetPlan, FleetReport, maintain
     from icesize.maintenance.rewrite_deletes import DeletesReport
     from icesize.maintenance.rewrite_manifests import ManifestReport
     from icesize.maintenance.survey import CatalogSurvey, scan
     from icesize.maintenance.verify import Verification
-    from icesize.planning.inspection import Inspection
+    from icesize.planning.insight.inspection import Inspection
     from icesize.planning.merging.simulation import PolicyComparison
     from icesize.planning.plan import Plan
     from icesize.presentation.overview import Overview
@@ -122,11 +122,11 @@ _LAZY = {
     "DanglingReport": "icesize.maintenance.dangling_deletes",
     "DeletesReport": "icesize.maintenance.rewrite_deletes",
     "ExpiryReport": "icesize.table.cleanup.expiry",
-    "FleetPlan": "icesize.maintenance.fleet",
-    "FleetReport": "icesize.maintenance.fleet",
+    "FleetPlan": "icesize.maintenance.many_tables",
+    "FleetReport": "icesize.maintenance.many_tables",
     "ForgottenClusterBy": "icesize.table.cluster_settings",
     "History": "icesize.table.past.commits",
-    "Inspection": "icesize.planning.inspection",
+    "Inspection": "icesize.planning.insight.inspection",
     "KeyReport": "icesize.maintenance.keys",
     "LedgerEntry": "icesize.table.records.ledger",
     "ManifestReport": "icesize.maintenance.rewrite_manifests",
@@ -140,7 +140,7 @@ _LAZY = {
     "MaintenanceReport": "icesize.maintenance.maintain",
     "Verification": "icesize.maintenance.verify",
     "Version": "icesize.table.past.versions",
-    "maintain": "icesize.maintenance.fleet",
+    "maintain": "icesize.maintenance.many_tables",
     "open": "icesize.sized_table",
     "scan": "icesize.maintenance.survey",
 }

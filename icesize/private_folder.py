@@ -58,7 +58,7 @@ class PrivateFolder:
             self.warn(str(error))
             return False
         finally:
-            remove(part)
+            remove_file(part)
         return True
 
     def files(self, *endings: str) -> Iterator[tuple[int, int, Path]]:
@@ -77,7 +77,7 @@ class PrivateFolder:
         self._has_warned = True
 
 
-def remove(path: Path) -> None:
+def remove_file(path: Path) -> None:
     """Remove a file if it is there."""
     with suppress(OSError):
         path.unlink()

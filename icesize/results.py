@@ -10,8 +10,8 @@ from functools import singledispatch
 from operator import attrgetter
 from typing import Any, ClassVar, TypeVar
 
-Value = str | Callable[[Any], Any] | None
-Keys = Mapping[str, Value]
+KeySource = str | Callable[[Any], Any] | None
+Keys = Mapping[str, KeySource]
 R = TypeVar("R", bound="Result")
 
 
@@ -84,7 +84,7 @@ def html_of(result: object) -> str | None:
     return None
 
 
-def keys(*names: str, **changed: Value) -> dict[str, Value]:
+def keys(*names: str, **changed: KeySource) -> dict[str, KeySource]:
     """Return the `KEYS` of a result: `names` of properties, and key -> attribute or function; None hides a field."""
     return dict(zip(names, names, strict=True)) | changed
 

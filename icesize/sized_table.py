@@ -15,11 +15,11 @@ from icesize.events import JobFinished
 from icesize.maintenance import compaction
 from icesize.maintenance.rounds import Budget, Duration, Size
 from icesize.maintenance.table_context import InThisProcess, TableContext
-from icesize.planning.advice.merging import advise
+from icesize.planning.advice.merging import advise_merging
 from icesize.planning.files import PartitionKey
+from icesize.planning.insight.scan_cost import PRICE_PER_1000_REQUESTS
 from icesize.planning.merging.planner import plan_merges
 from icesize.planning.merging.simulation import MOST_BATCHES, compare
-from icesize.planning.scan_cost import PRICE_PER_1000_REQUESTS
 from icesize.policy import SizePolicy
 from icesize.report import Report
 from icesize.results import Advice
@@ -57,8 +57,8 @@ if TYPE_CHECKING:
     from icesize.parquet.files.data_file import Results
     from icesize.parquet.files.settings import WriteSettings
     from icesize.parquet.files.uncommitted import Uncommitted
-    from icesize.planning.filters import FilterUse
-    from icesize.planning.inspection import Inspection
+    from icesize.planning.insight.filters import FilterUse
+    from icesize.planning.insight.inspection import Inspection
     from icesize.planning.merging.simulation import PolicyComparison
     from icesize.planning.plan import MergeTask, Plan
     from icesize.presentation.overview import Overview
@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     from icesize.table.past.versions import Version
     from icesize.table.state.where import Where
     from icesize.table.storage.inventory import Inventory
-    from icesize.table.upserts.settings import Names, UpsertOptions
+    from icesize.table.upserts.settings import ColumnNames, UpsertOptions
 
 Partition = Mapping[str, Any] | str
 """Partition field -> value: `{"hour": "h191"}`, `{}` for an unpartitioned table; or a label as `inspect` prints it.
@@ -83,7 +83,7 @@ is the value as `inspect` prints it. In a label, `p=null` is NULL and `p="null"`
 """
 Files = str | Path | Sequence[str | Path]
 """A file on the local disk, or several of them."""
-Outcome = TypeVar("Outcome")
+Answer = TypeVar("Answer")
 
 
 def open(
@@ -203,7 +203,7 @@ class SizedTable:
         """Return the files that each filter opens, and advice on the columns to cluster by."""
         from icesize.maintenance.clustering import ClusterRequest, plan_clustering
         from icesize.planning.cluster_by import HILBERT, SORT
-        from icesize.planning.filters import columns_to_cluster, recommend
+        from icesize.planning.insight.filters import columns_to_cluster, recommend
         from icesize.table.state.filter_scan import filters_asked, partition_columns
 
         table, layout = selection.current.table, selection.layout
@@ -224,7 +224,7 @@ class SizedTable:
         recommended: tuple[Advice, ...] | None = None,
     ) -> Inspection:
         """Return the inspection; without `recommended`, derive the columns to cluster by from file bounds."""
-        from icesize.planning.inspection import inspect as inspect_layout
+        from icesize.planning.insight.inspection import inspect as inspect_layout
         from icesize.table.state.column_advice import columns_advised
 
         if recommended is None:
@@ -242,7 +242,7 @@ class SizedTable:
             bytes_per_partition_and_day=bytes_per_partition_and_day(metadata),
             notes=(*selection.current.warnings, *selection.notes),
             price_per_1000_requests=price_per_1000_requests,
-            recommended=(*advise(arrivals_of(metadata), selection.current.policy), *recommended),
+            recommended=(*advise_merging(arrivals_of(metadata), selection.current.policy), *recommended),
         )
 
     def plan(self, where: Where = None, budget_bytes: Size = None) -> Plan:
@@ -566,11 +566,11 @@ class SizedTable:
     def upsert(
         self,
         rows: DataFrame | pa.Table,
-        key: Names = None,
-        order_by: Names = None,
+        key: ColumnNames = None,
+        order_by: ColumnNames = None,
         delete_when: str | None = None,
         *,
-        except_columns: Names = None,
+        except_columns: ColumnNames = None,
         ties: str | None = None,
         null_key: str = "error",
         tombstones: float | str | None = None,
@@ -674,10 +674,10 @@ class SizedTable:
         stream_id: str,
         *,
         mode: str = "append",
-        key: Names = None,
-        order_by: Names = None,
+        key: ColumnNames = None,
+        order_by: ColumnNames = None,
         delete_when: str | None = None,
-        except_columns: Names = None,
+        except_columns: ColumnNames = None,
         ties: str | None = None,
         null_key: str = "error",
         tombstones: float | str | None = None,
@@ -1083,7 +1083,7 @@ class SizedTable:
 
         return self._context.alone(rewrite_manifests, dry_run=dry_run)
 
-    def deduplicate(self, key: Names = None, order_by: Names = None, *, dry_run: bool = False) -> KeyReport:
+    def deduplicate(self, key: ColumnNames = None, order_by: ColumnNames = None, *, dry_run: bool = False) -> KeyReport:
         """Delete all rows of each key but the newest, by position, in one commit.
 
         Do this before the first upsert into a table whose keys are not unique, or after another writer has added rows
@@ -1112,8 +1112,8 @@ class SizedTable:
 
     def rekey(
         self,
-        key: Names = None,
-        order_by: Names = None,
+        key: ColumnNames = None,
+        order_by: ColumnNames = None,
         delete_when: str | None = None,
         ties: str | None = None,
         *,
@@ -1157,7 +1157,7 @@ class SizedTable:
     def _key(self, current: Current, partition: Partition) -> PartitionKey:
         return find_partition(current.table.metadata, {v.key for v in self._versions(current)}, partition)
 
-    def _change(self, change: MetadataChange[Outcome], dry_run: bool) -> Outcome:
+    def _change(self, change: MetadataChange[Answer], dry_run: bool) -> Answer:
         with self._context.lock:
             current = self._handle.load()
             commit = submit.dry_run_of_change if dry_run else submit.change

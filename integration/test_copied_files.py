@@ -19,7 +19,7 @@ from pyiceberg.catalog import Catalog
 from pyspark.sql import DataFrame, SparkSession
 
 from icesize.parquet.format.sources import LocalSource
-from icesize.parquet.verify.file import verify
+from icesize.parquet.verify.file import verify_file
 from integration.tools import data_files, local_path, sized
 from tests.support.spark_lake import conf
 
@@ -100,7 +100,7 @@ def by_every_reader(
 def paths_of(catalog: Catalog, table: str) -> list[str]:
     """Data files as local paths, each found to be what its footer says; Iceberg's writer has NaN in some bounds."""
     paths = [local_path(file.file_path) for file in data_files(catalog, table.removeprefix("rest."))]
-    found = [problem for path in paths for problem in verify(LocalSource(path), path).problems]
+    found = [problem for path in paths for problem in verify_file(LocalSource(path), path).problems]
     assert found == []
     return paths
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import SparkSession
 
-from icesize.parquet.copying.compatibility import check_file, check_together
 from icesize.parquet.format.footer import Footer, read_footer
 from icesize.parquet.format.refusals import CopyRefused, Refusal
 from icesize.parquet.format.sources import LocalSource
+from icesize.parquet.row_groups.compatibility import check_file, check_together
 from integration.tools import data_files, local_path
 from tests.support.footers import raw_footer, rebuilt
 

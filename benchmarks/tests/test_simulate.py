@@ -26,7 +26,7 @@ from icesize.planning.merging.simulation import Exchange
 from icesize.planning.merging.standing import Standing
 from icesize.table.commit.snapshot_builder import SnapshotBuilder
 from icesize.table.commit.steps.append import Append
-from icesize.table.commit.steps.replace import Replace
+from icesize.table.commit.steps.merge import Replace
 from icesize.table.manifests.packing import live_entries
 
 SMALL = Stream(partitions=10, touched=6, late=2, batches_per_day=90, batch_bytes=600_000_000, seed=7)

@@ -2,7 +2,7 @@
 
 - `configuring`: `icesize config`: checks the configuration file, and shows where a table's policy comes from
 - `doctor`: `icesize doctor`: checks what the commands need, and lists the commands that will work
-- `fleet`: `icesize maintain` for the tables of a catalog
+- `many_tables`: `icesize maintain` for the tables of a catalog
 - `interrupts`: Ctrl-C and SIGTERM during a command: both stop it, and print whether its commit succeeded
 - `keys`: commands about the key of a table
 - `looking`: commands that read a table and change nothing

@@ -44,14 +44,14 @@ def _examined(target: Target, spark: SparkChoice) -> Iterator[Check]:
     """Yield the checks, each after the checks that it depends on."""
     from importlib.metadata import PackageNotFoundError, version  # slow: imports the parser of emails
 
-    from icesize.maintenance.checkup import Check, checked
+    from icesize.maintenance.checkup import Check, check_of
     from icesize.spark.engine.launch import java_version
 
     def optional(name: str, found: str | None, missing: str) -> Check:
         return Check(name, "ok", found) if found else Check(name, "missing", missing)
 
     yield Check("icesize", "ok", f"{version('icesize')}, Python {platform.python_version()}")
-    yield from (checked(package, partial(version, package)) for package in _PACKAGES)
+    yield from (check_of(package, partial(version, package)) for package in _PACKAGES)
     without_java = "none in JAVA_HOME or on PATH; Spark needs Java 17, all else works without"
     yield optional("Java", java_version(), without_java)
     drawing = None
@@ -61,7 +61,7 @@ def _examined(target: Target, spark: SparkChoice) -> Iterator[Check]:
     if target.table:
         yield from _table(target)
     if spark.is_wanted:
-        yield checked("Spark", partial(_spark, spark))
+        yield check_of("Spark", partial(_spark, spark))
 
 
 def _table(target: Target) -> Sequence[Check]:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from icesize.cli import fleet, options
-from icesize.cli.fleet import FleetOptions
+from icesize.cli import many_tables, options
+from icesize.cli.many_tables import FleetOptions
 from icesize.cli.options import Target, command
 from icesize.cli.spark_choice import SparkChoice, spark_options
 from icesize.errors import UnsupportedTable
@@ -140,7 +140,7 @@ def _carry_out(work: Callable[..., Report], target: Target) -> None:
 @options.budget_seconds_option
 @options.dry_run_option
 @options.yes_option
-@fleet.fleet_options
+@many_tables.fleet_options
 @spark_options
 @options.policy_option
 @options.table_options
@@ -161,7 +161,7 @@ def maintain(
         if spark.is_wanted:
             raise click.UsageError("Spark maintains one table: name it, or leave out --master, --remote and --conf")
         asks = options.asks(yes=yes)
-        fleet.maintain(target, several, (budget_bytes, budget_seconds), policy, dry_run=dry_run, asks=asks)
+        many_tables.maintain(target, several, (budget_bytes, budget_seconds), policy, dry_run=dry_run, asks=asks)
         return
     if target.is_pattern:
         raise click.UsageError(f"'{target.table}' is not the name of a table: add --all to maintain all its tables")

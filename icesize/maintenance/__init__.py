@@ -6,7 +6,7 @@
 - `config_file`: `icesize.toml`: catalogs, the tables to maintain, policies for patterns, hours and budgets
 - `dangling_deletes`: removes delete files that apply to no live data file, in one REPLACE that changes no row and no
   data file
-- `fleet`: one bounded pass over the tables of a catalog, those with most benefit per byte first
+- `many_tables`: one bounded pass over the tables of a catalog, those with most benefit per byte first
 - `keys`: the key of a table: removes rows of the same key, and changes the rule of upserts
 - `maintain`: one bounded pass of all maintenance, and its steps in the order that saves work
 - `repair`: repairs what `verify` finds and what is certain, one commit of metadata for each kind

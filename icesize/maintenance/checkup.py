@@ -17,8 +17,8 @@ from icesize.results import Result
 from icesize.table.catalog.access_errors import said
 from icesize.table.catalog.history import head_snapshot
 from icesize.table.cluster_settings import WRITES_FAIL, dead_sort_orders
-from icesize.table.manifests.facts import read_facts
-from icesize.table.manifests.lists import manifests_of
+from icesize.table.manifests.file_columns import read_facts
+from icesize.table.manifests.manifest_lists import manifests_of
 from icesize.table.manifests.store import ManifestStore
 from icesize.table.state.handle import Current, TableHandle
 from icesize.table.storage.listing import clock_difference, storage_now_ms
@@ -53,18 +53,18 @@ def check_up(handle: TableHandle, environment: Environment) -> Iterator[Check]:
         loaded.append(handle.load())
         return _overview(loaded[0])
 
-    yield checked("table", load)
+    yield check_of("table", load)
     for current in loaded:
-        yield checked("reading", partial(_read, current))
-        yield checked("writing", partial(_written, current, environment))
-        yield checked("deleting", partial(_deletable, current))
+        yield check_of("reading", partial(_read, current))
+        yield check_of("writing", partial(_written, current, environment))
+        yield check_of("deleting", partial(_deletable, current))
         if dead := dead_sort_orders(current.table.metadata):
             yield Check("sort orders", "failed", _dead(dead))
         if PROPERTY in current.table.metadata.properties:
-            yield checked("upserts", partial(_bounded, current, handle.store))
+            yield check_of("upserts", partial(_bounded, current, handle.store))
 
 
-def checked(name: str, look: Callable[[], str]) -> Check:
+def check_of(name: str, look: Callable[[], str]) -> Check:
     """Return a check with the details that `look` returns, or with the error that it raises."""
     try:
         return Check(name, "ok", look())

@@ -33,7 +33,7 @@ from icesize.planning.plan import MergeTask, Plan
 from icesize.report import Report
 from icesize.table.cluster_settings import keep_cluster_by, resolve
 from icesize.table.commit import submit
-from icesize.table.commit.batch_commit import Outcome, WrittenBatch, rewrite
+from icesize.table.commit.batch_commit import BatchOutcome, WrittenBatch, rewrite
 from icesize.table.records.ledger import stream_hash
 from icesize.table.state.cluster_reader import cluster_file_of
 from icesize.table.state.handle import Current, TableHandle
@@ -42,7 +42,7 @@ from icesize.table.state.where import Where
 ClusterRunner = Callable[[ClusterWork], Results]
 """Does the work of a pass; returns the result of each group, keyed by its number."""
 
-Files = Mapping[PartitionKey, Sequence[ClusterFile]]
+FilesByPartition = Mapping[PartitionKey, Sequence[ClusterFile]]
 Columns = Sequence[str] | None
 
 
@@ -68,7 +68,7 @@ class ClusterScan:
     current: Current
     layout: Layout
     by: ClusterBy
-    files: Files
+    files: FilesByPartition
 
     @classmethod
     def at(
@@ -125,7 +125,7 @@ class ClusterScan:
         now = replace(plan.clustering, by=self.by, full=full, before=by_column(self.files, self.by.columns))
         return replace(plan, clustering=now), lost
 
-    def after(self, committed: Sequence[Merged]) -> Files:
+    def after(self, committed: Sequence[Merged]) -> FilesByPartition:
         """Return the files after these groups have replaced their input files."""
         gone = {input_file.path for group in committed for input_file in group.inputs}
         files = {key: [file for file in old if file.fact.path not in gone] for key, old in self.files.items()}
@@ -144,7 +144,7 @@ def cluster_and_commit(
     environment: Environment,
     *,
     commit_lock: AbstractContextManager[object] | None = None,
-) -> Outcome:
+) -> BatchOutcome:
     """Run the plan of a scan with `runner` and commit it as one REPLACE; return the files opened before and after.
 
     `commit_lock` is that of `rewrite`. Raises TableError, CommitConflict, CommitStateUnknown or RewriteFailed.
@@ -179,7 +179,7 @@ def _check_names(current: Current, settings: WriteSettings, partition: Partition
         )
 
 
-def _summary(scan: ClusterScan, plan: Plan, outcome: Outcome) -> dict[str, Any]:
+def _summary(scan: ClusterScan, plan: Plan, outcome: BatchOutcome) -> dict[str, Any]:
     by, details, committed = scan.by, plan.clustering, outcome.commit.merged
     before = details.before if details else by_column(scan.files, by.columns)
     after = by_column(scan.after(committed), by.columns) if committed else before

@@ -23,8 +23,8 @@ from icesize.maintenance.rounds import (
     noting_rounds,
 )
 from icesize.maintenance.table_context import Advance, Selection, TableContext
-from icesize.planning.delete_plan import DeleteRewrite, plan_delete_rewrites
-from icesize.planning.delete_reach import is_due
+from icesize.planning.deletes.delete_plan import DeleteRewrite, plan_delete_rewrites
+from icesize.planning.deletes.delete_reach import is_due
 from icesize.planning.files import Layout, PartitionKey, SkipReason
 from icesize.planning.merging.planner import plan_merges
 from icesize.planning.merging.standing import standing_of

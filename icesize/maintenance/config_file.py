@@ -39,7 +39,7 @@ KeyPath = tuple[str | int, ...]
 
 
 @dataclass(frozen=True)
-class Problem:
+class ConfigProblem:
     """A mistake in a configuration. `line` counts from 1; None if the mistake has no line."""
 
     line: int | None
@@ -194,7 +194,7 @@ def load(path: Path | None = None) -> Configuration:
     return replace(configuration, is_found_here=is_found_here)
 
 
-def read(path: Path) -> tuple[Configuration, tuple[Problem, ...]]:
+def read(path: Path) -> tuple[Configuration, tuple[ConfigProblem, ...]]:
     """Return the configuration of a file, without its invalid parts, and its problems.
 
     Raises ArgumentError if there is no file.
@@ -207,7 +207,7 @@ def read(path: Path) -> tuple[Configuration, tuple[Problem, ...]]:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         at = re.search(r"line (\d+)", str(error))
-        return Configuration(str(path)), (Problem(int(at[1]) if at else None, f"no TOML: {error}"),)
+        return Configuration(str(path)), (ConfigProblem(int(at[1]) if at else None, f"no TOML: {error}"),)
     reader = _Reader(path, text)
     configuration = reader.configuration(document)
     return configuration, tuple(sorted(reader.problems, key=lambda problem: problem.line or 0))
@@ -218,7 +218,7 @@ class _Reader:
 
     def __init__(self, path: Path, text: str) -> None:
         self._path, self._lines = path, dict(_lines(text))
-        self.problems: list[Problem] = []
+        self.problems: list[ConfigProblem] = []
 
     def configuration(self, document: Mapping[str, Any]) -> Configuration:
         self._known((), document, ("catalog", "tables", "policy", "maintain"))
@@ -247,7 +247,7 @@ class _Reader:
         # a value in an array or an inline table has the line of the key above it
         while path and path not in self._lines:
             path = path[:-1]
-        self.problems.append(Problem(self._lines.get(path), message))
+        self.problems.append(ConfigProblem(self._lines.get(path), message))
 
     def _known(self, path: KeyPath, found: Mapping[str, Any], keys: Iterable[str]) -> None:
         for key in found:

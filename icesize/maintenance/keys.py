@@ -101,7 +101,7 @@ def _delete(
         base = Base(current.head, metadata.schema(), metadata.spec(), metadata.format_version)
         request = CommitRequest(current.uuid, run_id, base, (RowDelta(source),), again="deduplicating again is safe")
         try:
-            outcome = submit.commit(context.handle, current, request, environment)
+            outcome = submit.commit_request(context.handle, current, request, environment)
         except ConcurrentChange as lost:
             raise CommitConflict(
                 f"Cannot deduplicate '{current.name}': {lost}; nothing was committed", table=current.name

@@ -19,13 +19,13 @@ from icesize.maintenance.dangling_deletes import remove_dangling_deletes
 from icesize.maintenance.table_context import TableContext
 from icesize.maintenance.verify import Examined, Finding, Scope, examine
 from icesize.maintenance.verify_storage import GONE, LOST, SIZES, size_of
-from icesize.parquet.files.row_lineage import FIRST_WITH_LINEAGE
+from icesize.parquet.files.lineage_fields import FIRST_WITH_LINEAGE
 from icesize.parquet.verify.entry import BOUNDS, COUNTS, ROWS
 from icesize.planning.lost_files import LostFiles, folder_of
 from icesize.results import Keys, Result, keys
 from icesize.table.catalog.locations import names_one_file, normalised
 from icesize.table.commit.steps.repair import Repair
-from icesize.table.manifests.facts import ManifestFacts
+from icesize.table.manifests.file_columns import ManifestFacts
 from icesize.table.manifests.repeated_files import entry_kept, repeated_entries
 from icesize.table.state.handle import Current
 from icesize.table.state.naming import Labels

@@ -37,8 +37,8 @@ from icesize.environment import Environment, Stopwatch, rounded
 from icesize.errors import CommitStateUnknown, RewriteFailed, TableError
 from icesize.maintenance.table_context import TableContext
 from icesize.parquet.files.data_file import Merged, Rewritten
+from icesize.parquet.files.lineage_fields import FIRST_WITH_LINEAGE
 from icesize.parquet.files.names import FileNames, copy_prefix, location_by
-from icesize.parquet.files.row_lineage import FIRST_WITH_LINEAGE
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.storage import Storage
 from icesize.parquet.files.uncommitted import Uncommitted, uncommitted
@@ -52,16 +52,16 @@ from icesize.table.catalog.access_errors import brief, readable, storage_errors
 from icesize.table.catalog.history import age_of, main_history
 from icesize.table.catalog.locations import split
 from icesize.table.commit import submit
-from icesize.table.commit.batch_commit import work_of
+from icesize.table.commit.batch_commit import work_fields
 from icesize.table.commit.input_metrics import with_carried_over_metrics
 from icesize.table.commit.loaded import Loaded
 from icesize.table.commit.metadata_change import add_tag, remove_tag
 from icesize.table.commit.protocol import Base, CommitRequest
-from icesize.table.commit.steps.overwrite import Overwrite
+from icesize.table.commit.steps.absorb import Overwrite
 from icesize.table.commit.steps.restore import Restore
 from icesize.table.manifests.entries import Entry, under_new_path
 from icesize.table.manifests.store import ManifestStore
-from icesize.table.past.commits import runs_of
+from icesize.table.past.commits import commit_runs
 from icesize.table.past.restore_plan import Difference, Restoration
 from icesize.table.past.versions import versions
 from icesize.table.records.ledger import file_prefix
@@ -158,7 +158,7 @@ def restore(
             step = Restore(tag, planned.work, planned.difference, _overwrite(planned, copies, rewrites), check)
             again = f"restoring again is safe. T{_may_be_left(tag)[1:]}"
             request = CommitRequest(current.uuid, run_id, Base(current.head), (step,), again=again)
-            outcome = submit.commit(handle, current, request, telling)
+            outcome = submit.commit_request(handle, current, request, telling)
     except CommitStateUnknown:
         raise
     except BaseException:
@@ -243,7 +243,7 @@ def _overwrite(planned: _Planned, copies: Sequence[Copy], rewrites: Sequence[Mer
 
 def _counted(report: Report, made: Overwrite, rewrites: Sequence[Merged]) -> Report:
     """Return a forecast with its outcome; the number of deleted rows is exact only now."""
-    copied_bytes, work = sum(entry.size_bytes for entry in made.copied), work_of(rewrites)
+    copied_bytes, work = sum(entry.size_bytes for entry in made.copied), work_fields(rewrites)
     known_before = sum(file.deleted_rows for result in rewrites for file in result.inputs)
     deleted = sum(result.rows_deleted for result in rewrites)
     return replace(
@@ -379,7 +379,7 @@ def _batches_undone(
 ) -> dict[str, list[int]]:
     """Return, by stream, the batches that added rows to the partition after the version."""
     ages = {s.snapshot_id: age_of(s) for s in table.metadata.snapshots}
-    commits = (commit for run in runs_of(main_history(table.metadata)) for commit in run)
+    commits = (commit for run in commit_runs(main_history(table.metadata)) for commit in run)
     age = age_of(next((commit.last for commit in commits if version in commit.snapshots), version))
     known = versions(table.metadata, table.io, store, partition)
     batches: dict[str, list[int]] = {}

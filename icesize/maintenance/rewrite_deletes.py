@@ -13,18 +13,18 @@ from icesize.concurrency import workers
 from icesize.environment import Stopwatch, rounded
 from icesize.maintenance.rounds import carried_out
 from icesize.maintenance.table_context import TableContext
-from icesize.parquet.deletes.rewrite import rewrite_deletes as write_deletes
+from icesize.parquet.deletes.position_files import write_position_deletes
 from icesize.parquet.files.data_file import MergeFailure, RewrittenDeletes
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.uncommitted import Uncommitted, uncommitted
 from icesize.parquet.rewriting.threads import rewrite_in_threads
-from icesize.planning.delete_plan import DeleteRewrite, plan_delete_rewrites
+from icesize.planning.deletes.delete_plan import DeleteRewrite, plan_delete_rewrites
 from icesize.planning.files import PartitionKey
 from icesize.results import JOINED, SUMMED, Result
 from icesize.table.commit import submit
+from icesize.table.commit.attempted_steps import CommitOutcome
 from icesize.table.commit.protocol import Base, CommitRequest
-from icesize.table.commit.request import CommitOutcome
 from icesize.table.commit.steps.rewrite_deletes import RewriteDeletes
 from icesize.table.records.ledger import file_prefix
 from icesize.table.state.handle import Current
@@ -119,7 +119,7 @@ def _round(
         if done:
             step = RewriteDeletes(done, {each.partition: each.label for each in rewrites})
             request = CommitRequest(current.uuid, run_id, base, (step,), again="doing it again is safe")
-            outcome = submit.commit(context.handle, current, request, telling)
+            outcome = submit.commit_request(context.handle, current, request, telling)
             report = _counted(report, outcome)
             watch.lap("commit")
     return report
@@ -148,7 +148,7 @@ def _written(
     spare = workers() // len(rewrites)
 
     def work(number: int, rewrite: DeleteRewrite) -> RewrittenDeletes:
-        return write_deletes(rewrite, settings, FileNames(owner.prefix, number, 0, owner), threads=spare)
+        return write_position_deletes(rewrite, settings, FileNames(owner.prefix, number, 0, owner), threads=spare)
 
     rewrite_in_threads(rewrites, work, found.__setitem__)
     return dict(sorted(found.items()))

@@ -10,7 +10,7 @@ from icesize.maintenance.table_context import TableContext
 from icesize.results import Keys, Result, keys
 from icesize.table.catalog.history import head_snapshot
 from icesize.table.commit.steps.rewrite_manifests import RewriteManifests
-from icesize.table.manifests.lists import manifests_in
+from icesize.table.manifests.manifest_lists import manifests_in
 
 
 @dataclass(frozen=True)

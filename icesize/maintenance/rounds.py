@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 
 from icesize.environment import Environment
 from icesize.errors import CommitConflict, CommitStateUnknown, IcesizeError, RewriteFailed, is_from_outside
-from icesize.planning.delete_plan import DeleteRewrite
+from icesize.planning.deletes.delete_plan import DeleteRewrite
 from icesize.planning.files import FileFact, Layout
 from icesize.planning.plan import MergeTask, Plan
 from icesize.table.catalog.access_errors import said

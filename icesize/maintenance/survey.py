@@ -21,21 +21,21 @@ from icesize.errors import IcesizeError, TableError, UnsupportedTable
 from icesize.events import Progress
 from icesize.maintenance.compaction import plan_of_round
 from icesize.maintenance.table_context import InThisProcess, TableContext
-from icesize.planning.delete_plan import plan_delete_rewrites
-from icesize.planning.health import FORMULA, TableSurvey, parts_of
+from icesize.planning.deletes.delete_plan import plan_delete_rewrites
+from icesize.planning.insight.health import FORMULA, TableSurvey, parts_of
+from icesize.planning.insight.scan_cost import A_COMMIT, LayoutCost, Prices, WorkCost
 from icesize.planning.plan import Plan
 from icesize.planning.retention.planner import plan_retention
-from icesize.planning.scan_cost import A_COMMIT, LayoutCost, Prices, WorkCost
 from icesize.policy import SizePolicy
 from icesize.redaction import scrub
 from icesize.results import Keys, Result, keys
 from icesize.table.catalog.access_errors import asking_again, said
-from icesize.table.catalog.history import count_of, fact_of, head_snapshot, refs_of
+from icesize.table.catalog.history import fact_of, head_snapshot, refs_of, summary_count
 from icesize.table.catalog.locations import is_object_store
 from icesize.table.catalog.opening import LIST, denied, responds
 from icesize.table.catalog.tables import Ask, Name, NotLoaded, TablePattern, catalog_of, each_of, load_named, names_of
 from icesize.table.cleanup.retention_inputs import ExpireOptions
-from icesize.table.manifests.lists import Manifests, manifests_of
+from icesize.table.manifests.manifest_lists import Manifests, manifests_of
 from icesize.table.manifests.packing import live_entries, worth_packing
 from icesize.table.manifests.store import ManifestStore, Memory
 from icesize.table.manifests.writer import target_manifest_bytes
@@ -46,7 +46,7 @@ from icesize.units import format_count
 
 T = TypeVar("T")
 
-Look = Callable[[TableContext, Table], T]
+LookAtTable = Callable[[TableContext, Table], T]
 """Returns a result about a table from its context and its loaded metadata."""
 
 RETRY_SECONDS = 120.0
@@ -142,7 +142,7 @@ def look_at_each(
     catalog: Catalog,
     environment: Environment,
     policy: PolicyArgument,
-    look: Look[T],
+    look: LookAtTable[T],
     is_chosen: Callable[[str], bool],
     stores: Callable[[str], ManifestStore] = lambda uuid: ManifestStore(Memory(), uuid),
 ) -> tuple[list[T | NotLoaded], list[str]]:
@@ -172,7 +172,7 @@ class _Surveyor(Generic[T]):
     """Looks at a table of a catalog by its name. Threads may share it."""
 
     def __init__(
-        self, catalog: Catalog, environment: Environment, policy: PolicyArgument, look: Look[T],
+        self, catalog: Catalog, environment: Environment, policy: PolicyArgument, look: LookAtTable[T],
         stores: Callable[[str], ManifestStore],
     ) -> None:  # fmt: skip
         self._catalog, self._environment, self._policy, self._look = catalog, environment, policy, look
@@ -207,7 +207,7 @@ class _Surveyor(Generic[T]):
 
     def _alone_if_large(self, metadata: TableMetadata) -> AbstractContextManager[object]:
         head = head_snapshot(metadata)
-        files = count_of(head, "total-data-files") + count_of(head, "total-delete-files") if head else 0
+        files = summary_count(head, "total-data-files") + summary_count(head, "total-delete-files") if head else 0
         return self._large if files > LARGE_FILES else nullcontext()
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec, Protocol, TypeVar
 from icesize.environment import Environment
 from icesize.errors import RewriteFailed
 from icesize.events import JobFinished, Progress
-from icesize.parquet.files.row_lineage import FIRST_WITH_LINEAGE
+from icesize.parquet.files.lineage_fields import FIRST_WITH_LINEAGE
 from icesize.report import Report
 from icesize.results import Result
 from icesize.table.catalog.history import head_snapshot
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from icesize.planning.files import Layout, PartitionKey
     from icesize.planning.plan import MergeTask, Plan
     from icesize.table.cleanup.owners import CatalogOwners
-    from icesize.table.commit.batch_commit import Outcome
+    from icesize.table.commit.attempted_steps import CommitOutcome
+    from icesize.table.commit.batch_commit import BatchOutcome
     from icesize.table.commit.protocol import Step
-    from icesize.table.commit.request import CommitOutcome
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -245,7 +245,7 @@ class TableContext:
         self.engine.refresh(self.handle)
         return report
 
-    def report(self, outcome: Outcome, what: str, changed: Sequence[str] = ()) -> Report:
+    def report(self, outcome: BatchOutcome, what: str, changed: Sequence[str] = ()) -> Report:
         """Return the report of the operation `what`, and make later queries see its commit.
 
         `changed` are sentences about earlier changes to the table, which stay. Raises RewriteFailed if every merge

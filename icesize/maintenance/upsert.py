@@ -28,17 +28,24 @@ from icesize.parquet.keys.index_files import IndexFolder, MapSettings, index_fol
 from icesize.parquet.keys.lookup import Lookup, Scan, TableFiles
 from icesize.parquet.keys.maps import KeyMaps
 from icesize.parquet.rewriting.threads import merge_in_threads, write_in_threads
-from icesize.parquet.writing.row_writer import WriteRows
-from icesize.planning.delete_reach import PartitionDeletes, plain_path
+from icesize.parquet.writing.row_writer import WriteTable
+from icesize.planning.deletes.delete_reach import PartitionDeletes, plain_path
 from icesize.planning.files import FileFact, Layout, PartitionFacts, PartitionKey
 from icesize.planning.merging.planner import plan_merges
 from icesize.planning.plan import MergeTask, Plan
 from icesize.planning.upsert_rule import UpsertRule
 from icesize.policy import SizePolicy
 from icesize.table.commit import submit
-from icesize.table.commit.batch_commit import CommitContext, MergeResults, Outcome, WrittenBatch, commit, outcome_of
+from icesize.table.commit.attempted_steps import CommitOutcome
+from icesize.table.commit.batch_commit import (
+    BatchOutcome,
+    CommitContext,
+    MergeResults,
+    WrittenBatch,
+    commit_written,
+    outcome_of,
+)
 from icesize.table.commit.protocol import ConcurrentChange
-from icesize.table.commit.request import CommitOutcome
 from icesize.table.commit.steps.move_tombstones import MoveTombstones
 from icesize.table.commit.steps.row_delta import RowChanges, RowDelta, pending
 from icesize.table.manifests.repeated_files import check_listed_once
@@ -46,8 +53,8 @@ from icesize.table.records.ledger import LedgerEntry, entries, file_prefix, is_d
 from icesize.table.state.concurrent_writers import rolled_back
 from icesize.table.state.handle import Current, TableHandle
 from icesize.table.state.live_files import without_row_ids
-from icesize.table.upserts.changes import Counts, DeleteFiles, UpsertFiles
-from icesize.table.upserts.resolver import DeletedIn, Found, LiveFiles, Resolver, bounds_reader
+from icesize.table.upserts.changes import ChangeCounts, DeleteFiles, UpsertFiles
+from icesize.table.upserts.resolver import DeletedIn, FilesWithBounds, FoundRows, Resolver, bounds_reader
 from icesize.table.upserts.settings import WantedRule, keep_rule
 from icesize.table.upserts.shards import ShardFiles, ShardResult, ShardTask
 from icesize.table.upserts.tombstones import Tombstones, tombstone_settings
@@ -130,17 +137,17 @@ class UpsertJob:
     maps: MapSettings | None = None
     pausing: frozenset[PartitionKey] = frozenset()
 
-    def keys_of(self, table_uuid: str) -> Keys:
+    def keys_of(self, table_uuid: str) -> BatchKeys:
         """Return what a batch finds the keys of this table with."""
         if self.maps is None:
-            return Keys(self.secret)
+            return BatchKeys(self.secret)
         directory = self.maps.directory or self.environment.spill_folder
         folder = index_folder(replace(self.maps, directory=directory), table_uuid)
-        return Keys(folder.begin_batch(), folder)
+        return BatchKeys(folder.begin_batch(), folder)
 
 
 @dataclass(frozen=True)
-class Keys:
+class BatchKeys:
     """The means by which one batch finds keys: the secret of their codes, and maps if there is a folder of them."""
 
     secret: bytes
@@ -183,7 +190,7 @@ class UpsertBatch:
     prepare: Callable[[Current], Current] = lambda current: current
 
 
-def upsert(job: UpsertJob, batch: UpsertBatch) -> Outcome:
+def upsert(job: UpsertJob, batch: UpsertBatch) -> BatchOutcome:
     """Commit a batch, exactly once.
 
     Raises BatchError for events that must not be committed, TableError, RewriteFailed, CommitConflict and
@@ -202,7 +209,7 @@ def upsert(job: UpsertJob, batch: UpsertBatch) -> Outcome:
     )
 
 
-def _once(job: UpsertJob, batch: UpsertBatch, watch: Stopwatch, conflicts: tuple[str, ...]) -> Outcome:
+def _once(job: UpsertJob, batch: UpsertBatch, watch: Stopwatch, conflicts: tuple[str, ...]) -> BatchOutcome:
     current, entry = job.handle.load(job.environment), batch.ledger
     current.check_same(job.table_uuid, "upsert into")
     metadata = current.table.metadata
@@ -229,7 +236,7 @@ def _once(job: UpsertJob, batch: UpsertBatch, watch: Stopwatch, conflicts: tuple
         else:
             files, written = _written_in_tasks(job, current, rule, events, owner, watch)
         how = CommitContext(batch.run_id, environment, watch, job.commit_lock, entry, batch.accept_new_checkpoint)
-        outcome = commit(written, job.handle, how)
+        outcome = commit_written(written, job.handle, how)
     outcome = replace(outcome, conflicts=(*conflicts, *outcome.conflicts))
     notes = (*current.warnings, *undone, *_doubled(files.counts))
     return outcome_of(current, outcome, written, watch.seconds, notes, batch_id=batch_id, upsert=files.counts.numbers)
@@ -240,7 +247,7 @@ def _events(
     fetched: tuple[pa.Table, Mask] | InTasks,
     current: Current,
     rule: UpsertRule,
-    keys: Keys,
+    keys: BatchKeys,
     watch: Stopwatch,
 ) -> Events | InTasks:
     """Return one event of each key; what resolves them in tasks, if this process cannot hold them."""
@@ -281,7 +288,7 @@ def _check_streams(rule: UpsertRule, current: Current, entry: LedgerEntry | None
 
 
 def _files(
-    job: UpsertJob, current: Current, keys: Keys, rule: UpsertRule, events: Events, owner: Uncommitted
+    job: UpsertJob, current: Current, keys: BatchKeys, rule: UpsertRule, events: Events, owner: Uncommitted
 ) -> UpsertFiles:
     metadata, settings = current.table.metadata, current.settings()
     files = TableFiles(settings, dict(metadata.specs()))
@@ -300,7 +307,7 @@ def _write(owner: Uncommitted, rows: pa.Table, settings: WriteSettings) -> Seque
 
 
 def _tombstones(
-    job: UpsertJob, settings: WriteSettings, rule: UpsertRule, events: Events, keys: Keys, write: WriteRows
+    job: UpsertJob, settings: WriteSettings, rule: UpsertRule, events: Events, keys: BatchKeys, write: WriteTable
 ) -> Tombstones | None:
     if rule.tombstones_ms is None:
         return None
@@ -350,7 +357,7 @@ def _written_in_tasks(
     files = TableFiles(settings, dict(metadata.specs()))
     reader = bounds_reader(rule, metadata.schema(), job.handle.store)
     state = submit.state_of(job.handle, current, job.environment)
-    live = LiveFiles.of(state, reader)
+    live = FilesWithBounds.of(state, reader)
     known = tuple(replace(file, fact=live.noted_if_readable(file)) for file in live.files)
     task = ShardTask(
         settings, files.specs, rule, job.secret, job.skip_null_keys, known, settings.has_lineage and bool(known)
@@ -412,7 +419,7 @@ def with_changes(layout: Layout, changes: RowChanges, files: UpsertFiles) -> Lay
     return layout.with_partitions(partitions)
 
 
-def _with_deletes(file: FileFact, deletes: PartitionDeletes, found: Found | None) -> FileFact:
+def _with_deletes(file: FileFact, deletes: PartitionDeletes, found: FoundRows | None) -> FileFact:
     """Return a file with the deletes of its partition after the batch, which all of its files share."""
     hits = deletes.hitting(file)
     if found is not None:
@@ -425,7 +432,7 @@ def _numbered(file: FileFact, settings: WriteSettings) -> FileFact:
     return without_row_ids(file) if file.first_row_id is None and settings.has_lineage else file
 
 
-def _doubled(counts: Counts) -> Iterator[str]:
+def _doubled(counts: ChangeCounts) -> Iterator[str]:
     if counts.doubled:
         yield (
             f"{counts.doubled:,} keys of the batch had more than one row, added by other writers, and have one now: "

@@ -16,8 +16,8 @@ from icesize.errors import SchemaMismatch
 from icesize.parquet.keys.events import Mask
 from icesize.planning.upsert_rule import UpsertRule
 from icesize.table.state.handle import Current
-from icesize.table.upserts.conditions import Engine, Operand, deletes, located
-from icesize.table.upserts.settings import columns_of, require_columns
+from icesize.table.upserts.conditions import ExpressionEngine, Operand, deletes, located
+from icesize.table.upserts.settings import require_columns, rule_columns
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class EventsOfRows:
         require_columns({"except_columns": self.except_columns}, self.rows.column_names, table)
         is_delete = rows_deleted_by(rule.delete_when, self.rows, table)
         rows = self.rows.drop_columns(list(dict.fromkeys(self.except_columns)))
-        require_columns(columns_of(rule, schema), rows.column_names, table)
+        require_columns(rule_columns(rule, schema), rows.column_names, table)
         names = {field.name for field in schema.fields}
         for name in rows.column_names:
             if name not in names:
@@ -62,7 +62,7 @@ def rows_deleted_by(condition: str | None, rows: pa.Table, table: str) -> Mask:
 
 
 @dataclass(frozen=True)
-class _Arrow(Engine):
+class _Arrow(ExpressionEngine):
     """Arrow's expressions on rows with this schema."""
 
     schema: pa.Schema

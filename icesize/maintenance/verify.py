@@ -44,10 +44,10 @@ from icesize.maintenance.verify_storage import (
     folders_of,
     listed_in,
 )
-from icesize.parquet.files.row_lineage import FIRST_WITH_LINEAGE
+from icesize.parquet.files.lineage_fields import FIRST_WITH_LINEAGE
 from icesize.parquet.verify.entry import BOUNDS, COUNTS, ROWS
-from icesize.planning.dangling_rule import DanglingCandidates
-from icesize.planning.delete_reach import only_path, plain_path
+from icesize.planning.deletes.dangling_rule import DanglingCandidates
+from icesize.planning.deletes.delete_reach import only_path, plain_path
 from icesize.planning.files import DeleteFile, PartitionKey
 from icesize.planning.upsert_rule import PROPERTY
 from icesize.policy import SizePolicy
@@ -59,8 +59,8 @@ from icesize.table.commit.steps.repair import Correction
 from icesize.table.manifests.avro_values import NO_FIELD_IDS
 from icesize.table.manifests.delete_index import DeleteIndex
 from icesize.table.manifests.entries import ADDED, DELETED, EXISTING
-from icesize.table.manifests.facts import MISSING, ManifestFacts, read_facts, totals_of
-from icesize.table.manifests.lists import Manifests, manifests_of, read_list
+from icesize.table.manifests.file_columns import MISSING, ManifestFacts, read_facts, totals_of
+from icesize.table.manifests.manifest_lists import Manifests, manifests_of, read_list
 from icesize.table.manifests.repeated_files import listed_twice
 from icesize.table.manifests.store import ManifestStore
 from icesize.table.storage.listing import Lister, list_files

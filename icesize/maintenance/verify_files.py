@@ -31,12 +31,12 @@ from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.storage import WHOLE_READ_BYTES, Storage, cannot_open, local_folder
 from icesize.parquet.format.sources import BytesSource, LocalSource, SectionSource, Source
 from icesize.parquet.verify.entry import contradictions, corrected
-from icesize.parquet.verify.file import Verification, verify
+from icesize.parquet.verify.file import FileVerification, verify_file
 from icesize.planning.files import FileFact, PartitionKey
 from icesize.policy import DEFAULT_TARGET_BYTES
 from icesize.table.commit.steps.repair import Correction
 from icesize.table.manifests.delete_index import DeleteIndex
-from icesize.table.manifests.facts import ManifestFacts, read_described
+from icesize.table.manifests.file_columns import ManifestFacts, read_described
 
 CONTENTS, NAN_BOUNDS = "file contents", "NaN bounds"
 SHARED_IDS = "row ids"
@@ -180,7 +180,7 @@ class FileCheck:
         path = task.fact.path
         try:
             with opened(self._storage, path, task.fact.size_bytes) as source:
-                verification, size_bytes = verify(source, path), source.size_bytes
+                verification, size_bytes = verify_file(source, path), source.size_bytes
         except FileNotFoundError:
             return Checked(task, [(LOST, path, GONE)], None)
         found = [
@@ -212,7 +212,7 @@ def opened(storage: Storage, path: str, size_bytes: int) -> Iterator[Source]:
             yield SectionSource(file.fileno(), 0, file.tell())
 
 
-def runs_of(verification: Verification, fact: FileFact) -> Runs | None:
+def runs_of(verification: FileVerification, fact: FileFact) -> Runs | None:
     """Return the row ids of a file that stores some; None for others, whose rows have the ids of their places."""
     if verification.row_ids is None or fact.first_row_id is None or len(verification.row_ids) != fact.rows:
         return None

@@ -27,9 +27,9 @@ from icesize.parquet.files.storage import cannot_open, local_path
 from icesize.table.catalog.history import known_ancestors
 from icesize.table.catalog.locations import FOLDER_PROPERTIES, is_inside, normalised
 from icesize.table.manifests.entries import DELETED
-from icesize.table.manifests.facts import ManifestFacts
-from icesize.table.manifests.listing import path_numbers
-from icesize.table.manifests.lists import read_list
+from icesize.table.manifests.file_columns import ManifestFacts
+from icesize.table.manifests.live_arrays import path_numbers
+from icesize.table.manifests.manifest_lists import read_list
 from icesize.table.storage.listing import Listed, Lister, fsspec_filesystem
 from icesize.table.storage.reachable import READERS
 

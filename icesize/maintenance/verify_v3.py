@@ -21,11 +21,11 @@ from pyiceberg.table.snapshots import Snapshot
 
 from icesize.concurrency import concurrently
 from icesize.parquet.deletes.vectors import BLOB_TYPE, PUFFIN
-from icesize.parquet.files.row_lineage import FIRST_WITH_LINEAGE
-from icesize.planning.delete_reach import plain_path
+from icesize.parquet.files.lineage_fields import FIRST_WITH_LINEAGE
+from icesize.planning.deletes.delete_reach import plain_path
 from icesize.planning.files import DeleteFile
-from icesize.table.manifests.facts import ManifestFacts
-from icesize.table.manifests.lists import first_row_id_of
+from icesize.table.manifests.file_columns import ManifestFacts
+from icesize.table.manifests.manifest_lists import first_row_id_of
 
 _TAIL_BYTES = 2**16
 """Bytes at the end of a Puffin file that are read first: the footer of about 200 vectors."""

@@ -18,7 +18,7 @@ from itertools import accumulate, count, pairwise
 from typing import Any
 
 from icesize.errors import EngineUnavailable
-from icesize.planning.trends import PartitionTrend, Trends
+from icesize.planning.insight.trends import PartitionTrend, Trends
 from icesize.presentation.facts import Comparison, Facts
 from icesize.table.past.commits import PastCommit
 from icesize.units import format_bytes, format_count

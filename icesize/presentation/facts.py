@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from icesize.planning.inspection import Inspection
+from icesize.planning.insight.inspection import Inspection
+from icesize.planning.insight.trends import FileSizes, Trends
 from icesize.planning.plan import Plan
-from icesize.planning.trends import FileSizes, Trends
 from icesize.results import Advice, Keys, Result, keys
 from icesize.table.past.commits import History
 from icesize.table.records.summary import CommitKind

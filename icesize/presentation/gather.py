@@ -5,9 +5,9 @@ from __future__ import annotations
 from icesize.errors import TableError
 from icesize.maintenance.compaction import plan_compaction
 from icesize.maintenance.table_context import Selection
-from icesize.planning.inspection import Inspection
+from icesize.planning.insight.inspection import Inspection
+from icesize.planning.insight.trends import FileSizes, PastState, Trends, file_sizes
 from icesize.planning.plan import Plan
-from icesize.planning.trends import FileSizes, PastState, Trends, file_sizes
 from icesize.presentation.facts import Comparison, advice_for
 from icesize.presentation.overview import Overview
 from icesize.table.past.commits import history_of

@@ -18,7 +18,7 @@ from pyiceberg.types import PrimitiveType
 
 from icesize import failpoints
 from icesize.table.manifests.entries import read_entries
-from icesize.table.manifests.lists import manifests_of
+from icesize.table.manifests.manifest_lists import manifests_of
 from integration.evolution.engine import NAMESPACE, Engine
 from integration.evolution.values import Row, Skip, as_json, ddl, for_spark, probed
 

@@ -25,7 +25,7 @@ from pyiceberg.types import (
 )
 
 from icesize.table.manifests.entries import read_entries
-from icesize.table.manifests.lists import manifests_of
+from icesize.table.manifests.manifest_lists import manifests_of
 from integration.evolution import values
 from integration.evolution.pair import Over, Pair, Side
 from integration.evolution.values import Draw, Row, Skip, as_json, ddl, leaves, literal, pool, rows, shown

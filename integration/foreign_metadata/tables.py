@@ -38,7 +38,7 @@ from icesize.planning.plan import FileGroup
 from icesize.table.commit.snapshot_builder import SnapshotBuilder
 from icesize.table.commit.steps.append import Append
 from icesize.table.manifests.delete_index import DeleteIndex
-from icesize.table.manifests.lists import manifests_of
+from icesize.table.manifests.manifest_lists import manifests_of
 from icesize.table.manifests.store import ManifestStore
 from tests.support.delete_files import delete_equal, delete_positions
 from tests.support.tables import make_visible

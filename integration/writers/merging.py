@@ -30,9 +30,9 @@ from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.format.sources import LocalSource
 from icesize.parquet.ordering.cluster_order import RowOrder
 from icesize.parquet.rewriting.absorb import Absorption, write_with
-from icesize.parquet.rewriting.cluster import cluster
+from icesize.parquet.rewriting.cluster import write_clustered
 from icesize.parquet.rewriting.merge import merge
-from icesize.parquet.verify.file import verify
+from icesize.parquet.verify.file import verify_file
 from icesize.planning.cluster_by import SORT, ClusterBy
 from icesize.planning.files import PartitionKey
 from icesize.planning.plan import MergeTask
@@ -167,10 +167,10 @@ def _problems(outputs: Sequence[str], case: Case) -> list[str]:
     Not what was wrong with an input file in the same way: pyarrow 12 to 21 and DuckDB count NULLs of structs in
     lists wrongly, arrow-rs takes pages of NaN for pages of NULL, and a copy has these statistics.
     """
-    found = [problem for path in outputs for problem in verify(LocalSource(local(path)), "merged").problems]
+    found = [problem for path in outputs for problem in verify_file(LocalSource(local(path)), "merged").problems]
     if not found:
         return []
-    known = {_kind(p) for f in case.files for p in verify(LocalSource(f.path), "input").problems}
+    known = {_kind(p) for f in case.files for p in verify_file(LocalSource(f.path), "input").problems}
     return [problem for problem in found if _kind(problem) not in known]
 
 
@@ -284,7 +284,7 @@ def _rewritten(
             raise RewriteFailed(written.failed[0].why, path=None)
         return [file.path for file in written.files], _all_by("absorb", case), ""
     if case.path == "cluster":
-        done = cluster(group, _order(settings), settings, NAMES)
+        done = write_clustered(group, _order(settings), settings, NAMES)
         return [file.path for file in done.files], _all_by("cluster", case), ""
     settings = replace(settings, merge_by_copying=case.path != "decode")
     merged = merge(group, settings, NAMES)

@@ -11,19 +11,19 @@ from pathlib import Path
 
 from pyiceberg.table.metadata import TableMetadataUtil
 
-from icesize.parquet.copying.compatibility import rare_encodings
 from icesize.parquet.deletes.deleted_rows import deleted_rows
-from icesize.parquet.editing.column_plan import Part
 from icesize.parquet.files.data_file import MergeResult
 from icesize.parquet.files.settings import Limits, WriteSettings
 from icesize.parquet.format.footer import Footer, read_footer
 from icesize.parquet.format.refusals import CopyRefused, Refusal
 from icesize.parquet.format.sources import LocalSource, Source
 from icesize.parquet.format.statistics import column_orders
+from icesize.parquet.pages.column_plan import Part
 from icesize.parquet.reading.prefetch import Fetched
 from icesize.parquet.rewriting.copy_merge import CopyPlan, plan_copy
 from icesize.parquet.rewriting.merge import with_enough_outputs
 from icesize.parquet.rewriting.output_file import PageRun
+from icesize.parquet.row_groups.compatibility import rare_encodings
 from icesize.planning.files import FileFact, PartitionKey
 from icesize.planning.plan import MergeTask
 from integration.writers.pool import Made

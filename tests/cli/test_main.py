@@ -544,7 +544,7 @@ def test_a_command_that_moves_nothing_loads_only_what_it_needs(table: Table, tmp
     uri = f"sqlite:///{tmp_path}/catalog.db"
     sized = icesize.open(None, "lake.db.t", catalog=tables.sqlite_catalog(tmp_path))
     sized.compact()
-    rooms = ("parquet.copying", "parquet.rewriting", "parquet.writing", "parquet.ordering", "table.cleanup", "spark")
+    rooms = ("parquet.row_groups", "parquet.rewriting", "parquet.writing", "parquet.ordering", "table.cleanup", "spark")
     code = (
         "import sys; from icesize.cli.main import main\n"
         f"main([{command!r}, 'lake.db.t', '--catalog-uri', {uri!r}], standalone_mode=False)\n"

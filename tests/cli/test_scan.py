@@ -12,7 +12,7 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 import icesize
-from icesize.planning.health import FORMULA
+from icesize.planning.insight.health import FORMULA
 from tests.support.command_line import Run, catalog_uri, on_a_terminal
 from tests.support.html_pages import taken_apart
 from tests.support.tables import append, arrow, local, make_table, sqlite_catalog

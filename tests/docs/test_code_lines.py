@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from docs_tools.code_lines import code_lines, public_names
+from docs_tools.code_lines import code_lines, modules, public_names, repeated_names
 
 SOURCE = '''"""A docstring."""
 
@@ -36,3 +36,25 @@ def test_only_code_is_counted() -> None:
 def test_names_are_those_that_others_may_import() -> None:
     """Classes, functions and aliases, without constants."""
     assert [*public_names(SOURCE)] == ["Key", "Shape"]
+
+
+SHARED = {
+    "Key": "a type variable of the routing modules, which do not import each other",
+    "PageLocation": "the name of the Parquet format: its fields as stored, and the value made of them",
+    "Part": "a part of a row group, and entries for manifests: neither room knows the other",
+    "Positions": "an array of row positions in both",
+    "RowGroup": "the name of the Parquet format: its fields as stored, and the value made of them",
+    "Rows": "positions of rows in an order, and the ranges of rows in a manifest",
+    "Version": "a version that retention counts, and the one that users read",
+    "Words": "an array of 64-bit words in both",
+    "main": "programs",
+    "run": "the command line of a process, and a batch",
+    "runs_of": "row ids of a file, and parts of new row groups",
+}
+"""Public names that several modules define -> why."""
+
+
+def test_one_name_has_one_meaning() -> None:
+    """A public name is defined once, or the list says why."""
+    assert repeated_names(modules()).keys() <= SHARED.keys()
+    assert len(SHARED) <= 15

@@ -23,7 +23,7 @@ from icesize.maintenance.restore import restore
 from icesize.planning.files import FileFact
 from icesize.table.commit.snapshot_builder import SnapshotBuilder
 from icesize.table.manifests import store
-from icesize.table.manifests.facts import Columns, ManifestFacts
+from icesize.table.manifests.file_columns import EntryColumns, ManifestFacts
 from icesize.table.state.handle import TableHandle
 from icesize.table.state.live_files import files_at as files_of_version
 from tests.support.delete_files import delete_positions, live_deletes
@@ -245,7 +245,7 @@ def change_rows(catalog: Catalog, data: st.DataObject, next_id: int) -> None:
     ],
 )
 def test_deletes_that_cannot_be_applied_are_refused(
-    lake: SqlCatalog, monkeypatch: pytest.MonkeyPatch, damage: Callable[[Columns], dict[str, Any]], why: str
+    lake: SqlCatalog, monkeypatch: pytest.MonkeyPatch, damage: Callable[[EntryColumns], dict[str, Any]], why: str
 ) -> None:
     """A byte copy of such a file would bring its deleted rows back."""
     make_table(lake)

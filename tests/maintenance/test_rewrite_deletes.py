@@ -19,7 +19,7 @@ import icesize
 from icesize.environment import Environment, WorkLimits
 from icesize.errors import CommitConflict, CommitStateUnknown
 from icesize.failpoints import FailpointReached, armed
-from icesize.parquet.deletes import rewrite
+from icesize.parquet.deletes import position_files
 from icesize.parquet.deletes.deleted_rows import DeletedPositions
 from icesize.planning.files import FileFact, PartitionKey
 from icesize.report import Report
@@ -295,14 +295,14 @@ def upserted_twice(lake: SqlCatalog) -> None:
 def test_a_bug_fails_its_partition_alone(lake: SqlCatalog, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     """The report names it as one of icesize, nothing of the partition stays, and the other one is done."""
     upserted_twice(lake)
-    before, right, bug = seen(lake), rewrite.deleted_rows, IndexError("list index out of range")
+    before, right, bug = seen(lake), position_files.deleted_rows, IndexError("list index out of range")
 
     def with_a_bug(inputs: Sequence[FileFact], *rest: Any) -> DeletedPositions:
         if where == "reading" and inputs[0].partition == A:
             raise bug
         return right(inputs, *rest)
 
-    monkeypatch.setattr(rewrite, "deleted_rows", with_a_bug)
+    monkeypatch.setattr(position_files, "deleted_rows", with_a_bug)
     with failing_at(1 if where == "writing" else 0, "writing", bug):
         report = opened(lake).rewrite_deletes()
     table = lake.load_table("db.t")

@@ -26,7 +26,7 @@ from icesize.planning.files import MAIN, FileFact
 from icesize.sized_table import SizedTable
 from icesize.table.commit.documents import lossless
 from icesize.table.manifests import store
-from icesize.table.manifests.facts import ManifestFacts
+from icesize.table.manifests.file_columns import ManifestFacts
 from tests.support.delete_files import delete_positions
 from tests.support.puffin import add_deletes, vectors_in_puffin
 from tests.support.restored import A, assert_unchanged, before_swap, restored

@@ -14,8 +14,8 @@ from icesize.environment import Environment
 from icesize.errors import ArgumentError, PolicyError, TableError, TableNotFound
 from icesize.events import Progress
 from icesize.maintenance.survey import CatalogSurvey, scan
-from icesize.planning.health import TableSurvey
-from icesize.planning.scan_cost import Prices, WorkCost
+from icesize.planning.insight.health import TableSurvey
+from icesize.planning.insight.scan_cost import Prices, WorkCost
 from icesize.table.catalog import opening
 from tests.support.delete_files import delete_positions
 from tests.support.rest_faults import Fault

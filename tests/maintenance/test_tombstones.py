@@ -20,7 +20,7 @@ from icesize.maintenance.upsert import UpsertBatch, UpsertJob, upsert
 from icesize.planning.retention.ancestry import FOR_EVER_MS
 from icesize.report import Report
 from icesize.table.commit.steps.move_tombstones import BRANCH
-from icesize.table.manifests.lists import manifests_of
+from icesize.table.manifests.manifest_lists import manifests_of
 from icesize.table.manifests.store import ManifestStore
 from icesize.table.records.ledger import LedgerEntry
 from icesize.table.state.handle import TableHandle

@@ -29,7 +29,7 @@ from icesize.report import Report
 from icesize.table.manifests.delete_index import DeleteIndex
 from icesize.table.records.ledger import LedgerEntry
 from icesize.table.state.handle import Current, PolicyArgument, TableHandle
-from icesize.table.upserts.resolver import COMPARE_KEYS, DeletedIn, LiveFiles
+from icesize.table.upserts.resolver import COMPARE_KEYS, DeletedIn, FilesWithBounds
 from icesize.table.upserts.settings import WantedRule
 from tests.support.layouts import position_delete
 from tests.support.tables import (
@@ -344,7 +344,7 @@ def test_deleted_rows_are_remembered_by_several_streams() -> None:
 )
 def test_unreadable_files_are_refused_if_a_batch_needs_them(fact: FileFact, why: str) -> None:
     """A large batch notes all files, also those without its keys: what is unreadable is refused in use only."""
-    live = LiveFiles([], {}, DeleteIndex())
+    live = FilesWithBounds([], {}, DeleteIndex())
     noted = live.noted_if_readable(ClusterFile(fact, ()))
     assert (noted.path, noted.deletes) == (fact.path, ())
     with pytest.raises(UnsupportedTable, match=f"Cannot upsert: {fact.path} may have keys of the batch, and {why}"):

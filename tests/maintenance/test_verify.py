@@ -27,11 +27,11 @@ import icesize
 from icesize.maintenance.verify import Verification, verify
 from icesize.maintenance.verify_v3 import overlapping
 from icesize.parquet.files.data_file import NewDeleteFile
-from icesize.planning.delete_reach import plain_path
+from icesize.planning.deletes.delete_reach import plain_path
 from icesize.planning.files import PartitionKey
 from icesize.planning.upsert_rule import UpsertRule
 from icesize.sized_table import SizedTable
-from icesize.table.manifests.lists import manifests_in, write_list
+from icesize.table.manifests.manifest_lists import manifests_in, write_list
 from tests.support.breakages import changed, relist
 from tests.support.command_line import run_in
 from tests.support.delete_files import delete_positions

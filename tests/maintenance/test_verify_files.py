@@ -24,7 +24,7 @@ from icesize.maintenance.verify_files import opened
 from icesize.parquet.files import storage as files_of_storage
 from icesize.parquet.files.data_file import NewDataFile
 from icesize.parquet.files.storage import Storage
-from icesize.parquet.verify.file import verify
+from icesize.parquet.verify.file import verify_file
 from tests.support.command_line import run_in
 from tests.support.delete_files import delete_positions
 from tests.support.puffin import add_deletes, vectors_in_puffin
@@ -178,7 +178,7 @@ def test_remote_files(lake: SqlCatalog, monkeypatch: pytest.MonkeyPatch, whole_b
     monkeypatch.setattr("icesize.maintenance.verify_files.WHOLE_READ_BYTES", max(whole_bytes, 100))
     assert files_of_storage.WHOLE_READ_BYTES > 100
     with opened(Storage(Remote({})), file.path.replace("file://", "far://"), file.size_bytes) as source:
-        assert (verify(source, "x").problems, verify(source, "x").rows) == ((), 2)
+        assert (verify_file(source, "x").problems, verify_file(source, "x").rows) == ((), 2)
 
 
 def stored(table: Table, ids: tuple[int, ...], row_ids: tuple[int | None, ...]) -> NewDataFile:

@@ -30,8 +30,8 @@ from icesize.maintenance.verify import (
 )
 from icesize.maintenance.verify_storage import StorageCheck, Stored
 from icesize.table.catalog.access_errors import readable
-from icesize.table.manifests.facts import read_facts
-from icesize.table.manifests.lists import manifests_in
+from icesize.table.manifests.file_columns import read_facts
+from icesize.table.manifests.manifest_lists import manifests_in
 from icesize.table.storage import listing
 from icesize.table.storage.inventory import Inventory
 from icesize.table.storage.listing import Listed, list_files

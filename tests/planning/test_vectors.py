@@ -8,9 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icesize.planning.dangling_rule import DanglingCandidates
-from icesize.planning.delete_plan import plan_delete_rewrites
-from icesize.planning.delete_reach import Hits, PartitionDeletes, is_due, may_hit, only_path, vectors_hitting
+from icesize.planning.deletes.dangling_rule import DanglingCandidates
+from icesize.planning.deletes.delete_plan import plan_delete_rewrites
+from icesize.planning.deletes.delete_reach import (
+    DeleteHits,
+    PartitionDeletes,
+    is_due,
+    may_hit,
+    only_path,
+    vectors_hitting,
+)
 from icesize.planning.files import DeleteFile, FileFact
 from icesize.policy import SizePolicy
 from tests.support.examples import examples
@@ -40,9 +47,9 @@ def test_a_vector_takes_the_place_of_position_deletes() -> None:
         position_delete(A, 64, None, 9),
     ]
     of_partition = PartitionDeletes(deletes)
-    assert of_partition.hitting(data("a")) == Hits(2, 7, 2)
-    assert of_partition.hitting(data("b")) == Hits(4, 20, 4)
-    assert of_partition.hitting(data("a", 61)) == Hits(3, 20, 3)  # the vector is older than the file
+    assert of_partition.hitting(data("a")) == DeleteHits(2, 7, 2)
+    assert of_partition.hitting(data("b")) == DeleteHits(4, 20, 4)
+    assert of_partition.hitting(data("a", 61)) == DeleteHits(3, 20, 3)  # the vector is older than the file
 
 
 @examples(500)

@@ -15,7 +15,14 @@ from rich.console import Console
 
 from icesize.events import CommitStarted, PendingCommit, Progress
 from icesize.planning.files import FileFact, Head, Layout, PartitionFacts, PartitionKey, Partitions, SkipReason
-from icesize.planning.inspection import DeletesClass, Inspection, PartitionSizes, PendingDeletes, SizeClass, inspect
+from icesize.planning.insight.inspection import (
+    DeletesClass,
+    Inspection,
+    PartitionSizes,
+    PendingDeletes,
+    SizeClass,
+    inspect,
+)
 from icesize.planning.merging.planner import plan_merges
 from icesize.planning.plan import Forecast
 from icesize.policy import SizePolicy

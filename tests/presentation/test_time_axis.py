@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from icesize.planning.trends import PartitionTrend, Trends
+from icesize.planning.insight.trends import PartitionTrend, Trends
 from icesize.presentation.charts import PRINTED, Picture, amplification, files, heat_map, seconds
 from icesize.table.past.commits import PastCommit
 from tests.support.examples import examples

@@ -18,7 +18,7 @@ WAIT_S = 120
 
 
 def background_of(sink: Sink) -> Background:
-    return process_state.state_of(sink.source, sink.stream_id).background
+    return process_state.stream_state(sink.source, sink.stream_id).background
 
 
 def in_background() -> bool:

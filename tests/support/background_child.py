@@ -24,7 +24,7 @@ def main(folder: Path, end: str) -> None:
     catalog = lake_catalog(folder)
     spark = session("local[1]")
     sink = icesize.open(spark, "db.events", catalog=catalog, policy=POLICY).sink("s", merge="async")
-    background = process_state.state_of(sink.source, "s").background
+    background = process_state.stream_state(sink.source, "s").background
     written, go_on = threading.Event(), threading.Event()
 
     def hold() -> None:

@@ -18,7 +18,7 @@ from pyiceberg.table.update import SetStatisticsUpdate
 from icesize.parquet.files.data_file import NewDataFile, NewDeleteFile
 from icesize.planning.files import FileFact, PartitionKey
 from icesize.table.manifests.entries import read_entries
-from icesize.table.manifests.lists import first_row_id_of, manifests_in, write_list
+from icesize.table.manifests.manifest_lists import first_row_id_of, manifests_in, write_list
 from tests.support.delete_files import commit_row_delta, delete_positions, equality_deletes
 from tests.support.puffin import add_deletes, vectors_in_puffin
 from tests.support.tables import (

@@ -25,7 +25,7 @@ def main(folder: Path) -> None:
     spark = session("local[1]")
     policy = {"target-file-size-bytes": 12_000}
     sink = icesize.open(spark, "db.events", catalog=catalog, policy=policy).sink("s", merge="off", cluster="async")
-    background = process_state.state_of(sink.source, "s").background
+    background = process_state.stream_state(sink.source, "s").background
     written = threading.Event()
 
     def hold() -> None:

@@ -29,7 +29,7 @@ from icesize.parquet.files.settings import Limits, WriteSettings
 from icesize.parquet.format.pages import walk
 from icesize.parquet.format.sources import LocalSource
 from icesize.parquet.rewriting.merge import merge
-from icesize.parquet.verify.file import verify
+from icesize.parquet.verify.file import verify_file
 from icesize.planning.files import FileFact
 from icesize.planning.plan import MergeTask
 from icesize.redaction import redacted
@@ -285,7 +285,7 @@ def _check_claims(done: MergeResult, inputs: Sequence[FileFact]) -> None:
 
 def _claims(paths: Iterable[str]) -> set[tuple[str, str]]:
     """What files say wrongly of themselves, by column, without the numbers in it."""
-    problems = [p for path in paths for p in verify(LocalSource(local(path)), "file").problems]
+    problems = [p for path in paths for p in verify_file(LocalSource(local(path)), "file").problems]
     told = [problem.split(": ", 2) for problem in problems]
     return {(place.partition(", ")[2], re.split(r"[-0-9'\"]", what)[0]) for _, place, what in told}
 

@@ -14,8 +14,8 @@ from icesize.table.catalog.history import known_ancestors
 from icesize.table.catalog.locations import normalised
 from icesize.table.manifests.delete_index import DeleteIndex, is_unpartitioned
 from icesize.table.manifests.entries import Entry, read_entries
-from icesize.table.manifests.facts import read_facts
-from icesize.table.manifests.lists import manifests_of
+from icesize.table.manifests.file_columns import read_facts
+from icesize.table.manifests.manifest_lists import manifests_of
 from icesize.table.state.commit_ages import CommitAges
 from icesize.table.state.live_files import Obstacles
 from icesize.table.state.naming import Labels

@@ -13,6 +13,7 @@ from icesize.parquet.files.data_file import MergeResult, NewDataFile
 from icesize.parquet.files.uncommitted import uncommitted
 from icesize.planning.files import FileFact, Head, PartitionKey
 from icesize.policy import SizePolicy
+from icesize.table.commit.attempted_steps import CommitOutcome, commit_steps, steps_of
 from icesize.table.commit.conflicts import BASE_EXPIRED
 from icesize.table.commit.protocol import (
     Base,
@@ -22,10 +23,9 @@ from icesize.table.commit.protocol import (
     CommitRequest,
     StepDone,
 )
-from icesize.table.commit.request import CommitOutcome, commit_steps, steps_of
+from icesize.table.commit.steps.absorb import Overwrite
 from icesize.table.commit.steps.append import Append
-from icesize.table.commit.steps.overwrite import Overwrite
-from icesize.table.commit.steps.replace import Replace
+from icesize.table.commit.steps.merge import Replace
 from icesize.table.records.ledger import LedgerEntry
 
 PART = PartitionKey(0, ("a",))

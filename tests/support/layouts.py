@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from hypothesis import strategies as st
 
-from icesize.planning.delete_reach import PartitionDeletes, is_due, only_path
+from icesize.planning.deletes.delete_reach import PartitionDeletes, is_due, only_path
 from icesize.planning.files import (
     DeleteFile,
     FileFact,

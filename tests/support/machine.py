@@ -33,8 +33,8 @@ from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.rewriting.absorb import Absorption, write_with
 from icesize.planning.files import FileFact, PartitionKey
 from icesize.planning.plan import MergeTask
+from icesize.table.commit.attempted_steps import CommitOutcome
 from icesize.table.commit.protocol import CommitRequest
-from icesize.table.commit.request import CommitOutcome
 from icesize.table.records.summary import RESTORED_ID
 from tests.support.rest_server import MiniRest
 from tests.support.row_lineage import Lineage, first_row_ids, records

@@ -11,7 +11,7 @@ from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestFile
 from pyiceberg.typedef import Record
 
-from icesize.table.manifests.facts import Columns, Texts, read_facts
+from icesize.table.manifests.file_columns import EntryColumns, Texts, read_facts
 
 
 def plain(value: Any) -> Any:
@@ -35,7 +35,7 @@ def without_zero_sign(summary: Any, manifest: ManifestFile, i: int) -> Any:
     )
 
 
-def check_written_facts(io: FileIO, manifests: Iterable[ManifestFile], facts: Mapping[str, Columns]) -> None:
+def check_written_facts(io: FileIO, manifests: Iterable[ManifestFile], facts: Mapping[str, EntryColumns]) -> None:
     """The facts that a writer has of its manifests are those that a reader gets."""
     read = {manifest.manifest_path: read_facts(io, manifest).columns for manifest in manifests}
     assert {path: _columns(each) for path, each in facts.items()} == {
@@ -43,7 +43,7 @@ def check_written_facts(io: FileIO, manifests: Iterable[ManifestFile], facts: Ma
     }
 
 
-def _columns(columns: Columns) -> list[Any]:
+def _columns(columns: EntryColumns) -> list[Any]:
     values = (getattr(columns, field.name) for field in dataclasses.fields(columns))
     return [_column(value) for value in values]
 

@@ -52,14 +52,14 @@ from icesize.planning.files import FileFact, Layout, PartitionKey
 from icesize.planning.plan import MergeTask
 from icesize.policy import SizePolicy
 from icesize.table.catalog.history import head_of
+from icesize.table.commit.attempted_steps import CommitOutcome, commit_steps, steps_of
 from icesize.table.commit.documents import lossless
 from icesize.table.commit.protocol import Base, CommitRequest
 from icesize.table.commit.pyiceberg_committer import PyIcebergCommitter
-from icesize.table.commit.request import CommitOutcome, commit_steps, steps_of
 from icesize.table.commit.snapshot_builder import SnapshotBuilder, move_ref
+from icesize.table.commit.steps.absorb import Overwrite
 from icesize.table.commit.steps.append import Append
-from icesize.table.commit.steps.overwrite import Overwrite
-from icesize.table.commit.steps.replace import Replace
+from icesize.table.commit.steps.merge import Replace
 from icesize.table.commit.steps.rewrite_manifests import RewriteManifests
 from icesize.table.manifests.entries import Entry
 from icesize.table.manifests.store import ManifestStore

@@ -21,7 +21,7 @@ from icesize.planning.files import FileFact
 from icesize.planning.plan import FileGroup
 from icesize.report import Report
 from icesize.table.manifests.delete_index import DeleteIndex
-from icesize.table.manifests.lists import manifests_of
+from icesize.table.manifests.manifest_lists import manifests_of
 from icesize.table.manifests.store import ManifestStore
 from icesize.table.records.ledger import LedgerEntry
 from icesize.table.state.handle import TableHandle

@@ -4,8 +4,9 @@
 - `deleted_rows`: the deleted rows of the input files of a merge, from all kinds of deletes, as one bitmap of positions
   per file
 - `equality`: rows that equal a row of an equality delete file
-- `key_lookup`: rows -> the keys that they equal, with Iceberg's rules of equality
+- `equal_keys`: rows -> the keys that they equal, with Iceberg's rules of equality
 - `positions`: rows that position delete files name, and the data files that such a delete file names
-- `rewrite`: rewrites the deleted rows of data files as position deletes, in one delete file or vector per data file
+- `position_files`: rewrites the deleted rows of data files as position deletes, in one delete file or vector per
+  data file
 - `vectors`: deletion vectors in Puffin files, read and written
 """

@@ -35,7 +35,7 @@ def blaming(delete: DeleteFile) -> Iterator[None]:
 
 
 @contextmanager
-def opened(delete: DeleteFile, storage: Storage) -> Iterator[tuple[pq.ParquetFile, Any]]:
+def open_delete_file(delete: DeleteFile, storage: Storage) -> Iterator[tuple[pq.ParquetFile, Any]]:
     """Yield an open delete file and its stream, after a check of its row count; errors are `blaming` it.
 
     The file must have as many rows as its manifest entry records.
@@ -51,7 +51,7 @@ def opened(delete: DeleteFile, storage: Storage) -> Iterator[tuple[pq.ParquetFil
             yield parquet, stream
 
 
-def begun(rows: Iterator[T]) -> Iterator[T]:
+def first_read(rows: Iterator[T]) -> Iterator[T]:
     """Return the same rows, but read the first item now, before a caller takes it."""
     first = [*islice(rows, 1)]
     return chain(first, rows)

@@ -66,7 +66,7 @@ class DeletedPositions:
     def merged_sequence_number(self, inputs: Iterable[FileFact]) -> int:
         """Return the data sequence number of files with the live rows of these inputs.
 
-        `icesize.planning.delete_reach` explains the rule.
+        `icesize.planning.deletes.delete_reach` explains the rule.
         """
         return max(self.equality_number, *(file.sequence_number for file in inputs))
 
@@ -96,7 +96,7 @@ def deleted_rows(
     by_position = [delete for delete in deletes if not (delete.equality_ids or delete.is_vector)]
     by_equality = [delete for delete in deletes if delete.equality_ids and delete.sequence_number > least]
     vectors = VectorRows.of(inputs, deletes, settings.storage)
-    # position deletes are ignored for a file with a vector (`icesize.planning.delete_reach`)
+    # position deletes are ignored for a file with a vector (`icesize.planning.deletes.delete_reach`)
     without_vector = [file for file in inputs if file.path not in vectors.by_path]
     kinds: tuple[tuple[DeletedRows, Sequence[FileFact]], ...] = (
         (vectors, inputs),

@@ -15,8 +15,8 @@ from pyiceberg.schema import Schema, prune_columns
 from pyroaring import BitMap
 
 from icesize.concurrency import Ahead
-from icesize.parquet.deletes.delete_files import UnreadableDeletesError, begun, opened
-from icesize.parquet.deletes.key_lookup import KeyLookup, Numbers, comparable
+from icesize.parquet.deletes.delete_files import UnreadableDeletesError, first_read, open_delete_file
+from icesize.parquet.deletes.equal_keys import KeyLookup, Numbers, comparable
 from icesize.parquet.deletes.positions import add_positions, by_code
 from icesize.parquet.files.metrics import leaves
 from icesize.parquet.files.partitioning import source_path
@@ -76,7 +76,7 @@ class EqualRows:
         """
         columns = {ids: self._columns(ids) for ids in map(_ids, self.deletes)}
         ordered = sorted(self.deletes, key=lambda delete: -delete.sequence_number)
-        all_read = ahead.map(lambda delete: begun(columns[_ids(delete)].read(delete)), ordered)
+        all_read = ahead.map(lambda delete: first_read(columns[_ids(delete)].read(delete)), ordered)
         waiting: defaultdict[FieldIds, list[pa.Table]] = defaultdict(list)
         size = 0
         for delete, keys_read in zip(ordered, all_read, strict=True):
@@ -143,7 +143,7 @@ class _KeyColumns:
 
         Each batch has one column per id, in the order of `ids`, and the delete's sequence number.
         """
-        with opened(delete, self.settings.storage) as (parquet, _):
+        with open_delete_file(delete, self.settings.storage) as (parquet, _):
             _check_in_table(self.settings, self.ids)
             _check_has(parquet.schema_arrow, self.ids, self.settings)
             fitted = self._projection.fit(parquet.schema_arrow)

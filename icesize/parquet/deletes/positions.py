@@ -17,10 +17,10 @@ from pyiceberg.types import LongType, NestedField, StringType
 from pyroaring import BitMap
 
 from icesize.concurrency import Ahead
-from icesize.parquet.deletes.delete_files import UnreadableDeletesError, begun, blaming, opened
+from icesize.parquet.deletes.delete_files import UnreadableDeletesError, blaming, first_read, open_delete_file
 from icesize.parquet.files.storage import Storage
 from icesize.parquet.reading.projection import field_id
-from icesize.planning.delete_reach import DataFiles, may_hit, may_lie_between, only_path, plain_path
+from icesize.planning.deletes.delete_reach import DataFiles, may_hit, may_lie_between, only_path, plain_path
 from icesize.planning.files import DeleteFile, FileFact
 
 
@@ -73,7 +73,7 @@ class NamedRows:
 
         def read(delete: DeleteFile) -> Iterator[_Named]:
             only = only_path(delete)
-            return begun(_named_rows(delete, targets if only is None else {plain_path(only)}, self.storage))
+            return first_read(_named_rows(delete, targets if only is None else {plain_path(only)}, self.storage))
 
         found = dict[str, frozenset[str]]()
         for delete, named in zip(hits, ahead.map(read, hits), strict=True):
@@ -102,7 +102,7 @@ def paths_named(delete: DeleteFile, storage: Storage, among: Collection[str] | N
 @contextmanager
 def _by_codes(delete: DeleteFile, storage: Storage) -> Iterator[pq.ParquetFile]:
     """Yield a delete file whose paths are read as codes; as strings they would take 100 bytes per row."""
-    with opened(delete, storage) as (parquet, stream):
+    with open_delete_file(delete, storage) as (parquet, stream):
         names = [_column(parquet, PATH)]
         yield pq.ParquetFile(stream, metadata=parquet.metadata, read_dictionary=names, page_checksum_verification=True)
 

@@ -22,7 +22,7 @@ from icesize.parquet.files.data_file import NewDeleteFile
 from icesize.parquet.files.new_files import NewFiles
 from icesize.parquet.files.storage import Storage
 from icesize.parquet.format.sources import StreamSource, read_ranges
-from icesize.planning.delete_reach import vectors_hitting
+from icesize.planning.deletes.delete_reach import vectors_hitting
 from icesize.planning.files import DeleteFile, FileFact, PartitionKey
 
 BLOB_TYPE = "deletion-vector-v1"

@@ -10,7 +10,7 @@
 - `partitioning`: rows -> partitions, with the results of Iceberg's transforms
 - `properties`: the table properties for Parquet files, `write.parquet.*`, as arguments of pyarrow's writer; tables that
   icesize's Parquet files cannot serve are refused by name before anything is written
-- `row_lineage`: the columns in which a file of format v3 stores the lineage of its rows
+- `lineage_fields`: the columns in which a file of format v3 stores the lineage of its rows
 - `settings`: everything that a worker needs to write files of a table, as plain values that pickle; with the sizes at
   which the handling of files changes
 - `storage`: file access through the table's FileIO, with a shortcut for local paths

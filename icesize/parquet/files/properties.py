@@ -20,7 +20,7 @@ from pyiceberg.transforms import IdentityTransform, TruncateTransform, UnknownTr
 from pyiceberg.types import FixedType, TimestampNanoType, TimestamptzNanoType
 
 from icesize.errors import UnsupportedTable
-from icesize.parquet.files.row_lineage import is_lineage
+from icesize.parquet.files.lineage_fields import is_lineage
 from icesize.policy import property_number
 
 T = TypeVar("T", int, float)
@@ -195,7 +195,9 @@ def _parsed(kind: Callable[[str], T], text: str) -> T | None:
         return None
 
 
-def check_supported(schema: Schema, spec: PartitionSpec, properties: Mapping[str, str], format_version: int) -> None:
+def check_schema_supported(
+    schema: Schema, spec: PartitionSpec, properties: Mapping[str, str], format_version: int
+) -> None:
     """Raise `UnsupportedTable`, one sentence, for a type, partition field or property that cannot be honored."""
     later = NANOSECONDS if format_version > _BEFORE_V3 else ()
     for field_id, column in schema._lazy_id_to_field.items():

@@ -18,8 +18,8 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
 
 from icesize.errors import UnsupportedTable
-from icesize.parquet.files.properties import METRICS_OF_COLUMN, ParquetOptions, check_supported
-from icesize.parquet.files.row_lineage import FIRST_WITH_LINEAGE, LINEAGE_FIELDS, check_names
+from icesize.parquet.files.lineage_fields import FIRST_WITH_LINEAGE, LINEAGE_FIELDS, check_column_names
+from icesize.parquet.files.properties import METRICS_OF_COLUMN, ParquetOptions, check_schema_supported
 from icesize.parquet.files.storage import Storage
 from icesize.redaction import is_secret
 
@@ -154,9 +154,9 @@ class WriteSettings:
         if metadata.format_version > 3:
             raise UnsupportedTable(f"Cannot write format version {metadata.format_version}: only 1 to 3 are supported")
         schema, spec, order = metadata.schema(), metadata.spec(), metadata.sort_order()
-        check_supported(schema, spec, metadata.properties, metadata.format_version)
+        check_schema_supported(schema, spec, metadata.properties, metadata.format_version)
         if metadata.format_version >= FIRST_WITH_LINEAGE:
-            check_names(field.name for field in schema.fields)
+            check_column_names(field.name for field in schema.fields)
         kept = {k: v for k, v in metadata.properties.items() if k.startswith("write.") or k == NAME_MAPPING}
         kept |= {f"{METRICS_OF_COLUMN}{name}": "full" for name in whole_bounds}
         ParquetOptions.of(kept)

@@ -25,8 +25,8 @@ from icesize.parquet.format.thrift import (
     integer,
     integers_of,
     raw_of,
-    read_list,
     read_struct,
+    read_structs,
     required_integer,
     struct_of,
     structs_of,
@@ -120,7 +120,7 @@ class RowGroup:
     """One row group: its `fields` without the columns, its column chunks and its number of rows.
 
     `lineage` has the columns `_row_id` and `_last_updated_sequence_number` if they are not among the chunks, but the
-    file stores them (`icesize.parquet.copying.lineage`).
+    file stores them (`icesize.parquet.row_groups.footer_lineage`).
     """
 
     fields: Fields
@@ -191,7 +191,7 @@ def parse_footer(raw: bytes, size_bytes: int) -> Footer:
 
     Raises `CopyRefused`.
     """
-    fields, end = read_struct(raw, 0, {FileMetaData.ROW_GROUPS: (LIST, partial(read_list, parser=_read_group))})
+    fields, end = read_struct(raw, 0, {FileMetaData.ROW_GROUPS: (LIST, partial(read_structs, parser=_read_group))})
     if FileMetaData.ENCRYPTION_ALGORITHM in fields or FileMetaData.FOOTER_SIGNING_KEY_METADATA in fields:
         # the footer itself is plain: a signature follows it, and columns are encrypted
         raise CopyRefused(Refusal.ENCRYPTED)
@@ -219,7 +219,7 @@ def parse_footer(raw: bytes, size_bytes: int) -> Footer:
 @lru_cache(64)
 def _schema(raw: bytes) -> tuple[tuple[Element, ...], tuple[Column, ...]]:
     """Return elements and leaf columns; cached because most files of a table have the same schema."""
-    schema = tuple(read_list(raw, 0, _read_element)[0])
+    schema = tuple(read_structs(raw, 0, _read_element)[0])
     return schema, tuple(columns_of(schema))
 
 
@@ -230,7 +230,7 @@ def _read_element(data: Bytes, at: int) -> tuple[Element, int]:
 
 
 def _read_group(data: Bytes, at: int) -> tuple[RowGroup, int]:
-    fields, end = read_struct(data, at, {RowGroupIds.COLUMNS: (LIST, partial(read_list, parser=_read_chunk))})
+    fields, end = read_struct(data, at, {RowGroupIds.COLUMNS: (LIST, partial(read_structs, parser=_read_chunk))})
     RowGroupIds.check(fields)
     rows = required_integer(fields, RowGroupIds.NUM_ROWS)
     if min(rows, required_integer(fields, RowGroupIds.TOTAL_BYTE_SIZE)) < 0:

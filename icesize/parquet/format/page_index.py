@@ -26,8 +26,8 @@ from icesize.parquet.format.thrift import (
     list_header,
     list_of,
     raw_of,
-    read_list,
     read_struct,
+    read_structs,
     read_varint,
     required_integer,
     signed,
@@ -71,7 +71,7 @@ def read_offset_index(raw: bytes) -> tuple[list[PageLocation], list[int] | None]
 
     Raises `CopyRefused`, also for fields that this version does not know, because they may be offsets.
     """
-    fields = _only_struct(raw, {OffsetIndex.PAGE_LOCATIONS: (LIST, partial(read_list, parser=_location))})
+    fields = _only_struct(raw, {OffsetIndex.PAGE_LOCATIONS: (LIST, partial(read_structs, parser=_location))})
     OffsetIndex.check(fields)
     locations: list[PageLocation] = raw_of(fields, OffsetIndex.PAGE_LOCATIONS, LIST)
     if OffsetIndex.UNENCODED_BYTE_ARRAY_DATA_BYTES not in fields:

@@ -23,8 +23,8 @@ from icesize.parquet.format.thrift import (
     Bytes,
     integer,
     raw_of,
-    read_list,
     read_struct,
+    read_structs,
     required_integer,
     skip,
 )
@@ -232,7 +232,7 @@ def _counts_of(chunk: Chunk) -> tuple[tuple[int, int], ...] | None:
 @lru_cache(1_024)
 def _counts(raw: bytes) -> tuple[tuple[int, int], ...]:
     """Return each encoding of data pages and its number of pages; cached because most chunks have the same."""
-    counts, _ = read_list(raw, 0, read_struct)
+    counts, _ = read_structs(raw, 0, read_struct)
     of_data = [c for c in counts if required_integer(c, PageEncodingStats.PAGE_TYPE) in DATA_PAGES]
     return tuple(
         (required_integer(c, PageEncodingStats.ENCODING), required_integer(c, PageEncodingStats.COUNT)) for c in of_data

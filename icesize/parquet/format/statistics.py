@@ -97,7 +97,7 @@ def are_trusted(footer: Footer) -> bool:
 
 
 @lru_cache(1_024)
-def order_of(element: Element) -> Order | None:
+def bound_order(element: Element) -> Order | None:
     """Return a function that makes bounds of a column comparable, or None if their order is undefined or unknown.
 
     The function returns NaN for NaN; callers test for it.
@@ -147,7 +147,7 @@ def merge_statistics(element: Element, parts: Sequence[tuple[Fields | None, int]
     if filled and None not in nulls:
         merged[Statistics.NULL_COUNT] = i64(sum(count or 0 for count in nulls))
     needed = [fields for (fields, values), count in zip(filled, nulls, strict=True) if count != values]
-    if (order := order_of(element)) is not None and needed:
+    if (order := bound_order(element)) is not None and needed:
         merged |= _merged_bounds(element, order, needed)
     return merged or None
 
@@ -188,7 +188,7 @@ def count_of(chunk: Chunk, column: Column) -> tuple[int, int | None]:
 
 def bounds_differ(element: Element, one: Fields, other: Fields) -> bool:
     """Return whether a bound that both Statistics mark as exact differs between them."""
-    order = order_of(element)
+    order = bound_order(element)
     if order is None:
         return False
     pairs = [[_bound(fields, end, order) for fields in (one, other)] for end in _ENDS]

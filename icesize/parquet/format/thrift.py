@@ -217,7 +217,7 @@ def write_struct(fields: Fields) -> bytes:
     return bytes(out + _STOP)
 
 
-def read_list(data: Bytes, at: int, parser: Parser) -> tuple[list[Any], int]:
+def read_structs(data: Bytes, at: int, parser: Parser) -> tuple[list[Any], int]:
     """Parse each struct of a list, and return the results and the position after the list."""
     count, kind, at = read_list_header(data, at)
     if count and kind != STRUCT:
@@ -239,7 +239,7 @@ def structs_of(fields: Fields, field_id: int) -> list[Fields]:
     """Return the structs of a field that is a list of them; an empty list if it is absent."""
     if field_id not in fields:
         return []
-    return read_list(raw_of(fields, field_id, LIST), 0, read_struct)[0]
+    return read_structs(raw_of(fields, field_id, LIST), 0, read_struct)[0]
 
 
 def struct_of(fields: Fields, field_id: int) -> Fields | None:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from pyarrow import types
 
 from icesize.errors import UnsupportedTable
-from icesize.parquet.deletes.key_lookup import comparable
+from icesize.parquet.deletes.equal_keys import comparable
 
 Words = NDArray[np.uint64]
 Places = NDArray[np.intp]
@@ -110,7 +110,7 @@ class Codes:
         return found
 
 
-def encoded(columns: Sequence[pa.ChunkedArray], secret: bytes) -> Codes:
+def codes_of(columns: Sequence[pa.ChunkedArray], secret: bytes) -> Codes:
     """Return the codes of rows with these key columns, which have no NULL and the types of the table.
 
     Raises UnsupportedTable for a column whose values have no code.

@@ -13,7 +13,7 @@ from pyarrow import types
 
 from icesize.errors import BatchError, SchemaMismatch
 from icesize.parquet.files.settings import WriteSettings, pruned
-from icesize.parquet.keys.codes import Codes, Places, encoded
+from icesize.parquet.keys.codes import Codes, Places, codes_of
 from icesize.parquet.keys.ranks import by_order, row_ranks, sortable
 from icesize.parquet.reading.projection import ColumnAligner
 from icesize.planning.upsert_rule import UpsertRule
@@ -103,7 +103,7 @@ def newest_events(
     wanted = list(dict.fromkeys((*key_names, *order_names)))
     aligned = ColumnAligner(pruned(settings, wanted))(rows.select(wanted))
     keys, order = aligned.select(key_names), aligned.select(order_names) if order_names else None
-    events = Events(rows, encoded(keys.columns, secret), is_delete, keys, order, received)
+    events = Events(rows, codes_of(keys.columns, secret), is_delete, keys, order, received)
     in_order = events.take(sorted_places(events.codes, order))
     # a batch may have its columns in any order
     return in_order.take(_winners(in_order, rule, [name for name in names.values() if name in rows.column_names]))

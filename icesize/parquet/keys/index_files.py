@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icesize.parquet.files.storage import local_folder
-from icesize.private_folder import PART, PrivateFolder, remove
+from icesize.private_folder import PART, PrivateFolder, remove_file
 
 LOG = logging.getLogger("icesize")
 
@@ -131,7 +131,7 @@ class IndexFolder:
             return None
         except Exception as damage:  # of any kind: the bytes may come from anywhere
             LOG.debug("%s is damaged (%s)", place, damage)
-            remove(place)
+            remove_file(place)
             return None
 
     def write(self, identity: Identity, expected_bytes: int, arrays: Iterable[Array]) -> bool:
@@ -167,7 +167,7 @@ class IndexFolder:
                 for _, length, path in [] if self._is_full else old:
                     if size <= self._room_bytes:
                         break
-                    remove(path)
+                    remove_file(path)
                     self._room_bytes += length
             if size <= self._room_bytes:
                 self._room_bytes -= size

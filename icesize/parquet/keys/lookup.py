@@ -12,9 +12,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyiceberg.partitioning import PartitionSpec
 
-from icesize.parquet.files.row_lineage import LINEAGE_FIELDS, is_lineage
+from icesize.parquet.files.lineage_fields import LINEAGE_FIELDS, is_lineage
 from icesize.parquet.files.settings import WriteSettings, pruned
-from icesize.parquet.keys.codes import Codes, Places, encoded
+from icesize.parquet.keys.codes import Codes, Places, codes_of
 from icesize.parquet.keys.ranks import sortable
 from icesize.parquet.reading.inputs import UNREADABLE_ROWS, open_parquet, read_inputs
 from icesize.planning.files import FileFact
@@ -146,7 +146,7 @@ class Scan:
                 for column in table.columns:
                     has_key &= ~np.asarray(column.is_null())
                 positions, table = positions[has_key], table.filter(pa.array(has_key))
-            yield positions, encoded(table.columns, self.secret)
+            yield positions, codes_of(table.columns, self.secret)
 
     def row_ids(self, file: FileFact, positions: Positions) -> Positions:
         ids: Positions = self.files.at(file, positions, self.key[:1], lineage=True).column("_row_id").to_numpy()

@@ -30,8 +30,8 @@ from icesize.parquet.files.settings import NAME_MAPPING
 from icesize.parquet.keys.codes import Codes, Places
 from icesize.parquet.keys.index_files import Array, Identity, IndexFolder
 from icesize.parquet.keys.lookup import Hits, NewRows, Positions, Scan, TableFiles
+from icesize.planning.file_counts import in_batches
 from icesize.planning.files import FileFact
-from icesize.planning.sizing import in_batches
 
 PART_ROWS = 2**20
 """Rows of one part: sorting them takes 28 bytes a row, 30 MB in each thread. Larger parts take longer for each row."""
@@ -150,11 +150,11 @@ def _of_ids(file: FileFact, first: int | None) -> Identity:
     return (*_of_file(file), "row ids", first)
 
 
-Part = tuple[Array, ...]
+MapPart = tuple[Array, ...]
 """Codes in ascending order, in one array or two, and their positions."""
 
 
-def _part(rows: tuple[Positions, Codes]) -> Part:
+def _part(rows: tuple[Positions, Codes]) -> MapPart:
     positions, codes = rows
     order = np.argsort(codes.high)  # equal codes in any order: hits are sorted by position
     codes = codes.take(order)
@@ -162,7 +162,7 @@ def _part(rows: tuple[Positions, Codes]) -> Part:
     return (*words, positions[order].astype(np.uint32))
 
 
-def _sorted_part(codes: Codes, start: int) -> Part:
+def _sorted_part(codes: Codes, start: int) -> MapPart:
     some = codes.take(slice(start, start + PART_ROWS))
     return _part((np.arange(start, start + len(some)), some))
 
@@ -186,7 +186,7 @@ def joined(parts: Sequence[tuple[Positions, Codes]]) -> tuple[Positions, Codes]:
     return positions, Codes(high, np.concatenate(lows) if lows else None)
 
 
-def _parts(arrays: Sequence[Array]) -> Iterator[Part]:
+def _parts(arrays: Sequence[Array]) -> Iterator[MapPart]:
     """Yield the parts of a map: codes have 8 bytes, and the positions after them 4."""
     part = list[Array]()
     for array in arrays:
@@ -196,10 +196,10 @@ def _parts(arrays: Sequence[Array]) -> Iterator[Part]:
             part = []
 
 
-def codes_at(codes: Codes) -> Callable[[Part], Hits]:
+def codes_at(codes: Codes) -> Callable[[MapPart], Hits]:
     """Return the function that finds these codes in a part of a map. They are ascending and differ from each other."""
 
-    def find(part: Part) -> Hits:
+    def find(part: MapPart) -> Hits:
         rows = Codes(part[0], part[1] if len(part) > 2 else None)
         if not len(codes) or not len(rows):
             return Hits(np.empty(0, np.int64), np.empty(0, np.intp))

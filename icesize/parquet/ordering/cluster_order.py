@@ -14,8 +14,8 @@ from pyiceberg.transforms import IdentityTransform
 
 from icesize.parquet.files.partitioning import source_array, source_path
 from icesize.parquet.files.settings import WriteSettings
-from icesize.parquet.ordering.curves import Ranks, Words, hilbert, zorder
-from icesize.parquet.ordering.sort_keys import Rows, as_key, changed, order_of, slots, whole, words_of
+from icesize.parquet.ordering.curves import CurveRanks, Words, hilbert, zorder
+from icesize.parquet.ordering.sort_keys import Rows, as_key, differ, slots, sorted_positions, whole, words_of
 from icesize.planning.cluster_by import HILBERT, SORT, ClusterBy
 
 RANK_BITS = 12
@@ -79,10 +79,10 @@ class Ranking:
         def levels(before: Rows, after: Rows) -> npt.NDArray[np.int64]:
             found = np.zeros(len(after), np.int64)
             for level, column in enumerate(reversed(words), 1):
-                found[changed(column, before, after)] = level
+                found[differ(column, before, after)] = level
             return found
 
-        return Arranged(order_of([word for column in words for word in column]), levels)
+        return Arranged(sorted_positions([word for column in words for word in column]), levels)
 
     def compared(self, keys: pa.Table) -> pa.Table:
         """Return the part of the keys that is compared, column by column."""
@@ -183,9 +183,9 @@ class Scale:
     """Equal-depth ranks of one column: `ranks` of the values below the first of `bounds`, from it on, and so on."""
 
     bounds: pa.Array
-    ranks: Ranks
+    ranks: CurveRanks
 
-    def __call__(self, values: pa.Array) -> Ranks:
+    def __call__(self, values: pa.Array) -> CurveRanks:
         found = self.ranks[slots(pa.table({"key": self.bounds}), pa.table({"key": values}))]
         return np.where(np.asarray(values.is_valid()), found, np.uint16(0)) if values.null_count else found
 
@@ -197,9 +197,9 @@ def _scale(values: pa.Array) -> Scale:
     therefore divide the rows as evenly as possible, even with few distinct values.
     """
     words = words_of(values)
-    order, rows, nulls = order_of(words), len(values), values.null_count
+    order, rows, nulls = sorted_positions(words), len(values), values.null_count
     most = (1 << RANK_BITS) - 1
-    starts = np.flatnonzero(np.append(True, changed(words, order[:-1], order[1:]))) if rows else np.zeros(1, np.int64)
+    starts = np.flatnonzero(np.append(True, differ(words, order[:-1], order[1:]))) if rows else np.zeros(1, np.int64)
     wanted = nulls + np.arange(1, most) * (rows - nulls) // most
     begins = np.unique(starts[np.searchsorted(starts, wanted, side="right") - 1])
     begins = begins[begins > nulls]
@@ -230,7 +230,7 @@ class CurveRanking(Ranking):
             bits = np.frexp((places[before] ^ places[after]).astype(np.float64))[1]
             return bits.astype(np.int64)
 
-        return Arranged(order_of([places]), levels)
+        return Arranged(sorted_positions([places]), levels)
 
     def begins(self, compared: pa.Table, levels: npt.NDArray[np.int64]) -> pa.Table:
         below = np.maximum(levels - 1, 0).astype(np.uint64)

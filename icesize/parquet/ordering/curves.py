@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 Words = npt.NDArray[np.uint64]
-Ranks = npt.NDArray[np.unsignedinteger]
+CurveRanks = npt.NDArray[np.unsignedinteger]
 
 
-def zorder(ranks: Sequence[Ranks], bits: int) -> Words:
+def zorder(ranks: Sequence[CurveRanks], bits: int) -> Words:
     """Interleave the bits of the ranks, most significant bits first, and the first column before the others.
 
     `ranks` are one array for each of 1-4 columns, all of one unsigned type and below 2 ** `bits`. `bits` times columns
@@ -24,7 +24,7 @@ def zorder(ranks: Sequence[Ranks], bits: int) -> Words:
     return found
 
 
-def hilbert(ranks: Sequence[Ranks], bits: int) -> Words:
+def hilbert(ranks: Sequence[CurveRanks], bits: int) -> Words:
     """Return the position on Hilbert's curve through the grid; neighbors on it differ by one in one column.
 
     `ranks` and `bits` are those of `zorder`. Algorithm: John Skilling, "Programming the Hilbert curve" (2004). The bits
@@ -49,7 +49,7 @@ def hilbert(ranks: Sequence[Ranks], bits: int) -> Words:
     return zorder([axis ^ odd for axis in axes], bits)
 
 
-def _spread(rank: Ranks, bits: int, distance: int) -> Words:
+def _spread(rank: CurveRanks, bits: int, distance: int) -> Words:
     """Return the bits of a rank, `distance` positions apart, looked up eight at a time."""
     table = np.array([_apart(value, distance) for value in range(256)], np.uint64)
     found = np.zeros(len(rank), np.uint64)

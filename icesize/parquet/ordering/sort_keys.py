@@ -79,7 +79,7 @@ def _places(values: pa.Array) -> Words:
     return found
 
 
-def order_of(words: Sequence[Words]) -> Rows:
+def sorted_positions(words: Sequence[Words]) -> Rows:
     """Return the positions of rows in ascending order of their words, most significant word first.
 
     Equal rows keep their order. This is a radix sort. A digit has as many bits as fit into 64 bits beside the position
@@ -122,7 +122,7 @@ def _digits(words: Sequence[Words], width: int) -> Iterator[Words]:
         yield digit
 
 
-def changed(words: Sequence[Words], before: Rows, after: Rows) -> npt.NDArray[np.bool_]:
+def differ(words: Sequence[Words], before: Rows, after: Rows) -> npt.NDArray[np.bool_]:
     """Return for each pair of rows whether they differ."""
     found = np.zeros(len(after), np.bool_)
     for word in words:
@@ -138,7 +138,7 @@ def slots(bounds: pa.Table, keys: pa.Table) -> Rows:
             return np.searchsorted(one, others, side="right").astype(np.int64)
     both = pa.concat_tables([bounds, keys])
     # bounds come first, so they precede equal keys in the stable order
-    order = order_of([word for column in both.columns for word in words_of(whole(column))])
+    order = sorted_positions([word for column in both.columns for word in words_of(whole(column))])
     is_bound = order < bounds.num_rows
     found = np.empty(both.num_rows, np.int64)
     found[order] = np.cumsum(is_bound)

@@ -16,7 +16,7 @@ from icesize.parquet.files.metrics import leaves
 from icesize.parquet.files.partitioning import same, source_array, source_path, transform_steps
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.ordering.curves import Words
-from icesize.parquet.ordering.sort_keys import as_key, order_of, words_of
+from icesize.parquet.ordering.sort_keys import as_key, sorted_positions, words_of
 
 Rank = Callable[[pa.Array], pa.Array]
 
@@ -53,7 +53,7 @@ class Sorter:
         words = [word for key in self._keys for word in key.words(rows)]
         if not words:
             return rows
-        order = order_of(words)  # stable
+        order = sorted_positions(words)  # stable
         return rows.take(pa.array(order)) if np.any(order[1:] < order[:-1]) else rows
 
 

@@ -7,7 +7,7 @@
   replace their rows
 - `inputs`: the rows of data files in the table's current schema, of one file or all inputs of a merge, in tables of
   bounded size
-- `lineage`: the lineage of the rows of a data file: stored values, and those that rows inherit
+- `inherited_lineage`: the lineage of the rows of a data file: stored values, and those that rows inherit
 - `prefetch`: random access to the input files of a merge: local files, and remote files that are fetched whole
 - `projection`: rows -> the table's current schema: rows of older files by field id, new rows by name; an error names
   the column that does not fit

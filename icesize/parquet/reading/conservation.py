@@ -21,8 +21,8 @@ from pyiceberg.types import StructType
 from icesize.errors import RewriteFailed
 from icesize.parquet.files.data_file import NewDataFile
 from icesize.parquet.files.defaults import write_defaults
+from icesize.parquet.files.lineage_fields import FIELD_ID, is_lineage
 from icesize.parquet.files.metrics import Leaf, fields_below, leaves
-from icesize.parquet.files.row_lineage import FIELD_ID, is_lineage
 from icesize.parquet.files.settings import NAME_MAPPING, WriteSettings
 from icesize.parquet.format.footer import Footer
 from icesize.parquet.reading.casting import CastingError

@@ -20,7 +20,7 @@ from icesize.parquet.format.footer import Footer, read_footer
 from icesize.parquet.format.refusals import CopyRefused
 from icesize.parquet.format.schema import BOOLEAN, DOUBLE, FLOAT, INT32, INT64, Element
 from icesize.parquet.format.sources import BytesSource
-from icesize.parquet.format.statistics import are_trusted, merge_statistics, order_of
+from icesize.parquet.format.statistics import are_trusted, bound_order, merge_statistics
 from icesize.parquet.format.thrift import Fields, binary, boolean, integer
 
 _NEVER_SHORTENED = frozenset({BOOLEAN, INT32, INT64, FLOAT, DOUBLE})
@@ -151,6 +151,6 @@ def _serialised(serialise: Serialise | None, value: Any) -> bytes | None:
 
 def _exact(element: Element, statistics: Fields, field_id: int) -> Any:
     """Return a bound if it is exactly a value; None if it may be truncated."""
-    order, raw, exact = order_of(element), binary(statistics, field_id), boolean(statistics, _EXACT[field_id])
+    order, raw, exact = bound_order(element), binary(statistics, field_id), boolean(statistics, _EXACT[field_id])
     sure = exact or (exact is None and element.type in _NEVER_SHORTENED)
     return _value(order(raw)) if sure and order is not None and raw is not None else None

@@ -24,13 +24,13 @@ from icesize.parquet.format.sources import Source, StreamSource
 from icesize.parquet.format.thrift import read_struct, write_struct
 from icesize.parquet.reading.casting import CastingError
 from icesize.parquet.reading.conservation import Conservation
-from icesize.parquet.reading.lineage import check_row_ids, with_lineage
+from icesize.parquet.reading.inherited_lineage import check_row_ids, with_lineage
 from icesize.parquet.reading.prefetch import Fetched
 from icesize.parquet.reading.projection import BoundProjection, Projection
 from icesize.parquet.reading.value_bytes import most_value_bytes
+from icesize.planning.file_counts import in_batches
 from icesize.planning.files import FileFact
 from icesize.planning.plan import FileGroup
-from icesize.planning.sizing import in_batches
 
 RUN_SHARE = 1 / 32
 """Part of `Limits.decoded_bytes` (8 MiB by default) that the rows of small files are at most which become one table: a

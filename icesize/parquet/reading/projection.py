@@ -16,8 +16,8 @@ from pyiceberg.transforms import IdentityTransform
 
 from icesize.errors import SchemaMismatch
 from icesize.parquet.files.defaults import initial_defaults, scalar_of, write_defaults
+from icesize.parquet.files.lineage_fields import FIELD_ID, is_lineage
 from icesize.parquet.files.properties import NANOSECONDS
-from icesize.parquet.files.row_lineage import FIELD_ID, is_lineage
 from icesize.parquet.files.settings import NAME_MAPPING, WriteSettings
 from icesize.parquet.reading.casting import (
     CastingError,

@@ -17,7 +17,7 @@ from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings, pruned
 from icesize.parquet.files.uncommitted import Uncommitted
 from icesize.parquet.ordering.cluster_order import Cuts, Ranking, RowOrder, by_part
-from icesize.parquet.ordering.sort_keys import Rows, changed, slots, whole, words_of
+from icesize.parquet.ordering.sort_keys import Rows, differ, slots, whole, words_of
 from icesize.parquet.reading.conservation import Conservation
 from icesize.parquet.reading.inputs import of_size, read_inputs
 from icesize.parquet.reading.prefetch import Fetched
@@ -44,7 +44,7 @@ class TooLarge(Exception):
     """Rows need more parts than allowed; everything written was removed."""
 
 
-def cluster(
+def write_clustered(
     group: MergeTask,
     order: RowOrder,
     settings: WriteSettings,
@@ -118,7 +118,7 @@ def cluster_in_threads(
                 reported_bytes = done_bytes
 
         try:
-            return cluster(group, order, shared, FileNames(prefixes[number], number, 0, owner), moved=moved)
+            return write_clustered(group, order, shared, FileNames(prefixes[number], number, 0, owner), moved=moved)
         finally:
             moved(most_rows)
 
@@ -275,7 +275,7 @@ def _around(bound: pa.Table, keys: pa.Table) -> Rows:
     both = pa.concat_tables([bound, keys])
     words = [word for column in both.columns for word in words_of(whole(column))]
     places = np.arange(1, both.num_rows)
-    return slots(bound, keys) * (1 + changed(words, np.zeros_like(places), places))
+    return slots(bound, keys) * (1 + differ(words, np.zeros_like(places), places))
 
 
 def _sample(keys: Iterable[pa.Table], rows: int) -> pa.Table:

@@ -10,25 +10,25 @@ from types import MappingProxyType
 
 from pyroaring import BitMap
 
-from icesize.parquet.copying.compatibility import rare_encodings
-from icesize.parquet.copying.lineage import LINEAGE_ELEMENTS
-from icesize.parquet.editing.column_plan import Part, plan_columns
-from icesize.parquet.editing.page_copy import runs_of
-from icesize.parquet.editing.reencode import most_decoded_bytes
 from icesize.parquet.files.data_file import CopiedFile, CopiedFrom, MergeResult
 from icesize.parquet.files.new_files import NewFiles
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.format.refusals import CopyRefused, Refusal
 from icesize.parquet.format.schema import Element
 from icesize.parquet.format.sources import Source
+from icesize.parquet.pages.column_plan import Part, plan_columns
+from icesize.parquet.pages.page_copy import runs_of
+from icesize.parquet.pages.reencode import most_decoded_bytes
 from icesize.parquet.reading.conservation import Conservation
 from icesize.parquet.reading.prefetch import Fetched
 from icesize.parquet.rewriting.decoded_rows import EncodedRows, empty_like, encoded_rows
 from icesize.parquet.rewriting.output_file import Contents, PageRun, write_copied
 from icesize.parquet.rewriting.strategy import Candidate, CopyStrategy, candidate, judge, likely_copied
+from icesize.parquet.row_groups.compatibility import rare_encodings
+from icesize.parquet.row_groups.footer_lineage import LINEAGE_ELEMENTS
+from icesize.planning.file_counts import ROUND_DOWN_RATIO, least_output_bytes
 from icesize.planning.files import FileFact
 from icesize.planning.plan import FileGroup, MergeTask
-from icesize.planning.sizing import ROUND_DOWN_RATIO, least_output_bytes
 
 _MOST_AT_ONCE = 2
 """Times `Limits.decoded_bytes` that a column may have which is encoded again as a whole: an upper limit is compared,

@@ -11,7 +11,6 @@ import pyarrow.parquet as pq
 from pyiceberg.schema import Schema
 from pyroaring import BitMap
 
-from icesize.parquet.copying.lineage import without_lineage
 from icesize.parquet.files.metrics import FloatFacts, leaves
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.format.footer import Footer, read_footer
@@ -21,6 +20,7 @@ from icesize.parquet.reading.conservation import Conservation
 from icesize.parquet.reading.extremes import without_rows
 from icesize.parquet.reading.inputs import Stream, read_inputs
 from icesize.parquet.reading.prefetch import Fetched
+from icesize.parquet.row_groups.footer_lineage import without_lineage
 from icesize.parquet.writing.encoding import Encoding, dictionary_columns, leaf_values
 from icesize.parquet.writing.file_writer import parquet_writer
 from icesize.planning.plan import FileGroup

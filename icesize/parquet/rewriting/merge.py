@@ -16,16 +16,16 @@ from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.format.refusals import CopyRefused, Refusal, log_internal_error
 from icesize.parquet.ordering.sort_order import sorter_of
 from icesize.parquet.reading.conservation import Conservation
+from icesize.parquet.reading.inherited_lineage import check_row_ids
 from icesize.parquet.reading.inputs import Stream, read_inputs
-from icesize.parquet.reading.lineage import check_row_ids
 from icesize.parquet.reading.prefetch import Fetched
 from icesize.parquet.rewriting.copy_merge import copy_merge
 from icesize.parquet.rewriting.strategy import forbidden
 from icesize.parquet.writing.encoding import Encoding, dictionary_columns, nan_columns
 from icesize.parquet.writing.file_writer import FileEncoder, LateNanError
+from icesize.planning.file_counts import merged_files
 from icesize.planning.files import FileFact
 from icesize.planning.plan import MergeTask
-from icesize.planning.sizing import merged_files
 
 
 def merge(

@@ -17,13 +17,6 @@ import pyarrow.parquet as pq
 from icesize import failpoints
 from icesize.concurrency import Ahead
 from icesize.errors import RewriteFailed
-from icesize.parquet.copying.assembly import Assembled, Assembly, ColumnPart
-from icesize.parquet.copying.compatibility import check_together
-from icesize.parquet.copying.row_groups import copy_row_group
-from icesize.parquet.editing.changed_columns import Work, works
-from icesize.parquet.editing.column_plan import ColumnPlan, Part, Piece
-from icesize.parquet.editing.lineage import lineage_works, stored_piece
-from icesize.parquet.editing.page_copy import merge_row_groups, write_lineage
 from icesize.parquet.files.data_file import CopiedFile, CopiedFrom, FileMetrics, NewDataFile
 from icesize.parquet.files.metrics import FloatFacts, Leaf, describe, leaves
 from icesize.parquet.files.new_files import NewFiles
@@ -34,10 +27,17 @@ from icesize.parquet.format.levels import count_levels
 from icesize.parquet.format.refusals import CopyRefused, Refusal, damaged_as
 from icesize.parquet.format.schema import LINEAGE_IDS, Column
 from icesize.parquet.format.sources import Readable, StreamSource
-from icesize.parquet.format.statistics import count_of, merge_statistics, null_count, order_of
+from icesize.parquet.format.statistics import bound_order, count_of, merge_statistics, null_count
 from icesize.parquet.format.thrift import binary
+from icesize.parquet.pages.changed_columns import Work, works
+from icesize.parquet.pages.column_plan import ColumnPlan, Part, Piece
+from icesize.parquet.pages.page_copy import merge_row_groups, write_lineage
+from icesize.parquet.pages.page_lineage import lineage_works, stored_piece
 from icesize.parquet.reading.conservation import Conservation, Count
 from icesize.parquet.rewriting.decoded_rows import EncodedRows
+from icesize.parquet.row_groups.assembly import Assembled, Assembly, ColumnPart
+from icesize.parquet.row_groups.compatibility import check_together
+from icesize.parquet.row_groups.row_groups import copy_row_group
 from icesize.planning.files import FileFact, PartitionKey
 
 _WAITING = 6
@@ -296,7 +296,7 @@ def _bounds(settings: WriteSettings, footer: Footer) -> tuple[dict[int, bytes], 
     for leaf, chunks in _chunks(settings, footer):
         element = footer.columns[leaf.position].element
         found = merge_statistics(element, [(chunk.statistics, chunk.values) for chunk in chunks]) or {}
-        order, ends = order_of(element), (Statistics.MIN_VALUE, Statistics.MAX_VALUE)
+        order, ends = bound_order(element), (Statistics.MIN_VALUE, Statistics.MAX_VALUE)
         for bounds, field_id, serialise in zip((lower, upper), ends, (leaf.lower, leaf.upper), strict=True):
             raw = binary(found, field_id)
             if order is not None and raw is not None and serialise is not None:

@@ -10,13 +10,6 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from icesize.parquet.copying.compatibility import (
-    check_file,
-    check_row_group,
-    rare_codecs,
-    rare_encodings,
-)
-from icesize.parquet.copying.lineage import without_lineage
 from icesize.parquet.files.metrics import leaves
 from icesize.parquet.files.settings import Limits, WriteSettings
 from icesize.parquet.format.fields import FileMetaData
@@ -28,6 +21,13 @@ from icesize.parquet.format.sources import Source
 from icesize.parquet.format.statistics import column_orders
 from icesize.parquet.ordering.sort_order import sorter_of
 from icesize.parquet.reading.extremes import own_footer
+from icesize.parquet.row_groups.compatibility import (
+    check_file,
+    check_row_group,
+    rare_codecs,
+    rare_encodings,
+)
+from icesize.parquet.row_groups.footer_lineage import without_lineage
 from icesize.planning.files import FileFact
 
 

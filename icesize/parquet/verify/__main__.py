@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from icesize.parquet.format.sources import LocalSource
-from icesize.parquet.verify.file import verify
+from icesize.parquet.verify.file import verify_file
 
 
 @click.command()
@@ -18,7 +18,7 @@ def main(context: click.Context, files: tuple[str, ...]) -> None:
     """
     failed = False
     for path in files:
-        found = verify(LocalSource(path), path)
+        found = verify_file(LocalSource(path), path)
         problems = (*found.problems, *found.nan_bounds)
         failed = failed or bool(problems)
         for problem in problems:

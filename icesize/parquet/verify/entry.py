@@ -14,7 +14,7 @@ from icesize.parquet.format.fields import LogicalType, TimeType, TimeUnit
 from icesize.parquet.format.refusals import DamagedFile
 from icesize.parquet.format.schema import Element
 from icesize.parquet.format.thrift import read_struct, struct_of
-from icesize.parquet.verify.file import ColumnFacts, Verification
+from icesize.parquet.verify.file import ColumnFacts, FileVerification
 
 ROWS, COUNTS, BOUNDS = "row counts", "column counts", "bounds"
 Types = Mapping[int, types.IcebergType]
@@ -32,7 +32,7 @@ _TRUNCATE = match_metrics_mode("truncate(16)")
 _TIMES = (LogicalType.TIME, LogicalType.TIMESTAMP)
 
 
-def by_field_id(verification: Verification, ids: Mapping[str, int]) -> dict[int, ColumnFacts]:
+def by_field_id(verification: FileVerification, ids: Mapping[str, int]) -> dict[int, ColumnFacts]:
     """Return the flat columns of a file by field id; those of a file without field ids by the names in `ids`."""
     columns = verification.columns
     if all(facts.column.element.field_id is None for facts in columns):
@@ -41,7 +41,7 @@ def by_field_id(verification: Verification, ids: Mapping[str, int]) -> dict[int,
 
 
 def contradictions(
-    verification: Verification, metrics: FileMetrics, known: Types, ids: Mapping[str, int]
+    verification: FileVerification, metrics: FileMetrics, known: Types, ids: Mapping[str, int]
 ) -> Iterator[tuple[str, str]]:
     """Yield the rule and the detail of each number in a manifest entry that the file contradicts.
 
@@ -60,7 +60,9 @@ def contradictions(
             yield from ((BOUNDS, f"column '{name}': {detail}") for detail in _bounds(field_id, facts, metrics, kind))
 
 
-def corrected(verification: Verification, metrics: FileMetrics, known: Types, ids: Mapping[str, int]) -> FileMetrics:
+def corrected(
+    verification: FileVerification, metrics: FileMetrics, known: Types, ids: Mapping[str, int]
+) -> FileMetrics:
     """Return the metrics of a manifest entry with the true numbers in place of those that the file contradicts.
 
     A number that the entry does not have stays out. So does a wrong bound without a true one.

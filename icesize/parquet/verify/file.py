@@ -30,7 +30,7 @@ from icesize.parquet.format.pages import DATA_PAGE, DATA_PAGE_V2, DICTIONARY_ENC
 from icesize.parquet.format.refusals import CopyRefused, DamagedFile
 from icesize.parquet.format.schema import DOUBLE, FLOAT, ROW_ID, Column
 from icesize.parquet.format.sources import Source
-from icesize.parquet.format.statistics import Order, order_of
+from icesize.parquet.format.statistics import Order, bound_order
 from icesize.parquet.format.thrift import (
     binary,
     boolean,
@@ -79,7 +79,7 @@ class ColumnFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Verification:
+class FileVerification:
     """The result of a verification.
 
     `problems` and `nan_bounds` begin with the file's name and the place in it. Bounds of `unchecked` columns have no
@@ -114,17 +114,17 @@ class _OpenFile:
     row_ids: list[Any] = field(default_factory=list)
 
 
-def verify(source: Source, name: str) -> Verification:
+def verify_file(source: Source, name: str) -> FileVerification:
     """Verify one file; `name` precedes each problem. Raises `OSError` if not even the file's end can be read."""
     try:
         footer = read_footer(source)
     except CopyRefused as error:
-        return Verification((f"{name}: footer: {error}",))
+        return FileVerification((f"{name}: footer: {error}",))
     problems = list(_placed(f"{name}: footer", _check_footer(source, footer)))
     try:
         reader = ValueReader(source.stream(), footer)
     except DAMAGE as error:
-        return Verification((*map(str, problems), f"{name}: footer: values {_unreadable(error)}"))
+        return FileVerification((*map(str, problems), f"{name}: footer: values {_unreadable(error)}"))
     file = _OpenFile(source, footer, _orders(footer), reader)
     with closing(reader):
         for number, group in enumerate(footer.row_groups):
@@ -137,7 +137,7 @@ def verify(source: Source, name: str) -> Verification:
     facts = [reduce(ColumnFacts.plus, parts) for parts in file.facts.values() if len(parts) == len(footer.row_groups)]
     ids_of_rows = pa.chunked_array(file.row_ids) if file.row_ids else None
     nan_bounds = tuple(problem.text for problem in problems if isinstance(problem, NanBound))
-    return Verification(
+    return FileVerification(
         tuple(problem for problem in problems if isinstance(problem, str)), unchecked, len(footer.row_groups),
         footer.rows, file.pages, tuple(facts), ids_of_rows, nan_bounds,
     )  # fmt: skip
@@ -192,7 +192,9 @@ def _orders(footer: Footer) -> list[Order | None]:
     by_type = [ids.ColumnOrder.TYPE_ORDER in order for order in orders]
     if len(orders) != len(footer.columns):
         by_type = [True] * len(footer.columns)
-    return [order_of(column.element) if is_so else None for column, is_so in zip(footer.columns, by_type, strict=True)]
+    return [
+        bound_order(column.element) if is_so else None for column, is_so in zip(footer.columns, by_type, strict=True)
+    ]
 
 
 def _check_sizes(group: RowGroup) -> Iterator[str]:

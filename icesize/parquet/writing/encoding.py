@@ -140,7 +140,7 @@ def _estimate(seen: int, drawn: int) -> float:
     return low
 
 
-def measure(rows: pa.Table, settings: WriteSettings, dictionary: tuple[str, ...] | None = None) -> int:
+def encoded_bytes(rows: pa.Table, settings: WriteSettings, dictionary: tuple[str, ...] | None = None) -> int:
     """Return the bytes of one Parquet file of exactly these rows, encoded in memory as `write_rows` would encode them.
 
     `rows` has the table's Arrow schema (`ColumnAligner`). `dictionary` are the columns with a dictionary, if decided.
@@ -155,10 +155,10 @@ def row_size(rows: pa.Table, settings: WriteSettings) -> RowSize:
     They are measured with all rows in one file, and with one row alone. `rows` has the table's Arrow schema and at
     least one row.
     """
-    alone = measure(rows.slice(0, 1), settings)
+    alone = encoded_bytes(rows.slice(0, 1), settings)
     if rows.num_rows == 1:
         return RowSize(alone / 2, alone / 2)
-    per_row = (measure(rows, settings) - alone) / (rows.num_rows - 1)
+    per_row = (encoded_bytes(rows, settings) - alone) / (rows.num_rows - 1)
     # equal rows compress to almost nothing, but later rows will not
     per_row = max(per_row, 1.0)
     return RowSize(max(0.0, alone - per_row), per_row)

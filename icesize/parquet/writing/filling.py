@@ -18,11 +18,11 @@ from icesize.parquet.files.new_files import NewFiles
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.ordering.sort_order import sorter_of
 from icesize.parquet.reading.inputs import Stream
-from icesize.parquet.writing.encoding import Encoding, dictionary_columns, measure, nan_columns, sample
+from icesize.parquet.writing.encoding import Encoding, dictionary_columns, encoded_bytes, nan_columns, sample
 from icesize.parquet.writing.file_writer import FileEncoder, LateNanError
 from icesize.parquet.writing.spill import Spill
+from icesize.planning.file_counts import ROUND_DOWN_RATIO, least_output_bytes, merged_files
 from icesize.planning.files import PartitionKey
-from icesize.planning.sizing import ROUND_DOWN_RATIO, least_output_bytes, merged_files
 
 OPEN_SHARE = 1 / 16
 """Part of the buffer that rows of one partition must fill to be written before its other rows are there: with the
@@ -304,7 +304,7 @@ class _Density:
                 self._ratio = self._settings.bytes_per_row * int(like.num_rows) / max(1, int(like.nbytes))
             else:
                 some = sample(like)
-                self._ratio = measure(some, self._settings, encoding.dictionary) / max(1, int(some.nbytes))
+                self._ratio = encoded_bytes(some, self._settings, encoding.dictionary) / max(1, int(some.nbytes))
         return self._ratio * arrow_bytes
 
     def learn(self, partition: PartitionKey, arrow_bytes: int, encoded_bytes: int) -> None:

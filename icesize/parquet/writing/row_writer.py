@@ -20,7 +20,7 @@ from icesize.parquet.writing.encoding import Encoding, dictionary_columns, nan_c
 from icesize.parquet.writing.filling import Filling
 from icesize.planning.files import PartitionKey
 
-WriteRows = Callable[[pa.Table, WriteSettings], Sequence[NewDataFile]]
+WriteTable = Callable[[pa.Table, WriteSettings], Sequence[NewDataFile]]
 """Writes rows of a batch into new files."""
 MAX_BUFFER_BYTES = 128 * 2**20
 """Arrow memory of the rows that a task holds; the process needs about twice as much, and what Python itself takes."""

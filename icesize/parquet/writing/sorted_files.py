@@ -15,10 +15,10 @@ from icesize.parquet.files.new_files import NewFiles
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.ordering.cluster_order import CUT_SLACK, Arranged
 from icesize.parquet.ordering.sort_keys import whole
-from icesize.parquet.writing.encoding import Encoding, dictionary_columns, measure, nan_columns
+from icesize.parquet.writing.encoding import Encoding, dictionary_columns, encoded_bytes, nan_columns
 from icesize.parquet.writing.file_writer import FileEncoder
+from icesize.planning.file_counts import least_output_bytes, merged_files
 from icesize.planning.files import PartitionKey
-from icesize.planning.sizing import least_output_bytes, merged_files
 
 WINDOWS = 64
 """Places at which the density of ordered rows is measured: values that are large may have keys of their own."""
@@ -54,7 +54,7 @@ class _Part:
         self._nan = nan_columns(settings, rows)
         windows = min(WINDOWS, -(-rows.num_rows // WINDOW_ROWS[0]))
         self._places = np.linspace(0, rows.num_rows, windows + 1).astype(np.int64)
-        self._empty_bytes = measure(rows.slice(0, 0), settings)
+        self._empty_bytes = encoded_bytes(rows.slice(0, 0), settings)
         segments = pairwise(self._places.tolist())
         sizes = [self._bytes_per_row(start, end, WINDOW_ROWS[1]) * (end - start) for start, end in segments]
         self._bytes = np.append(0.0, np.cumsum(sizes))
@@ -82,7 +82,7 @@ class _Part:
 
     def _bytes_per_row(self, start: int, end: int, most_rows: int) -> float:
         start, end = self._middle(start, end, most_rows)
-        size = measure(self.rows.take(self.arranged.order[start:end]), self._settings) - self._empty_bytes
+        size = encoded_bytes(self.rows.take(self.arranged.order[start:end]), self._settings) - self._empty_bytes
         # equal rows compress to almost nothing
         return max(1.0, size / (end - start))
 

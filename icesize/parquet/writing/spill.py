@@ -13,7 +13,7 @@ import pyarrow as pa
 from icesize.errors import RewriteFailed
 from icesize.parquet.files.storage import FOLDERS, local_folder
 
-Key = TypeVar("Key", bound=Hashable)
+SpillKey = TypeVar("SpillKey", bound=Hashable)
 
 PIECE_BYTES = 8 * 2**20
 """Arrow memory of the rows that are read back at once."""
@@ -29,7 +29,7 @@ class SpilledRows:
     pieces: list[tuple[int, int]] = field(default_factory=list)
 
 
-class Spill(Generic[Key]):
+class Spill(Generic[SpillKey]):
     """Keeps rows in a temporary file, each under a key such as its partition, and returns them one key at a time.
 
     The file is created on first use, in one of the directories of `SPARK_LOCAL_DIRS`, otherwise in Python's directory
@@ -45,27 +45,27 @@ class Spill(Generic[Key]):
         self._file: IO[bytes] | None = None
         self._folder = ""
         self._end = 0
-        self._held: dict[Key, SpilledRows] = {}
+        self._held: dict[SpillKey, SpilledRows] = {}
 
     def __bool__(self) -> bool:
         return bool(self._held)
 
-    def __iter__(self) -> Iterator[Key]:
+    def __iter__(self) -> Iterator[SpillKey]:
         """Yield keys with waiting rows, in order of their first rows."""
         return iter(list(self._held))
 
-    def held(self, key: Key) -> SpilledRows:
+    def held(self, key: SpillKey) -> SpilledRows:
         """Return the facts about the waiting rows of a key."""
         return self._held.get(key, SpilledRows())
 
-    def put(self, key: Key, tables: Iterable[pa.Table], nan: frozenset[int]) -> None:
+    def put(self, key: SpillKey, tables: Iterable[pa.Table], nan: frozenset[int]) -> None:
         """Store rows; `nan` are field ids of the float columns in which they hold NaN."""
         for table in tables:
             step = max(1, table.num_rows * PIECE_BYTES // max(1, table.nbytes))
             for start in range(0, table.num_rows, step):
                 self._put(key, table.slice(start, step), nan)
 
-    def _put(self, key: Key, rows: pa.Table, nan: frozenset[int]) -> None:
+    def _put(self, key: SpillKey, rows: pa.Table, nan: frozenset[int]) -> None:
         (batch,) = rows.combine_chunks().to_batches()
         message = batch.serialize()
         with self._disk():
@@ -79,11 +79,11 @@ class Spill(Generic[Key]):
         held.pieces.append((self._end, message.size))
         self._end += message.size
 
-    def read(self, key: Key) -> Iterator[pa.Table]:
+    def read(self, key: SpillKey) -> Iterator[pa.Table]:
         """Return the rows of a key in their order, and keep them."""
         return self._read(self.held(key))
 
-    def take(self, key: Key) -> Iterator[pa.Table]:
+    def take(self, key: SpillKey) -> Iterator[pa.Table]:
         """Yield the rows of a key in their order, and remove them."""
         held = self._held.pop(key, SpilledRows())
         yield from self._read(held)

@@ -18,7 +18,7 @@ from icesize.planning.cluster_by import Bounds, ClusterFile
 from icesize.planning.clustering.depth import middles
 from icesize.planning.clustering.sets import outputs_of
 from icesize.planning.files import PartitionKey
-from icesize.planning.filters import WORTH_IT
+from icesize.planning.insight.filters import WORTH_IT
 from icesize.policy import SizePolicy
 from icesize.results import Advice
 from icesize.units import format_count
@@ -33,7 +33,7 @@ MOST_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class ColumnCandidate:
     """A column that queries may filter by.
 
     `why` is the sign of that in the table, and `values` the smallest number of values that the column is known to have.
@@ -105,10 +105,10 @@ def _whole(files: Sequence[tuple[Bounds, int]]) -> tuple[Any, Any] | None:
     return (min(low for low, _ in known), max(high for _, high in known)) if known else None
 
 
-def advise(
+def advise_clustering(
     table: str,
     files: Mapping[PartitionKey, Sequence[ClusterFile]],
-    candidates: Sequence[Candidate],
+    candidates: Sequence[ColumnCandidate],
     policy: SizePolicy,
 ) -> tuple[Advice, ...]:
     """Return one sentence if queries for one value of a column would open fewer files of a clustered table.
@@ -152,7 +152,7 @@ def _bounds(files: Mapping[PartitionKey, Sequence[ClusterFile]], column: int) ->
     return [[(file.bounds[column], file.fact.size_bytes) for file in owned] for owned in files.values()]
 
 
-def _names(candidates: Sequence[Candidate]) -> str:
+def _names(candidates: Sequence[ColumnCandidate]) -> str:
     names = [candidate.name for candidate in candidates]
     named, more = names[:MOST_NAMED], len(names) - MOST_NAMED
     return ", ".join([*named, *([format_count(more, "more column")] if more > 0 else [])])

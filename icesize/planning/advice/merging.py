@@ -43,7 +43,7 @@ class Arrivals:
     is_ours: bool = False
 
 
-def advise(arrivals: Arrivals | None, policy: SizePolicy) -> tuple[Advice, ...]:
+def advise_merging(arrivals: Arrivals | None, policy: SizePolicy) -> tuple[Advice, ...]:
     """Return advice that makes a stream cheaper or its partitions tidier; none if the numbers do not support it."""
     if arrivals is None or arrivals.batches < FEWEST_BATCHES or not policy.merging or arrivals.partition_bytes <= 0:
         return ()

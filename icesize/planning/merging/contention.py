@@ -29,14 +29,14 @@ SIGHT_MS = COOLDOWN_MS + QUIET_MS
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class CommittedChange:
     """One commit: its time, and the partitions whose files it changed."""
 
     timestamp_ms: int
     partitions: frozenset[PartitionKey]
 
 
-def contended(concurrent_writers: Iterable[Change], now_ms: int) -> dict[PartitionKey, int]:
+def contended(concurrent_writers: Iterable[CommittedChange], now_ms: int) -> dict[PartitionKey, int]:
     """Return the partitions that others changed within `QUIET_MS`, with the time when these changes began.
 
     Times that are far from `now_ms` in either direction are not recent, because clocks differ and can jump.
@@ -62,7 +62,7 @@ def _began(known_ms: list[int], now_ms: int) -> int | None:
     return began
 
 
-def waiting_since(since: Mapping[PartitionKey, int], merges: Iterable[Change]) -> dict[PartitionKey, int]:
+def waiting_since(since: Mapping[PartitionKey, int], merges: Iterable[CommittedChange]) -> dict[PartitionKey, int]:
     """Return the time since when each contested partition is paused; a merge by icesize (`merges`) restarts it."""
     waiting = dict(since)
     for merge in merges:

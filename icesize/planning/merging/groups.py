@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-from icesize.planning.delete_reach import is_due
+from icesize.planning.deletes.delete_reach import is_due
+from icesize.planning.file_counts import ROUND_DOWN_RATIO, least_output_bytes, merged_files
 from icesize.planning.files import FileFact, PartitionFacts, SkipReason
 from icesize.planning.plan import MergeTask
-from icesize.planning.sizing import ROUND_DOWN_RATIO, least_output_bytes, merged_files
 from icesize.policy import SizePolicy
 
 OUTPUTS_PER_GROUP = 4
@@ -115,7 +115,7 @@ def _cut(
     return runs
 
 
-def fit(work: Work, policy: SizePolicy, most_outputs: int, most_bytes: int) -> None:
+def fit_into_budget(work: Work, policy: SizePolicy, most_outputs: int, most_bytes: int) -> None:
     """Replace the due groups above `most_bytes` by the merges of as many of their smallest files as fit."""
     work.too_large = [group for group in work.due if group.size_bytes > most_bytes]
     work.due = [group for group in work.due if group.size_bytes <= most_bytes]

@@ -14,20 +14,20 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from itertools import islice
 
-from icesize.planning.delete_reach import delete_files_freed
+from icesize.planning.deletes.delete_reach import delete_files_freed
+from icesize.planning.file_counts import least_output_bytes
 from icesize.planning.files import FileFact, Layout, PartitionFacts, PartitionKey, SkipReason
-from icesize.planning.merging.groups import Work, by_size, fit, groups_of, outputs_per_group, within_budget
+from icesize.planning.merging.groups import Work, by_size, fit_into_budget, groups_of, outputs_per_group, within_budget
 from icesize.planning.merging.schedule import choose_prefix
 from icesize.planning.merging.standing import (
     Standing,
-    outcome_of,
+    partition_outcome,
     skipped_of,
     standing_of,
     turns_cold,
     work_of,
 )
 from icesize.planning.plan import MergeTask, PartitionOutcome, Plan, Untouched, ineligible_partitions
-from icesize.planning.sizing import least_output_bytes
 from icesize.policy import SizePolicy
 from icesize.units import format_bytes, format_count
 
@@ -90,7 +90,7 @@ def plan_merges(
         looked_at.add(key)
         _find_due(work, policy, most_outputs)
         if most_bytes is not None:
-            fit(work, policy, most_outputs, most_bytes)
+            fit_into_budget(work, policy, most_outputs, most_bytes)
     if finishes:
         with_many = (other.partition for other in others if other.delete_files > policy.max_delete_files)
         asked_about = layout.partitions.some(with_many)
@@ -168,7 +168,7 @@ def _outcomes(
 ) -> Iterator[PartitionOutcome]:
     """Yield the small files of each partition after plan and batch; partitions that the batch creates come last."""
     for work in works:
-        outcome = outcome_of(work, policy, incoming.get(work.facts.key, 0))
+        outcome = partition_outcome(work, policy, incoming.get(work.facts.key, 0))
         if outcome.small_files or outcome.ineligible or outcome.delete_files:
             yield outcome
     known = {work.facts.key for work in works}

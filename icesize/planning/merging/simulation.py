@@ -6,15 +6,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
+from icesize.planning.file_counts import expected_files
 from icesize.planning.files import FileFact, Head, Layout, PartitionFacts, PartitionKey
 from icesize.planning.merging.planner import plan_merges
 from icesize.planning.merging.standing import Standing
 from icesize.planning.plan import Plan
-from icesize.planning.sizing import expected_files
 from icesize.policy import SizePolicy
 from icesize.results import Result
 
-Batch = Mapping[PartitionKey, int]
+BatchSizes = Mapping[PartitionKey, int]
 """Bytes of new rows by partition."""
 
 MOST_BATCHES = 500
@@ -53,7 +53,7 @@ class PolicyComparison(Result):
 
 
 def compare(
-    table: str, batches: Sequence[Batch], policies: Mapping[str, SizePolicy], most_arrivals: int = MOST_ARRIVALS
+    table: str, batches: Sequence[BatchSizes], policies: Mapping[str, SizePolicy], most_arrivals: int = MOST_ARRIVALS
 ) -> PolicyComparison:
     """Replay batches, oldest first, under policies by their names; of very many the newest."""
     chosen = _newest(batches, most_arrivals)
@@ -63,9 +63,9 @@ def compare(
     return PolicyComparison(table, len(chosen), len(keys), ingested, replayed)
 
 
-def _newest(batches: Sequence[Batch], most_arrivals: int) -> list[Batch]:
+def _newest(batches: Sequence[BatchSizes], most_arrivals: int) -> list[BatchSizes]:
     """Return the newest batches within the limit, at least one, oldest first, without batches that brought nothing."""
-    chosen: list[Batch] = []
+    chosen: list[BatchSizes] = []
     arrivals = 0
     for batch in reversed([known for batch in batches if (known := {k: b for k, b in batch.items() if b > 0})]):
         arrivals += len(batch)
@@ -75,7 +75,7 @@ def _newest(batches: Sequence[Batch], most_arrivals: int) -> list[Batch]:
     return chosen[::-1]
 
 
-def replay(name: str, batches: Sequence[Batch], policy: SizePolicy) -> Replayed:
+def replay(name: str, batches: Sequence[BatchSizes], policy: SizePolicy) -> Replayed:
     """Carry out each batch as a sink with inline merges does.
 
     New rows become few files of equal size beside the older ones. The planner merges older files within the budget of
@@ -102,7 +102,7 @@ def replay(name: str, batches: Sequence[Batch], policy: SizePolicy) -> Replayed:
     )
 
 
-def spec_of(batches: Iterable[Batch]) -> int:
+def spec_of(batches: Iterable[BatchSizes]) -> int:
     """Return the partition spec of the rows. Files of another one are not merged."""
     return next((key.spec_id for batch in batches for key in batch), 0)
 
@@ -149,7 +149,7 @@ class ReplayedTable:
     def _commits_since(self, stamp: int) -> int:
         return self.batch - 1 - stamp
 
-    def plan(self, batch: Batch) -> PlannedBatch:
+    def plan(self, batch: BatchSizes) -> PlannedBatch:
         """Return the plan of a batch, and all files that it adds."""
         appends, limit_bytes = self.appends(batch), self.layout.small_file_limit_bytes
         incoming = {
@@ -163,7 +163,7 @@ class ReplayedTable:
         )
         return PlannedBatch(plan, appends, tuple(self.merged(group.inputs, group.outputs) for group in plan.groups))
 
-    def appends(self, batch: Batch) -> tuple[Exchange, ...]:
+    def appends(self, batch: BatchSizes) -> tuple[Exchange, ...]:
         """Return the rows of a batch, by partition, in as few files of equal size as the target allows."""
         target_bytes = self.policy.target_file_size_bytes
         return tuple(

@@ -14,7 +14,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from icesize.planning.delete_reach import is_due
+from icesize.planning.deletes.delete_reach import is_due
 from icesize.planning.files import Layout, PartitionFacts, PartitionKey, SkipReason
 from icesize.planning.merging.groups import Work, by_size
 from icesize.planning.overlay import Overlay
@@ -127,7 +127,7 @@ class Standing:
         for sign, partitions in ((-1, before), (1, after)):
             for facts in partitions:
                 work, key, is_new = work_of(facts, self.spec_id, self.policy), facts.key, sign > 0
-                outcome = outcome_of(work, self.policy)
+                outcome = partition_outcome(work, self.policy)
                 files += sign * facts.files
                 small_files[outcome.small_files] += sign
                 delete_files[outcome.delete_files] += sign
@@ -250,7 +250,7 @@ def _most_deletes(work: Work) -> int:
     return max((file.delete_files for file in left), default=0)
 
 
-def outcome_of(work: Work, policy: SizePolicy, incoming: int = 0) -> PartitionOutcome:
+def partition_outcome(work: Work, policy: SizePolicy, incoming: int = 0) -> PartitionOutcome:
     """Return the small files that a partition holds after the plan and a batch that adds `incoming` small files."""
     limit_bytes = policy.small_file_limit_bytes
     small = work.small_files_after(limit_bytes) + incoming

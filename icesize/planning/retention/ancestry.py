@@ -28,8 +28,8 @@ class SnapshotFact:
 
     `operation` is Iceberg's ("append", "replace", "overwrite", "delete"; "" if unknown). The snapshots of one icesize
     commit share `run_id`. `touched` are the partitions whose files the snapshot added or removed; only `keep_versions`
-    needs it, and only for `main_history`. If its parent has expired, they are all partitions whose files differ from
-    the snapshot before it in `main_history`: changes between the two count as its own. `sequence_number` orders
+    needs it, and only for `history_of_main`. If its parent has expired, they are all partitions whose files differ from
+    the snapshot before it in `history_of_main`: changes between the two count as its own. `sequence_number` orders
     snapshots whose parents are gone; 0, as in format v1, leaves that to `timestamp_ms`. `writers` are the programs that
     keep their progress in its summary.
     """
@@ -88,7 +88,7 @@ def ancestors(table: Mapping[int, SnapshotFact], snapshot_id: int | None) -> Ite
         snapshot_id = snapshot.parent_id
 
 
-def main_history(snapshots: Collection[SnapshotFact], refs: Collection[RefFact]) -> tuple[SnapshotFact, ...]:
+def history_of_main(snapshots: Collection[SnapshotFact], refs: Collection[RefFact]) -> tuple[SnapshotFact, ...]:
     """Return the known history of `main`, oldest first: its ancestors, and before them the snapshots of version tags.
 
     If a snapshot's parent is not the one before it, snapshots between the two have expired. A version tag on a snapshot

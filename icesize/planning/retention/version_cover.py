@@ -25,7 +25,7 @@ class Version(NamedTuple):
     last: int
 
 
-class Commit(NamedTuple):
+class CoveredCommit(NamedTuple):
     """One commit as its readers see it: its last snapshot and all partitions that it touched."""
 
     snapshot_id: int
@@ -47,18 +47,20 @@ class Cover:
     missing: int
 
 
-def commits_of(history: Sequence[SnapshotFact]) -> list[Commit]:
+def commits_of(history: Sequence[SnapshotFact]) -> list[CoveredCommit]:
     """Return the commits of a history, oldest first; snapshots of one icesize commit are one."""
-    commits: list[Commit] = []
+    commits: list[CoveredCommit] = []
     for position, snapshot in enumerate(history):
         touched = snapshot.touched
         if position and is_one_commit(history[position - 1], snapshot):
             touched |= commits.pop().touched
-        commits.append(Commit(snapshot.snapshot_id, snapshot.timestamp_ms, touched))
+        commits.append(CoveredCommit(snapshot.snapshot_id, snapshot.timestamp_ms, touched))
     return commits
 
 
-def due_versions(commits: Sequence[Commit], from_first: bool, keep_versions: int, since_ms: int) -> list[Version]:
+def due_versions(
+    commits: Sequence[CoveredCommit], from_first: bool, keep_versions: int, since_ms: int
+) -> list[Version]:
     """Return the newest `keep_versions` versions of every partition that a commit at or after `since_ms` touched.
 
     `from_first` is True if the history begins with the table's first snapshot. Otherwise, the oldest known state counts

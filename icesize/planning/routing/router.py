@@ -19,12 +19,12 @@ from dataclasses import dataclass
 from itertools import accumulate, takewhile
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from icesize.planning.sizing import ROUND_DOWN_RATIO, expected_files
+from icesize.planning.file_counts import ROUND_DOWN_RATIO, expected_files
 from icesize.policy import CLOSE_FILE_COST_BYTES
 
 Key = TypeVar("Key", bound=Hashable)
 
-Value = TypeVar("Value", bound=Any)
+AnyValue = TypeVar("AnyValue", bound=Any)
 """A plain value of a column, which compares with those of the same column."""
 
 MOST_TASK_BYTES = 2**30
@@ -285,7 +285,7 @@ def side_by_side(work_bytes: float, merges_bytes: Sequence[int], tasks: int, cor
     return -writers, merge_tasks
 
 
-def range_bounds(shares: Sequence[float], quantiles: Sequence[Value]) -> tuple[Value, ...]:
+def range_bounds(shares: Sequence[float], quantiles: Sequence[AnyValue]) -> tuple[AnyValue, ...]:
     """The len(`shares`) - 1 values between the parts of a partition, ascending.
 
     Part i gets the rows whose value is below bounds[i] and not below bounds[i - 1]; the first part has no lower and
@@ -300,7 +300,7 @@ def range_bounds(shares: Sequence[float], quantiles: Sequence[Value]) -> tuple[V
     return tuple(_cut(quantiles, below * len(quantiles)) for below in list(accumulate(shares))[:-1])
 
 
-def _cut(quantiles: Sequence[Value], position: float) -> Value:
+def _cut(quantiles: Sequence[AnyValue], position: float) -> AnyValue:
     """The first value above the cut, which is at the end of a run of equal quantiles."""
     value = quantiles[min(len(quantiles) - 1, math.floor(position + 0.5))]
     before, after = bisect_left(quantiles, value), bisect_right(quantiles, value)

@@ -11,15 +11,15 @@ from typing import TypeVar
 from icesize.maintenance.checkup import Check
 from icesize.maintenance.config_file import TablePolicy
 from icesize.maintenance.dangling_deletes import DanglingReport
-from icesize.maintenance.fleet import FleetPlan, FleetReport, TableShare
 from icesize.maintenance.keys import KeyReport
 from icesize.maintenance.maintain import MaintenancePlan, MaintenanceReport
+from icesize.maintenance.many_tables import FleetPlan, FleetReport, TableShare
 from icesize.maintenance.repair import RepairReport
 from icesize.maintenance.rewrite_deletes import DeletesReport
 from icesize.maintenance.rewrite_manifests import ManifestReport
 from icesize.maintenance.survey import CatalogSurvey
 from icesize.maintenance.verify import Finding, Verification
-from icesize.planning.health import TableSurvey
+from icesize.planning.insight.health import TableSurvey
 from icesize.presentation.blocks import Block, Columns
 from icesize.presentation.views import (
     MOST_LINES,

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from icesize.planning.health import TableSurvey
-from icesize.planning.inspection import Inspection, PartitionSizes, PendingDeletes
+from icesize.planning.insight.health import TableSurvey
+from icesize.planning.insight.inspection import Inspection, PartitionSizes, PendingDeletes
+from icesize.planning.insight.scan_cost import LayoutCost, ScanCost
 from icesize.planning.merging.simulation import PolicyComparison
 from icesize.planning.partition_labels import label_of
 from icesize.planning.plan import Forecast, Plan
-from icesize.planning.scan_cost import LayoutCost, ScanCost
 from icesize.presentation.blocks import Bars, Block, Columns
 from icesize.presentation.facts import Facts
 from icesize.presentation.views import (

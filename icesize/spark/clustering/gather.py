@@ -20,11 +20,11 @@ from icesize.parquet.files.settings import Limits, WriteSettings
 from icesize.parquet.files.storage import local_folder
 from icesize.parquet.ordering.cluster_order import Ranking, RowOrder
 from icesize.parquet.reading.conservation import Counts
-from icesize.parquet.rewriting.cluster import TooLarge, cluster
+from icesize.parquet.rewriting.cluster import TooLarge, write_clustered
 from icesize.parquet.writing.sorted_files import SortedFiles, Target
 from icesize.planning.files import PartitionKey
 from icesize.planning.plan import MergeTask
-from icesize.spark.clustering.scatter import Header, rows_of
+from icesize.spark.clustering.scatter import BlobHeader, rows_of
 from icesize.spark.engine.worker import names_of_task
 
 LARGEST_PIECE = 2
@@ -43,7 +43,7 @@ def cluster_alone(order: RowOrder, group: MergeTask, settings: WriteSettings, na
     Raises `RewriteFailed`.
     """
     try:
-        return cluster(group, order, settings, names, most_parts=settings.limits.parts_of_one_task)
+        return write_clustered(group, order, settings, names, most_parts=settings.limits.parts_of_one_task)
     except TooLarge:
         return None
 
@@ -91,7 +91,7 @@ class Gather:
                 for number, header, blob in _blobs_of(batch):
                     if isinstance(header, MergeFailure):
                         failed[number] = header
-                    elif isinstance(header, Header):
+                    elif isinstance(header, BlobHeader):
                         waiting.put(number, header, blob)
                     else:
                         counted[number].append(header)
@@ -122,7 +122,7 @@ class Gather:
             return MergeFailure.of(error, in_worker=True)
 
 
-def _blobs_of(batch: pa.RecordBatch) -> Iterator[tuple[int, Header | MergeFailure | Counts, pa.Buffer]]:
+def _blobs_of(batch: pa.RecordBatch) -> Iterator[tuple[int, BlobHeader | MergeFailure | Counts, pa.Buffer]]:
     headers = (pickle.loads(each) for each in batch.column("header").to_pylist())  # noqa: S301 - made by icesize's workers
     blobs = (value.as_buffer() for value in batch.column("rows"))
     return zip(batch.column("assignment").to_pylist(), headers, blobs, strict=True)
@@ -131,7 +131,7 @@ def _blobs_of(batch: pa.RecordBatch) -> Iterator[tuple[int, Header | MergeFailur
 class _Blob(NamedTuple):
     """Rows of a shuffle partition, and their position in the temporary file."""
 
-    header: Header
+    header: BlobHeader
     start: int
     size: int
 
@@ -148,7 +148,7 @@ class _Waiting:
     def close(self) -> None:
         self._file.close()
 
-    def put(self, assignment: int, header: Header, rows: pa.Buffer) -> None:
+    def put(self, assignment: int, header: BlobHeader, rows: pa.Buffer) -> None:
         """Keep rows."""
         self._file.seek(self._end)
         self._file.write(rows)

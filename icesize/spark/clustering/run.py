@@ -24,7 +24,7 @@ from icesize.spark.clustering.gather import cluster_alone
 from icesize.spark.clustering.shuffle import FILES_PER_ASSIGNMENT, Shuffle
 from icesize.spark.engine.jobs import ALL_CORES, Cores, GroupRewrite
 from icesize.table.cluster_settings import resolve
-from icesize.table.commit.batch_commit import Outcome
+from icesize.table.commit.batch_commit import BatchOutcome
 from icesize.table.state.handle import Current, TableHandle
 
 LEAST_FILES = 4
@@ -63,7 +63,7 @@ def cluster_beside_stream(
     contested: Collection[PartitionKey] = (),
     cancelled: threading.Event | None = None,
     cores: Cores = ALL_CORES,
-) -> Outcome | None:
+) -> BatchOutcome | None:
     """Scan the table, plan, write and commit one pass of clustering beside a stream; return its outcome.
 
     Returns None if nothing is due, and an outcome without snapshots if the work exceeds the budget.

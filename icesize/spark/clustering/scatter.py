@@ -31,7 +31,7 @@ from icesize.spark.engine.worker import Bins, bins_of
 from icesize.spark.routing.task_column import TASK
 
 BLOBS = f"{TASK} int, assignment int, header binary, rows binary"
-"""The columns that `Scatter` yields: the task, the assignment, a pickled `Header` from icesize's workers, and rows.
+"""The columns that `Scatter` yields: the task, the assignment, a pickled `BlobHeader` from icesize's workers, and rows.
 
 The rows belong to one shuffle partition. A MergeFailure, or the counts of the rows that a task read of the group,
 replaces the header of a row that carries none.
@@ -66,7 +66,7 @@ class KeySample:
 
 
 @dataclass(frozen=True, slots=True)
-class Header:
+class BlobHeader:
     """Facts of a blob: its shuffle partition, its rows, their Arrow bytes, and the field ids of columns with NaN."""
 
     partition: int
@@ -156,12 +156,16 @@ class Scatter:
             for partition, some in by_part(rows, division.cuts.part_of(self.order.keys(rows))):
                 assignments = division.assignments[partition]
                 for piece in _pieces(some, limits.blob_bytes):
-                    header = Header(partition, piece.num_rows, piece.nbytes, nan and nan_columns(self.settings, piece))
+                    header = BlobHeader(
+                        partition, piece.num_rows, piece.nbytes, nan and nan_columns(self.settings, piece)
+                    )
                     yield self._row(assignments[turn % len(assignments)], header, _blob(piece))
             turn += 1
         yield self._row(division.assignments[0][0], counted.sums)
 
-    def _row(self, assignment: int, header: Header | MergeFailure | Counts, rows: pa.Buffer = _NONE) -> pa.RecordBatch:
+    def _row(
+        self, assignment: int, header: BlobHeader | MergeFailure | Counts, rows: pa.Buffer = _NONE
+    ) -> pa.RecordBatch:
         numbers = (pa.array([number], pa.int32()) for number in (assignment % self.tasks, assignment))
         values = (_binary(value) for value in (pa.py_buffer(pickle.dumps(header)), rows))
         return pa.record_batch([*numbers, *values], names=[TASK, "assignment", "header", "rows"])

@@ -19,8 +19,8 @@ from icesize.parquet.files.data_file import Merged, MergeFailure, MergeResult, N
 from icesize.parquet.files.settings import Limits
 from icesize.parquet.ordering.cluster_order import Ranking
 from icesize.parquet.reading.conservation import Conservation, Counts
+from icesize.planning.file_counts import merged_files
 from icesize.planning.plan import MergeTask
-from icesize.planning.sizing import merged_files
 from icesize.spark.clustering.gather import Assignment, Destination, Gather, Gathered
 from icesize.spark.clustering.scatter import BLOBS, Division, KeySample, ScanKeys, Scatter
 from icesize.spark.engine import session

@@ -26,7 +26,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as spark
 
 from icesize.errors import SchemaMismatch, UnsupportedTable
-from icesize.table.upserts.conditions import Engine, Operand, located
+from icesize.table.upserts.conditions import ExpressionEngine, Operand, located
 
 _PRIMITIVES: dict[type[iceberg.IcebergType], Callable[[], spark.DataType]] = {
     iceberg.BooleanType: spark.BooleanType,
@@ -286,7 +286,7 @@ def create_table(name: str, batch: spark.StructType) -> str:
 
 
 @dataclass(frozen=True)
-class Conditions(Engine):
+class Conditions(ExpressionEngine):
     """Spark's expressions on a batch. `fold` maps all spellings of one name to the same string."""
 
     batch: spark.StructType

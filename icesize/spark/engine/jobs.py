@@ -36,7 +36,9 @@ _BAD_VALUE = re.compile(r"SQLSTATE: 22\w{3}")
 _MISSING = re.compile(r"No module named '(icesize|pyarrow|pyiceberg)[^']*'|(PyArrow) >= [\d.]+ must be installed")
 
 
-def write_rows(df: DataFrame, settings: WriteSettings, owner: Uncommitted, absorption: Absorption = NOTHING) -> Written:
+def write_in_tasks(
+    df: DataFrame, settings: WriteSettings, owner: Uncommitted, absorption: Absorption = NOTHING
+) -> Written:
     """Write the rows of each Spark task, and the older small files that the task absorbs.
 
     Returns the files of successful task attempts. Raises SchemaMismatch if a row does not fit, RewriteFailed if a task

@@ -29,11 +29,11 @@ from icesize.parquet.files.partitioning import source_columns, split_by_partitio
 from icesize.parquet.files.settings import WriteSettings, pruned
 from icesize.parquet.reading.projection import ColumnAligner
 from icesize.parquet.writing.encoding import row_size
+from icesize.planning.file_counts import expected_files
 from icesize.planning.files import Layout, PartitionKey
 from icesize.planning.routing.expected_rows import MOST_KEYS
 from icesize.planning.routing.router import route, tasks_for
 from icesize.planning.routing.row_sizes import RowSize
-from icesize.planning.sizing import expected_files
 from icesize.policy import SizePolicy
 from icesize.spark.engine import session
 from icesize.spark.engine.jobs import fetch

@@ -15,10 +15,10 @@ from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.uncommitted import Uncommitted
 from icesize.parquet.rewriting.absorb import Absorption
 from icesize.parquet.rewriting.threads import write_in_threads
+from icesize.planning.file_counts import merged_files
 from icesize.planning.files import PartitionKey
 from icesize.planning.routing.router import Routing, range_bounds, route, side_by_side, skew
 from icesize.planning.routing.row_sizes import RowSizes
-from icesize.planning.sizing import merged_files
 from icesize.policy import SizePolicy
 from icesize.spark.engine import jobs
 from icesize.spark.routing import partition_keys as keys
@@ -92,7 +92,7 @@ class WritePlan:
         Raises RewriteFailed, and SchemaMismatch for rows that were not fetched.
         """
         if self.fetched is None:
-            return jobs.write_rows(divided, settings, owner, absorption)
+            return jobs.write_in_tasks(divided, settings, owner, absorption)
         return write_in_threads(self.fetched, settings, owner, absorption)
 
     def beside(self, merges_bytes: list[int], cores: int) -> WritePlan:

@@ -38,7 +38,7 @@ from icesize.table.catalog.hive import is_hive
 from icesize.table.cleanup.expiry import expire
 from icesize.table.cleanup.retention_inputs import ExpireOptions
 from icesize.table.cluster_settings import off_because
-from icesize.table.commit.batch_commit import Outcome, WrittenBatch, remember, rewrite
+from icesize.table.commit.batch_commit import BatchOutcome, WrittenBatch, remember, rewrite
 from icesize.table.state.handle import Current, TableHandle
 from icesize.units import format_count
 
@@ -96,7 +96,7 @@ class Cycle:
         """Return True if no result of this cycle may become visible any more."""
         return self.cancelled.is_set() or is_gone(self.trigger.spark)
 
-    def merge(self, handle: TableHandle) -> Outcome:
+    def merge(self, handle: TableHandle) -> BatchOutcome:
         """Run merges and return their outcome. Raises Stopped, or the error that prevented them."""
         trigger, spark, environment = self.trigger, self.trigger.spark, self.trigger.environment
         current = self._begin(handle, "merges", "merge in")
@@ -117,7 +117,7 @@ class Cycle:
             prefix=trigger.prefix, commit_lock=self._committing(),
         )  # fmt: skip
 
-    def cluster(self, handle: TableHandle) -> Outcome | None:
+    def cluster(self, handle: TableHandle) -> BatchOutcome | None:
         """Run one pass of clustering and return its outcome; None if nothing was due."""
         spark, environment = self.trigger.spark, self.trigger.environment
         current = self._begin(handle, "clustering", "cluster")
@@ -330,7 +330,7 @@ class Background:
             self._done(cycle, task, outcome)
         return not cycle.stopped()
 
-    def _done(self, cycle: Cycle, task: str, outcome: Outcome) -> None:
+    def _done(self, cycle: Cycle, task: str, outcome: BatchOutcome) -> None:
         report = outcome.report
         said = (*report.conflicts, *(n for n in report.notes if n not in outcome.current.warnings))
         if report.snapshot_ids or said:

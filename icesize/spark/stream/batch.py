@@ -26,17 +26,17 @@ from icesize.spark.stream.batch_plan import Batch, BatchPlan, plan
 from icesize.spark.stream.options import SinkOptions
 from icesize.spark.stream.process_state import TableSource, TableState
 from icesize.spark.stream.upsert_batch import creation_explained, refuse_append
+from icesize.table.commit.attempted_steps import CommitOutcome
 from icesize.table.commit.batch_commit import (
+    BatchOutcome,
     CommitContext,
     MergeResults,
-    Outcome,
     WrittenBatch,
-    commit,
+    commit_written,
     outcome_of,
     remember,
 )
 from icesize.table.commit.protocol import ConcurrentChange
-from icesize.table.commit.request import CommitOutcome
 from icesize.table.records.ledger import LedgerEntry, file_prefix, is_done
 from icesize.table.state.concurrent_writers import rolled_back
 from icesize.table.state.handle import Current
@@ -47,7 +47,7 @@ OVERWRITES = 3
 
 def commit_batch(
     df: DataFrame, source: TableSource, options: SinkOptions, ledger: LedgerEntry | None, state: TableState
-) -> Outcome:
+) -> BatchOutcome:
     """Write and commit one batch, exactly once; `ledger` is None for rows without a stream.
 
     Raises the errors in `docs/promises.md`. No row is visible then; after CommitStateUnknown, all may be visible.
@@ -80,7 +80,7 @@ def _kept(df: DataFrame, *, if_dear: bool) -> Iterator[bool]:
         df.unpersist()
 
 
-def _until_it_lands(batch: Batch) -> Outcome:
+def _until_it_lands(batch: Batch) -> BatchOutcome:
     """Attempt the batch until it is committed; restart it if its files become useless, at last without older files."""
     for _ in range(OVERWRITES):
         try:
@@ -106,7 +106,7 @@ def _until_it_lands(batch: Batch) -> Outcome:
         ) from lost
 
 
-def _once(batch: Batch) -> Outcome:
+def _once(batch: Batch) -> BatchOutcome:
     with creation_explained(batch.df, batch.handle.name):
         current = batch.handle.load(batch.options.environment)
     current.check_same(batch.source.table_uuid, "append to")
@@ -128,7 +128,7 @@ def _once(batch: Batch) -> Outcome:
             batch.run_id, environment, batch.watch, batch.state.commit_lock, entry,
             batch.options.accept_new_checkpoint,
         )  # fmt: skip
-        outcome = commit(written, batch.handle, how)
+        outcome = commit_written(written, batch.handle, how)
     return _learned(planned, written, replace(outcome, conflicts=(*batch.conflicts, *outcome.conflicts)), undone)
 
 
@@ -157,11 +157,11 @@ def run(planned: BatchPlan, owner: Uncommitted) -> WrittenBatch | None:
     return WrittenBatch(planned.fitted.current, planned.fitted.layout, decision.plan, merges, rows)
 
 
-def _nothing(batch: Batch, current: Current) -> Outcome:
+def _nothing(batch: Batch, current: Current) -> BatchOutcome:
     return outcome_of(current, CommitOutcome(), None, batch.watch.seconds, (), batch_id=batch.batch_id)
 
 
-def _learned(planned: BatchPlan, written: WrittenBatch, commit: CommitOutcome, undone: tuple[str, ...]) -> Outcome:
+def _learned(planned: BatchPlan, written: WrittenBatch, commit: CommitOutcome, undone: tuple[str, ...]) -> BatchOutcome:
     """Return the outcome of a committed batch; remember its statistics, from which the next batches are planned."""
     batch = planned.fitted.batch
     seen = batch.state.learned.compare(planned.write_plan, written.rows, written.bytes_ingested)

@@ -21,7 +21,7 @@ from icesize import failpoints
 from icesize.environment import Stopwatch
 from icesize.errors import UnsupportedTable
 from icesize.parquet.files.data_file import NewDataFile
-from icesize.parquet.files.row_lineage import FIRST_WITH_LINEAGE
+from icesize.parquet.files.lineage_fields import FIRST_WITH_LINEAGE
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.rewriting.absorb import NOTHING, Absorption
 from icesize.planning.files import FileFact, Layout, PartitionKey

@@ -154,7 +154,7 @@ def table_state(source: TableSource) -> TableState:
     return _tables.get(_key(source), TableState)
 
 
-def state_of(source: TableSource, stream_id: str) -> StreamState:
+def stream_state(source: TableSource, stream_id: str) -> StreamState:
     """Return the state of a stream into a table, created on first use."""
 
     def new() -> StreamState:

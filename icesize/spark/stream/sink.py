@@ -20,12 +20,12 @@ from icesize.spark.engine import session
 from icesize.spark.stream.background import CLUSTER, MERGE, Trigger, expiry_notes
 from icesize.spark.stream.batch import commit_batch
 from icesize.spark.stream.options import SinkOptions
-from icesize.spark.stream.process_state import StreamState, TableSource, state_of
+from icesize.spark.stream.process_state import StreamState, TableSource, stream_state
 from icesize.spark.stream.stopping import interruptions_reported, was_interrupted
 from icesize.spark.stream.upsert_batch import commit_upserts
 from icesize.table.catalog.access_errors import brief
 from icesize.table.cluster_settings import off_because
-from icesize.table.commit.batch_commit import Outcome
+from icesize.table.commit.batch_commit import BatchOutcome
 from icesize.table.records.ledger import LedgerEntry, check_names, stream_hash
 from icesize.table.state.handle import TableHandle
 from icesize.units import format_count
@@ -136,7 +136,7 @@ class Sink(SinkOptions):
 
     @property
     def _state(self) -> StreamState:
-        state = state_of(self.source, self.stream_id)
+        state = stream_state(self.source, self.stream_id)
         # this reference keeps the state as long as the sink, even if the process works on many other tables
         object.__setattr__(self, "_kept", state)
         return state
@@ -144,7 +144,7 @@ class Sink(SinkOptions):
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_kept"}
 
-    def _follow_up(self, outcome: Outcome, batch_id: int, spark: SparkSession, state: StreamState) -> Report:
+    def _follow_up(self, outcome: BatchOutcome, batch_id: int, spark: SparkSession, state: StreamState) -> Report:
         """Start or run the work after the commit (merges, clustering, expiry), and return the report with its notes.
 
         None of this work can fail the batch, because the batch is committed.
@@ -227,7 +227,7 @@ class Sink(SinkOptions):
         last = batch_id - 1 if last is None else last
         return (batch_id + 1) // self.expire_every > (last + 1) // self.expire_every
 
-    def _many_snapshots(self, outcome: Outcome, state: StreamState) -> Iterator[str]:
+    def _many_snapshots(self, outcome: BatchOutcome, state: StreamState) -> Iterator[str]:
         """Yield a note if the table has many snapshots: without `expire_every`, the sink never expires any."""
         current = outcome.current
         snapshots, table = len(current.table.metadata.snapshots) + len(outcome.commit.snapshot_ids), current.name

@@ -33,12 +33,12 @@ from icesize.spark.stream.options import SinkOptions
 from icesize.spark.stream.process_state import TableSource, TableState
 from icesize.spark.stream.upsert_shards import resolved, write
 from icesize.table.commit import submit
-from icesize.table.commit.batch_commit import Outcome, remember
+from icesize.table.commit.batch_commit import BatchOutcome, remember
 from icesize.table.commit.metadata_change import add_columns
 from icesize.table.records.ledger import LedgerEntry
 from icesize.table.state.handle import Current, TableHandle
 from icesize.table.upserts.conditions import deletes
-from icesize.table.upserts.settings import UpsertOptions, columns_of, require_columns
+from icesize.table.upserts.settings import UpsertOptions, require_columns, rule_columns
 from icesize.table.upserts.shards import ShardResult, ShardTask
 
 _LEAST_ROW_BYTES = 4
@@ -50,7 +50,7 @@ _IS_DELETE = spark_types.StructField("_icesize_is_delete", spark_types.BooleanTy
 
 def commit_upserts(
     df: DataFrame, source: TableSource, options: SinkOptions, ledger: LedgerEntry | None, state: TableState
-) -> Outcome:
+) -> BatchOutcome:
     """Upsert one batch, exactly once; `ledger` is None for rows without a stream.
 
     Raises the errors in `docs/promises.md`. No row is visible then; after CommitStateUnknown, all may be visible.
@@ -201,7 +201,7 @@ class EventsOfBatch:
         cannot be computed.
         """
         schema = current.table.metadata.schema()
-        require_columns(columns_of(rule, schema), self._written.columns, current.name, self._fold)
+        require_columns(rule_columns(rule, schema), self._written.columns, current.name, self._fold)
         marked = self._marked(current.name, rule.delete_when)
         return columns.align(marked.drop(*self._dropped), schema, current.name, self._fold, kept=[_IS_DELETE])
 

@@ -20,8 +20,8 @@ from pyspark.sql import types as spark
 
 from icesize.errors import IcesizeError
 from icesize.parquet.files.data_file import Written
+from icesize.parquet.files.lineage_fields import LINEAGE_FIELDS
 from icesize.parquet.files.partitioning import source_columns
-from icesize.parquet.files.row_lineage import LINEAGE_FIELDS
 from icesize.parquet.files.uncommitted import Uncommitted
 from icesize.planning.files import Layout
 from icesize.spark.engine import jobs, session
@@ -112,4 +112,4 @@ def write(
     # each task writes the rows of several shards
     is_whole = not source_columns(settings.spec, settings.schema)
     divided = rows.coalesce(plan.tasks) if is_whole else plan.to_tasks(rows)
-    return jobs.write_rows(divided, settings.with_lineage if task.keeps_ids else settings, owner)
+    return jobs.write_in_tasks(divided, settings.with_lineage if task.keeps_ids else settings, owner)

@@ -23,7 +23,7 @@ def main_history(metadata: TableMetadata) -> list[Snapshot]:
     If a snapshot's parent is not the next one, the snapshots between them have expired.
     """
     snapshots = {s.snapshot_id: s for s in metadata.snapshots}
-    history = ancestry.main_history([*map(fact_of, metadata.snapshots)], refs_of(metadata))
+    history = ancestry.history_of_main([*map(fact_of, metadata.snapshots)], refs_of(metadata))
     return [snapshots[fact.snapshot_id] for fact in reversed(history)]
 
 
@@ -124,6 +124,6 @@ def number_of(snapshot: Snapshot, key: str, parse: Callable[[str], Number] = int
     return value if 0 <= value < float("inf") else None
 
 
-def count_of(snapshot: Snapshot, key: str) -> int:
+def summary_count(snapshot: Snapshot, key: str) -> int:
     """Return a count in a snapshot's summary; 0 if it is missing, because summaries omit zeros."""
     return number_of(snapshot, key) or 0

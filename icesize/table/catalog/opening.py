@@ -289,7 +289,7 @@ OTHER_FORMAT = (NoSuchIcebergTableError, NoSuchPropertyException)
 """Errors for tables of Hive and Glue that lack the properties of Iceberg tables."""
 
 
-def load(catalog: Catalog, identifier: tuple[str, ...]) -> Table:
+def load_table(catalog: Catalog, identifier: tuple[str, ...]) -> Table:
     """Return the current state of a table.
 
     Raises TableNotFound (for a missing namespace or table, with similar names) and UnsupportedTable for a view, or for

@@ -10,7 +10,7 @@ from icesize import failpoints
 from icesize.environment import Environment
 from icesize.table.storage.bulk_delete import delete_all
 
-Look = Callable[[], tuple[Callable[[str], None], Callable[[str], bool]] | None]
+LookAgain = Callable[[], tuple[Callable[[str], None], Callable[[str], bool]] | None]
 """Loads the table again. Returns a function that removes one file, and one that is True for files that stay.
 
 None stops the deletion.
@@ -24,7 +24,7 @@ class Deletion:
     `progress` receives the number of tried files and the `total` without `spared` files, which stay.
     """
 
-    look: Look
+    look: LookAgain
     total: int
     progress: Callable[[int, int], object]
     max_concurrent: int

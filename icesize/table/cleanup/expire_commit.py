@@ -34,8 +34,8 @@ from icesize.table.catalog.access_errors import readable
 from icesize.table.cleanup.checkpoints import Reader, positions_in, stranded
 from icesize.table.cleanup.journal import JOURNAL, LOST_REFS, Journal, rivals_of
 from icesize.table.cleanup.retention_inputs import ExpireOptions, retention_of
+from icesize.table.commit.attempts import Attempts, Change
 from icesize.table.commit.loaded import Loaded, Staged
-from icesize.table.commit.retry import Attempts, Change
 from icesize.table.state.handle import Current
 from icesize.table.storage.ownership import check_may_delete
 
@@ -63,7 +63,7 @@ class AssertNoOtherRefs(ValidatableTableRequirement):
 
 
 @dataclass(frozen=True)
-class Decision:
+class ExpiryDecision:
     """Decision of an expiry: the retention, the journal of files to delete, and the journal's location.
 
     `superseded` are journals of attempts that another expiry made unnecessary.
@@ -77,7 +77,7 @@ class Decision:
 
 
 @dataclass(frozen=True)
-class Expiry(Change[Decision]):
+class Expiry(Change[ExpiryDecision]):
     """One expiry with its commit attempts. Each attempt decides again, on the state that it commits to.
 
     `current` is the table as the expiry found it, and `state_of` returns the policy of a later state. Snapshots that
@@ -93,16 +93,16 @@ class Expiry(Change[Decision]):
     state_of: Callable[[Table], Current]
     check_owners: Callable[[Table], object] = lambda table: None
     advice = "No file was deleted. Run the expiry again: it checks whether the snapshots are gone, and continues"
-    tried: dict[str, Decision] = field(default_factory=dict)
+    tried: dict[str, ExpiryDecision] = field(default_factory=dict)
 
-    def found(self, loaded: Loaded, attempts: Attempts[Decision]) -> Decision | None:
+    def found(self, loaded: Loaded, attempts: Attempts[ExpiryDecision]) -> ExpiryDecision | None:
         """Return the decision that was committed: the table names its journal.
 
         Missing snapshots prove nothing, because another expiry may have removed them first.
         """
         return self.tried.get(loaded.properties.get(JOURNAL, ""))
 
-    def decide(self, loaded: Loaded) -> Decision:
+    def decide(self, loaded: Loaded) -> ExpiryDecision:
         """Return the decision for this state. Reads metadata only.
 
         Raises UnsupportedTable if `gc.enabled` is false, TableError if metadata cannot be read, or if a reader's
@@ -130,9 +130,9 @@ class Expiry(Change[Decision]):
         if unfinished and location and retention.expired:
             # the new journal replaces the old one, which no later expiry will find, so the old one is deleted as well
             journal = replace(journal, files=(*journal.files, location))
-        return Decision(retention, journal, location if unfinished else None, tuple(notes))
+        return ExpiryDecision(retention, journal, location if unfinished else None, tuple(notes))
 
-    def stage(self, loaded: Loaded, attempts: Attempts[Decision]) -> tuple[Staged | None, Decision]:
+    def stage(self, loaded: Loaded, attempts: Attempts[ExpiryDecision]) -> tuple[Staged | None, ExpiryDecision]:
         """Write the journal. The commit asserts the table's refs one by one."""
         decision = self.decide(loaded)
         metadata, io, retention = loaded.table.metadata, loaded.table.io, decision.retention
@@ -180,7 +180,7 @@ class _Ids(list[int]):
         return snapshot_id in self._known
 
 
-def _updates(metadata: TableMetadata, decision: Decision) -> Iterator[TableUpdate]:
+def _updates(metadata: TableMetadata, decision: ExpiryDecision) -> Iterator[TableUpdate]:
     retention = decision.retention
     gone = set(retention.expired)
     for name, snapshot_id in _tags_to_set(metadata, retention).items():

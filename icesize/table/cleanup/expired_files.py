@@ -34,13 +34,13 @@ from icesize.table.cleanup.deletion import Deletion
 from icesize.table.cleanup.journal import JOURNAL, LOST_REFS, Expired, Journal, rivals_of
 from icesize.table.cleanup.owners import LINKED, NEEDED, OUTSIDE, THEIRS, UNADDRESSABLE, Others, Owners, own_folders
 from icesize.table.manifests.entries import ADDED
-from icesize.table.manifests.facts import read_facts
-from icesize.table.manifests.lists import read_list
+from icesize.table.manifests.file_columns import read_facts
+from icesize.table.manifests.manifest_lists import read_list
 from icesize.table.storage.bulk_delete import FILES_BETWEEN_CHECKS, delete_all, deleter
 from icesize.table.storage.identity import LocalFiles
 from icesize.table.storage.reachable import READERS, Reachable
 
-Listed = TypeVar("Listed")
+AnyListed = TypeVar("AnyListed")
 
 KINDS = ("data_files", "delete_files", "manifests", "manifest_lists", "other_files", "metadata_files")
 """Kinds of files in the order of their deletion.
@@ -102,7 +102,7 @@ def _files(io: FileIO, manifest: ManifestFile, whole: bool) -> Iterator[tuple[st
     yield from ((path, (kind, size_bytes)) for path, size_bytes in zip(facts.paths(rows), sizes, strict=True))
 
 
-def _what_is_left(listed: Iterable[Listed]) -> list[Listed] | None:
+def _what_is_left(listed: Iterable[AnyListed]) -> list[AnyListed] | None:
     """Return the entries; None for a list or manifest that an earlier run has deleted, after the files in it."""
     try:
         return list(listed)

@@ -15,7 +15,7 @@ from icesize.events import Progress
 from icesize.results import Result
 from icesize.table.catalog.access_errors import brief, readable
 from icesize.table.cleanup.checkpoints import read_checkpoint
-from icesize.table.cleanup.expire_commit import NOTHING_LEFT, Decision, Expiry
+from icesize.table.cleanup.expire_commit import NOTHING_LEFT, Expiry, ExpiryDecision
 from icesize.table.cleanup.expired_files import KINDS, STAY_NOTES, Deletions, FindOthers, delete_expired, due_files
 from icesize.table.cleanup.owners import OUTSIDE, CatalogOwners, Others, files_of_strangers, stranger_notes
 from icesize.table.cleanup.retention_inputs import ExpireOptions
@@ -147,7 +147,7 @@ def _commit(
     expiry: Expiry,
     environment: Environment,
     commit_lock: threading.Lock | None,
-) -> Decision:
+) -> ExpiryDecision:
     """Commit under the lock of the stream's batches. Release it between two attempts, so that batches can commit."""
     if commit_lock is None:
         return submit.change(handle, current, expiry, environment)
@@ -168,7 +168,7 @@ def _commit(
 
 def _delete_all(
     handle: TableHandle,
-    decision: Decision,
+    decision: ExpiryDecision,
     expiry: Expiry,
     environment: Environment,
     find_others: FindOthers,
@@ -192,7 +192,7 @@ def _delete_all(
         return Deletions(stopped=f"not all files could be deleted ({brief(error)}): the next expiry continues")
 
 
-def _would_delete(current: Current, decision: Decision, find_others: FindOthers) -> Deletions:
+def _would_delete(current: Current, decision: ExpiryDecision, find_others: FindOthers) -> Deletions:
     if not decision.retention.expired and decision.journal_location is None:
         return Deletions()  # old metadata files are deleted only together with files of snapshots
     table, kept, stays = current.table, Reachable(), decision.retention.kept
@@ -207,7 +207,7 @@ def _would_delete(current: Current, decision: Decision, find_others: FindOthers)
 
 
 def _report(
-    current: Current, decision: Decision, deletions: Deletions, seconds: Mapping[str, float], dry_run: bool
+    current: Current, decision: ExpiryDecision, deletions: Deletions, seconds: Mapping[str, float], dry_run: bool
 ) -> ExpiryReport:
     retention, before = decision.retention, deletions.expired_before
     expired = tuple(snapshot_id for snapshot_id in retention.expired if snapshot_id not in before)

@@ -223,7 +223,7 @@ class OrphanSearch:
         with storage_errors(cannot, "icesize deleted no file", table=self.name):
             self._owners.own.add(table.metadata, table.metadata_location, table.io)
 
-    def _orphans(self, table: Table, found: Found) -> tuple[tuple[Listed, ...], list[str]]:
+    def _orphans(self, table: Table, found: FoundOrphans) -> tuple[tuple[Listed, ...], list[str]]:
         """Return the due files that no table needs, and notes on the others."""
         owners = self._owners
         strangers = found.strangers(table)
@@ -310,7 +310,7 @@ def _remove_unchanged(io: FileIO, remove: Callable[[str], None], times_ms: Mappi
     remove(location)
 
 
-def _left_alone(metadata: TableMetadata, found: Found) -> Iterator[str]:
+def _left_alone(metadata: TableMetadata, found: FoundOrphans) -> Iterator[str]:
     for key in FOLDER_PROPERTIES:
         place = metadata.properties.get(key)
         if place and normalised(place) != normalised(metadata.location) and not is_inside(place, metadata.location):
@@ -323,7 +323,7 @@ def _left_alone(metadata: TableMetadata, found: Found) -> Iterator[str]:
 
 
 @dataclass
-class Found:
+class FoundOrphans:
     """Files that no state of the table needs.
 
     `due` are old enough to be deleted; `from_committed_batches` of them were written by icesize for batches that are
@@ -357,7 +357,7 @@ class Found:
 
 def find_orphans(
     listed: Iterable[Listed], metadata: TableMetadata, owners: Owners, now_ms: int, older_than_ms: int
-) -> Found:
+) -> FoundOrphans:
     """Return the files of a listing that no state of the table needs.
 
     Hidden files are skipped, as in Iceberg: files with a path segment below the table's location that begins with `.`
@@ -366,7 +366,7 @@ def find_orphans(
     visible = _visibility(metadata)
     # the newest committed batch by the stream's hash in file names: no earlier batch can be written any more
     passed_by = {ledger.stream_hash(each.stream_id): each.batch_id for each in ledger.entries(metadata.properties)}
-    found = Found()
+    found = FoundOrphans()
     for file in listed:
         if not visible(file.location) or (why := owners.why_stays(file.location)) == NEEDED:
             continue

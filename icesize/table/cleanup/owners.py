@@ -31,7 +31,7 @@ from icesize.table.catalog.locations import FOLDER_PROPERTIES, is_addressable, i
 from icesize.table.catalog.metadata_files import read_metadata_file
 from icesize.table.catalog.opening import LIST, denied
 from icesize.table.catalog.tables import Name, NotLoaded, each_of, load_named, names_of
-from icesize.table.manifests.listing import path_numbers
+from icesize.table.manifests.live_arrays import path_numbers
 from icesize.table.storage.identity import LocalFiles, identity_of
 from icesize.table.storage.reachable import Reachable, listed_files, loose_files
 from icesize.units import format_count

@@ -11,8 +11,8 @@
 - `protocol`: interfaces between steps, a commit and a catalog
 - `pyiceberg_committer`: commits through PyIceberg: icesize builds manifests and snapshots, the catalog makes the
   compare-and-swap
-- `request`: the steps of a request, their way through a commit, and its outcome
-- `retry`: attempts of a change on newer and newer states, until it is committed, has conflicted for too long, or is
+- `attempted_steps`: the steps of a request, their way through a commit, and its outcome
+- `attempts`: attempts of a change on newer and newer states, until it is committed, has conflicted for too long, or is
   unknown; also after a 409
 - `schema_fit`: check that files written for one state of a table can be read in another
 - `snapshot_builder`: builds the snapshots of one commit attempt: manifests, manifest lists and summaries, written but

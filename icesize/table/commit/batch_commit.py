@@ -30,9 +30,9 @@ from icesize.planning.plan import MergeTask, Plan
 from icesize.report import Report
 from icesize.table.catalog.access_errors import readable
 from icesize.table.commit import submit
+from icesize.table.commit.attempted_steps import CommitOutcome, steps_of
 from icesize.table.commit.input_metrics import with_carried_over_metrics
 from icesize.table.commit.protocol import Base, CommitRequest, Step
-from icesize.table.commit.request import CommitOutcome, steps_of
 from icesize.table.commit.steps.row_delta import RowDelta
 from icesize.table.manifests.repeated_files import check_listed_once
 from icesize.table.records.ledger import LedgerEntry, file_prefix
@@ -131,11 +131,11 @@ class CommitContext:
     accept_new_checkpoint: bool = False
 
 
-def commit(written: WrittenBatch, handle: TableHandle, how: CommitContext) -> CommitOutcome:
+def commit_written(written: WrittenBatch, handle: TableHandle, how: CommitContext) -> CommitOutcome:
     """Make the files visible in one step. A commit that conflicted is retried with the same files.
 
-    Raises the errors of `icesize.table.commit.request.commit_steps`, including ConcurrentChange: then write the files
-    again. Raises RewriteFailed if orphan cleanup has removed some of them.
+    Raises the errors of `icesize.table.commit.attempted_steps.commit_steps`, including ConcurrentChange: then write
+    the files again. Raises RewriteFailed if orphan cleanup has removed some of them.
     """
     current, appended = written.current, written.rows.files
     # reads manifests, so it runs before the lock makes other users of the table wait
@@ -151,7 +151,7 @@ def commit(written: WrittenBatch, handle: TableHandle, how: CommitContext) -> Co
     check_still_there(handle, sorted(request.paths()), how.watch)
     request = replace(request, summary=_work_summary(written, merged, how.watch.seconds["total"]))
     with how.lock:
-        outcome = submit.commit(handle, current, request, how.environment) if request.steps else CommitOutcome()
+        outcome = submit.commit_request(handle, current, request, how.environment) if request.steps else CommitOutcome()
     how.watch.lap("commit")
     return outcome
 
@@ -182,7 +182,7 @@ def rewrite(
     *,
     prefix: str | None = None,
     commit_lock: AbstractContextManager[object] | None = None,
-) -> Outcome:
+) -> BatchOutcome:
     """Run a plan made on a loaded state of one table with `runner`, and commit the results as one REPLACE.
 
     `prefix` starts the file names (None: derived from the run). `commit_lock` is the lock of `CommitContext`; if it
@@ -204,7 +204,9 @@ def rewrite(
             results = runner(groups, settings, owner)
             watch.lap("merge")
             written = replace(planned, merges=MergeResults.of(groups, results))
-            committed = commit(written, handle, CommitContext(run_id, telling, watch, commit_lock or nullcontext()))
+            committed = commit_written(
+                written, handle, CommitContext(run_id, telling, watch, commit_lock or nullcontext())
+            )
     return outcome_of(current, committed, written, watch.seconds, current.warnings)
 
 
@@ -232,7 +234,7 @@ def check_still_there(handle: TableHandle, paths: Sequence[str], watch: Stopwatc
 
 
 @dataclass(frozen=True)
-class Outcome:
+class BatchOutcome:
     """Result of a batch, or of a pass of merges, and its report.
 
     `current` is the state that it was planned on. `written` is None if there was nothing to write.
@@ -251,7 +253,7 @@ def outcome_of(
     seconds: Mapping[str, float],
     notes: Sequence[str],
     **facts: Any,
-) -> Outcome:
+) -> BatchOutcome:
     """Return the outcome of one commit. Without snapshots, the report has the plan and the reasons for no commit.
 
     Notes about failed merges come before `notes`, because they need attention. `facts` are fields of `Report`.
@@ -276,7 +278,7 @@ def outcome_of(
         already_committed=commit.already_committed,
         **facts,
     )
-    return Outcome(current, commit, written, report)
+    return BatchOutcome(current, commit, written, report)
 
 
 def _facts(written: WrittenBatch, committed: Sequence[Merged]) -> dict[str, Any]:
@@ -290,7 +292,7 @@ def _facts(written: WrittenBatch, committed: Sequence[Merged]) -> dict[str, Any]
         "rows_deleted": written.rows.rows_deleted + sum(g.rows_deleted for g in committed),
         "files_added": len(appended) + sum(len(g.files) for g in committed),
         "files_removed": len(absorbed) + sum(len(g.inputs) for g in committed),
-        **work_of(merged, sum(f.size_bytes for f in absorbed)),
+        **work_fields(merged, sum(f.size_bytes for f in absorbed)),
         "delete_files_max": _most_delete_files(written, touched, committed),
         "small_files_max": _most_small_files(written, touched, committed),
         "partitions_touched": len(touched),
@@ -299,7 +301,7 @@ def _facts(written: WrittenBatch, committed: Sequence[Merged]) -> dict[str, Any]
     }
 
 
-def work_of(rewritten: Sequence[Rewritten], more_bytes: int = 0) -> dict[str, Any]:
+def work_fields(rewritten: Sequence[Rewritten], more_bytes: int = 0) -> dict[str, Any]:
     """Return the report's fields about rewritten files; `more_bytes` were decoded in addition."""
     return {
         "bytes_copied": sum(group.bytes_copied for group in rewritten),
@@ -337,7 +339,7 @@ def _most_delete_files(written: WrittenBatch, touched: Iterable[PartitionKey], c
     return max((file.delete_files for file in left), default=0)
 
 
-def remember(backoff: BackOff[PartitionKey], outcome: Outcome) -> None:
+def remember(backoff: BackOff[PartitionKey], outcome: BatchOutcome) -> None:
     """Update the back-off: skip partitions with conflicts for some batches, and clear those that were merged."""
     backoff.lost(outcome.commit.contested)
     absorbed = outcome.written.rows.absorbed if outcome.written else ()

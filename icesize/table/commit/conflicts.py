@@ -13,12 +13,12 @@ from pyiceberg.table.snapshots import Snapshot
 from icesize.errors import RewriteFailed
 from icesize.parquet.deletes.positions import paths_named
 from icesize.parquet.files.storage import Storage
-from icesize.planning.delete_reach import PENDING, PartitionDeletes, only_path, plain_path
+from icesize.planning.deletes.delete_reach import PENDING, PartitionDeletes, only_path, plain_path
 from icesize.planning.files import DeleteFile, FileFact, FileId
 from icesize.table.catalog.locations import normalised
 from icesize.table.manifests.delete_index import DeleteIndex
 from icesize.table.manifests.entries import ADDED
-from icesize.table.manifests.lists import Manifests, manifests_in
+from icesize.table.manifests.manifest_lists import Manifests, manifests_in
 from icesize.table.manifests.store import ManifestStore
 
 BASE_EXPIRED = "the snapshot it was planned on has expired or is no longer part of the table's current history"
@@ -129,7 +129,7 @@ class ConflictCheck:
         """Yield input files that deletes with a sequence number greater than `above` apply to.
 
         A merge would bring the deleted rows back. Position deletes always count. Equality deletes count only if the
-        rows go into a file that such deletes do not reach (`icesize.planning.delete_reach`).
+        rows go into a file that such deletes do not reach (`icesize.planning.deletes.delete_reach`).
         """
         index = DeleteIndex.of(self.store, self.io, self.manifests.deletes, self.specs, above)
         hit: defaultdict[DeleteFile, list[FileFact]] = defaultdict(list)

@@ -23,7 +23,7 @@ from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyiceberg.table.update import AddSnapshotUpdate, TableRequirement, TableUpdate
 from pyiceberg.typedef import IcebergBaseModel, Identifier
 
-from icesize.parquet.files.row_lineage import FIRST_WITH_LINEAGE
+from icesize.parquet.files.lineage_fields import FIRST_WITH_LINEAGE
 from icesize.table.catalog.access_errors import brief
 from icesize.table.catalog.metadata_files import read_metadata_file
 from icesize.table.commit.protocol import CommitRefused

@@ -20,7 +20,7 @@ from icesize.parquet.files.metrics import carry_over
 from icesize.parquet.files.settings import WriteSettings
 from icesize.planning.files import FileFact
 from icesize.table.catalog.access_errors import brief
-from icesize.table.manifests.facts import read_metrics
+from icesize.table.manifests.file_columns import read_metrics
 
 LOG = logging.getLogger("icesize")
 

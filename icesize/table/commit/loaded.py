@@ -17,8 +17,8 @@ from icesize.planning.files import MAIN, FileFact, FileId, Head
 from icesize.table.catalog.history import head_of, head_snapshot, hides_history, known_ancestors, summary_of
 from icesize.table.commit.conflicts import ConflictCheck
 from icesize.table.commit.schema_fit import misfit, misfit_spec
-from icesize.table.manifests.facts import Columns
-from icesize.table.manifests.lists import Manifests, manifests_of
+from icesize.table.manifests.file_columns import EntryColumns
+from icesize.table.manifests.manifest_lists import Manifests, manifests_of
 from icesize.table.manifests.store import ManifestStore
 from icesize.table.records.recent_commits import follows, recent_commits
 from icesize.table.records.summary import RUN_ID
@@ -34,7 +34,7 @@ class Staged:
     requirements: tuple[TableRequirement, ...]
     updates: tuple[TableUpdate, ...]
     written: tuple[str, ...] = ()
-    facts: Mapping[str, Columns] = field(default_factory=dict, repr=False)
+    facts: Mapping[str, EntryColumns] = field(default_factory=dict, repr=False)
 
     @property
     def snapshot_ids(self) -> tuple[int, ...]:
@@ -109,7 +109,7 @@ class Loaded:
         updates: Iterable[TableUpdate],
         *requirements: TableRequirement,
         written: Iterable[str] = (),
-        facts: Mapping[str, Columns] | None = None,
+        facts: Mapping[str, EntryColumns] | None = None,
     ) -> Staged:
         """Return updates of this table. The catalog rejects them if the table was dropped and recreated."""
         same_table = AssertTableUUID(uuid=self.table.metadata.table_uuid)

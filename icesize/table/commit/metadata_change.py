@@ -21,9 +21,9 @@ from pyiceberg.table.update import (
 from pyiceberg.types import IcebergType, NestedField
 
 from icesize.errors import SchemaMismatch, TableError
-from icesize.parquet.files.row_lineage import FIRST_WITH_LINEAGE, check_names
+from icesize.parquet.files.lineage_fields import FIRST_WITH_LINEAGE, check_column_names
+from icesize.table.commit.attempts import Attempts, Change
 from icesize.table.commit.loaded import Loaded, Staged
-from icesize.table.commit.retry import Attempts, Change
 from icesize.table.records import ledger
 from icesize.table.state.naming import known_snapshot
 
@@ -96,7 +96,7 @@ def add_columns(
         if not new:
             return None, []
         if loaded.format_version >= FIRST_WITH_LINEAGE:
-            check_names(path[0] for path in new)
+            check_column_names(path[0] for path in new)
         update = loaded.table.transaction().update_schema(case_sensitive=case_sensitive)
         for path in new:
             _check_storable(path, columns[path])

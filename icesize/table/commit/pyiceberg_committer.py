@@ -19,7 +19,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.update import SetPropertiesUpdate, update_table_metadata
 
 from icesize.environment import Environment
-from icesize.parquet.files.row_lineage import FIRST_WITH_LINEAGE
+from icesize.parquet.files.lineage_fields import FIRST_WITH_LINEAGE
 from icesize.planning.files import MAIN
 from icesize.table.catalog import opening
 from icesize.table.catalog.access_errors import brief
@@ -92,7 +92,7 @@ class PyIcebergCommitter:
         return ".".join((self.catalog.name, *self.table.name()))
 
     def load(self) -> Loaded:
-        self.table = opening.load(self.catalog, self.table.name())
+        self.table = opening.load_table(self.catalog, self.table.name())
         return self.state_of(self.table)
 
     def state_of(self, table: Table) -> Loaded:

@@ -43,17 +43,24 @@ from pyiceberg.table.update import (
 
 from icesize import failpoints
 from icesize.parquet.files.data_file import NewDataFile, NewDeleteFile
-from icesize.parquet.files.row_lineage import FIRST_WITH_LINEAGE
-from icesize.planning.dangling_rule import DanglingCandidates
+from icesize.parquet.files.lineage_fields import FIRST_WITH_LINEAGE
+from icesize.planning.deletes.dangling_rule import DanglingCandidates
 from icesize.planning.files import MAIN, FileFact, FileId, PartitionKey
 from icesize.planning.retention.ancestry import FOR_EVER_MS
 from icesize.policy import DEFAULT_TARGET_BYTES, ICEBERG_TARGET, SMALL_FILE_RATIO, property_number
 from icesize.table.catalog.history import head_snapshot, summary_of
 from icesize.table.manifests.delete_index import DeleteIndex, delete_index, read_deletes
 from icesize.table.manifests.entries import Entry, read_entries
-from icesize.table.manifests.facts import COUNTS, TOTALS, Columns, ManifestFacts, totals_of, with_counts
-from icesize.table.manifests.listing import Listing
-from icesize.table.manifests.lists import manifests_in, write_list
+from icesize.table.manifests.file_columns import (
+    COUNTS,
+    TOTALS,
+    EntryColumns,
+    ManifestFacts,
+    totals_of,
+    with_file_counts,
+)
+from icesize.table.manifests.live_arrays import Listing
+from icesize.table.manifests.manifest_lists import manifests_in, write_list
 from icesize.table.manifests.packing import ENOUGH_ENTRIES, entries_by_partition, live_entries, sorted_by_partition
 from icesize.table.manifests.store import ManifestStore
 from icesize.table.manifests.writer import target_manifest_bytes, write_manifests
@@ -193,7 +200,7 @@ class SnapshotBuilder:
         self.new: dict[str, int] = {}
         self.written: list[str] = []
         self.written_bytes: int = 0
-        self._facts: dict[str, Columns] = {}
+        self._facts: dict[str, EntryColumns] = {}
         head = self._parent.snapshot_id if self._parent else None
         self.requirements: list[TableRequirement] = [AssertRefSnapshotId(ref=ref, snapshot_id=head)]
         if ref != MAIN and not table.metadata.snapshots:
@@ -210,7 +217,7 @@ class SnapshotBuilder:
             self.discard()
 
     @property
-    def facts(self) -> dict[str, Columns]:
+    def facts(self) -> dict[str, EntryColumns]:
         """Facts of the written manifests of the newest snapshot, by path."""
         listed = (manifest.manifest_path for manifest in self.manifests)
         return {path: self._facts[path] for path in listed if path in self._facts}
@@ -448,7 +455,7 @@ class SnapshotBuilder:
         self.written.append(location)
         parent_id = parent.snapshot_id if parent else None
         first_row_id = self._next_row_id
-        manifests = [each if self._has_counts(each) else with_counts(self._facts_of(each)) for each in manifests]
+        manifests = [each if self._has_counts(each) else with_file_counts(self._facts_of(each)) for each in manifests]
         written = write_list(
             self.metadata, self._outputs, location, manifests, snapshot_id=snapshot_id, parent_id=parent_id,
             sequence_number=self._sequence_number, first_row_id=first_row_id or 0,

@@ -6,18 +6,20 @@ from dataclasses import replace
 from typing import TypeVar
 
 from icesize.environment import Environment
+from icesize.table.commit.attempted_steps import CommitOutcome, commit_steps, validated
+from icesize.table.commit.attempts import Attempts, Change
 from icesize.table.commit.loaded import Loaded
 from icesize.table.commit.metadata_change import MetadataChange
 from icesize.table.commit.protocol import Base, CommitRequest, Step
 from icesize.table.commit.pyiceberg_committer import committer_of
-from icesize.table.commit.request import CommitOutcome, commit_steps, validated
-from icesize.table.commit.retry import Attempts, Change
 from icesize.table.state.handle import Current, TableHandle
 
 T = TypeVar("T")
 
 
-def commit(handle: TableHandle, current: Current, request: CommitRequest, environment: Environment) -> CommitOutcome:
+def commit_request(
+    handle: TableHandle, current: Current, request: CommitRequest, environment: Environment
+) -> CommitOutcome:
     """Make the steps of a request visible that was planned on `current`. Raises like `commit_steps`."""
     committer = committer_of(handle, current.table, environment, request.base.head.ref)
     return commit_steps(request, committer, environment, current.deadline_seconds)
@@ -32,7 +34,7 @@ def commit_step(
     """
     request = CommitRequest(current.uuid, environment.new_id(), Base(current.head), (step,), again=again)
     if not dry_run:
-        return commit(handle, current, request, environment)
+        return commit_request(handle, current, request, environment)
     committer = committer_of(handle, current.table, environment)
     loaded = committer.state_of(current.table)
     kept, outcome = validated(request, loaded, CommitOutcome())

@@ -4,9 +4,9 @@
 - `avro_values`: functions that decode and encode Avro values, one per schema, built once
 - `delete_index`: the delete files of a snapshot, by the partitions whose data files they may apply to
 - `entries`: manifest entries as bytes that can be copied into another manifest, with the fields that planning needs
-- `facts`: facts of the files that one manifest lists, as columns: read for planning, conflict checks and cleanup
-- `listing`: the live files of manifests by partition, as arrays, and the difference of two sets of manifests
-- `lists`: manifest lists: the manifests of a snapshot, read and written
+- `file_columns`: facts of the files that one manifest lists, as columns: read for planning, conflict checks and cleanup
+- `live_arrays`: the live files of manifests by partition, as arrays, and the difference of two sets of manifests
+- `manifest_lists`: manifest lists: the manifests of a snapshot, read and written
 - `packing`: selection of small manifests that are worth merging, and their entries in the order of their partitions
 - `repeated_files`: files that a table lists more than once: icesize removes none of them while another listing stays
 - `spill`: columns of manifests on the local disk, so that another process need not read the manifests again

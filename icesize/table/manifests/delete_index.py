@@ -11,7 +11,7 @@ from pyiceberg.manifest import ManifestFile
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.transforms import VoidTransform
 
-from icesize.planning.delete_reach import PartitionDeletes
+from icesize.planning.deletes.delete_reach import PartitionDeletes
 from icesize.planning.files import DeleteFile, FileFact, PartitionKey, SkipReason
 from icesize.table.manifests.store import ManifestStore
 

@@ -26,7 +26,7 @@ from icesize.table.manifests.avro_values import (
     structure,
     writer,
 )
-from icesize.table.manifests.lists import PartitionFields, first_row_id_of, partition_fields_of
+from icesize.table.manifests.manifest_lists import PartitionFields, first_row_id_of, partition_fields_of
 
 EXISTING, ADDED, DELETED = 0, 1, 2
 """Values of `Entry.status`."""

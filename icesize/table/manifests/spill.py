@@ -25,8 +25,8 @@ import numpy as np
 from pyiceberg.manifest import ManifestFile
 
 from icesize.planning.files import PartitionKey
-from icesize.private_folder import PART, PrivateFolder, remove
-from icesize.table.manifests.facts import ENCRYPTED, Columns, Integers, Texts
+from icesize.private_folder import PART, PrivateFolder, remove_file
+from icesize.table.manifests.file_columns import ENCRYPTED, EntryColumns, Integers, Texts
 
 LOG = logging.getLogger("icesize")
 
@@ -55,12 +55,12 @@ _KINDS: dict[str, tuple[type, Callable[[Any], str], Callable[[str], Any]]] = {
 
 
 @lru_cache(maxsize=8)
-def spill_to(folder: str, max_bytes: int) -> Spill:
+def spill_to(folder: str, max_bytes: int) -> ColumnSpill:
     """Return the spill below a folder, one for all tables of this process."""
-    return Spill(Path(folder), max_bytes)
+    return ColumnSpill(Path(folder), max_bytes)
 
 
-class Spill:
+class ColumnSpill:
     """Columns below a folder of the local disk, at most about `max_bytes` of them; the least recently used go first.
 
     The files are in a directory of their own that only this user may open. Nothing is written and read if others may.
@@ -72,7 +72,7 @@ class Spill:
         self._lock = threading.Lock()
         self._uncounted_bytes = max_bytes
 
-    def read(self, table_uuid: str, manifest: ManifestFile) -> Columns | None:
+    def read(self, table_uuid: str, manifest: ManifestFile) -> EntryColumns | None:
         """Return the columns of a manifest, if they are there. A damaged or foreign file of that name is removed."""
         if not self._folder.is_usable():
             return None
@@ -83,17 +83,17 @@ class Spill:
         except OSError:
             return None
         try:
-            return decoded(content, manifest.partition_spec_id)
+            return columns_from(content, manifest.partition_spec_id)
         except Exception as damage:  # of any kind: the bytes may come from anywhere
             LOG.debug("%s is damaged (%s)", place, damage)
-            remove(place)
+            remove_file(place)
             return None
 
-    def write(self, table_uuid: str, manifest: ManifestFile, columns: Columns) -> None:
+    def write(self, table_uuid: str, manifest: ManifestFile, columns: EntryColumns) -> None:
         """Keep the columns of a manifest, unless it is encrypted or lists an encrypted file."""
         if manifest.key_metadata is not None or bool((columns.obstacles == ENCRYPTED).any()):
             return
-        content = encoded(columns)
+        content = bytes_from(columns)
         if content is None or len(content) > self._max_bytes or not self._folder.is_usable():
             return
         try:
@@ -115,7 +115,7 @@ class Spill:
             for _, length, path in files:
                 if excess <= 0:
                     return
-                remove(path)
+                remove_file(path)
                 excess -= length
 
 
@@ -124,7 +124,7 @@ def _name(table_uuid: str, manifest: ManifestFile) -> str:
     return hashlib.blake2b(json.dumps(parts).encode(), digest_size=20).hexdigest() + _SUFFIX
 
 
-def encoded(columns: Columns) -> bytes | None:
+def bytes_from(columns: EntryColumns) -> bytes | None:
     """Return the columns as bytes; None if a partition value has a type that no manifest has."""
     try:
         keys = [[_text_of(value) for value in key.values] for key in columns.keys]
@@ -144,7 +144,7 @@ def encoded(columns: Columns) -> bytes | None:
     return _MARK + hashlib.blake2b(body, digest_size=_DIGEST_BYTES).digest() + body
 
 
-def decoded(content: bytes, spec_id: int) -> Columns:
+def columns_from(content: bytes, spec_id: int) -> EntryColumns:
     """Return columns from their bytes. Raises an error of any type for other bytes."""
     begin = len(_MARK) + _DIGEST_BYTES
     body = memoryview(content)[begin:]
@@ -158,7 +158,7 @@ def decoded(content: bytes, spec_id: int) -> Columns:
     arrays = {name: _array(stream, header["entries"]) for name in _ARRAYS}
     keys = tuple(PartitionKey.of(spec_id, tuple(map(_value_of, key))) for key in header["keys"])
     targets = tuple((kind, tuple(ids), *more) for kind, ids, *more in header["targets"])
-    return Columns(keys=keys, paths=Texts(header["start"], rest, ends), targets=targets, **arrays)
+    return EntryColumns(keys=keys, paths=Texts(header["start"], rest, ends), targets=targets, **arrays)
 
 
 def _array(stream: BytesIO, size: int) -> Integers:

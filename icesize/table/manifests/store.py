@@ -20,10 +20,10 @@ from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestFile
 
 from icesize.planning.files import FileFact
-from icesize.table.manifests.facts import Columns, ManifestFacts, read_facts
-from icesize.table.manifests.listing import Listing, path_numbers
-from icesize.table.manifests.lists import inherited_from
-from icesize.table.manifests.spill import Spill
+from icesize.table.manifests.file_columns import EntryColumns, ManifestFacts, read_facts
+from icesize.table.manifests.live_arrays import Listing, path_numbers
+from icesize.table.manifests.manifest_lists import inherited_from
+from icesize.table.manifests.spill import ColumnSpill
 
 T = TypeVar("T")
 
@@ -100,12 +100,12 @@ class ManifestStore:
         self._making: dict[tuple[str, Hashable, Hashable], Future[Any]] = {}
         self._followed: frozenset[str] = frozenset()
         self._pass = object()
-        self.spill: Spill | None = None
+        self.spill: ColumnSpill | None = None
 
     def facts(self, io: FileIO, manifest: ManifestFile) -> ManifestFacts:
         """Return the facts of a manifest; raises what `read_facts` raises."""
 
-        def read() -> tuple[Columns, int]:
+        def read() -> tuple[EntryColumns, int]:
             spill = self.spill
             columns = spill.read(self._table, manifest) if spill else None
             if columns is None:
@@ -151,7 +151,7 @@ class ManifestStore:
             listing = self.listing(io, manifest)
             yield listing.facts, listing.rows_of(numbers)
 
-    def remember(self, path: str, columns: Columns) -> None:
+    def remember(self, path: str, columns: EntryColumns) -> None:
         """Keep facts that the caller has read together with other data, or written."""
         self.get(path, "columns", lambda: (columns, columns.held_bytes))
 

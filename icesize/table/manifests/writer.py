@@ -55,7 +55,7 @@ from icesize.table.manifests.entries import (
     Entry,
     with_other_value,
 )
-from icesize.table.manifests.facts import Columns, Row, row_of
+from icesize.table.manifests.file_columns import EntryColumns, Row, row_of
 
 FormatVersion = Literal[1, 2, 3]
 _PARTITION = 102
@@ -82,7 +82,7 @@ def write_manifests(
     existing: Iterable[Entry] = (),
     deleted: Sequence[Entry] = (),
     content: ManifestContent = ManifestContent.DATA,
-    facts: dict[str, Columns] | None = None,
+    facts: dict[str, EntryColumns] | None = None,
 ) -> list[ManifestFile]:
     """Write and return the manifests of one partition spec in snapshot `snapshot_id`.
 
@@ -107,7 +107,7 @@ def write_manifests(
         raise UnsupportedTable(
             f"Cannot write {what} of Iceberg format v{version}: {supported} supported", format_version=version
         )
-    target = Target(io, metadata, snapshot_id, spec_id, new_path, content, facts)
+    target = ManifestTarget(io, metadata, snapshot_id, spec_id, new_path, content, facts)
     streams: dict[DataFileSchema, ManifestStream] = {}
     fitted = cache(lambda schema: fit(schema, target.own_schema, with_row_ids=version > 2 and not deletes))
 
@@ -146,7 +146,7 @@ def _fullest(
     return max(there, key=there.__getitem__, default=None)
 
 
-class Target:
+class ManifestTarget:
     """The destination of manifests and the values that they share: table, writing snapshot and partition spec."""
 
     def __init__(
@@ -157,9 +157,9 @@ class Target:
         spec_id: int,
         new_path: Callable[[], str],
         content: ManifestContent = ManifestContent.DATA,
-        facts: dict[str, Columns] | None = None,
+        facts: dict[str, EntryColumns] | None = None,
     ) -> None:
-        self.facts: dict[str, Columns] = {} if facts is None else facts
+        self.facts: dict[str, EntryColumns] = {} if facts is None else facts
         self.io: FileIO = io
         self.snapshot_id: int = snapshot_id
         self.new_path: Callable[[], str] = new_path
@@ -257,7 +257,7 @@ def _encoded(version: FormatVersion, header: _Header) -> bytes:
 class ManifestStream:
     """Writes manifests for entries whose data files are encoded by `schema`; starts a new manifest if one is full."""
 
-    def __init__(self, target: Target, schema: DataFileSchema) -> None:
+    def __init__(self, target: ManifestTarget, schema: DataFileSchema) -> None:
         self._target, self._schema = target, schema
         self._decoded = row_of(schema.avro, target.content == ManifestContent.DELETES)
         wrapper = {"name": "data_file", "type": schema.avro, "field-id": 2}
@@ -343,7 +343,7 @@ class ManifestStream:
         with target.io.new_output(path).create(overwrite=True) as stream:
             stream.write(data)
         is_deletes = target.content == ManifestContent.DELETES
-        target.facts[path] = Columns.of(target.spec.spec_id, self._facts, is_deletes)
+        target.facts[path] = EntryColumns.of(target.spec.spec_id, self._facts, is_deletes)
         lowest = UNASSIGNED_SEQ if self._lowest_sequence is None else self._lowest_sequence
         self._done.append(
             ManifestFile.from_args(

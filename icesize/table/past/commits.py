@@ -18,7 +18,15 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 from icesize.errors import BatchError
 from icesize.planning.retention.ancestry import SnapshotFact, is_one_commit
 from icesize.results import Keys, Result, keys
-from icesize.table.catalog.history import count_of, fact_of, is_ours, main_history, number_of, operation_of, summary_of
+from icesize.table.catalog.history import (
+    fact_of,
+    is_ours,
+    main_history,
+    number_of,
+    operation_of,
+    summary_count,
+    summary_of,
+)
 from icesize.table.records import ledger
 from icesize.table.records.summary import (
     BYTES_INGESTED,
@@ -64,7 +72,7 @@ class Commit:
         return (entry.stream_id, entry.batch_id) if entry else (None, None)
 
 
-def runs_of(history: Iterable[Snapshot]) -> list[list[Commit]]:
+def commit_runs(history: Iterable[Snapshot]) -> list[list[Commit]]:
     """Split a history, newest first, into commits, and into runs where snapshots have expired."""
     runs: list[list[Commit]] = []
     child: SnapshotFact | None = None
@@ -193,7 +201,7 @@ def history_of(metadata: TableMetadata, table: str, limit: int | None = None) ->
     """
     if limit is not None and limit < 1:
         raise ValueError(f"'limit' ({limit}) must be >= 1: leave it out for all commits")
-    commits = [commit for run in runs_of(main_history(metadata)) for commit in run]
+    commits = [commit for run in commit_runs(main_history(metadata)) for commit in run]
     past_commits, ingested, written = list[PastCommit](), 0, 0
     for commit in reversed(commits):
         past = _past_commit(commit)
@@ -248,7 +256,10 @@ def _derived_kind(commit: Commit) -> CommitKind:
 def _changes(commit: Commit, kind: CommitKind) -> dict[str, Any]:
     """Return the changes of a commit: the sums over its snapshots."""
     # a REPLACE adds the rows of its input files, without the deleted ones: its net change is <= 0
-    net = [(operation_of(s), count_of(s, "added-records"), count_of(s, "deleted-records")) for s in commit.snapshots]
+    net = [
+        (operation_of(s), summary_count(s, "added-records"), summary_count(s, "deleted-records"))
+        for s in commit.snapshots
+    ]
     rows = sum(added if op == Operation.APPEND else max(0, added - gone) for op, added, gone in net)
     return {
         "writer": None if commit.is_ours else _engine(commit.last),
@@ -270,7 +281,7 @@ def _ingested(commit: Commit, kind: CommitKind) -> int | None:
     """
     if kind != CommitKind.DELETES and any(operation_of(s) == Operation.OVERWRITE for s in commit.snapshots):
         return number_of(commit.last, BYTES_INGESTED)
-    return sum(count_of(s, "added-files-size") for s in commit.snapshots if operation_of(s) == Operation.APPEND)
+    return sum(summary_count(s, "added-files-size") for s in commit.snapshots if operation_of(s) == Operation.APPEND)
 
 
 def _afterwards(last: Snapshot) -> dict[str, Any]:
@@ -293,4 +304,4 @@ def _engine(snapshot: Snapshot) -> str | None:
 
 
 def _sum(commit: Commit, *names: str) -> int:
-    return sum(count_of(snapshot, key) for snapshot in commit.snapshots for key in names)
+    return sum(summary_count(snapshot, key) for snapshot in commit.snapshots for key in names)

@@ -18,12 +18,12 @@ from pyiceberg.table.snapshots import Snapshot
 
 from icesize.errors import TableError
 from icesize.planning.files import PartitionKey
-from icesize.planning.inspection import size_bounds
-from icesize.planning.trends import Counts, PastState, evenly
+from icesize.planning.insight.inspection import size_bounds
+from icesize.planning.insight.trends import FileCounts, PastState, evenly
 from icesize.table.catalog.history import main_history
-from icesize.table.manifests.lists import manifests_in
+from icesize.table.manifests.manifest_lists import manifests_in
 from icesize.table.manifests.store import ManifestStore, store_of
-from icesize.table.past.commits import History, runs_of
+from icesize.table.past.commits import History, commit_runs
 from icesize.table.state.naming import Labels
 
 MOST_SNAPSHOTS = 48
@@ -42,7 +42,7 @@ def chosen_snapshots(
     They are evenly spaced and include the first and the last. A table that held many files gets fewer of them, because
     each may have its own manifests.
     """
-    shown = [commit.last for run in runs_of(main_history(metadata)) for commit in run][::-1]
+    shown = [commit.last for run in commit_runs(main_history(metadata)) for commit in run][::-1]
     most_files = max(((c.total_files or 0) + (c.total_delete_files or 0) for c in history.commits), default=0)
     return evenly(shown, min(most_snapshots, max(2, most_entries // max(1, most_files))))
 
@@ -75,14 +75,14 @@ def past_states(
 class _Tally(NamedTuple):
     """The files of one manifest: counts of its partitions, and numbers of data files by size class."""
 
-    partitions: dict[PartitionKey, Counts]
+    partitions: dict[PartitionKey, FileCounts]
     sizes: Counter[int]
 
 
 def _state(
     snapshot: Snapshot, tallies: Iterable[_Tally], label: Callable[[PartitionKey], str], classes: int
 ) -> PastState:
-    partitions: defaultdict[str, Counts] = defaultdict(Counts)
+    partitions: defaultdict[str, FileCounts] = defaultdict(FileCounts)
     sizes = Counter[int]()
     for tally in tallies:
         sizes.update(tally.sizes)
@@ -100,8 +100,8 @@ def _tally(store: ManifestStore, io: FileIO, manifest: ManifestFile, bounds: Seq
         classes = np.searchsorted(bounds, facts.columns.size_bytes[facts.live], side="right")
         sizes.update(classes.tolist())
         small = facts.totals(facts.live[classes < len(bounds)])
-        counted = {p: Counts(files, small[p][0] if p in small else 0) for p, (files, *_) in totals.items()}
+        counted = {p: FileCounts(files, small[p][0] if p in small else 0) for p, (files, *_) in totals.items()}
     else:
-        counted = {p: Counts(0, 0, files) for p, (files, *_) in totals.items()}
+        counted = {p: FileCounts(0, 0, files) for p, (files, *_) in totals.items()}
     tally = _Tally({facts.keys[p]: counts for p, counts in counted.items()}, sizes)
     return tally, len(counted) * _COUNTS_BYTES

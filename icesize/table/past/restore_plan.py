@@ -13,13 +13,13 @@ from pyiceberg.table.snapshots import Snapshot
 
 from icesize.errors import TableError, UnsupportedTable
 from icesize.parquet.files.storage import missing_files
-from icesize.planning.delete_reach import PartitionDeletes
+from icesize.planning.deletes.delete_reach import PartitionDeletes
 from icesize.planning.files import UNREADABLE, DeleteFile, FileFact, FileId, PartitionKey
 from icesize.table.catalog.access_errors import brief
 from icesize.table.catalog.history import head_snapshot
 from icesize.table.manifests.delete_index import delete_index
 from icesize.table.manifests.entries import Entry, read_entries
-from icesize.table.manifests.lists import manifests_of
+from icesize.table.manifests.manifest_lists import manifests_of
 from icesize.table.manifests.store import ManifestStore
 from icesize.table.state.live_files import files_at
 from icesize.table.state.naming import Labels, known_snapshot

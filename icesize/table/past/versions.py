@@ -19,11 +19,11 @@ from pyiceberg.table.metadata import TableMetadata
 from icesize.planning.files import PartitionKey
 from icesize.results import Keys, Result, keys
 from icesize.table.catalog.history import main_history
-from icesize.table.manifests.lists import Specs
+from icesize.table.manifests.manifest_lists import Specs
 from icesize.table.manifests.store import ManifestStore
-from icesize.table.past.commits import Commit, runs_of
+from icesize.table.past.commits import Commit, commit_runs
 from icesize.table.state.naming import Labels
-from icesize.table.state.partition_changes import NOTHING, Contents, differing, state_at, touched
+from icesize.table.state.partition_changes import NOTHING, PartitionContents, differing, state_at, touched
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def versions(
     """
     listing, specs = _Listing(Labels(metadata)), metadata.specs()
     history = main_history(metadata)
-    runs = runs_of(history)
+    runs = commit_runs(history)
     contents = state_at(store, io, runs[0][0].last, specs, partition) if runs else {}
     for run, older in zip_longest(runs, runs[1:]):
         for commit in run:
@@ -97,9 +97,9 @@ def versions(
 
 def _net(
     commit: Commit, io: FileIO, store: ManifestStore, specs: Specs, partition: PartitionKey | None
-) -> dict[PartitionKey, Contents]:
+) -> dict[PartitionKey, PartitionContents]:
     """Return the net change of each partition that a commit touched."""
-    total: dict[PartitionKey, Contents] = defaultdict(Contents)
+    total: dict[PartitionKey, PartitionContents] = defaultdict(PartitionContents)
     for snapshot in commit.snapshots:
         for key, change in touched(store, io, snapshot, specs).items():
             if partition in (None, key):
@@ -118,7 +118,7 @@ class _Listing:
     def add(
         self,
         commit: Commit,
-        contents: Mapping[PartitionKey, Contents],
+        contents: Mapping[PartitionKey, PartitionContents],
         stream_id: str | None = None,
         batch_id: int | None = None,
     ) -> None:

@@ -22,8 +22,8 @@ from icesize.planning.cluster_by import Bounds, ClusterBy, ClusterFile
 from icesize.planning.files import FileFact, PartitionKey
 from icesize.table.catalog.access_errors import readable
 from icesize.table.manifests.delete_index import delete_index
-from icesize.table.manifests.facts import read_described
-from icesize.table.manifests.lists import inherited_from
+from icesize.table.manifests.file_columns import read_described
+from icesize.table.manifests.manifest_lists import inherited_from
 from icesize.table.manifests.repeated_files import listed_twice
 from icesize.table.manifests.store import ManifestStore
 from icesize.table.state.live_files import (

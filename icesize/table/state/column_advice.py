@@ -17,7 +17,7 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from icesize.planning.advice.clustering import Candidate, advise
+from icesize.planning.advice.clustering import ColumnCandidate, advise_clustering
 from icesize.planning.cluster_by import BY_PROPERTY, SORT, ClusterBy
 from icesize.planning.files import Layout
 from icesize.results import Advice
@@ -53,14 +53,14 @@ def columns_advised(current: Current, layout: Layout, keep: Keep = lambda manife
         metadata, current.table.io, keep
     )
     owned = {key: some for key, some in files.items() if key in layout.partitions}
-    return advise(current.name, owned, candidates, current.policy)
+    return advise_clustering(current.name, owned, candidates, current.policy)
 
 
-def _chosen(metadata: TableMetadata) -> list[tuple[NestedField, Candidate]]:
+def _chosen(metadata: TableMetadata) -> list[tuple[NestedField, ColumnCandidate]]:
     """Return the candidate columns: first those with a reason, then the others in the order of the schema."""
     apart, values = partition_columns(metadata), dict(_known_values(metadata))
     columns = [
-        (field, Candidate(field.name, _why(metadata, field.field_id), values.get(field.field_id, 0)))
+        (field, ColumnCandidate(field.name, _why(metadata, field.field_id), values.get(field.field_id, 0)))
         for field in metadata.schema().fields
         if isinstance(field.field_type, _ASKED_FOR) and field.name not in apart
     ]

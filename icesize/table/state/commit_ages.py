@@ -11,7 +11,7 @@ from pyiceberg.table.snapshots import Operation
 
 from icesize.planning.retention.ancestry import TOMBSTONE_BRANCH
 from icesize.table.catalog.history import known_ancestors, operation_of
-from icesize.table.manifests.facts import ManifestFacts
+from icesize.table.manifests.file_columns import ManifestFacts
 
 OLDEST = 1 << 60
 """Age, in commits, of a file whose snapshot has expired and whose sequence number is unknown (format v1)."""

@@ -20,7 +20,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 from icesize.errors import TableError
 from icesize.planning.files import PartitionKey
 from icesize.planning.merging import contention
-from icesize.planning.merging.contention import Change
+from icesize.planning.merging.contention import CommittedChange
 from icesize.table.catalog.access_errors import readable
 from icesize.table.catalog.history import is_ours, known_ancestors, operation_of, summary_of
 from icesize.table.manifests.store import ManifestStore
@@ -72,7 +72,7 @@ class ConcurrentWriters:
             return began_ms
         return min(began_ms, self._since.get(key, began_ms))
 
-    def _changes(self, metadata: TableMetadata, io: FileIO, snapshots: list[Snapshot]) -> Iterator[Change]:
+    def _changes(self, metadata: TableMetadata, io: FileIO, snapshots: list[Snapshot]) -> Iterator[CommittedChange]:
         for snapshot in snapshots:
             try:
                 with readable(str(metadata.table_uuid)):
@@ -80,7 +80,7 @@ class ConcurrentWriters:
             except TableError as error:
                 LOG.info("what snapshot %s changed is not known: %s", snapshot.snapshot_id, error)
                 continue
-            yield Change(snapshot.timestamp_ms, partitions)
+            yield CommittedChange(snapshot.timestamp_ms, partitions)
 
 
 def other_compactors(metadata: TableMetadata, table: str) -> tuple[str, ...]:

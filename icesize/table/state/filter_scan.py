@@ -16,11 +16,11 @@ from pyiceberg.transforms import IdentityTransform
 
 from icesize.parquet.files.data_file import FileMetrics
 from icesize.planning.files import PartitionKey
-from icesize.planning.filters import FilterUse
+from icesize.planning.insight.filters import FilterUse
 from icesize.table.catalog.access_errors import readable
 from icesize.table.catalog.history import head_snapshot
-from icesize.table.manifests.facts import read_metrics
-from icesize.table.manifests.lists import manifests_of
+from icesize.table.manifests.file_columns import read_metrics
+from icesize.table.manifests.manifest_lists import manifests_of
 from icesize.table.manifests.store import ManifestStore
 from icesize.table.state.where import parsed, partition_filter
 

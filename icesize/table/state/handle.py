@@ -148,9 +148,9 @@ class TableHandle:
 
     def _load(self, environment: Environment | None) -> Table:
         if environment is None:
-            return opening.load(self.catalog, self.identifier)
+            return opening.load_table(self.catalog, self.identifier)
         again = asking_again(environment, self._deadline_ms / 1000, self.name)
-        return again(opening.load, self.catalog, self.identifier)
+        return again(opening.load_table, self.catalog, self.identifier)
 
     def contested(self, current: Current, environment: Environment) -> frozenset[PartitionKey]:
         """Return partitions in which other writers keep changing rows: merges there would make their jobs fail."""

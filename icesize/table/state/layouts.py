@@ -11,7 +11,7 @@ from pyiceberg.manifest import ManifestFile
 from pyiceberg.table.metadata import TableMetadata
 
 from icesize.concurrency import concurrently
-from icesize.parquet.files.row_lineage import FIRST_WITH_LINEAGE
+from icesize.parquet.files.lineage_fields import FIRST_WITH_LINEAGE
 from icesize.planning.files import Layout, MakeFacts, PartitionFacts, PartitionKey, Partitions
 from icesize.planning.merging.standing import Standing
 from icesize.planning.overlay import Overlay
@@ -21,8 +21,8 @@ from icesize.table.catalog.history import head_of
 from icesize.table.catalog.locations import is_object_store
 from icesize.table.manifests.delete_index import DeleteIndex, delete_index
 from icesize.table.manifests.entries import entries_in
-from icesize.table.manifests.listing import difference, repeated_numbers
-from icesize.table.manifests.lists import Manifests
+from icesize.table.manifests.live_arrays import difference, repeated_numbers
+from icesize.table.manifests.manifest_lists import Manifests
 from icesize.table.manifests.store import ManifestStore
 from icesize.table.state.commit_ages import CommitAges
 from icesize.table.state.live_files import (

@@ -22,9 +22,9 @@ from icesize.planning.merging.standing import PlainPartitions
 from icesize.table.catalog.history import head_snapshot
 from icesize.table.catalog.locations import normalised
 from icesize.table.manifests.delete_index import DeleteIndex, delete_index
-from icesize.table.manifests.facts import ManifestFacts
-from icesize.table.manifests.listing import Listing, Rows
-from icesize.table.manifests.lists import Manifests, first_row_id_of, manifests_of
+from icesize.table.manifests.file_columns import ManifestFacts
+from icesize.table.manifests.live_arrays import Listing, Rows
+from icesize.table.manifests.manifest_lists import Manifests, first_row_id_of, manifests_of
 from icesize.table.manifests.repeated_files import listed_twice
 from icesize.table.manifests.store import ManifestStore, store_of
 from icesize.table.state.commit_ages import CommitAges

@@ -15,7 +15,7 @@ from icesize.errors import ArgumentError, TableError
 from icesize.planning.files import PartitionKey
 from icesize.planning.partition_labels import label_of, read_label
 from icesize.table.catalog.history import age_of
-from icesize.table.state.partition_values import NamedField, text_of
+from icesize.table.state.partition_values import NamedField, text_of_value
 
 _SPEC = "@spec"
 """Key for the id of the partition spec, beside partition fields."""
@@ -51,7 +51,7 @@ def find_partition(
     ]
     if len(found) == 1:
         return found[0]
-    texts = {name: None if value is None else text_of(value) for name, value in named.items()}
+    texts = {name: None if value is None else text_of_value(value) for name, value in named.items()}
     label = label_of(texts)
     name = label or _UNNAMED
     if not tests:

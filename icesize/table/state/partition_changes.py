@@ -26,17 +26,17 @@ from icesize.planning.advice.merging import Arrivals
 from icesize.planning.files import PartitionKey
 from icesize.planning.routing.expected_rows import PartitionWrites
 from icesize.table.catalog.history import (
-    count_of,
     head_snapshot,
     is_ours,
     known_ancestors,
     number_of,
     operation_of,
+    summary_count,
     summary_of,
 )
 from icesize.table.manifests.entries import ADDED, DELETED
-from icesize.table.manifests.facts import ManifestFacts
-from icesize.table.manifests.lists import Specs, manifests_in, manifests_of
+from icesize.table.manifests.file_columns import ManifestFacts
+from icesize.table.manifests.manifest_lists import Specs, manifests_in, manifests_of
 from icesize.table.manifests.store import ManifestStore
 from icesize.table.records.summary import BASE_ID, SECONDS
 
@@ -45,7 +45,7 @@ _CHANGE_BYTES = 700
 """Approximate memory of one snapshot's change to one partition."""
 
 
-class Contents(NamedTuple):
+class PartitionContents(NamedTuple):
     """Data files of a partition, and `identity`, a number that identifies the set of its files, including delete files.
 
     The number is valid in this process only: it is a sum of hashes of paths.
@@ -56,22 +56,22 @@ class Contents(NamedTuple):
     rows: int = 0
     identity: int = 0
 
-    def plus(self, other: Contents, sign: int = 1) -> Contents:
+    def plus(self, other: PartitionContents, sign: int = 1) -> PartitionContents:
         """Return the sum, or with `sign` -1 the difference."""
-        return Contents(*(a + sign * b for a, b in zip(self, other, strict=True)))
+        return PartitionContents(*(a + sign * b for a, b in zip(self, other, strict=True)))
 
 
-NOTHING = Contents()
+NOTHING = PartitionContents()
 
 
 class PartitionChange(NamedTuple):
     """Change of one partition by one snapshot: the files that it ADDED and the files that it DELETED."""
 
-    added: Contents
-    removed: Contents
+    added: PartitionContents
+    removed: PartitionContents
 
     @property
-    def net(self) -> Contents:
+    def net(self) -> PartitionContents:
         """The partition's gain: added minus removed."""
         return self.added.plus(self.removed, -1)
 
@@ -93,8 +93,8 @@ def touched(
 
 
 def _changes(store: ManifestStore, io: FileIO, snapshot: Snapshot, specs: Specs) -> dict[PartitionKey, PartitionChange]:
-    added: defaultdict[PartitionKey, Contents] = defaultdict(Contents)
-    removed: defaultdict[PartitionKey, Contents] = defaultdict(Contents)
+    added: defaultdict[PartitionKey, PartitionContents] = defaultdict(PartitionContents)
+    removed: defaultdict[PartitionKey, PartitionContents] = defaultdict(PartitionContents)
     for manifest in manifests_in(snapshot, io, specs):
         if manifest.added_snapshot_id != snapshot.snapshot_id:
             continue
@@ -104,27 +104,27 @@ def _changes(store: ManifestStore, io: FileIO, snapshot: Snapshot, specs: Specs)
     return {key: PartitionChange(added.get(key, NOTHING), removed.get(key, NOTHING)) for key in {**added, **removed}}
 
 
-def _contents(facts: ManifestFacts, rows: NDArray[np.intp]) -> dict[PartitionKey, Contents]:
+def _contents(facts: ManifestFacts, rows: NDArray[np.intp]) -> dict[PartitionKey, PartitionContents]:
     identities: defaultdict[int, int] = defaultdict(int)
     for place, path in zip(facts.columns.partition[rows].tolist(), facts.paths(rows), strict=True):
         identities[place] += hash(path)
     is_data = facts.manifest.content == ManifestContent.DATA
     return {
-        facts.keys[place]: Contents(*(totals if is_data else (0, 0, 0)), identities[place])
+        facts.keys[place]: PartitionContents(*(totals if is_data else (0, 0, 0)), identities[place])
         for place, totals in facts.totals(rows).items()
     }
 
 
-def _add(total: defaultdict[PartitionKey, Contents], more: Mapping[PartitionKey, Contents]) -> None:
+def _add(total: defaultdict[PartitionKey, PartitionContents], more: Mapping[PartitionKey, PartitionContents]) -> None:
     for key, contents in more.items():
         total[key] = total[key].plus(contents)
 
 
 def state_at(
     store: ManifestStore, io: FileIO, snapshot: Snapshot, specs: Specs, partition: PartitionKey | None
-) -> dict[PartitionKey, Contents]:
+) -> dict[PartitionKey, PartitionContents]:
     """Return the contents of partitions at a snapshot: all of them, or only the given one."""
-    total: defaultdict[PartitionKey, Contents] = defaultdict(Contents)
+    total: defaultdict[PartitionKey, PartitionContents] = defaultdict(PartitionContents)
     for manifest in manifests_in(snapshot, io, specs):
         if partition is None or manifest.partition_spec_id == partition.spec_id:
             facts = store.facts(io, manifest)
@@ -132,7 +132,9 @@ def state_at(
     return dict(total)
 
 
-def differing(now: Mapping[PartitionKey, Contents], before: Mapping[PartitionKey, Contents]) -> set[PartitionKey]:
+def differing(
+    now: Mapping[PartitionKey, PartitionContents], before: Mapping[PartitionKey, PartitionContents]
+) -> set[PartitionKey]:
     """Return partitions with different contents in two states."""
     return {key for key in now.keys() | before.keys() if now.get(key, NOTHING) != before.get(key, NOTHING)}
 
@@ -227,21 +229,21 @@ def bytes_per_partition_and_day(metadata: TableMetadata) -> float | None:
         return None
     since_ms = history[0].timestamp_ms - _DAY_MS
     day = [s for s in history if s.timestamp_ms > since_ms and operation_of(s) == Operation.APPEND]
-    partitions = max((count_of(s, "changed-partition-count") for s in day), default=0)
-    return sum(count_of(s, "added-files-size") for s in day) / max(1, partitions) if day else None
+    partitions = max((summary_count(s, "changed-partition-count") for s in day), default=0)
+    return sum(summary_count(s, "added-files-size") for s in day) / max(1, partitions) if day else None
 
 
 def arrivals_of(metadata: TableMetadata, most_batches: int = 100) -> Arrivals | None:
     """Return the arrival rate of rows, from summaries of the newest APPEND snapshots; None with fewer than two."""
     adding = (s for s in known_ancestors(metadata) if operation_of(s) == Operation.APPEND)
-    newest = list(islice((s for s in adding if count_of(s, "added-files-size")), most_batches))
+    newest = list(islice((s for s in adding if summary_count(s, "added-files-size")), most_batches))
     if len(newest) < 2:
         return None
-    partitions = sum(max(1, count_of(s, "changed-partition-count")) for s in newest)
+    partitions = sum(max(1, summary_count(s, "changed-partition-count")) for s in newest)
     spent = [seconds for s in newest if (seconds := number_of(s, SECONDS, float)) is not None]
     return Arrivals(
         batches=len(newest),
-        partition_bytes=sum(count_of(s, "added-files-size") for s in newest) / partitions,
+        partition_bytes=sum(summary_count(s, "added-files-size") for s in newest) / partitions,
         seconds_between=median((new.timestamp_ms - old.timestamp_ms) / 1000 for new, old in pairwise(newest)),
         seconds_per_batch=median(spent) if spent else None,
         is_ours=any(map(is_ours, newest)),

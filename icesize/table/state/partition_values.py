@@ -54,7 +54,7 @@ Test = Callable[[object], bool]
 _HOUR_MICROS = 3_600_000_000
 
 
-def text_of(value: object) -> str:
+def text_of_value(value: object) -> str:
     """Return a Python value as Iceberg prints it."""
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
@@ -114,7 +114,7 @@ def _stored(kind: IcebergType, wanted: object) -> object:
     Raises ArithmeticError, LookupError, TypeError or ValueError for a value of another type.
     """
     if isinstance(kind, StringType):
-        return text_of(wanted)
+        return text_of_value(wanted)
     accepted, parse, convert = _KINDS[type(kind)]
     value = parse(wanted) if isinstance(wanted, str) else wanted
     if not isinstance(value, accepted) or (isinstance(value, bool) and accepted is not bool):

@@ -11,8 +11,8 @@ from pyiceberg.table.metadata import TableMetadata
 
 from icesize.concurrency import concurrently
 from icesize.table.catalog.locations import normalised
-from icesize.table.manifests.facts import read_facts
-from icesize.table.manifests.lists import read_list
+from icesize.table.manifests.file_columns import read_facts
+from icesize.table.manifests.manifest_lists import read_list
 
 READERS = 4
 """Manifests read at a time: hides the latency of remote storage; they are decoded one at a time."""

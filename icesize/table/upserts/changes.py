@@ -11,16 +11,16 @@ from pyroaring import BitMap
 
 from icesize.concurrency import concurrently, workers
 from icesize.parquet.files.data_file import NewDataFile, NewDeleteFile
+from icesize.parquet.files.lineage_fields import FIRST_WITH_LINEAGE, LINEAGE_FIELDS
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.new_files import rewrite_failed
-from icesize.parquet.files.row_lineage import FIRST_WITH_LINEAGE, LINEAGE_FIELDS
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.keys.codes import Places
 from icesize.parquet.keys.events import Events, Mask
 from icesize.parquet.keys.lookup import NewRows, Positions, TableFiles
 from icesize.parquet.keys.new_rows import places_by_file
-from icesize.parquet.writing.row_writer import WriteRows
-from icesize.planning.delete_reach import plain_path
+from icesize.parquet.writing.row_writer import WriteTable
+from icesize.planning.deletes.delete_reach import plain_path
 from icesize.planning.files import FileFact, FileId
 from icesize.planning.upsert_rule import UpsertRule
 from icesize.policy import SizePolicy
@@ -32,7 +32,7 @@ from icesize.table.upserts.resolver import NOTHING_FOUND, DeletedIn, Resolution,
 
 
 @dataclass(frozen=True)
-class Counts:
+class ChangeCounts:
     """The changes of a batch, in the state that it was tried on last.
 
     Attributes:
@@ -53,10 +53,10 @@ class Counts:
     doubled: int = 0
     examples: str = ""
 
-    def together(self, other: Counts) -> Counts:
+    def together(self, other: ChangeCounts) -> ChangeCounts:
         """Return the counts of two parts of a batch."""
         pairs = zip(self.numbers.items(), other.numbers.values(), strict=True)
-        return Counts(
+        return ChangeCounts(
             **{name: mine + theirs for (name, mine), theirs in pairs}, examples=self.examples or other.examples
         )
 
@@ -126,9 +126,9 @@ class UpsertFiles:
     settings: WriteSettings
     policy: SizePolicy
     names: FileNames
-    write_rows: WriteRows
+    write_rows: WriteTable
     keeps_order: bool = False
-    counts: Counts = field(default_factory=Counts)
+    counts: ChangeCounts = field(default_factory=ChangeCounts)
     written: list[NewDataFile | NewDeleteFile] = field(default_factory=list)
     _files: list[NewDataFile] = field(default_factory=list)
 
@@ -163,7 +163,7 @@ class UpsertFiles:
     def _write(self, resolution: Resolution) -> None:
         """Write the rows that are in no file yet, or have another row id there."""
         valid, settings = ~self._events.is_delete & ~resolution.is_late, self.settings
-        ids = row_ids(self.resolver, resolution) if settings.has_lineage else None
+        ids = replaced_row_ids(self.resolver, resolution) if settings.has_lineage else None
         if ids is not None and (ids != self._ids_in_files)[valid & self._in_files].any():
             self._files.clear()
             self._in_files[:] = False
@@ -199,7 +199,7 @@ class UpsertFiles:
         return [each for each in born if len(each.positions)]
 
 
-def row_ids(resolver: Resolver, resolution: Resolution) -> Positions:
+def replaced_row_ids(resolver: Resolver, resolution: Resolution) -> Positions:
     """Return the row id of the row that each event replaces, -1 without one."""
     ids: Positions = np.full(len(resolver.events), -1, np.int64)
     replaced = [each for each in resolution.found if each.file.first_row_id is not None and each.dead.any()]
@@ -230,7 +230,7 @@ def check_rule(state: Loaded, rule: UpsertRule) -> None:
         raise ConcurrentChange("the key of the table was changed while the batch was written")
 
 
-def counts_of(events: Events, resolution: Resolution) -> Counts:
+def counts_of(events: Events, resolution: Resolution) -> ChangeCounts:
     """Return what a batch does in a state."""
     doubled, replaced = resolution.doubled, np.zeros(len(events), np.bool_)
     for each in resolution.found:
@@ -238,7 +238,7 @@ def counts_of(events: Events, resolution: Resolution) -> Counts:
     # of a doubled key, rows die also where the event is late
     replaced &= ~resolution.is_late | resolution.is_buried
     is_delete = events.is_delete | resolution.is_buried
-    return Counts(
+    return ChangeCounts(
         events.received, len(events), int(resolution.is_late.sum()), int((replaced & ~is_delete).sum()),
         int((replaced & is_delete).sum()), len(doubled),
         events.shown(doubled.tolist()) if len(doubled) else "",

@@ -71,7 +71,7 @@ class Operand:
     constant: Callable[[Any], Value]
 
 
-class Engine(ABC):
+class ExpressionEngine(ABC):
     """An engine whose expressions have the operators of Python: `&`, `|`, `~` and comparisons, by the rules of SQL."""
 
     @abstractmethod
@@ -121,7 +121,7 @@ def _grammar() -> Any:
     return infix_notation(others | parser.starts_check | flag, operators)  # type: ignore[no-untyped-call]
 
 
-def deletes(text: str, table: str, engine: Engine) -> Value:
+def deletes(text: str, table: str, engine: ExpressionEngine) -> Value:
     """Return which rows of a batch a condition deletes; NULL deletes none.
 
     Raises ArgumentError for what is no condition, SchemaMismatch for one that does not fit the batch.
@@ -135,7 +135,7 @@ def deletes(text: str, table: str, engine: Engine) -> Value:
         ) from error
 
 
-def _computed(tree: BooleanExpression, engine: Engine) -> Value:
+def _computed(tree: BooleanExpression, engine: ExpressionEngine) -> Value:
     if isinstance(tree, And):
         return _computed(tree.left, engine) & _computed(tree.right, engine)
     if isinstance(tree, Or):
@@ -146,7 +146,7 @@ def _computed(tree: BooleanExpression, engine: Engine) -> Value:
     return ~result if type(tree) in _NEGATED else result
 
 
-def _predicate(kind: type[BooleanExpression], tree: Any, engine: Engine) -> Value:
+def _predicate(kind: type[BooleanExpression], tree: Any, engine: ExpressionEngine) -> Value:
     operand = engine.column(tree.term.name)
     if kind is IsNull:
         return engine.is_null(operand.value)

@@ -18,16 +18,16 @@ from functools import cached_property
 from pyroaring import BitMap
 
 from icesize.concurrency import NOT_AHEAD
+from icesize.parquet.deletes.position_files import write_positions
 from icesize.parquet.deletes.positions import NamedRows, add_positions
-from icesize.parquet.deletes.rewrite import write_positions
 from icesize.parquet.deletes.vectors import write_vectors
 from icesize.parquet.files.data_file import NewDeleteFile
+from icesize.parquet.files.lineage_fields import FIRST_WITH_LINEAGE
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.new_files import NewFiles
-from icesize.parquet.files.row_lineage import FIRST_WITH_LINEAGE
 from icesize.parquet.files.storage import Storage
 from icesize.parquet.keys.lookup import Positions, TableFiles
-from icesize.planning.delete_reach import only_path
+from icesize.planning.deletes.delete_reach import only_path
 from icesize.planning.files import DeleteFile, FileFact, PartitionKey
 from icesize.planning.merging.schedule import choose_prefix
 from icesize.table.upserts.resolver import Resolution

@@ -24,7 +24,7 @@ from icesize.table.commit.steps.row_delta import RowChanges
 from icesize.table.state.cluster_reader import ClusterReader
 from icesize.table.upserts.changes import DeleteFiles, check_format
 from icesize.table.upserts.deletes import Dying
-from icesize.table.upserts.resolver import COMPARE_KEYS, DeletedIn, LiveFiles, with_deleted
+from icesize.table.upserts.resolver import COMPARE_KEYS, DeletedIn, FilesWithBounds, with_deleted
 
 MOST_ROWS_AT_ONCE = 8_000_000
 """Rows whose keys are compared at one time, at about 60 bytes each.
@@ -50,7 +50,7 @@ class Doubled:
         examples: A few of the keys, as text.
     """
 
-    live: LiveFiles
+    live: FilesWithBounds
     dying: tuple[Dying, ...] = ()
     keys: int = 0
     without_key: int = 0
@@ -88,7 +88,7 @@ class Duplicates:
 
         Raises UnsupportedTable for a file that icesize cannot read, `RewriteFailed` for a damaged one.
         """
-        live = LiveFiles.of(state, self.reader)
+        live = FilesWithBounds.of(state, self.reader)
         facts = [live.noted(file, COMPARE_KEYS) for file in live.files]
         contents = frozenset((file.path, file.delete_ids) for file in facts)
         if self._last is None or self._last[0] != contents:
@@ -97,7 +97,7 @@ class Duplicates:
 
     def if_restored(self, state: Loaded, partition: PartitionKey, files: Sequence[FileFact]) -> Doubled:
         """Return the rows that would have no key of their own with these files in place of those of a partition."""
-        live, spec = LiveFiles.of(state, self.reader), state.table.metadata.specs()[partition.spec_id]
+        live, spec = FilesWithBounds.of(state, self.reader), state.table.metadata.specs()[partition.spec_id]
         # a key whose columns decide the partition has no row in another one of the same spec
         is_fixed = {each.source_id for each in spec.fields} <= set(self.rule.key)
         others = [
@@ -110,7 +110,7 @@ class Duplicates:
             return Doubled(live)
         return after
 
-    def _doubled(self, live: LiveFiles, living: Sequence[Living]) -> Doubled:
+    def _doubled(self, live: FilesWithBounds, living: Sequence[Living]) -> Doubled:
         rows = sum(file.rows - len(deleted) for file, deleted in living)
         slices = max(1, -(-rows // self.most_rows))
         dying = [BitMap() for _ in living]

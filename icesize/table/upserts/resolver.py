@@ -25,13 +25,13 @@ from pyroaring import BitMap
 from icesize.concurrency import concurrently, workers
 from icesize.errors import UnsupportedTable
 from icesize.parquet.deletes.deleted_rows import deleted_rows
-from icesize.parquet.deletes.key_lookup import comparable
+from icesize.parquet.deletes.equal_keys import comparable
 from icesize.parquet.keys.codes import Places
 from icesize.parquet.keys.events import Events, Mask
 from icesize.parquet.keys.lookup import Hits, Lookup, Positions, TableFiles, not_older
 from icesize.parquet.keys.ranks import by_order
 from icesize.planning.cluster_by import Bounds, ClusterBy, ClusterFile
-from icesize.planning.delete_reach import only_path
+from icesize.planning.deletes.delete_reach import only_path
 from icesize.planning.files import FileFact, FileId, PartitionKey, SkipReason
 from icesize.planning.upsert_rule import UpsertRule
 from icesize.table.catalog.access_errors import readable
@@ -40,7 +40,7 @@ from icesize.table.manifests.delete_index import DeleteIndex, delete_index
 from icesize.table.manifests.store import ManifestStore
 from icesize.table.state.cluster_reader import ClusterReader
 from icesize.table.state.live_files import is_nan
-from icesize.table.upserts.tombstones import Remembered, Tombstones
+from icesize.table.upserts.tombstones import RememberedDeletes, Tombstones
 
 _Known = tuple[str, frozenset[FileId]]
 """The path of a data file, and the delete files that apply to it."""
@@ -121,7 +121,7 @@ def bounds_of(file: ClusterFile, rule: UpsertRule) -> dict[int, Bounds]:
 
 
 @dataclass(frozen=True, eq=False)
-class LiveFiles:
+class FilesWithBounds:
     """The live files of a state of the table.
 
     Attributes:
@@ -135,7 +135,7 @@ class LiveFiles:
     deletes: DeleteIndex
 
     @classmethod
-    def of(cls, state: Loaded, reader: ClusterReader) -> LiveFiles:
+    def of(cls, state: Loaded, reader: ClusterReader) -> FilesWithBounds:
         """Return the files of a state. Raises TableError for a damaged manifest."""
         io, metadata = state.table.io, state.table.metadata
         with readable(metadata.location):
@@ -164,7 +164,7 @@ class LiveFiles:
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
+class FoundRows:
     """Live rows of the batch's keys in one data file.
 
     Attributes:
@@ -198,7 +198,7 @@ class Resolution:
         deletes: The delete files of the state.
     """
 
-    found: tuple[Found, ...]
+    found: tuple[FoundRows, ...]
     is_late: Mask
     is_buried: Mask
     doubled: Places
@@ -247,15 +247,15 @@ class Resolver:
         # another writer may have added a partition spec, and files of it, since the batch was planned
         self.files.specs.update(state.table.metadata.specs())
         remembered = None if self.tombstones is None else self.tombstones.remembered(state)
-        return self.among(LiveFiles.of(state, self.reader), remembered)
+        return self.among(FilesWithBounds.of(state, self.reader), remembered)
 
-    def among(self, live: LiveFiles, remembered: Remembered | None = None) -> Resolution:
+    def among(self, live: FilesWithBounds, remembered: RememberedDeletes | None = None) -> Resolution:
         """Return what the batch does in a state with these files and remembered deletes.
 
         An event that is late by such a delete has the effect of the delete: rows that are older die.
         """
         if remembered is None:
-            remembered = Remembered(np.zeros(len(self.events), np.bool_), self.events.order)
+            remembered = RememberedDeletes(np.zeros(len(self.events), np.bool_), self.events.order)
         candidates = [file for file in live.files if self._may_hold(file)]
         self._look_up([_readable(file.fact) for file in candidates])
         with_keys = [file for file in candidates if len(self._hits[file.fact.path].positions)]
@@ -273,7 +273,7 @@ class Resolver:
         is_late, dead = self._judged(rows, bounds, times, remembered.order)
         is_buried = remembered.is_late & ~is_late
         found = tuple(
-            Found(file, hits, deleted, mask) for (file, hits, deleted), mask in zip(living, dead, strict=True)
+            FoundRows(file, hits, deleted, mask) for (file, hits, deleted), mask in zip(living, dead, strict=True)
         )
         doubled = np.flatnonzero(times > 1)
         return Resolution(found, is_late | is_buried, is_buried, doubled, live.by_partition, live.deletes)
@@ -302,7 +302,7 @@ class Resolver:
     @cached_property
     def _first_order(self) -> Any:
         """Values of the first column of the order that compare with the bounds of files, if they do."""
-        return None if self.events.order is None else plain_values(self.events.order.column(0))
+        return None if self.events.order is None else comparable_values(self.events.order.column(0))
 
     def _look_up(self, files: Sequence[FileFact]) -> None:
         unknown = [file for file in files if file.path not in self._hits]
@@ -324,7 +324,7 @@ class Resolver:
         is_late: Mask = np.zeros(len(self.events), np.bool_)
         if order is None:
             return is_late, [np.ones(len(hits.positions), np.bool_) for _, hits in rows]
-        first = self._first_order if order is self.events.order else plain_values(order.column(0))
+        first = self._first_order if order is self.events.order else comparable_values(order.column(0))
         for file, hits in rows:
             is_late[self._late(file, hits, bounds[file.path], order, first)] = True
         dead = [~is_late[hits.places] for _, hits in rows]
@@ -418,7 +418,7 @@ def _readable(file: FileFact, use: Use = UPSERT) -> FileFact:
     return file
 
 
-def plain_values(column: pa.ChunkedArray) -> Any:
+def comparable_values(column: pa.ChunkedArray) -> Any:
     """Return values as they compare with bounds: an array of numbers, or of Python values.
 
     Returns None if bounds show nothing of them: of NULL, and of text that is no UTF-8, which Java replaces in bounds.
@@ -441,7 +441,7 @@ def plain_values(column: pa.ChunkedArray) -> Any:
 
 def _holder(column: pa.ChunkedArray) -> Callable[[Bounds], bool]:
     """Return the function that tests whether one of the values may lie in a file with these bounds."""
-    values = plain_values(column)
+    values = comparable_values(column)
     if values is None:
         return lambda bounds: bounds != ()
     ascending = np.unique(values) if values.dtype != object else sorted(set(values.tolist()))

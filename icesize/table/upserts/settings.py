@@ -30,7 +30,7 @@ from icesize.table.records.summary import CommitKind
 from icesize.table.upserts.conditions import parsed_condition
 from icesize.units import DURATION_EXAMPLES, SIZE_EXAMPLES, bytes_of, seconds_of
 
-Names = str | Sequence[str] | None
+ColumnNames = str | Sequence[str] | None
 """Names of columns: one, several, or none."""
 
 
@@ -38,8 +38,8 @@ Names = str | Sequence[str] | None
 class WantedRule:
     """The rule as a caller passes it, by the arguments of `SizedTable.sink`; None leaves the answer to the table."""
 
-    key: Names = None
-    order_by: Names = None
+    key: ColumnNames = None
+    order_by: ColumnNames = None
     delete_when: str | None = None
     ties: str | None = None
     tombstones: float | str | None = None
@@ -127,7 +127,7 @@ NULL_KEYS = ("error", "skip")
 class UpsertOptions(WantedRule):
     """The arguments of a caller who upserts: the rule, and how a batch is read and its rows are found."""
 
-    except_columns: Names = None
+    except_columns: ColumnNames = None
     null_key: str = "error"
     lookup: str = "auto"
     index_bytes: int | str | None = None
@@ -178,11 +178,11 @@ def options_of_mode(mode: str, **arguments: Any) -> UpsertOptions | None:
     return None
 
 
-def _listed(names: Names) -> tuple[str, ...]:
+def _listed(names: ColumnNames) -> tuple[str, ...]:
     return (names,) if isinstance(names, str) else tuple(names or ())
 
 
-def _ids(schema: Schema, names: Names, role: str, table: str) -> tuple[int, ...]:
+def _ids(schema: Schema, names: ColumnNames, role: str, table: str) -> tuple[int, ...]:
     known = {field.name: field.field_id for field in schema.fields}
     listed = _listed(names or ())
     for name in listed:
@@ -234,7 +234,7 @@ def require_columns(
                 )
 
 
-def columns_of(rule: UpsertRule, schema: Schema) -> dict[str, list[str]]:
+def rule_columns(rule: UpsertRule, schema: Schema) -> dict[str, list[str]]:
     """Return the names of the columns of key and order, as `require_columns` takes them."""
     roles = {"key": rule.key, "order_by": rule.order}
     return {role: [schema.find_field(each).name for each in field_ids] for role, field_ids in roles.items()}

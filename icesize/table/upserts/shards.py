@@ -29,16 +29,23 @@ from icesize.table.commit.steps.row_delta import RowChanges
 from icesize.table.manifests.delete_index import DeleteIndex
 from icesize.table.state.cluster_reader import ClusterReader
 from icesize.table.upserts.changes import (
-    Counts,
+    ChangeCounts,
     DeleteFiles,
     check_format,
     check_rule,
     counts_of,
-    row_ids,
+    replaced_row_ids,
     with_row_ids,
 )
 from icesize.table.upserts.deletes import Dying
-from icesize.table.upserts.resolver import DeletedIn, LiveFiles, Resolver, bounds_of, plain_values, with_deleted
+from icesize.table.upserts.resolver import (
+    DeletedIn,
+    FilesWithBounds,
+    Resolver,
+    bounds_of,
+    comparable_values,
+    with_deleted,
+)
 
 
 @dataclass(frozen=True)
@@ -51,7 +58,7 @@ class ShardResult:
         bounds: The lowest and the highest value of each key column, None if they are unknown; empty without events.
     """
 
-    counts: Counts
+    counts: ChangeCounts
     dying: Mapping[str, bytes]
     bounds: tuple[tuple[Any, Any] | None, ...] = ()
 
@@ -86,11 +93,11 @@ class ShardTask:
         files = TableFiles(self.settings, self.specs)
         scan = Scan(files, tuple(files.names(self.rule.key)), self.secret)
         resolver = Resolver(events, self.rule, files, scan, None, DeletedIn())
-        resolution = resolver.among(LiveFiles(self.files, {}, DeleteIndex()))
+        resolution = resolver.among(FilesWithBounds(self.files, {}, DeleteIndex()))
         places = np.flatnonzero(~events.is_delete & ~resolution.is_late)
         written = events.rows.take(pa.array(places))
         if self.keeps_ids:
-            written = with_row_ids(written, row_ids(resolver, resolution)[places])
+            written = with_row_ids(written, replaced_row_ids(resolver, resolution)[places])
         dying = {
             each.file.path: BitMap(each.dying.astype(np.uint32)).serialize()
             for each in resolution.found
@@ -136,7 +143,7 @@ class ShardFiles:
         """
         check_format(state, self.files.settings)
         check_rule(state, self.rule)
-        live = LiveFiles.of(state, self.reader)
+        live = FilesWithBounds.of(state, self.reader)
         concerned = {file.fact.path: live.noted_if_readable(file) for file in live.files if self._may_hold(file)}
         if {path: file.delete_ids for path, file in concerned.items()} != self._before:
             raise ConcurrentChange("another writer changed files that may hold keys of the batch")
@@ -179,11 +186,11 @@ class ShardFiles:
         return all(each is None or (each and each[0] <= high and low <= each[1]) for (low, high), each in pairs)
 
     @property
-    def counts(self) -> Counts:
+    def counts(self) -> ChangeCounts:
         """The changes of the batch."""
-        return reduce(Counts.together, (result.counts for result in self.results), Counts())
+        return reduce(ChangeCounts.together, (result.counts for result in self.results), ChangeCounts())
 
 
 def _range(column: pa.ChunkedArray) -> tuple[Any, Any] | None:
-    values = plain_values(column)
+    values = comparable_values(column)
     return None if values is None else (min(values), max(values))

@@ -24,10 +24,10 @@ from pyiceberg.types import LongType, NestedField
 
 from icesize.parquet.files.data_file import FileMetrics, NewDataFile
 from icesize.parquet.files.settings import WriteSettings
-from icesize.parquet.keys.codes import Places, encoded
+from icesize.parquet.keys.codes import Places, codes_of
 from icesize.parquet.keys.events import Events, Mask, sorted_places
 from icesize.parquet.keys.lookup import Hits, Lookup, TableFiles, not_older
-from icesize.parquet.writing.row_writer import WriteRows
+from icesize.parquet.writing.row_writer import WriteTable
 from icesize.planning.files import FileFact, PartitionKey
 from icesize.planning.merging.schedule import choose_prefix
 from icesize.planning.upsert_rule import UpsertRule
@@ -35,8 +35,8 @@ from icesize.table.catalog.access_errors import readable
 from icesize.table.catalog.history import head_snapshot
 from icesize.table.commit.loaded import Loaded
 from icesize.table.commit.steps.move_tombstones import BRANCH, TombstoneChanges
-from icesize.table.manifests.facts import read_described
-from icesize.table.manifests.lists import inherited_from, manifests_of
+from icesize.table.manifests.file_columns import read_described
+from icesize.table.manifests.manifest_lists import inherited_from, manifests_of
 from icesize.table.manifests.store import ManifestStore
 
 _TIME = NestedField(2_000_000_000, "_deleted_at_ms", LongType(), required=True)
@@ -78,7 +78,7 @@ def tombstone_settings(settings: WriteSettings, rule: UpsertRule) -> WriteSettin
 
 
 @dataclass(frozen=True, eq=False)
-class Remembered:
+class RememberedDeletes:
     """The deletes of a state that are newer than events of a batch, or as new.
 
     Attributes:
@@ -107,7 +107,7 @@ class Tombstones:
     rule: UpsertRule
     files: TableFiles
     lookup: Lookup
-    write_rows: WriteRows
+    write_rows: WriteTable
     now_ms: int
     _hits: dict[str, tuple[Hits, pa.Table]] = field(default_factory=dict)
     _written: dict[frozenset[str], tuple[NewDataFile, ...]] = field(default_factory=dict)
@@ -117,19 +117,19 @@ class Tombstones:
         """All files that were written, for any state."""
         return [file for files in self._written.values() for file in files]
 
-    def remembered(self, state: Loaded) -> Remembered:
+    def remembered(self, state: Loaded) -> RememberedDeletes:
         """Return the newest delete of each event that a tombstone of the state is newer than, or as new as."""
         is_late: Mask = np.zeros(len(self.events), np.bool_)
         order = self.events.order
         if order is None:
-            return Remembered(is_late, None)
+            return RememberedDeletes(is_late, None)
         for file in self._known(state):
             hits, theirs = self._looked_up(file.fact)
             newer = not_older(theirs, order.take(pa.array(hits.places)))
             if newer.any():
                 is_late[hits.places[newer]] = True
                 order = _with_rows(order, hits.places[newer], theirs.filter(pa.array(newer)))
-        return Remembered(is_late, order)
+        return RememberedDeletes(is_late, order)
 
     def at(self, state: Loaded) -> TombstoneChanges:
         """Return the files that the batch adds to a state, and those that it removes: merged ones and expired ones."""
@@ -196,7 +196,7 @@ class Tombstones:
         parts = [table for file in merged for table in self.files.read(file, schema.names)]
         rows = pa.concat_tables([*(part.select(schema.names) for part in parts), new.select(schema.names).cast(schema)])
         rows = rows.filter(pc.greater_equal(rows.column(_TIME.name), self._oldest_ms))
-        codes = encoded(rows.select(self.files.names(self.rule.key)).columns, b"")
+        codes = codes_of(rows.select(self.files.names(self.rule.key)).columns, b"")
         places = sorted_places(codes, rows.select(self.files.names(self.rule.order)))
         is_last = codes.take(places).lasts()
         latest_ms = np.maximum.reduceat(rows.column(_TIME.name).to_numpy()[places], np.flatnonzero(np.roll(is_last, 1)))

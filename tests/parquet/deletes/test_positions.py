@@ -18,7 +18,7 @@ from icesize.errors import RewriteFailed
 from icesize.parquet.deletes.deleted_rows import NONE_DELETED, deleted_rows
 from icesize.parquet.deletes.positions import paths_named
 from icesize.parquet.files.settings import WriteSettings
-from icesize.planning.delete_reach import plain_path
+from icesize.planning.deletes.delete_reach import plain_path
 from icesize.planning.files import DeleteFile
 from tests.support.examples import examples
 from tests.support.parquet_files import schema_of, settings_of

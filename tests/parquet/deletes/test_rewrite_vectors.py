@@ -11,10 +11,10 @@ import pytest
 from pyiceberg.types import LongType
 
 from icesize.parquet.deletes.deleted_rows import deleted_rows
-from icesize.parquet.deletes.rewrite import rewrite_deletes
+from icesize.parquet.deletes.position_files import write_position_deletes
 from icesize.parquet.files.data_file import NewDeleteFile, RewrittenDeletes
 from icesize.parquet.files.names import FileNames
-from icesize.planning.delete_plan import DeleteRewrite
+from icesize.planning.deletes.delete_plan import DeleteRewrite
 from icesize.planning.files import DeleteFile, FileFact
 from icesize.table.commit.steps.rewrite_deletes import DELETED, TAKEN, replaceable
 from tests.support.parquet_files import local, schema_of, settings_of, write_one
@@ -34,7 +34,9 @@ SCHEMA = schema_of(("id", LongType()))
 def rewritten(folder: Path, files: Sequence[FileFact]) -> RewrittenDeletes:
     """The deletes of all the files, in a table of format v3."""
     settings = replace(settings_of(folder, SCHEMA), format_version=3)
-    return rewrite_deletes(DeleteRewrite(UNPARTITIONED, "", (*files,), (*files,)), settings, FileNames("run", 0, 0))
+    return write_position_deletes(
+        DeleteRewrite(UNPARTITIONED, "", (*files,), (*files,)), settings, FileNames("run", 0, 0)
+    )
 
 
 def as_listed(file: NewDeleteFile) -> DeleteFile:

@@ -12,9 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icesize.parquet.copying.compatibility import check_file, check_row_group, index_fits
-from icesize.parquet.editing.column_plan import Piece
-from icesize.parquet.editing.page_copy import read_indexes, read_piece
 from icesize.parquet.format.footer import Footer, RowGroup, read_footer
 from icesize.parquet.format.levels import check_levels
 from icesize.parquet.format.page_index import concatenate, read_offset_index, rebase
@@ -22,6 +19,9 @@ from icesize.parquet.format.pages import dictionary_page
 from icesize.parquet.format.refusals import CopyRefused, DamagedFile
 from icesize.parquet.format.sources import BytesSource
 from icesize.parquet.format.statistics import merge_size_statistics, merge_statistics
+from icesize.parquet.pages.column_plan import Piece
+from icesize.parquet.pages.page_copy import read_indexes, read_piece
+from icesize.parquet.row_groups.compatibility import check_file, check_row_group, index_fits
 from tests.support.damaged_inputs import TABLES, parts_of
 from tests.support.examples import examples
 from tests.support.whole_tables import file_bytes, rows_of, settings_of_table

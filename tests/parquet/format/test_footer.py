@@ -12,7 +12,6 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from icesize.parquet.copying.compatibility import check_file, check_together
 from icesize.parquet.format.footer import MAGIC, MOST_FOOTER_BYTES, Footer, parse_footer, read_footer
 from icesize.parquet.format.refusals import CopyRefused, Refusal
 from icesize.parquet.format.schema import top_level_trees
@@ -29,6 +28,7 @@ from icesize.parquet.format.thrift import (
     varint,
     write_struct,
 )
+from icesize.parquet.row_groups.compatibility import check_file, check_together
 from tests.support.footers import (
     PER_GROUP,
     Tree,

@@ -26,7 +26,7 @@ from icesize.parquet.format.schema import (
     Element,
     element_of,
 )
-from icesize.parquet.format.statistics import merge_size_statistics, merge_statistics, order_of
+from icesize.parquet.format.statistics import bound_order, merge_size_statistics, merge_statistics
 from icesize.parquet.format.thrift import (
     BINARY,
     I64,
@@ -117,7 +117,7 @@ def statistics(kind: Kind, values: Sequence[Any], **changes: Any) -> Fields:
 def bounds(kind: Kind, fields: Fields | None) -> tuple[Any, Any] | None:
     """Least and greatest as Statistics have them, None without."""
     raw = [binary(fields or {}, field) for field in (6, 5)]
-    order = order_of(kind.element)
+    order = bound_order(kind.element)
     assert order is not None
     assert (raw[0] is None) == (raw[1] is None)
     return None if raw[0] is None or raw[1] is None else (order(raw[0]), order(raw[1]))
@@ -252,7 +252,7 @@ def test_contradicting_bounds_are_dropped() -> None:
 def test_unknown_orders_have_no_bounds(unordered: Element) -> None:
     """Where the order of values is not known, only nulls are counted."""
     part: Fields = {3: i64(1), 5: bytes_field(bytes(12)), 6: bytes_field(bytes(12))}
-    assert order_of(unordered) is None
+    assert bound_order(unordered) is None
     assert merge_statistics(unordered, [(part, 2)]) == {3: i64(1)}
 
 

@@ -40,9 +40,9 @@ from icesize.parquet.format.thrift import (
     integers_of,
     list_header,
     raw_of,
-    read_list,
     read_list_header,
     read_struct,
+    read_structs,
     read_varint,
     required_integer,
     signed,
@@ -247,7 +247,7 @@ def test_only_values_with_bytes_are_skipped(kind: int) -> None:
 def test_a_list_of_something_else_is_not_one_of_structs() -> None:
     """Numbers are not read as structs."""
     with pytest.raises(DamagedFile, match="not a list of structs"):
-        read_list(list_header(1, I32) + b"\0", 0, read_struct)
+        read_structs(list_header(1, I32) + b"\0", 0, read_struct)
 
 
 @pytest.mark.parametrize("opening", [b"\x1c", b"\x19\x1c", b"\x19" + b"\x19", b"\x1a\x1a"], ids=["s", "ls", "l", "set"])
@@ -263,7 +263,7 @@ def test_a_list_of_a_million_empty_structs_takes_no_memory() -> None:
     data = list_header(count) + bytes(count)
     tracemalloc.start()
     with pytest.raises(DamagedFile, match="a list is longer than the data, or than any of Parquet"):
-        read_list(data, 0, read_struct)
+        read_structs(data, 0, read_struct)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 100_000

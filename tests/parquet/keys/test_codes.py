@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icesize.errors import UnsupportedTable
-from icesize.parquet.keys.codes import Codes, encoded
+from icesize.parquet.keys.codes import Codes, codes_of
 from tests.support.examples import examples
 
 SECRET = b"secret"
@@ -63,7 +63,7 @@ def codes(kinds: Sequence[str], rows: Sequence[tuple[Any, ...]], cut: int = 0) -
         array = pa.array([row[at] for row in rows], KINDS[kind][0])
         longer = pa.concat_arrays([array[:1], array])
         columns.append(pa.chunked_array([array[:cut], longer[1 + cut :]]))
-    return encoded(columns, SECRET)
+    return codes_of(columns, SECRET)
 
 
 def pairs(some: Codes) -> list[tuple[int, int]]:
@@ -97,7 +97,7 @@ def test_no_rows_have_no_codes(kind: str) -> None:
     kind_of_column = KINDS[kind][0]
     for columns in (1, 3):
         empty = [pa.chunked_array([], kind_of_column)] * columns
-        assert len(encoded(empty, SECRET)) == 0
+        assert len(codes_of(empty, SECRET)) == 0
 
 
 Pool = list[tuple[int, int]]
@@ -142,17 +142,17 @@ def test_order_and_repeats_follow_both_halves(some: list[tuple[int, int]]) -> No
 def test_a_secret_decides_the_codes_of_long_keys() -> None:
     """Without the secret, nobody can make two keys with one code."""
     column = [pa.chunked_array([["a", "b"]])]
-    assert pairs(encoded(column, b"one")) != pairs(encoded(column, b"two"))
+    assert pairs(codes_of(column, b"one")) != pairs(codes_of(column, b"two"))
 
 
 def test_values_without_codes_are_refused() -> None:
     """A column whose values are no bytes is named with its type."""
     with pytest.raises(UnsupportedTable, match=r"a column of type 'list<item: int64>' as a key"):
-        encoded([pa.chunked_array([[[1]]])], SECRET)
+        codes_of([pa.chunked_array([[[1]]])], SECRET)
 
 
 def test_a_uuid_is_its_bytes() -> None:
     """A UUID is exact in 128 bits, and no hash: two that differ in one bit have different codes."""
     values = [uuid.UUID(int=number).bytes for number in (1, 2, 1 << 64)]
-    found = encoded([pa.chunked_array([pa.array(values, pa.binary(16))])], SECRET)
+    found = codes_of([pa.chunked_array([pa.array(values, pa.binary(16))])], SECRET)
     assert len(set(pairs(found))) == 3

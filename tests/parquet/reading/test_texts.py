@@ -21,7 +21,7 @@ from icesize.parquet.format.thrift import LIST, struct_field
 from icesize.parquet.reading import inputs
 from icesize.parquet.reading.inputs import read_inputs
 from icesize.parquet.rewriting.merge import merge
-from icesize.parquet.verify.file import verify
+from icesize.parquet.verify.file import verify_file
 from icesize.planning.files import FileFact
 from icesize.planning.plan import MergeTask
 from tests.support.copying import KEY, SMALL
@@ -64,7 +64,7 @@ def stored(options: WriteSettings, *tables: pa.Table, **how: Any) -> tuple[FileF
 def merged(options: WriteSettings, files: tuple[FileFact, ...], threads: int = 1) -> tuple[Path, dict[str, Any]]:
     """The one file that a merge makes, which is what its footer says, and the bounds and null counts it comes with."""
     (file,) = merge(MergeTask(files, KEY, 1), options, FileNames(f"t{threads}", 0, 0), threads).files
-    found = verify(LocalSource(local(file.path)), "merged")
+    found = verify_file(LocalSource(local(file.path)), "merged")
     assert (found.problems, found.rows) == ((), sum(each.rows for each in files))
     metrics = {"lower": file.lower_bounds, "upper": file.upper_bounds, "nulls": file.null_value_counts}
     return Path(local(file.path)), metrics

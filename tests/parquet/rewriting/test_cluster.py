@@ -32,13 +32,13 @@ from icesize.parquet.files.new_files import NewFiles
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.uncommitted import Uncommitted
 from icesize.parquet.ordering.cluster_order import RowOrder
-from icesize.parquet.rewriting.cluster import TooLarge, cluster, cluster_in_threads
-from icesize.parquet.writing.encoding import measure
+from icesize.parquet.rewriting.cluster import TooLarge, cluster_in_threads, write_clustered
+from icesize.parquet.writing.encoding import encoded_bytes
 from icesize.parquet.writing.sorted_files import SortedFiles, Target
 from icesize.planning.cluster_by import HILBERT, SORT, STRATEGIES, ZORDER, ClusterBy
+from icesize.planning.file_counts import merged_files
 from icesize.planning.files import FileFact, PartitionKey
 from icesize.planning.plan import MergeTask
-from icesize.planning.sizing import merged_files
 from tests.support.copying import content, spelt_rows
 from tests.support.examples import examples
 from tests.support.merge_cases import COLUMNS, Case, Coverage, Made, check_metrics, rows_of
@@ -111,7 +111,7 @@ def clustered(
 ) -> MergeResult:
     """Rows written as one file for each table, and clustered."""
     facts = stored(options, tables)
-    return cluster(MergeTask(facts, KEY, outputs), order, in_passes(options, tables, passes), NAMES)
+    return write_clustered(MergeTask(facts, KEY, outputs), order, in_passes(options, tables, passes), NAMES)
 
 
 @pytest.mark.parametrize("passes", [0.5, 2.5])
@@ -345,7 +345,7 @@ def test_parts_of_any_density_make_files_near_the_target(
         tables.append(wide_rows(first, [width] * rows, first).cast(options.arrow_schema))
         first += rows
     everything = pa.concat_tables(tables)
-    planned = merged_files(measure(everything, options), _TARGET, _LIMIT) + (spare or 0)
+    planned = merged_files(encoded_bytes(everything, options), _TARGET, _LIMIT) + (spare or 0)
     files = in_parts(options, tables, None if spare is None else planned, told)
     assert table_of(options, files).cast(everything.schema).equals(everything)
     sizes = [file.size_bytes for file in files]
@@ -394,7 +394,7 @@ def test_files_of_older_schemas_are_read_as_the_table_s(tmp_path: Path, passes: 
     rows = rows.append_column("raw", pa.array([bytes([i % 251]) for i in range(1_000)], pa.large_binary()))
     inputs = (*older, *stored(newer, [rows]))
     limited = in_passes(newer, [rows, rows], passes)
-    done = cluster(MergeTask(inputs, KEY, 4), order_by(newer, "raw", "who"), limited, NAMES)
+    done = write_clustered(MergeTask(inputs, KEY, 4), order_by(newer, "raw", "who"), limited, NAMES)
     found = table_of(newer, done.files)
     assert found.schema.names == ["who", "at", "text", "value", "raw"]
     assert found.column("raw").null_count == found.slice(0, 1_000).column("raw").null_count == 1_000
@@ -434,10 +434,10 @@ def test_more_parts_than_allowed_are_refused_before_anything_is_written(tmp_path
             failpoints.armed("writing", lambda: pytest.fail("a file was begun")),
             pytest.raises(TooLarge, match=r"ordered in [78] parts$"),
         ):
-            cluster(task, order_by(options, "user"), with_limits(options, **limits), NAMES, most_parts=6)
+            write_clustered(task, order_by(options, "user"), with_limits(options, **limits), NAMES, most_parts=6)
     assert files_below(tmp_path) == before
     options = with_limits(options, sorted_rows=1_000)
-    assert cluster(task, order_by(options, "user"), options, NAMES, most_parts=6).rows_out == 4_000
+    assert write_clustered(task, order_by(options, "user"), options, NAMES, most_parts=6).rows_out == 4_000
 
 
 def largest_written(options: WriteSettings, task: MergeTask, order: RowOrder) -> tuple[MergeResult, int]:
@@ -451,7 +451,7 @@ def largest_written(options: WriteSettings, task: MergeTask, order: RowOrder) ->
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(SortedFiles, "write", noted)
-        return cluster(task, order, options, NAMES), max(sizes)
+        return write_clustered(task, order, options, NAMES), max(sizes)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -503,7 +503,7 @@ def test_a_full_disk_is_told_and_leaves_nothing(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr("tempfile.TemporaryFile", full)
     with pytest.raises(RewriteFailed, match=r"Cannot spill rows to .*No space left on device.* SPARK_LOCAL_DIRS"):
-        cluster(task, order_by(options, "user"), in_passes(options, tables, 3), NAMES)
+        write_clustered(task, order_by(options, "user"), in_passes(options, tables, 3), NAMES)
     assert files_below(tmp_path) == before
 
 
@@ -583,7 +583,7 @@ limited = with_limits(
 )
 order = RowOrder.of(ClusterBy(("user", "at"), (1, 2), SORT, 2**40), options)
 before = peak_bytes()
-done = cluster(MergeTask(facts, PartitionKey(0), 4), order, limited, NAMES)
+done = write_clustered(MergeTask(facts, PartitionKey(0), 4), order, limited, NAMES)
 assert done.rows_out == 3_000_000
 print(peak_bytes() - before)
 """
@@ -615,7 +615,7 @@ def test_a_damaged_input_file_is_named(tmp_path: Path, damage: str, passes: floa
     before = files_below(tmp_path)
     options = in_passes(options, tables, passes)
     with pytest.raises(RewriteFailed, match="check") as caught:
-        cluster(MergeTask(tuple(facts), KEY, 2), order_by(options, "user"), options, NAMES)
+        write_clustered(MergeTask(tuple(facts), KEY, 2), order_by(options, "user"), options, NAMES)
     assert caught.value.path == facts[1].path
     assert files_below(tmp_path) == before
 
@@ -635,7 +635,7 @@ def test_storage_that_fails_leaves_nothing(tmp_path: Path, error: BaseException)
 
     expected = RewriteFailed if isinstance(error, OSError) else KeyboardInterrupt
     with failpoints.armed("writing", fail), pytest.raises(expected):
-        cluster(task, order_by(options, "user"), options, NAMES)
+        write_clustered(task, order_by(options, "user"), options, NAMES)
     assert groups == [2, 3]
     assert files_below(tmp_path) == before
 
@@ -645,7 +645,7 @@ def test_files_of_another_spec_are_refused(tmp_path: Path) -> None:
     options = settings_of(tmp_path, EVENTS)
     task = MergeTask(stored(options, [events(10)]), PartitionKey(5), 2)
     with pytest.raises(RewriteFailed, match="partition spec 5: the table's is 0, plan again"):
-        cluster(task, order_by(options, "user"), options, NAMES)
+        write_clustered(task, order_by(options, "user"), options, NAMES)
 
 
 def test_remote_files_are_fetched_once_for_all_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -662,7 +662,7 @@ def test_remote_files_are_fetched_once_for_all_passes(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(type(options.storage), "fetch", counted)
     options = in_passes(options, tables, 3.5)
-    done = cluster(MergeTask(facts, KEY, 2), order_by(options, "user", "at"), options, NAMES)
+    done = write_clustered(MergeTask(facts, KEY, 2), order_by(options, "user", "at"), options, NAMES)
     assert content([file.path for file in done.files]) == Counter(s for t in tables for s in spelt_rows(t))
     assert set(asked) == {f.path for f in facts}
     assert max(asked.values()) <= 2
@@ -675,7 +675,7 @@ def test_input_files_without_rows_leave_no_file(tmp_path: Path) -> None:
     path.parent.mkdir()
     pq.write_table(pa.table(events(0)).cast(options.arrow_schema), path)
     task = MergeTask((FileFact(str(path), path.stat().st_size, 0, KEY),), KEY, 2)
-    assert cluster(task, order_by(options, "user"), options, NAMES).files == ()
+    assert write_clustered(task, order_by(options, "user"), options, NAMES).files == ()
 
 
 _HEX = st.text("0123456789abcdef", min_size=8, max_size=8)

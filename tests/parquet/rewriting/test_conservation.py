@@ -16,9 +16,6 @@ from pyiceberg.types import DoubleType, ListType, LongType, MapType, NestedField
 from pyroaring import BitMap
 
 from icesize.errors import RewriteFailed
-from icesize.parquet.editing import reencode
-from icesize.parquet.editing.column_plan import Piece
-from icesize.parquet.editing.page_copy import CopiedColumn
 from icesize.parquet.files.data_file import CopiedFile, NewDataFile
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.new_files import NewFiles
@@ -28,6 +25,9 @@ from icesize.parquet.format.fields import ColumnMetaData, Statistics
 from icesize.parquet.format.refusals import CopyRefused
 from icesize.parquet.format.thrift import Fields, i64, integer, struct_field, struct_of
 from icesize.parquet.ordering.cluster_order import RowOrder
+from icesize.parquet.pages import reencode
+from icesize.parquet.pages.column_plan import Piece
+from icesize.parquet.pages.page_copy import CopiedColumn
 from icesize.parquet.reading import projection
 from icesize.parquet.reading.casting import nulls
 from icesize.parquet.reading.conservation import Conservation
@@ -35,7 +35,7 @@ from icesize.parquet.reading.inputs import read_inputs
 from icesize.parquet.reading.prefetch import Fetched
 from icesize.parquet.rewriting import output_file
 from icesize.parquet.rewriting.absorb import Absorption, write_with
-from icesize.parquet.rewriting.cluster import cluster
+from icesize.parquet.rewriting.cluster import write_clustered
 from icesize.parquet.rewriting.copy_merge import copy_merge
 from icesize.parquet.rewriting.merge import merge
 from icesize.planning.cluster_by import SORT
@@ -103,7 +103,7 @@ def by_absorbing(options: WriteSettings, inputs: tuple[FileFact, ...]) -> list[N
 def by_clustering(options: WriteSettings, inputs: tuple[FileFact, ...]) -> list[NewDataFile]:
     """All rows in memory are put in another order."""
     order = RowOrder(SORT, (("other", ()),))
-    return list(cluster(MergeTask(inputs, PartitionKey(0), 1), order, options, NEW).files)
+    return list(write_clustered(MergeTask(inputs, PartitionKey(0), 1), order, options, NEW).files)
 
 
 def by_spilling(options: WriteSettings, inputs: tuple[FileFact, ...]) -> list[NewDataFile]:

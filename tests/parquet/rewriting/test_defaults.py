@@ -47,7 +47,7 @@ from icesize.parquet.files.settings import NAME_MAPPING, WriteSettings
 from icesize.parquet.ordering.cluster_order import RowOrder
 from icesize.parquet.reading.inputs import read_inputs
 from icesize.parquet.rewriting.absorb import Absorption, write_with
-from icesize.parquet.rewriting.cluster import cluster
+from icesize.parquet.rewriting.cluster import write_clustered
 from icesize.parquet.rewriting.merge import merge
 from icesize.planning.cluster_by import SORT
 from icesize.planning.files import FileFact, PartitionKey
@@ -257,7 +257,7 @@ def rewritten(way: str, inputs: tuple[FileFact, ...], options: WriteSettings) ->
     if way == "absorb":
         return list(write_with(Absorption({0: (task,)}), 0, [], options, MERGED).files)
     if way in ("cluster", "spill"):
-        return list(cluster(task, RowOrder(SORT, (("id", ()),)), options, MERGED).files)
+        return list(write_clustered(task, RowOrder(SORT, (("id", ()),)), options, MERGED).files)
     return list(merge(task, options, MERGED).files)
 
 

@@ -25,7 +25,7 @@ from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.format.sources import LocalSource
 from icesize.parquet.format.thrift import bytes_field, read_struct, struct_field
 from icesize.parquet.rewriting.merge import merge
-from icesize.parquet.verify.file import verify
+from icesize.parquet.verify.file import verify_file
 from icesize.parquet.writing.encoding import leaf_values
 from icesize.planning.files import FileFact
 from icesize.planning.plan import MergeTask
@@ -106,7 +106,7 @@ def merged(options: WriteSettings, inputs: Sequence[Given], outputs: int, seen: 
     }
     outputs = [complete(file, options, manifest_metrics) for file in done.files]
     for file in outputs:
-        found = verify(LocalSource(local(file.path)), "merged")
+        found = verify_file(LocalSource(local(file.path)), "merged")
         assert (found.problems, found.rows) == ((), file.rows)
         check_metrics(options, file, seen)
     made = [Given(fact(file), FileMetrics.of(file), content([file.path])) for file in outputs]

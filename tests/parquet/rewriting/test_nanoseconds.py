@@ -26,7 +26,7 @@ from icesize.parquet.deletes.deleted_rows import deleted_rows
 from icesize.parquet.files.data_file import CopiedFile, FileMetrics
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.ordering.cluster_order import RowOrder
-from icesize.parquet.rewriting.cluster import cluster
+from icesize.parquet.rewriting.cluster import write_clustered
 from icesize.parquet.rewriting.merge import merge
 from icesize.parquet.writing.row_writer import write_rows
 from icesize.planning.cluster_by import SORT
@@ -98,7 +98,7 @@ def test_every_nanosecond_survives(values: list[int | None], way: str, foreign: 
             inputs = tuple(stored(at, foreign_bytes(t), len(t)) for at, t in zip(folders, tables, strict=True))
         task = MergeTask(inputs, KEY, 1)
         order = RowOrder(SORT, (("local", ()),))
-        result = cluster(task, order, options, MERGED) if way == "cluster" else merge(task, options, MERGED)
+        result = write_clustered(task, order, options, MERGED) if way == "cluster" else merge(task, options, MERGED)
         metrics = {file.path: FileMetrics.of(each) for file, each in zip(inputs, done, strict=True)}
         assert isinstance(result.files[0], CopiedFile) is (way == "pages")
         (file,) = (complete(each, options, metrics) for each in result.files)

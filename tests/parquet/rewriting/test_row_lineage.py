@@ -25,9 +25,9 @@ from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.format.sources import LocalSource
 from icesize.parquet.ordering.cluster_order import RowOrder
 from icesize.parquet.rewriting.absorb import Absorption, write_with
-from icesize.parquet.rewriting.cluster import cluster
+from icesize.parquet.rewriting.cluster import write_clustered
 from icesize.parquet.rewriting.merge import merge
-from icesize.parquet.verify.file import verify
+from icesize.parquet.verify.file import verify_file
 from icesize.planning.cluster_by import SORT, ClusterBy
 from icesize.planning.files import DeleteFile, FileFact, PartitionKey
 from icesize.planning.plan import FileGroup, MergeTask
@@ -167,7 +167,7 @@ def rewrite(lake: Lake, inputs: Sequence[FileFact], how: str, outputs: int, numb
     task, names = MergeTask(tuple(inputs), KEY, outputs), FileNames(f"s1-{number}", 0, 0)
     if how == "cluster":
         order = RowOrder.of(ClusterBy(("value",), (3,), SORT, 2**40), lake.options)
-        done: MergeResult[FinishedFile] = cluster(task, order, lake.options, names)  # type: ignore[assignment]
+        done: MergeResult[FinishedFile] = write_clustered(task, order, lake.options, names)  # type: ignore[assignment]
     else:
         done = merge(task, replace(lake.options, merge_by_copying=how == "merge"), names)
     lake.commit(done.files, inputs)
@@ -228,7 +228,7 @@ def test_any_sequence_keeps_the_lineage(
             done = rewrite(lake, chance.sample(lake.files, min(count, len(lake.files))), kind, outputs, number)
         assert (internal_errors, done.decode_reasons.keys() - USUAL) == ([], set())
         assert lake.lineage() == expected
-        assert not [p for file in lake.files for p in verify(LocalSource(local(file.path)), file.path).problems]
+        assert not [p for file in lake.files for p in verify_file(LocalSource(local(file.path)), file.path).problems]
         if not lake.files:
             return
 
@@ -353,7 +353,7 @@ def test_rows_without_ids_are_not_rewritten(tmp_path: Path) -> None:
     order = RowOrder.of(ClusterBy(("value",), (3,), SORT, 2**40), lake.options)
     for rewriting in (
         lambda: merge(task, lake.options, NAMES),
-        lambda: cluster(task, order, lake.options, NAMES),
+        lambda: write_clustered(task, order, lake.options, NAMES),
     ):
         with pytest.raises(RewriteFailed, match="its rows have no row ids yet"):
             rewriting()

@@ -38,7 +38,7 @@ from icesize.parquet.format.thrift import (
     write_struct,
 )
 from icesize.parquet.verify.__main__ import main
-from icesize.parquet.verify.file import MOST_PROBLEMS, Verification, verify
+from icesize.parquet.verify.file import MOST_PROBLEMS, FileVerification, verify_file
 from tests.support.footers import Tree, edited, footer_of, make_file, mutants, raw_footer, with_footer
 
 COLUMNS = ["id", "number", "text", "items", "count"]
@@ -57,9 +57,9 @@ FILE = make_file(ROWS, **PAGED, **PLAIN)
 """One row group, pages of four, four and two rows."""
 
 
-def check(data: bytes) -> Verification:
+def check(data: bytes) -> FileVerification:
     """Verify a file in memory."""
-    return verify(BytesSource(data), "file")
+    return verify_file(BytesSource(data), "file")
 
 
 def problems(data: bytes) -> list[str]:
@@ -223,12 +223,12 @@ def test_what_is_not_checked_is_told() -> None:
 
 def test_a_file_without_rows_is_fine() -> None:
     """An empty file has no problem and nothing else."""
-    assert check(make_file(TYPES.slice(0, 0))) == Verification((), ("float16", "null"), 0, 0, 0)
+    assert check(make_file(TYPES.slice(0, 0))) == FileVerification((), ("float16", "null"), 0, 0, 0)
 
 
 def test_the_file_of_the_lies_is_true() -> None:
     """What the next tests forge has no problem before."""
-    assert check(FILE) == Verification((), (), 1, 10, 15)
+    assert check(FILE) == FileVerification((), (), 1, 10, 15)
 
 
 ID, _, TEXT, *_ = footer_of(FILE).row_groups[0].chunks
@@ -392,9 +392,9 @@ def test_orders_that_cannot_be_read_are_told() -> None:
     """Bounds are not compared then; everything else is."""
     order, negative = b"\x1c\0\0", b"\x06\x71\0\0"  # a field of number -57 in place of the first order
     data = edited(FILE, lambda tree: tree.file.update({7: (LIST, tree.file[7][1].replace(order, negative, 1))}))
-    found = verify(BytesSource(data), "x")
+    found = verify_file(BytesSource(data), "x")
     assert found.problems == ("x: footer: cannot be read: field -57 of type 6",)
-    assert (len(found.unchecked), found.rows) == (5, verify(BytesSource(FILE), "x").rows)
+    assert (len(found.unchecked), found.rows) == (5, verify_file(BytesSource(FILE), "x").rows)
 
 
 def test_bounds_of_another_order_are_not_checked() -> None:
@@ -405,7 +405,7 @@ def test_bounds_of_another_order_are_not_checked() -> None:
         tree.file[7] = structs_field([{2: struct_field({})}, *orders[1:]])
         tree.metadata[0][0][12] = struct_field({3: i64(0), 6: bytes_field(q(5))})
 
-    assert check(edited(FILE, change)) == Verification((), ("id",), 1, 10, 15)
+    assert check(edited(FILE, change)) == FileVerification((), ("id",), 1, 10, 15)
 
 
 @pytest.mark.parametrize(

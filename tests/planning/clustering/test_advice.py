@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icesize.planning.advice.clustering import FEWEST_FILES, Candidate, PointFiles, advise, point_files
+from icesize.planning.advice.clustering import FEWEST_FILES, ColumnCandidate, PointFiles, advise_clustering, point_files
 from icesize.planning.cluster_by import Bounds, ClusterFile
 from icesize.planning.files import FileFact, PartitionKey
 from icesize.policy import MIB, SizePolicy
@@ -123,14 +123,14 @@ IN_ORDER = [(100 * n, 100 * n + 99) for n in range(12)]
 SPREAD = [(n, 1_000_000 - n) for n in range(12)]
 
 
-def told(*columns: tuple[Candidate, Sequence[Bounds]], table: str = "lake.db.t") -> tuple[Advice, ...]:
-    return advise(table, clustered_files(*(b for _, b in columns)), [c for c, _ in columns], POLICY)
+def told(*columns: tuple[ColumnCandidate, Sequence[Bounds]], table: str = "lake.db.t") -> tuple[Advice, ...]:
+    return advise_clustering(table, clustered_files(*(b for _, b in columns)), [c for c, _ in columns], POLICY)
 
 
 def test_a_column_with_a_reason_comes_with_the_command() -> None:
     """What is in order already, what a query opens now and then, and what to type."""
-    key = Candidate("customer_id", "an identifier field")
-    assert told((key, SPREAD), (Candidate("ts"), IN_ORDER), (Candidate("other"), SPREAD)) == (
+    key = ColumnCandidate("customer_id", "an identifier field")
+    assert told((key, SPREAD), (ColumnCandidate("ts"), IN_ORDER), (ColumnCandidate("other"), SPREAD)) == (
         Advice(
             "files are already ordered by ts; a query for one value of customer_id, an identifier field, opens "
             "12.0 of 12 files on average, about 1.0 after clustering: `icesize cluster lake.db.t --by customer_id`",
@@ -141,7 +141,7 @@ def test_a_column_with_a_reason_comes_with_the_command() -> None:
 
 def test_columns_without_a_reason_come_without_one() -> None:
     """The table does not say what queries ask: `--filter` does."""
-    names = [Candidate(name) for name in "abcde"]
+    names = [ColumnCandidate(name) for name in "abcde"]
     assert told(*((name, SPREAD) for name in names)) == (
         Advice(
             "a query for one value of a opens 12.0 of 12 files on average, about 1.0 after clustering by it "
@@ -153,15 +153,15 @@ def test_columns_without_a_reason_come_without_one() -> None:
 
 def test_a_table_that_gains_nothing_gets_no_advice() -> None:
     """In order; few files; merging makes them as few as clustering would; no bounds; several specs; no columns."""
-    assert told((Candidate("ts", "an identifier field"), IN_ORDER)) == ()
-    assert told((Candidate("a"), SPREAD[: FEWEST_FILES - 1])) == ()
-    assert advise("t", clustered_files(SPREAD, size_bytes=MIB), [Candidate("a")], POLICY) == ()
-    assert told((Candidate("a"), [*SPREAD[:-1], None])) == ()
+    assert told((ColumnCandidate("ts", "an identifier field"), IN_ORDER)) == ()
+    assert told((ColumnCandidate("a"), SPREAD[: FEWEST_FILES - 1])) == ()
+    assert advise_clustering("t", clustered_files(SPREAD, size_bytes=MIB), [ColumnCandidate("a")], POLICY) == ()
+    assert told((ColumnCandidate("a"), [*SPREAD[:-1], None])) == ()
     one, other = clustered_files(SPREAD), clustered_files(SPREAD, kind="b")
     [old] = other
-    assert advise("t", one | {replace(old, spec_id=7): other[old]}, [Candidate("a")], POLICY) == ()
-    assert advise("t", {}, [Candidate("a")], POLICY) == ()
-    assert advise("t", clustered_files(SPREAD), [], POLICY) == ()
+    assert advise_clustering("t", one | {replace(old, spec_id=7): other[old]}, [ColumnCandidate("a")], POLICY) == ()
+    assert advise_clustering("t", {}, [ColumnCandidate("a")], POLICY) == ()
+    assert advise_clustering("t", clustered_files(SPREAD), [], POLICY) == ()
 
 
 def test_partitions_that_rule_files_out_count() -> None:
@@ -171,7 +171,9 @@ def test_partitions_that_rule_files_out_count() -> None:
     for day in range(5):
         times = [(10_000 * day + 100 * n, 10_000 * day + 100 * n + 99) for n in range(12)]
         files |= clustered_files(times, SPREAD, kind=str(day))
-    [sentence] = map(str, advise("lake.db.t", files, [Candidate("ts"), Candidate("customer_id")], POLICY))
+    [sentence] = map(
+        str, advise_clustering("lake.db.t", files, [ColumnCandidate("ts"), ColumnCandidate("customer_id")], POLICY)
+    )
     assert sentence.startswith(
         "files are already ordered by ts; a query for one value of customer_id opens 60.0 of 60 files on average, "
     )
@@ -179,7 +181,9 @@ def test_partitions_that_rule_files_out_count() -> None:
 
 def test_what_a_compaction_spares_is_no_merit_of_clustering() -> None:
     """Small files that would be merged anyway are told apart."""
-    [sentence] = map(str, advise("t", clustered_files(SPREAD * 4, size_bytes=12 * MIB), [Candidate("a")], POLICY))
+    [sentence] = map(
+        str, advise_clustering("t", clustered_files(SPREAD * 4, size_bytes=12 * MIB), [ColumnCandidate("a")], POLICY)
+    )
     assert (
         "a query for one value of a opens 48.0 of 48 files on average (6.0 after a compaction), about 1.0 after"
         in sentence

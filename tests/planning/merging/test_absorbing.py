@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icesize.planning.delete_reach import is_due
+from icesize.planning.deletes.delete_reach import is_due
 from icesize.planning.files import FileFact, Layout, PartitionKey, SkipReason
 from icesize.planning.merging.after_write import divided, plan_absorbing, with_files
 from icesize.policy import SizePolicy

@@ -11,7 +11,7 @@ from icesize.planning.merging.contention import (
     MAX_PAUSE_BATCHES,
     QUIET_MS,
     BackOff,
-    Change,
+    CommittedChange,
     contended,
     contested,
     waiting_since,
@@ -21,8 +21,8 @@ A, B = PartitionKey(0, ("a",)), PartitionKey(0, ("b",))
 NOW_MS = 1_700_000_000_000
 
 
-def change(ago_ms: int, *partitions: PartitionKey) -> Change:
-    return Change(NOW_MS - ago_ms, frozenset(partitions))
+def change(ago_ms: int, *partitions: PartitionKey) -> CommittedChange:
+    return CommittedChange(NOW_MS - ago_ms, frozenset(partitions))
 
 
 def test_a_partition_is_restless_for_ten_minutes() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from icesize.planning.files import DeleteFile, PartitionFacts, SkipReason
-from icesize.planning.inspection import inspect
+from icesize.planning.insight.inspection import inspect
 from icesize.planning.merging.after_write import complete_plan
 from icesize.planning.merging.planner import plan_merges
 from icesize.policy import SizePolicy

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icesize.planning.delete_reach import is_due
+from icesize.planning.deletes.delete_reach import is_due
+from icesize.planning.file_counts import SAFE_RATIO, merged_files
 from icesize.planning.files import FileFact, Layout, PartitionFacts, PartitionKey, Partitions, SkipReason
 from icesize.planning.merging import planner, schedule
 from icesize.planning.merging.groups import Work, groups_of
 from icesize.planning.merging.planner import plan_merges
-from icesize.planning.sizing import SAFE_RATIO, merged_files
 from icesize.policy import MIB, SizePolicy
 from tests.support.examples import sampled
 from tests.support.layouts import (

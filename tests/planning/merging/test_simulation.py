@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from icesize.planning.files import PartitionKey
 from icesize.planning.merging.schedule import choose_prefix
-from icesize.planning.merging.simulation import Batch, ReplayedTable, compare, replay
+from icesize.planning.merging.simulation import BatchSizes, ReplayedTable, compare, replay
 from icesize.policy import SizePolicy
 from tests.support.examples import sampled
 from tests.support.layouts import thorough
@@ -34,13 +34,13 @@ def few(k: int, **others: int) -> SizePolicy:
     return SizePolicy(target_file_size_bytes=TARGET, max_small_files=k, **others)
 
 
-def in_one_partition(*sizes: int) -> list[Batch]:
+def in_one_partition(*sizes: int) -> list[BatchSizes]:
     return [{WHOLE: size} for size in sizes]
 
 
 @thorough
 @given(BATCHES, st.integers(2, 8), st.integers(1, 30))
-def test_replayed_batches_keep_to_k(batches: list[Batch], k: int, cold: int) -> None:
+def test_replayed_batches_keep_to_k(batches: list[BatchSizes], k: int, cold: int) -> None:
     """At most k small files, or as many as one batch brings and one; no byte is lost; the most is at least the mean."""
     replayed = replay("p", batches, few(k, cold_after_commits=cold))
     # 2.2 targets are three files of 0.73 targets, all of them small
@@ -57,7 +57,7 @@ def test_replayed_batches_keep_to_k(batches: list[Batch], k: int, cold: int) -> 
 
 @thorough
 @given(BATCHES)
-def test_without_merging_every_file_stays(batches: list[Batch]) -> None:
+def test_without_merging_every_file_stays(batches: list[BatchSizes]) -> None:
     """W is 1, nothing is rewritten, and a scan opens all files that were ever written."""
     replayed = replay("off", batches, SizePolicy(target_file_size_bytes=10 * TARGET, small_file_limit_bytes=0))
     assert (replayed.write_amplification, replayed.rewritten_bytes_max) == (1, 0)
@@ -80,7 +80,7 @@ def test_one_partition_is_the_schedule_of_one_partition(sizes: list[int], k: int
 def test_a_partition_that_goes_cold_is_finished() -> None:
     """After so many batches elsewhere its small files become one."""
     other = PartitionKey(0, ("other",))
-    batches: list[Batch] = [*in_one_partition(10, 10, 10), *({other: 7} for _ in range(3))]
+    batches: list[BatchSizes] = [*in_one_partition(10, 10, 10), *({other: 7} for _ in range(3))]
     assert replay("p", batches[:-1], few(6, cold_after_commits=3)).files == 3 + 2
     assert replay("p", batches, few(6, cold_after_commits=3)).files == 1 + 3
 

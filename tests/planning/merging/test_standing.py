@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icesize.planning.delete_plan import plan_delete_rewrites
+from icesize.planning.deletes.delete_plan import plan_delete_rewrites
 from icesize.planning.files import Layout, PartitionFacts, PartitionKey, Partitions, SkipReason
 from icesize.planning.merging.after_write import complete_plan, plan_absorbing
 from icesize.planning.merging.planner import MOST_COLD, plan_merges

@@ -20,7 +20,7 @@ from icesize.planning.retention.ancestry import (
     RefFact,
     SnapshotFact,
     ancestors,
-    main_history,
+    history_of_main,
 )
 from icesize.planning.retention.planner import Retention, RetentionRules, plan_retention
 from icesize.planning.retention.version_cover import commits_of
@@ -89,7 +89,7 @@ def seen(snapshots: list[SnapshotFact], refs: list[RefFact], truth: list[Snapsho
     """A table in which some snapshots of `truth` are missing."""
     places = {s.snapshot_id: n for n, s in enumerate(truth)}
     touched = {}
-    for before, snapshot in itertools.pairwise(main_history(snapshots, refs)):
+    for before, snapshot in itertools.pairwise(history_of_main(snapshots, refs)):
         since = truth[places[before.snapshot_id] + 1 : places[snapshot.snapshot_id] + 1]
         touched[snapshot.snapshot_id] = frozenset[PartitionKey]().union(*(s.touched for s in since))
     facts = [dataclasses.replace(s, touched=touched.get(s.snapshot_id, s.touched)) for s in snapshots]
@@ -208,7 +208,7 @@ def states(world: World) -> list[tuple[int, dict[PartitionKey, int]]]:
     """Each commit of main with the number of the version of each partition that is read there; 0 before the first."""
     count = dict.fromkeys(map(key, "abcd"), 0)
     known = []
-    for commit in commits_of(main_history(world.snapshots, world.refs)):
+    for commit in commits_of(history_of_main(world.snapshots, world.refs)):
         for partition in commit.touched:
             count[partition] += 1
         known.append((commit.snapshot_id, dict(count)))
@@ -218,7 +218,7 @@ def states(world: World) -> list[tuple[int, dict[PartitionKey, int]]]:
 def due(world: World, rules: RetentionRules) -> set[tuple[PartitionKey, int]]:
     """The versions that must be readable."""
     assert rules.keep_versions is not None
-    history = main_history(world.snapshots, world.refs)
+    history = history_of_main(world.snapshots, world.refs)
     young = [c for c in commits_of(history) if c.timestamp_ms >= NOW - rules.version_max_age_ms]
     wanted = set()
     for partition in {partition for commit in young for partition in commit.touched}:
@@ -663,18 +663,18 @@ def test_snapshots_that_main_left_are_no_history() -> None:
     tags = [version_tag(i) for i in (1, 3)]
     gap = [history[0], *history[2:]]
     forward = [RefFact(MAIN, True, 4), *tags]
-    assert [s.snapshot_id for s in main_history(gap, forward)] == [1, 3, 4]
+    assert [s.snapshot_id for s in history_of_main(gap, forward)] == [1, 3, 4]
     back = [RefFact(MAIN, True, 1), *tags]
-    assert [s.snapshot_id for s in main_history(gap, back)] == [1]
+    assert [s.snapshot_id for s in history_of_main(gap, back)] == [1]
     retention = plan_retention(gap, back, RetentionRules(NOW, keep_versions=3), NOW)
     assert (tuple(retention.kept), retention.expired_refs) == ((1,), ("icesize-version-1", "icesize-version-3"))
     # main went back to 2 and on to 9, so that 3 was left at 2
     ahead = SnapshotFact(9, 2, NOW, "append", sequence_number=9)
-    assert [s.snapshot_id for s in main_history([*history, ahead], [RefFact(MAIN, True, 9), *tags])] == [1, 2, 9]
+    assert [s.snapshot_id for s in history_of_main([*history, ahead], [RefFact(MAIN, True, 9), *tags])] == [1, 2, 9]
     # beside main, and older than its beginning by a clock that was late
     late = SnapshotFact(3, 1, NOW - 9 * DAY, "append")
     main = [dataclasses.replace(snapshot, sequence_number=0) for snapshot in history[:2]]
-    assert [s.snapshot_id for s in main_history([*main, late], [main_at(main), *tags])] == [1, 2]
+    assert [s.snapshot_id for s in history_of_main([*main, late], [main_at(main), *tags])] == [1, 2]
 
 
 def test_pieces_of_history_are_joined_in_order() -> None:
@@ -685,7 +685,7 @@ def test_pieces_of_history_are_joined_in_order() -> None:
     skewed = [dataclasses.replace(s, timestamp_ms=NOW - s.snapshot_id) for s in known]
     without = [dataclasses.replace(s, sequence_number=0) for s in known]
     for snapshots in (known, skewed, without):
-        assert [s.snapshot_id for s in main_history(snapshots[::-1], refs)] == [2, 4, 5, 7, 8]
+        assert [s.snapshot_id for s in history_of_main(snapshots[::-1], refs)] == [2, 4, 5, 7, 8]
 
 
 def test_nothing_to_plan() -> None:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyiceberg.types import DoubleType, LongType, StringType, TimestamptzType
 
-from icesize.parquet.writing.encoding import measure
+from icesize.parquet.writing.encoding import encoded_bytes
 from icesize.parquet.writing.row_writer import RowWriter
 from icesize.planning.routing.expected_rows import MOST_KEYS, PartitionWrites
 from icesize.planning.routing.row_sizes import CLAMP_RATIO, DEFAULT_ROW_SIZE, RowSize, RowSizes, fitted
@@ -215,7 +215,7 @@ def test_sizes_of_real_files(tmp_path: Path, rows: int) -> None:
     """Files of a few rows and of most rows of a batch: within 25 % by a sample, within 10 % after three batches."""
     settings = settings_of(tmp_path, EVENTS, spec_of(EVENTS, hour="identity"))
     sample = batch(0, rows).select(settings.arrow_schema.names).cast(settings.arrow_schema).slice(0, 4_000)
-    few, many = measure(sample.slice(0, 20), settings), measure(sample, settings)
+    few, many = encoded_bytes(sample.slice(0, 20), settings), encoded_bytes(sample, settings)
     per_row = (many - few) / (4_000 - 20)
     sizes: RowSizes[int] = RowSizes(RowSize(few - 20 * per_row, per_row))
     for number, bound in enumerate([0.25, 0.15, 0.15, 0.10]):

@@ -32,7 +32,7 @@ from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.uncommitted import Uncommitted
 from icesize.parquet.ordering.cluster_order import Ranking, RowOrder
-from icesize.parquet.rewriting.cluster import cluster
+from icesize.parquet.rewriting.cluster import write_clustered
 from icesize.planning.cluster_by import SORT, STRATEGIES, ZORDER, ClusterBy
 from icesize.planning.plan import MergeTask
 from icesize.spark.clustering import gather, scatter, shuffle
@@ -369,7 +369,7 @@ def test_delete_files_that_name_several_files_are_known(settings: WriteSettings,
     assert isinstance(result, MergeResult)
     assert (result.rows_out, result.rows_deleted) == (2 * VICTIM_ROWS - 2, 2)
     assert result.named == {deletes[0].path: frozenset(paths)}
-    assert result.named == cluster(task, order, settings, FileNames("k", 0, 0)).named
+    assert result.named == write_clustered(task, order, settings, FileNames("k", 0, 0)).named
 
 
 class LateEvent(threading.Event):

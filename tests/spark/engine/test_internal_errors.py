@@ -23,8 +23,8 @@ from icesize.policy import SizePolicy
 from icesize.report import Report
 from icesize.spark.engine.jobs import GroupRewrite
 from icesize.spark.engine.worker import RewriteGroups
-from icesize.table.commit.batch_commit import CommitContext, MergeResults, WrittenBatch, commit, outcome_of
-from icesize.table.commit.request import CommitOutcome
+from icesize.table.commit.attempted_steps import CommitOutcome
+from icesize.table.commit.batch_commit import CommitContext, MergeResults, WrittenBatch, commit_written, outcome_of
 from icesize.table.state.handle import TableHandle
 from tests.support.internal_errors import watched
 from tests.support.tables import landed, layout_of, small_files, sqlite_catalog, two_files, write
@@ -60,7 +60,7 @@ def committed(folder: Path, rewrite: Rewrite) -> tuple[Report, list[str]]:
         run.by(lambda: dict(pickle.loads(answers)), [0])
     merges = MergeResults.of({0: group}, results)
     written = WrittenBatch(current, layout, plan_merges(layout, SizePolicy()), merges, Written((new,)))
-    outcome = commit(written, handle, CommitContext("run", environment, Stopwatch(environment), nullcontext()))
+    outcome = commit_written(written, handle, CommitContext("run", environment, Stopwatch(environment), nullcontext()))
     landed(catalog, [1, 2, 3])
     return outcome_of(current, outcome, written, {}, ()).report, logged
 

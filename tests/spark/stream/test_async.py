@@ -191,7 +191,7 @@ def test_lost_race_leaves_the_lock_to_batches(spark: SparkSession, lake: Lake) -
     pauses: list[bool] = []
 
     def sleep(seconds: float) -> None:
-        pauses.append(process_state.state_of(sink.source, "s").commit_lock.locked())
+        pauses.append(process_state.stream_state(sink.source, "s").commit_lock.locked())
 
     sink = replace(lake.open(spark).sink("s", merge="async"), environment=Environment(sleep=sleep))
     rival = lake.open(spark).sink("rival", merge="off")
@@ -215,7 +215,7 @@ def test_batches_and_runs_do_not_commit_at_once(spark: SparkSession, lake: Lake)
     """A run whose files are written waits for the commit of a batch, and the other way round."""
     lake.create()
     sink = lake.open(spark).sink("s", merge="async")
-    commit_lock = process_state.state_of(sink.source, "s").commit_lock
+    commit_lock = process_state.stream_state(sink.source, "s").commit_lock
     inside: list[str] = []
     seen: list[tuple[bool, int, bool]] = []
 
@@ -286,7 +286,7 @@ def test_no_thread_to_be_had(spark: SparkSession, lake: Lake, monkeypatch: pytes
 
 
 def _trigger(spark: SparkSession, sink: Sink) -> background_module.Trigger:
-    state = process_state.state_of(sink.source, sink.stream_id)
+    state = process_state.stream_state(sink.source, sink.stream_id)
     return sink._trigger(spark, state.open(spark, sink.source), 0, state)
 
 

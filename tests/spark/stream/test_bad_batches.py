@@ -43,7 +43,7 @@ def of_hour(ids: range, hour: str | None) -> pa.Table:
 
 def learned_by(sink: Sink) -> Learned:
     """What the batches of a sink have taught so far."""
-    return process_state.state_of(sink.source, sink.stream_id).learned
+    return process_state.stream_state(sink.source, sink.stream_id).learned
 
 
 def planned(spark: SparkSession, lake: Lake, df: DataFrame, learned: Learned, cheap: bool = False) -> WritePlan:

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 import icesize
 from icesize.spark.stream import process_state
-from icesize.spark.stream.process_state import MOST_STATES, TableSource, state_of
+from icesize.spark.stream.process_state import MOST_STATES, TableSource, stream_state
 from icesize.spark.stream.remembered import Remembered
 from icesize.table.catalog import opening
 from tests.support.meeting import Meeting, all_at_once
@@ -95,15 +95,15 @@ def test_a_table_that_takes_a_name_has_a_state_of_its_own(spark: SparkSession, l
     lake.catalog.drop_table("db.events")
     lake.create()
     later = lake.open(spark)._in_spark("test")[1]
-    assert state_of(first, "s") is state_of(same, "s")
-    assert state_of(first, "s") is not state_of(first, "t")
-    assert state_of(first, "s") is not state_of(later, "s")
+    assert stream_state(first, "s") is stream_state(same, "s")
+    assert stream_state(first, "s") is not stream_state(first, "t")
+    assert stream_state(first, "s") is not stream_state(later, "s")
 
 
 def use_other_states() -> None:
     """As many as a process remembers."""
     for number in range(MOST_STATES):
-        state_of(TableSource(f"other.db.t{number}"), "s")
+        stream_state(TableSource(f"other.db.t{number}"), "s")
 
 
 def test_states_are_bounded_and_catalogs_go_with_them(spark: SparkSession, lake: Lake) -> None:
@@ -150,6 +150,6 @@ def test_a_source_keeps_its_catalog_object_though_its_states_were_forgotten(lake
 
 def test_a_source_without_a_table_goes_by_its_name() -> None:
     """A source that was made by hand is known by its name."""
-    state = state_of(TableSource("lake.db.by_hand"), "s")
-    assert state_of(TableSource("lake.db.by_hand"), "s") is state
-    assert state_of(TableSource("lake.db.other"), "s") is not state
+    state = stream_state(TableSource("lake.db.by_hand"), "s")
+    assert stream_state(TableSource("lake.db.by_hand"), "s") is state
+    assert stream_state(TableSource("lake.db.other"), "s") is not state

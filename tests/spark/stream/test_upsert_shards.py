@@ -24,7 +24,7 @@ from icesize.sized_table import SizedTable
 from icesize.table.commit import submit
 from icesize.table.state.cluster_reader import ClusterReader
 from icesize.table.state.handle import TableHandle
-from icesize.table.upserts.resolver import DeletedIn, LiveFiles, with_deleted
+from icesize.table.upserts.resolver import DeletedIn, FilesWithBounds, with_deleted
 from tests.support.spark_lake import Lake
 from tests.support.tables import check
 from tests.support.v3_tables import as_v3
@@ -108,7 +108,7 @@ def ids(lake: Lake) -> dict[int, int]:
     current = handle.load()
     files = TableFiles(current.settings(), dict(current.table.metadata.specs()))
     state = submit.state_of(handle, current, Environment())
-    live = LiveFiles.of(state, ClusterReader(ClusterBy(("id",), (1,), "keys", 0)))
+    live = FilesWithBounds.of(state, ClusterReader(ClusterBy(("id",), (1,), "keys", 0)))
     found = dict[int, int]()
     for file, deleted in with_deleted([live.noted(each) for each in live.files], files, DeletedIn()):
         rows = [row for part in files.read(file, ["id"], lineage=True) for row in part.to_pylist()]

@@ -240,13 +240,13 @@ def test_a_missing_table_names_the_nearest(lake: SqlCatalog) -> None:
     """A misspelt table is told with the one that was meant; a far one with those that there are, up to ten."""
     make_table(lake, name="db.events")
     with pytest.raises(TableNotFound, match=r"Cannot find table 'lake\.db\.event'; did you mean 'events'\?"):
-        opening.load(lake, ("db", "event"))
+        opening.load_table(lake, ("db", "event"))
     with pytest.raises(TableNotFound, match=r"'lake\.db\.zzz'; 'db' has events$"):
-        opening.load(lake, ("db", "zzz"))
+        opening.load_table(lake, ("db", "zzz"))
     for number in range(10):
         make_table(lake, name=f"db.a{number}")
     with pytest.raises(TableNotFound, match=r"'db' has a0, a1, .*, a9 and others$"):
-        opening.load(lake, ("db", "zzz"))
+        opening.load_table(lake, ("db", "zzz"))
 
 
 def test_why_nobody_answers_is_told() -> None:
@@ -263,7 +263,7 @@ def test_why_nobody_answers_is_told() -> None:
 def test_a_missing_namespace_is_told(mini: MiniRest) -> None:
     """The part that does not exist is named."""
     with pytest.raises(TableNotFound, match="there is no namespace 'nope'"):
-        opening.load(mini.catalog("lake"), ("nope", "t"))
+        opening.load_table(mini.catalog("lake"), ("nope", "t"))
 
 
 def test_a_namespace_is_no_table(lake: SqlCatalog) -> None:
@@ -271,7 +271,7 @@ def test_a_namespace_is_no_table(lake: SqlCatalog) -> None:
     lake.create_namespace("db.eu")
     lake.create_table("db.eu.events", Schema())
     with pytest.raises(TableNotFound, match=r"'lake\.db\.eu': it is a namespace; 'lake\.db\.eu\.\*' names its tables"):
-        opening.load(lake, ("db", "eu"))
+        opening.load_table(lake, ("db", "eu"))
 
 
 def test_a_catalog_that_may_not_be_listed_still_says_not_found(lake: SqlCatalog) -> None:
@@ -283,7 +283,7 @@ def test_a_catalog_that_may_not_be_listed_still_says_not_found(lake: SqlCatalog)
 
     catalog = NoListing("lake", **lake.properties)
     with pytest.raises(TableNotFound, match=r"Cannot find table 'lake\.db\.t'$"):
-        opening.load(catalog, ("db", "t"))
+        opening.load_table(catalog, ("db", "t"))
     catalog.close()
 
 
@@ -296,7 +296,7 @@ def test_a_view_is_refused(lake: SqlCatalog) -> None:
 
     catalog = WithView("lake", **lake.properties)
     with pytest.raises(UnsupportedTable, match=r"Cannot open 'lake\.db\.v': it is a view"):
-        opening.load(catalog, ("db", "v"))
+        opening.load_table(catalog, ("db", "v"))
     catalog.close()
 
 
@@ -387,7 +387,7 @@ def test_a_column_that_pyiceberg_cannot_read_makes_the_table_unsupported(
             changed(answer["metadata"])
             mini.load = lambda table: json.dumps(answer).encode()  # type: ignore[method-assign]
         with pytest.raises(UnsupportedTable) as caught:
-            opening.load(catalog, ("db", "t"))
+            opening.load_table(catalog, ("db", "t"))
     message = str(caught.value)
     assert message.startswith(f"Cannot open '{catalog.name}.db.t': PyIceberg cannot read ")
     assert message.endswith(why)
@@ -406,7 +406,7 @@ def test_metadata_that_pyiceberg_cannot_read(lake: SqlCatalog) -> None:
     ):  # fmt: skip
         local(location).write_text(text)
         with pytest.raises(kind) as caught:
-            opening.load(lake, ("db", "t"))
+            opening.load_table(lake, ("db", "t"))
         assert str(caught.value) == f"Cannot open 'lake.db.t': {why}"
         assert type(caught.value) is kind
 
@@ -414,10 +414,10 @@ def test_metadata_that_pyiceberg_cannot_read(lake: SqlCatalog) -> None:
 def test_tables_of_one_state_share_its_metadata(lake: SqlCatalog) -> None:
     """Two loads of a large table need the memory of one; a commit, and a table in the same place, are new states."""
     make_table(lake)
-    first, second = (opening.load(lake, ("db", "t")) for _ in range(2))
+    first, second = (opening.load_table(lake, ("db", "t")) for _ in range(2))
     assert first.metadata is second.metadata
     append(lake, [1], "a")
-    third = opening.load(lake, ("db", "t"))
+    third = opening.load_table(lake, ("db", "t"))
     assert third.metadata is not first.metadata
     assert (len(third.metadata.snapshots), len(first.metadata.snapshots)) == (1, 0)
     # a catalog may respond with the snapshots of refs only, or without the location
@@ -426,4 +426,4 @@ def test_tables_of_one_state_share_its_metadata(lake: SqlCatalog) -> None:
     assert opening.shared_metadata(None, part) is part
     location = Path(third.metadata_location.removeprefix("file://"))
     location.write_text(location.read_text().replace(str(third.metadata.table_uuid), str(UUID(int=7))))
-    assert opening.load(lake, ("db", "t")).metadata.table_uuid == UUID(int=7)
+    assert opening.load_table(lake, ("db", "t")).metadata.table_uuid == UUID(int=7)

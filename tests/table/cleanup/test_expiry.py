@@ -26,7 +26,7 @@ from icesize.table.cleanup.expiry import expire
 from icesize.table.cleanup.journal import JOURNAL, Journal
 from icesize.table.cleanup.owners import CatalogOwners
 from icesize.table.cleanup.retention_inputs import ExpireOptions
-from icesize.table.commit.retry import UNKNOWN_ATTEMPTS
+from icesize.table.commit.attempts import UNKNOWN_ATTEMPTS
 from icesize.table.state.handle import TableHandle
 from tests.support.catalogs import OF_EACH_FORMAT, catalog_of
 from tests.support.expiry import HOUR_MS, assert_clean, history, needed_files, run_expiry

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from icesize import failpoints
 from icesize.errors import BatchOutOfOrder, CommitConflict, CommitStateUnknown, IcesizeError, StreamMismatch, TableError
 from icesize.planning.files import Head, PartitionKey
+from icesize.table.commit.attempted_steps import CommitOutcome
+from icesize.table.commit.attempts import UNKNOWN_ATTEMPTS
 from icesize.table.commit.conflicts import BASE_EXPIRED
 from icesize.table.commit.loaded import Loaded
 from icesize.table.commit.protocol import Base, CommitRequest, ConcurrentChange, Kept, Step
-from icesize.table.commit.request import CommitOutcome
-from icesize.table.commit.retry import UNKNOWN_ATTEMPTS
-from icesize.table.commit.steps.replace import Replace
+from icesize.table.commit.steps.merge import Replace
 from icesize.table.records.ledger import LedgerEntry, stream_hash
 from tests.support.examples import examples
 from tests.support.fake_catalog import (

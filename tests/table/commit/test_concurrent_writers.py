@@ -23,11 +23,11 @@ from icesize.errors import (
     TableError,
     TableNotFound,
 )
+from icesize.table.commit.attempted_steps import CommitOutcome
 from icesize.table.commit.conflicts import BASE_EXPIRED
 from icesize.table.commit.loaded import Loaded, Staged
 from icesize.table.commit.protocol import CommitLost, CommitRequest, ConcurrentChange, StepDone
 from icesize.table.commit.pyiceberg_committer import PyIcebergCommitter
-from icesize.table.commit.request import CommitOutcome
 from tests.support.catalogs import OF_EACH_FORMAT, catalog_of
 from tests.support.machine import Reader
 from tests.support.rest_server import MiniRest

@@ -10,11 +10,11 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
-from icesize.planning.delete_reach import only_path, plain_path
+from icesize.planning.deletes.delete_reach import only_path, plain_path
 from icesize.planning.files import PartitionKey
 from icesize.table.commit.protocol import CommitRequest, ConcurrentChange
 from icesize.table.manifests.delete_index import DeleteIndex
-from icesize.table.manifests.lists import manifests_of
+from icesize.table.manifests.manifest_lists import manifests_of
 from icesize.table.manifests.store import ManifestStore
 from tests.support.delete_files import delete_equal, delete_positions
 from tests.support.examples import sampled

@@ -13,8 +13,8 @@ import pytest
 from icesize.environment import Environment
 from icesize.parquet.files.data_file import MergeResult, NewDataFile
 from icesize.planning.files import FileFact, Head
+from icesize.table.commit.attempted_steps import steps_of
 from icesize.table.commit.protocol import Base, CommitRequest, ConcurrentChange
-from icesize.table.commit.request import steps_of
 from icesize.table.records.ledger import LedgerEntry
 from tests.support.fake_catalog import PART, FakeCatalog, State, commit_of_run, written
 from tests.support.interleavings import Ended, Program, Rival, ScriptedCatalog, Search, SearchState

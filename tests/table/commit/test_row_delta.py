@@ -15,7 +15,7 @@ from icesize import failpoints
 from icesize.environment import Environment
 from icesize.maintenance.upsert import UpsertBatch, UpsertJob, merges_in_turn, upsert
 from icesize.report import Report
-from icesize.table.commit.steps.replace import OTHER_DELETES
+from icesize.table.commit.steps.merge import OTHER_DELETES
 from icesize.table.records.ledger import LedgerEntry
 from icesize.table.state.handle import TableHandle
 from icesize.table.upserts.settings import WantedRule

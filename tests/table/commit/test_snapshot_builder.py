@@ -19,7 +19,7 @@ from icesize.table.commit.snapshot_builder import (
     SnapshotBuilder,
 )
 from icesize.table.commit.steps.append import Append
-from icesize.table.commit.steps.replace import Replace
+from icesize.table.commit.steps.merge import Replace
 from icesize.table.manifests.entries import read_entries
 from icesize.table.manifests.packing import ENOUGH_ENTRIES
 from tests.support.tables import NOW_MS, append, make_table, make_visible

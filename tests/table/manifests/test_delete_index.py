@@ -9,7 +9,7 @@ from pyiceberg.table import Table
 
 from icesize.planning.files import DeleteFile, FileFact, PartitionKey, SkipReason
 from icesize.table.manifests.delete_index import DeleteIndex, delete_index
-from icesize.table.manifests.lists import manifests_of
+from icesize.table.manifests.manifest_lists import manifests_of
 from icesize.table.manifests.store import ManifestStore
 from tests.support.row_deletes import delete_ids, delete_rows
 from tests.support.tables import CountingIO, append, make_table, small_files

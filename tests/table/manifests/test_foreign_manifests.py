@@ -16,8 +16,8 @@ from icesize.planning.files import PartitionKey
 from icesize.table.commit.snapshot_builder import SnapshotBuilder
 from icesize.table.commit.steps.append import Append
 from icesize.table.manifests.entries import read_entries
-from icesize.table.manifests.facts import read_facts, read_metrics
-from icesize.table.manifests.lists import manifests_in, manifests_of
+from icesize.table.manifests.file_columns import read_facts, read_metrics
+from icesize.table.manifests.manifest_lists import manifests_in, manifests_of
 from tests.support.delete_files import delete_equal
 from tests.support.foreign_metadata import Shape, as_written_by
 from tests.support.tables import NOW_MS, append, ids_of, make_table, make_visible, write

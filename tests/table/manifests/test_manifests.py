@@ -77,10 +77,10 @@ from icesize.table.manifests.entries import (
     under_new_path,
     with_other_value,
 )
-from icesize.table.manifests.facts import Columns, ManifestFacts, read_facts, read_metrics
-from icesize.table.manifests.lists import write_list
+from icesize.table.manifests.file_columns import EntryColumns, ManifestFacts, read_facts, read_metrics
+from icesize.table.manifests.manifest_lists import write_list
 from icesize.table.manifests.store import ManifestStore
-from icesize.table.manifests.writer import ManifestStream, Target, write_manifests
+from icesize.table.manifests.writer import ManifestStream, ManifestTarget, write_manifests
 from tests.support.examples import examples
 from tests.support.manifest_values import check_written_facts, plain, without_zero_sign
 from tests.support.parquet_files import data_file
@@ -190,7 +190,7 @@ class ManifestFolder:
         self, version: int, *, spec: PartitionSpec = SPEC, snapshot_id: int = SNAPSHOT, **what: Any
     ) -> list[ManifestFile]:
         """Manifests by icesize, listed and read back from their list. The facts that the writer has are right."""
-        metadata, known = self.table(version, spec).metadata, dict[str, Columns]()
+        metadata, known = self.table(version, spec).metadata, dict[str, EntryColumns]()
         made = write_manifests(self.io, metadata, spec.spec_id, snapshot_id, self.new_path, facts=known, **what)
         check_written_facts(self.io, made, known)
         location = self.new_path()
@@ -648,7 +648,7 @@ def test_new_delete_files_read_back(folder: ManifestFolder) -> None:
 
 def test_equality_deletes_keep_their_columns_beside_entries_that_have_none(folder: ManifestFolder) -> None:
     """They are not encoded as in a manifest whose entries have no place for the columns."""
-    target = Target(folder.io, folder.table(2).metadata, SNAPSHOT, 0, folder.new_path, ManifestContent.DELETES)
+    target = ManifestTarget(folder.io, folder.table(2).metadata, SNAPSHOT, 0, folder.new_path, ManifestContent.DELETES)
     own = target.own_schema.avro
     record = {**own, "fields": [field for field in own["fields"] if field["field-id"] != 135]}
     stream = ManifestStream(target, DataFileSchema(structure(record), record))

@@ -41,7 +41,7 @@ from pyiceberg.utils.decimal import unscaled_to_decimal
 from icesize.parquet.files.data_file import NewDataFile
 from icesize.planning.files import PartitionKey
 from icesize.table.manifests.entries import Entry, read_entries
-from icesize.table.manifests.facts import Columns
+from icesize.table.manifests.file_columns import EntryColumns
 from icesize.table.manifests.writer import write_manifests
 from tests.support.examples import examples
 from tests.support.manifest_values import check_written_facts, plain, without_zero_sign
@@ -127,7 +127,7 @@ class ManifestFolder:
         return f"file://{self._folder}/{next(_IDS)}.avro"
 
     def write(self, metadata: TableMetadata, files: Sequence[NewDataFile], **others: Any) -> list[ManifestFile]:
-        known = dict[str, Columns]()
+        known = dict[str, EntryColumns]()
         made = write_manifests(self.io, metadata, 0, 77, self.path, added=files, facts=known, **others)
         check_written_facts(self.io, made, known)
         return self.numbered(made)

@@ -19,8 +19,8 @@ from icesize.planning.files import PartitionKey
 from icesize.sized_table import SizedTable
 from icesize.table.catalog.locations import normalised
 from icesize.table.manifests.entries import ADDED
-from icesize.table.manifests.facts import Columns, ManifestFacts
-from icesize.table.manifests.listing import Listing
+from icesize.table.manifests.file_columns import EntryColumns, ManifestFacts
+from icesize.table.manifests.live_arrays import Listing
 from icesize.table.manifests.repeated_files import listed_twice
 from tests.support.tables import append, ids_of, make_table, removed_and_live, request_on, run, write
 
@@ -33,7 +33,7 @@ def listing_of(paths: list[str]) -> Listing:
     """The listing of a manifest with these files."""
     rows = [(ADDED, 1, 1, 1, path, "PARQUET", ("a",), 1, 1, None, None, None) for path in paths]
     manifest = ManifestFile.from_args(_table_format_version=2, manifest_path="m", partition_spec_id=0)
-    return Listing.of(ManifestFacts(manifest, Columns.of(0, rows, deletes=False)))
+    return Listing.of(ManifestFacts(manifest, EntryColumns.of(0, rows, deletes=False)))
 
 
 @given(manifests=st.lists(st.lists(st.sampled_from(PATHS), max_size=4), max_size=6))

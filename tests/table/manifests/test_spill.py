@@ -18,8 +18,8 @@ from pyiceberg.manifest import ManifestContent, ManifestFile
 import icesize
 from icesize.environment import Environment
 from icesize.planning.files import PartitionKey
-from icesize.table.manifests.facts import ENCRYPTED, Columns, Texts
-from icesize.table.manifests.spill import Spill
+from icesize.table.manifests.file_columns import ENCRYPTED, EntryColumns, Texts
+from icesize.table.manifests.spill import ColumnSpill
 from icesize.table.manifests.store import ManifestStore
 from tests.support.tables import LIMIT, CountingIO, append, make_table
 
@@ -43,7 +43,7 @@ def manifest(path: str = "file:///m.avro", spec_id: int = 3, key_metadata: bytes
 
 
 @st.composite
-def columns_of_any_values(draw: st.DrawFn) -> Columns:
+def columns_of_any_values(draw: st.DrawFn) -> EntryColumns:
     """Columns of a few entries; arrays are narrow, or one number for all, as they are when they are read."""
     count = draw(st.integers(0, 5))
 
@@ -55,13 +55,13 @@ def columns_of_any_values(draw: st.DrawFn) -> Columns:
 
     keys = draw(st.lists(st.lists(_VALUES, max_size=3).map(tuple), max_size=3))
     obstacles = np.array(draw(st.lists(st.integers(0, 1), min_size=count, max_size=count)), np.int64)
-    return Columns(
+    return EntryColumns(
         tuple(PartitionKey.of(3, values) for values in keys), *[integers() for _ in range(7)], obstacles, integers(),
         Texts(draw(_TEXTS), draw(_TEXTS), integers(count + 1)), tuple(draw(st.lists(_TARGETS, max_size=2))),
     )  # fmt: skip
 
 
-def parts(columns: Columns) -> list[Any]:
+def parts(columns: EntryColumns) -> list[Any]:
     """Everything of columns that can be compared, types of arrays and of values included."""
     texts = columns.paths
     keys = [[(type(value), repr(value)) for value in key.values] for key in columns.keys]
@@ -79,9 +79,9 @@ def parts(columns: Columns) -> list[Any]:
 
 
 @given(columns_of_any_values())
-def test_columns_come_back_exactly(tmp_path_factory: pytest.TempPathFactory, columns: Columns) -> None:
+def test_columns_come_back_exactly(tmp_path_factory: pytest.TempPathFactory, columns: EntryColumns) -> None:
     """Values and types are equal after a round trip, and one number for all entries is still held once."""
-    spill = Spill(tmp_path_factory.mktemp("spill"), LARGE)
+    spill = ColumnSpill(tmp_path_factory.mktemp("spill"), LARGE)
     spill.write("u", manifest(), columns)
     again = spill.read("u", manifest())
     assert again is not None
@@ -89,11 +89,11 @@ def test_columns_come_back_exactly(tmp_path_factory: pytest.TempPathFactory, col
     assert again.held_bytes <= columns.held_bytes
 
 
-def small(paths: int = 3, *, obstacle: int = 0, value: object = "a") -> Columns:
+def small(paths: int = 3, *, obstacle: int = 0, value: object = "a") -> EntryColumns:
     """Columns of a few files of one partition."""
     numbers = np.arange(paths, dtype=np.int64)
     obstacles = np.full(paths, obstacle, np.int64)
-    return Columns(
+    return EntryColumns(
         (PartitionKey(3, (value,)),),
         *[numbers] * 7,
         obstacles,
@@ -105,7 +105,7 @@ def small(paths: int = 3, *, obstacle: int = 0, value: object = "a") -> Columns:
 
 def test_other_manifests_are_others(tmp_path: Path) -> None:
     """Another table, path or spec has columns of its own."""
-    spill = Spill(tmp_path, LARGE)
+    spill = ColumnSpill(tmp_path, LARGE)
     spill.write("u", manifest(), small())
     assert spill.read("u", manifest()) is not None
     for uuid, other in (("v", manifest()), ("u", manifest("file:///n.avro")), ("u", manifest(spec_id=4))):
@@ -120,9 +120,11 @@ def test_other_manifests_are_others(tmp_path: Path) -> None:
         (manifest(), small(value=object())),
     ],
 )
-def test_what_is_encrypted_or_unknown_stays_off_the_disk(tmp_path: Path, of: ManifestFile, columns: Columns) -> None:
+def test_what_is_encrypted_or_unknown_stays_off_the_disk(
+    tmp_path: Path, of: ManifestFile, columns: EntryColumns
+) -> None:
     """Neither an encrypted manifest nor one that lists an encrypted file, nor values of a type that is not known."""
-    spill = Spill(tmp_path, LARGE)
+    spill = ColumnSpill(tmp_path, LARGE)
     spill.write("u", of, columns)
     assert spill.read("u", of) is None
     assert files(tmp_path) == []
@@ -137,7 +139,7 @@ def files(folder: Path) -> list[Path]:
 def test_a_damaged_file_is_removed(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     """Changed, cut off, emptied or replaced bytes are never read as columns, and the file goes."""
     folder = tmp_path_factory.mktemp("spill")
-    spill = Spill(folder, LARGE)
+    spill = ColumnSpill(folder, LARGE)
     spill.write("u", manifest(), small())
     (place,) = files(folder)
     whole = place.read_bytes()
@@ -154,7 +156,7 @@ def test_a_damaged_file_is_removed(tmp_path_factory: pytest.TempPathFactory, dat
 
 def test_the_least_recently_used_go_first(tmp_path: Path) -> None:
     """The limit holds; what was read last stays, and files of others in the directory stay, too."""
-    Spill(tmp_path, LARGE).write("u", manifest(), small())
+    ColumnSpill(tmp_path, LARGE).write("u", manifest(), small())
     (first,) = files(tmp_path)
     size = first.stat().st_size
     others = first.with_name("notes.txt")
@@ -163,7 +165,7 @@ def test_the_least_recently_used_go_first(tmp_path: Path) -> None:
     abandoned.write_bytes(b"x" * size)
     os.utime(first, ns=(1, 1))
     os.utime(abandoned, ns=(0, 0))
-    spill = Spill(tmp_path, 4 * size + size // 2)
+    spill = ColumnSpill(tmp_path, 4 * size + size // 2)
     for number in range(8):
         assert spill.read("u", manifest()) is not None
         spill.write("u", manifest(f"file:///{number}.avro"), small())
@@ -182,14 +184,14 @@ def _used(path: Path) -> int:
 
 def test_columns_above_the_limit_are_not_written(tmp_path: Path) -> None:
     """They would remove all others."""
-    Spill(tmp_path, 100).write("u", manifest(), small())
+    ColumnSpill(tmp_path, 100).write("u", manifest(), small())
     assert files(tmp_path) == []
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid"), reason="no permissions of users")
 def test_only_this_user_may_open_the_directory(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """It has mode 0700 and its files 0600; a directory that others may open is not used, and said once."""
-    spill = Spill(tmp_path, LARGE)
+    spill = ColumnSpill(tmp_path, LARGE)
     spill.write("u", manifest(), small())
     folder = tmp_path / FOLDER
     assert folder.stat().st_mode & 0o777 == 0o700
@@ -211,7 +213,7 @@ def test_a_directory_that_cannot_be_made_is_a_warning(tmp_path: Path, caplog: py
     (tmp_path / "elsewhere").mkdir(0o700)
     (tmp_path / "linked" / FOLDER).symlink_to(tmp_path / "elsewhere")
     for name in ("file", "linked"):
-        spill = Spill(tmp_path / name, LARGE)
+        spill = ColumnSpill(tmp_path / name, LARGE)
         spill.write("u", manifest(), small())
         assert spill.read("u", manifest()) is None
     assert len(caplog.records) == 2
@@ -248,7 +250,7 @@ def test_a_new_process_reads_the_disk_or_the_table(
 
     def read(io: CountingIO) -> list[list[Any]]:
         store = ManifestStore(table_uuid=str(table.metadata.table_uuid))
-        store.spill = Spill(folder, LARGE)
+        store.spill = ColumnSpill(folder, LARGE)
         return [parts(store.facts(io, each).columns) for each in listed]
 
     first, again = CountingIO(), CountingIO()

@@ -16,7 +16,7 @@ from icesize.parquet.files.data_file import NewDataFile
 from icesize.planning.files import PartitionKey
 from icesize.table.commit.snapshot_builder import SnapshotBuilder
 from icesize.table.commit.steps.append import Append
-from icesize.table.manifests.lists import manifests_of
+from icesize.table.manifests.manifest_lists import manifests_of
 from icesize.table.manifests.store import ManifestStore, Memory
 from icesize.table.past.versions import versions
 from icesize.table.state.handle import TableHandle

@@ -12,7 +12,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.statistics import BlobMetadata, StatisticsFile
 
 import icesize
-from icesize.planning.inspection import Inspection
+from icesize.planning.insight.inspection import Inspection
 from icesize.sized_table import SizedTable
 from icesize.table.state import column_advice
 from tests.support.tables import arrow, make_table

@@ -18,7 +18,7 @@ from icesize.environment import Environment
 from icesize.planning.files import FileFact, PartitionKey
 from icesize.report import Report
 from icesize.sized_table import SizedTable
-from icesize.table.past.commits import PastCommit, history_of, runs_of
+from icesize.table.past.commits import PastCommit, commit_runs, history_of
 from icesize.table.records.ledger import LedgerEntry
 from icesize.table.records.summary import KIND, LEDGER, RUN_ID, SECONDS, SMALL_FILES_MAX, CommitKind
 from tests.support.delete_files import delete_equal, delete_positions, upsert
@@ -298,7 +298,7 @@ def test_any_summary_can_be_read(
 ) -> None:
     """Whatever summaries hold, nothing raises, every snapshot is in one commit, and sums are those of the parts."""
     chain = [snapshot(n, op, facts, None if n in cut else n - 1) for n, (op, facts) in enumerate(told, 1)]
-    commits = [c for each in runs_of(reversed(chain)) for c in each]
+    commits = [c for each in commit_runs(reversed(chain)) for c in each]
     assert [s for c in commits for s in c.snapshots] == chain[::-1]
     head = {"main": SnapshotRef(snapshot_id=len(chain), snapshot_ref_type=SnapshotRefType.BRANCH)} if chain else {}
     history = history_of(lake_metadata.model_copy(update={"snapshots": chain, "refs": head}), "t")

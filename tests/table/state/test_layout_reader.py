@@ -12,7 +12,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.io import InputFile
 from pyiceberg.table import Table
 
-from icesize.planning.delete_reach import PartitionDeletes
+from icesize.planning.deletes.delete_reach import PartitionDeletes
 from icesize.planning.files import DeleteFile, FileFact, Head, PartitionFacts, PartitionKey, SkipReason
 from icesize.planning.retention.ancestry import TOMBSTONE_BRANCH
 from icesize.table.state.commit_ages import OLDEST

@@ -27,7 +27,7 @@ from icesize.parquet.writing.row_writer import write_rows
 from icesize.planning.files import PartitionKey
 from icesize.planning.merging.standing import Standing
 from icesize.policy import SizePolicy
-from icesize.table.manifests.lists import manifests_of
+from icesize.table.manifests.manifest_lists import manifests_of
 from icesize.table.manifests.store import ManifestStore, Memory
 from icesize.table.state.layouts import LayoutReader
 from tests.support.entry_layouts import layout_by_entries, plain

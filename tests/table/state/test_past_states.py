@@ -12,8 +12,8 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
-from icesize.planning.inspection import size_bounds
-from icesize.planning.trends import Counts, PastState
+from icesize.planning.insight.inspection import size_bounds
+from icesize.planning.insight.trends import FileCounts, PastState
 from icesize.table.past.commits import history_of
 from icesize.table.past.past_states import chosen_snapshots, past_states
 from tests.support.examples import examples
@@ -55,7 +55,9 @@ def listed(table: Table, snapshot_id: int) -> PastState:
         if not file["content"]:
             small[label] += file["file_size_in_bytes"] < LIMIT
             sizes[sum(file["file_size_in_bytes"] >= bound for bound in size_bounds(LIMIT))] += 1
-    partitions = {label: Counts(every[label], small[label], deletes[label]) for label in every.keys() | deletes.keys()}
+    partitions = {
+        label: FileCounts(every[label], small[label], deletes[label]) for label in every.keys() | deletes.keys()
+    }
     snapshot = table.metadata.snapshot_by_id(snapshot_id)
     assert snapshot is not None
     return PastState(snapshot_id, snapshot.timestamp_ms, partitions, (sizes[0], sizes[1]))
@@ -152,4 +154,4 @@ def test_equality_deletes_count_for_their_partition(lake: SqlCatalog) -> None:
     table = two_files(lake)
     delete_ids(lake, small_files(table)[0], [1])
     newest = seen(lake.load_table("db.t"))[-1]
-    assert newest.partitions == {"kind=a": Counts(2, 2, 1)}
+    assert newest.partitions == {"kind=a": FileCounts(2, 2, 1)}

@@ -11,7 +11,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 from icesize.planning.files import PartitionKey
 from icesize.planning.routing.expected_rows import PartitionWrites
 from icesize.table.catalog.history import operation_of
-from icesize.table.manifests.lists import manifests_of
+from icesize.table.manifests.manifest_lists import manifests_of
 from icesize.table.manifests.store import ManifestStore
 from icesize.table.state.partition_changes import arrivals_of, recent_appends
 from tests.support.tables import (

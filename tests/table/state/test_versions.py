@@ -19,7 +19,7 @@ from icesize.planning.files import PartitionKey
 from icesize.planning.retention.ancestry import VERSION_TAG
 from icesize.table.catalog.history import main_history
 from icesize.table.manifests.entries import read_entries
-from icesize.table.manifests.lists import manifests_of
+from icesize.table.manifests.manifest_lists import manifests_of
 from icesize.table.manifests.store import ManifestStore
 from icesize.table.past.versions import Version, versions
 from icesize.table.records.summary import RUN_ID

@@ -19,7 +19,7 @@ import icesize
 from icesize.errors import TableError
 from icesize.planning.files import Layout
 from icesize.sized_table import SizedTable
-from icesize.table.manifests.lists import manifests_in
+from icesize.table.manifests.manifest_lists import manifests_in
 from icesize.table.state.layouts import LayoutReader
 from icesize.table.state.where import Where, parsed, partition_filter
 from tests.support.tables import LIMIT, CountingIO, append, layout_of, make_table, request_on, run, write

@@ -21,7 +21,7 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 from icesize.maintenance.verify_storage import Stored, size_of
 from icesize.parquet.files.storage import Storage, cannot_open, missing_files
 from icesize.table.catalog.locations import names_one_file, normalised
-from icesize.table.manifests.listing import path_numbers
+from icesize.table.manifests.live_arrays import path_numbers
 from icesize.table.storage.listing import list_files, modified_ms
 from tests.support.examples import examples
 

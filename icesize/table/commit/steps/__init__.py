@@ -3,10 +3,10 @@
 - `append`: new rows in new files
 - `move_tombstones`: deletes that are remembered on a branch of their own
 - `number_rows`: row ids after an upgrade to format v3
-- `overwrite`: new files that also hold the rows of older ones, which it removes
+- `absorb`: new files that also hold the rows of older ones, which it removes
 - `remove_dangling_deletes`: removal of delete files that apply to no data file
 - `repair`: manifests whose entries, or whose facts in the manifest list, are wrong: written again
-- `replace`: the same rows in other files
+- `merge`: the same rows in other files
 - `restore`: files of an older snapshot in place of those of a partition
 - `rewrite_deletes`: the same deleted rows in other delete files
 - `row_delta`: new rows, and the deletes of the rows that they replace

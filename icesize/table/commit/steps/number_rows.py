@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pyiceberg.manifest import ManifestContent
 from pyiceberg.table.snapshots import Operation, Snapshot
 
-from icesize.parquet.files.row_lineage import FIRST_WITH_LINEAGE
+from icesize.parquet.files.lineage_fields import FIRST_WITH_LINEAGE
 from icesize.table.commit.protocol import Step
 from icesize.table.commit.snapshot_builder import SnapshotBuilder
-from icesize.table.manifests.lists import first_row_id_of
+from icesize.table.manifests.manifest_lists import first_row_id_of
 from icesize.table.records.summary import CommitKind
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pyiceberg.table.snapshots import Operation, Snapshot
 
-from icesize.planning.delete_reach import only_path
+from icesize.planning.deletes.delete_reach import only_path
 from icesize.planning.files import DeleteFile
 from icesize.table.commit.protocol import Step
 from icesize.table.commit.snapshot_builder import SnapshotBuilder, Split

@@ -16,7 +16,7 @@ from icesize.table.catalog.locations import normalised
 from icesize.table.commit.protocol import Step
 from icesize.table.commit.snapshot_builder import SnapshotBuilder, Split
 from icesize.table.manifests.entries import Entry, with_other_value
-from icesize.table.manifests.listing import path_numbers
+from icesize.table.manifests.live_arrays import path_numbers
 from icesize.table.manifests.repeated_files import FileKey, Place, entry_kept, repeated_entries
 from icesize.table.records.summary import CommitKind
 
@@ -73,7 +73,7 @@ class Repair(Step):
                     lost.add(PartitionKey.of(manifest.partition_spec_id, entry.values))
                 elif kept.get(key, here) == here:
                     correction = self.corrections.get(entry.path)
-                    part.existing.append(corrected(entry, correction) if correction else entry)
+                    part.existing.append(corrected_entry(entry, correction) if correction else entry)
                 else:
                     dropped_rows = dropped_rows or is_data
         dropped_rows = dropped_rows or any(times > 1 for times in self._times(builder).values())
@@ -104,7 +104,7 @@ class Repair(Step):
                 yield manifest
 
 
-def corrected(entry: Entry, correction: Correction) -> Entry:
+def corrected_entry(entry: Entry, correction: Correction) -> Entry:
     """Return an entry with the true facts of its file; all of its other bytes are copied."""
     values: dict[int, Any] = {_ROWS: correction.metrics.rows, _SIZE: correction.size_bytes}
     values |= {field_id: getattr(correction.metrics, name) or None for field_id, name in _MAPS.items()}

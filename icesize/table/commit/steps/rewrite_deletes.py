@@ -38,7 +38,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot
 
 from icesize.parquet.files.data_file import NewDeleteFile, RewrittenDeletes
-from icesize.planning.delete_reach import DataFiles, may_hit, only_path, plain_path
+from icesize.planning.deletes.delete_reach import DataFiles, may_hit, only_path, plain_path
 from icesize.planning.files import DeleteFile, FileFact, FileId, PartitionKey
 from icesize.table.catalog.history import operation_of
 from icesize.table.commit.conflicts import BASE_EXPIRED

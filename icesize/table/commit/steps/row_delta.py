@@ -11,7 +11,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 
 from icesize.parquet.deletes.positions import PATH_ID
 from icesize.parquet.files.data_file import NewDataFile, NewDeleteFile
-from icesize.planning.delete_reach import PENDING
+from icesize.planning.deletes.delete_reach import PENDING
 from icesize.planning.files import DeleteFile, FileId
 from icesize.table.commit.loaded import Loaded
 from icesize.table.commit.protocol import Base, Kept, Step

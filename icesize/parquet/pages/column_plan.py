@@ -1,0 +1,197 @@
+"""The choice for each column of a row group: made of pages of older ones, or encoded again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from pyroaring import BitMap
+
+from icesize.parquet.format.footer import Chunk, Footer, RowGroup
+from icesize.parquet.format.pages import (
+    DICTIONARY_ENCODINGS,
+    DictionaryPage,
+    Pages,
+    data_encodings,
+    dictionary_page,
+)
+from icesize.parquet.format.refusals import Refusal
+from icesize.parquet.format.schema import Column
+from icesize.parquet.format.sources import Source
+from icesize.parquet.row_groups.compatibility import common_encodings
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """One row group that becomes part of a larger one, without the rows at the `deleted` positions.
+
+    `inherited` are the row id of its first row, and the sequence number of the last change, that rows have without a
+    stored lineage; None if the new file stores no lineage.
+    """
+
+    source: Source
+    footer: Footer
+    group: RowGroup
+    deleted: BitMap | None = None
+    inherited: tuple[int, int] | None = None
+
+    @property
+    def rows(self) -> int:
+        """Rows that are not deleted."""
+        return self.group.rows - len(self.deleted or ())
+
+    @property
+    def deleted_rows(self) -> NDArray[np.int64]:
+        """Positions of the deleted rows."""
+        import numpy as np  # imported here because a plain copy needs no numpy
+
+        return np.frombuffer((self.deleted or BitMap()).to_array(), np.uint32).astype(np.int64)
+
+
+@dataclass(slots=True)
+class Piece:
+    """One chunk whose pages are copied: its bytes, the rows of its row group, and its page indexes, if any."""
+
+    chunk: Chunk
+    data: memoryview
+    pages: Pages
+    rows: int
+    offset_index: bytes | None
+    column_index: bytes | None
+
+
+@dataclass(slots=True)
+class ColumnPlan:
+    """The way in which each column of one new row group is made.
+
+    `reencode` maps the top-level columns that are encoded again to the reason (a value of `Refusal`). All other columns
+    are copied, as `leaves` describes.
+    """
+
+    reencode: dict[str, str]
+    leaves: list[LeafPlan]
+    copied_bytes: int
+    reencoded_bytes: int
+
+    def is_copied(self, index: int, parts: Sequence[Part]) -> bool:
+        """Return whether the pages of a leaf column stay unchanged."""
+        return parts[0].footer.columns[index].top not in self.reencode
+
+    def copies(self, least_bytes: int, parts: Sequence[Part]) -> bool:
+        """Return whether the copied columns have at least `least_bytes` of encoded values for each chunk of all parts.
+
+        Fewer are decoded as fast as chunks are moved.
+        """
+        copied = [index for index in range(len(self.leaves)) if self.is_copied(index, parts)]
+        raw_bytes = sum(part.group.chunks[index].raw_size_bytes for part in parts for index in copied)
+        return raw_bytes >= least_bytes * len(parts) * len(self.leaves)
+
+
+def plan_columns(parts: Sequence[Part]) -> ColumnPlan:
+    """Plan one row group of all parts, in their order. Reads the dictionaries of all parts, and keeps one per column.
+
+    Pages of a column are copied only under these conditions:
+
+    - No row is deleted.
+    - All parts have one codec.
+    - Each dictionary is the beginning of the longest one.
+    - All readers support the encodings.
+    - No page with a dictionary follows a page without one, because Spark's vectorized reader returns wrong values for
+      such a column.
+
+    A nested column is encoded again as a whole. Raises `CopyRefused`.
+    """
+    columns = parts[0].footer.columns
+    leaves = [_plan_leaf(parts, index, column) for index, column in enumerate(columns)]
+    reencode: dict[str, str] = {}
+    for column, leaf in zip(columns, leaves, strict=True):
+        if leaf.why is not None:
+            reencode.setdefault(column.top, leaf.why.value)
+    for column, leaf in zip(columns, leaves, strict=True):
+        if column.top in reencode:
+            leaf.dictionary = None
+    sizes = [sum(part.group.chunks[index].size_bytes for part in parts) for index in range(len(columns))]
+    again = sum(size for column, size in zip(columns, sizes, strict=True) if column.top in reencode)
+    return ColumnPlan(reencode, leaves, sum(sizes) - again, again)
+
+
+@dataclass(slots=True)
+class LeafPlan:
+    """The way in which a leaf column is copied, or the reason (`why`) against it; chunks are added one by one.
+
+    `dictionary` is the dictionary to write.
+    """
+
+    codec: int
+    why: Refusal | None = None
+    dictionary: DictionaryPage | None = None
+    plain: bool = False
+    raw: bytes | None = field(default=None, repr=False)
+
+    def refuse(self, why: Refusal) -> None:
+        """Refuse to copy the column; the first reason counts, and dictionaries are dropped."""
+        self.why = self.why or why
+        self.dictionary = self.raw = None
+
+    def add(self, page: DictionaryPage | None, encodings: set[int]) -> None:
+        """Add the next chunk: its dictionary, and the encodings of its pages or a superset of them."""
+        if page is None:
+            self.plain = True
+            return
+        if self.plain:
+            self.refuse(Refusal.DICTIONARY_ORDER)
+        if not encodings <= DICTIONARY_ENCODINGS:
+            self.plain = True
+        if self.why is None and not self._agree(page):
+            self.refuse(Refusal.DICTIONARIES)
+
+    def _agree(self, page: DictionaryPage) -> bool:
+        """Return whether the dictionaries begin alike, and keep the longest one.
+
+        Indices into a shorter one are valid in it, too.
+        """
+        kept = self.dictionary
+        if kept is None or not kept.values:  # the empty dictionary of a chunk of nulls agrees with any
+            self.dictionary, self.raw = page, None
+            return True
+        if not page.values or kept.body == page.body:
+            return True
+        if not (kept.is_plain and page.is_plain):
+            return False
+        self.raw = self.raw if self.raw is not None else _entries(kept, self.codec)
+        raw = _entries(page, self.codec)
+        if self.raw is None or raw is None:
+            return False
+        if page.values <= kept.values:
+            return self.raw.startswith(raw)
+        agrees = raw.startswith(self.raw)
+        self.dictionary, self.raw = page, raw
+        return agrees
+
+
+def _plan_leaf(parts: Sequence[Part], index: int, column: Column) -> LeafPlan:
+    chunks = [part.group.chunks[index] for part in parts]
+    leaf = LeafPlan(chunks[0].codec)
+    for part, chunk in zip(parts, chunks, strict=True):
+        if chunk.codec != leaf.codec:
+            leaf.refuse(Refusal.CODEC)
+        if column.top in part.footer.strict:
+            leaf.refuse(Refusal.SCHEMA_DIFFERS)
+        encodings = data_encodings(chunk)
+        if part.deleted:
+            leaf.refuse(Refusal.DELETED_ROWS)
+        if not encodings <= common_encodings(column):
+            leaf.refuse(Refusal.ENCODING)
+        leaf.add(dictionary_page(part.source, chunk), encodings)
+    leaf.raw = None
+    return leaf
+
+
+def _entries(page: DictionaryPage, codec: int) -> bytes | None:
+    """Return the entries, one after the other; None if they cannot be read."""
+    return page.entries(codec) if page.may_be_opened(codec) else None

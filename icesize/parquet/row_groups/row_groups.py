@@ -1,0 +1,165 @@
+"""Row groups copied whole: unchanged bytes, with every offset moved to the new position."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import accumulate
+
+from icesize.parquet.format.fields import ColumnChunk, ColumnMetaData
+from icesize.parquet.format.fields import RowGroup as RowGroupIds
+from icesize.parquet.format.footer import Chunk, RowGroup
+from icesize.parquet.format.levels import check_levels
+from icesize.parquet.format.page_index import read_offset_index, rebase
+from icesize.parquet.format.pages import Pages, walk
+from icesize.parquet.format.refusals import CopyRefused, Refusal
+from icesize.parquet.format.schema import Column
+from icesize.parquet.format.sources import Source, read_ranges
+from icesize.parquet.format.thrift import i64, integer, required_integer
+from icesize.parquet.row_groups.assembly import Assembly, ColumnPart, GroupPart
+from icesize.parquet.row_groups.compatibility import check_row_group, index_fits
+
+PIECE_BYTES = 8 * 2**20
+"""Copied by one read and one write: large enough for an object store, and what a copy needs of memory; with
+`verify_pages` one read holds at least a whole column chunk, however large it is."""
+
+_MOVED_IN_METADATA = frozenset(
+    {
+        ColumnMetaData.DICTIONARY_PAGE_OFFSET,
+        ColumnMetaData.BLOOM_FILTER_OFFSET,
+        ColumnMetaData.BLOOM_FILTER_LENGTH,
+        ColumnMetaData.GEOSPATIAL_STATISTICS,  # Iceberg's tables have no geometries
+    }
+)
+
+_Place = tuple[int, int]
+"""(offset, length) in a file."""
+
+
+def copy_row_group(
+    source: Source,
+    group: RowGroup,
+    assembly: Assembly,
+    *,
+    verify_pages: bool = False,
+    piece_bytes: int = PIECE_BYTES,
+    beside: Callable[[], Sequence[ColumnPart]] = tuple,
+) -> None:
+    """Append a row group of `source` with its page indexes and bloom filters; `beside` writes columns after its own.
+
+    With `verify_pages`, page headers are checked during the copy. They must tile their chunks, add up to the values and
+    rows of the footer and have the positions in the OffsetIndex. Checksums must be right. Raises `CopyRefused`.
+    """
+    check_row_group(group, assembly.columns)
+    stored = read_ranges(source, _places(group))
+    start = assembly.position
+    starts: dict[int, int] = {}
+    for run in _runs(group):
+        low, high = group.chunks[run[0]].start, group.chunks[run[-1]].end
+        starts |= {number: assembly.position + group.chunks[number].start - low for number in run}
+        if verify_pages:
+            for batch in _batches(group, run, piece_bytes):
+                _copy_verified(source, group, batch, assembly, stored)
+        else:
+            _copy(source, range(low, high, piece_bytes), assembly)
+    columns = [
+        _column(chunk, starts[number], stored, assembly.columns[number]) for number, chunk in enumerate(group.chunks)
+    ]
+    fields, raw_size_bytes = dict(group.fields), required_integer(group.fields, RowGroupIds.TOTAL_BYTE_SIZE)
+    for column in beside():
+        columns.append(column)
+        raw_size_bytes += column.raw_size_bytes
+    fields[RowGroupIds.TOTAL_BYTE_SIZE] = i64(raw_size_bytes)
+    assembly.add(GroupPart(fields, columns, group.rows, start, assembly.position - start))
+
+
+def _places(group: RowGroup) -> set[_Place]:
+    """Return the positions of the page indexes and bloom filters to copy; a ColumnIndex is useless alone."""
+    found = {chunk.bloom_filter for chunk in group.chunks}
+    for chunk in group.chunks:
+        if (index := chunk.offset_index) is not None:
+            found |= {index, chunk.column_index}
+    return {place for place in found if place is not None}
+
+
+def _runs(group: RowGroup) -> Iterator[list[int]]:
+    """Yield the numbers of chunks that are adjacent in the file, in file order."""
+    chunks = group.chunks
+    ordered = sorted(range(len(chunks)), key=lambda number: chunks[number].start)
+    return _split(ordered, lambda run, number: chunks[number].start != chunks[run[-1]].end)
+
+
+def _batches(group: RowGroup, run: Sequence[int], piece_bytes: int) -> Iterator[list[int]]:
+    """Yield parts of a run that are read together: whole chunks, no more than a piece unless one chunk is larger."""
+    chunks = group.chunks
+    return _split(run, lambda batch, number: chunks[number].end - chunks[batch[0]].start > piece_bytes)
+
+
+def _split(numbers: Sequence[int], apart: Callable[[list[int], int], bool]) -> Iterator[list[int]]:
+    """Yield numbers in runs; a run ends before each number that is `apart` from it."""
+    part: list[int] = []
+    for number in numbers:
+        if part and apart(part, number):
+            yield part
+            part = []
+        part.append(number)
+    if part:
+        yield part
+
+
+def _copy(source: Source, pieces: range, assembly: Assembly) -> None:
+    for at in pieces:
+        piece = assembly.room(min(pieces.step, pieces.stop - at))
+        source.read_into(at, piece)
+        assembly.write(piece)
+
+
+def _copy_verified(
+    source: Source, group: RowGroup, batch: Sequence[int], assembly: Assembly, stored: Mapping[_Place, bytes]
+) -> None:
+    low, high = group.chunks[batch[0]].start, group.chunks[batch[-1]].end
+    data = assembly.room(high - low)
+    source.read_into(low, data)
+    for number in batch:
+        chunk = group.chunks[number]
+        column, stored_pages = assembly.columns[number], data[chunk.start - low : chunk.end - low]
+        pages = walk(stored_pages, column.flat, chunk.values)
+        check_levels(pages.data, stored_pages, column, chunk, group.rows)
+        _check_pages(pages, chunk, group.rows, _found(stored, chunk.offset_index))
+    assembly.write(data)
+
+
+def _check_pages(pages: Pages, chunk: Chunk, rows: int, index: bytes | None) -> None:
+    counts = [page.rows for page in pages.data if page.rows is not None]
+    known = len(counts) == len(pages.data)
+    if known and sum(counts) != rows:
+        raise CopyRefused(Refusal.PAGES, f"pages have {sum(counts)} rows of {rows}")
+    if index is None:
+        return
+    claimed, _ = read_offset_index(index)
+    places = [(chunk.start + page.at, page.size_bytes) for page in pages.data]
+    if [page[:2] for page in claimed] != places or (
+        known and [page.first_row for page in claimed] != list(accumulate(counts[:-1], initial=0))
+    ):
+        raise CopyRefused(Refusal.PAGES, "an OffsetIndex does not have the pages of its chunk")
+
+
+def _column(chunk: Chunk, start: int, stored: Mapping[_Place, bytes], column: Column) -> ColumnPart:
+    """Return a chunk that now begins at `start`."""
+    delta = start - chunk.start
+    # all other known fields are also offsets of moved data
+    fields = {ColumnChunk.FILE_OFFSET: i64(start if integer(chunk.fields, ColumnChunk.FILE_OFFSET) else 0)}
+    metadata = {number: value for number, value in chunk.metadata.items() if number not in _MOVED_IN_METADATA}
+    metadata[ColumnMetaData.DATA_PAGE_OFFSET] = i64(chunk.data_offset + delta)
+    if chunk.dictionary_offset > 0:
+        metadata[ColumnMetaData.DICTIONARY_PAGE_OFFSET] = i64(chunk.dictionary_offset + delta)
+    part = ColumnPart(fields, metadata, bloom_filter=_found(stored, chunk.bloom_filter))
+    if (index := chunk.offset_index) is not None:
+        part.offset_index = rebase(stored[index], delta, range(chunk.start, chunk.end))
+        bounds = _found(stored, chunk.column_index)
+        if bounds is not None and index_fits(bounds, len(read_offset_index(stored[index])[0]), column):
+            part.column_index = bounds
+    return part
+
+
+def _found(stored: Mapping[_Place, bytes], place: _Place | None) -> bytes | None:
+    return None if place is None else stored[place]
