@@ -29,7 +29,7 @@ _DRIVER = (
     ("threads that write", "write_in_threads (icesize/parquet/rewriting/threads.py"),
     ("merges waited for", "(icesize/spark/engine/merge_job.py"),
     ("manifests made", "stage (icesize/table/commit/pyiceberg_committer.py"),
-    ("rest of the commit", "commit (icesize/table/commit/batch_commit.py"),
+    ("rest of the commit", "commit_written (icesize/table/commit/batch_commit.py"),
     ("Spark's catalog refreshed", "refresh (icesize/spark/stream/process_state.py"),
     ("rest of the batch", _IN_BATCH),
 )

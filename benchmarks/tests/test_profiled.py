@@ -18,8 +18,8 @@ def test_steps_of_the_driver_and_of_writers() -> None:
     Samples outside of a batch count for no step.
     """
     lines = [
-        f"process 1;{RUN};commit (icesize/table/commit/batch_commit.py:140) 4",
-        f"process 1;{RUN};commit (icesize/table/commit/batch_commit.py:140);PyIcebergCommitter.stage "
+        f"process 1;{RUN};commit_written (icesize/table/commit/batch_commit.py:140) 4",
+        f"process 1;{RUN};commit_written (icesize/table/commit/batch_commit.py:140);PyIcebergCommitter.stage "
         "(icesize/table/commit/pyiceberg_committer.py:90) 2",
         f"process 1;{RUN};finish (icesize/somewhere.py:1) 1",
         "process 1;main (worker.py:1);write_rows (icesize/parquet/writing/row_writer.py:50);FileEncoder.finish "

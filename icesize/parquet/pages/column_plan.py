@@ -124,11 +124,13 @@ def plan_columns(parts: Sequence[Part]) -> ColumnPlan:
 class LeafPlan:
     """The way in which a leaf column is copied, or the reason (`why`) against it; chunks are added one by one.
 
-    `dictionary` is the dictionary to write.
+    `dictionary` is the dictionary to write. `entries` is the most distinct values that there can be, None if a chunk
+    has values outside of dictionaries.
     """
 
     codec: int
     why: Refusal | None = None
+    entries: int | None = 0
     dictionary: DictionaryPage | None = None
     plain: bool = False
     raw: bytes | None = field(default=None, repr=False)
@@ -141,12 +143,14 @@ class LeafPlan:
     def add(self, page: DictionaryPage | None, encodings: set[int]) -> None:
         """Add the next chunk: its dictionary, and the encodings of its pages or a superset of them."""
         if page is None:
-            self.plain = True
+            self.plain, self.entries = True, None
             return
         if self.plain:
             self.refuse(Refusal.DICTIONARY_ORDER)
         if not encodings <= DICTIONARY_ENCODINGS:
-            self.plain = True
+            self.plain, self.entries = True, None
+        elif self.entries is not None:
+            self.entries += page.values
         if self.why is None and not self._agree(page):
             self.refuse(Refusal.DICTIONARIES)
 

@@ -233,14 +233,21 @@ def _projected(run: Sequence[_Stored], counted: Conservation | None = None) -> p
         raise
 
 
-def open_parquet(stream: Any, footer: pq.FileMetaData | None = None) -> pq.ParquetFile:
-    """Open a Parquet file, whose columns are no dictionaries; `footer` is its `metadata` when it was opened before.
+def open_parquet(
+    stream: Any, footer: pq.FileMetaData | None = None, dictionaries: list[str] | None = None
+) -> pq.ParquetFile:
+    """Open a Parquet file; `footer` is its `metadata` when it was opened before.
+
+    Only the columns in `dictionaries` are dictionaries, whatever its Arrow schema requests.
 
     Opening and reading raise one of `UNREADABLE_ROWS`.
     """
-    parquet = _open(stream, footer)
-    if any(_has_categories(kind) for kind in parquet.schema_arrow.types):
-        parquet = _open(stream, _without_arrow_schema(StreamSource(stream)))
+    parquet = _open(stream, footer, dictionaries)
+    asked = [field for field in parquet.schema_arrow if field.name in (dictionaries or ())]
+    # categories have other indices, for as few values as the file has
+    as_asked = [field for field in asked if types.is_dictionary(field.type) and field.type.index_type == pa.int32()]
+    if any(_has_categories(field.type) for field in parquet.schema_arrow if field not in as_asked):
+        parquet = _open(stream, _without_arrow_schema(StreamSource(stream)), dictionaries)
     groups = [parquet.metadata.row_group(i).num_rows for i in range(parquet.metadata.num_row_groups)]
     if groups and (min(groups) < 0 or sum(groups) != parquet.metadata.num_rows):
         # pyarrow allocates as many rows as a row group claims
@@ -248,9 +255,12 @@ def open_parquet(stream: Any, footer: pq.FileMetaData | None = None) -> pq.Parqu
     return parquet
 
 
-def _open(stream: Any, footer: pq.FileMetaData | None = None) -> pq.ParquetFile:
+def _open(stream: Any, footer: pq.FileMetaData | None, dictionaries: list[str] | None) -> pq.ParquetFile:
     # INT96 would become nanoseconds, which end before the year 2263
-    return pq.ParquetFile(stream, metadata=footer, coerce_int96_timestamp_unit="us", page_checksum_verification=True)
+    return pq.ParquetFile(
+        stream, metadata=footer, read_dictionary=dictionaries, coerce_int96_timestamp_unit="us",
+        page_checksum_verification=True,
+    )  # fmt: skip
 
 
 def _has_categories(kind: pa.DataType) -> bool:

@@ -311,7 +311,7 @@ def test_tables_that_cannot_be_read_protect_all_but_our_own_files(
     assert (exists(vectors), exists(named)) == (False, True)
     said = {
         "load": "1 table cannot be read, the first is db.other: ",
-        "column": "1 table cannot be read, the first is db.other: Cannot open 'lake.db.other': column '",
+        "column": "1 table cannot be read, the first is db.other: Cannot open 'lake.db.other': PyIceberg cannot",
         "not found": "1 table cannot be read, the first is db.other: it is not found. ",
         "namespace": "the namespace 'db' is not found. ",
         "list": "the catalog cannot list its tables (NotImplementedError: no). ",
