@@ -215,10 +215,11 @@ def cluster(context: TableContext, request: ClusterRequest) -> Report:
     advance = context.advance("clustering", whole.bytes_to_write)
     keep = keep_cluster_by(scan.by, context.environment.new_id())
     kept = submit.change(context.handle, scan.current, keep, context.environment)
-    unnumbered = lacks_row_ids(scan.current)
-    if unnumbered:
+    if kept.stored:
+        scan, whole = _planned(context, replace(request, by=None, strategy=None))
+    # another writer may have upgraded the table before the columns were stored
+    if lacks_row_ids(scan.current):
         context.numbered()
-    if kept.stored or unnumbered:
         scan, whole = _planned(context, replace(request, by=None, strategy=None))
     whole = noting_rounds(replace(whole, notes=(*kept.sentences, *whole.notes)), most_bytes)
 

@@ -21,7 +21,7 @@ import icesize
 from icesize import failpoints
 from icesize.environment import Environment, WorkLimits
 from icesize.errors import ClusteringOff, CommitConflict, RewriteFailed, TableError
-from icesize.events import Progress
+from icesize.events import Planned, Progress
 from icesize.sized_table import SizedTable
 from tests.support.armed import failing_at
 from tests.support.events import Observe, done_bytes, no_observer, plans_of
@@ -44,6 +44,7 @@ from tests.support.tables import (
     small_files,
     sqlite_catalog,
 )
+from tests.support.v3_tables import as_v3
 
 ROWS = 1_500
 TARGET_BYTES = 20_000
@@ -204,6 +205,23 @@ def test_an_error_says_what_the_table_remembers_all_the_same(lake: SqlCatalog) -
     with pytest.raises(RewriteFailed, match=r"every merge failed.* stored in the table: .* --forget` removes them$"):
         opened(lake).cluster(["id"])
     assert operations(lake.load_table("db.t")) == ["append"] * 5
+
+
+def test_an_upgrade_before_the_columns_are_stored(lake: SqlCatalog) -> None:
+    """Another writer upgrades the table to format v3 after the first plan: its rows get ids, and are clustered."""
+    make_table(lake)
+    before = ids_of_filled(lake, 8)
+
+    def upgrade(event: object) -> None:
+        if isinstance(event, Planned):
+            as_v3(lake)
+
+    report = opened(lake, observe=upgrade).cluster(["id"])
+    assert (report.operations, report.files_removed) == (("replace",), 8)
+    assert ids_of(lake) == before
+    table = lake.load_table("db.t")
+    check(table)
+    assert table.format_version == 3
 
 
 def test_a_group_whose_files_are_taken_is_dropped_alone(lake: SqlCatalog) -> None:
