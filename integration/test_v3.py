@@ -168,7 +168,7 @@ def test_copied_pages(v3: V3) -> None:
     v3.spark.conf.set("spark.sql.iceberg.vectorization.enabled", "false")
     try:
         v3.check()
-        assert v3.sized.compact().bytes_copied > 0
+        assert v3.sized.compact().bytes_decoded > 0, "pages with deleted rows are encoded again"
         v3.check()
     finally:
         v3.spark.conf.unset("spark.sql.iceberg.vectorization.enabled")

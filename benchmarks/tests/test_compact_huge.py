@@ -38,7 +38,8 @@ def test_icesize_copies_pages_beside_cp(folder: Path, capsys: pytest.CaptureFixt
     before, mine, copy = result["table"], result["icesize"], result["cp"]
     assert (before["files"], before["row_groups"], before["rows"], result["rows_exact"]) == (FILES, FILES, ROWS, True)
     assert (mine["after"]["files"], mine["after"]["row_groups"], mine["commits"]) == (1, 1, 1)
-    assert mine["moved"]["bytes_decoded"] == 0
+    # a column whose dictionaries differ is encoded again
+    assert mine["moved"]["bytes_decoded"] < 0.05 * mine["moved"]["bytes_copied"]
     assert mine["moved"]["pages_copied"] > 0
     assert mine["peak_bytes"] > copy["peak_bytes"] > 0
     assert [len(one["seconds"]) for one in (mine, copy)] == [2, 2]
