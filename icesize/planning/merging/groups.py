@@ -116,12 +116,14 @@ def _cut(
 
 
 def fit_into_budget(work: Work, policy: SizePolicy, most_outputs: int, most_bytes: int) -> None:
-    """Replace the due groups above `most_bytes` by the merges of as many of their smallest files as fit."""
+    """Replace the due groups above `most_bytes` by the merge of as many of their smallest files as fit.
+
+    The files of all these groups count together: the two smallest may lie in different groups.
+    """
     work.too_large = [group for group in work.due if group.size_bytes > most_bytes]
     work.due = [group for group in work.due if group.size_bytes <= most_bytes]
-    for group in work.too_large:
-        files = _that_fit(sorted(group.inputs, key=by_size), most_bytes)
-        work.due += groups_of(work, files, policy, most_outputs)
+    files = sorted((file for group in work.too_large for file in group.inputs), key=by_size)
+    work.due += groups_of(work, _that_fit(files, most_bytes), policy, most_outputs)
 
 
 def by_size(file: FileFact) -> tuple[int, int, str]:

@@ -155,6 +155,16 @@ def test_plans_within_a_hard_budget_end_where_no_two_files_fit(data: st.DataObje
     assert any("needs a budget of" in note for note in plan.notes) == bool(waits)
 
 
+def test_small_files_of_different_groups_are_merged_within_a_hard_budget() -> None:
+    """If each group of a partition exceeds the budget, its two smallest files are merged, wherever they lie."""
+    sizes = [1, 20_000, *[LIMIT - 1] * 5, 1, 20_000, *[LIMIT - 1] * 5]
+    layout = layout_of(partition("p", sizes))
+    smallest = [min(file.size_bytes for file in group.inputs) for group in plan_merges(layout, SMALL_TARGET).groups]
+    assert smallest == [1, 1]
+    plan = plan_merges(layout, SMALL_TARGET, most_bytes=2)
+    assert [[file.size_bytes for file in group.inputs] for group in plan.groups] == [[1, 1]]
+
+
 @thorough
 @given(st.data())
 def test_hot_partitions_hold_k_files_after_the_batch(data: st.DataObject) -> None:
