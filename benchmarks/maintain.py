@@ -46,7 +46,7 @@ from benchmarks.linked_files import LinkedFiles, Rows
 from benchmarks.show import finish
 from icesize.environment import Environment
 from icesize.failpoints import for_child
-from icesize.maintenance.survey import look_at_each, survey_and_merges
+from icesize.maintenance.passes.survey import look_at_each, survey_and_merges
 from icesize.table.catalog.tables import NotLoaded, TablePattern
 from integration.servers import local_rest_catalog
 

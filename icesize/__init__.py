@@ -44,15 +44,15 @@ from icesize.policy import SizePolicy
 from icesize.report import Report
 
 if TYPE_CHECKING:
-    from icesize.maintenance.checkup import Check
-    from icesize.maintenance.dangling_deletes import DanglingReport
-    from icesize.maintenance.keys import KeyReport
-    from icesize.maintenance.maintain import MaintenancePlan, MaintenanceReport
-    from icesize.maintenance.many_tables import FleetPlan, FleetReport, maintain
-    from icesize.maintenance.rewrite_deletes import DeletesReport
-    from icesize.maintenance.rewrite_manifests import ManifestReport
-    from icesize.maintenance.survey import CatalogSurvey, scan
-    from icesize.maintenance.verify import Verification
+    from icesize.maintenance.jobs.dangling_deletes import DanglingReport
+    from icesize.maintenance.jobs.keys import KeyReport
+    from icesize.maintenance.jobs.rewrite_deletes import DeletesReport
+    from icesize.maintenance.jobs.rewrite_manifests import ManifestReport
+    from icesize.maintenance.passes.maintain import MaintenancePlan, MaintenanceReport
+    from icesize.maintenance.passes.many_tables import FleetPlan, FleetReport, maintain
+    from icesize.maintenance.passes.survey import CatalogSurvey, scan
+    from icesize.maintenance.verify.checkup import Check
+    from icesize.maintenance.verify.verification import Verification
     from icesize.planning.insight.inspection import Inspection
     from icesize.planning.merging.simulation import PolicyComparison
     from icesize.planning.plan import Plan
@@ -117,32 +117,32 @@ __all__ = [
 __version__ = "0.1.0"
 
 _LAZY = {
-    "CatalogSurvey": "icesize.maintenance.survey",
-    "Check": "icesize.maintenance.checkup",
-    "DanglingReport": "icesize.maintenance.dangling_deletes",
-    "DeletesReport": "icesize.maintenance.rewrite_deletes",
+    "CatalogSurvey": "icesize.maintenance.passes.survey",
+    "Check": "icesize.maintenance.verify.checkup",
+    "DanglingReport": "icesize.maintenance.jobs.dangling_deletes",
+    "DeletesReport": "icesize.maintenance.jobs.rewrite_deletes",
     "ExpiryReport": "icesize.table.cleanup.expiry",
-    "FleetPlan": "icesize.maintenance.many_tables",
-    "FleetReport": "icesize.maintenance.many_tables",
+    "FleetPlan": "icesize.maintenance.passes.many_tables",
+    "FleetReport": "icesize.maintenance.passes.many_tables",
     "ForgottenClusterBy": "icesize.table.cluster_settings",
     "History": "icesize.table.past.commits",
     "Inspection": "icesize.planning.insight.inspection",
-    "KeyReport": "icesize.maintenance.keys",
+    "KeyReport": "icesize.maintenance.jobs.keys",
     "LedgerEntry": "icesize.table.records.ledger",
-    "ManifestReport": "icesize.maintenance.rewrite_manifests",
+    "ManifestReport": "icesize.maintenance.jobs.rewrite_manifests",
     "OrphanReport": "icesize.table.cleanup.orphans",
     "Overview": "icesize.presentation.overview",
     "Plan": "icesize.planning.plan",
     "PolicyComparison": "icesize.planning.merging.simulation",
     "Sink": "icesize.spark.stream.sink",
     "SizedTable": "icesize.sized_table",
-    "MaintenancePlan": "icesize.maintenance.maintain",
-    "MaintenanceReport": "icesize.maintenance.maintain",
-    "Verification": "icesize.maintenance.verify",
+    "MaintenancePlan": "icesize.maintenance.passes.maintain",
+    "MaintenanceReport": "icesize.maintenance.passes.maintain",
+    "Verification": "icesize.maintenance.verify.verification",
     "Version": "icesize.table.past.versions",
-    "maintain": "icesize.maintenance.many_tables",
+    "maintain": "icesize.maintenance.passes.many_tables",
     "open": "icesize.sized_table",
-    "scan": "icesize.maintenance.survey",
+    "scan": "icesize.maintenance.passes.survey",
 }
 """Name -> module that `__getattr__` imports when the name is first used."""
 

@@ -12,7 +12,7 @@ from icesize.concurrency import IO_THREADS
 from icesize.environment import Environment, WorkLimits
 from icesize.errors import EngineUnavailable, TableError
 from icesize.events import JobFinished
-from icesize.maintenance import compaction
+from icesize.maintenance.jobs import compaction
 from icesize.maintenance.rounds import Budget, Duration, Size
 from icesize.maintenance.table_context import InThisProcess, TableContext
 from icesize.planning.advice.merging import advise_merging
@@ -43,17 +43,16 @@ if TYPE_CHECKING:
     from pyiceberg.table.snapshots import Snapshot
     from pyspark.sql import DataFrame, SparkSession
 
-    from icesize.maintenance.checkup import Check
-    from icesize.maintenance.clustering import Columns
-    from icesize.maintenance.dangling_deletes import DanglingReport
-    from icesize.maintenance.keys import KeyReport
-    from icesize.maintenance.maintain import MaintenancePlan, MaintenanceReport
-    from icesize.maintenance.repair import RepairReport
-    from icesize.maintenance.rewrite_deletes import DeletesReport
-    from icesize.maintenance.rewrite_manifests import ManifestReport
+    from icesize.maintenance.jobs.clustering import Columns
+    from icesize.maintenance.jobs.dangling_deletes import DanglingReport
+    from icesize.maintenance.jobs.keys import KeyReport
+    from icesize.maintenance.jobs.rewrite_deletes import DeletesReport
+    from icesize.maintenance.jobs.rewrite_manifests import ManifestReport
+    from icesize.maintenance.passes.maintain import MaintenancePlan, MaintenanceReport
     from icesize.maintenance.table_context import Advance, ClusterWork, Selection
-    from icesize.maintenance.upsert import UpsertMemory
-    from icesize.maintenance.verify import Verification
+    from icesize.maintenance.verify.checkup import Check
+    from icesize.maintenance.verify.repair import RepairReport
+    from icesize.maintenance.verify.verification import Verification
     from icesize.parquet.files.data_file import Results
     from icesize.parquet.files.settings import WriteSettings
     from icesize.parquet.files.uncommitted import Uncommitted
@@ -73,6 +72,7 @@ if TYPE_CHECKING:
     from icesize.table.past.versions import Version
     from icesize.table.state.where import Where
     from icesize.table.storage.inventory import Inventory
+    from icesize.table.upserts.batch import UpsertMemory
     from icesize.table.upserts.settings import ColumnNames, UpsertOptions
 
 Partition = Mapping[str, Any] | str
@@ -201,7 +201,7 @@ class SizedTable:
         self, selection: Selection, filters: Sequence[str], where: Where
     ) -> tuple[tuple[FilterUse, ...], tuple[Advice, ...]]:
         """Return the files that each filter opens, and advice on the columns to cluster by."""
-        from icesize.maintenance.clustering import ClusterRequest, plan_clustering
+        from icesize.maintenance.jobs.clustering import ClusterRequest, plan_clustering
         from icesize.planning.cluster_by import HILBERT, SORT
         from icesize.planning.insight.filters import columns_to_cluster, recommend
         from icesize.table.state.filter_scan import filters_asked, partition_columns
@@ -320,7 +320,7 @@ class SizedTable:
         Returns:
             One Check per subject. If the table cannot be loaded, it is the only one.
         """
-        from icesize.maintenance.checkup import check_up
+        from icesize.maintenance.verify.checkup import check_up
 
         return tuple(check_up(self._handle, self._environment))
 
@@ -356,7 +356,7 @@ class SizedTable:
             TableError: The storage does not respond.
             UnsupportedTable: The format version is not supported.
         """
-        from icesize.maintenance.verify import Scope, verify, without_expired
+        from icesize.maintenance.verify.verification import Scope, verify, without_expired
         from icesize.table.storage.listing import list_files
 
         lister = _inventory(inventory)
@@ -388,7 +388,7 @@ class SizedTable:
             CommitConflict: Other writers committed first until the deadline; repairs before that are visible.
             CommitStateUnknown: The outcome of a commit is unknown.
         """
-        from icesize.maintenance.repair import repair
+        from icesize.maintenance.verify.repair import repair
 
         return self._context.alone(repair, deep=deep, lost_files=lost_files, dry_run=dry_run)
 
@@ -433,7 +433,7 @@ class SizedTable:
                 before.
             ValueError: A budget is negative or malformed.
         """
-        from icesize.maintenance.maintain import STEPS, Pass
+        from icesize.maintenance.passes.maintain import STEPS, Pass
 
         return Pass(self._context, Budget.of(budget_bytes, budget_seconds)).run(STEPS)
 
@@ -446,7 +446,7 @@ class SizedTable:
         Raises:
             ValueError: The budget is negative or malformed.
         """
-        from icesize.maintenance.maintain import plan_pass
+        from icesize.maintenance.passes.maintain import plan_pass
 
         return plan_pass(self._context, Budget.of(budget_bytes).size_bytes)
 
@@ -481,7 +481,7 @@ class SizedTable:
                 before.
             ValueError: The budget is negative or malformed.
         """
-        from icesize.maintenance import clustering
+        from icesize.maintenance.jobs import clustering
 
         request = clustering.ClusterRequest.of(by, strategy, where, Budget.of(budget_bytes))
         return self._context.alone(clustering.cluster, request)
@@ -501,7 +501,7 @@ class SizedTable:
             TableError: A column cannot be used for clustering.
             PolicyError: A strategy or a property has an invalid value.
         """
-        from icesize.maintenance import clustering
+        from icesize.maintenance.jobs import clustering
 
         return clustering.plan_clustering(
             self._context, clustering.ClusterRequest.of(by, strategy, where, Budget.of(budget_bytes))
@@ -625,8 +625,8 @@ class SizedTable:
         self, rows: pa.Table, wanted: UpsertOptions, stream_id: str | None, batch_id: int | None
     ) -> Report:
         """Upsert an Arrow table in this process."""
-        from icesize.maintenance.upsert import UpsertBatch, UpsertJob, upsert
-        from icesize.maintenance.upsert_rows import EventsOfRows
+        from icesize.table.upserts.arrow_events import EventsOfRows
+        from icesize.table.upserts.batch import UpsertBatch, UpsertJob, upsert
 
         entry = None
         if stream_id is not None and batch_id is not None:
@@ -644,7 +644,7 @@ class SizedTable:
 
     @property
     def _upserts(self) -> UpsertMemory:
-        from icesize.maintenance.upsert import UpsertMemory
+        from icesize.table.upserts.batch import UpsertMemory
 
         if self._spark is not None:
             return self._state.upserts
@@ -924,7 +924,7 @@ class SizedTable:
             CommitStateUnknown: The outcome of the commit is unknown.
             ValueError: Both or neither of `snapshot_id` and `as_of` are given.
         """
-        from icesize.maintenance.restore import restore
+        from icesize.maintenance.jobs.restore import restore
 
         def job(context: TableContext, *, dry_run: bool) -> Report:
             current = context.load()
@@ -1051,7 +1051,7 @@ class SizedTable:
             CommitStateUnknown: The outcome of a commit is unknown; the attribute `report` has the rounds committed
                 before.
         """
-        from icesize.maintenance.rewrite_deletes import rewrite_deletes
+        from icesize.maintenance.jobs.rewrite_deletes import rewrite_deletes
 
         return self._context.alone(rewrite_deletes, dry_run=dry_run)
 
@@ -1065,7 +1065,7 @@ class SizedTable:
             CommitConflict: Other writers committed first until the deadline; nothing changed.
             CommitStateUnknown: The outcome of the commit is unknown.
         """
-        from icesize.maintenance.dangling_deletes import remove_dangling_deletes
+        from icesize.maintenance.jobs.dangling_deletes import remove_dangling_deletes
 
         return self._context.alone(remove_dangling_deletes, dry_run=dry_run)
 
@@ -1079,7 +1079,7 @@ class SizedTable:
             CommitConflict: Other writers committed first until the deadline; nothing changed.
             CommitStateUnknown: The outcome of the commit is unknown.
         """
-        from icesize.maintenance.rewrite_manifests import rewrite_manifests
+        from icesize.maintenance.jobs.rewrite_manifests import rewrite_manifests
 
         return self._context.alone(rewrite_manifests, dry_run=dry_run)
 
@@ -1105,7 +1105,7 @@ class SizedTable:
             CommitConflict: Other writers committed first until the deadline; nothing changed.
             CommitStateUnknown: The outcome of the commit is unknown.
         """
-        from icesize.maintenance.keys import deduplicate
+        from icesize.maintenance.jobs.keys import deduplicate
         from icesize.table.upserts.settings import WantedRule
 
         return self._context.alone(deduplicate, WantedRule(key, order_by), dry_run=dry_run)
@@ -1143,7 +1143,7 @@ class SizedTable:
             CommitStateUnknown: The outcome of the commit is unknown.
             ValueError: `ties` has none of its values.
         """
-        from icesize.maintenance.keys import rekey
+        from icesize.maintenance.jobs.keys import rekey
         from icesize.table.upserts.settings import WantedRule
 
         return self._context.alone(rekey, WantedRule(key, order_by, delete_when, ties), dry_run=dry_run)

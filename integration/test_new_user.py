@@ -24,7 +24,7 @@ from pyspark.sql import SparkSession
 from docs_tools.blocks import DOCS, ROOT, Block, blocks
 from docs_tools.lake import gone_bad
 from icesize.environment import Environment
-from icesize.maintenance.many_tables import Fleet
+from icesize.maintenance.passes.many_tables import Fleet
 from icesize.maintenance.rounds import Budget
 from icesize.planning.merging.contention import QUIET_MS
 from icesize.table.catalog.tables import TablePattern

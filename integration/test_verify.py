@@ -10,7 +10,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import SparkSession
 
 import icesize
-from icesize.maintenance.verify import Finding
+from icesize.maintenance.verify.verification import Finding
 from tests.support.breakages import BREAKAGES, Broken
 from tests.support.tables import local
 

@@ -16,7 +16,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 import icesize
 from icesize.errors import CommitConflict, CommitStateUnknown, TableError
-from icesize.maintenance.restore import restore
+from icesize.maintenance.jobs.restore import restore
 from icesize.planning.cluster_by import STRATEGIES
 from icesize.planning.files import PartitionKey
 from icesize.sized_table import SizedTable

@@ -38,7 +38,7 @@ def config(target: Target, *, action: str, policy: Mapping[str, str]) -> None:
 
 
 def _check(target: Target) -> None:
-    from icesize.maintenance.config_file import find, read
+    from icesize.config_file import find, read
 
     path = Path(target.table) if target.table else find()
     if path is None:
@@ -52,7 +52,7 @@ def _check(target: Target) -> None:
 
 
 def _show(target: Target, policy: Mapping[str, str]) -> None:
-    from icesize.maintenance.config_file import policy_of
+    from icesize.config_file import policy_of
 
     with target.open_catalog() as catalog:
         target.answer(policy_of(catalog, target.table, target.configuration, policy))

@@ -12,7 +12,7 @@ from icesize.cli.options import FAILED, Target, command, table_options
 from icesize.cli.spark_choice import SparkChoice, spark_options
 
 if TYPE_CHECKING:
-    from icesize.maintenance.checkup import Check
+    from icesize.maintenance.verify.checkup import Check
 
 _PACKAGES = ("pyiceberg", "pyarrow", "pyspark")
 
@@ -44,7 +44,7 @@ def _examined(target: Target, spark: SparkChoice) -> Iterator[Check]:
     """Yield the checks, each after the checks that it depends on."""
     from importlib.metadata import PackageNotFoundError, version  # slow: imports the parser of emails
 
-    from icesize.maintenance.checkup import Check, check_of
+    from icesize.maintenance.verify.checkup import Check, check_of
     from icesize.spark.engine.launch import java_version
 
     def optional(name: str, found: str | None, missing: str) -> Check:
@@ -66,7 +66,7 @@ def _examined(target: Target, spark: SparkChoice) -> Iterator[Check]:
 
 def _table(target: Target) -> Sequence[Check]:
     """Return the checks of the table, or the error that prevents opening it."""
-    from icesize.maintenance.checkup import Check
+    from icesize.maintenance.verify.checkup import Check
     from icesize.table.catalog.access_errors import said
 
     try:

@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from icesize import __version__
-from icesize.cli import configuring, doctor, keys, looking, removing, rewriting, trying
+from icesize.cli import cleaning, configuring, doctor, inspecting, keys, maintain, restoring, rewriting, starting
 from icesize.cli.interrupts import Observers, exit_code_of, terminated_like_interrupted, what_became_of
 from icesize.cli.options import FAILED, UNKNOWN, USAGE, print_error
 from icesize.errors import ArgumentError, CommitStateUnknown, IcesizeError, PolicyError, is_from_outside
@@ -23,18 +23,18 @@ from icesize.telemetry import Telemetry
 
 _SECTIONS: dict[str, tuple[click.Command, ...]] = {
     "Inspect": (
-        looking.scan, looking.inspect, looking.plan, looking.versions, looking.streams, looking.history, looking.report,
-        looking.verify,
+        inspecting.scan, inspecting.inspect, inspecting.plan, inspecting.versions, inspecting.streams,
+        inspecting.history, inspecting.report, inspecting.verify,
     ),
     "Rewrite files": (
-        rewriting.compact, rewriting.cluster, rewriting.maintain, rewriting.rewrite_deletes,
+        rewriting.compact, rewriting.cluster, maintain.maintain, rewriting.rewrite_deletes,
         rewriting.remove_dangling_deletes, rewriting.rewrite_manifests,
     ),
     "Keep one row per key": (keys.deduplicate, keys.rekey),
     "Go back and clean up": (
-        removing.restore, removing.repair, removing.expire_snapshots, removing.remove_orphan_files,
+        restoring.restore, restoring.repair, cleaning.expire_snapshots, cleaning.remove_orphan_files,
     ),
-    "Start": (trying.demo, doctor.doctor, configuring.config, trying.completion),
+    "Start": (starting.demo, doctor.doctor, configuring.config, starting.completion),
 }  # fmt: skip
 """The sections of the help, each with its commands."""
 

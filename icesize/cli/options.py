@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
     from pyiceberg.catalog import Catalog
 
+    from icesize.config_file import Configuration
     from icesize.events import Event
-    from icesize.maintenance.config_file import Configuration
-    from icesize.maintenance.survey import CatalogSurvey
+    from icesize.maintenance.passes.survey import CatalogSurvey
     from icesize.sized_table import SizedTable
     from icesize.table.cleanup.expiry import ExpiryReport
 
@@ -102,7 +102,7 @@ class Target:
     @property
     def configuration(self) -> Configuration:
         """The configuration file. It is read at each use, so that a service sees changes. Raises ArgumentError."""
-        from icesize.maintenance.config_file import load
+        from icesize.config_file import load
 
         return load()
 
@@ -135,7 +135,7 @@ class Target:
     def scan(self, policy: Mapping[str, str] | None = None) -> CatalogSurvey:
         """Survey the tables that TABLE selects as a pattern. Raises the errors of `icesize.scan`."""
         catalog = self.open_catalog()
-        from icesize.maintenance.survey import scan
+        from icesize.maintenance.passes.survey import scan
 
         with self.progress():
             return scan(

@@ -11,11 +11,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from icesize.cli import many_tables, options
-from icesize.cli.many_tables import FleetOptions
+from icesize.cli import options
 from icesize.cli.options import Target, command
 from icesize.cli.spark_choice import SparkChoice, spark_options
-from icesize.errors import UnsupportedTable
 from icesize.events import Event, Planned
 from icesize.presentation import views
 from icesize.presentation.console import console_on, show
@@ -126,67 +124,6 @@ def _carry_out(work: Callable[..., Report], target: Target) -> None:
     shown = tables.committed if planned[0].groups else tables.left_to_say
     failed = bool((planned[0].groups and not report.snapshot_ids) or report.internal_errors)
     target.answer(report, shown(report, planned[0]), exit_code=options.FAILED if failed else 0)
-
-
-@command(
-    "maintain",
-    "Run all maintenance steps within a budget",
-    "icesize maintain lake.db.events --dry-run",
-    "icesize maintain 'lake.db.*' --budget-bytes 200GiB --budget-seconds 50m",
-    "icesize maintain lake --all --dry-run",
-    "icesize maintain lake.db.events --budget-bytes 20GiB --budget-seconds 25m --master 'local[4]' --json",
-)
-@options.budget_bytes_option
-@options.budget_seconds_option
-@options.dry_run_option
-@options.yes_option
-@many_tables.fleet_options
-@spark_options
-@options.policy_option
-@options.table_options
-def maintain(
-    target: Target, *, budget_bytes: int | None, budget_seconds: float | None, policy: Mapping[str, str],
-    spark: SparkChoice, dry_run: bool, yes: bool, several: FleetOptions,
-) -> None:  # fmt: skip
-    """Run one bounded pass: merge small files, cluster, clean up deletes and manifests, expire snapshots, count
-    orphans.
-
-    TABLE can be a pattern such as 'lake.db.*', or a catalog or namespace with --all. The budget is spent where it saves
-    most files per byte, and each table has a part of it. Tables that another service maintains are left alone.
-
-    Exit code 1 if a step failed; the other steps and tables still have their turn. The next pass continues where this
-    one stopped.
-    """
-    if several.is_wanted(target):
-        if spark.is_wanted:
-            raise click.UsageError("Spark maintains one table: name it, or leave out --master, --remote and --conf")
-        asks = options.asks(yes=yes)
-        many_tables.maintain(target, several, (budget_bytes, budget_seconds), policy, dry_run=dry_run, asks=asks)
-        return
-    if target.is_pattern:
-        raise click.UsageError(f"'{target.table}' is not the name of a table: add --all to maintain all its tables")
-    if dry_run:
-        target.answer(target.open(policy, conf=spark.conf).plan_maintenance(budget_bytes))
-        return
-    with spark.session("maintain") as session:
-        sized = target.open(policy, session)
-        if options.asks(yes=yes):
-            _ask_for_expiry(sized)
-        with target.progress():
-            report = sized.maintain(budget_bytes, budget_seconds)
-    target.answer(report, exit_code=0 if report.succeeded else options.FAILED)
-
-
-def _ask_for_expiry(sized: SizedTable) -> None:
-    """Prompt with the snapshots that an expiry would remove now.
-
-    The pass plans its expiry again after its merges, which create snapshots to keep and remove files from the table.
-    """
-    try:
-        found = sized.expire_snapshots(dry_run=True)
-    except UnsupportedTable:
-        return  # the expiry of the pass fails in the same way, and its report has the reason
-    options.confirm_expiry(sized.name, found)
 
 
 @command(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from icesize.errors import TableError
-from icesize.maintenance.compaction import plan_compaction
+from icesize.maintenance.jobs.compaction import plan_compaction
 from icesize.maintenance.table_context import Selection
 from icesize.planning.insight.inspection import Inspection
 from icesize.planning.insight.trends import FileSizes, PastState, Trends, file_sizes

@@ -29,7 +29,7 @@ from icesize.results import Advice
 from icesize.units import format_bytes, format_count, format_time
 
 if TYPE_CHECKING:
-    from icesize.maintenance.survey import CatalogSurvey
+    from icesize.maintenance.passes.survey import CatalogSurvey
 
 MOST_COMMITS = 200
 """Commits in the page's table, newest first."""

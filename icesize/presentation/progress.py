@@ -37,7 +37,7 @@ def drawn(console: Console) -> Iterator[Callable[[object], None]]:
     def draw(event: object) -> None:
         if not isinstance(event, Progress) or bars.disable:
             return
-        from icesize.maintenance.maintain import STEPS  # slow: imports the jobs
+        from icesize.maintenance.passes.maintain import STEPS  # slow: imports the jobs
 
         # a verification, or a pass over tables, is no step of `maintain`
         step = next((step for step in STEPS if step.name == event.step), None)

@@ -10,7 +10,7 @@ from typing import Any
 
 import icesize
 from icesize.errors import IcesizeError
-from icesize.maintenance.verify import Scope, verify
+from icesize.maintenance.verify.verification import Scope, verify
 from icesize.table.manifests.entries import read_entries
 from icesize.table.storage.listing import list_files
 from integration.evolution.icesize_operations import difference

@@ -21,12 +21,12 @@ from pyiceberg.schema import Schema
 import icesize
 from icesize.environment import Environment
 from icesize.errors import IcesizeError, TableError
-from icesize.maintenance.upsert import UpsertBatch, UpsertJob
-from icesize.maintenance.upsert import upsert as run_upsert
 from icesize.sized_table import SizedTable
 from icesize.table.commit import submit
 from icesize.table.past.versions import Version
 from icesize.table.state.handle import TableHandle
+from icesize.table.upserts.batch import UpsertBatch, UpsertJob
+from icesize.table.upserts.batch import upsert as run_upsert
 from icesize.table.upserts.settings import WantedRule, keep_rule
 from integration.evolution.pair import FIELD, Broken, Pair, brief
 from integration.evolution.values import Draw, Row, Skip, as_json, leaves, rows, shown

@@ -19,11 +19,11 @@ from pyiceberg.table import Table
 from icesize import failpoints
 from icesize.environment import Environment
 from icesize.errors import CommitStateUnknown, IcesizeError
-from icesize.maintenance.upsert import UpsertBatch, UpsertJob, upsert
 from icesize.report import Report
 from icesize.table.records.ledger import LedgerEntry
 from icesize.table.state.handle import TableHandle
 from icesize.table.upserts import deletes
+from icesize.table.upserts.batch import UpsertBatch, UpsertJob, upsert
 from icesize.table.upserts.settings import WantedRule
 from integration.keyed.bounds import Held, check_batch
 from integration.keyed.catalog import FAULTS, UnreliableCatalog

@@ -7,7 +7,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from icesize.parquet.keys.index_files import MapSettings
+from icesize.table.upserts.index_files import MapSettings
 
 
 @dataclass

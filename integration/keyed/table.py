@@ -12,7 +12,7 @@ from pyiceberg.manifest import DataFileContent
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Snapshot
 
-from icesize.maintenance.verify import verify
+from icesize.maintenance.verify.verification import verify
 from icesize.planning.files import PartitionKey
 from integration.keyed.model import Row
 from integration.keyed.shape import Shape

@@ -20,8 +20,8 @@ from pyiceberg.types import DecimalType, IntegerType, LongType, NestedField
 import icesize
 from icesize.environment import Environment
 from icesize.errors import TableError, UnsupportedTable
-from icesize.maintenance.keys import rekey
-from icesize.maintenance.restore import restore
+from icesize.maintenance.jobs.keys import rekey
+from icesize.maintenance.jobs.restore import restore
 from icesize.parquet.files.data_file import NewDataFile, NewDeleteFile
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings

@@ -13,7 +13,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from docs_tools.blocks import DOCS, blocks
 from icesize.cli.interrupts import Observers
 from icesize.cli.main import main
-from icesize.cli.many_tables import FleetOptions, Passes
+from icesize.cli.maintain import FleetOptions, Passes
 from icesize.cli.options import Target
 from tests.support.command_line import catalog_uri
 from tests.support.tables import arrow, live_paths, make_table

@@ -548,7 +548,7 @@ def test_a_command_that_moves_nothing_loads_only_what_it_needs(table: Table, tmp
     code = (
         "import sys; from icesize.cli.main import main\n"
         f"main([{command!r}, 'lake.db.t', '--catalog-uri', {uri!r}], standalone_mode=False)\n"
-        "jobs = {'icesize.maintenance.clustering', 'icesize.maintenance.restore'}\n"
+        "jobs = {'icesize.maintenance.jobs.clustering', 'icesize.maintenance.jobs.restore'}\n"
         "heavy = ({'pyspark', 'pandas'} | jobs) & set(sys.modules)\n"
         f"rooms = {[f'icesize.{room}' for room in rooms]}\n"
         "print(sorted(heavy | {m for m in sys.modules if any(m == r or m.startswith(r + '.') for r in rooms)}))"

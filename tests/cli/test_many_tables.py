@@ -19,7 +19,7 @@ from tenacity import Retrying, retry_if_exception_type, retry_if_result, stop_af
 
 from icesize.cli.interrupts import MOST_ENDED, Observers, stopped_between_groups
 from icesize.cli.main import main
-from icesize.cli.many_tables import FleetOptions, Passes
+from icesize.cli.maintain import FleetOptions, Passes
 from icesize.cli.options import Target
 from icesize.events import CommitEnded, CommitStarted, CommitStatus
 from icesize.failpoints import for_child

@@ -13,8 +13,8 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 import icesize
 from icesize import Report
-from icesize.maintenance.maintain import MaintenanceReport
-from icesize.maintenance.rewrite_deletes import DeletesReport
+from icesize.maintenance.jobs.rewrite_deletes import DeletesReport
+from icesize.maintenance.passes.maintain import MaintenanceReport
 from icesize.presentation.blocks import MOST_ROWS, Bars, Columns, html
 from icesize.presentation.display import view_of
 from icesize.presentation.views import view

@@ -11,7 +11,7 @@ from pyiceberg.table import Table
 
 from icesize import failpoints
 from icesize.environment import Environment
-from icesize.maintenance.restore import restore
+from icesize.maintenance.jobs.restore import restore
 from icesize.planning.files import PartitionKey
 from icesize.report import Report
 from icesize.table.state.handle import TableHandle

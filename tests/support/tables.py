@@ -40,7 +40,7 @@ from pyiceberg.transforms import parse_transform
 from pyiceberg.types import LongType, NestedField, StringType, TimestampType
 
 from icesize.environment import Environment
-from icesize.maintenance.verify import verify
+from icesize.maintenance.verify.verification import verify
 from icesize.parquet.files.data_file import MergeResult, NewDataFile
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings

@@ -13,7 +13,6 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from icesize.environment import Environment
-from icesize.maintenance.upsert import UpsertBatch, UpsertJob, upsert
 from icesize.parquet.deletes.deleted_rows import deleted_rows
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.reading.inputs import read_inputs
@@ -25,6 +24,7 @@ from icesize.table.manifests.manifest_lists import manifests_of
 from icesize.table.manifests.store import ManifestStore
 from icesize.table.records.ledger import LedgerEntry
 from icesize.table.state.handle import TableHandle
+from icesize.table.upserts.batch import UpsertBatch, UpsertJob, upsert
 from icesize.table.upserts.settings import WantedRule
 from tests.support.tables import check, make_table, sqlite_catalog
 from tests.support.v3_tables import as_v3

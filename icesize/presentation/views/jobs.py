@@ -8,17 +8,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import TypeVar
 
-from icesize.maintenance.checkup import Check
-from icesize.maintenance.config_file import TablePolicy
-from icesize.maintenance.dangling_deletes import DanglingReport
-from icesize.maintenance.keys import KeyReport
-from icesize.maintenance.maintain import MaintenancePlan, MaintenanceReport
-from icesize.maintenance.many_tables import FleetPlan, FleetReport, TableShare
-from icesize.maintenance.repair import RepairReport
-from icesize.maintenance.rewrite_deletes import DeletesReport
-from icesize.maintenance.rewrite_manifests import ManifestReport
-from icesize.maintenance.survey import CatalogSurvey
-from icesize.maintenance.verify import Finding, Verification
+from icesize.config_file import TablePolicy
+from icesize.maintenance.jobs.dangling_deletes import DanglingReport
+from icesize.maintenance.jobs.keys import KeyReport
+from icesize.maintenance.jobs.rewrite_deletes import DeletesReport
+from icesize.maintenance.jobs.rewrite_manifests import ManifestReport
+from icesize.maintenance.passes.maintain import MaintenancePlan, MaintenanceReport
+from icesize.maintenance.passes.many_tables import FleetPlan, FleetReport, TableShare
+from icesize.maintenance.passes.survey import CatalogSurvey
+from icesize.maintenance.verify.checkup import Check
+from icesize.maintenance.verify.repair import RepairReport
+from icesize.maintenance.verify.verification import Finding, Verification
 from icesize.planning.insight.health import TableSurvey
 from icesize.presentation.blocks import Block, Columns
 from icesize.presentation.views import (

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from icesize.environment import Environment, WorkLimits
 from icesize.errors import ClusteringOff
-from icesize.maintenance.clustering import ClusterScan, cluster_and_commit
+from icesize.maintenance.jobs.clustering import ClusterScan, cluster_and_commit
 from icesize.maintenance.table_context import ClusterWork
 from icesize.parquet.files.data_file import Results
 from icesize.planning.files import PartitionKey

@@ -17,7 +17,6 @@ from pyiceberg.catalog import Catalog
 from pyspark.sql import SparkSession
 
 from icesize.errors import EngineUnavailable
-from icesize.maintenance.upsert import UpsertMemory
 from icesize.planning.files import PartitionKey
 from icesize.planning.merging.contention import BackOff
 from icesize.report import Report
@@ -27,6 +26,7 @@ from icesize.spark.stream.background import Background
 from icesize.spark.stream.remembered import Remembered
 from icesize.table.catalog import opening
 from icesize.table.state.handle import PolicyArgument, TableHandle
+from icesize.table.upserts.batch import UpsertMemory
 
 _MOST_CATALOGS = 64
 MOST_STATES = 256

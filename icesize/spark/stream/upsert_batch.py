@@ -1,7 +1,7 @@
 """Commits one batch of upserts exactly once: its rows as events with the table's columns.
 
 The condition for deletes is computed on the columns of the batch, before columns that the table lacks are dropped. The
-driver fetches the events, and `icesize.maintenance.upsert` resolves and commits them.
+driver fetches the events, and `icesize.table.upserts.batch` resolves and commits them.
 """
 
 from __future__ import annotations
@@ -19,11 +19,9 @@ from pyspark.sql import types as spark_types
 
 from icesize import failpoints
 from icesize.errors import TableError, TableNotFound
-from icesize.maintenance.upsert import InTasks, MakeMerges, UpsertBatch, UpsertJob, upsert
 from icesize.parquet.files.data_file import Written
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.uncommitted import Uncommitted
-from icesize.parquet.keys.events import Mask
 from icesize.planning.files import Layout
 from icesize.planning.upsert_rule import UpsertRule
 from icesize.spark.engine import columns, session
@@ -37,7 +35,9 @@ from icesize.table.commit.batch_commit import BatchOutcome, remember
 from icesize.table.commit.metadata_change import add_columns
 from icesize.table.records.ledger import LedgerEntry
 from icesize.table.state.handle import Current, TableHandle
+from icesize.table.upserts.batch import InTasks, MakeMerges, UpsertBatch, UpsertJob, upsert
 from icesize.table.upserts.conditions import deletes
+from icesize.table.upserts.events import Mask
 from icesize.table.upserts.settings import UpsertOptions, require_columns, rule_columns
 from icesize.table.upserts.shards import ShardResult, ShardTask
 

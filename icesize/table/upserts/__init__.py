@@ -8,4 +8,11 @@
 - `tombstones`: deletes that are remembered, so that older events do not bring rows back
 - `duplicates`: rows whose key another row has, too
 - `shards`: batches too large for one process, resolved by tasks
+- `batch`: commits a batch: resolve, write, merge, commit
+- `arrow_events`: the rows of an Arrow table as events of a batch
+- `events`: one event per key
+- `lookup`: positions of keys, and values at positions
+- `maps`: the same from maps of keys, one for each data file
+- `index_files`: the files of a local directory that have the maps
+- `new_rows`: which rows of a batch are in which of its new files
 """

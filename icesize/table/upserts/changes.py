@@ -16,9 +16,6 @@ from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.new_files import rewrite_failed
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.keys.codes import Places
-from icesize.parquet.keys.events import Events, Mask
-from icesize.parquet.keys.lookup import NewRows, Positions, TableFiles
-from icesize.parquet.keys.new_rows import places_by_file
 from icesize.parquet.writing.row_writer import WriteTable
 from icesize.planning.deletes.delete_reach import plain_path
 from icesize.planning.files import FileFact, FileId
@@ -28,6 +25,9 @@ from icesize.table.commit.loaded import Loaded
 from icesize.table.commit.protocol import ConcurrentChange
 from icesize.table.commit.steps.row_delta import RowChanges
 from icesize.table.upserts.deletes import Dying, planned_deletes, write_deletes
+from icesize.table.upserts.events import Events, Mask
+from icesize.table.upserts.lookup import NewRows, Positions, TableFiles
+from icesize.table.upserts.new_rows import places_by_file
 from icesize.table.upserts.resolver import NOTHING_FOUND, DeletedIn, Resolution, Resolver
 
 

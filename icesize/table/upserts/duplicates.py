@@ -13,9 +13,6 @@ from pyroaring import BitMap
 from icesize.concurrency import concurrently, workers
 from icesize.parquet.files.data_file import NewDataFile, NewDeleteFile
 from icesize.parquet.keys.codes import Codes
-from icesize.parquet.keys.events import shown_keys
-from icesize.parquet.keys.lookup import Positions, Scan, TableFiles
-from icesize.parquet.keys.maps import joined
 from icesize.parquet.keys.ranks import by_order, row_ranks
 from icesize.planning.files import FileFact, PartitionKey
 from icesize.planning.upsert_rule import UpsertRule
@@ -24,6 +21,9 @@ from icesize.table.commit.steps.row_delta import RowChanges
 from icesize.table.state.cluster_reader import ClusterReader
 from icesize.table.upserts.changes import DeleteFiles, check_format
 from icesize.table.upserts.deletes import Dying
+from icesize.table.upserts.events import shown_keys
+from icesize.table.upserts.lookup import Positions, Scan, TableFiles
+from icesize.table.upserts.maps import joined
 from icesize.table.upserts.resolver import COMPARE_KEYS, DeletedIn, FilesWithBounds, with_deleted
 
 MOST_ROWS_AT_ONCE = 8_000_000

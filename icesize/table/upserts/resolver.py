@@ -27,8 +27,6 @@ from icesize.errors import UnsupportedTable
 from icesize.parquet.deletes.deleted_rows import deleted_rows
 from icesize.parquet.deletes.equal_keys import comparable
 from icesize.parquet.keys.codes import Places
-from icesize.parquet.keys.events import Events, Mask
-from icesize.parquet.keys.lookup import Hits, Lookup, Positions, TableFiles, not_older
 from icesize.parquet.keys.ranks import by_order
 from icesize.planning.cluster_by import Bounds, ClusterBy, ClusterFile
 from icesize.planning.deletes.delete_reach import only_path
@@ -40,6 +38,8 @@ from icesize.table.manifests.delete_index import DeleteIndex, delete_index
 from icesize.table.manifests.store import ManifestStore
 from icesize.table.state.cluster_reader import ClusterReader
 from icesize.table.state.live_files import is_nan
+from icesize.table.upserts.events import Events, Mask
+from icesize.table.upserts.lookup import Hits, Lookup, Positions, TableFiles, not_older
 from icesize.table.upserts.tombstones import RememberedDeletes, Tombstones
 
 _Known = tuple[str, frozenset[FileId]]

@@ -19,7 +19,6 @@ from pyiceberg.table.update import (
 from pyiceberg.types import DoubleType, FloatType, PrimitiveType
 
 from icesize.errors import SchemaMismatch, TableError, UnsupportedTable
-from icesize.parquet.keys.index_files import MapSettings
 from icesize.planning.upsert_rule import PROPERTY, TIES, UpsertRule
 from icesize.table.commit.loaded import Loaded, Staged
 from icesize.table.commit.metadata_change import MetadataChange
@@ -28,6 +27,7 @@ from icesize.table.commit.snapshot_builder import SnapshotBuilder
 from icesize.table.commit.steps.move_tombstones import BRANCH
 from icesize.table.records.summary import CommitKind
 from icesize.table.upserts.conditions import parsed_condition
+from icesize.table.upserts.index_files import MapSettings
 from icesize.units import DURATION_EXAMPLES, SIZE_EXAMPLES, bytes_of, seconds_of
 
 ColumnNames = str | Sequence[str] | None

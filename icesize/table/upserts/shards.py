@@ -18,8 +18,6 @@ from pyroaring import BitMap
 
 from icesize.parquet.files.data_file import NewDataFile, NewDeleteFile
 from icesize.parquet.files.settings import WriteSettings
-from icesize.parquet.keys.events import Mask, newest_events
-from icesize.parquet.keys.lookup import Scan, TableFiles
 from icesize.planning.cluster_by import ClusterFile
 from icesize.planning.files import FileId
 from icesize.planning.upsert_rule import UpsertRule
@@ -38,6 +36,8 @@ from icesize.table.upserts.changes import (
     with_row_ids,
 )
 from icesize.table.upserts.deletes import Dying
+from icesize.table.upserts.events import Mask, newest_events
+from icesize.table.upserts.lookup import Scan, TableFiles
 from icesize.table.upserts.resolver import (
     DeletedIn,
     FilesWithBounds,

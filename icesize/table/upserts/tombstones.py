@@ -25,8 +25,6 @@ from pyiceberg.types import LongType, NestedField
 from icesize.parquet.files.data_file import FileMetrics, NewDataFile
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.keys.codes import Places, codes_of
-from icesize.parquet.keys.events import Events, Mask, sorted_places
-from icesize.parquet.keys.lookup import Hits, Lookup, TableFiles, not_older
 from icesize.parquet.writing.row_writer import WriteTable
 from icesize.planning.files import FileFact, PartitionKey
 from icesize.planning.merging.schedule import choose_prefix
@@ -38,6 +36,8 @@ from icesize.table.commit.steps.move_tombstones import BRANCH, TombstoneChanges
 from icesize.table.manifests.file_columns import read_described
 from icesize.table.manifests.manifest_lists import inherited_from, manifests_of
 from icesize.table.manifests.store import ManifestStore
+from icesize.table.upserts.events import Events, Mask, sorted_places
+from icesize.table.upserts.lookup import Hits, Lookup, TableFiles, not_older
 
 _TIME = NestedField(2_000_000_000, "_deleted_at_ms", LongType(), required=True)
 """When a batch deleted the key, in milliseconds since 1970.

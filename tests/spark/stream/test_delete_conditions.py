@@ -13,8 +13,8 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import DoubleType, LongType, NestedField, StringType
 from pyspark.sql import SparkSession
 
-from icesize.maintenance.upsert_rows import rows_deleted_by
 from icesize.spark.engine.columns import Conditions
+from icesize.table.upserts.arrow_events import rows_deleted_by
 from icesize.table.upserts.conditions import deletes
 from tests.support.spark_lake import Lake
 

@@ -17,13 +17,13 @@ import icesize
 from icesize import failpoints
 from icesize.environment import Environment
 from icesize.errors import BatchError
-from icesize.parquet.keys.lookup import TableFiles
 from icesize.planning.cluster_by import ClusterBy
 from icesize.report import Report
 from icesize.sized_table import SizedTable
 from icesize.table.commit import submit
 from icesize.table.state.cluster_reader import ClusterReader
 from icesize.table.state.handle import TableHandle
+from icesize.table.upserts.lookup import TableFiles
 from icesize.table.upserts.resolver import DeletedIn, FilesWithBounds, with_deleted
 from tests.support.spark_lake import Lake
 from tests.support.tables import check

@@ -28,8 +28,8 @@ from icesize import SizedTable
 from icesize.environment import Environment
 from icesize.errors import CommitStateUnknown, PolicyError, TableError
 from icesize.failpoints import armed
-from icesize.maintenance.maintain import STEPS, MaintenanceReport, Pass
-from icesize.maintenance.rewrite_manifests import rewrite_manifests
+from icesize.maintenance.jobs.rewrite_manifests import rewrite_manifests
+from icesize.maintenance.passes.maintain import STEPS, MaintenanceReport, Pass
 from icesize.maintenance.rounds import Budget
 from icesize.maintenance.table_context import TableContext
 from icesize.table.cleanup.expiry import ExpiryReport, expire

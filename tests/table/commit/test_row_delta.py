@@ -13,11 +13,11 @@ from pyiceberg.table import Table
 
 from icesize import failpoints
 from icesize.environment import Environment
-from icesize.maintenance.upsert import UpsertBatch, UpsertJob, merges_in_turn, upsert
 from icesize.report import Report
 from icesize.table.commit.steps.merge import OTHER_DELETES
 from icesize.table.records.ledger import LedgerEntry
 from icesize.table.state.handle import TableHandle
+from icesize.table.upserts.batch import UpsertBatch, UpsertJob, merges_in_turn, upsert
 from icesize.table.upserts.settings import WantedRule
 from tests.support.machine import Reader
 from tests.support.puffin import exchange_vectors

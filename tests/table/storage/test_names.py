@@ -18,7 +18,7 @@ from pyiceberg.io import FileIO, load_file_io
 from pyiceberg.io.fsspec import FsspecFileIO
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
-from icesize.maintenance.verify_storage import Stored, size_of
+from icesize.maintenance.verify.storage import Stored, size_of
 from icesize.parquet.files.storage import Storage, cannot_open, missing_files
 from icesize.table.catalog.locations import names_one_file, normalised
 from icesize.table.manifests.live_arrays import path_numbers

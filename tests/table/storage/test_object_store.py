@@ -19,9 +19,9 @@ from pyiceberg.table import Table
 
 from icesize.environment import Environment
 from icesize.errors import TableError
-from icesize.maintenance import restore
-from icesize.maintenance.restore import Copy, copy_files
-from icesize.maintenance.verify_storage import size_of
+from icesize.maintenance.jobs import restore
+from icesize.maintenance.jobs.restore import Copy, copy_files
+from icesize.maintenance.verify.storage import size_of
 from icesize.parquet.files.storage import Storage
 from icesize.parquet.files.uncommitted import Uncommitted
 from icesize.table.cleanup.checkpoints import read_checkpoint

@@ -17,11 +17,11 @@ from pyroaring import BitMap
 from icesize.parquet.deletes.deleted_rows import deleted_rows
 from icesize.parquet.files.data_file import NewDeleteFile
 from icesize.parquet.files.names import FileNames
-from icesize.parquet.keys.lookup import TableFiles
 from icesize.planning.deletes.delete_reach import only_path
 from icesize.planning.files import DeleteFile, FileFact, PartitionKey
 from icesize.table.manifests.delete_index import DeleteIndex
 from icesize.table.upserts.deletes import MOST_SINGLE_DELETES, Dying, planned_deletes, write_deletes
+from icesize.table.upserts.lookup import TableFiles
 from icesize.table.upserts.resolver import NOTHING_FOUND
 from tests.support.examples import examples
 from tests.support.parquet_files import settings_of
