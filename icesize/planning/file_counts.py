@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TypeVar
+from typing import Any, TypeVar, overload
+
+import numpy as np
+from numpy.typing import NDArray
 
 T = TypeVar("T")
 
@@ -11,6 +14,15 @@ ROUND_DOWN_RATIO = 1.1
 """Files may be this much above the target before one more is written: Iceberg's `expectedOutputFiles`."""
 SAFE_RATIO = 1.06
 """A file planned this far above the small file limit is not small even if it compresses 5% better than planned."""
+
+
+@overload
+def is_small_file(size_bytes: float, limit_bytes: float) -> bool: ...
+@overload
+def is_small_file(size_bytes: NDArray[np.integer[Any]], limit_bytes: float) -> NDArray[np.bool_]: ...
+def is_small_file(size_bytes: float | NDArray[Any], limit_bytes: float) -> bool | NDArray[np.bool_]:
+    """Return whether a file, or each of several, is small, so that it may be merged for its size."""
+    return size_bytes < limit_bytes
 
 
 def in_batches(items: Iterable[T], size_of: Callable[[T], int], enough: int) -> Iterator[list[T]]:

@@ -13,6 +13,7 @@ from enum import Enum
 from itertools import takewhile
 from typing import Protocol, TypeAlias
 
+from icesize.planning.file_counts import is_small_file
 from icesize.planning.overlay import Overlay
 from icesize.policy import SizePolicy
 
@@ -237,7 +238,7 @@ class PartitionFacts:
             files=self.files + 1,
             size_bytes=self.size_bytes + file.size_bytes,
             rows=self.rows + file.rows,
-            small=(*self.small, file) if file.size_bytes < small_file_limit_bytes else self.small,
+            small=(*self.small, file) if is_small_file(file.size_bytes, small_file_limit_bytes) else self.small,
             newest=NEW_ROWS,
         )
 

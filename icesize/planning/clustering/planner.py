@@ -29,6 +29,7 @@ from icesize.planning.clustering.sets import (
     sets_of,
     why_not,
 )
+from icesize.planning.file_counts import is_small_file
 from icesize.planning.files import Layout, PartitionKey, SkipReason
 from icesize.planning.plan import Clustering, MergeTask, Plan, Skipped
 from icesize.policy import SizePolicy
@@ -128,7 +129,7 @@ def _sorted_out(work: _Work, by: ClusterBy, policy: SizePolicy) -> _Work:
 def _left_alone(file: ClusterFile, small_bytes: int) -> SkipReason | None:
     if file.full:
         return SkipReason.CLUSTERED
-    return SkipReason.TOO_FEW if file.fact.size_bytes < small_bytes else None
+    return SkipReason.TOO_FEW if is_small_file(file.fact.size_bytes, small_bytes) else None
 
 
 def _within_budget(

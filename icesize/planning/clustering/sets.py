@@ -9,7 +9,7 @@ from typing import Any
 
 from icesize.planning.cluster_by import SORT, Bounds, ClusterBy, ClusterFile
 from icesize.planning.clustering.depth import files_scanned
-from icesize.planning.file_counts import merged_files
+from icesize.planning.file_counts import is_small_file, merged_files
 from icesize.policy import SizePolicy
 
 LEAST_GAIN = 1.25
@@ -102,7 +102,7 @@ def in_order(files: Sequence[ClusterFile], by: ClusterBy, policy: SizePolicy) ->
     if by.strategy == SORT:
         return _ordered(files, leading_column(files))
     limit_bytes = policy.small_file_limit_bytes
-    well_sized = [file for file in files if file.fact.size_bytes >= limit_bytes]
+    well_sized = [file for file in files if not is_small_file(file.fact.size_bytes, limit_bytes)]
     for some in (files, well_sized):
         if some and depth(some, by) <= FLOOR_SLACK * floor_depth(len(some), by):
             return list(some)

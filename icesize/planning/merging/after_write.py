@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from icesize.planning.deletes.delete_reach import delete_files_freed
+from icesize.planning.file_counts import is_small_file
 from icesize.planning.files import FileFact, Layout, PartitionFacts, PartitionKey, SkipReason
 from icesize.planning.merging.planner import plan_merges
 from icesize.planning.plan import FileGroup, MergeTask, Plan
@@ -36,7 +37,7 @@ def plan_absorbing(
     incoming = Counter({file.partition: 0 for file in new})
     known = layout.partitions.some(incoming)
     appended = {key for key in incoming if key in contested or _keeps_deletes(known.get(key))}
-    small = (file.partition for file in new if file.size_bytes < layout.small_file_limit_bytes)
+    small = (file.partition for file in new if is_small_file(file.size_bytes, layout.small_file_limit_bytes))
     incoming.update(key for key in small if key in appended)
     wider = with_files(layout, (file for file in new if file.partition not in appended))
     return plan_merges(
@@ -94,14 +95,13 @@ def complete_plan(
     begun: dict[PartitionKey, list[MergeTask]] = {}
     for group in groups:
         begun.setdefault(group.partition, []).append(group)
+    limit_bytes = policy.small_file_limit_bytes
     settled = {key for key in begun if incoming.get(key, 0) <= first.incoming.get(key, 0)}
     rest: dict[PartitionKey, PartitionFacts | None] = dict.fromkeys(settled)
     small = {key: files for key, files in incoming.items() if key not in settled}
     for key, facts in layout.partitions.some(begun.keys() - settled).items():
         rest[key] = facts.without(file for group in begun[key] for file in group.inputs)
-        small[key] += sum(
-            group.outputs for group in begun[key] if group.output_size_bytes < policy.small_file_limit_bytes
-        )
+        small[key] += sum(group.outputs for group in begun[key] if is_small_file(group.output_size_bytes, limit_bytes))
     second = plan_merges(
         layout.with_partitions(rest),
         policy,

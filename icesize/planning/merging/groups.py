@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 
 from icesize.planning.deletes.delete_reach import is_due
-from icesize.planning.file_counts import ROUND_DOWN_RATIO, least_output_bytes, merged_files
+from icesize.planning.file_counts import ROUND_DOWN_RATIO, is_small_file, least_output_bytes, merged_files
 from icesize.planning.files import FileFact, PartitionFacts, SkipReason
 from icesize.planning.plan import MergeTask
 from icesize.policy import SizePolicy
@@ -52,7 +52,7 @@ class Work:
         large = {file.path for file in self.large}
         inputs = (file for group in self.taken for file in group.inputs)
         left = len(self.mergeable) - sum(file.path not in large for file in inputs)
-        return left + sum(g.outputs for g in self.taken if g.output_size_bytes < small_file_limit_bytes)
+        return left + sum(g.outputs for g in self.taken if is_small_file(g.output_size_bytes, small_file_limit_bytes))
 
 
 def outputs_per_group(policy: SizePolicy, budget_bytes: int | None) -> int:

@@ -16,6 +16,8 @@ from functools import lru_cache
 from itertools import accumulate
 from math import comb, inf
 
+from icesize.planning.file_counts import is_small_file
+
 # More arrivals per finished file than this are planned as this many; it bounds tables and time per call.
 _MOST_ARRIVALS = 2.0**14
 
@@ -66,7 +68,7 @@ def choose_prefix(small_sizes: Sequence[float], limit_bytes: float, slots: int) 
     """
     if slots < 1:
         raise ValueError(f"'slots' ({slots}) must be >= 1: a merge leaves one file")
-    sizes = sorted(size for size in small_sizes if size < limit_bytes)
+    sizes = sorted(size for size in small_sizes if is_small_file(size, limit_bytes))
     sums = list(accumulate(sizes))
     count = len(sizes)
     if count >= 2 and sums[-1] >= limit_bytes:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
-from icesize.planning.file_counts import expected_files
+from icesize.planning.file_counts import expected_files, is_small_file
 from icesize.planning.files import FileFact, Head, Layout, PartitionFacts, PartitionKey
 from icesize.planning.merging.planner import plan_merges
 from icesize.planning.merging.standing import Standing
@@ -153,7 +153,7 @@ class ReplayedTable:
         """Return the plan of a batch, and all files that it adds."""
         appends, limit_bytes = self.appends(batch), self.layout.small_file_limit_bytes
         incoming = {
-            key: sum(file.size_bytes < limit_bytes for file in append.outputs)
+            key: sum(is_small_file(file.size_bytes, limit_bytes) for file in append.outputs)
             for key, append in zip(batch, appends, strict=True)
         }
         budget_bytes = self.policy.budget_for(sum(batch.values()))

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icesize.planning.deletes.delete_reach import is_due
+from icesize.planning.file_counts import is_small_file
 from icesize.planning.files import Layout, PartitionFacts, PartitionKey, SkipReason
 from icesize.planning.merging.groups import Work, by_size
 from icesize.planning.overlay import Overlay
@@ -203,7 +204,7 @@ def work_of(
     # a policy computes its default limit each time that it is asked
     work, limit_bytes = Work(facts, blocked, excluded_paths), policy.small_file_limit_bytes
     for file in facts.small + facts.large:
-        is_small = file.size_bytes < limit_bytes
+        is_small = is_small_file(file.size_bytes, limit_bytes)
         reason = file.obstacle or blocked
         if not is_small and not (limit_bytes and work.is_due(file, policy)):
             continue
@@ -254,5 +255,5 @@ def partition_outcome(work: Work, policy: SizePolicy, incoming: int = 0) -> Part
     """Return the small files that a partition holds after the plan and a batch that adds `incoming` small files."""
     limit_bytes = policy.small_file_limit_bytes
     small = work.small_files_after(limit_bytes) + incoming
-    ineligible = dict(Counter(reason for file, reason in work.ineligible if file.size_bytes < limit_bytes))
-    return PartitionOutcome(work.facts.key, work.facts.label, small, ineligible, _most_deletes(work))
+    held = (reason for file, reason in work.ineligible if is_small_file(file.size_bytes, limit_bytes))
+    return PartitionOutcome(work.facts.key, work.facts.label, small, dict(Counter(held)), _most_deletes(work))

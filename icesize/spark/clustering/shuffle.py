@@ -19,7 +19,7 @@ from icesize.parquet.files.data_file import Merged, MergeFailure, MergeResult, N
 from icesize.parquet.files.settings import Limits
 from icesize.parquet.ordering.cluster_order import Ranking
 from icesize.parquet.reading.conservation import Conservation, Counts
-from icesize.planning.file_counts import merged_files
+from icesize.planning.file_counts import is_small_file, merged_files
 from icesize.planning.plan import MergeTask
 from icesize.spark.clustering.gather import Assignment, Destination, Gather, Gathered
 from icesize.spark.clustering.scatter import BLOBS, Division, KeySample, ScanKeys, Scatter
@@ -121,7 +121,7 @@ class Shuffle:
         if isinstance(files, MergeFailure):
             return None
         target, limit = self.work.settings.target_file_size_bytes, self.work.settings.small_file_limit_bytes
-        small = sum(file.size_bytes < limit for file in files)
+        small = sum(is_small_file(file.size_bytes, limit) for file in files)
         outputs = merged_files(sum(file.size_bytes for file in files), target, limit)
         return outputs if small > SMALL_SHARE * len(files) and outputs < len(files) else None
 

@@ -15,7 +15,7 @@ from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.uncommitted import Uncommitted
 from icesize.parquet.rewriting.absorb import Absorption
 from icesize.parquet.rewriting.threads import write_in_threads
-from icesize.planning.file_counts import merged_files
+from icesize.planning.file_counts import is_small_file, merged_files
 from icesize.planning.files import PartitionKey
 from icesize.planning.routing.router import Routing, range_bounds, route, side_by_side, skew
 from icesize.planning.routing.row_sizes import RowSizes
@@ -245,7 +245,7 @@ def unseen(
 
 def small_files(weight_bytes: float, files: int, policy: SizePolicy) -> int:
     """Return how many of `files` equal files of one partition will be small: all of them or none."""
-    return files if weight_bytes / files < policy.small_file_limit_bytes else 0
+    return files if is_small_file(weight_bytes / files, policy.small_file_limit_bytes) else 0
 
 
 def _whole(

@@ -24,6 +24,7 @@ from icesize.parquet.files.data_file import NewDataFile
 from icesize.parquet.files.lineage_fields import FIRST_WITH_LINEAGE
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.rewriting.absorb import NOTHING, Absorption
+from icesize.planning.file_counts import is_small_file
 from icesize.planning.files import FileFact, Layout, PartitionKey
 from icesize.planning.merging.after_write import complete_plan, divided, plan_absorbing
 from icesize.planning.merging.planner import plan_merges
@@ -132,7 +133,8 @@ class BatchPlan:
             plan = _absorbing(fitted, new)
             return Decision(plan, plan.groups)
         incoming = Counter({file.partition: 0 for file in written})
-        incoming.update(f.partition for f in written if f.size_bytes < fitted.layout.small_file_limit_bytes)
+        limit_bytes = fitted.layout.small_file_limit_bytes
+        incoming.update(f.partition for f in written if is_small_file(f.size_bytes, limit_bytes))
         return _beside_rows(fitted, incoming, sum(file.size_bytes for file in written), begun)
 
     def merge_deadline_seconds(self, write_seconds: float) -> float | None:

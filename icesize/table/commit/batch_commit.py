@@ -24,6 +24,7 @@ from icesize.parquet.files.data_file import (
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.storage import missing_files
 from icesize.parquet.files.uncommitted import Uncommitted, uncommitted
+from icesize.planning.file_counts import is_small_file
 from icesize.planning.files import Layout, PartitionKey
 from icesize.planning.merging.contention import BackOff
 from icesize.planning.plan import MergeTask, Plan
@@ -323,9 +324,9 @@ def _most_small_files(written: WrittenBatch, touched: Iterable[PartitionKey], co
     for key, facts in layout.partitions.some(counts).items():
         counts[key] = sum(f.obstacle is None for f in facts.small)
     for file in (*written.rows.files, *(f for g in committed for f in g.files)):
-        counts[file.partition] += file.size_bytes < limit
+        counts[file.partition] += is_small_file(file.size_bytes, limit)
     for group in committed:
-        counts[group.inputs[0].partition] -= sum(input_file.size_bytes < limit for input_file in group.inputs)
+        counts[group.inputs[0].partition] -= sum(is_small_file(older.size_bytes, limit) for older in group.inputs)
     for older in written.rows.absorbed:
         counts[older.partition] -= 1
     return max(counts.values(), default=0)

@@ -45,6 +45,7 @@ from icesize import failpoints
 from icesize.parquet.files.data_file import NewDataFile, NewDeleteFile
 from icesize.parquet.files.lineage_fields import FIRST_WITH_LINEAGE
 from icesize.planning.deletes.dangling_rule import DanglingCandidates
+from icesize.planning.file_counts import is_small_file
 from icesize.planning.files import MAIN, FileFact, FileId, PartitionKey
 from icesize.planning.retention.ancestry import FOR_EVER_MS
 from icesize.policy import DEFAULT_TARGET_BYTES, ICEBERG_TARGET, SMALL_FILE_RATIO, property_number
@@ -116,8 +117,8 @@ class Part:
         changed |= {entry.values for entry in (*self.copied, *self.deleted)}
         hot, other, cold = list[Entry](), list[Entry](), list[Entry]()
         for entry in self.existing:
-            is_large = entry.size_bytes >= small_bytes
-            (cold if is_large else hot if entry.values in changed else other).append(entry)
+            near = hot if entry.values in changed else other
+            (near if is_small_file(entry.size_bytes, small_bytes) else cold).append(entry)
         other.sort(key=lambda entry: entry.sequence_number or 0, reverse=True)
         hot += other[:MOST_HOT_ENTRIES]
         cold += other[MOST_HOT_ENTRIES:]

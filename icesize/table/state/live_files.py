@@ -17,6 +17,7 @@ from pyiceberg.manifest import ManifestFile
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
+from icesize.planning.file_counts import is_small_file
 from icesize.planning.files import FileFact, PartitionFacts, PartitionKey, SkipReason
 from icesize.planning.merging.standing import PlainPartitions
 from icesize.table.catalog.history import head_snapshot
@@ -158,7 +159,7 @@ class LiveFiles:
         sizes, counts = (each[rows].astype(np.int64) for each in (columns.size_bytes, columns.rows))
         sums = (np.add.reduceat(each, starts).tolist() for each in (sizes, counts))
         newest = np.maximum.reduceat(self.ages.stamps(facts, rows), starts).tolist()
-        is_small = sizes < self.small_file_limit_bytes
+        is_small = is_small_file(sizes, self.small_file_limit_bytes)
         small = _divided(facts, listed, is_small)
         large = _divided(facts, listed, ~is_small & np.repeat(self._may_have_deletes(listed.keys), listed.counts))
         for key, files, size_bytes, records, stamp, of_small, of_large in zip(
@@ -197,7 +198,7 @@ class LiveFiles:
         for listing, numbers in zip(self.listings.values(), places, strict=True):
             facts, rows = listing.facts, listing.facts.live
             at = numbers[facts.columns.partition[rows]]
-            is_small = facts.columns.size_bytes[rows] < self.small_file_limit_bytes
+            is_small = is_small_file(facts.columns.size_bytes[rows], self.small_file_limit_bytes)
             at_small = at[is_small]
             files += np.bincount(at, minlength=len(ids))
             small += np.bincount(at_small, minlength=len(ids))

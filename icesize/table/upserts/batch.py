@@ -26,6 +26,7 @@ from icesize.parquet.files.uncommitted import Uncommitted, uncommitted
 from icesize.parquet.rewriting.threads import merge_in_threads, write_in_threads
 from icesize.parquet.writing.row_writer import WriteTable
 from icesize.planning.deletes.delete_reach import PartitionDeletes, plain_path
+from icesize.planning.file_counts import is_small_file
 from icesize.planning.files import FileFact, Layout, PartitionFacts, PartitionKey
 from icesize.planning.merging.planner import plan_merges
 from icesize.planning.plan import MergeTask, Plan
@@ -379,7 +380,7 @@ def _plan(job: UpsertJob, current: Current, layout: Layout, changes: RowChanges,
     """Plan the merges of a batch: of small files, and of files with many deleted rows, those of the batch included."""
     policy = current.policy
     incoming = Counter({file.partition: 0 for file in changes.files})
-    incoming.update(f.partition for f in changes.files if f.size_bytes < layout.small_file_limit_bytes)
+    incoming.update(f.partition for f in changes.files if is_small_file(f.size_bytes, layout.small_file_limit_bytes))
     deleted = with_changes(layout, changes, files)
     touched = {each.file.partition for each in files.resolution.found if each.dead.any()}
     # by `setdefault`, because `|=` of a Counter drops what is 0
