@@ -1,4 +1,4 @@
-"""Tests reach what they change through seams and public names: none patches a private name."""
+"""Tests change icesize through seams and public names, and one module of icesize uses private names of PyIceberg."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyiceberg
 import pytest
 
 PROJECT = Path(__file__).resolve().parent.parent
@@ -101,3 +102,49 @@ def _is_private(changed: ast.expr) -> bool:
 
 def _has_underscore(name: str) -> bool:
     return name.startswith("_") and not name.startswith("__")
+
+
+def test_private_names_of_pyiceberg_are_in_one_module() -> None:
+    """Any release of PyIceberg may change its private names, so one module uses them, and its tests check each."""
+    words = " ".join(path.read_text() for path in Path(pyiceberg.__file__).parent.rglob("*.py"))
+    theirs = set(re.findall(r"\b_[a-z]\w+", words)) - {"_replace", "_asdict"}
+    paths = sorted((PROJECT / "icesize").rglob("*.py"))
+    used = {path.name for path in paths if theirs.intersection(foreign_private_names(path.read_text()))}
+    assert used == {"pyiceberg_internals.py"}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "catalog._session",
+        "getattr(catalog, '_session', None)",
+        "vars(catalog)['_session'] = None",
+        "from pyiceberg.catalog import _session",
+    ],
+)
+def test_uses_of_private_names_of_others_are_found(line: str) -> None:
+    """The test before this one finds each way to use a private name, unless its module defines the name."""
+    own = "class Own:\n    def __init__(self):\n        self._session = 1\n        self.other._session\n"
+    assert (list(foreign_private_names(line)), list(foreign_private_names(own))) == (["_session"], [])
+
+
+def foreign_private_names(source: str) -> Iterator[str]:
+    """Yield the private names that a module uses or imports, but does not define."""
+    tree = ast.parse(source)
+    own = {each.name for each in ast.walk(tree) if isinstance(each, ast.FunctionDef | ast.ClassDef)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            own.add(node.id)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            own |= {node.attr} if ast.unparse(node.value) == "self" else set()
+    for node in ast.walk(tree):
+        names: list[object] = []
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] != "icesize":
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.Attribute):
+            names = [node.attr]
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("getattr", "hasattr", "setattr"):
+            names = [each.value for each in node.args if isinstance(each, ast.Constant)]
+        elif isinstance(node, ast.Subscript) and ast.unparse(node.value).startswith("vars("):
+            names = [node.slice.value] if isinstance(node.slice, ast.Constant) else []
+        yield from (name for name in names if isinstance(name, str) and _has_underscore(name) and name not in own)

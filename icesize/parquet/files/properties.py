@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.io.pyarrow import match_metrics_mode
 from pyiceberg.partitioning import PartitionField, PartitionSpec
-from pyiceberg.schema import Schema
+from pyiceberg.schema import Schema, index_by_id
 from pyiceberg.transforms import IdentityTransform, TruncateTransform, UnknownTransform, VoidTransform
-from pyiceberg.types import FixedType, TimestampNanoType, TimestamptzNanoType
+from pyiceberg.types import FixedType, NestedField, TimestampNanoType, TimestamptzNanoType
 
 from icesize.errors import UnsupportedTable
 from icesize.parquet.files.lineage_fields import is_lineage
@@ -200,7 +200,8 @@ def check_schema_supported(
 ) -> None:
     """Raise `UnsupportedTable`, one sentence, for a type, partition field or property that cannot be honored."""
     later = NANOSECONDS if format_version > _BEFORE_V3 else ()
-    for field_id, column in schema._lazy_id_to_field.items():
+    columns = index_by_id(schema)
+    for field_id, column in columns.items():
         kind = column.field_type
         if kind.minimum_format_version() > _BEFORE_V3 and not isinstance(kind, later):
             name = schema.find_column_name(field_id)
@@ -209,15 +210,15 @@ def check_schema_supported(
                 column=name,
             )
     for each in spec.fields:
-        if (why := _why_unfit(each, schema)) is not None:
+        if (why := _why_unfit(each, columns)) is not None:
             raise UnsupportedTable(f"Cannot write partition field '{each.name}': {why}", field=each.name)
     _check_properties(properties)
 
 
-def _why_unfit(field: PartitionField, schema: Schema) -> str | None:
+def _why_unfit(field: PartitionField, columns: Mapping[int, NestedField]) -> str | None:
     if isinstance(field.transform, UnknownTransform):
         return f"transform {field.transform} is unknown"
-    source = schema._lazy_id_to_field.get(field.source_id)
+    source = columns.get(field.source_id)
     if source is None:
         is_void = isinstance(field.transform, VoidTransform)
         return None if is_void else "its source column was dropped, replace the field"

@@ -7,5 +7,6 @@
 - `metadata_files`: older metadata files of a table
 - `opening`: opens catalogs (by object, by PyIceberg's configuration, or from Spark's own settings) and their tables,
   and explains names that do not exist
+- `pyiceberg_internals`: private names of PyIceberg, each in one function
 - `tables`: the tables of a catalog: which names a pattern selects, and what a name refers to
 """

@@ -8,6 +8,7 @@ from datetime import datetime, timezone
 from pyiceberg.catalog import Catalog
 
 from icesize.redaction import redacted
+from icesize.table.catalog.pyiceberg_internals import thrift_client
 
 LOCK_ENABLED = "engine.hive.lock-enabled"
 UNLOCKED = (
@@ -32,7 +33,7 @@ def lock_holder(catalog: Catalog, table: tuple[str, ...]) -> str:
     with suppress(Exception):  # this is only said in an error message; each thrift server has its own errors
         from hive_metastore.ttypes import LockState, ShowLocksRequest
 
-        with catalog._client as client:  # type: ignore[attr-defined]
+        with thrift_client(catalog) as client:
             locks = client.show_locks(ShowLocksRequest(dbname=table[-2], tablename=table[-1])).locks
         held = next(lock for lock in locks if lock.state == LockState.ACQUIRED)
         since = datetime.fromtimestamp(held.acquiredat / 1000, timezone.utc)

@@ -37,6 +37,7 @@ from icesize.errors import EngineUnavailable, TableError, TableNotFound, Unsuppo
 from icesize.redaction import is_secret, keys_with_secrets, remember_secrets
 from icesize.table.catalog.access_errors import brief, may_pass
 from icesize.table.catalog.hive import HIVE_4, LOCK_ENABLED, UNLOCKED, is_hive, is_hive_4
+from icesize.table.catalog.pyiceberg_internals import http_adapters
 
 LOG = logging.getLogger("icesize")
 
@@ -261,8 +262,7 @@ def _is_loopback(host: str) -> bool:
 
 def with_timeout(catalog: Catalog, seconds: float = HTTP_TIMEOUT_SECONDS) -> Catalog:
     """Return the same catalog. Its HTTP calls (if it makes any) fail after `seconds` without a response."""
-    session = getattr(catalog, "_session", None)
-    for adapter in getattr(session, "adapters", {}).values():
+    for adapter in http_adapters(catalog):
         if not hasattr(adapter, "icesize_timeout"):
             adapter.send = _timed(adapter.send, seconds)
             adapter.icesize_timeout = seconds

@@ -6,7 +6,7 @@ module touches no data file: nothing is deleted before the commit has certainly 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, cast
 
@@ -19,7 +19,6 @@ from pyiceberg.table.update import (
     AssertRefSnapshotId,
     RemovePartitionStatisticsUpdate,
     RemoveSnapshotRefUpdate,
-    RemoveSnapshotsUpdate,
     RemoveStatisticsUpdate,
     SetPropertiesUpdate,
     SetSnapshotRefUpdate,
@@ -31,6 +30,7 @@ from pyiceberg.table.update import (
 from icesize.planning.retention.ancestry import FOR_EVER_MS
 from icesize.planning.retention.planner import Retention
 from icesize.table.catalog.access_errors import readable
+from icesize.table.catalog.pyiceberg_internals import removal_of
 from icesize.table.cleanup.checkpoints import Reader, positions_in, stranded
 from icesize.table.cleanup.journal import JOURNAL, LOST_REFS, Journal, rivals_of
 from icesize.table.cleanup.retention_inputs import ExpireOptions, retention_of
@@ -169,17 +169,6 @@ def _tags_to_set(metadata: TableMetadata, retention: Retention) -> dict[str, int
     return {name: snapshot_id for name, snapshot_id in retention.version_tags.items() if now.get(name) != snapshot_id}
 
 
-class _Ids(list[int]):
-    """Snapshot ids of one update, among which PyIceberg looks up every snapshot of the table."""
-
-    def __init__(self, ids: Iterable[int]) -> None:
-        super().__init__(ids)
-        self._known = frozenset(self)
-
-    def __contains__(self, snapshot_id: object) -> bool:
-        return snapshot_id in self._known
-
-
 def _updates(metadata: TableMetadata, decision: ExpiryDecision) -> Iterator[TableUpdate]:
     retention = decision.retention
     gone = set(retention.expired)
@@ -205,6 +194,5 @@ def _updates(metadata: TableMetadata, decision: ExpiryDecision) -> Iterator[Tabl
     if decision.retention.expired and decision.journal_location is not None:
         in_order = [snapshot.snapshot_id for snapshot in metadata.snapshots if snapshot.snapshot_id in gone]
         for start in range(0, len(in_order), _REMOVED_TOGETHER):
-            ids = _Ids(in_order[start : start + _REMOVED_TOGETHER])
-            yield RemoveSnapshotsUpdate.model_construct(snapshot_ids=ids)
+            yield removal_of(in_order[start : start + _REMOVED_TOGETHER])
         yield SetPropertiesUpdate(updates={JOURNAL: decision.journal_location})

@@ -10,9 +10,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Hashable, Mapping
-from copy import copy
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from pyiceberg.catalog import Catalog, MetastoreCatalog
@@ -26,6 +24,7 @@ from pyiceberg.typedef import IcebergBaseModel, Identifier
 from icesize.parquet.files.lineage_fields import FIRST_WITH_LINEAGE
 from icesize.table.catalog.access_errors import brief
 from icesize.table.catalog.metadata_files import read_metadata_file
+from icesize.table.catalog.pyiceberg_internals import staged_by, with_own_writer
 from icesize.table.commit.protocol import CommitRefused
 
 _ABSENT = object()
@@ -135,11 +134,8 @@ def lossless(catalog: Catalog) -> Catalog:
     """
     if not isinstance(catalog, MetastoreCatalog):
         return catalog
-    commit, single = _Commit(catalog), copy(catalog)
-    vars(single)["_update_and_stage_table"] = commit.stage
-    vars(single)["_write_metadata"] = commit.write
-    vars(single)["_write_metadata_no_exist_check"] = partial(commit.write, overwrite=True)  # of Glue, for S3 Tables
-    return single
+    commit = _Commit(catalog)
+    return with_own_writer(catalog, commit.stage, commit.write)
 
 
 @dataclass(eq=False)
@@ -159,7 +155,7 @@ class _Commit:
         self.current = current_table
         if current_table is not None:
             _check_order(current_table.metadata, updates)
-        staged = self.catalog._update_and_stage_table(current_table, table_identifier, requirements, updates)
+        staged = staged_by(self.catalog, current_table, table_identifier, requirements, updates)
         if is_compressed(staged.metadata):
             staged.metadata_location = staged.metadata_location.removesuffix(_NAME) + _COMPRESSED_NAME
         return staged

@@ -22,6 +22,7 @@ from pyiceberg.types import IcebergType, NestedField
 
 from icesize.errors import SchemaMismatch, TableError
 from icesize.parquet.files.lineage_fields import FIRST_WITH_LINEAGE, check_column_names
+from icesize.table.catalog.pyiceberg_internals import changes_of
 from icesize.table.commit.attempts import Attempts, Change
 from icesize.table.commit.loaded import Loaded, Staged
 from icesize.table.records import ledger
@@ -104,7 +105,7 @@ def add_columns(
                 update.add_column(path, columns[path])
             except ValueError as error:
                 raise _refusal(path, str(error)) from error
-        updates, requirements = update._commit()
+        updates, requirements = changes_of(update)
         return loaded.staged(updates, *requirements), list(map(".".join, new))
 
     advice = "Look whether the table has the batch's columns; running the same batch again is safe"

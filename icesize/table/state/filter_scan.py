@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from typing import cast
 
 from pyiceberg.expressions import And, BooleanExpression, EqualTo, In, Not, Or, UnboundPredicate
-from pyiceberg.expressions.visitors import _InclusiveMetricsEvaluator
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFile
 from pyiceberg.table.metadata import TableMetadata
@@ -19,6 +18,7 @@ from icesize.planning.files import PartitionKey
 from icesize.planning.insight.filters import FilterUse
 from icesize.table.catalog.access_errors import readable
 from icesize.table.catalog.history import head_snapshot
+from icesize.table.catalog.pyiceberg_internals import metrics_evaluator
 from icesize.table.manifests.file_columns import read_metrics
 from icesize.table.manifests.manifest_lists import manifests_of
 from icesize.table.manifests.store import ManifestStore
@@ -76,14 +76,14 @@ class _Asked:
         predicates = list(_predicates(expression, positive=True))
         self.points = tuple(dict.fromkeys(name for name, is_point in predicates if is_point))
         self.ranges = tuple(dict.fromkeys(name for name, is_point in predicates if not is_point))
-        self._evaluator: _InclusiveMetricsEvaluator | None = None
+        self._may_match: Callable[[DataFile], bool] | None = None
         # a filter on partition fields has no columns with bounds
         with suppress(ValueError):
-            self._evaluator = _InclusiveMetricsEvaluator(metadata.schema(), expression)
+            self._may_match = metrics_evaluator(metadata.schema(), expression)
 
     def may_match(self, metrics: FileMetrics) -> bool:
         """Return True unless the bounds of a file rule it out."""
-        return self._evaluator is None or self._evaluator.eval(cast(DataFile, metrics))
+        return self._may_match is None or self._may_match(cast(DataFile, metrics))
 
 
 def _predicates(expression: BooleanExpression, positive: bool) -> Iterator[tuple[str, bool]]:
