@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from icesize.cli.process import collect_later, load_rarely_used_later
+from icesize.cli.process import collect_later
 
 
 def run() -> None:
     """The command line of this process."""
     collect_later()
-    load_rarely_used_later()
     from icesize.cli.main import main
 
     main(prog_name="icesize")

@@ -9,7 +9,7 @@
 - `maintain`: `icesize maintain`: one table, or the tables of a catalog
 - `main`: the program: its commands in groups, errors as one line and an exit code
 - `options`: options that commands share (table, catalog, policy), prompts and output
-- `process`: start-up and exit shortcuts of the `icesize` process
+- `process`: when the process of a command collects garbage
 - `restoring`: commands that bring back an earlier version, or correct metadata
 - `rewriting`: commands that rewrite files or manifests and keep every row
 - `spark_choice`: options that select Spark: `--master`, `--remote`, `--conf`

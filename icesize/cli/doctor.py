@@ -33,7 +33,7 @@ def doctor(target: Target, *, spark: SparkChoice) -> None:
     checks = list(_examined(target, spark))
     working = _working(target, checks)
 
-    from icesize.presentation.views import jobs  # after Arrow, which loads pandas otherwise
+    from icesize.presentation.views import jobs  # slow: imports PyIceberg
 
     shown = (*jobs.checks(checks), (f"will work: {', '.join(working)}",))
     failed = any(check.state == "failed" for check in checks)

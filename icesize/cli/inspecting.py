@@ -73,7 +73,7 @@ def scan(target: Target, *, limit: int | None, policy: Mapping[str, str]) -> Non
     shown = replace(found, tables=found.tables[:limit])
     failed = not found.tables and (found.skipped or found.doubts)
 
-    from icesize.presentation.views import jobs  # after Arrow, which loads pandas otherwise
+    from icesize.presentation.views import jobs  # slow: imports PyIceberg
 
     target.answer(shown, jobs.survey(found, limit or views.MOST_TABLES), exit_code=options.FAILED if failed else 0)
 
@@ -129,7 +129,7 @@ def inspect(
     if not check:
         target.answer(inspection)
     else:
-        from icesize.presentation.views import tables  # after Arrow, which loads pandas otherwise
+        from icesize.presentation.views import tables  # slow: imports PyIceberg
 
         target.answer(inspection, tables.health(inspection), exit_code=options.UNHEALTHY if inspection.problems else 0)
 
@@ -214,7 +214,7 @@ def plan(
         raise click.UsageError("--strategy needs --by: the table does not say by which columns it is clustered")
     options.warn(target, planned.notes)
 
-    from icesize.presentation.views import tables  # after Arrow, which loads pandas otherwise
+    from icesize.presentation.views import tables  # slow: imports PyIceberg
 
     both = (line for one in (planned, clustering) if one for line in tables.plan(one))
     target.answer(planned.to_dict() | {"cluster_plan": clustering and clustering.to_dict()}, both)
@@ -241,7 +241,7 @@ def streams(target: Target, *, forget: str | None, yes: bool, dry_run: bool) -> 
     if forget is None:
         entries = sized.streams()
 
-        from icesize.presentation.views import tables  # after Arrow, which loads pandas otherwise
+        from icesize.presentation.views import tables  # slow: imports PyIceberg
 
         target.answer(entries, tables.streams(sized.name, entries))
         return
@@ -271,7 +271,7 @@ def versions(target: Target, *, partition: str | None, limit: int | None) -> Non
     sized = target.open()
     found = sized.versions(partition)
 
-    from icesize.presentation.views import tables  # after Arrow, which loads pandas otherwise
+    from icesize.presentation.views import tables  # slow: imports PyIceberg
 
     target.answer(found[:limit], tables.versions(sized.name, found, limit or views.MOST_VERSIONS))
 

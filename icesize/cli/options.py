@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from icesize.cli.interrupts import Observers
-from icesize.cli.process import collect_from_now_on, load_arrow_alone
+from icesize.cli.process import collect_from_now_on
 from icesize.cli.values import SECONDS, SIZE, pair_option, pairs
 from icesize.environment import Environment
 from icesize.errors import TableNotFound
@@ -88,8 +88,6 @@ class Target:
 
         Raises the errors of `icesize.open`, and click.UsageError for an unknown scheme.
         """
-        if spark is None:  # PySpark needs pandas
-            load_arrow_alone()
         from icesize.sized_table import open as open_table
         from icesize.table.catalog.opening import split_name
 
@@ -124,7 +122,6 @@ class Target:
 
         Raises TableNotFound and TableError, and click.UsageError for an unknown scheme.
         """
-        load_arrow_alone()
         from icesize.table.catalog.opening import open_catalog
         from icesize.table.catalog.tables import TablePattern
 

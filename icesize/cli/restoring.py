@@ -40,7 +40,7 @@ def restore(
         raise click.UsageError("give either --snapshot or --as-of")
     asks = options.asks(yes=yes, dry_run=dry_run)
     sized = target.open()
-    from icesize.presentation.views import tables  # after Arrow, which loads pandas otherwise
+    from icesize.presentation.views import tables  # slow: imports PyIceberg
 
     bring_back = partial(sized.restore, partition, snapshot_id, as_of=as_of)
     if asks:

@@ -108,7 +108,7 @@ def _show_plan(target: Target, planned: Plan) -> None:
 
 def _carry_out(work: Callable[..., Report], target: Target) -> None:
     """Print plan, progress and report; exit with code 1 if there was work but no commit, or after an internal error."""
-    from icesize.presentation.views import tables  # after Arrow, which loads pandas otherwise
+    from icesize.presentation.views import tables  # slow: imports PyIceberg
 
     planned: list[Plan] = []
 
