@@ -3,11 +3,8 @@
 - `fields`: the structs of parquet.thrift that icesize reads or writes: field ids by name, and field types if a struct
   has offsets
 - `footer`: a Parquet footer that icesize can write again: fields with offsets are parsed, all other bytes are kept
-- `hybrid`: levels as pages hold them, in runs and bit-packed
-- `levels`: a check of the levels of columns in lists or maps against the footer: counts of rows, and of values per
-  level
+- `levels`: the repetition and definition levels of data pages, and a check of them against the footer
 - `page_index`: page indexes: positions of a column chunk's pages and bounds of their values, moved and joined
-- `page_levels`: the levels of a data page
 - `pages`: the pages of a column chunk, found by their headers and checked without being decoded
 - `refusals`: reasons why bytes of a file are decoded instead of copied, one code per reason
 - `schema`: the schema in a Parquet footer: elements that compare equal if they mean the same, and the columns they form

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+import numpy as np
+from numpy.typing import NDArray
 from pyroaring import BitMap
 
 from icesize.parquet.format.footer import Chunk, Footer, RowGroup
@@ -20,10 +21,6 @@ from icesize.parquet.format.refusals import Refusal
 from icesize.parquet.format.schema import Column
 from icesize.parquet.format.sources import Source
 from icesize.parquet.row_groups.compatibility import common_encodings
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,8 +45,6 @@ class Part:
     @property
     def deleted_rows(self) -> NDArray[np.int64]:
         """Positions of the deleted rows."""
-        import numpy as np  # imported here because a plain copy needs no numpy
-
         return np.frombuffer((self.deleted or BitMap()).to_array(), np.uint32).astype(np.int64)
 
 
