@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,7 +14,7 @@ from icesize.parquet.format.fields import (
     PageHeader,
 )
 from icesize.parquet.format.footer import Chunk
-from icesize.parquet.format.refusals import CopyRefused, DamagedFile, Refusal, damaged_as
+from icesize.parquet.format.refusals import CopyRefused, Refusal, damaged_as
 from icesize.parquet.format.sources import Readable
 from icesize.parquet.format.thrift import (
     LIST,
@@ -26,7 +25,6 @@ from icesize.parquet.format.thrift import (
     read_struct,
     read_structs,
     required_integer,
-    skip,
 )
 
 if TYPE_CHECKING:
@@ -59,20 +57,6 @@ MOST_OPENED_BYTES = 64 * 2**20
 """Most bytes of dictionaries whose entries are looked at, uncompressed; no known writer makes a longer one."""
 _HEADER_BYTES = 256
 """Read for a dictionary of unknown length; its header has about 20 bytes."""
-
-
-def _layout(pattern: bytes) -> re.Pattern[bytes]:
-    """Compile a pattern for headers.
-
-    N is a number of any length, E is a number of a single byte, and U is a number that is not needed.
-    """
-    unread = rb"[\x80-\xff]{0,4}[\x00-\x7f]"
-    return re.compile(pattern.replace(b"N", b"(%b)" % unread).replace(b"U", unread).replace(b"E", rb"([\x00-\x7f])"))
-
-
-_V1 = _layout(rb"\x15\x00\x15N\x15N(?:\x15N\x1c|\x2c)\x15N\x15E\x15U\x15U")
-_V2 = _layout(rb"\x15\x06\x15N\x15N(?:\x15N\x4c|\x5c)\x15N\x15U\x15N\x15E\x15U\x15U[\x11\x12]")
-"""Headers of data pages as all known writers lay them out, up to where statistics may follow."""
 
 
 class Header(NamedTuple):
@@ -150,6 +134,7 @@ class DictionaryPage:
         return decompressed(self.body, self.raw_size_bytes - self.header_bytes, codec)
 
 
+@damaged_as(Refusal.PAGES)
 def walk(data: Bytes, flat: bool, values: int) -> Pages:
     """Find the pages of a chunk of `values` values, nulls included; `flat` columns have one value for each row.
 
@@ -195,7 +180,7 @@ def dictionary_page(source: Readable, chunk: Chunk) -> DictionaryPage | None:
     # checked before the header is parsed: the header of a data page may be longer than the bytes read
     if data[:1] == b"\x15" and data[1:2] != b"\x04":
         return None
-    header = lossless_header(data, 0)
+    header = read_header(data, 0)
     page = _page(header, 0, chunk.size_bytes, flat=False)
     if page.type != DICTIONARY_PAGE:
         return None
@@ -240,41 +225,7 @@ def _counts(raw: bytes) -> tuple[tuple[int, int], ...]:
 
 
 def read_header(data: Bytes, at: int) -> Header:
-    """Read the page header at a position; raises `CopyRefused`."""
-    try:
-        return usual_header(data, at) or lossless_header(data, at)
-    except DamagedFile as error:
-        raise CopyRefused(Refusal.PAGES, str(error)) from error
-
-
-def usual_header(data: Bytes, at: int) -> Header | None:
-    """Return the result of `lossless_header` in a quarter of the time for data pages in the usual layout.
-
-    Returns None for any other page.
-    """
-    found = _V1.match(data, at) or _V2.match(data, at)
-    if found is None:
-        return None
-    raw, size, checksum, values, *rows, encoding = found.groups()
-    end = found.end()
-    if data[end : end + 1] == b"\x1c":
-        end = skip(data, end + 1, STRUCT)
-    if data[end : end + 2] != b"\0\0":  # other fields follow the statistics
-        return None
-    return Header(
-        DATA_PAGE_V2 if rows else DATA_PAGE,
-        _number(raw),
-        _number(size),
-        None if checksum is None else _number(checksum) & 0xFFFFFFFF,
-        _number(values),
-        _number(encoding),
-        _number(rows[0]) if rows else None,
-        end + 2,
-    )
-
-
-def lossless_header(data: Bytes, at: int) -> Header:
-    """Read a page header in any layout; raises `DamagedFile`, or `CopyRefused` for a page that cannot be copied."""
+    """Read the page header at a position; raises `DamagedFile`, or `CopyRefused` for a page that cannot be copied."""
     fields, end = read_struct(data, at)
     if max(fields, default=0) > PageHeader.DATA_PAGE_HEADER_V2:  # the last known field
         raise CopyRefused(Refusal.PAGES, f"a page header has fields {sorted(fields)}")
@@ -294,13 +245,6 @@ def lossless_header(data: Bytes, at: int) -> Header:
         rows=required_integer(inner, DataPageHeaderV2.NUM_ROWS) if is_v2 else None,
         end=end,
     )
-
-
-def _number(raw: bytes) -> int:
-    value = 0
-    for byte in reversed(raw):
-        value = value << 7 | byte & 0x7F
-    return (value >> 1) ^ -(value & 1)
 
 
 def _page(header: Header, at: int, end: int, flat: bool) -> Page:

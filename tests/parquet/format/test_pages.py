@@ -22,8 +22,7 @@ from icesize.parquet.format.pages import (
     data_encodings,
     decompressed,
     dictionary_page,
-    lossless_header,
-    usual_header,
+    read_header,
     walk,
 )
 from icesize.parquet.format.refusals import CopyRefused, DamagedFile, Refusal
@@ -31,7 +30,6 @@ from icesize.parquet.format.sources import BytesSource
 from icesize.parquet.format.thrift import (
     Fields,
     boolean_field,
-    bytes_field,
     i32,
     i64,
     integers_field,
@@ -92,51 +90,6 @@ def refused(act: Callable[[], object]) -> Refusal:
     with pytest.raises(CopyRefused) as caught:
         act()
     return caught.value.code
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_the_fast_parser_reads_what_the_lossless_one_reads(layout: dict[str, object]) -> None:
-    """The fast parser knows each data page that pyarrow writes, and both read the same from it."""
-    found = 0
-    for chunk, flat, data in chunks(make_file(sample(100), **SMALL_PAGES, **layout)):
-        for one in walk(data, flat, chunk.values).data:
-            header = usual_header(data, one.at)
-            assert header is not None
-            assert header == lossless_header(data, one.at)
-            found += 1
-    assert found > 100
-
-
-NUMBERS = st.integers(-(2**31), 2**31 - 1)
-
-
-@given(
-    kind=st.sampled_from([DATA_PAGE, DATA_PAGE_V2]),
-    numbers=st.lists(NUMBERS, min_size=4, max_size=4),
-    checksum=st.none() | NUMBERS,
-    statistics=st.none() | st.binary(max_size=300),
-    flips=st.lists(st.tuples(st.integers(0, 400), st.integers(0, 255)), max_size=2),
-)
-def test_both_parsers_agree_on_any_header(
-    kind: int, numbers: list[int], checksum: int | None, statistics: bytes | None, flips: list[tuple[int, int]]
-) -> None:
-    """Whatever the fast parser takes for a header, extreme or damaged, the lossless one reads in the same way."""
-    raw, size, values, rows = numbers
-    field, of_kind = inner(kind, values, rows)
-    if statistics is not None:
-        of_kind[5 if kind == DATA_PAGE else 8] = struct_field({5: bytes_field(statistics), 6: bytes_field(b"")})
-    fields: Fields = {1: i32(kind), 2: i32(raw), 3: i32(size), field: struct_field(of_kind)}
-    if checksum is not None:
-        fields[4] = i32(checksum)
-    header = bytearray(write_struct(fields))
-    for at, value in flips:
-        header[at % len(header)] = value
-    try:
-        fast = usual_header(memoryview(header), 0)
-    except DamagedFile:
-        return
-    assert fast is not None or flips
-    assert fast is None or fast == lossless_header(header, 0)
 
 
 @pytest.mark.parametrize("layout", [layout for layout in LAYOUTS if layout["write_page_index"]])
@@ -247,7 +200,7 @@ def test_a_first_page_with_long_statistics_is_no_dictionary() -> None:
     lying = edited(data, lambda tree: tree.metadata[0][0].update({2: integers_field([0, 3, 8], 5)}))
     chunk, flat, raw = next(chunks(lying))
     with pytest.raises(DamagedFile, match="cut off"):
-        lossless_header(raw[:256], 0)
+        read_header(raw[:256], 0)
     assert dictionary_page(BytesSource(lying), chunk) is None
     assert len(walk(raw, flat, 2).data) == 1
 
