@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
-from icesize.results import ADDED_UP, JOINED, JOINED_ONCE, SUMMED, Keys, Result, keys, together_by
+from icesize.results import ADDED_UP, JOINED, JOINED_ONCE, SUMMED, Result, keys, together_by
 
 
 def _clustered(rounds: Sequence[Report], name: str) -> dict[str, Any] | None:
@@ -99,7 +99,7 @@ class Report(Result):
     rows_before: int | None = None
     rows_after: int | None = None
 
-    KEYS: ClassVar[Keys] = keys("write_amplification")
+    KEYS = keys("write_amplification")
 
     @property
     def job(self) -> str:

@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import ClassVar, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from icesize.planning.cluster_by import ClusterBy
 from icesize.planning.files import FileFact, Head, PartitionKey, SkipReason
-from icesize.results import Keys, Result, keys
+from icesize.results import Result, keys
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class MergeTask(FileGroup):
     label: str = ""
     cold: bool = False
 
-    KEYS: ClassVar[Keys] = keys(
+    KEYS = keys(
         "size_bytes", "rows", "deleted_rows", "output_size_bytes", partition="label", label=None, inputs=None,
         files=lambda group: len(group.inputs), input_files=lambda group: [file.path for file in group.inputs],
     )  # fmt: skip
@@ -199,7 +199,7 @@ class Plan(Result):
     untouched: Untouched = Untouched()
 
     # totals, each group with the paths of its input files, and what stays by reason or partition
-    KEYS: ClassVar[Keys] = keys(
+    KEYS = keys(
         "files_after", "files_removed", "files_added", "bytes_to_write", "small_files_max", "rows_freed",
         "delete_files_max", snapshot_id="head.snapshot_id", skipped="skipped_by_reason",
         ineligible=lambda plan: {o.label: o.ineligible for o in plan.ineligible},
@@ -316,9 +316,7 @@ class Clustering(Result):
     new_bytes: int
     bytes_to_write: int
 
-    KEYS: ClassVar[Keys] = keys(
-        "amplification", strategy="by.strategy", columns="by.columns", by=None, bytes_to_write=None
-    )
+    KEYS = keys("amplification", strategy="by.strategy", columns="by.columns", by=None, bytes_to_write=None)
 
     @property
     def amplification(self) -> float | None:

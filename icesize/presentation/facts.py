@@ -6,12 +6,11 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
 
 from icesize.planning.insight.inspection import Inspection
 from icesize.planning.insight.trends import FileSizes, Trends
 from icesize.planning.plan import Plan
-from icesize.results import Advice, Keys, Result, keys
+from icesize.results import Advice, Result, keys
 from icesize.table.past.commits import History
 from icesize.table.records.summary import CommitKind
 from icesize.units import format_bytes, format_count
@@ -54,7 +53,7 @@ class Facts(Result):
     sizes: Comparison
     advice: tuple[Advice, ...]
 
-    KEYS: ClassVar[Keys] = keys("table")
+    KEYS = keys("table")
 
     @property
     def table(self) -> str:

@@ -41,7 +41,7 @@ def drawn(console: Console) -> Iterator[Callable[[object], None]]:
 
         # a verification, or a pass over tables, is no step of `maintain`
         step = next((step for step in STEPS if step.name == event.step), None)
-        in_bytes = step is not None and step.has_rounds
+        in_bytes = step is not None and bool(step.rounds)
         # steps without rounds know a total once they delete files
         words = event.step if step is None else step.words if in_bytes or event.total is None else "deleting"
         with lock:

@@ -10,7 +10,6 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import ClassVar
 
 from icesize.concurrency import concurrently
 from icesize.environment import Stopwatch, rounded
@@ -19,7 +18,7 @@ from icesize.maintenance.table_context import TableContext
 from icesize.parquet.deletes.positions import paths_named
 from icesize.parquet.files.storage import Storage
 from icesize.planning.files import DeleteFile
-from icesize.results import Keys, Result, keys
+from icesize.results import Result, keys
 from icesize.table.commit.steps.remove_dangling_deletes import RemoveDanglingDeletes
 from icesize.units import format_count
 
@@ -49,7 +48,7 @@ class DanglingReport(Result, job="dangling deletes"):
     notes: tuple[str, ...] = ()
     seconds: dict[str, float] = field(default_factory=dict)
 
-    KEYS: ClassVar[Keys] = keys("snapshot_id")
+    KEYS = keys("snapshot_id")
 
     @property
     def snapshot_id(self) -> int | None:

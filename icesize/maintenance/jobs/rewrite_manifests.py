@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
 
 from icesize.environment import Stopwatch, rounded
 from icesize.maintenance.table_context import TableContext
-from icesize.results import Keys, Result, keys
+from icesize.results import Result, keys
 from icesize.table.catalog.history import head_snapshot
 from icesize.table.commit.steps.rewrite_manifests import RewriteManifests
 from icesize.table.manifests.manifest_lists import manifests_in
@@ -37,7 +36,7 @@ class ManifestReport(Result, job="manifests"):
     notes: tuple[str, ...] = ()
     seconds: dict[str, float] = field(default_factory=dict)
 
-    KEYS: ClassVar[Keys] = keys("snapshot_id")
+    KEYS = keys("snapshot_id")
 
     @property
     def snapshot_id(self) -> int | None:

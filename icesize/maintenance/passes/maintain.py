@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from icesize.environment import Stopwatch, rounded
 from icesize.errors import ClusteringOff, CommitStateUnknown, RewriteFailed, UnsupportedTable
@@ -26,7 +26,7 @@ from icesize.parquet.format.refusals import log_if_internal
 from icesize.planning.files import PartitionKey, SkipReason
 from icesize.planning.plan import Plan
 from icesize.report import Report
-from icesize.results import Keys, Result, keys
+from icesize.results import Result, keys
 from icesize.table.catalog.access_errors import said
 from icesize.table.catalog.opening import responds
 from icesize.table.cluster_settings import resolve
@@ -77,7 +77,7 @@ class MaintenanceReport(Result):
     not_started: tuple[str, ...] = ()
     seconds: dict[str, float] = field(default_factory=dict)
 
-    KEYS: ClassVar[Keys] = keys("bytes_merged")
+    KEYS = keys("bytes_merged")
 
     @property
     def succeeded(self) -> bool:
@@ -139,21 +139,21 @@ class MaintenanceStep:
     Attributes:
         name: The name in plans, errors and events.
         words: The words of its progress bar.
-        plan: Returns a plan with its effect on the table in its current state, within a number of bytes.
         run: The jobs of the step. A job takes the context and returns a report. If the step has rounds, a job is one
             round and also takes the bytes that are left (None: no limit) and the partitions to leave out. It is
             repeated until it returns None.
-        put: Returns a report of the pass with the report of a job.
-        has_rounds: True for steps that rewrite data files, in rounds that count bytes.
+        plan: Returns its effect on the table in its current state, within a number of bytes; None for a dry run of its
+            only job.
+        rounds: The list in `MaintenanceReport` of the rounds of a step that rewrites data files, in rounds that count
+            bytes. Empty for other steps, whose report has the name of the step.
         is_wanted: Returns False if the step has nothing to do on this table, so that no pass leaves it to the next.
     """
 
     name: str
     words: str
-    plan: Callable[[MaintenancePlan, TableContext, int | None], MaintenancePlan]
     run: tuple[Callable[..., Any], ...]
-    put: Callable[[MaintenanceReport, Any], MaintenanceReport]
-    has_rounds: bool = False
+    plan: Callable[[TableContext, int | None], Any] | None = None
+    rounds: str = ""
     is_wanted: Callable[[TableContext], object] = lambda context: True
 
 
@@ -195,20 +195,20 @@ class Pass:
         return self._report()
 
     def _run(self, step: MaintenanceStep) -> None:
-        is_late = self._is_down or self._is_late(MERGE_SHARE if step.has_rounds else 1.0)
+        is_late = self._is_down or self._is_late(MERGE_SHARE if step.rounds else 1.0)
         if not is_late:
             self._context.environment.observe(Progress(step.name, 0))
         try:
             if is_late:
                 self._leave(step)
-            elif step.has_rounds:
+            elif step.rounds:
                 self._rounds(step)
             else:
                 for job in step.run:
-                    self._done = step.put(self._done, self._alone(job))
+                    self._put(step, self._alone(job))
         except CommitStateUnknown as error:
             if "report" in error.facts:
-                self._done = step.put(self._done, error.facts["report"])
+                self._put(step, error.facts["report"])
             raise
         except (ClusteringOff, UnsupportedTable) as error:
             self._unsupported[step.name] = str(error)
@@ -216,6 +216,11 @@ class Pass:
             self._note_failure(step, error)
             # each further step would wait for the catalog as long as this one did
             self._is_down = not responds(self._context.handle.catalog)
+
+    def _put(self, step: MaintenanceStep, report: Any) -> None:
+        """Add the report of a job to that of the pass."""
+        found = {step.rounds: (*getattr(self._done, step.rounds), report)} if step.rounds else {step.name: report}
+        self._done = replace(self._done, **found)
 
     def _alone(self, job: Callable[..., Any], *args: Any) -> Any:
         """Run a job. The next one begins with the state that this one loaded, if it neither committed nor lost one."""
@@ -261,7 +266,7 @@ class Pass:
                 continue
             if report is None:
                 return True
-            self._done = step.put(self._done, report)
+            self._put(step, report)
             if report.internal_errors:
                 self._note_failure(step, RewriteFailed("; ".join(report.internal_errors)))
             if not report.snapshot_ids:
@@ -312,52 +317,29 @@ def _orphans(context: TableContext) -> OrphanReport:
 
 STEPS = (
     MaintenanceStep(
-        "merges", "merging", lambda plan, context, size: replace(plan, merges=plan_rounds(context, size)),
         # cold partitions first, to the fewest files; then the others, hottest first by the plan
-        (partial(merge_round, cold_only=True), partial(merge_round, cold_only=False)),
-        lambda report, done: replace(report, merges=(*report.merges, done)), has_rounds=True,
+        "merges", "merging", (partial(merge_round, cold_only=True), partial(merge_round, cold_only=False)),
+        plan_rounds, "merges",
     ),
     MaintenanceStep(
-        "clustering", "clustering",
-        lambda plan, context, size: replace(
-            plan, clustering=plan_clustering(context, ClusterRequest(budget_bytes=size))
-        ),
-        (cluster_round,), lambda report, done: replace(report, clusterings=(*report.clusterings, done)),
-        has_rounds=True, is_wanted=_is_clustered,
+        "clustering", "clustering", (cluster_round,),
+        lambda context, size: plan_clustering(context, ClusterRequest(budget_bytes=size)), "clusterings", _is_clustered,
     ),
-    MaintenanceStep(
-        "rewritten_deletes", "rewriting delete files",
-        lambda plan, context, _: replace(plan, rewritten_deletes=rewrite_deletes(context, dry_run=True)),
-        (rewrite_deletes,), lambda report, done: replace(report, rewritten_deletes=done),
-    ),
-    MaintenanceStep(
-        "deletes", "looking for dangling delete files",
-        lambda plan, context, _: replace(plan, deletes=remove_dangling_deletes(context, dry_run=True)),
-        (remove_dangling_deletes,), lambda report, done: replace(report, deletes=done),
-    ),
-    MaintenanceStep(
-        "manifests", "merging manifests",
-        lambda plan, context, _: replace(plan, manifests=rewrite_manifests(context, dry_run=True)),
-        (rewrite_manifests,), lambda report, done: replace(report, manifests=done),
-    ),
-    MaintenanceStep(
-        "expiry", "expiring snapshots", lambda plan, context, _: replace(plan, expiry=_expire(context, dry_run=True)),
-        (_expire,), lambda report, done: replace(report, expiry=done),
-    ),
-    MaintenanceStep(
-        "orphans", "looking for orphan files", lambda plan, context, _: replace(plan, orphans=_orphans(context)),
-        (_orphans,), lambda report, done: replace(report, orphans=done),
-    ),
+    MaintenanceStep("rewritten_deletes", "rewriting delete files", (rewrite_deletes,)),
+    MaintenanceStep("deletes", "looking for dangling delete files", (remove_dangling_deletes,)),
+    MaintenanceStep("manifests", "merging manifests", (rewrite_manifests,)),
+    MaintenanceStep("expiry", "expiring snapshots", (_expire,)),
+    MaintenanceStep("orphans", "looking for orphan files", (_orphans,), lambda context, _: _orphans(context)),
 )  # fmt: skip
 """The steps of a pass, in the order that saves work. Every list of them walks over this one."""
 
 
 def plan_pass(context: TableContext, budget_bytes: int | None) -> MaintenancePlan:
     """Return the effect of every step. A step that cannot be planned does not stop the others."""
-    plan, failed = MaintenancePlan(context.handle.name), dict[str, str]()
+    planned, failed = dict[str, Any](), dict[str, str]()
     for step in STEPS:
         try:
-            plan = step.plan(plan, context, budget_bytes)
+            planned[step.name] = step.plan(context, budget_bytes) if step.plan else step.run[0](context, dry_run=True)
         except Exception as error:  # also if the table does not support the step
             failed[step.name] = said(error)
-    return replace(plan, failed=failed)
+    return MaintenancePlan(context.handle.name, **planned, failed=failed)

@@ -13,7 +13,7 @@ from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from threading import Event, Lock
-from typing import ClassVar, Literal, overload
+from typing import Literal, overload
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
@@ -31,7 +31,7 @@ from icesize.planning.insight.health import TableSurvey
 from icesize.planning.plan import MergeTask
 from icesize.planning.shared_budget import DueMerge, choose, order_of
 from icesize.policy import SizePolicy
-from icesize.results import Keys, Result, keys
+from icesize.results import Result, keys
 from icesize.table.catalog.access_errors import said
 from icesize.table.catalog.opening import responds, with_timeout
 from icesize.table.catalog.tables import Name, NotLoaded, TablePattern, catalog_of, in_turn
@@ -75,7 +75,7 @@ class TableShare:
     bytes_to_write: int
     bytes_contested: int = 0
 
-    KEYS: ClassVar[Keys] = keys("bytes_left", "usd", table="survey.table")
+    KEYS = keys("bytes_left", "usd", table="survey.table")
 
     @property
     def bytes_left(self) -> int:
@@ -112,7 +112,7 @@ class FleetPlan(Result):
     skipped: dict[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
-    KEYS: ClassVar[Keys] = keys("files_saved", "bytes_to_write", "bytes_left", "bytes_contested", "usd")
+    KEYS = keys("files_saved", "bytes_to_write", "bytes_left", "bytes_contested", "usd")
 
     @property
     def files_saved(self) -> int:
@@ -164,7 +164,7 @@ class FleetReport(Result):
     plan: FleetPlan = field(default_factory=FleetPlan)
     seconds: float = 0.0
 
-    KEYS: ClassVar[Keys] = keys("bytes_rewritten")
+    KEYS = keys("bytes_rewritten")
 
     @property
     def succeeded(self) -> bool:

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from threading import Event, Lock
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
@@ -28,7 +28,7 @@ from icesize.planning.plan import Plan
 from icesize.planning.retention.planner import plan_retention
 from icesize.policy import SizePolicy
 from icesize.redaction import scrub
-from icesize.results import Keys, Result, keys
+from icesize.results import Result, keys
 from icesize.table.catalog.access_errors import asking_again, said
 from icesize.table.catalog.history import fact_of, head_snapshot, refs_of, summary_count
 from icesize.table.catalog.locations import is_object_store
@@ -74,7 +74,7 @@ class CatalogSurvey(Result):
     doubts: tuple[str, ...] = ()
     formula: str = FORMULA
 
-    KEYS: ClassVar[Keys] = keys("files_saved", "bytes_to_write", "snapshots_due")
+    KEYS = keys("files_saved", "bytes_to_write", "snapshots_due")
 
     @property
     def files_saved(self) -> int:

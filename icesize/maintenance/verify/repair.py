@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import ClassVar
 
 from icesize.concurrency import concurrently
 from icesize.environment import Stopwatch, rounded
@@ -22,7 +21,7 @@ from icesize.maintenance.verify.verification import Examined, Finding, Scope, ex
 from icesize.parquet.files.lineage_fields import FIRST_WITH_LINEAGE
 from icesize.parquet.verify.entry import BOUNDS, COUNTS, ROWS
 from icesize.planning.lost_files import LostFiles, folder_of
-from icesize.results import Keys, Result, keys
+from icesize.results import Result, keys
 from icesize.table.catalog.locations import names_one_file, normalised
 from icesize.table.commit.steps.repair import Repair
 from icesize.table.manifests.file_columns import ManifestFacts
@@ -78,7 +77,7 @@ class RepairReport(Result):
     notes: tuple[str, ...] = ()
     seconds: dict[str, float] = field(default_factory=dict)
 
-    KEYS: ClassVar[Keys] = keys("snapshot_ids")
+    KEYS = keys("snapshot_ids")
 
     @property
     def snapshot_ids(self) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from pyiceberg.conversions import from_bytes
@@ -51,7 +51,7 @@ from icesize.planning.deletes.delete_reach import only_path, plain_path
 from icesize.planning.files import DeleteFile, PartitionKey
 from icesize.planning.upsert_rule import PROPERTY
 from icesize.policy import SizePolicy
-from icesize.results import Keys, Result, keys
+from icesize.results import Result, keys
 from icesize.table.catalog.access_errors import readable
 from icesize.table.catalog.history import head_snapshot, summary_of
 from icesize.table.catalog.locations import normalised
@@ -97,7 +97,7 @@ class Finding(Result):
     severity: Severity = Severity.ERROR
     advice: str = ""
 
-    KEYS: ClassVar[Keys] = keys("is_error")
+    KEYS = keys("is_error")
 
     @property
     def is_error(self) -> bool:
@@ -141,7 +141,7 @@ class Verification(Result):
     notes: tuple[str, ...] = ()
     seconds: dict[str, float] = field(default_factory=dict, compare=False)
 
-    KEYS: ClassVar[Keys] = keys("is_valid")
+    KEYS = keys("is_valid")
 
     @property
     def is_valid(self) -> bool:

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from icesize.planning.deletes.delete_plan import DeleteRewrite
 from icesize.planning.insight.scan_cost import MS_PER_ENTRY, MS_PER_MANIFEST, LayoutCost, WorkCost
 from icesize.policy import MIB
-from icesize.results import Keys, KeySource, Result, keys
+from icesize.results import KeySource, Result, keys
 
 MS_PER_REQUEST = 10.0
 """A request to an object store: the 100 ms that Amazon S3 states for small objects, ten requests at a time."""
@@ -69,7 +68,7 @@ class HealthPart:
     now: int
     then: int
 
-    KEYS: ClassVar[Keys] = _rounded("seconds", "seconds_saved")
+    KEYS = _rounded("seconds", "seconds_saved")
 
     @property
     def seconds(self) -> float:
@@ -126,7 +125,7 @@ class TableSurvey(Result):
     usd: float | None = None
     notes: tuple[str, ...] = ()
 
-    KEYS: ClassVar[Keys] = keys("health", "files_saved", **_rounded("seconds_saved", "seconds_saved_per_gib"))
+    KEYS = keys("health", "files_saved", **_rounded("seconds_saved", "seconds_saved_per_gib"))
 
     @property
     def health(self) -> int:

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import dropwhile
-from typing import ClassVar
 
 from icesize.planning.deletes.delete_reach import is_due
 from icesize.planning.files import Layout, PartitionFacts, PartitionKey, SkipReason
@@ -17,7 +16,7 @@ from icesize.planning.insight.scan_cost import NO_COST, PRICE_PER_1000_REQUESTS,
 from icesize.planning.partition_labels import label_of
 from icesize.planning.plan import Plan, alike
 from icesize.policy import MIB, SizePolicy
-from icesize.results import Advice, Keys, Result, keys
+from icesize.results import Advice, Result, keys
 from icesize.units import format_count
 
 WORST_SHOWN = 10
@@ -143,7 +142,7 @@ class Inspection(Result):
     cost: LayoutCost = NO_COST
     filters: tuple[FilterUse, ...] = ()
 
-    KEYS: ClassVar[Keys] = keys(advice=lambda inspection: list(map(str, inspection.advice)))
+    KEYS = keys(advice=lambda inspection: list(map(str, inspection.advice)))
 
 
 def inspect(

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, fields
-from typing import ClassVar
 
 from icesize.planning.files import Layout
 from icesize.planning.plan import Plan
 from icesize.policy import MIB
-from icesize.results import Keys, document, keys
+from icesize.results import document, keys
 
 PRICE_PER_1000_REQUESTS = 0.0004
 """USD for 1,000 GET requests: the price of Amazon S3 Standard in us-east-1."""
@@ -88,7 +87,7 @@ class LayoutCost:
     then: ScanCost
     price_per_1000_requests: float | None = PRICE_PER_1000_REQUESTS
 
-    KEYS: ClassVar[Keys] = keys(
+    KEYS = keys(
         now=lambda cost: {**document(cost.now), "usd": cost.usd(cost.now)},
         then=lambda cost: {**document(cost.then), "usd": cost.usd(cost.then)},
     )

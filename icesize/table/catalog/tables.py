@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import BadRequestError, NoSuchNamespaceError, NoSuchTableError
@@ -13,7 +13,7 @@ from pyiceberg.table import Table
 
 from icesize.concurrency import concurrently
 from icesize.errors import ArgumentError, TableError, UnsupportedTable
-from icesize.results import Keys, keys
+from icesize.results import keys
 from icesize.table.catalog import opening
 from icesize.table.catalog.access_errors import brief, said
 from icesize.table.catalog.hive import is_hive
@@ -88,7 +88,7 @@ class NotLoaded:
     kind: Literal["view", "other format", "unsupported", "unreadable"]
     why: str
 
-    KEYS: ClassVar[Keys] = keys(name=lambda skipped: ".".join(skipped.name))
+    KEYS = keys(name=lambda skipped: ".".join(skipped.name))
 
 
 def catalog_of(pattern: TablePattern, catalog: Catalog | None) -> Catalog:

@@ -10,14 +10,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import islice
 from statistics import median
-from typing import Any, ClassVar
+from typing import Any
 
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot
 
 from icesize.errors import BatchError
 from icesize.planning.retention.ancestry import SnapshotFact, is_one_commit
-from icesize.results import Keys, Result, keys
+from icesize.results import Result, keys
 from icesize.table.catalog.history import (
     fact_of,
     is_ours,
@@ -141,7 +141,7 @@ class PastCommit(Result):
     total_rows: int | None = None
     seconds: float | None = None
 
-    KEYS: ClassVar[Keys] = keys("write_amplification")
+    KEYS = keys("write_amplification")
 
     @property
     def write_amplification(self) -> float | None:
@@ -172,7 +172,7 @@ class History(Result):
     commits_kept: int = 0
     since_ms: int | None = None
 
-    KEYS: ClassVar[Keys] = keys("write_amplification", "seconds_per_batch")
+    KEYS = keys("write_amplification", "seconds_per_batch")
 
     @property
     def write_amplification(self) -> float | None:

@@ -11,13 +11,12 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import zip_longest
-from typing import ClassVar
 
 from pyiceberg.io import FileIO
 from pyiceberg.table.metadata import TableMetadata
 
 from icesize.planning.files import PartitionKey
-from icesize.results import Keys, Result, keys
+from icesize.results import Result, keys
 from icesize.table.catalog.history import main_history
 from icesize.table.manifests.manifest_lists import Specs
 from icesize.table.manifests.store import ManifestStore
@@ -61,7 +60,7 @@ class Version(Result):
     batch_id: int | None = None
     current: bool = False
 
-    KEYS: ClassVar[Keys] = keys(key=None)
+    KEYS = keys(key=None)
 
 
 def versions(
