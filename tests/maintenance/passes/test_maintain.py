@@ -426,8 +426,7 @@ def test_steps_without_work_share_one_load(lake: SqlCatalog) -> None:
 def run_jobs(lake: SqlCatalog, jobs: Sequence[Callable[..., Any]], environment: Environment | None = None) -> None:
     """A pass over `db.t` whose steps run these jobs."""
     steps = [
-        replace(step, run=(job,), rounds="", name="orphans")
-        for step, job in zip(cycle(STEPS), jobs, strict=False)
+        replace(step, run=(job,), rounds="", name="orphans") for step, job in zip(cycle(STEPS), jobs, strict=False)
     ]
     Pass(context_of(TableHandle(lake, ("db", "t")), environment or Environment()), Budget()).run(steps)
 
