@@ -29,7 +29,8 @@ from sqlalchemy.orm import Session
 
 from icesize.parquet.files.data_file import NewDataFile, NewDeleteFile
 from icesize.planning.files import PartitionKey
-from icesize.table.commit.snapshot_builder import SnapshotBuilder, Split
+from icesize.table.commit.snapshot_builder import SnapshotBuilder
+from icesize.table.manifests.packing import Split
 
 MEDIAN_FILES, MEDIAN_SNAPSHOTS = 300, 200
 SPREAD = 1.0

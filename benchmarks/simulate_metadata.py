@@ -12,8 +12,12 @@ from numpy.typing import NDArray
 from icesize.planning.files import PartitionKey
 from icesize.planning.merging.simulation import Exchange
 from icesize.policy import DEFAULT_TARGET_BYTES, SMALL_FILE_RATIO
-from icesize.table.commit.snapshot_builder import MOST_COLD_ENTRIES, MOST_FOLDED_ENTRIES, MOST_HOT_ENTRIES
-from icesize.table.manifests.packing import ENOUGH_ENTRIES
+from icesize.table.manifests.packing import (
+    ENOUGH_ENTRIES,
+    MOST_COLD_ENTRIES,
+    MOST_FOLDED_ENTRIES,
+    MOST_HOT_ENTRIES,
+)
 
 MANIFEST_BYTES, ENTRY_BYTES = 4_800, 245
 """A manifest without entries, and each entry. Measured: 1 to 2,000 files with random statistics of 7 columns."""
@@ -59,7 +63,7 @@ class Manifests:
     Args:
         tenants: Number of partitions of a day; values of partitions are a day and a number below it.
         min_to_merge: Iceberg's `commit.manifest.min-count-to-merge`.
-        small_bytes: Files of fewer bytes are small, as in `Part.by_temperature`.
+        small_bytes: Files of fewer bytes are small, as in `ManifestPart.by_temperature`.
     """
 
     def __init__(
@@ -134,7 +138,7 @@ class Manifests:
         return files
 
     def _write(self, kept: Ids, added: Ids, removed: Ids) -> None:
-        """Write manifests of entries that stay, files that are new, and files that go: as `Part.by_temperature`."""
+        """Write manifests of kept, new and removed files: as `ManifestPart.by_temperature`."""
         changed = np.union1d(self._ranks[added], self._ranks[removed])
         is_small = self._sizes[kept] < self._small_bytes
         is_hot = is_small & np.isin(self._ranks[kept], changed)

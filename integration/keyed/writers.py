@@ -30,6 +30,7 @@ from icesize.planning.files import FileFact, FileId
 from icesize.sized_table import SizedTable
 from icesize.table.commit.snapshot_builder import SnapshotBuilder
 from icesize.table.commit.steps.move_tombstones import BRANCH
+from icesize.table.commit.steps.remove_dangling_deletes import split_dangling
 from icesize.table.state.handle import TableHandle
 from icesize.table.upserts.changes import with_row_ids
 from integration.keyed.model import RULES, Event, Model, Row
@@ -192,7 +193,7 @@ class Writers:
 
         def build(builder: SnapshotBuilder) -> Snapshot:
             split = builder.split([path])
-            builder.remove_dangling_deletes(split, {chosen[0].partition}, files, {})
+            split_dangling(builder, split, {chosen[0].partition}, files, {})
             return builder.exchange(Operation.OVERWRITE, split, files, {})
 
         commit_built(self.catalog, build)

@@ -41,7 +41,6 @@ def test_names_are_those_that_others_may_import() -> None:
 SHARED = {
     "Key": "a type variable of the routing modules, which do not import each other",
     "PageLocation": "the name of the Parquet format: its fields as stored, and the value made of them",
-    "Part": "a part of a row group, and entries for manifests: neither room knows the other",
     "Positions": "an array of row positions in both",
     "RowGroup": "the name of the Parquet format: its fields as stored, and the value made of them",
     "Rows": "positions of rows in an order, and the ranges of rows in a manifest",

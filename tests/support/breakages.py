@@ -12,13 +12,15 @@ from typing import Any
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.manifest import ManifestContent, ManifestFile, PartitionFieldSummary
 from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.statistics import StatisticsFile
 from pyiceberg.table.update import SetStatisticsUpdate
+from pyiceberg.typedef import TableVersion
 
 from icesize.parquet.files.data_file import NewDataFile, NewDeleteFile
 from icesize.planning.files import FileFact, PartitionKey
 from icesize.table.manifests.entries import read_entries
-from icesize.table.manifests.manifest_lists import first_row_id_of, manifests_in, write_list
+from icesize.table.manifests.manifest_lists import encoded_list, first_row_id_of, manifests_in
 from tests.support.delete_files import commit_row_delta, delete_positions, equality_deletes
 from tests.support.puffin import add_deletes, vectors_in_puffin
 from tests.support.tables import (
@@ -45,10 +47,17 @@ def relist(table: Table, change: Callable[[list[ManifestFile]], Sequence[Manifes
     """Write the manifest list of the newest snapshot again, with other manifests."""
     head = table.metadata.current_snapshot()
     assert head is not None
-    write_list(
-        table.metadata, table.io, head.manifest_list, change(manifests_in(head, table.io, table.metadata.specs())),
-        snapshot_id=head.snapshot_id, parent_id=head.parent_snapshot_id, sequence_number=head.sequence_number or 0,
+    write_list(table, head, change(manifests_in(head, table.io, table.metadata.specs())))
+
+
+def write_list(table: Table, head: Snapshot, manifests: Sequence[ManifestFile], version: TableVersion = 3) -> None:
+    """Write the manifest list of a snapshot again, as in a format version that the table had at most."""
+    written = encoded_list(
+        min(version, table.metadata.format_version), manifests, snapshot_id=head.snapshot_id,
+        parent_id=head.parent_snapshot_id, sequence_number=head.sequence_number or 0,
     )  # fmt: skip
+    with table.io.new_output(head.manifest_list).create(overwrite=True) as stream:
+        stream.write(written.data)
 
 
 def changed(manifest: ManifestFile, **values: Any) -> ManifestFile:
@@ -285,11 +294,7 @@ def _same_row_ids(it: Broken) -> None:
 def _no_row_ids(it: Broken) -> None:
     head = it.table.metadata.current_snapshot()
     assert head is not None
-    as_of_v2 = it.table.metadata.model_copy(update={"format_version": 2})
-    write_list(
-        as_of_v2, it.table.io, head.manifest_list, it.head_manifests, snapshot_id=head.snapshot_id,
-        parent_id=head.parent_snapshot_id, sequence_number=head.sequence_number or 0,
-    )  # fmt: skip
+    write_list(it.table, head, it.head_manifests, version=2)
 
 
 def _no_null(it: Broken) -> None:

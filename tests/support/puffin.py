@@ -16,7 +16,7 @@ from pyiceberg.table.snapshots import Operation
 
 from icesize.parquet.files.data_file import NewDeleteFile
 from icesize.planning.files import FileFact, FileId
-from icesize.table.commit.snapshot_builder import Split
+from icesize.table.manifests.packing import Split
 from tests.support.tables import commit_built
 from tests.support.unit_vectors import BEFORE, vector
 

@@ -12,7 +12,8 @@ from icesize.parquet.files.data_file import NewDataFile, NewDeleteFile
 from icesize.planning.files import PartitionKey
 from icesize.table.commit.loaded import Loaded
 from icesize.table.commit.protocol import Base, Kept, Step
-from icesize.table.commit.snapshot_builder import SnapshotBuilder, Split
+from icesize.table.commit.snapshot_builder import SnapshotBuilder
+from icesize.table.manifests.packing import Split
 from icesize.table.records.summary import CommitKind
 
 

@@ -4,9 +4,8 @@ An APPEND adds one manifest of new files. A REPLACE on top of it, or an OVERWRIT
 manifests that it touches with the files that it adds. The number of manifests therefore stays small after any number of
 commits. PyIceberg's producer keeps one manifest per touched manifest, so each commit touches more of them.
 
-Survivors that no merge is likely to take lie in manifests of their own, of few entries each and in the order of
-partitions. Most commits touch other partitions, and one that touches an old partition writes few entries again, not all
-of the table. The bytes of metadata of a commit therefore depend little on the size of the table:
+`icesize.table.manifests.packing` divides the entries. The bytes of metadata of a commit therefore depend little on the
+size of the table:
 
 - It divides a manifest of 25,000 entries, as other writers make them, when it first removes a file from it.
 - Its manifest lists have about 65 bytes for each manifest of the table.
@@ -15,16 +14,12 @@ of the table. The bytes of metadata of a commit therefore depend little on the s
 from __future__ import annotations
 
 import logging
-import sys
 import uuid
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from io import BytesIO
-from itertools import accumulate, pairwise
-from typing import cast
+from dataclasses import replace
 
-from pyiceberg.io import FileIO, InputFile, OutputFile, OutputStream
+from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestContent, ManifestFile
 from pyiceberg.table import Table
 from pyiceberg.table.locations import load_location_provider
@@ -44,13 +39,11 @@ from pyiceberg.table.update import (
 from icesize import failpoints
 from icesize.parquet.files.data_file import NewDataFile, NewDeleteFile
 from icesize.parquet.files.lineage_fields import FIRST_WITH_LINEAGE
-from icesize.planning.deletes.dangling_rule import DanglingCandidates
-from icesize.planning.file_counts import is_small_file
 from icesize.planning.files import MAIN, FileFact, FileId, PartitionKey
 from icesize.planning.retention.ancestry import FOR_EVER_MS
 from icesize.policy import DEFAULT_TARGET_BYTES, ICEBERG_TARGET, SMALL_FILE_RATIO, property_number
 from icesize.table.catalog.history import head_snapshot, summary_of
-from icesize.table.manifests.delete_index import DeleteIndex, delete_index, read_deletes
+from icesize.table.manifests.delete_index import read_deletes
 from icesize.table.manifests.entries import Entry, read_entries
 from icesize.table.manifests.file_columns import (
     COUNTS,
@@ -60,11 +53,10 @@ from icesize.table.manifests.file_columns import (
     totals_of,
     with_file_counts,
 )
-from icesize.table.manifests.live_arrays import Listing
-from icesize.table.manifests.manifest_lists import manifests_in, write_list
-from icesize.table.manifests.packing import ENOUGH_ENTRIES, entries_by_partition, live_entries, sorted_by_partition
+from icesize.table.manifests.manifest_lists import encoded_list, manifests_in
+from icesize.table.manifests.packing import ManifestKind, Split, entries_by_partition, worth_folding
 from icesize.table.manifests.store import ManifestStore
-from icesize.table.manifests.writer import target_manifest_bytes, write_manifests
+from icesize.table.manifests.writer import ManifestWriter, target_manifest_bytes
 from icesize.table.records.summary import counts, with_totals
 
 LOG = logging.getLogger("icesize")
@@ -73,101 +65,13 @@ _MERGE_ENABLED = "commit.manifest-merge.enabled"
 _MIN_TO_MERGE = ("commit.manifest.min-count-to-merge", 100)
 
 
-MOST_HOT_ENTRIES = 500
-"""The most entries of small files, beyond those of changed partitions, that stay where the next commits look first.
-
-50 batches into 10 partitions each. With fewer than `ENOUGH_ENTRIES` cold entries beside them, a commit writes at most
-1,500 entries that it does not change. With 1,000 hot entries, tables of 2,000 files had commits of 1.6 times the bytes
-of those of 1,000 files.
-"""
-MOST_COLD_ENTRIES = 2_000
-"""The most entries in a manifest of cold entries: a commit reads and writes so many in 0.1 s.
-
-A manifest of Iceberg's default size, 8 MiB, has about 25,000 entries.
-"""
-
-MOST_FOLDED_ENTRIES = 10_000
-"""The most entries that an append writes again to have fewer manifests: 0.1 s."""
-
-_Kind = tuple[int, ManifestContent]
-"""A manifest's partition spec and content type. One manifest can hold all entries of one kind."""
-
-
-@dataclass(frozen=True)
-class Part:
-    """Entries for new manifests of one kind.
-
-    `added` are new files, `copied` are entries of copied files. `existing` and `deleted` are the entries that stay and
-    go from the manifests that are rewritten.
-    """
-
-    added: list[NewDataFile | NewDeleteFile] = field(default_factory=list)
-    copied: list[Entry] = field(default_factory=list)
-    existing: list[Entry] = field(default_factory=list)
-    deleted: list[Entry] = field(default_factory=list)
-
-    def by_temperature(self, small_bytes: int) -> Iterator[Part]:
-        """Yield the changes with the entries that the next commits may touch, then the cold entries if they are many.
-
-        Merges take files of less than `small_bytes`. Hot are those of partitions that this commit changes, and the
-        newest of the others. The entries of larger files are cold, however new they are: a partition of a thousand
-        large files would otherwise be written again with each merge of a small one.
-        """
-        changed = {file.partition.values for file in self.added}
-        changed |= {entry.values for entry in (*self.copied, *self.deleted)}
-        hot, other, cold = list[Entry](), list[Entry](), list[Entry]()
-        for entry in self.existing:
-            near = hot if entry.values in changed else other
-            (near if is_small_file(entry.size_bytes, small_bytes) else cold).append(entry)
-        other.sort(key=lambda entry: entry.sequence_number or 0, reverse=True)
-        hot += other[:MOST_HOT_ENTRIES]
-        cold += other[MOST_HOT_ENTRIES:]
-        if len(cold) < ENOUGH_ENTRIES:
-            yield self
-            return
-        yield replace(self, existing=hot)
-        in_order = sorted_by_partition(cold)
-        manifests = -(-len(cold) // MOST_COLD_ENTRIES)
-        ends = [len(cold) * number // manifests for number in range(manifests + 1)]
-        yield from (Part(existing=in_order[start:end]) for start, end in pairwise(ends))
-
-
-@dataclass(frozen=True)
-class Split:
-    """Paths of manifests to rewrite, and their entries by kind."""
-
-    touched: set[str] = field(default_factory=set)
-    parts: defaultdict[_Kind, Part] = field(default_factory=lambda: defaultdict(Part))
-
-
-class _NoOutput(FileIO):
-    """A FileIO that drops files as soon as they are closed: a dry run needs no write permission."""
-
-    def new_input(self, location: str) -> InputFile:
-        """Raise FileNotFoundError: no file exists."""
-        raise FileNotFoundError(location)
-
-    def new_output(self, location: str) -> OutputFile:
-        return cast(OutputFile, _Forgotten())
-
-    def delete(self, location: str | InputFile | OutputFile) -> None:
-        pass
-
-
-class _Forgotten:
-    """The part of an OutputFile that manifest writers use."""
-
-    def create(self, overwrite: bool = False) -> OutputStream:
-        return BytesIO()
-
-
 class SnapshotBuilder:
     """Snapshots staged one on top of another, on the head of a branch of the loaded table.
 
     `manifests` are those of the newest snapshot. `written` are all files written so far; an error inside `with` removes
     them. `written_bytes` are the bytes of the manifests and lists of the staged snapshots. `new` maps files with new
     rows from earlier steps to their sequence number. `requirements` and `updates` go to the catalog with the snapshots.
-    `store` caches manifests. A dry run writes no file.
+    `io` reads the table's files, and `store` caches manifests. A dry run writes no file.
     """
 
     def __init__(
@@ -182,9 +86,9 @@ class SnapshotBuilder:
         self._ref = ref
         self._newest_only = False
         self.metadata: TableMetadata = table.metadata
-        self._store = store or ManifestStore()
-        self._io = table.io
-        self._outputs: FileIO = _NoOutput() if dry_run else table.io
+        self.store: ManifestStore = store or ManifestStore()
+        self.io: FileIO = table.io
+        self._dry_run = dry_run
         self._locations = load_location_provider(table.metadata.location, table.metadata.properties)
         self._commit = uuid.uuid4()
         self._snapshot_id = table.metadata.new_snapshot_id()
@@ -225,8 +129,13 @@ class SnapshotBuilder:
 
     def discard(self, start: int = 0) -> None:
         """Remove the written files from index `start` on, because they will not become visible."""
-        remove(self._outputs, self.written[start:])
+        remove(self.io, () if self._dry_run else self.written[start:])
         del self.written[start:]
+
+    @property
+    def next_number(self) -> int:
+        """The sequence number of the next snapshot."""
+        return self._sequence_number + (1 if self._numbered else 0)
 
     def follow(self, other: SnapshotBuilder) -> None:
         """Continue the sequence numbers and row ids of a builder of another branch, in the same commit."""
@@ -256,10 +165,7 @@ class SnapshotBuilder:
     def packed(self, spec_id: int, small: list[ManifestFile]) -> list[ManifestFile] | None:
         """Return fewer manifests with the same entries; None, and no new file in storage, if there would be as many."""
         before = len(self.written)
-        packed = write_manifests(
-            self._outputs, self.metadata, spec_id, self._snapshot_id, self._new_path,
-            existing=entries_by_partition(self._io, small), facts=self._facts,
-        )  # fmt: skip
+        packed = self._writer((spec_id, ManifestContent.DATA)).write(existing=entries_by_partition(self.io, small))
         if len(packed) < len(small):
             return packed
         self.discard(before)
@@ -283,7 +189,7 @@ class SnapshotBuilder:
         gone = [(*kind, entry) for kind, part in parts.items() for entry in part.deleted]
         touched = (m for m in self.manifests if m.manifest_path in split.touched)
         listed = (m for m in touched if m.content == ManifestContent.DELETES)
-        deletes = {delete.id: delete for m in listed for delete in read_deletes(self._store, self._io, m)}
+        deletes = {delete.id: delete for m in listed for delete in read_deletes(self.store, self.io, m)}
         data = [file for file in added if isinstance(file, NewDataFile)]
         new_deletes = [file for file in added if isinstance(file, NewDeleteFile)]
         facts = counts(
@@ -307,11 +213,11 @@ class SnapshotBuilder:
         new: list[ManifestFile] = []
         for kind in sorted(split.parts, key=lambda kind: (kind[1].value, kind)):
             for part in split.parts[kind].by_temperature(self._small_bytes):
-                new += write_manifests(
-                    self._outputs, self.metadata, snapshot_id=self._snapshot_id, spec_id=kind[0],
-                    new_path=self._new_path, content=kind[1], facts=self._facts, **vars(part),
-                )  # fmt: skip
+                new += self._writer(kind).write(**vars(part))
         return [*new, *(m for m in self.manifests if m.manifest_path not in split.touched)]
+
+    def _writer(self, kind: ManifestKind) -> ManifestWriter:
+        return ManifestWriter(self._put_manifest, self.metadata, self._snapshot_id, *kind, facts=self._facts)
 
     def _leave_out_shared(self, split: Split) -> None:
         """Leave replaced vectors out of the next snapshot, rather than to list them as deleted, if their file is live.
@@ -327,7 +233,7 @@ class SnapshotBuilder:
             manifest for manifest in self.manifests
             if manifest.content == ManifestContent.DELETES and manifest.manifest_path not in split.touched
         ]  # fmt: skip
-        shared = set(self._store.listed(self._io, others, gone))
+        shared = set(self.store.listed(self.io, others, gone))
         shared |= gone.intersection(entry.path for kind in kinds for entry in split.parts[kind].existing)
         for kind in kinds:
             part = split.parts[kind]
@@ -350,7 +256,7 @@ class SnapshotBuilder:
         for manifest in sorted(self.manifests, key=lambda manifest: manifest.manifest_path not in first):
             if not missing or manifest.content != content:
                 continue
-            entries = list(read_entries(self._io, manifest))
+            entries = list(read_entries(self.io, manifest))
             if not any(e.id in missing for e in entries):
                 continue
             split.touched.add(manifest.manifest_path)
@@ -367,83 +273,30 @@ class SnapshotBuilder:
             raise LookupError(f"Cannot replace {min(missing, key=str)}: no manifest of the current snapshot lists it")
         return split
 
-    def delete_index(self) -> DeleteIndex:
-        """Return the delete files of the newest snapshot."""
-        manifests = [m for m in self.manifests if m.content == ManifestContent.DELETES]
-        return delete_index(self._store, self._io, manifests, self.metadata.specs())
-
-    def remove_dangling_deletes(
-        self,
-        split: Split,
-        partitions: Collection[PartitionKey],
-        added: Sequence[NewDataFile],
-        named: Mapping[str, frozenset[str]],
-    ) -> None:
-        """Remove delete files that apply to nothing after the split of data manifests, beside the added files.
-
-        It considers delete files that may apply to files of the partitions. `named` is as in `DanglingCandidates.of`.
-        """
-        index = self.delete_index()
-        if doubtful := DanglingCandidates.of(index.by_partition, index.everywhere, partitions, named):
-            least, live = self._left(split, doubtful)
-            for file in added:
-                least[file.partition] = min(self._number(file), least[file.partition])
-            if gone := doubtful.dangling(least, {*live, *(file.path for file in added)}):
-                self.split(sorted(gone, key=str), ManifestContent.DELETES, split)
-
-    def _left(self, split: Split, doubtful: DanglingCandidates) -> tuple[defaultdict[PartitionKey, int], list[str]]:
-        """Return the least data sequence number of each partition, and the paths that candidates may name.
-
-        Both are those of the remaining data files that may need a candidate.
-        """
-        least, live = defaultdict[PartitionKey, int](lambda: sys.maxsize), list[str]()
-        for (spec_id, _), part in split.parts.items():
-            for entry in part.existing:
-                key = PartitionKey.of(spec_id, entry.values)
-                least[key] = min(entry.sequence_number or 0, least[key])
-                live.append(entry.path)
-        others = [
-            manifest
-            for manifest in self.manifests
-            if manifest.content == ManifestContent.DATA
-            and manifest.manifest_path not in split.touched
-            and doubtful.may_depend_on(manifest.partition_spec_id, manifest.min_sequence_number or 0)
-        ]
-        for manifest in others:
-            for key, number in self._store.listing(self._io, manifest).least_numbers():
-                least[key] = min(number, least[key])
-        return least, [*live, *self._store.listed(self._io, others, doubtful.asked)]
-
-    def _number(self, file: NewDataFile) -> int:
-        return self._sequence_number + 1 if file.sequence_number is None else file.sequence_number
-
     def fold(self) -> None:
         """Merge small data manifests if there are too many, as Iceberg's merge-append does.
 
-        Manifests of cold entries are left as they are, so that an append does not write all entries of a table again.
-        The smallest come first, and what exceeds `MOST_FOLDED_ENTRIES` is left to the next appends.
+        Manifests of cold entries stay, so that an append does not write all entries of a table again.
         """
-        most = target_manifest_bytes(self.metadata) // 2
-        small = [
-            m for m in self.manifests
-            if m.content == ManifestContent.DATA and m.manifest_length < most and live_entries(m) < ENOUGH_ENTRIES
-        ]  # fmt: skip
-        properties = self.metadata.properties
-        enabled = properties.get(_MERGE_ENABLED, "true").lower() == "true"
-        if not enabled or len(small) < max(2, property_number(properties, *_MIN_TO_MERGE)):
-            return
-        small.sort(key=live_entries)
-        totals = accumulate(map(live_entries, small))
-        folded = [m for m, total in zip(small, totals, strict=True) if total <= MOST_FOLDED_ENTRIES]
-        split = Split({m.manifest_path for m in folded})
-        for manifest in folded:
-            part = split.parts[manifest.partition_spec_id, ManifestContent.DATA]
-            part.existing.extend(read_entries(self._io, manifest))
-        self.manifests = self._rewritten(split)
+        properties, target_bytes = self.metadata.properties, target_manifest_bytes(self.metadata)
+        if properties.get(_MERGE_ENABLED, "true").lower() == "true":
+            folded = worth_folding(self.manifests, target_bytes, property_number(properties, *_MIN_TO_MERGE))
+            split = Split({m.manifest_path for m in folded})
+            for manifest in folded:
+                part = split.parts[manifest.partition_spec_id, ManifestContent.DATA]
+                part.existing.extend(read_entries(self.io, manifest))
+            self.manifests = self._rewritten(split)
 
-    def _new_path(self) -> str:
-        path = self._locations.new_metadata_location(f"{self._commit}-m{len(self.written)}.avro")
+    def _put_manifest(self, data: bytes) -> str:
+        return self._put(f"{self._commit}-m{len(self.written)}.avro", data)
+
+    def _put(self, name: str, data: bytes) -> str:
+        """Write a metadata file, unless this is a dry run, and return its path."""
+        path = self._locations.new_metadata_location(name)
         self.written.append(path)
+        if not self._dry_run:
+            with self.io.new_output(path).create(overwrite=True) as stream:
+                stream.write(data)
         return path
 
     def finish(
@@ -451,21 +304,20 @@ class SnapshotBuilder:
     ) -> Snapshot:
         """Write the manifest list and make the snapshot the parent of the next one."""
         parent, snapshot_id = self._parent, self._snapshot_id
-        self._sequence_number += 1 if self._numbered else 0
-        location = self._locations.new_metadata_location(f"snap-{snapshot_id}-0-{self._commit}.avro")
-        self.written.append(location)
+        self._sequence_number = self.next_number
         parent_id = parent.snapshot_id if parent else None
         first_row_id = self._next_row_id
         manifests = [each if self._has_counts(each) else with_file_counts(self._facts_of(each)) for each in manifests]
-        written = write_list(
-            self.metadata, self._outputs, location, manifests, snapshot_id=snapshot_id, parent_id=parent_id,
+        written = encoded_list(
+            self.metadata.format_version, manifests, snapshot_id=snapshot_id, parent_id=parent_id,
             sequence_number=self._sequence_number, first_row_id=first_row_id or 0,
         )  # fmt: skip
+        location = self._put(f"snap-{snapshot_id}-0-{self._commit}.avro", written.data)
         self.manifests = written.manifests
         if first_row_id is not None:
             self._next_row_id = first_row_id + written.row_ids
         new = (manifest for manifest in manifests if manifest.added_snapshot_id == snapshot_id)
-        self.written_bytes += written.size_bytes + sum(manifest.manifest_length for manifest in new)
+        self.written_bytes += len(written.data) + sum(manifest.manifest_length for manifest in new)
         self._now_ms = max(self._now_ms, parent.timestamp_ms + 1 if parent else 0)
         self._parent = Snapshot(
             snapshot_id=snapshot_id,
@@ -489,7 +341,7 @@ class SnapshotBuilder:
 
     def _facts_of(self, manifest: ManifestFile) -> ManifestFacts:
         new = self._facts.get(manifest.manifest_path)
-        return ManifestFacts(manifest, new) if new else self._store.facts(self._io, manifest)
+        return ManifestFacts(manifest, new) if new else self.store.facts(self.io, manifest)
 
     def _has_counts(self, manifest: ManifestFile) -> bool:
         """Return whether a list of this format version can have the manifest: only format v1 needs no counts."""
@@ -500,14 +352,6 @@ class SnapshotBuilder:
         parent = self._parent
         listed = {name: summary_of(parent, name) if parent else None for name in TOTALS}
         return any(listed[name] not in (None, str(total)) for name, total in self._counted().items())
-
-    def entries(self, manifest: ManifestFile) -> Iterator[Entry]:
-        """Return the live entries of a manifest."""
-        return read_entries(self._io, manifest)
-
-    def listing(self, manifest: ManifestFile) -> Listing:
-        """Return the live files of a manifest."""
-        return self._store.listing(self._io, manifest)
 
     @property
     def _small_bytes(self) -> int:

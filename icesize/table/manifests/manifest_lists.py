@@ -22,7 +22,6 @@ from pyiceberg.manifest import (
     PartitionFieldSummary,
 )
 from pyiceberg.partitioning import PartitionSpec
-from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.typedef import TableVersion
 from pyiceberg.utils.schema_conversion import AvroSchemaConversion
@@ -56,11 +55,11 @@ class Manifests(NamedTuple):
     deletes: list[ManifestFile]
 
 
-class WrittenList(NamedTuple):
-    """A written manifest list: its manifests with the values of the list, its size, and the row ids that it assigns."""
+class EncodedList(NamedTuple):
+    """A manifest list: its manifests with the values of the list, its bytes, and the row ids that it assigns."""
 
     manifests: list[ManifestFile]
-    size_bytes: int
+    data: bytes
     row_ids: int
 
 
@@ -111,24 +110,21 @@ def read_list(io: FileIO, location: str, specs: Specs) -> Iterator[ManifestFile]
         yield manifest
 
 
-def write_list(
-    metadata: TableMetadata,
-    io: FileIO,
-    location: str,
+def encoded_list(
+    version: TableVersion,
     manifests: Sequence[ManifestFile],
     *,
     snapshot_id: int,
     parent_id: int | None,
     sequence_number: int,
     first_row_id: int = 0,
-) -> WrittenList:
-    """Write the manifest list of a snapshot to `location`; format v1 ignores `sequence_number`.
+) -> EncodedList:
+    """Return the manifest list of a snapshot in this format version; format v1 ignores `sequence_number`.
 
     The list assigns no row ids before format v3. The given manifests stay unchanged. Returned ones of this snapshot
     carry its sequence number, and row ids from `first_row_id` on. A second snapshot of the same commit needs them to
     list and read them.
     """
-    version = metadata.format_version
     listed = [_assigned(manifest, sequence_number if version > 1 else 0) for manifest in manifests]
     assigned = _number_rows(listed, first_row_id) if version > 2 else 0
     header = {
@@ -147,10 +143,7 @@ def write_list(
         for place, write in writes:
             write(record, manifest[place])
         container.add(bytes(record))
-    data = container.finish()
-    with io.new_output(location).create(overwrite=True) as stream:
-        stream.write(data)
-    return WrittenList(listed, len(data), assigned)
+    return EncodedList(listed, container.finish(), assigned)
 
 
 def _number_rows(manifests: Sequence[ManifestFile], first_row_id: int) -> int:

@@ -1,6 +1,9 @@
-"""Selection of small manifests that are worth merging, and their entries in the order of their partitions.
+"""Which entries lie together in one manifest: those that a commit writes, and those of small manifests.
 
 Readers skip a manifest by the bounds of its partition values, so entries of one partition belong next to each other.
+Entries that no merge is likely to take lie in manifests of their own, of few entries each and in the order of
+partitions. Most commits touch other partitions, and one that touches an old partition writes few entries again, not all
+of the table.
 """
 
 from __future__ import annotations
@@ -8,12 +11,16 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
+from itertools import accumulate, pairwise
 from typing import Any
 
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestContent, ManifestFile
 
+from icesize.parquet.files.data_file import NewDataFile, NewDeleteFile
+from icesize.planning.file_counts import is_small_file
 from icesize.table.manifests.entries import Entry, read_entries
 
 SORTED_AT_ONCE = 100_000
@@ -28,17 +35,100 @@ again. In larger manifests a commit for one partition would write the entries of
 """
 
 
+MOST_HOT_ENTRIES = 500
+"""The most entries of small files, beyond those of changed partitions, that stay where the next commits look first.
+
+50 batches into 10 partitions each. With fewer than `ENOUGH_ENTRIES` cold entries beside them, a commit writes at most
+1,500 entries that it does not change. With 1,000 hot entries, tables of 2,000 files had commits of 1.6 times the bytes
+of those of 1,000 files.
+"""
+MOST_COLD_ENTRIES = 2_000
+"""The most entries in a manifest of cold entries: a commit reads and writes so many in 0.1 s.
+
+A manifest of Iceberg's default size, 8 MiB, has about 25,000 entries.
+"""
+
+MOST_FOLDED_ENTRIES = 10_000
+"""The most entries that an append writes again to have fewer manifests: 0.1 s."""
+
+ManifestKind = tuple[int, ManifestContent]
+"""A manifest's partition spec and content type. One manifest can hold all entries of one kind."""
+
+
+@dataclass(frozen=True)
+class ManifestPart:
+    """Entries for new manifests of one kind.
+
+    `added` are new files, `copied` are entries of copied files. `existing` and `deleted` are the entries that stay and
+    go from the manifests that are rewritten.
+    """
+
+    added: list[NewDataFile | NewDeleteFile] = field(default_factory=list)
+    copied: list[Entry] = field(default_factory=list)
+    existing: list[Entry] = field(default_factory=list)
+    deleted: list[Entry] = field(default_factory=list)
+
+    def by_temperature(self, small_bytes: int) -> Iterator[ManifestPart]:
+        """Yield the changes with the entries that the next commits may touch, then the cold entries if they are many.
+
+        Merges take files of less than `small_bytes`. Hot are those of partitions that this commit changes, and the
+        newest of the others. The entries of larger files are cold, however new they are: a partition of a thousand
+        large files would otherwise be written again with each merge of a small one.
+        """
+        changed = {file.partition.values for file in self.added}
+        changed |= {entry.values for entry in (*self.copied, *self.deleted)}
+        hot, other, cold = list[Entry](), list[Entry](), list[Entry]()
+        for entry in self.existing:
+            near = hot if entry.values in changed else other
+            (near if is_small_file(entry.size_bytes, small_bytes) else cold).append(entry)
+        other.sort(key=lambda entry: entry.sequence_number or 0, reverse=True)
+        hot += other[:MOST_HOT_ENTRIES]
+        cold += other[MOST_HOT_ENTRIES:]
+        if len(cold) < ENOUGH_ENTRIES:
+            yield self
+            return
+        yield replace(self, existing=hot)
+        in_order = sorted_by_partition(cold)
+        manifests = -(-len(cold) // MOST_COLD_ENTRIES)
+        ends = [len(cold) * number // manifests for number in range(manifests + 1)]
+        yield from (ManifestPart(existing=in_order[start:end]) for start, end in pairwise(ends))
+
+
+@dataclass(frozen=True)
+class Split:
+    """Paths of manifests to rewrite, and their entries by kind."""
+
+    touched: set[str] = field(default_factory=set)
+    parts: defaultdict[ManifestKind, ManifestPart] = field(default_factory=lambda: defaultdict(ManifestPart))
+
+
 def worth_packing(manifests: Iterable[ManifestFile], target_bytes: int) -> dict[int, list[ManifestFile]]:
     """Return the data manifests with few entries that take less than half of `target_bytes`, by partition spec.
 
     A spec with a single such manifest is left out, because there is no second one to merge it with.
     """
     small: dict[int, list[ManifestFile]] = defaultdict(list)
+    for manifest in _small(manifests, target_bytes):
+        small[manifest.partition_spec_id].append(manifest)
+    return {spec_id: several for spec_id, several in sorted(small.items()) if len(several) > 1}
+
+
+def worth_folding(manifests: Iterable[ManifestFile], target_bytes: int, least: int) -> list[ManifestFile]:
+    """Return the small data manifests that an append merges; none if there are fewer than `least` of them.
+
+    The smallest come first, and what exceeds `MOST_FOLDED_ENTRIES` is left to the next appends.
+    """
+    small = sorted(_small(manifests, target_bytes), key=live_entries)
+    totals = accumulate(map(live_entries, small))
+    folded = [m for m, total in zip(small, totals, strict=True) if total <= MOST_FOLDED_ENTRIES]
+    return folded if len(small) >= max(2, least) else []
+
+
+def _small(manifests: Iterable[ManifestFile], target_bytes: int) -> Iterator[ManifestFile]:
     for manifest in manifests:
         is_small = live_entries(manifest) < ENOUGH_ENTRIES and _live_bytes(manifest) < target_bytes // 2
         if manifest.content == ManifestContent.DATA and is_small:
-            small[manifest.partition_spec_id].append(manifest)
-    return {spec_id: several for spec_id, several in sorted(small.items()) if len(several) > 1}
+            yield manifest
 
 
 def live_entries(manifest: ManifestFile) -> int:

@@ -22,7 +22,6 @@ from typing import Any, Literal, cast
 
 from pydantic_core import to_json
 from pyiceberg.conversions import to_bytes
-from pyiceberg.io import FileIO
 from pyiceberg.manifest import (
     UNASSIGNED_SEQ,
     ManifestContent,
@@ -70,63 +69,84 @@ _ROW_ID_FIELD: dict[str, Any] = {
 _PROMOTIONS = {("int", "long"), ("float", "double")}
 
 
-def write_manifests(
-    io: FileIO,
-    metadata: TableMetadata,
-    spec_id: int,
-    snapshot_id: int,
-    new_path: Callable[[], str],
-    *,
-    added: Sequence[NewDataFile | NewDeleteFile] = (),
-    copied: Sequence[Entry] = (),
-    existing: Iterable[Entry] = (),
-    deleted: Sequence[Entry] = (),
-    content: ManifestContent = ManifestContent.DATA,
-    facts: dict[str, EntryColumns] | None = None,
-) -> list[ManifestFile]:
-    """Write and return the manifests of one partition spec in snapshot `snapshot_id`.
+class ManifestWriter:
+    """Writes manifests of one partition spec and content in snapshot `snapshot_id`.
 
-    The manifests list data files or delete files, as `content` sets. All files are of partition spec `spec_id`. `added`
-    files become ADDED and keep a sequence number that they have. `copied` entries become ADDED too, described as the
-    files that they are copies of (`under_new_path`). `existing` entries keep their snapshot and sequence numbers;
-    `existing` may be an iterator if no files are added. `deleted` entries become DELETED by this snapshot. `new_path`
-    names each new file. `lists.write_list` assigns the sequence numbers of the returned manifests. `facts` receives the
-    facts of each manifest by its path, the same that `read_facts` would read.
-
-    One manifest results in most cases. More result in two cases: the encodings of the entries differ in more than
-    partition types from before a promotion, or one manifest would exceed `commit.manifest.target-size-bytes` (Iceberg's
-    default: 8 MiB). In each manifest, changes precede kept entries, so that a reader of changes only can stop early.
-
-    Raises `UnsupportedTable` for a format version above 3, for delete files in format v1, and for entries that Iceberg
-    could not read back. Raises ValueError for a file of another spec or with values that do not fit. Files written
-    before an error stay in storage.
+    `put` writes a file and returns its path. `facts` receives the facts of each manifest by its path, the same that
+    `read_facts` would read. Raises `UnsupportedTable` for a format version above 3, and for delete files in format v1.
     """
-    version, deletes = metadata.format_version, content == ManifestContent.DELETES
-    if version > 3 or (deletes and version < 2):
-        what, supported = ("delete manifests", "only v2 and v3 are") if deletes else ("manifests", "only v1 to v3 are")
-        raise UnsupportedTable(
-            f"Cannot write {what} of Iceberg format v{version}: {supported} supported", format_version=version
-        )
-    target = ManifestTarget(io, metadata, snapshot_id, spec_id, new_path, content, facts)
-    streams: dict[DataFileSchema, ManifestStream] = {}
-    fitted = cache(lambda schema: fit(schema, target.own_schema, with_row_ids=version > 2 and not deletes))
 
-    def stream(schema: DataFileSchema) -> ManifestStream:
-        return streams.get(schema) or streams.setdefault(schema, ManifestStream(target, schema))
+    def __init__(
+        self,
+        put: Callable[[bytes], str],
+        metadata: TableMetadata,
+        snapshot_id: int,
+        spec_id: int = 0,
+        content: ManifestContent = ManifestContent.DATA,
+        *,
+        facts: dict[str, EntryColumns] | None = None,
+    ) -> None:
+        self.is_deletes: bool = content == ManifestContent.DELETES
+        self.version: FormatVersion = metadata.format_version
+        if self.version > 3 or (self.is_deletes and self.version < 2):
+            what, supported = ("delete manifests", "v2 and v3") if self.is_deletes else ("manifests", "v1 to v3")
+            raise UnsupportedTable(
+                f"Cannot write {what} of Iceberg format v{self.version}: only {supported} are supported",
+                format_version=self.version,
+            )
+        self.facts: dict[str, EntryColumns] = {} if facts is None else facts
+        self.put: Callable[[bytes], str] = put
+        self.snapshot_id: int = snapshot_id
+        self.content: ManifestContent = content
+        self.spec: PartitionSpec = metadata.specs()[spec_id]
+        self.partition_type: StructType = self.spec.partition_type(metadata.schema())
+        self.header: dict[str, str] = _header(metadata, self.spec, content)
+        self.own_schema: DataFileSchema = _own_schema(self.version, self.partition_type, content)
+        self.max_bytes: int = target_manifest_bytes(metadata)
 
-    if added:
-        beside = Counter(entry.schema for entry in chain(existing, deleted, copied))
-        for schema in beside:
-            stream(fitted(schema).schema)
-        own = {field["field-id"] for field in target.own_schema.avro["fields"]}
-        stream(_fullest(beside, fitted, own & _FIELDS[content].keys()) or target.own_schema).add(added)
-    for status, entries in ((ADDED, copied), (DELETED, deleted), (EXISTING, existing)):
-        for schema, run in groupby(entries, attrgetter("schema")):
-            how = fitted(schema)
-            copies = stream(how.schema)
-            for entry in run:
-                copies.copy(entry, status, how.data(entry))
-    return [manifest for each in streams.values() for manifest in each.finish()]
+    def write(
+        self,
+        *,
+        added: Sequence[NewDataFile | NewDeleteFile] = (),
+        copied: Sequence[Entry] = (),
+        existing: Iterable[Entry] = (),
+        deleted: Sequence[Entry] = (),
+    ) -> list[ManifestFile]:
+        """Write and return manifests of these files, which are of the writer's partition spec.
+
+        `added` files become ADDED and keep a sequence number that they have. `copied` entries become ADDED too,
+        described as the files that they are copies of (`under_new_path`). `existing` entries keep their snapshot and
+        sequence numbers; `existing` may be an iterator if no files are added. `deleted` entries become DELETED by this
+        snapshot. `encoded_list` assigns the sequence numbers of the returned manifests.
+
+        One manifest results in most cases. More result in two cases: the encodings of the entries differ in more than
+        partition types from before a promotion, or one manifest would exceed `commit.manifest.target-size-bytes`
+        (Iceberg's default: 8 MiB). In each manifest, changes precede kept entries, so that a reader of changes only can
+        stop early.
+
+        Raises `UnsupportedTable` for entries that Iceberg could not read back, and ValueError for a file of another
+        spec or with values that do not fit. Files written before an error stay in storage.
+        """
+        streams: dict[DataFileSchema, ManifestStream] = {}
+        with_row_ids = self.version > 2 and not self.is_deletes
+        fitted = cache(lambda schema: fit(schema, self.own_schema, with_row_ids=with_row_ids))
+
+        def stream(schema: DataFileSchema) -> ManifestStream:
+            return streams.get(schema) or streams.setdefault(schema, ManifestStream(self, schema))
+
+        if added:
+            beside = Counter(entry.schema for entry in chain(existing, deleted, copied))
+            for schema in beside:
+                stream(fitted(schema).schema)
+            own = {field["field-id"] for field in self.own_schema.avro["fields"]}
+            stream(_fullest(beside, fitted, own & _FIELDS[self.content].keys()) or self.own_schema).add(added)
+        for status, entries in ((ADDED, copied), (DELETED, deleted), (EXISTING, existing)):
+            for schema, run in groupby(entries, attrgetter("schema")):
+                how = fitted(schema)
+                copies = stream(how.schema)
+                for entry in run:
+                    copies.copy(entry, status, how.data(entry))
+        return [manifest for each in streams.values() for manifest in each.finish()]
 
 
 def _fullest(
@@ -144,32 +164,6 @@ def _fullest(
         if fitted(schema).is_current and is_open and needed <= optional.keys():
             there[fitted(schema).schema] += entries
     return max(there, key=there.__getitem__, default=None)
-
-
-class ManifestTarget:
-    """The destination of manifests and the values that they share: table, writing snapshot and partition spec."""
-
-    def __init__(
-        self,
-        io: FileIO,
-        metadata: TableMetadata,
-        snapshot_id: int,
-        spec_id: int,
-        new_path: Callable[[], str],
-        content: ManifestContent = ManifestContent.DATA,
-        facts: dict[str, EntryColumns] | None = None,
-    ) -> None:
-        self.facts: dict[str, EntryColumns] = {} if facts is None else facts
-        self.io: FileIO = io
-        self.snapshot_id: int = snapshot_id
-        self.new_path: Callable[[], str] = new_path
-        self.content: ManifestContent = content
-        self.version: FormatVersion = metadata.format_version
-        self.spec: PartitionSpec = metadata.specs()[spec_id]
-        self.partition_type: StructType = self.spec.partition_type(metadata.schema())
-        self.header: dict[str, str] = _header(metadata, self.spec, content)
-        self.own_schema: DataFileSchema = _own_schema(self.version, self.partition_type, content)
-        self.max_bytes: int = target_manifest_bytes(metadata)
 
 
 def target_manifest_bytes(metadata: TableMetadata) -> int:
@@ -257,9 +251,9 @@ def _encoded(version: FormatVersion, header: _Header) -> bytes:
 class ManifestStream:
     """Writes manifests for entries whose data files are encoded by `schema`; starts a new manifest if one is full."""
 
-    def __init__(self, target: ManifestTarget, schema: DataFileSchema) -> None:
+    def __init__(self, target: ManifestWriter, schema: DataFileSchema) -> None:
         self._target, self._schema = target, schema
-        self._decoded = row_of(schema.avro, target.content == ManifestContent.DELETES)
+        self._decoded = row_of(schema.avro, target.is_deletes)
         wrapper = {"name": "data_file", "type": schema.avro, "field-id": 2}
         self._avro = {"type": "record", "name": "manifest_entry", "fields": [*_ENTRY_FIELDS[target.version], wrapper]}
         self._done: list[ManifestFile] = []
@@ -327,7 +321,7 @@ class ManifestStream:
         An entry that is copied without a change has them already. Values of other entries can change: Avro stores
         floating-point numbers of a column's width.
         """
-        if entry is None or data is not entry.data or self._target.content == ManifestContent.DELETES:
+        if entry is None or data is not entry.data or self._target.is_deletes:
             return self._decoded(data)
         key = b"" if entry.encrypted else None
         return entry.path, entry.file_format, entry.values, entry.rows, entry.size_bytes, key, entry.stored_row_id, None
@@ -339,11 +333,9 @@ class ManifestStream:
         return self._done
 
     def _end(self) -> None:
-        target, data, path = self._target, self._file.finish(), self._target.new_path()
-        with target.io.new_output(path).create(overwrite=True) as stream:
-            stream.write(data)
-        is_deletes = target.content == ManifestContent.DELETES
-        target.facts[path] = EntryColumns.of(target.spec.spec_id, self._facts, is_deletes)
+        target, data = self._target, self._file.finish()
+        path = target.put(data)
+        target.facts[path] = EntryColumns.of(target.spec.spec_id, self._facts, target.is_deletes)
         lowest = UNASSIGNED_SEQ if self._lowest_sequence is None else self._lowest_sequence
         self._done.append(
             ManifestFile.from_args(

@@ -9,6 +9,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Operation
 from pyiceberg.transforms import IdentityTransform
 
 import icesize
@@ -34,7 +35,6 @@ from tests.support.tables import (
     make_visible,
     metadata_files_on_disk,
     operations,
-    overwritten,
     referenced_metadata,
     small_files,
     write,
@@ -78,8 +78,8 @@ def rewritten(catalog: Catalog, *gone: FileFact, ids: list[int] | None = None) -
     table = catalog.load_table("db.t")
     added = [write(table, ids, str(gone[0].partition.values[0]))] if ids else []
     builder = SnapshotBuilder(table, NOW_MS)
-    builder.remove_dangling_deletes = lambda *_: None  # type: ignore[method-assign]
-    make_visible(catalog, table, [overwritten(builder, [f.path for f in gone], added)])
+    split = builder.split([file.path for file in gone])
+    make_visible(catalog, table, [builder.exchange(Operation.OVERWRITE, split, added, {})])
     return catalog.load_table("db.t")
 
 

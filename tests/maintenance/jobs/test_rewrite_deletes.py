@@ -48,7 +48,6 @@ from tests.support.tables import (
     metadata_files_on_disk,
     overwritten,
     referenced_metadata,
-    replaced,
     request_on,
     run,
     small_files,
@@ -471,8 +470,8 @@ class Others:
         rows = [row[0] for row in Reader().rows_in(oldest.path)]
         file = replace(write(table, rows), sequence_number=1)
         builder = SnapshotBuilder(table, NOW_MS)
-        builder.remove_dangling_deletes = lambda *_: None  # type: ignore[method-assign]
-        make_visible(self.lake, table, [replaced(builder, [oldest], [file])])
+        split = builder.split([oldest.path])
+        make_visible(self.lake, table, [builder.exchange(Operation.REPLACE, split, [file], {})])
 
     def taken(self, table: Table) -> None:
         """A delete file is taken away together with the files that it hits: new ones have their rows."""

@@ -31,8 +31,8 @@ from icesize.planning.deletes.delete_reach import plain_path
 from icesize.planning.files import PartitionKey
 from icesize.planning.upsert_rule import UpsertRule
 from icesize.sized_table import SizedTable
-from icesize.table.manifests.manifest_lists import manifests_in, write_list
-from tests.support.breakages import changed, relist
+from icesize.table.manifests.manifest_lists import manifests_in
+from tests.support.breakages import changed, relist, write_list
 from tests.support.command_line import run_in
 from tests.support.delete_files import delete_positions
 from tests.support.puffin import add_deletes, footer, vectors_in_puffin
@@ -310,12 +310,7 @@ def test_a_manifest_without_row_ids(lake: SqlCatalog) -> None:
     table = upgraded(lake)
     head = table.metadata.current_snapshot()
     assert head is not None
-    as_of_v2 = table.metadata.model_copy(update={"format_version": 2})
-    manifests = manifests_in(head, table.io, table.metadata.specs())
-    write_list(
-        as_of_v2, table.io, head.manifest_list, manifests, snapshot_id=head.snapshot_id,
-        parent_id=head.parent_snapshot_id, sequence_number=head.sequence_number or 0,
-    )  # fmt: skip
+    write_list(table, head, manifests_in(head, table.io, table.metadata.specs()), version=2)
     expected = ["it has no first row id, although the snapshot has one"] * 4
     assert found(opened(lake).verify()) == {"row ids": expected}
 

@@ -12,16 +12,16 @@ from pyiceberg.table import Table
 
 from icesize.parquet.files.data_file import MergeResult, NewDataFile
 from icesize.planning.files import FileFact, PartitionKey
-from icesize.table.commit.snapshot_builder import (
-    MOST_COLD_ENTRIES,
-    MOST_FOLDED_ENTRIES,
-    MOST_HOT_ENTRIES,
-    SnapshotBuilder,
-)
+from icesize.table.commit.snapshot_builder import SnapshotBuilder
 from icesize.table.commit.steps.append import Append
 from icesize.table.commit.steps.merge import Replace
 from icesize.table.manifests.entries import read_entries
-from icesize.table.manifests.packing import ENOUGH_ENTRIES
+from icesize.table.manifests.packing import (
+    ENOUGH_ENTRIES,
+    MOST_COLD_ENTRIES,
+    MOST_FOLDED_ENTRIES,
+    MOST_HOT_ENTRIES,
+)
 from tests.support.tables import NOW_MS, append, make_table, make_visible
 
 _NUMBERS = count()

@@ -78,9 +78,9 @@ from icesize.table.manifests.entries import (
     with_other_value,
 )
 from icesize.table.manifests.file_columns import EntryColumns, ManifestFacts, read_facts, read_metrics
-from icesize.table.manifests.manifest_lists import write_list
+from icesize.table.manifests.manifest_lists import encoded_list
 from icesize.table.manifests.store import ManifestStore
-from icesize.table.manifests.writer import ManifestStream, ManifestTarget, write_manifests
+from icesize.table.manifests.writer import ManifestStream, ManifestWriter
 from tests.support.examples import examples
 from tests.support.manifest_values import check_written_facts, plain, without_zero_sign
 from tests.support.parquet_files import data_file
@@ -175,6 +175,12 @@ class ManifestFolder:
     def new_path(self) -> str:
         return f"file://{self.folder}/m{next(self._n)}.avro"
 
+    def put(self, data: bytes) -> str:
+        path = self.new_path()
+        with self.io.new_output(path).create(overwrite=True) as stream:
+            stream.write(data)
+        return path
+
     def table(self, version: int, spec: PartitionSpec = SPEC, properties: dict[str, str] | None = None) -> Table:
         name = f"db.t{next(self._n)}"
         if properties:
@@ -187,17 +193,17 @@ class ManifestFolder:
         return self._tables[version, spec]
 
     def write(
-        self, version: int, *, spec: PartitionSpec = SPEC, snapshot_id: int = SNAPSHOT, **what: Any
-    ) -> list[ManifestFile]:
+        self, version: int, *, spec: PartitionSpec = SPEC, snapshot_id: int = SNAPSHOT,
+        content: ManifestContent = ManifestContent.DATA, **what: Any,
+    ) -> list[ManifestFile]:  # fmt: skip
         """Manifests by icesize, listed and read back from their list. The facts that the writer has are right."""
         metadata, known = self.table(version, spec).metadata, dict[str, EntryColumns]()
-        made = write_manifests(self.io, metadata, spec.spec_id, snapshot_id, self.new_path, facts=known, **what)
+        made = ManifestWriter(self.put, metadata, snapshot_id, spec.spec_id, content, facts=known).write(**what)
         check_written_facts(self.io, made, known)
-        location = self.new_path()
-        write_list(
-            metadata, self.io, location, made, snapshot_id=snapshot_id, parent_id=None, sequence_number=SEQUENCE + 1
+        written = encoded_list(
+            metadata.format_version, made, snapshot_id=snapshot_id, parent_id=None, sequence_number=SEQUENCE + 1
         )
-        return list(read_manifest_list(self.io.new_input(location)))
+        return list(read_manifest_list(self.io.new_input(self.put(written.data))))
 
     def write_by_pyiceberg(
         self, version: int, files: Sequence[NewDataFile], status: int = ADDED, sequence: int = SEQUENCE
@@ -469,7 +475,7 @@ def test_manifests_are_cut_at_the_target_size(folder: ManifestFolder) -> None:
     table = folder.table(2, properties={"commit.manifest.target-size-bytes": "150000"})
     bounds = {k: bytes([k]) * 16 for k in range(1, 15)}
     files = [_file(i, path=f"file:///w/{uuid5(NAMESPACE_URL, str(i))}", lower_bounds=bounds) for i in range(4000)]
-    made = write_manifests(folder.io, table.metadata, 0, SNAPSHOT, folder.new_path, added=files)
+    made = ManifestWriter(folder.put, table.metadata, SNAPSHOT).write(added=files)
     assert len(made) > 1
     assert all(m.manifest_length <= 150_000 for m in made)
     assert sum(m.added_files_count or 0 for m in made) == 4000
@@ -483,24 +489,16 @@ def test_manifests_are_cut_at_the_target_size(folder: ManifestFolder) -> None:
 def test_a_list_assigns_sequence_numbers_to_its_own_manifests(folder: ManifestFolder) -> None:
     """Manifests of the listed snapshot get its sequence number in the result, those of older snapshots keep theirs."""
     table = folder.table(2)
-    made = write_manifests(
-        folder.io, table.metadata, 0, SNAPSHOT, folder.new_path, added=[_file(1), _file(2, sequence_number=2)]
-    )
-    first, *_ = write_list(
-        table.metadata, folder.io, folder.new_path(), made, snapshot_id=SNAPSHOT, parent_id=None, sequence_number=6
-    )
+    made = ManifestWriter(folder.put, table.metadata, SNAPSHOT).write(added=[_file(1), _file(2, sequence_number=2)])
+    first, *_ = encoded_list(2, made, snapshot_id=SNAPSHOT, parent_id=None, sequence_number=6)
     assert [(m.sequence_number, m.min_sequence_number) for m in made] == [(UNASSIGNED_SEQ, 2)]
     assert [(m.sequence_number, m.min_sequence_number) for m in first] == [(6, 2)]
-    more = write_manifests(folder.io, table.metadata, 0, 78, folder.new_path, added=[_file(3)])
-    location = folder.new_path()
-    second, list_bytes, _ = write_list(
-        table.metadata, folder.io, location, [*more, *first], snapshot_id=78, parent_id=SNAPSHOT, sequence_number=7
-    )
-    listed = list(read_manifest_list(folder.io.new_input(location)))
+    more = ManifestWriter(folder.put, table.metadata, 78).write(added=[_file(3)])
+    second, data, _ = encoded_list(2, [*more, *first], snapshot_id=78, parent_id=SNAPSHOT, sequence_number=7)
+    listed = list(read_manifest_list(folder.io.new_input(folder.put(data))))
     for manifests in (second, listed):
         assert [(m.sequence_number, m.min_sequence_number) for m in manifests] == [(7, 7), (6, 2)]
     assert [e.sequence_number for e in read(folder, listed)] == [7, 6, 2]
-    assert list_bytes == len(folder.io.new_input(location))
 
 
 def test_old_specs_keep_their_own_manifests(folder: ManifestFolder) -> None:
@@ -509,11 +507,11 @@ def test_old_specs_keep_their_own_manifests(folder: ManifestFolder) -> None:
     with table.update_spec() as update:
         update.remove_field("p_text")
     old = read(folder, folder.write(2, added=[_file(1)]))
-    made = write_manifests(folder.io, table.metadata, 0, SNAPSHOT, folder.new_path, existing=old)
+    made = ManifestWriter(folder.put, table.metadata, SNAPSHOT).write(existing=old)
     assert [(m.partition_spec_id, len(m.partitions or [])) for m in made] == [(0, 14)]
     assert [e.values for e in read(folder, made)] == [e.values for e in old]
     with pytest.raises(ValueError, match="is of partition spec 0, the manifest of spec 1"):
-        write_manifests(folder.io, table.metadata, 1, SNAPSHOT, folder.new_path, added=[_file(1)])
+        ManifestWriter(folder.put, table.metadata, SNAPSHOT, 1).write(added=[_file(1)])
 
 
 def test_unpartitioned_tables(folder: ManifestFolder) -> None:
@@ -535,7 +533,7 @@ def test_later_format_versions_are_refused(folder: ManifestFolder) -> None:
     metadata = new_table_metadata(SCHEMA, SPEC, UNSORTED_SORT_ORDER, "file:///w", {"format-version": "3"})
     later = metadata.model_copy(update={"format_version": 4})
     with pytest.raises(UnsupportedTable, match="format v4: only v1 to v3 are supported"):
-        write_manifests(folder.io, later, 0, SNAPSHOT, folder.new_path, added=[_file(1)])
+        ManifestWriter(folder.put, later, SNAPSHOT)
 
 
 def test_an_entry_without_sequence_number_is_refused(folder: ManifestFolder) -> None:
@@ -549,7 +547,7 @@ def test_an_entry_without_sequence_number_is_refused(folder: ManifestFolder) -> 
 def test_nothing_to_write_writes_nothing(folder: ManifestFolder) -> None:
     """No files, no manifest."""
     metadata = folder.table(2).metadata
-    assert write_manifests(folder.io, metadata, 0, SNAPSHOT, folder.new_path) == []
+    assert ManifestWriter(folder.put, metadata, SNAPSHOT).write() == []
 
 
 def test_delete_manifests_tell_what_they_delete(folder: ManifestFolder) -> None:
@@ -648,7 +646,7 @@ def test_new_delete_files_read_back(folder: ManifestFolder) -> None:
 
 def test_equality_deletes_keep_their_columns_beside_entries_that_have_none(folder: ManifestFolder) -> None:
     """They are not encoded as in a manifest whose entries have no place for the columns."""
-    target = ManifestTarget(folder.io, folder.table(2).metadata, SNAPSHOT, 0, folder.new_path, ManifestContent.DELETES)
+    target = ManifestWriter(folder.put, folder.table(2).metadata, SNAPSHOT, 0, ManifestContent.DELETES)
     own = target.own_schema.avro
     record = {**own, "fields": [field for field in own["fields"] if field["field-id"] != 135]}
     stream = ManifestStream(target, DataFileSchema(structure(record), record))

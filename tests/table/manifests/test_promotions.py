@@ -42,7 +42,7 @@ from icesize.parquet.files.data_file import NewDataFile
 from icesize.planning.files import PartitionKey
 from icesize.table.manifests.entries import Entry, read_entries
 from icesize.table.manifests.file_columns import EntryColumns
-from icesize.table.manifests.writer import write_manifests
+from icesize.table.manifests.writer import ManifestWriter
 from tests.support.examples import examples
 from tests.support.manifest_values import check_written_facts, plain, without_zero_sign
 from tests.support.parquet_files import data_file
@@ -126,9 +126,15 @@ class ManifestFolder:
     def path(self) -> str:
         return f"file://{self._folder}/{next(_IDS)}.avro"
 
+    def put(self, data: bytes) -> str:
+        path = self.path()
+        with self.io.new_output(path).create(overwrite=True) as stream:
+            stream.write(data)
+        return path
+
     def write(self, metadata: TableMetadata, files: Sequence[NewDataFile], **others: Any) -> list[ManifestFile]:
         known = dict[str, EntryColumns]()
-        made = write_manifests(self.io, metadata, 0, 77, self.path, added=files, facts=known, **others)
+        made = ManifestWriter(self.put, metadata, 77, facts=known).write(added=files, **others)
         check_written_facts(self.io, made, known)
         return self.numbered(made)
 
@@ -213,7 +219,7 @@ def test_entries_of_any_age_are_packed_together(folder: ManifestFolder, history:
         manifests += write(metadata, [_file(values) for values in stage.files])
     entries = (e for m in manifests for e in read_entries(folder.io, m))
     packed = folder.numbered(
-        write_manifests(folder.io, _metadata(now, 2, _identities(now)), 0, 99, folder.path, existing=entries)
+        ManifestWriter(folder.put, _metadata(now, 2, _identities(now)), 99).write(existing=entries)
     )
     assert len(packed) == len({stage.by_icesize for stage in history})
     assert folder.read_by_icesize(packed) == folder.read_by_icesize(manifests)

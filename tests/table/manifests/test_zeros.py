@@ -28,7 +28,7 @@ from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.writing.row_writer import write_rows
 from icesize.planning.files import PartitionKey
 from icesize.table.manifests.entries import read_entries
-from icesize.table.manifests.writer import write_manifests
+from icesize.table.manifests.writer import ManifestWriter
 from tests.support import tables
 from tests.support.examples import examples
 
@@ -70,12 +70,15 @@ def test_both_zeros_lie_within_the_bounds_of_a_manifest(
     metadata = new_table_metadata(Schema(NestedField(1, "x", kind)), spec, UNSORTED_SORT_ORDER, "file:///w")
     files = [NewDataFile(f"file:///w/{next(numbers)}", 1, 1, PartitionKey.of(0, (value,))) for value in values]
 
-    def new_path() -> str:
-        return f"file://{tmp_path}/{next(numbers)}.avro"
+    def put(data: bytes) -> str:
+        path = f"file://{tmp_path}/{next(numbers)}.avro"
+        with io.new_output(path).create(overwrite=True) as stream:
+            stream.write(data)
+        return path
 
-    first = write_manifests(io, metadata, 0, 77, new_path, added=files[:kept])
+    first = ManifestWriter(put, metadata, 77).write(added=files[:kept])
     old = [replace(e, sequence_number=1) for m in first for e in read_entries(io, m)]
-    (manifest,) = write_manifests(io, metadata, 0, 78, new_path, added=files[kept:], existing=old)
+    (manifest,) = ManifestWriter(put, metadata, 78).write(added=files[kept:], existing=old)
     (summary,) = manifest.partitions or []
     bounds = summary.lower_bound, summary.upper_bound
     present = [value for value in values if value is not None and not math.isnan(value)]

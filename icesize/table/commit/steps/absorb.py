@@ -13,6 +13,7 @@ from icesize.table.commit.conflicts import BASE_EXPIRED
 from icesize.table.commit.loaded import Loaded
 from icesize.table.commit.protocol import Base, ConcurrentChange, Kept, Step
 from icesize.table.commit.snapshot_builder import SnapshotBuilder
+from icesize.table.commit.steps.remove_dangling_deletes import split_dangling
 from icesize.table.manifests.entries import Entry
 from icesize.table.records.summary import CommitKind
 
@@ -55,7 +56,7 @@ class Overwrite(Step):
         fresh = [replace(file, sequence_number=None) for file in self.files]
         split = builder.split([file.path for file in self.removed])
         partitions = {file.partition for file in self.removed} | {file.partition for file in fresh}
-        builder.remove_dangling_deletes(split, partitions, fresh, {})
+        split_dangling(builder, split, partitions, fresh, {})
         return builder.exchange(Operation.OVERWRITE, split, fresh, summary, self.copied)
 
 

@@ -16,6 +16,7 @@ from icesize.table.commit.conflicts import BASE_EXPIRED
 from icesize.table.commit.loaded import Loaded
 from icesize.table.commit.protocol import Base, Kept, Step
 from icesize.table.commit.snapshot_builder import SnapshotBuilder
+from icesize.table.commit.steps.remove_dangling_deletes import split_dangling
 from icesize.table.records.summary import BASE_ID, CommitKind
 
 OTHER_DELETES = "the batch deletes other rows of it than were known when the merge began"
@@ -74,7 +75,7 @@ class Replace(Step):
                 named[path] |= paths
         found_in = {file.manifest_path for file in self.inputs}
         split, added = builder.split([f.path for f in self.inputs], first=found_in), self._renumbered(builder)
-        builder.remove_dangling_deletes(split, {file.partition for file in self.inputs}, added, named)
+        split_dangling(builder, split, {file.partition for file in self.inputs}, added, named)
         return builder.exchange(Operation.REPLACE, split, added, summary)
 
     def summarize(self, base: Base) -> Mapping[str, str]:

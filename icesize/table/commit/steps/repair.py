@@ -14,9 +14,11 @@ from icesize.parquet.files.data_file import FileMetrics
 from icesize.planning.files import PartitionKey
 from icesize.table.catalog.locations import normalised
 from icesize.table.commit.protocol import Step
-from icesize.table.commit.snapshot_builder import SnapshotBuilder, Split
-from icesize.table.manifests.entries import Entry, with_other_value
+from icesize.table.commit.snapshot_builder import SnapshotBuilder
+from icesize.table.commit.steps.remove_dangling_deletes import split_dangling
+from icesize.table.manifests.entries import Entry, read_entries, with_other_value
 from icesize.table.manifests.live_arrays import path_numbers
+from icesize.table.manifests.packing import Split
 from icesize.table.manifests.repeated_files import FileKey, Place, entry_kept, repeated_entries
 from icesize.table.records.summary import CommitKind
 
@@ -65,7 +67,7 @@ class Repair(Step):
         for manifest in self._touched(builder, kept):
             split.touched.add(manifest.manifest_path)
             part = split.parts[manifest.partition_spec_id, manifest.content]
-            for number, entry in enumerate(builder.entries(manifest)):
+            for number, entry in enumerate(read_entries(builder.io, manifest)):
                 is_data = manifest.content == ManifestContent.DATA
                 key, here = (normalised(entry.path), entry.content_offset), (manifest.manifest_path, number)
                 if is_data and entry.path in self.gone:
@@ -80,13 +82,13 @@ class Repair(Step):
         if not split.touched and not builder.has_wrong_totals():
             return None
         if lost:
-            builder.remove_dangling_deletes(split, lost, (), {})
+            split_dangling(builder, split, lost, (), {})
         operation = Operation.DELETE if lost or dropped_rows else Operation.REPLACE
         return builder.exchange(operation, split, (), summary, recount=True)
 
     def _kept(self, builder: SnapshotBuilder) -> dict[FileKey, Place]:
         """Return the entry that stays of each file that is listed more than once, if that is certain."""
-        listings = [builder.listing(each) for each in builder.manifests] if self.once else ()
+        listings = [builder.store.listing(builder.io, each) for each in builder.manifests] if self.once else ()
         kept = {key: entry_kept(entries) for key, entries in repeated_entries(listings).items()}
         return {key: place for key, place in kept.items() if not isinstance(place, str)}
 
@@ -100,7 +102,7 @@ class Repair(Step):
         numbers, times = path_numbers(paths), self._times(builder)
         for path, manifest in {each.manifest_path: each for each in builder.manifests}.items():
             is_named = path in self.manifests or times[path] > 1
-            if is_named or (paths and builder.listing(manifest).lists(numbers)):
+            if is_named or (paths and builder.store.listing(builder.io, manifest).lists(numbers)):
                 yield manifest
 
 
