@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,22 @@ from tests.support.catalogs import OF_BOTH_KINDS, catalog_of
 from tests.support.object_store import bucket, client, endpoint, properties  # noqa: F401 (fixtures)
 from tests.support.rest_server import MiniRest
 from tests.support.tables import sqlite_catalog
+
+_HERE = Path(__file__).parent
+_ROOMS_WITH_FILES = ("cli", "maintenance", "parquet", "spark", "table")
+_ONE_IN = 4
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave a quarter of each long list of cases that write files to the quick tests; mark the others `engine`."""
+    lists = defaultdict[str, list[pytest.Item]](list)
+    for item in items:
+        if item.path.is_relative_to(_HERE) and item.path.relative_to(_HERE).parts[0] in _ROOMS_WITH_FILES:
+            lists[item.nodeid.partition("[")[0]].append(item)
+    for cases in lists.values():
+        for number, item in enumerate(cases):
+            if number % _ONE_IN and len(cases) > _ONE_IN:
+                item.add_marker(pytest.mark.engine)
 
 
 @event.listens_for(Engine, "connect")

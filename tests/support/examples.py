@@ -1,7 +1,8 @@
 """How many examples a property is tried with: a share of what its test says, which the profile decides.
 
-`quick`, the default, takes a tenth, always the same. `thorough` (`--hypothesis-profile=thorough`) takes all,
-others each time. A test of many fixed cases has a share of them among the quick tests, too: `sampled`.
+`quick`, the default, takes a tenth; `ci` (`--hypothesis-profile=ci`) takes a third. Both take the same ones each time,
+so that a change fails for its own mistakes. `thorough` takes all, others each time. A test of many fixed cases has a
+share of them among the quick tests, too: `sampled`.
 """
 
 from __future__ import annotations
@@ -15,15 +16,16 @@ from hypothesis import HealthCheck, settings
 FEWEST = 5
 _ALL = 100
 """Examples of a test that does not say how many, in the thorough profile: Hypothesis' own default."""
-_ONE_IN = 10
+_ONE_IN = {"quick": 10, "ci": 3, "thorough": 1}
+"""The share of each profile."""
 
 
 def register_profiles() -> None:
-    """Make both profiles known, and `quick` the one in force until pytest is told another."""
+    """Make the profiles known, and `quick` the one in force until pytest is told another."""
     # a busy machine is no failure, and neither are examples that are large or hard to find
     common: dict[str, Any] = {"deadline": None, "suppress_health_check": list(HealthCheck)}
-    settings.register_profile("thorough", max_examples=_ALL, **common)
-    settings.register_profile("quick", max_examples=_ALL // _ONE_IN, derandomize=True, **common)
+    for name, one_in in _ONE_IN.items():
+        settings.register_profile(name, max_examples=_ALL // one_in, derandomize=name != "thorough", **common)
     settings.load_profile("quick")
 
 
@@ -35,7 +37,7 @@ def sampled(cases: Iterable[Any], one_in: int) -> list[Any]:
     ]
 
 
-def examples(most: int, *, one_in: int = _ONE_IN, **others: Any) -> settings:
-    """Settings for a test that is worth so many examples: `quick` takes one in so many, but at least FEWEST."""
-    count = most if settings().max_examples == _ALL else most // one_in
-    return settings(max_examples=max(min(most, FEWEST), count), **others)
+def examples(most: int, **others: Any) -> settings:
+    """Settings for a test that is worth so many examples: the share of the profile, but at least FEWEST."""
+    one_in = round(_ALL / settings().max_examples)
+    return settings(max_examples=max(min(most, FEWEST), most // one_in), **others)

@@ -62,7 +62,7 @@ OPTIONS = st.fixed_dictionaries(
 )
 
 
-@examples(2000, one_in=20)
+@examples(2000)
 @given(
     st.lists(st.tuples(named_rows(), st.integers(1, 5), OPTIONS, st.booleans()), max_size=4),
     st.lists(st.integers(0, 5), min_size=1, max_size=4),

@@ -283,7 +283,7 @@ SEEN = Coverage()
 
 
 @pytest.mark.engine
-@examples(600, one_in=10)
+@examples(600)
 @given(st.lists(stored_files(), min_size=1, max_size=4), st.sampled_from(list(WAYS)))
 def test_rows_of_older_files_have_the_initial_default(files: Sequence[Stored], way: str) -> None:
     """Whoever wrote them, at the top, in structs, lists and maps, on every way into new files; metrics hold, too."""
@@ -358,7 +358,7 @@ def test_a_column_without_a_field_id_may_be_the_missing_one(tmp_path: Path) -> N
         merge(MergeTask((file,), KEY, 1), options, MERGED)
 
 
-@examples(200, one_in=10)
+@examples(200)
 @given(stored_files())
 def test_new_rows_that_omit_columns_have_the_write_default(file: Stored) -> None:
     """At any depth; the initial default does not matter to them."""

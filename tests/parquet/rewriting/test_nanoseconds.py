@@ -82,7 +82,7 @@ def expected(values: Sequence[int | None]) -> Counter[tuple[Any, ...]]:
     return Counter((i, value, value, value) for i, value in enumerate(values))
 
 
-@examples(200, one_in=10)
+@examples(200)
 @given(st.lists(nanos, min_size=2, max_size=30), st.sampled_from(["decoded", "pages", "cluster"]), st.booleans())
 def test_every_nanosecond_survives(values: list[int | None], way: str, foreign: bool) -> None:
     """Whether pages are copied, rows are decoded or put in another order; bounds are exact."""
@@ -123,7 +123,7 @@ def test_files_say_that_they_hold_nanoseconds(tmp_path: Path) -> None:
     assert ["isAdjustedToUTC=true" in name for _, name in kinds] == [False, True]
 
 
-@examples(200, one_in=10)
+@examples(200)
 @given(
     st.lists(nanos, min_size=1, max_size=20),
     st.sampled_from(["hour", "day", "month", "year", "bucket[7]"]),
