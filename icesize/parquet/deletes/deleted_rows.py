@@ -5,38 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from pyroaring import BitMap
 
 from icesize.concurrency import IO_THREADS, NOT_AHEAD, Ahead
 from icesize.parquet.deletes.equality import EqualRows
-from icesize.parquet.deletes.positions import NamedRows
-from icesize.parquet.deletes.vectors import VectorRows
+from icesize.parquet.deletes.positions import mark_named
+from icesize.parquet.deletes.vectors import mark_vectors, vectors_of
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.reading.prefetch import Fetched
 from icesize.planning.files import DeleteFile, FileFact, PartitionKey
-
-
-class DeletedRows(Protocol):
-    """Delete files of one kind. A new kind is another class with these two methods."""
-
-    @property
-    def least_number(self) -> int:
-        """Return the least sequence number that files without the deleted rows may have; 0 if any number will do.
-
-        With a smaller number, the deletes would apply to these files again.
-        """
-
-    def mark(
-        self, inputs: Sequence[FileFact], positions: Mapping[str, BitMap], ahead: Ahead
-    ) -> Mapping[str, frozenset[str]]:
-        """Add the deleted rows to the bitmap of each input.
-
-        Each delete file is read once, and the next ones are read `ahead`. Returns the data files that a delete file
-        names, by the path of the delete file. The result has only delete files that name several data files and were
-        read as a whole. Raises `RewriteFailed` for a delete file that is missing, damaged or does not fit the inputs.
-        """
 
 
 @dataclass(frozen=True)
@@ -45,9 +23,9 @@ class DeletedPositions:
 
     `positions` has the deleted row numbers, counted before any delete, by `FileFact.path`. It has only files with
     deleted rows. `equality_number` is the greatest sequence number of the applied equality delete files, 0 for none.
-    Files written without these rows must carry at least this number (`DeletedRows.least_number`). `named` has the data
-    files that a position delete file names, by its path, for position delete files that name several and were read as a
-    whole.
+    Files written without these rows must carry at least this number, or the deletes would apply to them again. `named`
+    has the data files that a position delete file names, by its path, for position delete files that name several and
+    were read as a whole.
     """
 
     positions: Mapping[str, BitMap]
@@ -95,19 +73,14 @@ def deleted_rows(
     least = min(file.sequence_number for file in inputs)
     by_position = [delete for delete in deletes if not (delete.equality_ids or delete.is_vector)]
     by_equality = [delete for delete in deletes if delete.equality_ids and delete.sequence_number > least]
-    vectors = VectorRows.of(inputs, deletes, settings.storage)
+    vectors = vectors_of(inputs, deletes)
     # position deletes are ignored for a file with a vector (`icesize.planning.deletes.delete_reach`)
-    without_vector = [file for file in inputs if file.path not in vectors.by_path]
-    kinds: tuple[tuple[DeletedRows, Sequence[FileFact]], ...] = (
-        (vectors, inputs),
-        (NamedRows(by_position, settings.storage), without_vector),
-        (EqualRows(by_equality, partition, settings, fetched), inputs),
-    )
-    named = dict[str, frozenset[str]]()
+    without_vector = [file for file in inputs if file.path not in vectors]
     with _ahead(deletes, settings, fetched) as ahead:
-        for kind, files in kinds:
-            named |= kind.mark(files, positions, ahead)
-    number = max(kind.least_number for kind, _ in kinds)
+        mark_vectors(vectors, inputs, positions, settings.storage, ahead)
+        named = mark_named(by_position, without_vector, positions, settings.storage, ahead)
+        EqualRows(by_equality, partition, settings, fetched).mark(inputs, positions, ahead)
+    number = max((delete.sequence_number for delete in by_equality), default=0)
     return DeletedPositions({path: rows for path, rows in positions.items() if rows}, number, named)
 
 

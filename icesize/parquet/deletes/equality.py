@@ -37,10 +37,9 @@ _NUMBER = "number"
 
 @dataclass(frozen=True)
 class EqualRows:
-    """`DeletedRows` of equality delete files.
+    """The rows that equal a row of an equality delete file, in data files of smaller sequence numbers.
 
-    The deleted rows equal a row of a delete file, and are in data files of smaller sequence numbers. Keys that exceed
-    `Limits.delete_keys_bytes` are applied in parts, the greatest sequence numbers first.
+    Keys that exceed `Limits.delete_keys_bytes` are applied in parts, the greatest sequence numbers first.
     """
 
     deletes: Sequence[DeleteFile]
@@ -48,26 +47,17 @@ class EqualRows:
     settings: WriteSettings
     fetched: Fetched | None
 
-    @property
-    def least_number(self) -> int:
-        return max((delete.sequence_number for delete in self.deletes), default=0)
-
-    def mark(
-        self, inputs: Sequence[FileFact], positions: Mapping[str, BitMap], ahead: Ahead
-    ) -> dict[str, frozenset[str]]:
-        """Add the rows that equal a row of a delete file.
-
-        Returns no names, because equality deletes name no data file.
-        """
+    def mark(self, inputs: Sequence[FileFact], positions: Mapping[str, BitMap], ahead: Ahead) -> None:
+        """Add the deleted rows to the bitmap of each input; delete files are read `ahead`."""
         if self.deletes and self.fetched is not None:
             # fetched once, although each part of the keys reads the inputs, and the merge reads their rows
-            self.fetched.fetch_remote([file for file in inputs if file.sequence_number < self.least_number])
+            newest = max(delete.sequence_number for delete in self.deletes)
+            self.fetched.fetch_remote([file for file in inputs if file.sequence_number < newest])
         for part in self._parts(ahead):
             greatest = max(keys.greatest for keys in part.values())
             older = tuple(file for file in inputs if file.sequence_number < greatest)
             if older:
                 self._apply(part, FileGroup(older, self.partition), positions)
-        return {}
 
     def _parts(self, ahead: Ahead) -> Iterator[Mapping[FieldIds, _Keys]]:
         """Yield the keys of all delete files, by their columns, a bounded number of bytes at a time.

@@ -49,39 +49,34 @@ _MOST_ROWS = 2**32
 Positions: TypeAlias = NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class NamedRows:
-    """`DeletedRows` of position delete files.
+def mark_named(
+    deletes: Sequence[DeleteFile],
+    inputs: Sequence[FileFact],
+    positions: Mapping[str, BitMap],
+    storage: Storage,
+    ahead: Ahead,
+) -> dict[str, frozenset[str]]:
+    """Add the rows that position delete files name to the bitmap of each input with a sequence number up to theirs.
 
-    The deleted rows are those that they name in data files of sequence numbers up to their own.
+    Each delete file is read once, and the next ones are read `ahead`. Returns the data files that a delete file names,
+    by its path, for delete files that name several and were read as a whole. Raises `RewriteFailed` for a delete file
+    that is missing or damaged, or that names rows that an input does not have.
     """
+    targets = {plain_path(file.path): _Target(file, positions[file.path]) for file in inputs}
+    covered = DataFiles(inputs)
+    hits = [delete for delete in deletes if covered.may_be_hit(delete)]
 
-    deletes: Sequence[DeleteFile]
-    storage: Storage
+    def read(delete: DeleteFile) -> Iterator[_Named]:
+        only = only_path(delete)
+        return first_read(_named_rows(delete, targets if only is None else {plain_path(only)}, storage))
 
-    @property
-    def least_number(self) -> int:
-        return 0  # a file that is written now has a path that no delete file names
-
-    def mark(
-        self, inputs: Sequence[FileFact], positions: Mapping[str, BitMap], ahead: Ahead
-    ) -> dict[str, frozenset[str]]:
-        """Add the rows that the delete files name; raises `RewriteFailed` also for rows that an input does not have."""
-        targets = {plain_path(file.path): _Target(file, positions[file.path]) for file in inputs}
-        covered = DataFiles(inputs)
-        hits = [delete for delete in self.deletes if covered.may_be_hit(delete)]
-
-        def read(delete: DeleteFile) -> Iterator[_Named]:
-            only = only_path(delete)
-            return first_read(_named_rows(delete, targets if only is None else {plain_path(only)}, self.storage))
-
-        found = dict[str, frozenset[str]]()
-        for delete, named in zip(hits, ahead.map(read, hits), strict=True):
-            with blaming(delete):
-                paths = _mark(delete, targets, named)
-            if only_path(delete) is None and paths is not None:
-                found[delete.path] = paths
-        return found
+    found = dict[str, frozenset[str]]()
+    for delete, named in zip(hits, ahead.map(read, hits), strict=True):
+        with blaming(delete):
+            paths = _mark(delete, targets, named)
+        if only_path(delete) is None and paths is not None:
+            found[delete.path] = paths
+    return found
 
 
 def paths_named(delete: DeleteFile, storage: Storage, among: Collection[str] | None = None) -> frozenset[str]:

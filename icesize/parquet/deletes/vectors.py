@@ -10,7 +10,6 @@ import json
 import zlib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from pyroaring import BitMap, BitMap64
 
@@ -39,51 +38,48 @@ _ONE_BITMAP = (1).to_bytes(8, "little") + (0).to_bytes(4, "little")
 """A 64-bit bitmap is a number of 32-bit bitmaps, each with the upper half of its positions: here one, with 0."""
 
 
-@dataclass(frozen=True)
-class VectorRows:
-    """`DeletedRows` of deletion vectors; `by_path` has the vector of each input, by `FileFact.path`."""
+def vectors_of(inputs: Sequence[FileFact], deletes: Sequence[DeleteFile]) -> dict[str, DeleteFile]:
+    """Return the vector of each input among the deletes, by its path; raises `RewriteFailed` if an input has two."""
+    by_path = dict[str, DeleteFile]()
+    for path, vectors in vectors_hitting(inputs, deletes).items():
+        by_path[path], *more = vectors
+        for delete in more:
+            with blaming(delete):
+                raise UnreadableDeletesError(f"{path} has another deletion vector, check the table's metadata")
+    return by_path
 
-    by_path: Mapping[str, DeleteFile]
-    storage: Storage
 
-    @classmethod
-    def of(cls, inputs: Sequence[FileFact], deletes: Sequence[DeleteFile], storage: Storage) -> VectorRows:
-        """Return the vectors among the deletes that apply to inputs; raises `RewriteFailed` if two apply to one."""
-        by_path = dict[str, DeleteFile]()
-        for path, vectors in vectors_hitting(inputs, deletes).items():
-            by_path[path], *more = vectors
-            for delete in more:
-                with blaming(delete):
-                    raise UnreadableDeletesError(f"{path} has another deletion vector, check the table's metadata")
-        return cls(by_path, storage)
+def mark_vectors(
+    vectors: Mapping[str, DeleteFile],
+    inputs: Sequence[FileFact],
+    positions: Mapping[str, BitMap],
+    storage: Storage,
+    ahead: Ahead,
+) -> None:
+    """Add the rows of the vectors, by the path of their data file, to the bitmaps of the inputs.
 
-    @property
-    def least_number(self) -> int:
-        return 0  # a file that is written now has a path that no vector has
+    Each Puffin file is read once, and the next ones are read `ahead`.
+    """
+    by_puffin = defaultdict[str, list[tuple[DeleteFile, FileFact]]](list)
+    for file in inputs:
+        if (delete := vectors.get(file.path)) is not None:
+            by_puffin[delete.path].append((delete, file))
+    all_read = ahead.map(lambda pairs: _read(pairs, storage), by_puffin.values())
+    for pairs, blobs in zip(by_puffin.values(), all_read, strict=True):
+        for (delete, file), blob in zip(pairs, blobs, strict=True):
+            with blaming(delete):
+                deleted = positions[file.path]
+                deleted |= decoded(blob, delete.rows, file)
 
-    def mark(
-        self, inputs: Sequence[FileFact], positions: Mapping[str, BitMap], ahead: Ahead
-    ) -> dict[str, frozenset[str]]:
-        """Add the rows of the vectors. Returns no names, because each vector has the path of its data file."""
-        by_puffin = defaultdict[str, list[tuple[DeleteFile, FileFact]]](list)
-        for file in inputs:
-            if (delete := self.by_path.get(file.path)) is not None:
-                by_puffin[delete.path].append((delete, file))
-        for pairs, blobs in zip(by_puffin.values(), ahead.map(self._read, by_puffin.values()), strict=True):
-            for (delete, file), blob in zip(pairs, blobs, strict=True):
-                with blaming(delete):
-                    deleted = positions[file.path]
-                    deleted |= decoded(blob, delete.rows, file)
-        return {}
 
-    def _read(self, pairs: Sequence[tuple[DeleteFile, FileFact]]) -> list[bytes]:
-        """Return the bytes of vectors of one Puffin file, and read few other bytes of it."""
-        first, _ = pairs[0]
-        with blaming(first), self.storage.stream(first.path) as stream:
-            source = StreamSource(stream)
-            ranges = [_range(delete, source.size_bytes) for delete, _ in pairs]
-            blobs = read_ranges(source, set(ranges))
-            return [blobs[each] for each in ranges]
+def _read(pairs: Sequence[tuple[DeleteFile, FileFact]], storage: Storage) -> list[bytes]:
+    """Return the bytes of vectors of one Puffin file, and read few other bytes of it."""
+    first, _ = pairs[0]
+    with blaming(first), storage.stream(first.path) as stream:
+        source = StreamSource(stream)
+        ranges = [_range(delete, source.size_bytes) for delete, _ in pairs]
+        blobs = read_ranges(source, set(ranges))
+        return [blobs[each] for each in ranges]
 
 
 def _range(delete: DeleteFile, size_bytes: int) -> tuple[int, int]:

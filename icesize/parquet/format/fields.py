@@ -149,7 +149,3 @@ class DataPageHeader:
 class DataPageHeaderV2:
     NUM_VALUES, NUM_NULLS, NUM_ROWS, ENCODING = range(1, 5)
     DEFINITION_LEVELS_BYTE_LENGTH, REPETITION_LEVELS_BYTE_LENGTH, IS_COMPRESSED = range(5, 8)
-
-
-class BloomFilterHeader:
-    NUM_BYTES, ALGORITHM, HASH, COMPRESSION = range(1, 5)

@@ -24,7 +24,7 @@ from icesize.parquet.format.pages import (
     walk,
 )
 from icesize.parquet.format.refusals import CopyRefused, Refusal, damaged_as
-from icesize.parquet.format.schema import BYTE_ARRAY, Column
+from icesize.parquet.format.schema import Column
 from icesize.parquet.format.sources import Source, read_ranges
 from icesize.parquet.format.statistics import merge_size_statistics, merge_statistics
 from icesize.parquet.format.thrift import (
@@ -190,7 +190,6 @@ class CopiedColumn:
         self._level_encodings: set[int] = set()
         self._after_plain = False
         self._locations: list[PageLocation] | None = []
-        self._variable_bytes: list[int] | None = [] if column.element.type == BYTE_ARRAY else None
         self._column_indexes: list[bytes] | None = []
         self._page_counts: list[int] = []
         if dictionary is not None:
@@ -224,7 +223,7 @@ class CopiedColumn:
         """Describe the chunk."""
         offsets = columns = None
         if self._locations is not None:
-            offsets = offset_index(self._locations, self._variable_bytes)
+            offsets = offset_index(self._locations, None)
             if self._column_indexes is not None:
                 columns = concatenate(self._column_indexes, self._page_counts)
         return ColumnPart({ColumnChunk.FILE_OFFSET: i64(0)}, self._metadata(), None, offsets, columns)
@@ -258,20 +257,12 @@ class CopiedColumn:
 
     def _index(self, pages: Sequence[Page], piece: Piece) -> None:
         """Keep the data for the new page indexes; after one piece without an index, there is no new index."""
-        places: list[PageLocation] | None = None
-        sizes: list[int] | None = None
-        if piece.offset_index is not None and (self._variable_bytes is not None or not self._column.flat):
-            places, sizes = read_offset_index(piece.offset_index)
-        first_rows = _first_rows(pages, piece, places)
+        first_rows = _first_rows(pages, piece)
         if first_rows is None or self._locations is None:
             self._locations = None
         else:
             self._locations += self._moved(pages, first_rows)
         filled = all(page.values for page in pages)
-        if self._variable_bytes is not None and sizes is not None and len(sizes) == len(pages) and filled:
-            self._variable_bytes += sizes
-        else:
-            self._variable_bytes = None
         bounds = piece.column_index if filled and self._column_indexes is not None else None
         if self._column_indexes is not None and bounds is not None and index_fits(bounds, len(pages), self._column):
             self._column_indexes.append(bounds)
@@ -314,12 +305,13 @@ class CopiedColumn:
         return fields
 
 
-def _first_rows(pages: Sequence[Page], piece: Piece, stored: list[PageLocation] | None) -> list[int] | None:
+def _first_rows(pages: Sequence[Page], piece: Piece) -> list[int] | None:
     """Return the first row of each page in its row group; None if only the pages' levels show it."""
     rows = [page.rows for page in pages if page.rows is not None]
     if len(rows) == len(pages):
         return [*accumulate(rows[:-1], initial=0)]
-    if stored is None or [place.at - piece.chunk.start for place in stored] != [page.at for page in pages]:
+    stored = [] if piece.offset_index is None else read_offset_index(piece.offset_index)[0]
+    if [place.at - piece.chunk.start for place in stored] != [page.at for page in pages]:
         return None
     firsts = [place.first_row for place in stored]
     last = max(first for page, first in zip(pages, firsts, strict=True) if page.values)

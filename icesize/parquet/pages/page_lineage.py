@@ -25,7 +25,7 @@ from icesize.parquet.row_groups.compatibility import check_row_group, common_enc
 from icesize.parquet.row_groups.footer_lineage import LINEAGE_COLUMNS
 
 _MADE_ROWS = 2**20
-"""Rows whose values are made at once, so that they take 8 MiB."""
+"""Rows whose values are encoded at once."""
 
 
 def lineage_works(parts: Sequence[Part]) -> Iterator[partial[list[Piece]]]:
@@ -52,7 +52,9 @@ def lineage_pieces(parts: Sequence[Part], nth: int, level: int | None) -> list[P
             stored = ((part, part.group.lineage[nth]) for part in some)
             pieces += (_piece(part.source, one.chunk, part.group.rows, nth) for part, one in stored if one is not None)
         else:
-            pieces += (_encoded(values, nth, codec, level) for values in _together(_values(some, nth)))
+            values = np.concatenate([*_values(some, nth)])
+            starts = range(0, len(values), _MADE_ROWS)
+            pieces += (_encoded(values[start : start + _MADE_ROWS], nth, codec, level) for start in starts)
     return pieces
 
 
@@ -105,21 +107,6 @@ def _of_part(part: Part, nth: int, stored: pa.ChunkedArray | None) -> NDArray[np
     if stored is not None:
         values = pc.coalesce(stored.cast(pa.int64()), pa.array(values)).to_numpy()
     return np.delete(values, part.deleted_rows) if part.deleted else values
-
-
-def _together(arrays: Iterator[NDArray[np.int64]]) -> Iterator[NDArray[np.int64]]:
-    """Yield the values of several parts in one array, up to `_MADE_ROWS` of them."""
-    waiting, rows = list[NDArray[np.int64]](), 0
-    for array in arrays:
-        for start in range(0, len(array), _MADE_ROWS):
-            some = array[start : start + _MADE_ROWS]
-            if waiting and rows + len(some) > _MADE_ROWS:
-                yield np.concatenate(waiting)
-                waiting, rows = [], 0
-            waiting.append(some)
-            rows += len(some)
-    if waiting:
-        yield np.concatenate(waiting)
 
 
 def _encoded(values: NDArray[np.int64], nth: int, codec: int, level: int | None) -> Piece:

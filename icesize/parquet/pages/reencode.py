@@ -16,7 +16,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 from pyarrow import types
 
 from icesize.parquet.files.properties import ParquetOptions
@@ -35,8 +34,6 @@ from icesize.parquet.reading.value_bytes import most_value_bytes
 from icesize.parquet.writing.encoding import DICTIONARY_RATIO, flatten, repeats
 
 _DICTIONARY_BYTES = 2**20
-_RUN_ROWS = 1_000
-"""Rows without a deleted one, on average, from which on they are taken as slices."""
 _OPENED: WeakKeyDictionary[Footer, pq.FileMetaData] = WeakKeyDictionary()
 """Footers as pyarrow reads them, which takes as long as reading a column of 10,000 rows: files are opened for each."""
 
@@ -142,10 +139,6 @@ def _live(rows: pa.Table, parts: Sequence[Part]) -> pa.Table:
         return rows
     firsts = accumulate((part.group.rows for part in parts), initial=0)
     gone = np.concatenate([first + part.deleted_rows for first, part in zip(firsts, parts, strict=False)])
-    starts, ends = _runs_between(gone, rows.num_rows)
-    if len(starts) * _RUN_ROWS <= rows.num_rows:
-        runs = zip(starts.tolist(), (ends - starts).tolist(), strict=True)
-        return pa.concat_tables([rows.slice(start, length) for start, length in runs])
     kept = np.ones(rows.num_rows, bool)
     kept[gone] = False
     bits = pa.py_buffer(np.packbits(kept, bitorder="little"))
@@ -167,13 +160,6 @@ def _with_used_values(rows: pa.Table) -> pa.Table:
     if any(len(array.dictionary) != len(used) for array in column.chunks):
         column = column.cast(column.type.value_type).dictionary_encode()
     return pa.Table.from_arrays([column], schema=rows.schema)
-
-
-def _runs_between(gone: NDArray[np.int64], count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the starts and the ends of the runs of `count` positions that remain without those in `gone`."""
-    edges = np.concatenate(([-1], gone, [count]))
-    gaps = np.flatnonzero(np.diff(edges) > 1)
-    return edges[gaps] + 1, edges[gaps + 1]
 
 
 def read_column(parts: Sequence[Part], top: str) -> pa.ChunkedArray:

@@ -19,7 +19,7 @@ from pyroaring import BitMap
 
 from icesize.concurrency import NOT_AHEAD
 from icesize.parquet.deletes.position_files import write_positions
-from icesize.parquet.deletes.positions import NamedRows, add_positions
+from icesize.parquet.deletes.positions import add_positions, mark_named
 from icesize.parquet.deletes.vectors import write_vectors
 from icesize.parquet.files.data_file import NewDeleteFile
 from icesize.parquet.files.lineage_fields import FIRST_WITH_LINEAGE
@@ -128,7 +128,7 @@ def _of_partition(
         live = resolution.live.get(key, ())
         by_path = {file.path: file for file in rows}
         marked = {file.path: BitMap() for file in live}
-        NamedRows(folded, storage).mark(live, marked, NOT_AHEAD)
+        mark_named(folded, live, marked, storage, NOT_AHEAD)
         for file in live:
             if marked[file.path]:
                 target = by_path.get(file.path, file)
