@@ -56,9 +56,9 @@ def _row_groups(job: Job) -> Once:
 
 
 def _pages(job: Job) -> Once:
-    from icesize.parquet.pages.changed_columns import works
     from icesize.parquet.pages.column_plan import Part, plan_columns
     from icesize.parquet.pages.page_copy import merge_row_groups, runs_of
+    from icesize.parquet.rewriting.output_file import works
     from icesize.parquet.row_groups.assembly import Assembly
 
     def copy(sources: list[Any], footers: list[Any], out: IO[bytes]) -> None:

@@ -19,9 +19,9 @@ from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import Limits, WriteSettings
 from icesize.parquet.format.footer import Footer
 from icesize.parquet.format.sources import Source
-from icesize.parquet.pages.changed_columns import works
 from icesize.parquet.pages.column_plan import ColumnPlan, Part, plan_columns
 from icesize.parquet.pages.page_copy import merge_row_groups, runs_of
+from icesize.parquet.rewriting.output_file import works
 from icesize.parquet.row_groups.assembly import Assembled, Assembly
 from icesize.parquet.row_groups.row_groups import copy_row_group
 from icesize.planning.files import FileFact, PartitionKey

@@ -17,7 +17,7 @@ from icesize.parquet.files.data_file import NewDeleteFile, RewrittenDeletes
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.new_files import NewFiles, rewrite_failed
 from icesize.parquet.files.properties import METRICS_DEFAULT
-from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.files.settings import WriteSettings, derived
 from icesize.parquet.reading.prefetch import ReadInPlace
 from icesize.parquet.writing.encoding import Encoding
 from icesize.parquet.writing.file_writer import FileEncoder
@@ -64,6 +64,7 @@ def _replaced(rewrite: DeleteRewrite) -> tuple[DeleteFile, ...]:
     return tuple(delete for delete in own if covered.may_be_hit(delete))
 
 
+@derived
 def _of_positions(settings: WriteSettings) -> WriteSettings:
     """Return the settings for position delete files of a table."""
     properties = {key: value for key, value in settings.properties.items() if not key.startswith(_OF_ROWS)}
@@ -80,7 +81,7 @@ def write_positions(
     Rows are sorted by path and position, as Iceberg's specification demands. Bounds are whole paths: from equal bounds,
     readers recognize a delete file for a single data file.
     """
-    settings, rows = new_files.settings.derived(_of_positions), sum(map(len, deleted.values()))
+    settings, rows = _of_positions(new_files.settings), sum(map(len, deleted.values()))
     # a dictionary stores each path once, for any number of rows
     text = pa.dictionary(pa.int32(), pa.large_string())
     schema = settings.arrow_schema.set(0, settings.arrow_schema.field(0).with_type(text))

@@ -13,27 +13,21 @@ import pyarrow as pa
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.types import NestedField
 
-from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.files.settings import WriteSettings, derived
 
 Defaults = Mapping[int, pa.Scalar]
 """Values of the type that files have, by field id, at the top and in structs, lists and maps; never NULL."""
 
 
+@derived
 def initial_defaults(settings: WriteSettings) -> Defaults:
     """Return the value that rows of files without a column have, for each column with such a value."""
-    return settings.derived(_initial)
-
-
-def write_defaults(settings: WriteSettings) -> Defaults:
-    """Return the value that new rows without a column receive, for each column with such a value."""
-    return settings.derived(_write)
-
-
-def _initial(settings: WriteSettings) -> Defaults:
     return _defaults(settings, lambda field: field.initial_default)
 
 
-def _write(settings: WriteSettings) -> Defaults:
+@derived
+def write_defaults(settings: WriteSettings) -> Defaults:
+    """Return the value that new rows without a column receive, for each column with such a value."""
     return _defaults(settings, lambda field: field.write_default)
 
 

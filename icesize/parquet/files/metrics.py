@@ -25,7 +25,7 @@ from pyiceberg.utils.truncate import truncate_upper_bound_binary_string, truncat
 
 from icesize.parquet.files.data_file import CopiedFile, FileMetrics, NewDataFile
 from icesize.parquet.files.properties import ARROW_VERSION, MAX_INFERRED, METRICS_DEFAULT, METRICS_OF_COLUMN
-from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.files.settings import WriteSettings, derived
 from icesize.parquet.format.schema import LINEAGE_IDS
 from icesize.policy import property_number
 
@@ -69,9 +69,20 @@ class Leaf:
         return isinstance(self.type, (types.FloatType, types.DoubleType))
 
 
+@derived
 def leaves(settings: WriteSettings) -> tuple[Leaf, ...]:
     """Return the Parquet columns of the table's files, in file order."""
-    return settings.derived(_leaves)
+    schema = settings.schema
+    modes = _modes(schema, settings.properties)
+    found: list[Leaf] = []
+    for column, top in enumerate(schema.fields):
+        for nth, (path, field_id, kind, flat) in enumerate(_walk(top.name, top)):
+            name = schema.find_column_name(field_id) or path
+            mode = modes(name)
+            lower, upper = bounds_as_bytes(kind, mode) if flat else (None, None)
+            counts = mode.type is not MetricModeTypes.NONE
+            found.append(Leaf(len(found), column, nth, field_id, path, name, kind, flat, counts, lower, upper))
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,20 +186,6 @@ def _start(group: Any) -> int:
 
 def count_nans(column: pa.ChunkedArray) -> int:
     return pc.sum(pc.is_nan(column)).as_py() or 0
-
-
-def _leaves(settings: WriteSettings) -> tuple[Leaf, ...]:
-    schema = settings.schema
-    modes = _modes(schema, settings.properties)
-    found: list[Leaf] = []
-    for column, top in enumerate(schema.fields):
-        for nth, (path, field_id, kind, flat) in enumerate(_walk(top.name, top)):
-            name = schema.find_column_name(field_id) or path
-            mode = modes(name)
-            lower, upper = bounds_as_bytes(kind, mode) if flat else (None, None)
-            counts = mode.type is not MetricModeTypes.NONE
-            found.append(Leaf(len(found), column, nth, field_id, path, name, kind, flat, counts, lower, upper))
-    return tuple(found)
 
 
 def _walk(

@@ -26,7 +26,7 @@ from pyiceberg.schema import Accessor, Schema
 
 from icesize.errors import SchemaMismatch
 from icesize.parquet.files.properties import NANOSECONDS
-from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.files.settings import WriteSettings, derived
 from icesize.planning.files import PartitionKey
 
 Reduce = Callable[[pa.Array], pa.Array]
@@ -54,7 +54,7 @@ def split_by_partition(table: pa.Table, settings: WriteSettings) -> list[tuple[P
 
 def arrange_by_partition(table: pa.Table, settings: WriteSettings) -> tuple[pa.Table, list[tuple[PartitionKey, int]]]:
     """Return the rows of `split_by_partition` as one table, and each run's partition and number of rows."""
-    fields = settings.derived(_fields)
+    fields = _fields(settings)
     codes, keys = _codes(table, fields, settings.spec_id)
     if len(keys) == 1:
         return table, [(keys[0], table.num_rows)]
@@ -121,6 +121,7 @@ def _codes(table: pa.Table, fields: list[_Field], spec_id: int) -> tuple[pa.Arra
     return codes, [PartitionKey.of(spec_id, key) for key in keys]
 
 
+@derived
 def _fields(settings: WriteSettings) -> list[_Field]:
     schema, found = settings.schema, []
     for field in settings.spec.fields:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
+from functools import cached_property, wraps
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -181,13 +181,15 @@ class WriteSettings:
         """True if each row of the table has a `_row_id` and the number of the commit that last changed it."""
         return self.format_version >= FIRST_WITH_LINEAGE
 
-    @property
+    @cached_property
     def with_lineage(self) -> WriteSettings:
         """The settings for files with rows that were in the table before, which keep their lineage.
 
         In format v3, such a file stores the lineage in two columns behind the table's. Before, they are these settings.
         """
-        return self.derived(_with_lineage) if self.has_lineage else self
+        if not self.has_lineage or self.stores_lineage:
+            return self
+        return self.with_schema(Schema(*self.schema.fields, *LINEAGE_FIELDS, schema_id=self.schema.schema_id))
 
     @cached_property
     def stores_lineage(self) -> bool:
@@ -200,15 +202,9 @@ class WriteSettings:
         other.__dict__["storage"] = self.storage
         return other
 
-    def derived(self, build: Callable[[WriteSettings], T]) -> T:
-        """Return `build(self)`, cached in this process."""
-        if build not in self._derived:
-            self._derived[build] = build(self)
-        built: T = self._derived[build]
-        return built
-
     @cached_property
-    def _derived(self) -> dict[Callable[[WriteSettings], Any], Any]:
+    def derived(self) -> dict[Callable[[WriteSettings], Any], Any]:
+        """Results of functions of these settings, in this process."""
         return {}
 
     @cached_property
@@ -255,11 +251,17 @@ class WriteSettings:
         self.__dict__.update(state)
 
 
-def _with_lineage(settings: WriteSettings) -> WriteSettings:
-    schema = settings.schema
-    if settings.stores_lineage:
-        return settings
-    return settings.with_schema(Schema(*schema.fields, *LINEAGE_FIELDS, schema_id=schema.schema_id))
+def derived(build: Callable[[WriteSettings], T]) -> Callable[[WriteSettings], T]:
+    """Return the function with its results cached in the settings."""
+
+    @wraps(build)
+    def cached(settings: WriteSettings) -> T:
+        if build not in settings.derived:
+            settings.derived[build] = build(settings)
+        built: T = settings.derived[build]
+        return built
+
+    return cached
 
 
 def pruned(settings: WriteSettings, columns: Sequence[str]) -> WriteSettings:

@@ -14,7 +14,7 @@ from pyiceberg.types import IcebergType
 
 from icesize.parquet.files.metrics import leaves
 from icesize.parquet.files.partitioning import same, source_array, source_path, transform_steps
-from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.files.settings import WriteSettings, derived
 from icesize.parquet.ordering.curves import Words
 from icesize.parquet.ordering.sort_keys import as_key, sorted_positions, words_of
 
@@ -57,15 +57,12 @@ class Sorter:
         return rows.take(pa.array(order)) if np.any(order[1:] < order[:-1]) else rows
 
 
+@derived
 def sorter_of(settings: WriteSettings) -> Sorter | None:
     """Return the sorter of the table's rows; None without a sort order, or if a field of it cannot be honored.
 
     Such a field has an unknown transform, or a source that was dropped or is not a single value of a row.
     """
-    return settings.derived(_sorter)
-
-
-def _sorter(settings: WriteSettings) -> Sorter | None:
     order = settings.sort_order
     if order.is_unsorted:
         return None

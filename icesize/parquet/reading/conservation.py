@@ -23,7 +23,7 @@ from icesize.parquet.files.data_file import NewDataFile
 from icesize.parquet.files.defaults import write_defaults
 from icesize.parquet.files.lineage_fields import FIELD_ID, is_lineage
 from icesize.parquet.files.metrics import Leaf, fields_below, leaves
-from icesize.parquet.files.settings import NAME_MAPPING, WriteSettings
+from icesize.parquet.files.settings import NAME_MAPPING, WriteSettings, derived
 from icesize.parquet.format.footer import Footer
 from icesize.parquet.reading.casting import CastingError
 from icesize.parquet.reading.extremes import NO_ENDS, OPEN, Ends, stored_ends, written_ends
@@ -115,7 +115,7 @@ class Conservation:
         """Add rows whose columns have the names of the table's columns."""
         last = self._last_new
         if last is None or not last[0].equals(rows.schema):
-            by_name = self.settings.derived(_by_name)
+            by_name = _by_name(self.settings)
             self._last_new = last = rows.schema, _Source.of(rows.schema, None, by_name, self._target)
         self._add_rows(rows, last[1], frozenset(write_defaults(self.settings)))
         self._open()
@@ -176,12 +176,12 @@ class Conservation:
 
     @property
     def _target(self) -> _Target:
-        return self.settings.derived(_Target.of)
+        return _target(self.settings)
 
     def _source(self, stored: pa.Schema, names: Sequence[str] | None) -> _Source:
         # files that store no lineage, and no field id either, get the columns of the lineage with their ids
         of_file = [column for column in stored if not is_lineage(column)]
-        mapping = None if _has_ids(of_file) else self.settings.derived(_by_mapping)
+        mapping = None if _has_ids(of_file) else _by_mapping(self.settings)
         return _Source.of(stored, names, mapping, self._target)
 
     def _add_rows(self, rows: pa.Table | pa.RecordBatch, source: _Source, constants: frozenset[int]) -> None:
@@ -205,25 +205,25 @@ class _Target:
     parents: Mapping[int, int | None]
     within: Mapping[int, tuple[int, ...]]
 
-    @staticmethod
-    def of(settings: WriteSettings) -> _Target:
-        """Return the leaves of a table's schema."""
-        parents = dict[int, int | None].fromkeys(settings.schema.field_ids)
-        within = dict[int, tuple[int, ...]]()
-        for field_id in settings.schema.field_ids:
-            kind = settings.schema.find_type(field_id)
-            below = tuple(field.field_id for _, field in fields_below(kind))
-            parents |= dict.fromkeys(below, field_id)
-            if not isinstance(kind, StructType):
-                within[field_id] = below
-        return _Target(tuple(leaf.field_id for leaf in leaves(settings)), parents, within)
-
     def nearest(self, leaf: int, present: frozenset[int]) -> int | None:
         """Return the innermost field around a leaf that is present."""
         parent = self.parents.get(leaf)
         while parent is not None and parent not in present:
             parent = self.parents.get(parent)
         return parent
+
+
+@derived
+def _target(settings: WriteSettings) -> _Target:
+    parents = dict[int, int | None].fromkeys(settings.schema.field_ids)
+    within = dict[int, tuple[int, ...]]()
+    for field_id in settings.schema.field_ids:
+        kind = settings.schema.find_type(field_id)
+        below = tuple(field.field_id for _, field in fields_below(kind))
+        parents |= dict.fromkeys(below, field_id)
+        if not isinstance(kind, StructType):
+            within[field_id] = below
+    return _Target(tuple(leaf.field_id for leaf in leaves(settings)), parents, within)
 
 
 @dataclass(frozen=True)
@@ -313,11 +313,13 @@ def _has_ids(fields: Iterable[pa.Field]) -> bool:
     return any(FIELD_ID in (field.metadata or {}) or _has_ids(_fields(field.type)[0]) for field in fields)
 
 
+@derived
 def _by_mapping(settings: WriteSettings) -> Names:
     mapping = settings.properties.get(NAME_MAPPING)
     return {} if mapping is None else _named(parse_mapping_from_json(mapping))
 
 
+@derived
 def _by_name(settings: WriteSettings) -> Names:
     return _named(settings.schema.name_mapping)
 

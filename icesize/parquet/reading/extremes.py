@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from icesize.parquet.files.data_file import NewDataFile
 from icesize.parquet.files.metrics import Leaf, Serialise, bound_value, leaves
-from icesize.parquet.files.settings import Limits, WriteSettings
+from icesize.parquet.files.settings import Limits, WriteSettings, derived
 from icesize.parquet.format.fields import Statistics
 from icesize.parquet.format.footer import Footer, read_footer
 from icesize.parquet.format.refusals import CopyRefused
@@ -70,7 +70,7 @@ def stored_ends(footer: Footer | None, settings: WriteSettings) -> Mapping[int, 
     if footer is None or not _is_worth_it(footer, settings.limits) or not are_trusted(footer):
         return None
     places = _places(footer)
-    elements = settings.derived(_elements)
+    elements = _elements(settings)
     found = dict[int, Ends]()
     for leaf in leaves(settings):
         if leaf.flat and leaf.lower is not None:
@@ -106,6 +106,7 @@ def _kind(element: Element) -> tuple[object, ...]:
     return element.type, element.length, element.logical, element.unknown
 
 
+@derived
 def _elements(settings: WriteSettings) -> dict[int | None, tuple[object, ...]]:
     """Return the elements of the table's columns in its own files, by field id."""
     return {column.element.field_id: _kind(column.element) for column in own_footer(settings).columns}

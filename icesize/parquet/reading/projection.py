@@ -18,7 +18,7 @@ from icesize.errors import SchemaMismatch
 from icesize.parquet.files.defaults import initial_defaults, scalar_of, write_defaults
 from icesize.parquet.files.lineage_fields import FIELD_ID, is_lineage
 from icesize.parquet.files.properties import NANOSECONDS
-from icesize.parquet.files.settings import NAME_MAPPING, WriteSettings
+from icesize.parquet.files.settings import NAME_MAPPING, WriteSettings, derived
 from icesize.parquet.reading.casting import (
     CastingError,
     Convert,
@@ -47,7 +47,7 @@ class Projection:
         self._defaults = initial_defaults(settings)
         self._identities = _identity_values(settings, partition)
         self._last: tuple[pa.Schema, BoundProjection] | None = None
-        self.has_nanoseconds = settings.derived(_has_nanoseconds)
+        self.has_nanoseconds = _has_nanoseconds(settings)
 
     def fit(self, source: pa.Schema) -> BoundProjection:
         """Return the function that turns rows of files with this Arrow schema into rows of the table.
@@ -101,6 +101,7 @@ class Projection:
         return frozenset(i for i, value in self._constants.items() if value is not None)
 
 
+@derived
 def _has_nanoseconds(settings: WriteSettings) -> bool:
     return any(isinstance(settings.schema.find_type(field_id), NANOSECONDS) for field_id in settings.schema.field_ids)
 

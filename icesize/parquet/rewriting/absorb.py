@@ -62,13 +62,12 @@ def write_with(
         begun.append(True)
         yield from batches
 
-    while True:
+    while taken:
         # new rows have no lineage before they are committed: NULL in its columns means that they inherit it
-        to_files = settings.with_lineage if taken else settings
-        counted = Conservation(to_files)
+        counted = Conservation(settings.with_lineage)
         try:
             deleted = [_deleted(group, settings) for group in taken]
-            files = write_rows(new_rows(), to_files, names, _rows_of(taken, deleted, counted), counted)
+            files = write_rows(new_rows(), counted.settings, names, _rows_of(taken, deleted, counted), counted)
         except _DamagedError as damaged:
             # all rows are written again without that partition, because files may already hold some of its rows
             if begun:  # Spark yields its rows only once
@@ -81,6 +80,7 @@ def write_with(
             for group, left_out in zip(taken, deleted, strict=True):
                 counts[group.partition] += left_out.rows
             return Written(tuple(files), absorbed, tuple(failed), +counts)
+    return Written(tuple(write_rows(batches, settings, names)), failed=tuple(failed))
 
 
 class _DamagedError(Exception):

@@ -10,6 +10,7 @@ import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -29,10 +30,10 @@ from icesize.parquet.format.schema import LINEAGE_IDS, Column
 from icesize.parquet.format.sources import Readable, StreamSource
 from icesize.parquet.format.statistics import bound_order, count_of, merge_statistics, null_count
 from icesize.parquet.format.thrift import binary
-from icesize.parquet.pages.changed_columns import Work, works
 from icesize.parquet.pages.column_plan import ColumnPlan, Part, Piece
 from icesize.parquet.pages.page_copy import merge_row_groups, write_lineage
 from icesize.parquet.pages.page_lineage import lineage_works, stored_piece
+from icesize.parquet.pages.reencode import reencode
 from icesize.parquet.reading.conservation import Conservation, Count
 from icesize.parquet.rewriting.decoded_rows import EncodedRows
 from icesize.parquet.row_groups.assembly import Assembled, Assembly, ColumnPart
@@ -42,6 +43,8 @@ from icesize.planning.files import FileFact, PartitionKey
 
 _WAITING = 6
 """Columns, or parts of one, that are made and not yet written: a few, since one may take as long as many others."""
+Work: TypeAlias = "Callable[[int | None], list[Piece]]"
+"""Makes the chunks of some columns that change, with this compression level."""
 
 
 @dataclass(slots=True)
@@ -51,6 +54,13 @@ class PageRun:
     parts: list[Part]
     plan: ColumnPlan
     pages_copied: int = 0
+
+
+def works(parts: Sequence[Part], plan: ColumnPlan) -> Iterator[Work]:
+    """Yield the work to do, in the order in which `merge_row_groups` uses its results: the row lineage comes last."""
+    tops = dict.fromkeys(column.top for column in parts[0].footer.columns)
+    yield from (partial(reencode, parts, top, plan) for top in tops if top in plan.reencode)
+    yield from lineage_works(parts)
 
 
 @dataclass(slots=True)

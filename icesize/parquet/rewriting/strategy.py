@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from icesize.parquet.files.metrics import leaves
-from icesize.parquet.files.settings import Limits, WriteSettings
+from icesize.parquet.files.settings import Limits, WriteSettings, derived
 from icesize.parquet.format.fields import FileMetaData
 from icesize.parquet.format.footer import Footer, RowGroup, read_footer
 from icesize.parquet.format.pages import CODEC_NAMES, data_pages
@@ -144,7 +144,7 @@ def judge(files: Sequence[Candidate], settings: WriteSettings, others: bool = Fa
     codecs of files whose pages are copied one by one, the one of most bytes is chosen. Codecs and encodings that some
     readers refuse are copied only if all input files have them in the same columns.
     """
-    wanted = settings.derived(_wanted)
+    wanted = _wanted(settings)
     for file in files:
         file.judged = _alone(file.footer, wanted, settings.limits)
     _loosen(files)
@@ -294,6 +294,7 @@ def likely_copied(files: Iterable[FileFact], settings: WriteSettings) -> list[Fi
     return [file for file in files if not is_tiny(file)]
 
 
+@derived
 def _wanted(settings: WriteSettings) -> _Wanted:
     """Return the table's requirements for its files, from the footer of an empty file of its own."""
     options, schema = settings.parquet, without_lineage(own_footer(settings)).schema
