@@ -26,7 +26,7 @@ from icesize.results import Advice
 from icesize.table.catalog import opening
 from icesize.table.catalog.access_errors import readable
 from icesize.table.catalog.locations import is_object_store
-from icesize.table.commit import submit
+from icesize.table.commit import batch_commit
 from icesize.table.records import ledger
 from icesize.table.state.handle import Current, PolicyArgument, TableHandle
 from icesize.table.state.naming import Labels, find_partition, known_snapshot, snapshot_as_of
@@ -1160,8 +1160,9 @@ class SizedTable:
     def _change(self, change: MetadataChange[Answer], dry_run: bool) -> Answer:
         with self._context.lock:
             current = self._handle.load()
-            commit = submit.dry_run_of_change if dry_run else submit.change
-            return commit(self._handle, current, change, self._environment)
+            if dry_run:
+                return change.build(batch_commit.state_of(self._handle, current))[1]
+            return batch_commit.change(self._handle, current, change, self._environment)
 
     def _in_spark(self, what: str) -> tuple[SparkSession, TableSource]:
         if self._spark is None or self._source is None:

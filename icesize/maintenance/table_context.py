@@ -14,8 +14,8 @@ from icesize.parquet.files.lineage_fields import FIRST_WITH_LINEAGE
 from icesize.report import Report
 from icesize.results import Result
 from icesize.table.catalog.history import head_snapshot
+from icesize.table.commit.batch_commit import commit_step
 from icesize.table.commit.steps.number_rows import NumberRows
-from icesize.table.commit.submit import commit_step
 from icesize.table.state.handle import Current, TableHandle
 from icesize.table.state.where import NO_MATCH, PartitionFilter, Where, partition_filter
 
@@ -212,7 +212,7 @@ class TableContext:
         return Selection(current, layout, chosen, notes)
 
     def commit(self, current: Current, step: Step, again: str, *, dry_run: bool) -> CommitOutcome:
-        """Commit one step that adds no files, as `submit.commit_step` does; make later queries see it."""
+        """Commit one step that adds no files, as `batch_commit.commit_step` does; make later queries see it."""
         outcome = commit_step(self.handle, current, step, self.environment, again=again, dry_run=dry_run)
         return outcome if dry_run else self.refresh(outcome)
 

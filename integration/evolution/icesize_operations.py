@@ -22,7 +22,7 @@ import icesize
 from icesize.environment import Environment
 from icesize.errors import IcesizeError, TableError
 from icesize.sized_table import SizedTable
-from icesize.table.commit import submit
+from icesize.table.commit import batch_commit
 from icesize.table.past.versions import Version
 from icesize.table.state.handle import TableHandle
 from icesize.table.upserts.batch import UpsertBatch, UpsertJob
@@ -313,7 +313,7 @@ def _upsert(pair: Pair, draw: Draw, point: str, middle: Statement | None, twin: 
         current = handle.load(environment)
         rule = job.wanted.in_table(current.table.metadata, current.name)
         # a commit of its own, whose failpoints are not those of the batch
-        submit.change(handle, current, keep_rule(rule, current.name, "rule"), environment)
+        batch_commit.change(handle, current, keep_rule(rule, current.name, "rule"), environment)
         with (
             pair.incoming(schema, stay, lambda landed: twin(pair, landed, ids)),
             pair.interrupted(point, middle),

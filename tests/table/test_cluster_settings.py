@@ -40,7 +40,7 @@ from icesize.table.cluster_settings import (
     off_because,
     resolve,
 )
-from icesize.table.commit import submit
+from icesize.table.commit import batch_commit
 from icesize.table.state.handle import TableHandle
 from tests.support.parquet_files import metadata_of, schema_of, spec_of
 from tests.support.rest_faults import Fault, Moment
@@ -287,7 +287,7 @@ KEEP_COLUMNS = (
 def keep(catalog: Catalog, by: ClusterBy) -> KeptClusterBy:
     """Have it stored, on the table as it is now, without waiting."""
     handle = TableHandle(catalog, ("db", "t"))
-    return submit.change(handle, handle.load(), keep_cluster_by(by, "run"), environment())
+    return batch_commit.change(handle, handle.load(), keep_cluster_by(by, "run"), environment())
 
 
 def outcome(kept: KeptClusterBy) -> tuple[bool, tuple[str, ...]]:
@@ -632,7 +632,7 @@ def test_a_dropped_column_ends_the_clustering(lake: SqlCatalog, another: bool) -
 def forget(catalog: Catalog) -> ForgottenClusterBy:
     """Have it taken back, on the table as it is now, without waiting."""
     handle = TableHandle(catalog, ("db", "t"))
-    return submit.change(handle, handle.load(), forget_cluster_by("run"), environment())
+    return batch_commit.change(handle, handle.load(), forget_cluster_by("run"), environment())
 
 
 def test_what_was_stored_can_be_taken_back(lake: SqlCatalog) -> None:

@@ -32,7 +32,7 @@ from icesize.planning.files import Layout, PartitionKey
 from icesize.planning.plan import MergeTask, Plan
 from icesize.report import Report
 from icesize.table.cluster_settings import keep_cluster_by, resolve
-from icesize.table.commit import submit
+from icesize.table.commit import batch_commit
 from icesize.table.commit.batch_commit import BatchOutcome, WrittenBatch, rewrite
 from icesize.table.records.ledger import stream_hash
 from icesize.table.state.cluster_reader import cluster_file_of
@@ -214,7 +214,7 @@ def cluster(context: TableContext, request: ClusterRequest) -> Report:
     context.environment.observe(Planned(lambda: planned))
     advance = context.advance("clustering", whole.bytes_to_write)
     keep = keep_cluster_by(scan.by, context.environment.new_id())
-    kept = submit.change(context.handle, scan.current, keep, context.environment)
+    kept = batch_commit.change(context.handle, scan.current, keep, context.environment)
     if kept.stored:
         scan, whole = _planned(context, replace(request, by=None, strategy=None))
     # another writer may have upgraded the table before the columns were stored

@@ -16,7 +16,7 @@ from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.uncommitted import uncommitted
 from icesize.planning.upsert_rule import UpsertRule
 from icesize.results import Result
-from icesize.table.commit import submit
+from icesize.table.commit import batch_commit
 from icesize.table.commit.loaded import Loaded
 from icesize.table.commit.protocol import Base, CommitRequest, ConcurrentChange
 from icesize.table.commit.steps.row_delta import RowDelta
@@ -79,7 +79,7 @@ def deduplicate(context: TableContext, wanted: WantedRule, *, dry_run: bool = Fa
     check_has_deletes(metadata, "deduplicate", current.name)
     rule = wanted.instead_of(UpsertRule.of(metadata.properties), metadata.schema(), current.name)
     duplicates = _duplicates(context, current, rule, settings)
-    doubled = duplicates.at(submit.state_of(context.handle, current, context.environment))
+    doubled = duplicates.at(batch_commit.state_of(context.handle, current))
     snapshot_ids: tuple[int, ...] = ()
     watch.lap("compare")
     if doubled.dying and not dry_run:
@@ -101,7 +101,7 @@ def _delete(
         base = Base(current.head, metadata.schema(), metadata.spec(), metadata.format_version)
         request = CommitRequest(current.uuid, run_id, base, (RowDelta(source),), again="deduplicating again is safe")
         try:
-            outcome = submit.commit_request(context.handle, current, request, environment)
+            outcome = batch_commit.commit_request(context.handle, current, request, environment)
         except ConcurrentChange as lost:
             raise CommitConflict(
                 f"Cannot deduplicate '{current.name}': {lost}; nothing was committed", table=current.name
@@ -134,7 +134,7 @@ def rekey(context: TableContext, wanted: WantedRule, *, dry_run: bool = False) -
             )
 
     step = ChangeRule(wanted, current.name, check)
-    outcome = submit.commit_step(
+    outcome = batch_commit.commit_step(
         context.handle, current, step, context.environment, again="changing it again is safe", dry_run=dry_run
     )
     watch.lap("commit")

@@ -50,7 +50,7 @@ from icesize.report import Report
 from icesize.table.catalog.access_errors import brief, readable, storage_errors
 from icesize.table.catalog.history import age_of, main_history
 from icesize.table.catalog.locations import split
-from icesize.table.commit import submit
+from icesize.table.commit import batch_commit
 from icesize.table.commit.batch_commit import work_fields
 from icesize.table.commit.input_metrics import with_carried_over_metrics
 from icesize.table.commit.loaded import Loaded
@@ -138,7 +138,7 @@ def restore(
     watch.lap("plan")
     report = planned.report(current, watch.seconds)
     check = partial(_check_keys, current, planned.work)
-    check(submit.state_of(handle, current, environment), planned.difference)
+    check(batch_commit.state_of(handle, current), planned.difference)
     if dry_run or not report.partitions_touched:
         return report
     # checks that can fail without writing come before the tag, so that they leave no tag behind
@@ -146,7 +146,7 @@ def restore(
     copies = _copies(current, partition, planned.difference.copied, prefix)
     storage = settings.storage if settings else Storage(current.table.io)
     left = f"The partition did not change; {_may_be_left(tag)}"
-    submit.change(handle, current, add_tag(tag, snapshot_id, run_id, environment.now_ms, left), environment)
+    batch_commit.change(handle, current, add_tag(tag, snapshot_id, run_id, environment.now_ms, left), environment)
     try:
         with uncommitted(storage, prefix, environment) as (owner, telling):
             with storage_errors(f"Cannot copy files of '{current.name}'", "nothing was changed", table=current.name):
@@ -158,7 +158,7 @@ def restore(
             step = Restore(tag, planned.work, planned.difference, _overwrite(planned, copies, rewrites), check)
             again = f"restoring again is safe. T{_may_be_left(tag)[1:]}"
             request = CommitRequest(current.uuid, run_id, Base(current.head), (step,), again=again)
-            outcome = submit.commit_request(handle, current, request, telling)
+            outcome = batch_commit.commit_request(handle, current, request, telling)
     except CommitStateUnknown:
         raise
     except BaseException:
@@ -332,7 +332,7 @@ def _copied_by_store(io: FileIO, path: str, new_path: str) -> bool:
 
 def _untag(handle: TableHandle, current: Current, tag: str, environment: Environment) -> None:
     try:
-        submit.change(
+        batch_commit.change(
             handle, current, remove_tag(tag, environment.new_id(), _may_be_left(tag).capitalize()), environment
         )
     except Exception as error:  # must not hide the error of the restore; expiry removes the tag by its age

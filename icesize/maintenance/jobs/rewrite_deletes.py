@@ -22,7 +22,7 @@ from icesize.parquet.rewriting.threads import rewrite_in_threads
 from icesize.planning.deletes.delete_plan import DeleteRewrite, plan_delete_rewrites
 from icesize.planning.files import PartitionKey
 from icesize.results import JOINED, SUMMED, Result
-from icesize.table.commit import submit
+from icesize.table.commit import batch_commit
 from icesize.table.commit.attempted_steps import CommitOutcome
 from icesize.table.commit.protocol import Base, CommitRequest
 from icesize.table.commit.steps.rewrite_deletes import RewriteDeletes
@@ -119,7 +119,7 @@ def _round(
         if done:
             step = RewriteDeletes(done, {each.partition: each.label for each in rewrites})
             request = CommitRequest(current.uuid, run_id, base, (step,), again="doing it again is safe")
-            outcome = submit.commit_request(context.handle, current, request, telling)
+            outcome = batch_commit.commit_request(context.handle, current, request, telling)
             report = _counted(report, outcome)
             watch.lap("commit")
     return report

@@ -36,7 +36,7 @@ from icesize.spark.routing.statistics import is_small, plan_rows_in_hand, plan_w
 from icesize.spark.routing.write_plan import WritePlan
 from icesize.spark.stream.options import SinkOptions
 from icesize.spark.stream.process_state import TableSource, TableState
-from icesize.table.commit import submit
+from icesize.table.commit import batch_commit
 from icesize.table.commit.metadata_change import add_columns
 from icesize.table.records.ledger import LedgerEntry
 from icesize.table.state.handle import Current, TableHandle
@@ -191,7 +191,7 @@ def _fit(batch: Batch, current: Current) -> ResolvedBatch:
     if extras and options.schema_evolution == "add":
         new = {extra.path: iceberg_type(extra.kind) for extra in extras}
         change = add_columns(new, case_sensitive, options.environment.new_id())
-        submit.change(handle, current, change, options.environment)
+        batch_commit.change(handle, current, change, options.environment)
         current = handle.load()
         extras = columns.extra_columns(df.schema, current.table.metadata.schema().as_struct(), fold)
     columns.refuse(extras, current.name)

@@ -30,7 +30,7 @@ from icesize.spark.engine.merge_job import MergeRun
 from icesize.spark.stream.options import SinkOptions
 from icesize.spark.stream.process_state import TableSource, TableState
 from icesize.spark.stream.upsert_shards import resolved, write
-from icesize.table.commit import submit
+from icesize.table.commit import batch_commit
 from icesize.table.commit.batch_commit import BatchOutcome, remember
 from icesize.table.commit.metadata_change import add_columns
 from icesize.table.records.ledger import LedgerEntry
@@ -150,7 +150,7 @@ class EventsOfBatch:
         if extras and self.options.schema_evolution == "add":
             new = {extra.path: columns.iceberg_type(extra.kind) for extra in extras}
             change = add_columns(new, self._is_case_sensitive, self.options.environment.new_id())
-            submit.change(self.handle, current, change, self.options.environment)
+            batch_commit.change(self.handle, current, change, self.options.environment)
             current = self.handle.load()
             extras = self._extras(current)
         columns.refuse(extras, current.name, "leave them out with 'except_columns', drop them")

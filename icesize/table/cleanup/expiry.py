@@ -19,7 +19,7 @@ from icesize.table.cleanup.expire_commit import NOTHING_LEFT, Expiry, ExpiryDeci
 from icesize.table.cleanup.expired_files import KINDS, STAY_NOTES, Deletions, FindOthers, delete_expired, due_files
 from icesize.table.cleanup.owners import OUTSIDE, CatalogOwners, Others, files_of_strangers, stranger_notes
 from icesize.table.cleanup.retention_inputs import ExpireOptions
-from icesize.table.commit import submit
+from icesize.table.commit import batch_commit
 from icesize.table.state.handle import Current, TableHandle
 from icesize.table.storage.bulk_delete import FILES_BETWEEN_CHECKS, delete_all, deleter
 from icesize.table.storage.ownership import check_may_delete, strangers_beside
@@ -102,7 +102,7 @@ def expire(
     readers = [read_checkpoint(path, current.table.io.properties) for path in options.readers]
     expiry = Expiry(current, options, readers, environment.now_ms(), environment.new_id(), handle.current, owners.check)
     if dry_run:
-        decision = expiry.decide(submit.state_of(handle, current, environment))
+        decision = expiry.decide(batch_commit.state_of(handle, current))
         with readable(current.name):
             deletions = _would_delete(current, decision, owners.find)
     else:
@@ -150,10 +150,10 @@ def _commit(
 ) -> ExpiryDecision:
     """Commit under the lock of the stream's batches. Release it between two attempts, so that batches can commit."""
     if commit_lock is None:
-        return submit.change(handle, current, expiry, environment)
+        return batch_commit.change(handle, current, expiry, environment)
 
     # reads manifests before the lock is taken; `store` caches them for the decision under the lock
-    expiry.decide(submit.state_of(handle, current, environment))
+    expiry.decide(batch_commit.state_of(handle, current))
 
     def pause(seconds: float) -> None:
         commit_lock.release()
@@ -163,7 +163,7 @@ def _commit(
             commit_lock.acquire()
 
     with commit_lock:
-        return submit.change(handle, current, expiry, replace(environment, sleep=pause))
+        return batch_commit.change(handle, current, expiry, replace(environment, sleep=pause))
 
 
 def _delete_all(

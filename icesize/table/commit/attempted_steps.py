@@ -1,7 +1,7 @@
 """The steps of a request, their way through a commit, and its outcome.
 
-Each attempt checks whether the request is visible already, validates every step on the current state, and stages the
-remaining ones. Steps that are not essential are dropped if they delay the commit of the others.
+Each attempt checks whether the request is visible already, validates every step on the current state and adapts it, and
+stages the remaining ones. Steps that are not essential are dropped if they delay the commit of the others.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def validated(request: CommitRequest, loaded: Loaded, left_out: CommitOutcome) -
         conflicts, contested = left_out.conflicts + result.conflicts, left_out.contested + result.contested
         left_out = replace(left_out, conflicts=conflicts, contested=contested)
         if result.step is not None:
-            kept.append(result.step)
+            kept.append(result.step.adapt(loaded))
     return _with(request, tuple(kept)), left_out
 
 

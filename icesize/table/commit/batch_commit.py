@@ -1,4 +1,4 @@
-"""Commits the files of a batch, or of merges (a batch without rows), and reports the result."""
+"""Commits to the table of a handle: files of a batch or of merges, with a report, single steps, and other changes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 from icesize import failpoints
 from icesize.environment import Environment, Stopwatch, rounded
@@ -25,20 +25,24 @@ from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.storage import missing_files
 from icesize.parquet.files.uncommitted import Uncommitted, uncommitted
 from icesize.planning.file_counts import is_small_file
-from icesize.planning.files import Layout, PartitionKey
+from icesize.planning.files import MAIN, Layout, PartitionKey
 from icesize.planning.merging.contention import BackOff
 from icesize.planning.plan import MergeTask, Plan
 from icesize.report import Report
 from icesize.table.catalog.access_errors import readable
-from icesize.table.commit import submit
-from icesize.table.commit.attempted_steps import CommitOutcome, steps_of
+from icesize.table.commit.attempted_steps import CommitOutcome, commit_steps, steps_of, validated
+from icesize.table.commit.attempts import Attempts, Change
 from icesize.table.commit.input_metrics import with_carried_over_metrics
-from icesize.table.commit.protocol import Base, CommitRequest, Step
+from icesize.table.commit.loaded import Loaded
+from icesize.table.commit.protocol import Base, CommitRequest, Committer, Step
+from icesize.table.commit.pyiceberg_committer import PyIcebergCommitter
 from icesize.table.commit.steps.row_delta import RowDelta
 from icesize.table.manifests.repeated_files import check_listed_once
 from icesize.table.records.ledger import LedgerEntry, file_prefix
 from icesize.table.records.summary import BYTES_INGESTED, CLUSTERED_BY, SECONDS, SMALL_FILES_MAX
 from icesize.table.state.handle import Current, TableHandle
+
+T = TypeVar("T")
 
 LONG_RUN_SECONDS = 12 * 3600
 """Half of the least age at which orphan cleanup, by icesize or Iceberg, removes a file.
@@ -152,9 +156,47 @@ def commit_written(written: WrittenBatch, handle: TableHandle, how: CommitContex
     check_still_there(handle, sorted(request.paths()), how.watch)
     request = replace(request, summary=_work_summary(written, merged, how.watch.seconds["total"]))
     with how.lock:
-        outcome = submit.commit_request(handle, current, request, how.environment) if request.steps else CommitOutcome()
+        outcome = commit_request(handle, current, request, how.environment) if request.steps else CommitOutcome()
     how.watch.lap("commit")
     return outcome
+
+
+def commit_request(
+    handle: TableHandle, current: Current, request: CommitRequest, environment: Environment
+) -> CommitOutcome:
+    """Make the steps of a request visible that was planned on `current`. Raises like `commit_steps`."""
+    committer = _committer(handle, current, environment, request.base.head.ref)
+    return commit_steps(request, committer, environment, current.deadline_seconds)
+
+
+def _committer(handle: TableHandle, current: Current, environment: Environment, ref: str = MAIN) -> Committer:
+    return PyIcebergCommitter(handle.catalog, current.table, environment.now_ms, ref, handle.store)
+
+
+def commit_step(
+    handle: TableHandle, current: Current, step: Step, environment: Environment, *, again: str, dry_run: bool = False
+) -> CommitOutcome:
+    """Commit one step that adds no files and depends only on the state that it is tried on.
+
+    `again` is the advice of the request. A dry run returns the outcome without a write, and raises the same refusals.
+    """
+    request = CommitRequest(current.uuid, environment.new_id(), Base(current.head), (step,), again=again)
+    if not dry_run:
+        return commit_request(handle, current, request, environment)
+    loaded = state_of(handle, current)
+    kept, outcome = validated(request, loaded, CommitOutcome())
+    return replace(outcome, done=_committer(handle, current, environment).stage(loaded, kept, dry_run=True)[1])
+
+
+def change(handle: TableHandle, current: Current, wanted: Change[T], environment: Environment) -> T:
+    """Commit a change to the table that `current` is a state of. Raises like `Attempts.run`."""
+    committer = _committer(handle, current, environment)
+    return Attempts(wanted, committer, environment, current.uuid, current.deadline_seconds).run()
+
+
+def state_of(handle: TableHandle, current: Current) -> Loaded:
+    """Return the table's state in `current` as a state to commit on."""
+    return Loaded(current.table, store=handle.store)
 
 
 def _work_summary(written: WrittenBatch, merged: Sequence[Merged], seconds: float) -> dict[str, str]:

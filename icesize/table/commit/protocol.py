@@ -15,7 +15,6 @@ from typing import ClassVar, Protocol
 
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
 from icesize.errors import IcesizeError
@@ -122,7 +121,7 @@ class Step(Protocol):
         return ()
 
     def validate(self, state: Loaded, base: Base, earlier: Sequence[Step]) -> Kept:
-        """Compare the step with a state that it is tried on. Nothing that it writes is visible.
+        """Compare the step with a state that it is tried on.
 
         Args:
             state: The table's current state.
@@ -133,6 +132,14 @@ class Step(Protocol):
             ConcurrentChange: An essential step does not fit the state.
         """
         return Kept(self)
+
+    def adapt(self, state: Loaded) -> Step:
+        """Return the valid step with its files for a state; write those that are missing, which are not visible.
+
+        The lock of the commit is held during that. Files that fit are used again, so that an attempt after a conflict
+        writes only what the other commit makes necessary.
+        """
+        return self
 
     def stage(self, builder: SnapshotBuilder, summary: Mapping[str, str]) -> Snapshot | None:
         """Write manifests of the next snapshot; None if there is nothing to do in this state."""
@@ -196,9 +203,6 @@ class Committer(Protocol):
 
     def load(self) -> Loaded:
         """Return the table's current state. Raises TableNotFound if the table is gone."""
-
-    def state_of(self, table: Table) -> Loaded:
-        """Return an already loaded table as a state to commit on."""
 
     def stage(
         self, loaded: Loaded, request: CommitRequest, *, dry_run: bool = False

@@ -18,7 +18,6 @@ from pyiceberg.exceptions import CommitFailedException, ForbiddenError, NoSuchTa
 from pyiceberg.table import Table
 from pyiceberg.table.update import SetPropertiesUpdate, update_table_metadata
 
-from icesize.environment import Environment
 from icesize.parquet.files.lineage_fields import FIRST_WITH_LINEAGE
 from icesize.planning.files import MAIN
 from icesize.table.catalog import opening
@@ -32,7 +31,6 @@ from icesize.table.commit.protocol import (
     CommitLost,
     CommitRefused,
     CommitRequest,
-    Committer,
     Step,
     StepDone,
 )
@@ -41,7 +39,6 @@ from icesize.table.manifests.store import ManifestStore
 from icesize.table.records import recent_commits
 from icesize.table.records.recent_commits import with_commit
 from icesize.table.records.summary import KIND, LEDGER, RUN_ID
-from icesize.table.state.handle import TableHandle
 
 _RIGHTS = (
     "Cannot commit to '{name}': the catalog refused it (403); the principal needs the right to commit to the table "
@@ -93,11 +90,7 @@ class PyIcebergCommitter:
 
     def load(self) -> Loaded:
         self.table = opening.load_table(self.catalog, self.table.name())
-        return self.state_of(self.table)
-
-    def state_of(self, table: Table) -> Loaded:
-        """Return an already loaded table as a state to commit on."""
-        return Loaded(table, self.ref, self.store)
+        return Loaded(self.table, self.ref, self.store)
 
     def stage(
         self, loaded: Loaded, request: CommitRequest, *, dry_run: bool = False
@@ -184,11 +177,6 @@ def _is_of_model(error: Exception) -> bool:
     """Return True if PyIceberg's model of metadata refused an update: in this process, before anything was written."""
     places = (frame.f_globals.get("__name__") for frame, _ in walk_tb(error.__traceback__))
     return isinstance(error, ValueError) and update_table_metadata.__module__ in places
-
-
-def committer_of(handle: TableHandle, table: Table, environment: Environment, ref: str = MAIN) -> Committer:
-    """Return the committer for a branch of a table."""
-    return PyIcebergCommitter(handle.catalog, table, environment.now_ms, ref, handle.store)
 
 
 def _builder(

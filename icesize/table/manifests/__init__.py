@@ -7,7 +7,7 @@
 - `file_columns`: facts of the files that one manifest lists, as columns: read for planning, conflict checks and cleanup
 - `live_arrays`: the live files of manifests by partition, as arrays, and the difference of two sets of manifests
 - `manifest_lists`: manifest lists: the manifests of a snapshot, read and written
-- `packing`: selection of small manifests that are worth merging, and their entries in the order of their partitions
+- `packing`: packing of entries into manifests: of those that a commit writes, and of those of small manifests
 - `repeated_files`: files that a table lists more than once: icesize removes none of them while another listing stays
 - `spill`: columns of manifests on the local disk, so that another process need not read the manifests again
 - `store`: cache of manifest facts for all readers of a table, in bounded memory; each manifest is read once

@@ -1,4 +1,4 @@
-"""Which entries lie together in one manifest: those that a commit writes, and those of small manifests.
+"""Packing of entries into manifests: of those that a commit writes, and of those of small manifests.
 
 Readers skip a manifest by the bounds of its partition values, so entries of one partition belong next to each other.
 Entries that no merge is likely to take lie in manifests of their own, of few entries each and in the order of

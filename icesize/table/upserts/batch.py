@@ -32,7 +32,7 @@ from icesize.planning.merging.planner import plan_merges
 from icesize.planning.plan import MergeTask, Plan
 from icesize.planning.upsert_rule import UpsertRule
 from icesize.policy import SizePolicy
-from icesize.table.commit import submit
+from icesize.table.commit import batch_commit
 from icesize.table.commit.attempted_steps import CommitOutcome
 from icesize.table.commit.batch_commit import (
     BatchOutcome,
@@ -264,7 +264,7 @@ def _events(
 def _with_rule(job: UpsertJob, current: Current, rule: UpsertRule) -> Current:
     """Store the rule in a table that has none, and return the newest state. Raises ConcurrentChange."""
     keep = keep_rule(rule, current.name, job.environment.new_id())
-    submit.change(job.handle, current, keep, job.environment)
+    batch_commit.change(job.handle, current, keep, job.environment)
     schema_id, current = current.table.metadata.current_schema_id, job.handle.load(job.environment)
     if current.table.metadata.current_schema_id != schema_id:
         raise ConcurrentChange("the schema changed while the rule was stored")
@@ -320,7 +320,7 @@ def _written(
     job: UpsertJob, current: Current, files: UpsertFiles, owner: Uncommitted, watch: Stopwatch
 ) -> WrittenBatch:
     """Write the files for the current state, and merge what is due with the batch's own deletes."""
-    state = submit.state_of(job.handle, current, job.environment)
+    state = batch_commit.state_of(job.handle, current)
     changes = files.at(state)
     write_seconds = watch.lap("write")
     layout = job.handle.reader(current.policy).read(current.table.metadata, current.table.io)
@@ -357,7 +357,7 @@ def _written_in_tasks(
     settings, metadata = current.settings(), current.table.metadata
     files = TableFiles(settings, dict(metadata.specs()))
     reader = bounds_reader(rule, metadata.schema(), job.handle.store)
-    state = submit.state_of(job.handle, current, job.environment)
+    state = batch_commit.state_of(job.handle, current)
     live = FilesWithBounds.of(state, reader)
     known = tuple(replace(file, fact=live.noted_if_readable(file)) for file in live.files)
     task = ShardTask(

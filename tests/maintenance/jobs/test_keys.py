@@ -17,7 +17,6 @@ from pyiceberg.types import IntegerType
 
 import icesize
 from icesize import failpoints
-from icesize.environment import Environment
 from icesize.errors import TableError, UnsupportedTable
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
@@ -26,7 +25,7 @@ from icesize.planning.cluster_by import ClusterBy
 from icesize.planning.files import PartitionKey
 from icesize.planning.upsert_rule import PROPERTY, UpsertRule
 from icesize.sized_table import SizedTable
-from icesize.table.commit import submit
+from icesize.table.commit import batch_commit
 from icesize.table.state.cluster_reader import ClusterReader
 from icesize.table.state.handle import TableHandle
 from icesize.table.upserts.duplicates import Duplicates
@@ -185,7 +184,7 @@ def test_slices_find_the_same_rows(
         add(catalog, *rows)
     handle = TableHandle(catalog, ("db", "t"))
     current = handle.load()
-    state = submit.state_of(handle, current, Environment())
+    state = batch_commit.state_of(handle, current)
 
     def gone(most: int) -> dict[str, list[int]]:
         files = TableFiles(current.settings(), dict(current.table.metadata.specs()))

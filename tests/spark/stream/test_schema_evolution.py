@@ -12,7 +12,7 @@ from pyiceberg.types import IcebergType, IntegerType, ListType, LongType, Nested
 from icesize import failpoints
 from icesize.environment import Environment
 from icesize.errors import CommitConflict, SchemaMismatch, TableError, UnsupportedTable
-from icesize.table.commit import submit
+from icesize.table.commit import batch_commit
 from icesize.table.commit.metadata_change import add_columns
 from icesize.table.state.handle import TableHandle
 from tests.support.rest_faults import Fault
@@ -38,7 +38,7 @@ def add(catalog: Catalog, environment: Environment | None = None, *, case_sensit
     """The names that the call says it has added."""
     handle = TableHandle(catalog, ("db", "t"))
     change = add_columns(EXTRAS, case_sensitive, "run")
-    return submit.change(handle, handle.load(), change, environment or FakeTime().environment)
+    return batch_commit.change(handle, handle.load(), change, environment or FakeTime().environment)
 
 
 def names(catalog: Catalog) -> list[str]:
@@ -125,7 +125,7 @@ def test_a_table_that_was_created_again_gets_no_columns(catalog: Catalog) -> Non
     make_table(catalog)
     before = names(catalog)
     with pytest.raises(TableError, match="dropped and recreated"):
-        submit.change(handle, current, add_columns(EXTRAS, False, "run"), FakeTime().environment)
+        batch_commit.change(handle, current, add_columns(EXTRAS, False, "run"), FakeTime().environment)
     assert names(catalog) == before
 
 
@@ -137,7 +137,7 @@ def test_names_that_format_v3_reserves_are_not_added(tmp_path: Path) -> None:
     before, handle = names(lake), TableHandle(lake, ("db", "t"))
     change = add_columns({("few",): IntegerType(), ("_row_id",): LongType()}, False, "run")
     with pytest.raises(UnsupportedTable, match="reserves the name"):
-        submit.change(handle, handle.load(), change, FakeTime().environment)
+        batch_commit.change(handle, handle.load(), change, FakeTime().environment)
     assert names(lake) == before
     lake.close()
 
@@ -161,5 +161,5 @@ def test_no_column_is_added_that_cannot_be_written(tmp_path: Path, path: tuple[s
     before, handle = names(lake), TableHandle(lake, ("db", "t"))
     change = add_columns({("other",): LongType(), path: kind}, False, "run")
     with pytest.raises(SchemaMismatch, match=f"Cannot add column '{'.'.join(path)}': .*Drop it from the batch"):
-        submit.change(handle, handle.load(), change, FakeTime().environment)
+        batch_commit.change(handle, handle.load(), change, FakeTime().environment)
     assert names(lake) == before

@@ -15,12 +15,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 import icesize
 from icesize import failpoints
-from icesize.environment import Environment
 from icesize.errors import BatchError
 from icesize.planning.cluster_by import ClusterBy
 from icesize.report import Report
 from icesize.sized_table import SizedTable
-from icesize.table.commit import submit
+from icesize.table.commit import batch_commit
 from icesize.table.state.cluster_reader import ClusterReader
 from icesize.table.state.handle import TableHandle
 from icesize.table.upserts.lookup import TableFiles
@@ -107,7 +106,7 @@ def ids(lake: Lake) -> dict[int, int]:
     handle = TableHandle(lake.catalog, ("db", "orders"))
     current = handle.load()
     files = TableFiles(current.settings(), dict(current.table.metadata.specs()))
-    state = submit.state_of(handle, current, Environment())
+    state = batch_commit.state_of(handle, current)
     live = FilesWithBounds.of(state, ClusterReader(ClusterBy(("id",), (1,), "keys", 0)))
     found = dict[int, int]()
     for file, deleted in with_deleted([live.noted(each) for each in live.files], files, DeletedIn()):

@@ -12,7 +12,7 @@ from icesize.parquet.files.data_file import NewDataFile
 from icesize.planning.files import PartitionKey
 from icesize.planning.retention.ancestry import TOMBSTONE_BRANCH
 from icesize.table.commit.loaded import Loaded
-from icesize.table.commit.protocol import Base, Kept, Step
+from icesize.table.commit.protocol import Step
 from icesize.table.commit.snapshot_builder import SnapshotBuilder
 from icesize.table.records.summary import CommitKind
 
@@ -55,8 +55,8 @@ class MoveTombstones(Step):
     def possible(self) -> Collection[str]:
         return {file.path for file in self.source.written}
 
-    def validate(self, state: Loaded, base: Base, earlier: Sequence[Step]) -> Kept:
-        return Kept(replace(self, changes=self.source.at(state)))
+    def adapt(self, state: Loaded) -> MoveTombstones:
+        return replace(self, changes=self.source.at(state))
 
     def stage(self, builder: SnapshotBuilder, summary: Mapping[str, str]) -> Snapshot | None:
         """List the files under a partition of NULLs, because tombstones of one file are of many partitions."""

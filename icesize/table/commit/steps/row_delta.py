@@ -59,7 +59,7 @@ class RowDelta(Step):
 
     Attributes:
         source: Returns the changes for a state.
-        changes: The changes for the state that the step was validated on last, or that it was planned on.
+        changes: The changes for the state that the step was adapted to last, or that it was planned on.
     """
 
     kind = CommitKind.APPEND
@@ -92,9 +92,12 @@ class RowDelta(Step):
         return {delete.id for delete in self.changes.replaced}
 
     def validate(self, state: Loaded, base: Base, earlier: Sequence[Step]) -> Kept:
-        """Return the step with its changes for the state. The files that they lack are written, and are not visible."""
         base.check_fit(state)
-        return Kept(replace(self, changes=self.source.at(state)))
+        return Kept(self)
+
+    def adapt(self, state: Loaded) -> RowDelta:
+        """Return the step with its changes for the state."""
+        return replace(self, changes=self.source.at(state))
 
     def stage(self, builder: SnapshotBuilder, summary: Mapping[str, str]) -> Snapshot | None:
         """Write entries of the new files, without the delete files that they replace; None without new files.
