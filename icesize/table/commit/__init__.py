@@ -1,6 +1,20 @@
 """The only commit path of icesize, and the changes that go through it.
 
-- `batch_commit`: commit of the files written for a batch, or for merges (a batch without rows), and the report of both
+A merge is committed in this sequence. After a conflict, it begins again at `load`.
+
+    batch_commit.commit_written         makes a request of the written files, before the lock
+    attempts.run                        tries until the outcome is decided
+      pyiceberg_committer.load          load: the newest state of the table
+      attempted_steps.found             found: whether an earlier attempt is committed already
+      merge.validate                    validate: a step, against the changes of other writers since its plan
+      protocol.adapt                    adapt: a step writes files that this state makes necessary
+      merge.stage                       stage: manifests of the step, not visible yet
+      snapshot_builder.finish           stage: the manifest list and the snapshot
+      pyiceberg_committer.commit        commit: one compare-and-swap in the catalog
+    attempts.may_be_visible             decide: files that must stay, whatever the outcome is
+
+- `batch_commit`: commits to the table of a handle: the files written for a batch, or for merges (a batch without rows),
+  with the report of both; the steps of a request, one step, or a change of metadata
 - `conflicts`: the check that other writers have not changed the input files of a step since its plan
 - `documents`: metadata files of format v3 where PyIceberg writes them: the loaded JSON document with the changes
 - `input_metrics`: column metrics of files that a merge copied: read from manifests again at the commit, for those files
@@ -18,5 +32,4 @@
 - `snapshot_builder`: builds the snapshots of one commit attempt: manifests, manifest lists and summaries, written but
   not visible
 - `steps`: the kinds of steps in a commit: one module each
-- `submit`: commits to the table of a handle: the steps of a request, one step, or a change of metadata
 """
