@@ -13,7 +13,7 @@ from docs_tools.blocks import DOCS
 from icesize.demo.events import batch
 from icesize.demo.lake import NAMESPACE, Lake
 from icesize.presentation.charts import BOTH, sizes, standalone_svg
-from icesize.presentation.overview import Comparison
+from icesize.presentation.facts import Comparison
 
 BATCHES, ROWS = 48, 20_000
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from icesize.errors import EngineUnavailable
 from icesize.planning.insight.trends import PartitionTrend, Trends
-from icesize.presentation.overview import Comparison, Overview
+from icesize.presentation.facts import Comparison, Facts
 from icesize.table.past.commits import PastCommit
 from icesize.units import format_bytes, format_count
 
@@ -93,7 +93,7 @@ class Picture:
     caption: str = ""
 
 
-def pictures(facts: Overview) -> dict[str, Picture]:
+def pictures(facts: Facts) -> dict[str, Picture]:
     """Return the charts of an overview by name, without those that have nothing to show."""
     batches = facts.history.batches[:MOST_DRAWN][::-1]
     commits = facts.history.commits[:MOST_DRAWN][::-1]
@@ -364,7 +364,7 @@ def _within_a_page(text: str, prefix: str) -> str:
     return re.sub(r'( id="|href="#|url\(#)', rf"\g<1>{prefix}", text)
 
 
-def png(facts: Overview) -> bytes:
+def png(facts: Facts) -> bytes:
     """Return all charts of an overview in two columns, on white."""
     shown = list(pictures(facts).values())
     columns: tuple[list[Picture], list[Picture]] = ([], [])

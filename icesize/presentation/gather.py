@@ -8,7 +8,8 @@ from icesize.maintenance.table_context import Selection
 from icesize.planning.insight.inspection import Inspection
 from icesize.planning.insight.trends import FileSizes, PastState, Trends, file_sizes
 from icesize.planning.plan import Plan
-from icesize.presentation.overview import Comparison, Overview, advice_for
+from icesize.presentation.facts import Comparison, advice_for
+from icesize.presentation.overview import Overview
 from icesize.table.past.commits import history_of
 from icesize.table.past.past_states import chosen_snapshots, past_states
 from icesize.table.state.naming import known_snapshot

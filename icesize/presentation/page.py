@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from icesize.planning.files import SkipReason
 from icesize.presentation.charts import Picture, pictures, printable, svg
-from icesize.presentation.overview import Overview, as_sentence
+from icesize.presentation.facts import Facts, as_sentence
 from icesize.presentation.views.tables import (
     HISTORY,
     SURVEY,
@@ -57,7 +57,7 @@ WHY_SKIPPED = {
 """Reasons for unchanged files, in words."""
 
 
-def page(facts: Overview) -> str:
+def page(facts: Facts) -> str:
     """Return the document of a table."""
     return _document(f"{facts.table}: files of the table", _body(facts, pictures(facts)))
 
@@ -101,7 +101,7 @@ def _text(value: str) -> str:
     return escape(printable(value))
 
 
-def _body(facts: Overview, drawn: dict[str, Picture]) -> Iterator[str]:
+def _body(facts: Facts, drawn: dict[str, Picture]) -> Iterator[str]:
     yield from _head(facts)
     yield "<main>"
     yield from _advice(facts.advice)
@@ -113,7 +113,7 @@ def _body(facts: Overview, drawn: dict[str, Picture]) -> Iterator[str]:
     yield "</main>"
 
 
-def _head(facts: Overview) -> Iterator[str]:
+def _head(facts: Facts) -> Iterator[str]:
     inspection, history = facts.inspection, facts.history
     snapshot = f"snapshot {inspection.snapshot_id}" if inspection.snapshot_id is not None else "no snapshot"
     alt_text = [
@@ -171,7 +171,7 @@ def _figure(name: str, picture: Picture) -> str:
     return f'<figure class="card" id="{name}"><h3>{_text(picture.title)}</h3>{drawing}{caption}</figure>'
 
 
-def _plan(facts: Overview) -> Iterator[str]:
+def _plan(facts: Facts) -> Iterator[str]:
     plan = facts.plan
     yield '<h2>What <code>compact</code> would do</h2><div class="grid">'
     yield '<div class="card"><h3>Merges</h3>'
@@ -192,7 +192,7 @@ def _plan(facts: Overview) -> Iterator[str]:
     yield "</div></div>"
 
 
-def _plan_sentence(facts: Overview) -> str:
+def _plan_sentence(facts: Facts) -> str:
     plan = facts.plan
     if not plan.groups:
         return f"Nothing to merge: {format_count(plan.files_before, 'file')} stay."
@@ -205,7 +205,7 @@ def _plan_sentence(facts: Overview) -> str:
     )
 
 
-def _partitions(facts: Overview, drawn: dict[str, Picture]) -> Iterator[str]:
+def _partitions(facts: Facts, drawn: dict[str, Picture]) -> Iterator[str]:
     trends = facts.trends
     if not trends.times_ms:
         return
@@ -225,7 +225,7 @@ def _partitions(facts: Overview, drawn: dict[str, Picture]) -> Iterator[str]:
     yield f"{_more(trends.left_out, 'partition')}</details>"
 
 
-def _commits(facts: Overview, drawn: dict[str, Picture]) -> Iterator[str]:
+def _commits(facts: Facts, drawn: dict[str, Picture]) -> Iterator[str]:
     history = facts.history
     yield "<h2>Commits</h2>"
     yield f'<p class="quiet">{_text(history_line(history).replace("  ", " · "))}</p>'

@@ -17,7 +17,8 @@ import icesize
 from icesize.environment import Environment
 from icesize.errors import TableError
 from icesize.planning.files import PartitionKey, SkipReason
-from icesize.presentation.overview import MANY_COMMITS, Overview, advice_for, as_sentence
+from icesize.presentation.facts import MANY_COMMITS, advice_for, as_sentence
+from icesize.presentation.overview import Overview
 from icesize.presentation.page import WHY_SKIPPED
 from icesize.presentation.views.tables import costs
 from icesize.results import Advice

@@ -12,7 +12,7 @@ from icesize.planning.merging.simulation import PolicyComparison
 from icesize.planning.partition_labels import label_of
 from icesize.planning.plan import Forecast, Plan
 from icesize.presentation.blocks import Bars, Block, Columns
-from icesize.presentation.overview import Overview
+from icesize.presentation.facts import Facts
 from icesize.presentation.views import (
     MOST_LINES,
     MOST_VERSIONS,
@@ -402,7 +402,7 @@ def _count(number: int | None) -> str:
 
 
 @view.register
-def overview(result: Overview) -> Iterator[Block]:
+def overview(result: Facts) -> Iterator[Block]:
     """Show a table in a few lines, and advice."""
     summary = (f"{result.table}  {totals(result.inspection)}", headline(result.plan), history_line(result.history))
     return ((line,) for line in (*summary, *map(str, result.advice)))
