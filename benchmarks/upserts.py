@@ -4,6 +4,7 @@
     python -m benchmarks upserts --curve 0.05,0.1,0.2,0.4
     python -m benchmarks upserts --ways icesize,merge,pyiceberg,flink
     python -m benchmarks upserts --foreign 0,5,15 --keys 3000000 --rows 10000 --target-bytes 16777216
+    python -m benchmarks upserts --load 3000000 --driver-rows 500000
 
 | way | what a batch is |
 |---|---|
@@ -18,6 +19,7 @@ columns and rows; their ratio is the time for the table / the time for the same 
 Bytes ingested are the bytes of the batches as Parquet files; bytes written are those of all data and delete files.
 `--curve` runs icesize under several shares of dead rows at which a file falls due (`delete-ratio-threshold`).
 `--foreign` runs a stream with these trigger intervals beside jobs of others: `benchmarks.upsert_foreign`.
+`--load` upserts so many keys into an empty table in one batch: `benchmarks.upsert_load`.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks import upsert_child, upsert_flink, upsert_foreign
+from benchmarks import upsert_child, upsert_flink, upsert_foreign, upsert_load
 from benchmarks.show import finish
 from benchmarks.upsert_child import WARM_BATCHES
 from benchmarks.upsert_rows import Workload
@@ -47,6 +49,8 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
         root = Path(folder)
         if args.foreign:
             return upsert_foreign.run(root, args)
+        if args.load:
+            return upsert_load.run(root, args)
         load = Workload(args.keys, args.rows, args.batches + WARM_BATCHES, args.shape)
         if {"icesize", "merge"} & set(args.ways) or args.curve:
             load.write(root / "data")
@@ -141,6 +145,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--foreign-seconds", type=float, default=120.0, help="how long others work, per interval")
     parser.add_argument("--foreign-pause", type=float, default=4.0, help="mean seconds between two jobs of others")
     parser.add_argument("--foreign-parts", type=int, default=10, help="partitions, of ten, that the stream touches")
+    parser.add_argument("--load", type=int, default=0, metavar="KEYS", help="one batch into an empty table")
+    parser.add_argument("--driver-rows", type=int, default=500_000, help="events that the driver of a load may hold")
     parser.add_argument("--pyiceberg-keys", type=int, default=100_000)
     parser.add_argument("--flink-seconds", type=int, default=60)
     parser.add_argument("--flink-keys", type=int, default=200_000)

@@ -24,9 +24,9 @@ class WorkLimits:
     driver_rows: int = 200_000
     """Most rows that the driver fetches. A small file can hold millions of equal rows, which are large in memory."""
     driver_upserts: int = 5_000_000
-    """Most rows of a batch of upserts that the driver fetches and resolves, at some 200 bytes each.
+    """Most rows of a batch of upserts that the driver holds, at some 200 bytes each.
 
-    Of more, Spark tasks resolve the batch.
+    It resolves a larger batch in slices of so many rows.
     """
     driver_bytes_along: int = 32 * 2**20
     """Most bytes of older small files that one thread of the driver decodes and rewrites.

@@ -306,7 +306,7 @@ def _upsert(pair: Pair, draw: Draw, point: str, middle: Statement | None, twin: 
     environment = Environment(sleep=lambda seconds: None)
     handle = TableHandle(pair.engine.catalog, pair.kept.table.name(), _open(pair, draw).policy)
     job = UpsertJob(handle, environment, WantedRule(key="id"), b"secret")
-    batch = UpsertBatch(lambda current, rule: (events, is_delete), None, f"upsert-{len(pair.log)}")
+    batch = UpsertBatch(lambda current, rule: [lambda: (events, is_delete)], None, f"upsert-{len(pair.log)}")
     told = f"icesize: upsert {shown(stay)}, delete {gone} "
     ids = [row["id"] for row in found]
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,7 @@ from icesize.table.manifests.manifest_lists import manifests_of
 from icesize.table.manifests.store import ManifestStore
 from icesize.table.records.ledger import LedgerEntry
 from icesize.table.state.handle import TableHandle
-from icesize.table.upserts.batch import UpsertBatch, UpsertJob, upsert
+from icesize.table.upserts.batch import FetchSlice, UpsertBatch, UpsertJob, upsert
 from icesize.table.upserts.settings import WantedRule
 from tests.support.tables import check, make_table, sqlite_catalog
 from tests.support.v3_tables import as_v3
@@ -36,7 +37,7 @@ Row = tuple[int, int, str]
 
 def events_of(events: Sequence[Event]) -> tuple[pa.Table, NDArray[np.bool_]]:
     """The events as rows, and which of them are deletes."""
-    ids, times, kinds = (list(column) for column in zip(*events, strict=True))
+    ids, times, kinds = ([event[column] for event in events] for column in range(3))
     rows = pa.table(
         {
             "id": pa.array(ids, pa.int64()),
@@ -44,7 +45,13 @@ def events_of(events: Sequence[Event]) -> tuple[pa.Table, NDArray[np.bool_]]:
             "ts": pa.array(times, pa.timestamp("us")),
         }
     )
-    return rows, np.array([kind is None for kind in kinds])
+    return rows, np.array([kind is None for kind in kinds], np.bool_)
+
+
+def sliced(events: Sequence[Event], slices: int) -> list[FetchSlice]:
+    """The events in slices by their key."""
+    parts = ([event for event in events if (event[0] or 0) % slices == number] for number in range(slices))
+    return [partial(events_of, part) for part in parts]
 
 
 def upsert_rows(
@@ -54,7 +61,9 @@ def upsert_rows(
     namespace, table = name.split(".")
     job = UpsertJob(TableHandle(catalog, (namespace, table)), Environment(), rule, b"secret")
     events = rows, np.array(is_delete, np.bool_)
-    report = upsert(job, UpsertBatch(lambda current, rule: events, LedgerEntry("s", "q", batch), f"r{batch}")).report
+    report = upsert(
+        job, UpsertBatch(lambda current, rule: [lambda: events], LedgerEntry("s", "q", batch), f"r{batch}")
+    ).report
     check(catalog.load_table(name))
     return report
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -20,8 +20,6 @@ from icesize.parquet.writing.encoding import Encoding, dictionary_columns, nan_c
 from icesize.parquet.writing.filling import Filling
 from icesize.planning.files import PartitionKey
 
-WriteTable = Callable[[pa.Table, WriteSettings], Sequence[NewDataFile]]
-"""Writes rows of a batch into new files."""
 MAX_BUFFER_BYTES = 128 * 2**20
 """Arrow memory of the rows that a task holds; the process needs about twice as much, and what Python itself takes."""
 BLOCK_BYTES = 16 * 2**20

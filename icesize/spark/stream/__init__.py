@@ -11,5 +11,4 @@
 - `sink`: the function for `foreachBatch`: a plain value of names and options, so that Spark can pickle it
 - `stopping`: distinguishes a query that was stopped from one that failed
 - `upsert_batch`: commits one batch of upserts exactly once
-- `upsert_shards`: batches of upserts that the driver cannot hold, resolved and written by Spark tasks
 """

@@ -1,14 +1,15 @@
 """Commits one batch of upserts exactly once: its rows as events with the table's columns.
 
 The condition for deletes is computed on the columns of the batch, before columns that the table lacks are dropped. The
-driver fetches the events, and `icesize.table.upserts.batch` resolves and commits them.
+driver fetches the events, and `icesize.table.upserts.batch` resolves and commits them. A batch that the driver cannot
+hold stays in Spark's cache, and the driver fetches slice after slice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
 import numpy as np
@@ -19,32 +20,30 @@ from pyspark.sql import types as spark_types
 
 from icesize import failpoints
 from icesize.errors import TableError, TableNotFound
-from icesize.parquet.files.data_file import Written
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.uncommitted import Uncommitted
-from icesize.planning.files import Layout
+from icesize.planning.file_counts import in_batches
 from icesize.planning.upsert_rule import UpsertRule
 from icesize.spark.engine import columns, session
 from icesize.spark.engine.jobs import fetch
 from icesize.spark.engine.merge_job import MergeRun
 from icesize.spark.stream.options import SinkOptions
 from icesize.spark.stream.process_state import TableSource, TableState
-from icesize.spark.stream.upsert_shards import resolved, write
 from icesize.table.commit import batch_commit
 from icesize.table.commit.batch_commit import BatchOutcome, remember
 from icesize.table.commit.metadata_change import add_columns
 from icesize.table.records.ledger import LedgerEntry
 from icesize.table.state.handle import Current, TableHandle
-from icesize.table.upserts.batch import InTasks, MakeMerges, UpsertBatch, UpsertJob, upsert
+from icesize.table.upserts.batch import FetchSlice, MakeMerges, UpsertBatch, UpsertJob, upsert
 from icesize.table.upserts.conditions import deletes
 from icesize.table.upserts.events import Mask
 from icesize.table.upserts.settings import UpsertOptions, require_columns, rule_columns
-from icesize.table.upserts.shards import ShardResult, ShardTask
 
 _LEAST_ROW_BYTES = 4
 """Bytes of a row at its source, at least: a few columns, compressed."""
 _FEW_ENOUGH = 0.1
 """Share of the driver's limit up to which the rows of the last batch show that this one is not above the limit."""
+_HASH, _HASHES = "_icesize_hash", 4096
 _IS_DELETE = spark_types.StructField("_icesize_is_delete", spark_types.BooleanType())
 
 
@@ -131,14 +130,13 @@ class EventsOfBatch:
     handle: TableHandle
     state: TableState
     _rows: int | None = None
-    _is_kept: bool = False
+    _cached: ExitStack = field(default_factory=ExitStack)
 
     def __enter__(self) -> EventsOfBatch:
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._is_kept:
-            self.df.unpersist()
+        self._cached.close()
 
     def prepare(self, current: Current) -> Current:
         """Add the columns that the table lacks if the options allow it; return the newest state of the table.
@@ -156,43 +154,53 @@ class EventsOfBatch:
         columns.refuse(extras, current.name, "leave them out with 'except_columns', drop them")
         return current
 
-    def fetch(self, current: Current, rule: UpsertRule) -> tuple[pa.Table, Mask] | InTasks:
-        """Return the events, with the columns of the table, and which of them are deletes.
+    def fetch(self, current: Current, rule: UpsertRule) -> list[FetchSlice]:
+        """Return the functions that fetch the events, with the columns of the table, and which of them are deletes.
 
-        Of a batch that the driver cannot hold, return the function that resolves and writes it in tasks.
+        A batch that the driver cannot hold has a slice for each range of hashes of the key.
         """
         fitted = self.fitted(current, rule)
-        # only the driver compares with remembered deletes
-        if rule.tombstones_ms is None and self._count_if_large() > self.options.environment.limits.driver_upserts:
-            return partial(self._in_tasks, fitted)
+        if self._count_if_large() <= self._limit:
+            return [partial(self._events, fitted)]
+        schema = current.table.metadata.schema()
+        keys = [F.col(f"`{schema.find_column_name(each)}`") for each in rule.key]
+        marked = fitted.withColumn(_HASH, F.pmod(F.xxhash64(*keys), F.lit(_HASHES)))
+        # sorted, so that each slice is a range of Spark's cache, whose other parts are not read
+        cached = self._cache(marked.sortWithinPartitions(_HASH))
+        counts = fetch(cached.groupBy(_HASH).count()).sort_by(_HASH).to_pylist()
+        ranges = in_batches(counts, lambda each: int(each["count"]), self._limit)
+        slices = [cached.where(F.col(_HASH).between(some[0][_HASH], some[-1][_HASH])) for some in ranges]
+        return [partial(self._events, each.drop(_HASH)) for each in slices]
+
+    def _events(self, fitted: DataFrame) -> tuple[pa.Table, Mask]:
         rows = fetch(fitted)
-        self.state.rows_upserted = rows.num_rows
+        self.state.rows_upserted = max(rows.num_rows, self._rows or 0)
         is_delete: Mask = np.asarray(rows.column(_IS_DELETE.name), dtype=np.bool_)
         return rows.drop_columns([_IS_DELETE.name]), is_delete
+
+    @property
+    def _limit(self) -> int:
+        return self.options.environment.limits.driver_upserts
+
+    def _cache(self, df: DataFrame) -> DataFrame:
+        self._cached.callback(df.unpersist)
+        return df.persist()
 
     def _count_if_large(self) -> int:
         """Return the number of rows; 0 if they are few without a doubt, by their source or by the last batch.
 
         Rows that are expensive to compute are computed once for both the count and the rest.
         """
-        limit, last = self.options.environment.limits.driver_upserts, self.state.rows_upserted
-        if last is not None and last <= _FEW_ENOUGH * limit:
+        last = self.state.rows_upserted
+        if last is not None and last <= _FEW_ENOUGH * self._limit:
             return 0
-        if session.source_bytes(self.df) <= limit * _LEAST_ROW_BYTES:
+        if session.source_bytes(self.df) <= self._limit * _LEAST_ROW_BYTES:
             return 0
         if self._rows is None:
             if not session.is_cheap_to_read_again(self.df):
-                self.df.persist()
-                self._is_kept = True
-            self._rows = self.state.rows_upserted = self.df.count()
+                self._cache(self.df)
+            self._rows = self.df.count()
         return self._rows
-
-    def _in_tasks(
-        self, fitted: DataFrame, task: ShardTask, current: Current, layout: Layout, owner: Uncommitted
-    ) -> tuple[Written, Sequence[ShardResult]]:
-        keys = [current.table.metadata.schema().find_column_name(each) or "" for each in task.rule.key]
-        with resolved(fitted, _IS_DELETE.name, task, keys, self._rows or 0) as (rows, results):
-            return write(rows, task, current, layout, owner, self.options, self.state), results
 
     def fitted(self, current: Current, rule: UpsertRule) -> DataFrame:
         """Return the batch with the columns of the table, and one that marks the rows that are deletes.

@@ -7,7 +7,6 @@
 - `deletes`: the delete files among them
 - `tombstones`: deletes that are remembered, so that older events do not bring rows back
 - `duplicates`: rows whose key another row has, too
-- `shards`: batches too large for one process, resolved by tasks
 - `batch`: commits a batch: resolve, write, merge, commit
 - `arrow_events`: the rows of an Arrow table as events of a batch
 - `events`: one event per key

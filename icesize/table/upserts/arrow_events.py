@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,8 +27,8 @@ class EventsOfRows:
     rows: pa.Table
     except_columns: Sequence[str] = ()
 
-    def fetch(self, current: Current, rule: UpsertRule) -> tuple[pa.Table, Mask]:
-        """Return the events, and which of them are deletes.
+    def fetch(self, current: Current, rule: UpsertRule) -> list[Callable[[], tuple[pa.Table, Mask]]]:
+        """Return the only slice of the batch: the function that returns the events, and which of them are deletes.
 
         Raises SchemaMismatch for a column that the table lacks, or that the rule needs and the rows lack; ArgumentError
         for a condition that cannot be read.
@@ -46,7 +46,7 @@ class EventsOfRows:
                     "out with 'except_columns', or add it to the table",
                     column=name,
                 )
-        return rows, is_delete
+        return [lambda: (rows, is_delete)]
 
 
 def rows_deleted_by(condition: str | None, rows: pa.Table, table: str) -> Mask:

@@ -1,6 +1,7 @@
-"""Commits one batch of upserts, whose events are in this process: resolve, write, merge, commit.
+"""Commits one batch of upserts: resolve, write, merge, commit.
 
-The commit resolves the batch again if another writer came first. Files that still fit are used again.
+The commit resolves the batch again if another writer came first. Files that still fit are used again. A batch that this
+process cannot hold has several slices, each with the events of some keys. They are resolved one after the other.
 """
 
 from __future__ import annotations
@@ -19,12 +20,11 @@ import pyarrow as pa
 from icesize import failpoints
 from icesize.environment import Environment, Stopwatch
 from icesize.errors import CommitConflict, TableError
-from icesize.parquet.files.data_file import NewDataFile, Results, Written
+from icesize.parquet.files.data_file import Results, Written
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.uncommitted import Uncommitted, uncommitted
-from icesize.parquet.rewriting.threads import merge_in_threads, write_in_threads
-from icesize.parquet.writing.row_writer import WriteTable
+from icesize.parquet.rewriting.threads import merge_in_threads
 from icesize.planning.deletes.delete_reach import PartitionDeletes, plain_path
 from icesize.planning.file_counts import is_small_file
 from icesize.planning.files import FileFact, Layout, PartitionFacts, PartitionKey
@@ -50,14 +50,14 @@ from icesize.table.records.ledger import LedgerEntry, entries, file_prefix, is_d
 from icesize.table.state.concurrent_writers import rolled_back
 from icesize.table.state.handle import Current, TableHandle
 from icesize.table.state.live_files import without_row_ids
-from icesize.table.upserts.changes import ChangeCounts, DeleteFiles, UpsertFiles
+from icesize.table.upserts.changes import ChangeCounts, Slice, UpsertFiles
+from icesize.table.upserts.deletes import Dying
 from icesize.table.upserts.events import Events, Mask, newest_events
 from icesize.table.upserts.index_files import IndexFolder, MapSettings, index_folder
 from icesize.table.upserts.lookup import Lookup, Scan, TableFiles
 from icesize.table.upserts.maps import KeyMaps
-from icesize.table.upserts.resolver import DeletedIn, FilesWithBounds, FoundRows, Resolver, bounds_reader
+from icesize.table.upserts.resolver import DeletedIn, bounds_reader
 from icesize.table.upserts.settings import WantedRule, keep_rule
-from icesize.table.upserts.shards import ShardFiles, ShardResult, ShardTask
 from icesize.table.upserts.tombstones import Tombstones, tombstone_settings
 
 MOST_ATTEMPTS = 4
@@ -161,20 +161,10 @@ class BatchKeys:
         return KeyMaps.of(files, key, self.secret, self.folder)
 
 
-class InTasks(Protocol):
-    """Resolves and writes a batch that this process cannot hold."""
-
-    def __call__(
-        self, task: ShardTask, current: Current, layout: Layout, owner: Uncommitted
-    ) -> tuple[Written, Sequence[ShardResult]]:
-        """Return the files with the rows, and the results of the shards."""
-
-
-FetchEvents = Callable[[Current, UpsertRule], tuple[pa.Table, Mask] | InTasks]
-"""Returns the events of a batch, with the table's column names, and which of them are deletes.
-
-If this process cannot hold them, it returns the function that resolves and writes them.
-"""
+FetchSlice = Callable[[], tuple[pa.Table, Mask]]
+"""Returns the events of some keys, with the table's column names, and which of them are deletes."""
+FetchEvents = Callable[[Current, UpsertRule], Sequence[FetchSlice]]
+"""Returns the slices of a batch, one or more. All events of a key are in one slice."""
 
 
 @dataclass(frozen=True)
@@ -223,42 +213,31 @@ def _once(job: UpsertJob, batch: UpsertBatch, watch: Stopwatch, conflicts: tuple
     _check_streams(rule, current, entry)
     watch.lap("load")
     current, keys = batch.prepare(current), job.keys_of(current.uuid)
-    events = _events(job, batch.fetch(current, rule), current, rule, keys, watch)
-    if isinstance(events, Events) and not len(events):
-        return outcome_of(current, CommitOutcome(), None, watch.seconds, undone, batch_id=batch_id)
+    fetches, settings = batch.fetch(current, rule), current.settings()
+
+    def events(rows: pa.Table, is_delete: Mask) -> Events:
+        return newest_events(rows, is_delete, rule, settings, keys.secret, skip_null_keys=job.skip_null_keys)
+
+    slices = [Slice(partial(lambda fetch: events(*fetch()), each)) for each in fetches]
+    if len(fetches) == 1:
+        fetched = fetches[0]()
+        watch.lap("fetch")
+        only = events(*fetched)
+        watch.lap("events")
+        if not len(only):
+            return outcome_of(current, CommitOutcome(), None, watch.seconds, undone, batch_id=batch_id)
+        slices = [Slice(lambda: only)]
     if UpsertRule.of(metadata.properties) is None:
         current = _with_rule(job, current, rule)
     prefix = file_prefix(batch.run_id, entry)
     with uncommitted(current.settings().storage, prefix, job.environment) as (owner, environment):
-        files: UpsertFiles | ShardFiles
-        if isinstance(events, Events):
-            files = _files(job, current, keys, rule, events, owner)
-            written = _written(job, current, files, owner, watch)
-        else:
-            files, written = _written_in_tasks(job, current, rule, events, owner, watch)
+        files = _files(job, current, rule, keys, slices, owner)
+        written = _written(job, current, files, owner, watch)
         how = CommitContext(batch.run_id, environment, watch, job.commit_lock, entry, batch.accept_new_checkpoint)
         outcome = commit_written(written, job.handle, how)
     outcome = replace(outcome, conflicts=(*conflicts, *outcome.conflicts))
     notes = (*current.warnings, *undone, *_doubled(files.counts))
     return outcome_of(current, outcome, written, watch.seconds, notes, batch_id=batch_id, upsert=files.counts.numbers)
-
-
-def _events(
-    job: UpsertJob,
-    fetched: tuple[pa.Table, Mask] | InTasks,
-    current: Current,
-    rule: UpsertRule,
-    keys: BatchKeys,
-    watch: Stopwatch,
-) -> Events | InTasks:
-    """Return one event of each key; what resolves them in tasks, if this process cannot hold them."""
-    watch.lap("fetch")
-    if not isinstance(fetched, tuple):
-        return fetched
-    settings = current.settings()
-    events = newest_events(*fetched, rule, settings, keys.secret, skip_null_keys=job.skip_null_keys)
-    watch.lap("events")
-    return events
 
 
 def _with_rule(job: UpsertJob, current: Current, rule: UpsertRule) -> Current:
@@ -289,31 +268,17 @@ def _check_streams(rule: UpsertRule, current: Current, entry: LedgerEntry | None
 
 
 def _files(
-    job: UpsertJob, current: Current, keys: BatchKeys, rule: UpsertRule, events: Events, owner: Uncommitted
+    job: UpsertJob, current: Current, rule: UpsertRule, keys: BatchKeys, slices: Sequence[Slice], owner: Uncommitted
 ) -> UpsertFiles:
     metadata, settings = current.table.metadata, current.settings()
-    files = TableFiles(settings, dict(metadata.specs()))
-    write = partial(_write, owner)
-    tombstones = _tombstones(job, settings, rule, events, keys, write)
-    resolver = Resolver(
-        events, rule, files, keys.lookup(files, rule.key),
-        bounds_reader(rule, metadata.schema(), job.handle.store), job.deleted_in, tombstones,
+    files, names, tombstones = TableFiles(settings, dict(metadata.specs())), FileNames(owner.prefix, 0, 0, owner), None
+    if rule.tombstones_ms is not None:
+        others = TableFiles(tombstone_settings(settings, rule), {})
+        tombstones = Tombstones(rule, others, keys.lookup(others, rule.key), names, job.environment.now_ms())
+    return UpsertFiles(
+        rule, files, keys.lookup(files, rule.key), bounds_reader(rule, metadata.schema(), job.handle.store), slices,
+        current.policy, names, job.deleted_in, tombstones,
     )  # fmt: skip
-    of_deletes = FileNames(owner.prefix, 0, 0, owner)
-    return UpsertFiles(resolver, settings, current.policy, of_deletes, write, keeps_order=True)
-
-
-def _write(owner: Uncommitted, rows: pa.Table, settings: WriteSettings) -> Sequence[NewDataFile]:
-    return write_in_threads([rows], settings, owner).files
-
-
-def _tombstones(
-    job: UpsertJob, settings: WriteSettings, rule: UpsertRule, events: Events, keys: BatchKeys, write: WriteTable
-) -> Tombstones | None:
-    if rule.tombstones_ms is None:
-        return None
-    files = TableFiles(tombstone_settings(settings, rule), {})
-    return Tombstones(events, rule, files, keys.lookup(files, rule.key), write, job.environment.now_ms())
 
 
 def _written(
@@ -324,8 +289,8 @@ def _written(
     changes = files.at(state)
     write_seconds = watch.lap("write")
     layout = job.handle.reader(current.policy).read(current.table.metadata, current.table.io)
-    rows, delta, tombstones = Written(changes.files), RowDelta(files, changes), files.resolver.tombstones
-    beside = () if tombstones is None else (MoveTombstones(tombstones, tombstones.at(state)),)
+    rows, delta, tombstones = Written(changes.files), RowDelta(files, changes), files.tombstones
+    beside = () if tombstones is None else (MoveTombstones(tombstones, tombstones.changes),)
     if job.merges is None:
         return WrittenBatch(current, layout, _no_merges(layout), rows=rows, delta=delta, beside=beside)
     plan = _plan(job, current, layout, changes, files)
@@ -350,28 +315,6 @@ def _merge_deadline_seconds(policy: SizePolicy, write_seconds: float) -> float |
     return policy.merge_deadline_for(int(write_seconds * 1000)) / 1000
 
 
-def _written_in_tasks(
-    job: UpsertJob, current: Current, rule: UpsertRule, run: InTasks, owner: Uncommitted, watch: Stopwatch
-) -> tuple[ShardFiles, WrittenBatch]:
-    """Resolve and write a batch in tasks. It makes no merges: the next batch does."""
-    settings, metadata = current.settings(), current.table.metadata
-    files = TableFiles(settings, dict(metadata.specs()))
-    reader = bounds_reader(rule, metadata.schema(), job.handle.store)
-    state = batch_commit.state_of(job.handle, current)
-    live = FilesWithBounds.of(state, reader)
-    known = tuple(replace(file, fact=live.noted_if_readable(file)) for file in live.files)
-    task = ShardTask(
-        settings, files.specs, rule, job.secret, job.skip_null_keys, known, settings.has_lineage and bool(known)
-    )
-    layout = job.handle.reader(current.policy).read(metadata, current.table.io)
-    rows, results = run(task, current, layout, owner)
-    deletes = DeleteFiles(files, current.policy, FileNames(owner.prefix, 0, 0, owner), job.deleted_in)
-    source = ShardFiles(rule, files, reader, known, rows.files, results, deletes, job.deleted_in)
-    delta = RowDelta(source, source.at(state))
-    watch.lap("write")
-    return source, WrittenBatch(current, layout, _no_merges(layout), rows=rows, delta=delta)
-
-
 def _no_merges(layout: Layout) -> Plan:
     return plan_merges(Layout(layout.head, layout.spec_id, layout.small_file_limit_bytes), SizePolicy())
 
@@ -382,9 +325,8 @@ def _plan(job: UpsertJob, current: Current, layout: Layout, changes: RowChanges,
     incoming = Counter({file.partition: 0 for file in changes.files})
     incoming.update(f.partition for f in changes.files if is_small_file(f.size_bytes, layout.small_file_limit_bytes))
     deleted = with_changes(layout, changes, files)
-    touched = {each.file.partition for each in files.resolution.found if each.dead.any()}
     # by `setdefault`, because `|=` of a Counter drops what is 0
-    for key in touched:
+    for key in {each.file.partition for each in files.dying}:
         if key in layout.partitions:
             incoming.setdefault(key, 0)
     budget_bytes = policy.budget_for(sum(file.size_bytes for file in changes.files))
@@ -402,13 +344,13 @@ def _plan(job: UpsertJob, current: Current, layout: Layout, changes: RowChanges,
 def with_changes(layout: Layout, changes: RowChanges, files: UpsertFiles) -> Layout:
     """Return the layout with the batch's own deletes, as merges read them before the commit."""
     own, replaced = pending(changes), {delete.id for delete in changes.replaced}
-    found = {each.file.path: each for each in files.resolution.found if plain_path(each.file.path) in own}
+    found = {each.file.path: each for each in files.dying}
     keys = {each.file.partition for each in found.values() if each.file.partition.spec_id == layout.spec_id}
     partitions = dict[PartitionKey, PartitionFacts | None]()
     for key, facts in layout.partitions.some(keys).items():
         known = {file.path: file for file in (*facts.small, *facts.large)}
         others = [each.file for path, each in found.items() if each.file.partition == key and path not in known]
-        large = (*facts.large, *(_numbered(file, files.settings) for file in others))
+        large = (*facts.large, *(_numbered(file, files.files.settings) for file in others))
         # the batch may put older deletes of other data files of the partition into its own delete file
         new = {d.id: d for file in (*facts.small, *large) for d in own.get(plain_path(file.path), ())}
         older = next((file.deletes for file in known.values() if file.deletes), ())
@@ -420,11 +362,11 @@ def with_changes(layout: Layout, changes: RowChanges, files: UpsertFiles) -> Lay
     return layout.with_partitions(partitions)
 
 
-def _with_deletes(file: FileFact, deletes: PartitionDeletes, found: FoundRows | None) -> FileFact:
+def _with_deletes(file: FileFact, deletes: PartitionDeletes, dying: Dying | None) -> FileFact:
     """Return a file with the deletes of its partition after the batch, which all of its files share."""
     hits = deletes.hitting(file)
-    if found is not None:
-        hits = hits._replace(deleted_rows=len(found.deleted) + len(found.dying))
+    if dying is not None:
+        hits = hits._replace(deleted_rows=len(dying.all))
     return replace(file, deletes=deletes.files if hits.delete_files else (), **hits._asdict())
 
 

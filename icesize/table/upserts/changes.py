@@ -2,33 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, islice
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap
 
 from icesize.concurrency import concurrently, workers
+from icesize.parquet.deletes.positions import add_positions
 from icesize.parquet.files.data_file import NewDataFile, NewDeleteFile
 from icesize.parquet.files.lineage_fields import FIRST_WITH_LINEAGE, LINEAGE_FIELDS
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.new_files import rewrite_failed
 from icesize.parquet.files.settings import WriteSettings
-from icesize.parquet.keys.codes import Places
-from icesize.parquet.writing.row_writer import WriteTable
+from icesize.parquet.keys.codes import Codes
+from icesize.parquet.writing.row_writer import write_rows
 from icesize.planning.deletes.delete_reach import plain_path
-from icesize.planning.files import FileFact, FileId
+from icesize.planning.files import FileFact, FileId, Head
 from icesize.planning.upsert_rule import UpsertRule
 from icesize.policy import SizePolicy
+from icesize.table.catalog.history import head_of
 from icesize.table.commit.loaded import Loaded
 from icesize.table.commit.protocol import ConcurrentChange
+from icesize.table.commit.steps.move_tombstones import BRANCH
 from icesize.table.commit.steps.row_delta import RowChanges
+from icesize.table.state.cluster_reader import ClusterReader
 from icesize.table.upserts.deletes import Dying, planned_deletes, write_deletes
 from icesize.table.upserts.events import Events, Mask
-from icesize.table.upserts.lookup import NewRows, Positions, TableFiles
+from icesize.table.upserts.lookup import Lookup, NewRows, Positions, TableFiles
 from icesize.table.upserts.new_rows import places_by_file
-from icesize.table.upserts.resolver import NOTHING_FOUND, DeletedIn, Resolution, Resolver
+from icesize.table.upserts.resolver import DeletedIn, FilesWithBounds, Resolution, Resolver
+from icesize.table.upserts.tombstones import Tombstones
 
 
 @dataclass(frozen=True)
@@ -54,7 +61,7 @@ class ChangeCounts:
     examples: str = ""
 
     def together(self, other: ChangeCounts) -> ChangeCounts:
-        """Return the counts of two parts of a batch."""
+        """Return the counts of two slices of a batch."""
         pairs = zip(self.numbers.items(), other.numbers.values(), strict=True)
         return ChangeCounts(
             **{name: mine + theirs for (name, mine), theirs in pairs}, examples=self.examples or other.examples
@@ -77,13 +84,13 @@ class DeleteFiles:
     written: list[NewDataFile | NewDeleteFile] = field(default_factory=list)
     _known: dict[Hashable, NewDeleteFile] = field(default_factory=dict)
 
-    def changes(self, dying: Sequence[Dying], state: Resolution, files: Sequence[NewDataFile] = ()) -> RowChanges:
-        """Return changes of a state that delete the dying rows, and add `files`.
+    def changes(self, dying: Sequence[Dying], live: FilesWithBounds, files: Sequence[NewDataFile] = ()) -> RowChanges:
+        """Return changes of a state with these live files that delete the dying rows, and add `files`.
 
         A delete file of an earlier state with the same content is used again.
         """
         settings, most = self.files.settings, self.policy.max_delete_files
-        planned = planned_deletes(dying, state, settings.storage, settings.format_version, most)
+        planned = planned_deletes(dying, live, settings.storage, settings.format_version, most)
         missing = [each for each in planned if each.content not in self._known]
         with rewrite_failed("write the deletes of the batch"):
             for each, file in zip(missing, write_deletes(self.files, self.names, missing), strict=True):
@@ -107,96 +114,192 @@ class DeleteFiles:
 
 
 @dataclass(eq=False)
+class Slice:
+    """The events of some keys of a batch. If it has several slices, one at a time is in memory.
+
+    Attributes:
+        load: Returns the events, which are the same at each call.
+        in_files: The events whose row is in a new file.
+        ids_in_files: The row ids of these rows (format v3), -1 for a new one. None if no row was written.
+    """
+
+    load: Callable[[], Events]
+    in_files: Mask = field(default_factory=lambda: np.empty(0, np.bool_))
+    ids_in_files: Positions | None = None
+    _codes: tuple[int, int] | None = None
+
+    def events(self) -> Events:
+        """Return the events. Raises ConcurrentChange if their source returned others before."""
+        events = self.load()
+        found = len(events), int(np.bitwise_xor.reduce(events.codes.high))
+        if self._codes is None:
+            self._codes, self.in_files = found, np.zeros(len(events), np.bool_)
+        if found != self._codes:
+            raise ConcurrentChange("the source of the batch returned other rows than before")
+        return events
+
+    def forget_files(self) -> None:
+        """Let all rows be written again."""
+        self.in_files[:], self.ids_in_files = False, None
+
+
+class _NewVersions(NamedTuple):
+    """Rows of a slice to write, the codes of their keys, and their row ids (format v3)."""
+
+    rows: pa.Table
+    codes: Codes
+    row_ids: Positions | None
+
+
+class _OtherRowIdsError(Exception):
+    """A row in a new file replaces another row than before, or none, so that its row id is wrong."""
+
+
+@dataclass(eq=False)
 class UpsertFiles:
     """A `RowSource`: the new versions of rows, and deletes of the old ones.
 
     Attributes:
-        resolver: Finds the rows that the batch replaces.
-        settings: The settings of the table's files.
+        rule: The rule of the table.
+        files: Reads columns of data files, with the settings of the table's files.
+        lookup: Finds keys in data files.
+        reader: Reads the live files, with the bounds of key and order.
+        slices: The events. All events of a key are in one slice.
         policy: The policy, for the most delete files of a data file in format v2.
-        names: Names of delete files, with the owner of the run's files.
-        write_rows: Writes rows.
-        keeps_order: Whether `write_rows` writes the rows of a partition in their order, if the table has no sort order.
+        names: Names of new files, with the owner of the run's files.
+        deleted_in: Deleted rows of data files that are known.
+        tombstones: Remembered deletes; None if the table has none.
         counts: What the batch did in the newest state.
-        resolution: The rows of the newest state that the batch concerns.
-        written: All files that were written, for any state.
+        dying: The rows that the batch deletes in the newest state.
+        written: All files that were written for `main`, for any state.
     """
 
-    resolver: Resolver
-    settings: WriteSettings
+    rule: UpsertRule
+    files: TableFiles
+    lookup: Lookup
+    reader: ClusterReader
+    slices: Sequence[Slice]
     policy: SizePolicy
     names: FileNames
-    write_rows: WriteTable
-    keeps_order: bool = False
+    deleted_in: DeletedIn
+    tombstones: Tombstones | None = None
     counts: ChangeCounts = field(default_factory=ChangeCounts)
+    dying: Sequence[Dying] = ()
     written: list[NewDataFile | NewDeleteFile] = field(default_factory=list)
     _files: list[NewDataFile] = field(default_factory=list)
+    _only: Resolver | None = None
+    _last: tuple[tuple[Head, Head], RowChanges] | None = None
 
     def __post_init__(self) -> None:
-        self.resolution: Resolution = NOTHING_FOUND
-        events = len(self.resolver.events)
-        self._in_files: Mask = np.zeros(events, np.bool_)
-        self._ids_in_files: Positions = np.full(events, -1, np.int64)
-        resolver = self.resolver
-        self._deletes = DeleteFiles(resolver.files, self.policy, self.names, resolver.deleted_in, self.written)
+        self._deletes = DeleteFiles(self.files, self.policy, self.names, self.deleted_in, self.written)
 
     def at(self, state: Loaded) -> RowChanges:
         """Return the changes for a state of the table.
 
         A row that was written and is late now is deleted in the same commit. An event that was late and is valid now,
         because another writer deleted the row, is written. If a row that was written replaces another row now, or none,
-        it has another row id, and all rows are written again.
+        it has another row id, and all rows are written again. The state of the last call costs nothing.
         """
-        check_format(state, self.settings)
-        check_rule(state, self.resolver.rule)
-        resolution = self.resolution = self.resolver.at(state)
-        self._write(resolution)
-        dying = [Dying(each.file, each.deleted, each.dying) for each in resolution.found if each.dead.any()]
-        dying += self._born_late(resolution)
-        self.counts = counts_of(self._events, resolution)
-        return self._deletes.changes(dying, resolution, self._files)
+        check_format(state, self.files.settings)
+        if UpsertRule.of(state.properties) not in (None, self.rule):
+            raise ConcurrentChange("the key of the table was changed while the batch was written")
+        heads = state.head, head_of(state.table.metadata, BRANCH)
+        if self._last is None or self._last[0] != heads:
+            self._last = heads, self._changes(state)
+        return self._last[1]
 
-    @property
-    def _events(self) -> Events:
-        return self.resolver.events
-
-    def _write(self, resolution: Resolution) -> None:
-        """Write the rows that are in no file yet, or have another row id there."""
-        valid, settings = ~self._events.is_delete & ~resolution.is_late, self.settings
-        ids = replaced_row_ids(self.resolver, resolution) if settings.has_lineage else None
-        if ids is not None and (ids != self._ids_in_files)[valid & self._in_files].any():
+    def _changes(self, state: Loaded) -> RowChanges:
+        # another writer may have added a partition spec, and files of it, since the batch was planned
+        self.files.specs.update(state.table.metadata.specs())
+        live, dying = FilesWithBounds.of(state, self.reader), dict[str, Dying]()
+        if self.tombstones is not None:
+            self.tombstones.begin(state)
+        self.counts = ChangeCounts()
+        try:
+            self._write(self._resolved(live, dying))
+        except _OtherRowIdsError:
             self._files.clear()
-            self._in_files[:] = False
-        new = valid & ~self._in_files
-        if not new.any():
+            for each in self.slices:
+                each.forget_files()
+            return self._changes(state)
+        self.dying = tuple(dying.values())
+        return self._deletes.changes(self.dying, live, self._files)
+
+    def _resolved(self, live: FilesWithBounds, dying: dict[str, Dying]) -> Iterator[_NewVersions]:
+        """Yield the rows that are in no file yet, slice by slice, and collect the rows that die by path."""
+        for number, of_keys in enumerate(self.slices):
+            new = self._resolved_slice(number, of_keys, live, dying)
+            if new.rows.num_rows:
+                yield new
+
+    def _resolved_slice(
+        self, number: int, of_keys: Slice, live: FilesWithBounds, dying: dict[str, Dying]
+    ) -> _NewVersions:
+        resolver = self._only or Resolver(of_keys.events(), self.rule, self.files, self.lookup, self.deleted_in)
+        self._only, remembered = resolver if len(self.slices) == 1 else None, None
+        if self.tombstones is not None:
+            remembered = self.tombstones.remembered(resolver.events, resolver.remembered)
+            self.tombstones.add(number, resolver.events, remembered.order)
+        resolution = resolver.among(live, remembered)
+        self.counts = self.counts.together(counts_of(resolver.events, resolution))
+        dead = [(each.file, each.deleted, each.dying) for each in resolution.found if each.dead.any()]
+        for file, deleted, positions in (*dead, *self._born_late(of_keys, resolver, resolution)):
+            add_positions(dying.setdefault(file.path, Dying(file, deleted, BitMap())).rows, positions)
+        return self._new_versions(of_keys, resolver, resolution, has_older=bool(live.files))
+
+    def _born_late(
+        self, of_keys: Slice, resolver: Resolver, resolution: Resolution
+    ) -> Iterator[tuple[FileFact, BitMap, Positions]]:
+        """Yield the rows of new files whose events are late in this state."""
+        late = np.flatnonzero(of_keys.in_files & resolution.is_late)
+        for fact in map(_fact, self._files) if late.size else ():
+            positions = resolver.positions(fact, late)
+            if len(positions):
+                yield fact, BitMap(), positions
+
+    def _new_versions(
+        self, of_keys: Slice, resolver: Resolver, resolution: Resolution, *, has_older: bool
+    ) -> _NewVersions:
+        """Return the rows of a slice that are in no file yet. Raises _OtherRowIdsError."""
+        events, in_files, ids = resolver.events, of_keys.in_files, None
+        valid = ~events.is_delete & ~resolution.is_late
+        places = np.flatnonzero(valid & ~in_files)
+        rows = events.rows.take(pa.array(places))
+        if self.files.settings.has_lineage:
+            ids = replaced_row_ids(resolver, resolution)
+            before = ids if of_keys.ids_in_files is None else of_keys.ids_in_files
+            if (ids != before)[valid & in_files].any():
+                raise _OtherRowIdsError
+            of_keys.ids_in_files = np.where(in_files, before, ids)
+            ids = ids[places]
+            # slices share files, so that all of them have the same columns
+            if has_older if len(self.slices) > 1 else ids.max(initial=-1) >= 0:
+                rows = with_row_ids(rows, ids)
+        in_files[places] = True
+        return _NewVersions(rows, events.codes.take(places), ids)
+
+    def _write(self, new: Iterator[_NewVersions]) -> None:
+        """Write the rows of all slices into few files."""
+        first, settings = list(islice(new, 1)), self.files.settings
+        if not first:
             return
-        places = np.flatnonzero(new)
-        rows = self._events.rows.take(pa.array(places))
-        if ids is not None:
-            ids = self._ids_in_files[places] = ids[places]
-            if ids.max() >= 0:
-                rows, settings = with_row_ids(rows, ids), settings.with_lineage
-        files = self.write_rows(rows, settings)
+        if LINEAGE_FIELDS[0].name in first[0].rows.column_names:
+            settings = settings.with_lineage
+        only = first[0] if len(self.slices) == 1 else None
+        # `pop`, so that nothing else holds the rows of the first slice
+        tables = (each.rows for each in chain(map(list.pop, [first]), new))
+        with rewrite_failed("write the batch", _OtherRowIdsError):
+            files = write_rows(tables, settings, self.names)
         self.written.extend(files)
         self._files.extend(files)
-        self._in_files[places] = True
-        if self.keeps_order:
-            self._learn(rows, files, places, ids)
+        if only is not None:
+            self._learn(only, files)
 
-    def _learn(self, rows: pa.Table, files: Sequence[NewDataFile], places: Places, row_ids: Positions | None) -> None:
+    def _learn(self, new: _NewVersions, files: Sequence[NewDataFile]) -> None:
         """Add the positions of the rows in the new files to the lookup."""
-        for file, here in places_by_file(rows, files, self.settings):
-            codes = self._events.codes.take(places[here])
-            self.resolver.lookup.learn(NewRows(_fact(file), codes, None if row_ids is None else row_ids[here]))
-
-    def _born_late(self, resolution: Resolution) -> list[Dying]:
-        """Return the rows of new files whose events are late in this state."""
-        late = np.flatnonzero(self._in_files & resolution.is_late)
-        if not late.size:
-            return []
-        facts = [_fact(file) for file in self._files]
-        born = [Dying(fact, BitMap(), self.resolver.positions(fact, late)) for fact in facts]
-        return [each for each in born if len(each.positions)]
+        for file, here in places_by_file(new.rows, files, self.files.settings):
+            ids = None if new.row_ids is None else new.row_ids[here]
+            self.lookup.learn(NewRows(_fact(file), new.codes.take(here), ids))
 
 
 def replaced_row_ids(resolver: Resolver, resolution: Resolution) -> Positions:
@@ -222,12 +325,6 @@ def check_format(state: Loaded, settings: WriteSettings) -> None:
     """Raise ConcurrentChange if the table has another format version than files were planned for."""
     if state.format_version != settings.format_version:
         raise ConcurrentChange("the table was upgraded after the plan")
-
-
-def check_rule(state: Loaded, rule: UpsertRule) -> None:
-    """Raise ConcurrentChange if the table has another rule than a batch was resolved by."""
-    if UpsertRule.of(state.properties) not in (None, rule):
-        raise ConcurrentChange("the key of the table was changed while the batch was written")
 
 
 def counts_of(events: Events, resolution: Resolution) -> ChangeCounts:

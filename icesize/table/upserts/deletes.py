@@ -19,7 +19,7 @@ from pyroaring import BitMap
 
 from icesize.concurrency import NOT_AHEAD
 from icesize.parquet.deletes.position_files import write_positions
-from icesize.parquet.deletes.positions import add_positions, mark_named
+from icesize.parquet.deletes.positions import mark_named
 from icesize.parquet.deletes.vectors import write_vectors
 from icesize.parquet.files.data_file import NewDeleteFile
 from icesize.parquet.files.lineage_fields import FIRST_WITH_LINEAGE
@@ -29,8 +29,8 @@ from icesize.parquet.files.storage import Storage
 from icesize.planning.deletes.delete_reach import only_path
 from icesize.planning.files import DeleteFile, FileFact, PartitionKey
 from icesize.planning.merging.schedule import choose_prefix
-from icesize.table.upserts.lookup import Positions, TableFiles
-from icesize.table.upserts.resolver import Resolution
+from icesize.table.upserts.lookup import TableFiles
+from icesize.table.upserts.resolver import FilesWithBounds
 
 MOST_SINGLE_DELETES = 16
 """The most data files that get a position delete file each (format v2); with more, each partition gets one.
@@ -42,18 +42,16 @@ _NO_LIMIT = 2.0**60
 
 @dataclass(frozen=True, eq=False)
 class Dying:
-    """Rows of one data file that a batch deletes: their positions. `deleted` are those that are deleted already."""
+    """The positions of the rows of one data file that a batch deletes; `deleted` are those that are deleted already."""
 
     file: FileFact
     deleted: BitMap
-    positions: Positions
+    rows: BitMap
 
     @cached_property
     def all(self) -> BitMap:
         """All deleted rows of the file after the batch."""
-        rows = self.deleted.copy()
-        add_positions(rows, self.positions)
-        return rows
+        return self.deleted | self.rows
 
     @cached_property
     def own_deletes(self) -> tuple[DeleteFile, ...]:
@@ -81,13 +79,13 @@ class PlannedDelete:
 
 
 def planned_deletes(
-    dying: Sequence[Dying], resolution: Resolution, storage: Storage, format_version: int, most_delete_files: int
+    dying: Sequence[Dying], live: FilesWithBounds, storage: Storage, format_version: int, most_delete_files: int
 ) -> list[PlannedDelete]:
     """Return the delete files for the dying rows, at most one of them for each data file.
 
     Args:
-        dying: Rows of data files, in a table with these `resolution.live` data files.
-        resolution: What the batch does in the state of the table.
+        dying: Rows of data files.
+        live: The files of the state of the table.
         storage: Reads delete files that are replaced.
         format_version: Format version of the table, 2 or 3.
         most_delete_files: The most delete files that may apply to one data file (format v2).
@@ -98,7 +96,7 @@ def planned_deletes(
     for each in dying:
         by_partition[each.file.partition].append(each)
     return [
-        _of_partition(some, resolution, storage, most_delete_files) if len(some) > 1 else _of_file(some[0])
+        _of_partition(some, live, storage, most_delete_files) if len(some) > 1 else _of_file(some[0])
         for some in by_partition.values()
     ]
 
@@ -108,7 +106,7 @@ def _of_file(dying: Dying) -> PlannedDelete:
 
 
 def _of_partition(
-    dying: Sequence[Dying], resolution: Resolution, storage: Storage, most_delete_files: int
+    dying: Sequence[Dying], live: FilesWithBounds, storage: Storage, most_delete_files: int
 ) -> PlannedDelete:
     """Return the delete file of a partition, which takes the place of the smallest others if they are too many.
 
@@ -116,20 +114,18 @@ def _of_partition(
     """
     key = dying[0].file.partition
     shared = [
-        delete for delete in resolution.deletes.by_partition.get(key, ())
+        delete for delete in live.deletes.by_partition.get(key, ())
         if not delete.equality_ids and only_path(delete) is None
     ]  # fmt: skip
     shared.sort(key=lambda delete: (delete.rows, delete.path))
     folded = _folded(shared, max(1, most_delete_files - 2))
-    rows = {each.file: BitMap() for each in dying}
-    for each in dying:
-        add_positions(rows[each.file], each.positions)
+    rows = {each.file: each.rows for each in dying}
     if folded:
-        live = resolution.live.get(key, ())
+        files = live.by_partition.get(key, ())
         by_path = {file.path: file for file in rows}
-        marked = {file.path: BitMap() for file in live}
-        mark_named(folded, live, marked, storage, NOT_AHEAD)
-        for file in live:
+        marked = {file.path: BitMap() for file in files}
+        mark_named(folded, files, marked, storage, NOT_AHEAD)
+        for file in files:
             if marked[file.path]:
                 target = by_path.get(file.path, file)
                 rows[target] = rows.get(target, BitMap()) | marked[file.path]

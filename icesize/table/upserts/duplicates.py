@@ -59,7 +59,7 @@ class Doubled:
     @property
     def rows(self) -> int:
         """Rows that go."""
-        return sum(len(each.positions) for each in self.dying)
+        return sum(len(each.rows) for each in self.dying)
 
 
 @dataclass(eq=False)
@@ -128,11 +128,7 @@ class Duplicates:
             losers = places[~self._is_newest(living, of_file[places], positions[places], group)]
             for file, some in _by_file(of_file, losers):
                 dying[file] |= BitMap(positions[some].astype(np.uint32))
-        gone = [
-            Dying(file, deleted, np.asarray(mark.to_array(), np.int64))
-            for (file, deleted), mark in zip(living, dying, strict=True)
-            if mark
-        ]
+        gone = [Dying(file, deleted, mark) for (file, deleted), mark in zip(living, dying, strict=True) if mark]
         return Doubled(live, tuple(gone), keys, rows - with_key, self._shown(living, examples, keys))
 
     def _slice(self, living: Sequence[Living], number: int, slices: int) -> tuple[NDArray[np.int32], Positions, Codes]:
@@ -206,7 +202,7 @@ class DuplicateDeletes:
         """Return the deletes for a state."""
         check_format(state, self.deletes.files.settings)
         doubled = self.doubled = self.duplicates.at(state)
-        return self.deletes.changes(doubled.dying, doubled.live.unresolved)
+        return self.deletes.changes(doubled.dying, doubled.live)
 
 
 def _by_file(of_file: NDArray[np.int32], places: NDArray[np.intp]) -> Iterator[tuple[int, NDArray[np.intp]]]:

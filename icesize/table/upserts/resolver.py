@@ -40,7 +40,7 @@ from icesize.table.state.cluster_reader import ClusterReader
 from icesize.table.state.live_files import is_nan
 from icesize.table.upserts.events import Events, Mask
 from icesize.table.upserts.lookup import Hits, Lookup, Positions, TableFiles, not_older
-from icesize.table.upserts.tombstones import RememberedDeletes, Tombstones
+from icesize.table.upserts.tombstones import RememberedDeletes
 
 _Known = tuple[str, frozenset[FileId]]
 """The path of a data file, and the delete files that apply to it."""
@@ -150,18 +150,6 @@ class FilesWithBounds:
         """Return a file with the delete files that apply to it. Raises UnsupportedTable for one that is unreadable."""
         return _noted(_readable(file.fact, use), self.deletes, use)
 
-    def noted_if_readable(self, file: ClusterFile) -> FileFact:
-        """Return a file as `noted`; one that is unreadable has an obstacle, and is refused if a batch needs it."""
-        try:
-            return self.noted(file)
-        except UnsupportedTable:
-            return replace(file.fact, obstacle=file.fact.obstacle or SkipReason.HAS_DELETES)
-
-    @property
-    def unresolved(self) -> Resolution:
-        """The changes of a batch without events in the state."""
-        return Resolution((), _NOBODY, _NOBODY, _NONE, self.by_partition, self.deletes)
-
 
 @dataclass(frozen=True, eq=False)
 class FoundRows:
@@ -194,65 +182,47 @@ class Resolution:
         is_late: Which events are left out, because the row that is there or a remembered delete is newer, or as new.
         is_buried: Which of them are late by a remembered delete that no row is newer than: the rows are deleted.
         doubled: Places of keys that had more than one live row.
-        live: All live data files of the state by partition, for deletes that name several of them.
-        deletes: The delete files of the state.
     """
 
     found: tuple[FoundRows, ...]
     is_late: Mask
     is_buried: Mask
     doubled: Places
-    live: Mapping[PartitionKey, Sequence[FileFact]]
-    deletes: DeleteIndex
 
 
 _NONE: Places = np.empty(0, np.intp)
-_NOBODY: Mask = np.empty(0, np.bool_)
-NOTHING_FOUND = Resolution((), _NOBODY, _NOBODY, _NONE, {}, DeleteIndex())
 
 
 @dataclass(frozen=True)
 class Resolver:
-    """Resolves the events of one batch, against any number of states.
+    """Resolves events, against any number of states.
 
     Attributes:
         events: The events.
         rule: The rule of the table.
         files: Reads columns of data files.
         lookup: Finds keys in data files.
-        reader: Reads the live files, with the bounds of key and order; None for `among` alone.
         deleted_in: Deleted rows that are known. States and batches share it.
-        tombstones: Remembered deletes; None if the table has none.
+        remembered: The tombstones of the keys by file, as far as `icesize.table.upserts.tombstones` has read them.
     """
 
     events: Events
     rule: UpsertRule
     files: TableFiles
     lookup: Lookup
-    reader: ClusterReader | None
     deleted_in: DeletedIn
-    tombstones: Tombstones | None = None
+    remembered: dict[str, tuple[Hits, pa.Table]] = field(default_factory=dict)
     _hits: dict[str, Hits] = field(default_factory=dict)
     _order: dict[str, pa.Table] = field(default_factory=dict)
     _row_ids: dict[tuple[str, int | None, bytes], Positions] = field(default_factory=dict)
 
-    def at(self, state: Loaded) -> Resolution:
-        """Return what the batch does in a state of the table. Writes nothing.
-
-        Raises UnsupportedTable for a file that may have the keys and that icesize cannot read, `RewriteFailed` for a
-        damaged one, TableError for a damaged manifest.
-        """
-        if self.reader is None:
-            raise ValueError("a resolver without a reader knows no state of the table")
-        # another writer may have added a partition spec, and files of it, since the batch was planned
-        self.files.specs.update(state.table.metadata.specs())
-        remembered = None if self.tombstones is None else self.tombstones.remembered(state)
-        return self.among(FilesWithBounds.of(state, self.reader), remembered)
-
     def among(self, live: FilesWithBounds, remembered: RememberedDeletes | None = None) -> Resolution:
-        """Return what the batch does in a state with these files and remembered deletes.
+        """Return what the events do in a state with these files and remembered deletes. Writes nothing.
 
         An event that is late by such a delete has the effect of the delete: rows that are older die.
+
+        Raises UnsupportedTable for a file that may have the keys and that icesize cannot read, `RewriteFailed` for a
+        damaged one.
         """
         if remembered is None:
             remembered = RememberedDeletes(np.zeros(len(self.events), np.bool_), self.events.order)
@@ -276,7 +246,7 @@ class Resolver:
             FoundRows(file, hits, deleted, mask) for (file, hits, deleted), mask in zip(living, dead, strict=True)
         )
         doubled = np.flatnonzero(times > 1)
-        return Resolution(found, is_late | is_buried, is_buried, doubled, live.by_partition, live.deletes)
+        return Resolution(found, is_late | is_buried, is_buried, doubled)
 
     def positions(self, file: FileFact, places: Places) -> Positions:
         """Return the positions of some keys in a file, in ascending order."""

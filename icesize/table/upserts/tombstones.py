@@ -23,9 +23,11 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField
 
 from icesize.parquet.files.data_file import FileMetrics, NewDataFile
+from icesize.parquet.files.names import FileNames
+from icesize.parquet.files.new_files import rewrite_failed
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.keys.codes import Places, codes_of
-from icesize.parquet.writing.row_writer import WriteTable
+from icesize.parquet.writing.row_writer import write_rows
 from icesize.planning.files import FileFact, PartitionKey
 from icesize.planning.merging.schedule import choose_prefix
 from icesize.planning.upsert_rule import UpsertRule
@@ -90,60 +92,75 @@ class RememberedDeletes:
     order: pa.Table | None
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Tombstones:
-    """The tombstones that concern one batch, and the files that the batch adds, for any state of the table.
+    """The tombstones of a table, and the files that a batch adds, for one state of the table after the other.
 
     Attributes:
-        events: The events of the batch.
         rule: The rule of the table, which has an order and a horizon.
         files: Reads files of tombstones.
         lookup: Finds keys in them.
-        write_rows: Writes files of tombstones.
+        names: Names of files of tombstones.
         now_ms: The time of the batch. Tombstones are forgotten `rule.tombstones_ms` after their batch.
+        changes: The files that the batch adds to the state, and those that it removes: merged ones and expired ones.
     """
 
-    events: Events
     rule: UpsertRule
     files: TableFiles
     lookup: Lookup
-    write_rows: WriteTable
+    names: FileNames
     now_ms: int
-    _hits: dict[str, tuple[Hits, pa.Table]] = field(default_factory=dict)
-    _written: dict[frozenset[str], tuple[NewDataFile, ...]] = field(default_factory=dict)
+    changes: TombstoneChanges = field(default_factory=TombstoneChanges)
+    _known: Sequence[FileFact] = ()
+    _written: dict[tuple[int, frozenset[str]], tuple[NewDataFile, ...]] = field(default_factory=dict)
 
     @property
     def written(self) -> list[NewDataFile]:
         """All files that were written, for any state."""
         return [file for files in self._written.values() for file in files]
 
-    def remembered(self, state: Loaded) -> RememberedDeletes:
-        """Return the newest delete of each event that a tombstone of the state is newer than, or as new as."""
-        is_late: Mask = np.zeros(len(self.events), np.bool_)
-        order = self.events.order
+    def begin(self, state: Loaded) -> None:
+        """Read the list of the tombstones of a state, which the following calls are about."""
+        every = self._listed(state)
+        expired = [file.fact.path for file in every if file.newest_ms < self._oldest_ms]
+        self._known = sorted((f.fact for f in every if f.newest_ms >= self._oldest_ms), key=lambda f: f.size_bytes)
+        self.changes = TombstoneChanges(removed=tuple(expired))
+
+    def remembered(self, events: Events, found: dict[str, tuple[Hits, pa.Table]]) -> RememberedDeletes:
+        """Return the newest delete of each event that a tombstone of the state is newer than, or as new as.
+
+        `found` keeps the tombstones of the events' keys in each file for another state.
+        """
+        is_late: Mask = np.zeros(len(events), np.bool_)
+        order = events.order
         if order is None:
             return RememberedDeletes(is_late, None)
-        for file in self._known(state):
-            hits, theirs = self._looked_up(file.fact)
+        for file in self._known:
+            hits, theirs = found[file.path] = found.get(file.path) or self._looked_up(file, events)
             newer = not_older(theirs, order.take(pa.array(hits.places)))
             if newer.any():
                 is_late[hits.places[newer]] = True
                 order = _with_rows(order, hits.places[newer], theirs.filter(pa.array(newer)))
         return RememberedDeletes(is_late, order)
 
+    def add(self, number: int, events: Events, order: pa.Table | None) -> None:
+        """Add the deletes among a slice of the batch's events to the files of the state. They have this order now.
+
+        `number` is that of the slice: an earlier state may have its file. The first slice with deletes merges files.
+        """
+        new = self._deletes(events, order)
+        if not new.num_rows:
+            return
+        merged: Sequence[FileFact] = ()
+        if not self.changes.files and len(self._known) >= MOST_FILES:
+            most = choose_prefix([file.size_bytes for file in self._known], _FULL_BYTES, MOST_FILES - 1)
+            merged = self._known[:most]
+        removed = (*(file.path for file in merged), *self.changes.removed)
+        self.changes = TombstoneChanges((*self.changes.files, *self._files(number, new, merged)), removed)
+
     def at(self, state: Loaded) -> TombstoneChanges:
-        """Return the files that the batch adds to a state, and those that it removes: merged ones and expired ones."""
-        every = self._listed(state)
-        expired = [file.fact for file in every if file.newest_ms < self._oldest_ms]
-        new = self._deletes(self.remembered(state).order)
-        if not new.num_rows and not expired:
-            return TombstoneChanges()
-        kept = sorted((file.fact for file in every if file.newest_ms >= self._oldest_ms), key=lambda f: f.size_bytes)
-        merged: list[FileFact] = []
-        if new.num_rows and len(kept) >= MOST_FILES:
-            merged = kept[: choose_prefix([file.size_bytes for file in kept], _FULL_BYTES, MOST_FILES - 1)]
-        removed = (*merged, *expired)
-        return TombstoneChanges(self._files(new, merged), tuple(file.path for file in removed))
+        """Return the changes. The rows of the batch were resolved on this state before."""
+        return self.changes
 
     @property
     def _oldest_ms(self) -> int:
@@ -156,38 +173,32 @@ class Tombstones:
             manifests = manifests_of(head_snapshot(metadata, BRANCH), io, metadata.specs()).data
             return [file for manifest in manifests for file in _described(state.store, io, manifest)]
 
-    def _known(self, state: Loaded) -> list[TombstoneFile]:
-        return [file for file in self._listed(state) if file.newest_ms >= self._oldest_ms]
+    def _looked_up(self, file: FileFact, events: Events) -> tuple[Hits, pa.Table]:
+        """Return the tombstones of a file that are of keys of the events and not forgotten, and their order."""
+        hits, names = self.lookup.find(file, events.codes), self.files.names(self.rule.order)
+        rows = self.files.at(file, hits.positions, [*names, _TIME.name])
+        valid = rows.column(_TIME.name).to_numpy() >= self._oldest_ms
+        return hits.where(valid), rows.select(names).filter(pa.array(valid))
 
-    def _looked_up(self, file: FileFact) -> tuple[Hits, pa.Table]:
-        """Return the tombstones of a file that are of keys of the batch and not forgotten, and their order."""
-        if file.path not in self._hits:
-            hits, names = self.lookup.find(file, self.events.codes), self.files.names(self.rule.order)
-            rows = self.files.at(file, hits.positions, [*names, _TIME.name])
-            valid = rows.column(_TIME.name).to_numpy() >= self._oldest_ms
-            self._hits[file.path] = hits.where(valid), rows.select(names).filter(pa.array(valid))
-        return self._hits[file.path]
-
-    def _deletes(self, order: pa.Table | None) -> pa.Table:
-        """Return the tombstones of the batch: its deletes with this order, from now on.
+    def _deletes(self, events: Events, order: pa.Table | None) -> pa.Table:
+        """Return the tombstones of events: their deletes with this order, from now on.
 
         A delete that is older than a remembered one makes that one last longer.
         """
-        places = np.flatnonzero(self.events.is_delete)
-        columns = dict(zip(self.events.keys.column_names, self.events.keys.columns, strict=True))
+        places = np.flatnonzero(events.is_delete)
+        columns = dict(zip(events.keys.column_names, events.keys.columns, strict=True))
         if order is not None:
             columns |= dict(zip(order.column_names, order.columns, strict=True))
         rows = pa.table(columns).take(pa.array(places))
         return rows.append_column(_TIME.name, pa.array(np.full(len(places), self.now_ms, np.int64)))
 
-    def _files(self, new: pa.Table, merged: Sequence[FileFact]) -> tuple[NewDataFile, ...]:
+    def _files(self, number: int, new: pa.Table, merged: Sequence[FileFact]) -> tuple[NewDataFile, ...]:
         """Return files with the new tombstones and those of merged files; an earlier attempt may have written them."""
-        if not new.num_rows:
-            return ()
-        content = frozenset(file.path for file in merged)
+        content = number, frozenset(file.path for file in merged)
         if content not in self._written:
             rows = self._together(new, merged) if merged else new
-            self._written[content] = tuple(self.write_rows(rows, self.files.settings))
+            with rewrite_failed("write the deletes of the batch"):
+                self._written[content] = tuple(write_rows([rows], self.files.settings, self.names))
         return self._written[content]
 
     def _together(self, new: pa.Table, merged: Sequence[FileFact]) -> pa.Table:

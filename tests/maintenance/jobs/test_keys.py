@@ -191,7 +191,7 @@ def test_slices_find_the_same_rows(
         reader = ClusterReader(ClusterBy(("id",), (1,), "keys", 0))
         doubled = Duplicates(UpsertRule((1,), (3,)), files, b"secret", reader, most).at(state)
         assert doubled.keys == sum(len(times) > 1 for times in by_key.values())
-        return {each.file.path: each.positions.tolist() for each in doubled.dying}
+        return {each.file.path: list(each.rows) for each in doubled.dying}
 
     by_key: dict[int, list[int]] = {}
     for key, time, _ in (row for rows in commits for row in rows):

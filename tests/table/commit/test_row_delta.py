@@ -71,7 +71,7 @@ def commit(
     job = UpsertJob(TableHandle(catalog, ("db", "t")), environment or FakeTime().environment, RULE, b"secret")
     job = replace(job, merges=merges_in_turn if has_merges else None)
     entry = LedgerEntry(stream, "q", batch)
-    return upsert(job, UpsertBatch(lambda current, rule: events_of(events), entry, f"{stream}{batch}")).report
+    return upsert(job, UpsertBatch(lambda current, rule: [lambda: events_of(events)], entry, f"{stream}{batch}")).report
 
 
 def others_first(act: Callable[[], object]) -> AbstractContextManager[None]:

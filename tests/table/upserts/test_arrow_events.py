@@ -102,7 +102,8 @@ def test_conditions(catalog: Catalog, condition: str | None, deletes: list[bool]
         }
     )
     events = EventsOfRows(table, ["op", "flag", "at", "tags", "source"])
-    _, is_delete = events.fetch(TableHandle(catalog, ("db", "t")).load(), UpsertRule((1,), (), condition))
+    [fetch] = events.fetch(TableHandle(catalog, ("db", "t")).load(), UpsertRule((1,), (), condition))
+    _, is_delete = fetch()
     assert np.array_equal(is_delete, deletes)
 
 

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from numpy.typing import NDArray
 from pyiceberg.catalog import Catalog
 from pyiceberg.transforms import BucketTransform
 from pyroaring import BitMap
@@ -27,8 +29,7 @@ from icesize.report import Report
 from icesize.table.manifests.delete_index import DeleteIndex
 from icesize.table.records.ledger import LedgerEntry
 from icesize.table.state.handle import Current, PolicyArgument, TableHandle
-from icesize.table.upserts.batch import MergesInTurn, UpsertBatch, UpsertJob, upsert
-from icesize.table.upserts.events import Mask
+from icesize.table.upserts.batch import FetchSlice, MergesInTurn, UpsertBatch, UpsertJob, upsert
 from icesize.table.upserts.resolver import COMPARE_KEYS, DeletedIn, FilesWithBounds
 from icesize.table.upserts.settings import WantedRule
 from tests.support.layouts import position_delete
@@ -43,7 +44,7 @@ from tests.support.tables import (
     theirs,
     write,
 )
-from tests.support.upserts import Event, catalog_with_table, events_of, live_rows
+from tests.support.upserts import Event, catalog_with_table, events_of, live_rows, sliced
 
 RULE = WantedRule(key="id", order_by="ts")
 
@@ -60,11 +61,14 @@ def commit(
     batch: int,
     rule: WantedRule = RULE,
     policy: PolicyArgument = None,
+    slices: int = 1,
+    stream: str = "s",
     **options: bool,
 ) -> Report:
     job = UpsertJob(TableHandle(catalog, ("db", "t"), policy), Environment(), rule, b"secret", **options)
     outcome = upsert(
-        job, UpsertBatch(lambda current, rule: events_of(events), LedgerEntry("s", "q", batch), f"r{batch}")
+        job,
+        UpsertBatch(lambda current, rule: sliced(events, slices), LedgerEntry(stream, "q", batch), f"{stream}{batch}"),
     )
     check(catalog.load_table("db.t"))
     return outcome.report
@@ -115,6 +119,66 @@ def test_a_batch_is_committed_once(catalog: Catalog) -> None:
 
     assert commit(catalog, [(1, 11, "b")], 1).already_committed
     assert live_rows(catalog) == [(1, 11, "b")]
+
+
+def test_slices_make_the_same_table_as_one_batch(tmp_path: Path, catalog: Catalog) -> None:
+    """Rows and counts do not depend on the slices, with updates, moves, deletes, late and repeated events."""
+    (other := tmp_path / "other").mkdir()
+    chance, tables = np.random.default_rng(5), [catalog, catalog_with_table(other, 2)]
+    for batch in range(4):
+        keys, times, kinds = (chance.integers(0, most, 60) for most in (25, 200, 4))
+        events: list[Event] = [
+            (key, time, "abc-"[kind].replace("-", "") or None)
+            for key, time, kind in zip(keys.tolist(), times.tolist(), kinds.tolist(), strict=True)
+        ]
+        one_of_a_time = list({event[:2]: event for event in events}.values())
+        reports = [
+            commit(each, one_of_a_time, batch, slices=slices) for each, slices in zip(tables, (4, 1), strict=True)
+        ]
+        assert reports[0].upsert == reports[1].upsert
+        assert live_rows(tables[0]) == live_rows(tables[1])
+
+
+def test_slices_share_files(catalog: Catalog) -> None:
+    """A partition that all slices write to gets one file, and a data file that they change one delete file."""
+    commit(catalog, [(key, 10, "a") for key in range(40)], 0)
+    report = commit(catalog, [(key, 11, "a") for key in range(4)] + [(50, 11, "a")], 1, slices=4)
+    assert report.files_added == 1
+    assert len(catalog.load_table("db.t").inspect.delete_files()) == 1
+
+
+def test_slices_are_resolved_again_after_another_writer(catalog: Catalog) -> None:
+    """Files of slices are used again; a row that is late now is deleted, and one that is valid now is written."""
+    commit(catalog, [(1, 10, "a"), (2, 30, "a"), (3, 10, "a")], 0)
+
+    waiting = [lambda: commit(catalog, [(1, 90, "b"), (2, 31, None), (4, 90, "b")], 0, stream="other")]
+    with failpoints.armed("before-swap", lambda: waiting and waiting.pop()()):
+        report = commit(catalog, [(key, 20, "c") for key in range(1, 7)], 1, slices=3)
+
+    assert live_rows(catalog) == [
+        (1, 90, "b"), (2, 20, "c"), (3, 20, "c"), (4, 90, "b"), (5, 20, "c"), (6, 20, "c")
+    ]  # fmt: skip
+    assert report.upsert is not None
+    assert (report.upsert["keys"], report.upsert["late"]) == (6, 2)
+
+
+def test_a_source_that_returns_other_rows_is_read_again(catalog: Catalog) -> None:
+    """Slices whose keys differ at a second attempt do not fit their files, so that the batch is planned again."""
+    commit(catalog, [(9, 10, "a")], 0)
+    fetched = list[int]()
+
+    def fetch() -> tuple[pa.Table, NDArray[np.bool_]]:
+        fetched.append(len(fetched))
+        return events_of([(100 + min(2, len(fetched)), 20, "c")])
+
+    waiting = [lambda: commit(catalog, [(1, 90, "b")], 0, stream="other")]
+    job = UpsertJob(TableHandle(catalog, ("db", "t")), FakeTime().environment, RULE, b"secret")
+    batch = UpsertBatch(lambda current, rule: [fetch, partial(events_of, [(2, 20, "c")])], None, "r")
+    with failpoints.armed("before-swap", lambda: waiting and waiting.pop()()):
+        report = upsert(job, batch).report
+
+    assert any("other rows than before" in each for each in report.conflicts)
+    assert live_rows(catalog) == [(1, 90, "b"), (2, 20, "c"), (9, 10, "a"), (102, 20, "c")]
 
 
 @pytest.mark.parametrize(
@@ -231,7 +295,7 @@ def test_due_merges_have_no_deadline_unless_one_is_set(
         TableHandle(catalog, ("db", "t"), policy), Environment(), RULE, b"secret",
         merges=lambda settings, owner: nullcontext(Noting(settings, owner)),
     )  # fmt: skip
-    upsert(job, UpsertBatch(lambda current, rule: events_of([(1, 1, "a")]), None, "r"))
+    upsert(job, UpsertBatch(lambda current, rule: [lambda: events_of([(1, 1, "a")])], None, "r"))
     assert timeouts == [seconds]
 
 
@@ -259,9 +323,9 @@ def test_a_column_renamed_while_the_rule_is_stored(catalog: Catalog) -> None:
     """The first batch stores the rule; if another writer renames a column then, the events are read again."""
     waiting = [lambda: theirs(catalog.load_table("db.t")).update_schema().rename_column("kind", "sort").commit()]
 
-    def fetch(current: Current, rule: object) -> tuple[pa.Table, Mask]:
+    def fetch(current: Current, rule: object) -> list[FetchSlice]:
         rows, is_delete = events_of([(1, 10, "a")])
-        return rows.rename_columns([field.name for field in current.table.schema().fields]), is_delete
+        return [lambda: (rows.rename_columns([field.name for field in current.table.schema().fields]), is_delete)]
 
     job = UpsertJob(TableHandle(catalog, ("db", "t")), FakeTime().environment, RULE, b"secret")
     with failpoints.armed("after-swap", lambda: waiting and waiting.pop()()):
@@ -343,11 +407,9 @@ def test_deleted_rows_are_remembered_by_several_streams() -> None:
     ],
 )
 def test_unreadable_files_are_refused_if_a_batch_needs_them(fact: FileFact, why: str) -> None:
-    """A large batch notes all files, also those without its keys: what is unreadable is refused in use only."""
+    """The message names the job, and the file."""
     live = FilesWithBounds([], {}, DeleteIndex())
-    noted = live.noted_if_readable(ClusterFile(fact, ()))
-    assert (noted.path, noted.deletes) == (fact.path, ())
     with pytest.raises(UnsupportedTable, match=f"Cannot upsert: {fact.path} may have keys of the batch, and {why}"):
-        live.noted(ClusterFile(noted, ()))
+        live.noted(ClusterFile(fact, ()))
     with pytest.raises(UnsupportedTable, match=f"Cannot compare keys: {fact.path} may have keys of other rows"):
         live.noted(ClusterFile(fact, ()), COMPARE_KEYS)

@@ -48,7 +48,9 @@ def commit(
         TableHandle(catalog, ("db", "t")), Environment(), rule, b"secret",
         maps=None if maps is None else MapSettings(str(maps), 2**20), merges=merges_in_turn if merging else None,
     )  # fmt: skip
-    upsert(job, UpsertBatch(lambda current, rule: events_of(events), LedgerEntry("s", "q", batch), f"r{batch}"))
+    upsert(
+        job, UpsertBatch(lambda current, rule: [lambda: events_of(events)], LedgerEntry("s", "q", batch), f"r{batch}")
+    )
 
 
 def row_ids(catalog: Catalog) -> dict[int, int | None]:

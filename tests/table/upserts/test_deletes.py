@@ -22,7 +22,7 @@ from icesize.planning.files import DeleteFile, FileFact, PartitionKey
 from icesize.table.manifests.delete_index import DeleteIndex
 from icesize.table.upserts.deletes import MOST_SINGLE_DELETES, Dying, planned_deletes, write_deletes
 from icesize.table.upserts.lookup import TableFiles
-from icesize.table.upserts.resolver import NOTHING_FOUND
+from icesize.table.upserts.resolver import FilesWithBounds
 from tests.support.examples import examples
 from tests.support.parquet_files import settings_of
 
@@ -65,12 +65,9 @@ class Lake:
     def commit(self, wanted: dict[str, BitMap]) -> list[NewDeleteFile]:
         """One batch that deletes these rows, of which none is deleted yet."""
         files = {file.path: file for file in self.files()}
-        dying = [
-            Dying(files[path], self.deleted[path].copy(), np.array(list(rows), np.int64))
-            for path, rows in wanted.items()
-        ]
+        dying = [Dying(files[path], self.deleted[path].copy(), rows) for path, rows in wanted.items()]
         plain = [replace(file, deletes=()) for file in files.values()]
-        state = replace(NOTHING_FOUND, live={PARTITION: plain}, deletes=self.index)
+        state = FilesWithBounds([], {PARTITION: plain}, self.index)
         planned = planned_deletes(dying, state, self.settings.storage, self.version, self.most)
         names, files_of = FileNames("test", self.number, 0), TableFiles(self.settings, {})
         made, self.number = write_deletes(files_of, names, planned), self.number + 1
@@ -126,12 +123,9 @@ def test_the_only_file_of_a_partition_has_one_delete_file(partitions: int) -> No
     keys = [PartitionKey(0, (each,)) for each in range(partitions)]
     older = {k: DeleteFile(f"/del{k.values}", 100, 1, k, 2, referenced_path=f"/{k.values}") for k in keys}
     files = [FileFact(f"/{key.values}", 1000, ROWS, key, 1, deletes=(older[key],)) for key in keys]
-    dying = [Dying(file, BitMap([3]), np.array([5], np.int64)) for file in files]
-    state = replace(
-        NOTHING_FOUND,
-        live={file.partition: [replace(file, deletes=())] for file in files},
-        deletes=DeleteIndex({key: [delete] for key, delete in older.items()}),
-    )
+    dying = [Dying(file, BitMap([3]), BitMap([5])) for file in files]
+    live = {file.partition: [replace(file, deletes=())] for file in files}
+    state = FilesWithBounds([], live, DeleteIndex({key: [delete] for key, delete in older.items()}))
     planned = planned_deletes(dying, state, settings_of("/lake", SCHEMA).storage, 2, 10)
     assert [(dict(each.rows), each.replaced) for each in planned] == [
         ({file: BitMap([3, 5])}, file.deletes) for file in files

@@ -25,8 +25,9 @@ from icesize.table.records.ledger import LedgerEntry
 from icesize.table.state.handle import TableHandle
 from icesize.table.upserts.batch import UpsertBatch, UpsertJob, upsert
 from icesize.table.upserts.settings import WantedRule
+from icesize.table.upserts.tombstones import MOST_FILES
 from tests.support.tables import NOW_MS, check, sqlite_catalog, theirs
-from tests.support.upserts import Event, catalog_with_table, events_of, live_rows
+from tests.support.upserts import Event, catalog_with_table, events_of, live_rows, sliced
 
 RULE = WantedRule(key="id", order_by="ts", tombstones="2 days")
 DAY_MS = 86_400_000
@@ -40,12 +41,13 @@ def catalog(request: pytest.FixtureRequest, tmp_path: Path) -> Catalog:
 
 def commit(
     catalog: Catalog, events: Sequence[Event], batch: int, *, stream: str = "s", days: float = 0,
-    rule: WantedRule = RULE,
+    rule: WantedRule = RULE, slices: int = 1,
 ) -> Report:  # fmt: skip
     environment = replace(Environment(), now_ms=lambda: NOW_MS + round(days * DAY_MS))
     job = UpsertJob(TableHandle(catalog, ("db", "t")), environment, rule, b"secret")
     outcome = upsert(
-        job, UpsertBatch(lambda current, rule: events_of(events), LedgerEntry(stream, "q", batch), f"{stream}{batch}")
+        job,
+        UpsertBatch(lambda current, rule: sliced(events, slices), LedgerEntry(stream, "q", batch), f"{stream}{batch}"),
     )
     check(catalog.load_table("db.t"))
     return outcome.report
@@ -59,11 +61,12 @@ def tombstone_files(catalog: Catalog) -> int:
     )
 
 
-def test_an_older_event_after_a_delete_changes_nothing(catalog: Catalog) -> None:
+@pytest.mark.parametrize("slices", [1, 3])
+def test_an_older_event_after_a_delete_changes_nothing(catalog: Catalog, slices: int) -> None:
     """The rows are those that the events would make in the order of `ts`."""
     commit(catalog, [(1, 10, "a"), (2, 10, "b")], 0)
-    commit(catalog, [(1, 20, None)], 1)
-    late = commit(catalog, [(1, 15, "b"), (2, 11, "a")], 2)
+    commit(catalog, [(1, 20, None)], 1, slices=slices)
+    late = commit(catalog, [(1, 15, "b"), (2, 11, "a")], 2, slices=slices)
 
     assert live_rows(catalog) == [(2, 11, "a")]
     assert late.upsert is not None
@@ -218,11 +221,23 @@ def test_two_streams_remember_deletes_for_each_other(catalog: Catalog) -> None:
     environment = replace(Environment(), now_ms=lambda: NOW_MS, observe=meanwhile, sleep=lambda seconds: None)
     job = UpsertJob(TableHandle(catalog, ("db", "t")), environment, RULE, b"secret")
     events = [(1, 15, "b"), (2, 15, "b")]
-    upsert(job, UpsertBatch(lambda current, rule: events_of(events), LedgerEntry("s", "q", 1), "r"))
+    upsert(job, UpsertBatch(lambda current, rule: [lambda: events_of(events)], LedgerEntry("s", "q", 1), "r"))
 
     assert landed[0].operations[0] == "delete"
     assert live_rows(catalog) == [(2, 15, "b")]
     check(catalog.load_table(table.name()[-2:]))
+
+
+def test_tombstones_of_slices_are_merged_as_others_are(catalog: Catalog) -> None:
+    """Each slice with deletes adds a file, and the next batch leaves few of them."""
+    for number in range(5):
+        commit(catalog, [(number, 20, None)], number)
+    commit(catalog, [(10 + number, 20, None) for number in range(4)], 5, slices=4)
+    assert tombstone_files(catalog) == 9
+    commit(catalog, [(20, 20, None)], 6)
+    assert tombstone_files(catalog) <= MOST_FILES
+    commit(catalog, [(number, 10, "a") for number in range(30)], 7, slices=3)
+    assert [row[0] for row in live_rows(catalog)] == [*range(5, 10), *range(14, 20), *range(21, 30)]
 
 
 def test_expiry_and_orphan_cleanup_keep_them(catalog: Catalog) -> None:
