@@ -3,38 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from icesize.concurrency import IO_THREADS
-from icesize.environment import Environment, WorkLimits
-from icesize.errors import EngineUnavailable, TableError
+from icesize.environment import Environment
+from icesize.errors import EngineUnavailable
 from icesize.events import JobFinished
 from icesize.maintenance.jobs import compaction
 from icesize.maintenance.rounds import Budget, Duration, Size
-from icesize.maintenance.table_context import InThisProcess, TableContext
-from icesize.planning.advice.merging import advise_merging
+from icesize.maintenance.table_context import Engine, InThisProcess, TableContext
 from icesize.planning.files import PartitionKey
-from icesize.planning.insight.scan_cost import PRICE_PER_1000_REQUESTS
-from icesize.planning.merging.planner import plan_merges
-from icesize.planning.merging.simulation import MOST_BATCHES, compare
 from icesize.policy import SizePolicy
 from icesize.report import Report
-from icesize.results import Advice
 from icesize.table.catalog import opening
 from icesize.table.catalog.access_errors import readable
-from icesize.table.catalog.locations import is_object_store
 from icesize.table.commit import batch_commit
 from icesize.table.records import ledger
 from icesize.table.state.handle import Current, PolicyArgument, TableHandle
-from icesize.table.state.naming import Labels, find_partition, known_snapshot, snapshot_as_of
-from icesize.table.state.partition_changes import (
-    arrivals_of,
-    bytes_per_partition_and_day,
-    recent_appends,
-)
+from icesize.table.state.naming import find_partition, known_snapshot, snapshot_as_of
 
 # each call imports its own dependencies: importing all of them takes as long as compacting a small table
 if TYPE_CHECKING:
@@ -49,17 +38,12 @@ if TYPE_CHECKING:
     from icesize.maintenance.jobs.rewrite_deletes import DeletesReport
     from icesize.maintenance.jobs.rewrite_manifests import ManifestReport
     from icesize.maintenance.passes.maintain import MaintenancePlan, MaintenanceReport
-    from icesize.maintenance.table_context import Advance, ClusterWork, Selection
     from icesize.maintenance.verify.checkup import Check
     from icesize.maintenance.verify.repair import RepairReport
     from icesize.maintenance.verify.verification import Verification
-    from icesize.parquet.files.data_file import Results
-    from icesize.parquet.files.settings import WriteSettings
-    from icesize.parquet.files.uncommitted import Uncommitted
-    from icesize.planning.insight.filters import FilterUse
     from icesize.planning.insight.inspection import Inspection
     from icesize.planning.merging.simulation import PolicyComparison
-    from icesize.planning.plan import MergeTask, Plan
+    from icesize.planning.plan import Plan
     from icesize.presentation.overview import Overview
     from icesize.spark.stream.options import SinkOptions
     from icesize.spark.stream.process_state import TableSource
@@ -132,12 +116,15 @@ class SizedTable:
         policy: PolicyArgument,
         environment: Environment,
     ) -> None:
+        engine: Engine
         if spark is None:
+            engine = InThisProcess(environment.limits.bytes_without_spark)
             self._source: TableSource | None = None
             self._handle = _handle_without_spark(name, catalog, policy)
             # load now, so that wrong names and settings fail here and not in the first call
             self._handle.load()
         else:
+            from icesize.spark.clustering.in_spark import InSpark
             from icesize.spark.stream import process_state
 
             token = process_state.remember_catalog(catalog) if catalog is not None else None
@@ -146,10 +133,9 @@ class SizedTable:
             self._state = process_state.table_state(source)
             self._handle = self._state.open(spark, source)
             self._source = source
+            engine = InSpark(spark, environment.limits)
         self._spark = spark
         self._environment = environment
-        limits = environment.limits
-        engine = InThisProcess(limits.bytes_without_spark) if spark is None else _InSpark(spark, limits)
         self._context = TableContext(self._handle, environment, engine)
         self._memory: UpsertMemory | None = None
 
@@ -191,59 +177,9 @@ class SizedTable:
         Raises:
             ArgumentError: A filter is malformed, or names a column that the table does not have.
         """
-        selection = self._context.select(where)
-        if not filters:
-            return self._inspected(selection, price_per_1000_requests)
-        uses, recommended = self._filters_asked(selection, filters, where)
-        return replace(self._inspected(selection, price_per_1000_requests, recommended), filters=uses)
+        from icesize.maintenance.passes.inspecting import inspect_files
 
-    def _filters_asked(
-        self, selection: Selection, filters: Sequence[str], where: Where
-    ) -> tuple[tuple[FilterUse, ...], tuple[Advice, ...]]:
-        """Return the files that each filter opens, and advice on the columns to cluster by."""
-        from icesize.maintenance.jobs.clustering import ClusterRequest, plan_clustering
-        from icesize.planning.cluster_by import HILBERT, SORT
-        from icesize.planning.insight.filters import columns_to_cluster, recommend
-        from icesize.table.state.filter_scan import filters_asked, partition_columns
-
-        table, layout = selection.current.table, selection.layout
-        uses = filters_asked(table.metadata, table.io, filters, layout.partitions.keys(), self._handle.store)
-        columns = columns_to_cluster(uses, partition_columns(table.metadata))
-        if not columns:
-            return uses, ()
-        try:
-            plan = plan_clustering(self._context, ClusterRequest(columns, HILBERT if len(columns) > 1 else SORT, where))
-        except TableError as error:
-            return uses, (Advice(str(error)),)
-        return uses, recommend(selection.current.name, layout.files, uses, columns, plan) if plan else ()
-
-    def _inspected(
-        self,
-        selection: Selection,
-        price_per_1000_requests: float | None = None,
-        recommended: tuple[Advice, ...] | None = None,
-    ) -> Inspection:
-        """Return the inspection; without `recommended`, derive the columns to cluster by from file bounds."""
-        from icesize.planning.insight.inspection import inspect as inspect_layout
-        from icesize.table.state.column_advice import columns_advised
-
-        if recommended is None:
-            recommended = columns_advised(selection.current, selection.layout, selection.filter.may_hold)
-        metadata = selection.current.table.metadata
-        labels = Labels(metadata)
-        if price_per_1000_requests is None and is_object_store(metadata.location):
-            price_per_1000_requests = PRICE_PER_1000_REQUESTS
-        return inspect_layout(
-            selection.layout,
-            selection.current.policy,
-            {key: labels.values(key) for key in selection.layout.partitions},
-            plan_merges(selection.layout, selection.current.policy),
-            table=selection.current.name,
-            bytes_per_partition_and_day=bytes_per_partition_and_day(metadata),
-            notes=(*selection.current.warnings, *selection.notes),
-            price_per_1000_requests=price_per_1000_requests,
-            recommended=(*advise_merging(arrivals_of(metadata), selection.current.policy), *recommended),
-        )
+        return inspect_files(self._context, where, filters, price_per_1000_requests)
 
     def plan(self, where: Where = None, budget_bytes: Size = None) -> Plan:
         """Preview `compact`: return its plan, with a forecast of the bytes that it would copy and decode.
@@ -278,12 +214,9 @@ class SizedTable:
         Raises:
             PolicyError: A key or a value is invalid.
         """
-        current = self._handle.load(self._environment)
-        present = current.policy
-        others = {", ".join(f"{k} {v}" for k, v in keys.items()): present.changed(keys) for keys in policies}
-        appends = recent_appends(current.table.metadata, current.table.io, self._handle.store, MOST_BATCHES)
-        batches = [{key: seen.size_bytes for key, seen in append.items()} for append in appends]
-        return compare(current.name, batches, {"current": present, **others})
+        from icesize.maintenance.passes.inspecting import compare_policies
+
+        return compare_policies(self._context, policies)
 
     def compact(self, where: Where = None, budget_bytes: Size = None, budget_seconds: Duration = None) -> Report:
         """Merge the small files of every partition into as few files as possible.
@@ -356,16 +289,12 @@ class SizedTable:
             TableError: The storage does not respond.
             UnsupportedTable: The format version is not supported.
         """
-        from icesize.maintenance.verify.verification import Scope, verify, without_expired
+        from icesize.maintenance.verify.verification import Scope, verify_kept
         from icesize.table.storage.listing import list_files
 
         lister = _inventory(inventory)
         scope = Scope(lister or list_files, lister is not None, current, deep, Path(resume) if resume else None)
-        state = self._context.load()
-        found = verify(state.name, state.table.metadata, state.table.io, scope, self._environment)
-        if found.is_valid or not (now := self._context.load()).lacks_snapshots_of(state):
-            return found
-        return without_expired(found, state.table, now.table)
+        return verify_kept(self._context, scope)
 
     def repair(self, *, deep: bool = False, lost_files: int | None = None, dry_run: bool = False) -> RepairReport:
         """Repair what `verify` finds in the newest snapshot, if the cause is certain, one commit for each kind.
@@ -862,9 +791,7 @@ class SizedTable:
         """
         from icesize.presentation.gather import gather
 
-        selection = self._context.select()
-        with readable(selection.current.name):
-            return gather(selection, self._inspected(selection), since, self._environment.now_ms())
+        return gather(self._context, since)
 
     def read_version(
         self, partition: Partition, snapshot_id: int | str | None = None, *, as_of: datetime | int | None = None
@@ -1168,32 +1095,6 @@ class SizedTable:
         if self._spark is None or self._source is None:
             raise EngineUnavailable(f"Cannot {what}: it needs Spark; open the table with a session")
         return self._spark, self._source
-
-
-@dataclass(frozen=True)
-class _InSpark:
-    """The engine of a table that was opened with a session: Spark jobs."""
-
-    spark: SparkSession
-    limits: WorkLimits
-    most_bytes: None = None
-
-    def merge(
-        self, groups: Mapping[int, MergeTask], settings: WriteSettings, owner: Uncommitted, advance: Advance
-    ) -> Results:
-        from icesize.spark.engine.merge_job import merge_between_batches
-
-        return merge_between_batches(self.spark, groups, settings, owner, limits=self.limits, progress=advance)
-
-    def cluster(self, work: ClusterWork, advance: Advance) -> Results:
-        from icesize.spark.clustering.run import run_clusters
-
-        return run_clusters(self.spark, work, limits=self.limits, progress=advance)
-
-    def refresh(self, handle: TableHandle) -> None:
-        from icesize.spark.engine import session
-
-        session.refresh(self.spark, handle.name, handle.spark_conf)
 
 
 def _handle_without_spark(name: str, catalog: Catalog | None, policy: PolicyArgument) -> TableHandle:

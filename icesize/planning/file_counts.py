@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-import numpy as np
-from numpy.typing import NDArray
+if TYPE_CHECKING:  # `icesize --help` imports this module
+    import numpy as np
+    from numpy.typing import NDArray
 
 T = TypeVar("T")
 

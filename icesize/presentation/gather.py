@@ -1,15 +1,16 @@
-"""Reads the facts of an overview from manifests and metadata of one loaded state of a table."""
+"""Reads the values of an overview from manifests and metadata of one loaded state of a table."""
 
 from __future__ import annotations
 
 from icesize.errors import TableError
 from icesize.maintenance.jobs.compaction import plan_compaction
-from icesize.maintenance.table_context import Selection
-from icesize.planning.insight.inspection import Inspection
+from icesize.maintenance.passes.inspecting import inspect_selected
+from icesize.maintenance.table_context import Selection, TableContext
 from icesize.planning.insight.trends import FileSizes, PastState, Trends, file_sizes
 from icesize.planning.plan import Plan
 from icesize.presentation.facts import Comparison, advice_for
 from icesize.presentation.overview import Overview
+from icesize.table.catalog.access_errors import readable
 from icesize.table.past.commits import history_of
 from icesize.table.past.past_states import chosen_snapshots, past_states
 from icesize.table.state.naming import known_snapshot
@@ -19,12 +20,18 @@ MOST_PARTITIONS = 1_000
 """Partitions that an overview names, those with the most small files and delete files first."""
 
 
-def gather(selection: Selection, inspection: Inspection, since: int | str | None, now_ms: int) -> Overview:
-    """Return an overview of a whole loaded table; compare file sizes with those at the snapshot `since`.
+def gather(context: TableContext, since: int | str | None) -> Overview:
+    """Return an overview of a whole table; compare file sizes with those at the snapshot `since`.
 
     Raises TableError if the table does not have the snapshot, or storage does not have its manifests.
     """
-    table = selection.current.table
+    selection = context.select()
+    with readable(selection.current.name):
+        return _overview(selection, since, context.environment.now_ms())
+
+
+def _overview(selection: Selection, since: int | str | None, now_ms: int) -> Overview:
+    table, inspection = selection.current.table, inspect_selected(selection)
     plan = plan_compaction(selection, None)
     history = history_of(table.metadata, selection.current.name)
     limit_bytes = selection.layout.small_file_limit_bytes

@@ -27,6 +27,7 @@ from pyiceberg.types import NestedField, PrimitiveType, UnknownType
 from icesize.environment import Environment, Stopwatch, rounded
 from icesize.errors import ArgumentError, RewriteFailed, TableError
 from icesize.events import Progress
+from icesize.maintenance.table_context import TableContext
 from icesize.maintenance.verify import v3_rules
 from icesize.maintenance.verify.data_files import CONTENTS, NAN_BOUNDS, FileCheck, Resume, shared_row_ids
 from icesize.maintenance.verify.storage import (
@@ -187,6 +188,15 @@ def verify(
 ) -> Verification:
     """Verify a table as `examine` does, and return the findings only."""
     return examine(name, metadata, io, scope, environment).verification
+
+
+def verify_kept(context: TableContext, scope: Scope) -> Verification:
+    """Verify the newest state of a table; leave out files of snapshots that expire during the call."""
+    state = context.load()
+    found = verify(state.name, state.table.metadata, state.table.io, scope, context.environment)
+    if found.is_valid or not (now := context.load()).lacks_snapshots_of(state):
+        return found
+    return without_expired(found, state.table, now.table)
 
 
 def without_expired(found: Verification, before: Table, now: Table) -> Verification:

@@ -1,0 +1,42 @@
+"""The engine of a table that was opened with a session: merges and clusterings as Spark jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pyspark.sql import SparkSession
+
+from icesize.environment import WorkLimits
+from icesize.maintenance.table_context import Advance, ClusterWork
+from icesize.parquet.files.data_file import Results
+from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.files.uncommitted import Uncommitted
+from icesize.planning.plan import MergeTask
+from icesize.spark.clustering.run import run_clusters
+from icesize.spark.engine import session
+from icesize.spark.engine.merge_job import merge_between_batches
+from icesize.table.state.handle import TableHandle
+
+
+@dataclass(frozen=True)
+class InSpark:
+    """Rewrites files in Spark jobs, and small groups of files in the driver; it commits all of them at once."""
+
+    spark: SparkSession
+    limits: WorkLimits
+    most_bytes: None = None
+
+    def merge(
+        self, groups: Mapping[int, MergeTask], settings: WriteSettings, owner: Uncommitted, advance: Advance
+    ) -> Results:
+        """Merge the files of each group into files that `owner` records."""
+        return merge_between_batches(self.spark, groups, settings, owner, limits=self.limits, progress=advance)
+
+    def cluster(self, work: ClusterWork, advance: Advance) -> Results:
+        """Write the rows of each group in the requested order."""
+        return run_clusters(self.spark, work, limits=self.limits, progress=advance)
+
+    def refresh(self, handle: TableHandle) -> None:
+        """Make later queries of the session see the commit."""
+        session.refresh(self.spark, handle.name, handle.spark_conf)
