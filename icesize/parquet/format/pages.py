@@ -120,11 +120,6 @@ class DictionaryPage:
         """The entries as stored, usually compressed."""
         return self.page[self.header_bytes :]
 
-    @property
-    def is_plain(self) -> bool:
-        """True if the entries are stored one after the other."""
-        return self.encoding in (PLAIN, PLAIN_DICTIONARY)
-
     def may_be_opened(self, codec: int) -> bool:
         """Return whether the codec is known and the entries have at most `MOST_OPENED_BYTES` uncompressed."""
         return codec in CODEC_NAMES and 0 <= self.raw_size_bytes - self.header_bytes <= MOST_OPENED_BYTES

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -94,7 +94,7 @@ def plan_columns(parts: Sequence[Part]) -> ColumnPlan:
 
     - No row is deleted.
     - All parts have one codec.
-    - Each dictionary is the beginning of the longest one.
+    - All dictionaries are equal.
     - All readers support the encodings.
     - No page with a dictionary follows a page without one, because Spark's vectorized reader returns wrong values for
       such a column.
@@ -123,17 +123,15 @@ class LeafPlan:
     has values outside of dictionaries.
     """
 
-    codec: int
     why: Refusal | None = None
     entries: int | None = 0
     dictionary: DictionaryPage | None = None
     plain: bool = False
-    raw: bytes | None = field(default=None, repr=False)
 
     def refuse(self, why: Refusal) -> None:
         """Refuse to copy the column; the first reason counts, and dictionaries are dropped."""
         self.why = self.why or why
-        self.dictionary = self.raw = None
+        self.dictionary = None
 
     def add(self, page: DictionaryPage | None, encodings: set[int]) -> None:
         """Add the next chunk: its dictionary, and the encodings of its pages or a superset of them."""
@@ -150,34 +148,17 @@ class LeafPlan:
             self.refuse(Refusal.DICTIONARIES)
 
     def _agree(self, page: DictionaryPage) -> bool:
-        """Return whether the dictionaries begin alike, and keep the longest one.
-
-        Indices into a shorter one are valid in it, too.
-        """
-        kept = self.dictionary
-        if kept is None or not kept.values:  # the empty dictionary of a chunk of nulls agrees with any
-            self.dictionary, self.raw = page, None
-            return True
-        if not page.values or kept.body == page.body:
-            return True
-        if not (kept.is_plain and page.is_plain):
-            return False
-        self.raw = self.raw if self.raw is not None else _entries(kept, self.codec)
-        raw = _entries(page, self.codec)
-        if self.raw is None or raw is None:
-            return False
-        if page.values <= kept.values:
-            return self.raw.startswith(raw)
-        agrees = raw.startswith(self.raw)
-        self.dictionary, self.raw = page, raw
-        return agrees
+        """Return whether the dictionaries are equal; the empty one of a chunk of nulls agrees with any."""
+        if self.dictionary is None or not self.dictionary.values:
+            self.dictionary = page
+        return not page.values or self.dictionary.body == page.body
 
 
 def _plan_leaf(parts: Sequence[Part], index: int, column: Column) -> LeafPlan:
     chunks = [part.group.chunks[index] for part in parts]
-    leaf = LeafPlan(chunks[0].codec)
+    leaf = LeafPlan()
     for part, chunk in zip(parts, chunks, strict=True):
-        if chunk.codec != leaf.codec:
+        if chunk.codec != chunks[0].codec:
             leaf.refuse(Refusal.CODEC)
         if column.top in part.footer.strict:
             leaf.refuse(Refusal.SCHEMA_DIFFERS)
@@ -187,10 +168,4 @@ def _plan_leaf(parts: Sequence[Part], index: int, column: Column) -> LeafPlan:
         if not encodings <= common_encodings(column):
             leaf.refuse(Refusal.ENCODING)
         leaf.add(dictionary_page(part.source, chunk), encodings)
-    leaf.raw = None
     return leaf
-
-
-def _entries(page: DictionaryPage, codec: int) -> bytes | None:
-    """Return the entries, one after the other; None if they cannot be read."""
-    return page.entries(codec) if page.may_be_opened(codec) else None

@@ -77,8 +77,9 @@ class RowWriter:
         self._settings = settings
         self._align_columns = ColumnAligner(settings)
         self._max_buffer_bytes = max_buffer_bytes
-        self._buffer = _Buffer(settings)
-        self._rows_in = 0
+        self._groups: dict[PartitionKey, _Group] = {}
+        self._undivided: list[pa.Table] = []
+        self._undivided_bytes = self._arrow_bytes = self._rows_in = 0
         self._new_files = NewFiles(settings, names)
         self._filling = Filling(self._new_files, max_buffer_bytes)
 
@@ -105,10 +106,29 @@ class RowWriter:
             self._take(rows, partition)
 
     def _take(self, rows: pa.Table, partition: PartitionKey | None = None) -> None:
-        self._buffer.add(rows, partition)
         self._rows_in += rows.num_rows
-        if self._buffer.arrow_bytes > self._max_buffer_bytes:
+        self._arrow_bytes += rows.nbytes
+        if partition is not None:
+            self._group(partition).add(rows, 0, rows.num_rows, rows.nbytes)
+        else:
+            self._undivided.append(rows)
+            self._undivided_bytes += rows.nbytes
+            if self._undivided_bytes >= BLOCK_BYTES:
+                self._divide()
+        if self._arrow_bytes > self._max_buffer_bytes:
             self._make_room()
+
+    def _group(self, partition: PartitionKey) -> _Group:
+        return self._groups.setdefault(partition, _Group(partition))
+
+    def _divide(self) -> None:
+        """Divide the rows of any partition that have arrived since the last time."""
+        block, ranges = arrange_by_partition(pa.concat_tables(self._undivided), self._settings)
+        self._undivided, self._undivided_bytes = [], 0
+        bytes_per_row, start = block.nbytes / block.num_rows, 0
+        for partition, rows in ranges:
+            self._group(partition).add(block, start, rows, bytes_per_row * rows)
+            start += rows
 
     def close(self) -> list[NewDataFile]:
         """Write the remaining rows and return all files."""
@@ -128,7 +148,9 @@ class RowWriter:
 
         The encoding is judged once, from the partition with the most rows.
         """
-        groups = self._buffer.empty()
+        if self._undivided:
+            self._divide()
+        groups, self._groups, self._arrow_bytes = [*self._groups.values()], {}, 0
         if not groups:
             return [], Encoding()
         largest = max(groups, key=lambda group: group.rows).table()
@@ -141,49 +163,6 @@ class RowWriter:
         groups, encoding = self._take_buffered()
         for group in sorted(groups, key=lambda group: group.arrow_bytes, reverse=True):
             self._filling.add(group.partition, group.table(), encoding)
-
-
-class _Buffer:
-    """Collects rows with the table's Arrow schema in any order of partitions."""
-
-    def __init__(self, settings: WriteSettings) -> None:
-        self.arrow_bytes = 0
-        self._settings = settings
-        self._undivided: list[pa.Table] = []
-        self._undivided_bytes = 0
-        self._groups: dict[PartitionKey, _Group] = {}
-
-    def add(self, rows: pa.Table, partition: PartitionKey | None = None) -> None:
-        """Add rows of one partition, whatever their values are, or of any partition if it is None.
-
-        Raises `SchemaMismatch`, now or later, for NaN under an identity transform if `partition` is None.
-        """
-        self.arrow_bytes += rows.nbytes
-        if partition is not None:
-            self._group(partition).add(rows, 0, rows.num_rows, rows.nbytes)
-            return
-        self._undivided.append(rows)
-        self._undivided_bytes += rows.nbytes
-        if self._undivided_bytes >= BLOCK_BYTES:
-            self._divide()
-
-    def empty(self) -> list[_Group]:
-        """Return all rows by partition, partitions in order of first appearance, and empty the buffer."""
-        if self._undivided:
-            self._divide()
-        groups, self._groups, self.arrow_bytes = self._groups, {}, 0
-        return list(groups.values())
-
-    def _group(self, partition: PartitionKey) -> _Group:
-        return self._groups.setdefault(partition, _Group(partition))
-
-    def _divide(self) -> None:
-        block, ranges = arrange_by_partition(pa.concat_tables(self._undivided), self._settings)
-        self._undivided, self._undivided_bytes = [], 0
-        bytes_per_row, start = block.nbytes / block.num_rows, 0
-        for partition, rows in ranges:
-            self._group(partition).add(block, start, rows, bytes_per_row * rows)
-            start += rows
 
 
 @dataclass(slots=True)

@@ -180,7 +180,7 @@ _LATE = Writer(300, 9, options={"dictionary_pagesize_limit": 600, "data_page_siz
 _PLAIN = ("comment", "key", "price", "total", "at", "local", "mark")
 EXAMPLES: dict[str, tuple[WholeTable, set[str]]] = {
     "the same dictionaries": (table_of("same", *_THREE), {"pages"}),
-    "dictionaries that begin alike": (table_of("prefix", *_THREE), {"pages"}),
+    "dictionaries that begin alike": (table_of("prefix", *_THREE, limits=_AGAIN), {"pages", "encoded again"}),
     "no dictionaries": (table_of("none", *_THREE), {"pages"}),
     "different dictionaries": (table_of("different", *_THREE, limits=_AGAIN), {"pages", "encoded again"}),
     "different ones in small pages": (
@@ -205,7 +205,7 @@ EXAMPLES: dict[str, tuple[WholeTable, set[str]]] = {
     ),
     "one given up in the last file": (
         table_of("same", *_THREE, _LATE, names=_PLAIN, distinct=150, nulls=0.0),
-        {"pages"},
+        {"pages", "encoded again"},
     ),
     "different ones, one given up in the last file": (
         table_of("different", *_THREE, _LATE, names=_PLAIN, distinct=150, nulls=0.0),
