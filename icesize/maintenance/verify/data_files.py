@@ -30,7 +30,7 @@ from icesize.parquet.files.data_file import FileMetrics
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.storage import WHOLE_READ_BYTES, Storage, cannot_open, local_folder
 from icesize.parquet.format.sources import BytesSource, LocalSource, SectionSource, Source
-from icesize.parquet.verify.entry import contradictions, corrected
+from icesize.parquet.verify.entry import compared
 from icesize.parquet.verify.file import FileVerification, verify_file
 from icesize.planning.files import FileFact, PartitionKey
 from icesize.policy import DEFAULT_TARGET_BYTES
@@ -189,10 +189,10 @@ class FileCheck:
             for problem in problems
         ]
         is_damaged = bool(verification.problems)
-        found += [(rule, path, why) for rule, why in contradictions(verification, task.metrics, self._types, self._ids)]
+        wrong, metrics = compared(verification, task.metrics, self._types, self._ids)
+        found += [(rule, path, why) for rule, why in wrong]
         true = None
         if not is_damaged and (found or size_bytes != task.fact.size_bytes):
-            metrics = corrected(verification, task.metrics, self._types, self._ids)
             true = Correction(size_bytes, metrics, task.fact.rows)
         return Checked(task, found, None if task.is_deletes else runs_of(verification, task.fact), true)
 

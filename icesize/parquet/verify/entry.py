@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from operator import gt, lt
 
 from pyiceberg import types
 from pyiceberg.io.pyarrow import match_metrics_mode
@@ -15,6 +15,7 @@ from icesize.parquet.format.refusals import DamagedFile
 from icesize.parquet.format.schema import Element
 from icesize.parquet.format.thrift import read_struct, struct_of
 from icesize.parquet.verify.file import ColumnFacts, FileVerification
+from icesize.parquet.verify.values import Extremes
 
 ROWS, COUNTS, BOUNDS = "row counts", "column counts", "bounds"
 Types = Mapping[int, types.IcebergType]
@@ -40,76 +41,64 @@ def by_field_id(verification: FileVerification, ids: Mapping[str, int]) -> dict[
     return {facts.column.element.field_id: facts for facts in columns if facts.column.element.field_id is not None}
 
 
-def contradictions(
+def compared(
     verification: FileVerification, metrics: FileMetrics, known: Types, ids: Mapping[str, int]
-) -> Iterator[tuple[str, str]]:
-    """Yield the rule and the detail of each number in a manifest entry that the file contradicts.
+) -> tuple[list[tuple[str, str]], FileMetrics]:
+    """Return the rule and the detail of each number in a manifest entry that the file contradicts, and true metrics.
 
     Counts are compared for columns of the top level only, because writers count the rows differently in which a struct
     is null. Wider bounds are no contradiction: they only open more files.
+
+    The true metrics have the true numbers in place of those that the file contradicts. A number that the entry does not
+    have stays out. So does a wrong bound without a true one.
     """
+    counts = [dict(metrics.value_counts), dict(metrics.null_value_counts), dict(metrics.nan_value_counts)]
+    bounds = [dict(metrics.lower_bounds), dict(metrics.upper_bounds)]
+    wrong = list[tuple[str, str]]()
     if metrics.rows != verification.rows:
-        yield ROWS, f"it has {verification.rows:,} rows, by the manifest {metrics.rows:,}"
+        wrong.append((ROWS, f"it has {verification.rows:,} rows, by the manifest {metrics.rows:,}"))
     for field_id, facts in by_field_id(verification, ids).items():
         kind, name = known.get(field_id), ".".join(facts.column.path)
         if not isinstance(kind, types.PrimitiveType):
             continue
         if len(facts.column.path) == 1:
-            yield from ((COUNTS, f"column '{name}': {detail}") for detail in _counts(field_id, facts, metrics))
+            numbers = (("values", facts.values), ("nulls", facts.nulls), ("NaN", facts.nans))
+            for listed, (what, number) in zip(counts, numbers, strict=True):
+                if (claimed := listed.get(field_id)) is not None and claimed != number:
+                    wrong.append((COUNTS, f"column '{name}': it has {number:,} {what}, by the manifest {claimed:,}"))
+                    listed[field_id] = number
         if facts.is_ordered and has_unit(facts.column.element, kind):
-            yield from ((BOUNDS, f"column '{name}': {detail}") for detail in _bounds(field_id, facts, metrics, kind))
-
-
-def corrected(
-    verification: FileVerification, metrics: FileMetrics, known: Types, ids: Mapping[str, int]
-) -> FileMetrics:
-    """Return the metrics of a manifest entry with the true numbers in place of those that the file contradicts.
-
-    A number that the entry does not have stays out. So does a wrong bound without a true one.
-    """
-    counts = [dict(metrics.value_counts), dict(metrics.null_value_counts), dict(metrics.nan_value_counts)]
-    bounds = [dict(metrics.lower_bounds), dict(metrics.upper_bounds)]
-    for field_id, facts in by_field_id(verification, ids).items():
-        kind = known.get(field_id)
-        if not isinstance(kind, types.PrimitiveType):
-            continue
-        if len(facts.column.path) == 1:
-            for listed, number in zip(counts, (facts.values, facts.nulls, facts.nans), strict=True):
-                listed.update({field_id: number} if field_id in listed else {})
-        if facts.is_ordered and has_unit(facts.column.element, kind) and any(_bounds(field_id, facts, metrics, kind)):
-            for end, (listed_bounds, as_bytes) in enumerate(zip(bounds, bounds_as_bytes(kind, _TRUNCATE), strict=True)):
-                true = None if facts.extremes is None or as_bytes is None else as_bytes(facts.extremes[end])
-                if listed_bounds.pop(field_id, None) is not None and true is not None:
-                    listed_bounds[field_id] = true
+            listed_bounds = [each.get(field_id) for each in bounds]
+            problems = [*_bound_problems(kind, listed_bounds, facts.extremes)]
+            wrong += ((BOUNDS, f"column '{name}': {problem}") for problem in problems)
+            if problems:
+                _correct(field_id, kind, bounds, facts.extremes)
     values, nulls, nans = counts
-    return FileMetrics(verification.rows, nulls, nans, bounds[0], bounds[1], values)
+    return wrong, FileMetrics(verification.rows, nulls, nans, bounds[0], bounds[1], values)
 
 
-def _counts(field_id: int, facts: ColumnFacts, metrics: FileMetrics) -> Iterator[str]:
-    for what, listed, number in (
-        ("values", metrics.value_counts, facts.values),
-        ("nulls", metrics.null_value_counts, facts.nulls),
-        ("NaN", metrics.nan_value_counts, facts.nans),
-    ):
-        if (claimed := listed.get(field_id)) is not None and claimed != number:
-            yield f"it has {number:,} {what}, by the manifest {claimed:,}"
-
-
-def _bounds(field_id: int, facts: ColumnFacts, metrics: FileMetrics, kind: types.PrimitiveType) -> Iterator[str]:
-    ends: tuple[tuple[str, Mapping[int, bytes], int, Callable[[Any, Any], bool]], ...] = (
-        ("lower", metrics.lower_bounds, 0, lambda bound, value: bound > value),
-        ("upper", metrics.upper_bounds, 1, lambda bound, value: bound < value),
-    )
-    for name, bounds, end, excludes in ends:
-        raw = bounds.get(field_id)
-        if raw is None:
+def _bound_problems(
+    kind: types.PrimitiveType, listed: Sequence[bytes | None], extremes: Extremes | None
+) -> Iterator[str]:
+    for end, (name, excludes) in enumerate((("lower", gt), ("upper", lt))):
+        if (raw := listed[end]) is None:
             continue
         bound = bound_value(kind, raw)
         if bound is None:
             if isinstance(kind, _CHECKED):
                 yield f"the {name} bound {raw!r} is no value of its type"
-        elif facts.extremes is not None and excludes(bound, value := facts.extremes[end]):
+        elif extremes is not None and excludes(bound, value := extremes[end]):
             yield f"the {name} bound is {bound!r}, the {('least', 'greatest')[end]} value {value!r}"
+
+
+def _correct(
+    field_id: int, kind: types.PrimitiveType, bounds: Sequence[dict[int, bytes]], extremes: Extremes | None
+) -> None:
+    """Replace both bounds of a column."""
+    for end, (listed, as_bytes) in enumerate(zip(bounds, bounds_as_bytes(kind, _TRUNCATE), strict=True)):
+        true = None if extremes is None or as_bytes is None else as_bytes(extremes[end])
+        if listed.pop(field_id, None) is not None and true is not None:
+            listed[field_id] = true
 
 
 def has_unit(element: Element, kind: types.PrimitiveType) -> bool:
