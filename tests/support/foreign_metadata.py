@@ -166,8 +166,8 @@ def reshaped(data: bytes, shape: Shape, change: Change = _unchanged) -> bytes:
     container = ContainerReader(data, "foreign")
     before = inlined(json.loads(container.schema))
     read, ids = reader(before), [each["field-id"] for each in before["fields"]]
-    records = [read(block.decoder) for block in container.blocks() for _ in range(block.count)]
-    records = [tuple(change(dict(zip(ids, values, strict=True))).values()) for values in records]
+    stored = container.records(lambda schema: lambda decoder, _: read(decoder))
+    records = [tuple(change(dict(zip(ids, values, strict=True))).values()) for values in stored]
     schema, convert = shape.schema(before)
     schema = inlined(schema)
     header = {key: value for key, value in container.metadata.items() if not key.startswith("avro.")}

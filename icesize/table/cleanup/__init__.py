@@ -2,7 +2,6 @@
 
 - `checkpoints`: positions of streaming queries in a table, from their checkpoint directories, and the snapshots that
   each still needs
-- `deletion`: deletes files in groups, and loads the table again before each: files that it needs by then stay
 - `expire_commit`: the commit of an expiry: removes snapshots that no rule keeps, in one compare-and-swap
 - `expired_files`: files that only expired snapshots needed: candidates from their manifests, without files that a kept
   snapshot reaches; deletes them in groups, and loads the table again before each

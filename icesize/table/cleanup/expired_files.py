@@ -30,13 +30,12 @@ from icesize.events import Progress
 from icesize.parquet.files.storage import local_path
 from icesize.table.catalog.locations import normalised
 from icesize.table.catalog.metadata_files import read_metadata_file
-from icesize.table.cleanup.deletion import Deletion
 from icesize.table.cleanup.journal import JOURNAL, LOST_REFS, Expired, Journal, rivals_of
 from icesize.table.cleanup.owners import LINKED, NEEDED, OUTSIDE, THEIRS, UNADDRESSABLE, Others, Owners, own_folders
 from icesize.table.manifests.entries import ADDED
 from icesize.table.manifests.file_columns import read_facts
 from icesize.table.manifests.manifest_lists import read_list
-from icesize.table.storage.bulk_delete import FILES_BETWEEN_CHECKS, delete_all, deleter
+from icesize.table.storage.bulk_delete import FILES_BETWEEN_CHECKS, Deletion, delete_all, deleter
 from icesize.table.storage.identity import LocalFiles
 from icesize.table.storage.reachable import READERS, Reachable
 

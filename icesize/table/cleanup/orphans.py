@@ -24,7 +24,6 @@ from icesize.parquet.files.storage import local_path
 from icesize.results import Result
 from icesize.table.catalog.access_errors import storage_errors
 from icesize.table.catalog.locations import FOLDER_PROPERTIES, check_folder, is_inside, normalised
-from icesize.table.cleanup.deletion import Deletion
 from icesize.table.cleanup.owners import (
     DOUBTFUL,
     LINKED,
@@ -39,7 +38,7 @@ from icesize.table.cleanup.owners import (
     stranger_notes,
 )
 from icesize.table.records import ledger
-from icesize.table.storage.bulk_delete import FILES_BETWEEN_CHECKS, deleter
+from icesize.table.storage.bulk_delete import FILES_BETWEEN_CHECKS, Deletion, deleter
 from icesize.table.storage.identity import LocalFiles
 from icesize.table.storage.inventory import Inventory
 from icesize.table.storage.listing import (

@@ -124,7 +124,7 @@ class Others:
         if not self.numbers:
             return False
         wanted = [hash(normalised(file))]
-        if local is not None and (identity := local.identity(file)) is not None:
+        if local is not None and (identity := identity_of(local.io, file)) is not None:
             wanted.append(hash(identity))
         for name, numbers in self.numbers.items():
             places = np.minimum(np.searchsorted(numbers, wanted), len(numbers) - 1)

@@ -308,11 +308,11 @@ def outcome_of(
         notes = (*written.merges.failed, *notes, *written.plan.notes, *written.merges.notes)
         facts |= _facts(written, commit.merged)
     # remembered deletes are no change of the table's rows
-    shown = [each for each in commit.done if each.step.ref is None]
+    shown = replace(commit, done=tuple(each for each in commit.done if each.step.ref is None))
     report = Report(
         table=current.name,
-        snapshot_ids=tuple(each.snapshot_id for each in shown if each.snapshot_id is not None),
-        operations=tuple(each.operation for each in shown if each.snapshot_id is not None),
+        snapshot_ids=shown.snapshot_ids,
+        operations=shown.operations,
         seconds=rounded(seconds),
         metadata_bytes_written=commit.metadata_bytes_written,
         conflicts=commit.conflicts,

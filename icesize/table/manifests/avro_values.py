@@ -255,7 +255,7 @@ def skipper(schema: AvroSchema) -> Read:
         return _fields_skipper([field["type"] for field in schema["fields"]])
     if isinstance(schema, dict) and schema["type"] == "array":
         types = _types_of(schema["items"])
-        if all(map(_is_number, types)):
+        if all(kind in ("int", "long") for kind in types):
             return _array_reader(lambda decoder, count, _: decoder.read_ints(count * len(types)), list)
         if not is_pairs(schema):
             item = skipper(schema["items"])
@@ -263,58 +263,13 @@ def skipper(schema: AvroSchema) -> Read:
     return reader(schema)
 
 
-def _is_number(schema: AvroSchema) -> bool:
-    return schema in ("int", "long")
-
-
 def _fields_skipper(types: Iterable[AvroSchema]) -> Read:
-    """Return a function that skips the fields of a record; one call skips a run of numbers or of optional maps."""
-    steps: list[Read] = []
-    for (numbers, maps), run in itertools.groupby(types, lambda kind: (_is_number(kind), bool(_map_items(kind)))):
-        fields = list(run)
-        if numbers:
-            steps.append(methodcaller("read_ints", len(fields)))
-        elif maps:
-            steps.append(_maps_skipper([_map_items(kind) for kind in fields]))
-        else:
-            steps += [skipper(kind) for kind in fields]
+    """Return a function that skips the fields of a record."""
+    steps = [skipper(kind) for kind in types]
 
     def skip(decoder: BinaryDecoder) -> None:
         for step in steps:
             step(decoder)
-
-    return steps[0] if len(steps) == 1 else skip
-
-
-def _map_items(schema: AvroSchema) -> list[AvroSchema]:
-    """Return the types of the items of an optional map of counts or bounds, or of an optional list of numbers."""
-    array = schema[1] if isinstance(schema, list) and len(schema) == 2 and schema[0] == "null" else None
-    types = _types_of(array["items"]) if isinstance(array, dict) and array["type"] == "array" else []
-    return types if all(map(_is_number, types)) or types == ["int", "bytes"] else []
-
-
-def _maps_skipper(maps: Sequence[Sequence[AvroSchema]]) -> Read:
-    """Return a function that skips optional maps. An entry has six of them in a row: one call instead of twenty."""
-    widths = [0 if types[-1] == "bytes" else len(types) for types in maps]
-
-    def skip(decoder: BinaryDecoder) -> None:
-        for width in widths:
-            if (branch := decoder.read_int()) == 0:
-                continue
-            if branch != 1:
-                _chosen((), branch)
-            while count := decoder.read_int():
-                if count < 0:
-                    # The size of the block follows a negative count, for readers that skip the block.
-                    count = -count
-                    decoder.skip_int()
-                while count:
-                    step = count if count < _AT_ONCE else _AT_ONCE
-                    if width:
-                        decoder.read_ints(width * step)
-                    else:
-                        decoder.read_int_bytes_dict(step, {})
-                    count -= step
 
     return skip
 

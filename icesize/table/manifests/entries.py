@@ -105,18 +105,6 @@ def entries_in(manifest: ManifestFile) -> int:
     return sum(count or 0 for count in counts)
 
 
-def _entry_fields(schema_json: str) -> tuple[list[dict[str, Any]], int]:
-    """Return the fields of a manifest's schema, and the index of the data file among them.
-
-    Raises ValueError if a field is missing that each manifest has.
-    """
-    fields = record_fields(schema_json, (_STATUS, _DATA_FILE))
-    at = next(i for i, field in enumerate(fields) if field.get("field-id") == _DATA_FILE)
-    of_file = fields[at]["type"]["fields"]
-    check_ids([field.get("field-id") for field in of_file], _REQUIRED)
-    return fields, at
-
-
 def _with_partitions(fields: Sequence[dict[str, Any]], partition_fields: PartitionFields) -> list[dict[str, Any]]:
     """Return the fields of a data file, whose partition values are read in this order."""
     return [
@@ -213,8 +201,10 @@ def row_reader(
 
     Raises ValueError if a field is missing that each manifest has.
     """
-    fields, at = _entry_fields(schema_json)
+    fields = record_fields(schema_json, (_STATUS, _DATA_FILE))
+    at = next(i for i, field in enumerate(fields) if field.get("field-id") == _DATA_FILE)
     record = fields[at]["type"]
+    check_ids([field.get("field-id") for field in record["fields"]], _REQUIRED)
     read_before, read_after = (fields_reader(some, places) for some in (fields[:at], fields[at + 1 :]))
     read_file = fields_reader(_with_partitions(record["fields"], partition_fields), places)
 

@@ -326,18 +326,11 @@ def read_facts(io: FileIO, manifest: ManifestFile, *, changes_only: bool = False
     fields = partition_fields_of(manifest)
     # lazily: a manifest without changes is not opened
     rows = read_records(io, manifest.manifest_path, lambda schema: _compiled(schema, more, fields))
-    return _facts(manifest, _changes(manifest, rows) if changes_only else rows)
-
-
-def _changes(manifest: ManifestFile, rows: Iterable[Row]) -> Iterable[Row]:
-    added, deleted = manifest.added_files_count, manifest.deleted_files_count
-    most = None if added is None or deleted is None else added + deleted
-    return islice((row for row in rows if row[0] != EXISTING), most)
-
-
-def _facts(manifest: ManifestFile, rows: Iterable[Row]) -> ManifestFacts:
-    deletes = manifest.content == ManifestContent.DELETES
-    return ManifestFacts(manifest, EntryColumns.of(manifest.partition_spec_id, rows, deletes))
+    if changes_only:
+        added, deleted = manifest.added_files_count, manifest.deleted_files_count
+        most = None if added is None or deleted is None else added + deleted
+        rows = islice((row for row in rows if row[0] != EXISTING), most)
+    return ManifestFacts(manifest, EntryColumns.of(manifest.partition_spec_id, rows, bool(more)))
 
 
 def read_described(

@@ -1,15 +1,17 @@
-"""Deletes many files, a few at a time; counts each failure and continues."""
+"""Deletes many files, a few at a time: counts each failure and continues; loads the table again between groups."""
 
 from __future__ import annotations
 
 import errno
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import islice
 
 from pyiceberg.io import FileIO
 from pyiceberg.io.fsspec import FsspecFileIO
 
+from icesize import failpoints
 from icesize.concurrency import IO_THREADS, concurrently
 from icesize.environment import Environment
 from icesize.errors import TableError
@@ -102,3 +104,56 @@ class _Patient:
                 return f"{location}: {brief(error)}"
         self._succeeded_s = self._environment.monotonic()
         return None
+
+
+LookAgain = Callable[[], tuple[Callable[[str], None], Callable[[str], bool]] | None]
+"""Loads the table again. Returns a function that removes one file, and one that is True for files that stay.
+
+None stops the deletion.
+"""
+
+
+@dataclass
+class Deletion:
+    """A running deletion: the files that were `tried`, those of them that are `gone`, and those that `failed`.
+
+    `progress` receives the number of tried files and the `total` without `spared` files, which stay.
+    """
+
+    look: LookAgain
+    total: int
+    progress: Callable[[int, int], object]
+    max_concurrent: int
+    files_between_checks: int
+    environment: Environment
+    tried: list[str] = field(default_factory=list)
+    gone: list[str] = field(default_factory=list)
+    failed: tuple[str, ...] = ()
+    first_failure: str = ""
+    spared: int = 0
+
+    def run(self, files: Iterable[str]) -> bool:
+        """Delete files that nothing needs; return False if `look` stopped it. Raises the errors of `look`."""
+        waiting = iter(files)
+        while batch := list(islice(waiting, self.files_between_checks)):
+            failpoints.reach("before-delete")
+            if (seen := self.look()) is None:
+                return False
+            self._delete(batch, *seen)
+        return True
+
+    def _delete(self, batch: list[str], remove: Callable[[str], None], stays: Callable[[str], bool]) -> None:
+        doomed = [location for location in batch if not stays(location)]
+        self.spared += len(batch) - len(doomed)
+        tried, left = len(self.tried), self.total - self.spared
+
+        def delete(location: str) -> None:
+            remove(location)
+            self.gone.append(location)
+
+        done = delete_all(
+            doomed, delete, self.environment, self.max_concurrent, lambda more: self.progress(tried + more, left)
+        )
+        self.tried += doomed
+        self.failed += tuple(sorted(done.failed))
+        self.first_failure = self.first_failure or done.first_failure

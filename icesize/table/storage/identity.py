@@ -37,32 +37,21 @@ class LocalFiles:
             if name in self._seen:
                 continue
             self._seen.add(name)
-            path = local_path(self.io, needed.spelt(name))
-            with storage_errors(
-                f"Cannot look up {name}", "without this lookup, icesize cannot decide which files are orphans"
-            ):
-                if path is not None and (found := _identity(path)) is not None:
+            advice = "without this lookup, icesize cannot decide which files are orphans"
+            with storage_errors(f"Cannot look up {name}", advice):
+                if (found := identity_of(self.io, needed.spelt(name))) is not None:
                     self._known.add(found)
-
-    def identity(self, location: str) -> tuple[int, int] | None:
-        """Return device and inode of a file; None if it is gone or not local."""
-        return identity_of(self.io, location)
 
     def __contains__(self, location: str) -> bool:
         """Return True if the file is one of these needed files under another name."""
-        path = local_path(self.io, location) if self._known else None
-        return path is not None and _identity(path) in self._known
+        return bool(self._known) and identity_of(self.io, location) in self._known
 
 
 def identity_of(io: FileIO, location: str) -> tuple[int, int] | None:
     """Return device and inode of a file; None if it is gone or not local."""
     path = local_path(io, location)
-    return None if path is None else _identity(path)
-
-
-def _identity(path: str) -> tuple[int, int] | None:
     try:
-        found = os.stat(path)
+        found = None if path is None else os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    return found.st_dev, found.st_ino
+    return found and (found.st_dev, found.st_ino)

@@ -21,7 +21,7 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 from icesize.concurrency import concurrently
 from icesize.errors import TableError, UnsupportedTable
 from icesize.parquet.files.storage import local_path
-from icesize.table.catalog.access_errors import brief, storage_errors
+from icesize.table.catalog.access_errors import storage_errors
 from icesize.table.catalog.locations import check_folder, split
 from icesize.units import time_of
 
@@ -188,19 +188,14 @@ def storage_now_ms(io: FileIO, folder: str, new_id: Callable[[], str]) -> int:
     their ages; the local clock may be hours off. Raises TableError if the file cannot be written, examined or deleted.
     """
     location = f"{folder}/metadata/icesize-clock-{new_id()}"
-    try:
+    advice = "icesize writes a small file there to measure the age of other files"
+    with storage_errors(f"Cannot read the clock of the storage of {folder}", advice, location=folder):
         with io.new_output(location).create() as stream:
             stream.write(b"icesize asks for the time of this storage\n")
         try:
             return modified_ms(io, location)
         finally:
             io.delete(location)
-    except Exception as error:  # each storage client raises its own errors
-        raise TableError(
-            f"Cannot read the clock of the storage of {folder}: {brief(error)}; icesize writes a small file there to "
-            "measure the age of other files",
-            location=folder,
-        ) from error
 
 
 def clock_difference(skew_ms: int) -> str | None:
