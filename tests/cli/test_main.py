@@ -540,7 +540,7 @@ def test_help_and_version_import_nothing_heavy() -> None:
 @pytest.mark.engine
 @pytest.mark.parametrize("command", ["inspect", "compact"])
 def test_a_command_that_moves_nothing_loads_only_what_it_needs(table: Table, tmp_path: Path, command: str) -> None:
-    """Importing is most of what these take: no Spark, no pandas, nothing that merges, sorts, clusters or restores."""
+    """Importing is most of what these take: no Spark, nothing that merges, sorts, clusters or restores."""
     uri = f"sqlite:///{tmp_path}/catalog.db"
     sized = icesize.open(None, "lake.db.t", catalog=tables.sqlite_catalog(tmp_path))
     sized.compact()
@@ -549,7 +549,7 @@ def test_a_command_that_moves_nothing_loads_only_what_it_needs(table: Table, tmp
         "import sys; from icesize.cli.main import main\n"
         f"main([{command!r}, 'lake.db.t', '--catalog-uri', {uri!r}], standalone_mode=False)\n"
         "jobs = {'icesize.maintenance.jobs.clustering', 'icesize.maintenance.jobs.restore'}\n"
-        "heavy = ({'pyspark', 'pandas'} | jobs) & set(sys.modules)\n"
+        "heavy = ({'pyspark'} | jobs) & set(sys.modules)\n"
         f"rooms = {[f'icesize.{room}' for room in rooms]}\n"
         "print(sorted(heavy | {m for m in sys.modules if any(m == r or m.startswith(r + '.') for r in rooms)}))"
     )

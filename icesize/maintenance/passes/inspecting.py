@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from icesize.errors import TableError
-from icesize.maintenance.jobs.clustering import ClusterRequest, plan_clustering
 from icesize.maintenance.table_context import Selection, TableContext
 from icesize.planning.advice.merging import advise_merging
 from icesize.planning.cluster_by import HILBERT, SORT
@@ -39,6 +38,8 @@ def _filters_asked(
     context: TableContext, selection: Selection, filters: Sequence[str], where: Where
 ) -> tuple[tuple[FilterUse, ...], tuple[Advice, ...]]:
     """Return the files that each filter opens, and advice on the columns to cluster by."""
+    from icesize.maintenance.jobs.clustering import ClusterRequest, plan_clustering  # slow: imports what orders rows
+
     table, layout = selection.current.table, selection.layout
     uses = filters_asked(table.metadata, table.io, filters, layout.partitions.keys(), context.handle.store)
     columns = columns_to_cluster(uses, partition_columns(table.metadata))
