@@ -376,10 +376,10 @@ class Writers:
         number = len(table.specs())
         if (1, "bucket[2]") not in known and self.chance.random() < 0.5:
             name = table.schema().find_field(1).name
-            table.update_spec().add_field(name, BucketTransform(2), f"more{number}").commit()
+            table.update_spec().add_field(name, BucketTransform(2), f"part{number}").commit()
         elif (self.shape.part_id, "identity") not in known:
             name = table.schema().find_field(self.shape.part_id).name
-            table.update_spec().add_field(name, IdentityTransform(), f"more{number}").commit()
+            table.update_spec().add_field(name, IdentityTransform(), f"part{number}").commit()
         else:
             raise Skip
 
