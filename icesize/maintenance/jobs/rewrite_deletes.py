@@ -50,6 +50,8 @@ class DeletesReport(Result, job="rewrite deletes"):
         bytes_written: Bytes of the new delete files.
         dry_run: True if the call only planned the rewrite.
         conflicts: Sentences about partitions that were dropped because of other writers.
+        internal_errors: Sentences about partitions that were dropped because of a mistake in icesize, which is to be
+            reported. They are among the notes, too.
         notes: Sentences about partitions whose delete files cannot be rewritten, and warnings about the table's
             settings.
         seconds: Seconds of each phase, and `total`.
@@ -65,6 +67,7 @@ class DeletesReport(Result, job="rewrite deletes"):
     bytes_written: int = field(default=0, metadata=SUMMED)
     dry_run: bool = False
     conflicts: tuple[str, ...] = field(default=(), metadata=JOINED)
+    internal_errors: tuple[str, ...] = field(default=(), metadata=JOINED)
     notes: tuple[str, ...] = field(default=(), metadata=JOINED)
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -113,8 +116,11 @@ def _round(
         watch.lap("read")
         failpoints.reach("files-written")
         done = tuple(each for each in results.values() if isinstance(each, RewrittenDeletes))
+        failed = [each for each in results.values() if isinstance(each, MergeFailure)]
         report = DeletesReport(
-            current.name, notes=tuple(f.why for f in results.values() if isinstance(f, MergeFailure))
+            current.name,
+            internal_errors=tuple(each.why for each in failed if each.is_internal),
+            notes=tuple(each.why for each in failed),
         )
         if done:
             step = RewriteDeletes(done, {each.partition: each.label for each in rewrites})

@@ -221,6 +221,8 @@ class Pass:
         """Add the report of a job to that of the pass."""
         found = {step.rounds: (*getattr(self._done, step.rounds), report)} if step.rounds else {step.name: report}
         self._done = replace(self._done, **found)
+        if errors := getattr(report, "internal_errors", ()):
+            self._note_failure(step, RewriteFailed("; ".join(errors)))
 
     def _alone(self, job: Callable[..., Any], *args: Any) -> Any:
         """Run a job. The next one begins with the state that this one loaded, if it neither committed nor lost one."""
@@ -267,8 +269,6 @@ class Pass:
             if report is None:
                 return True
             self._put(step, report)
-            if report.internal_errors:
-                self._note_failure(step, RewriteFailed("; ".join(report.internal_errors)))
             if not report.snapshot_ids:
                 # the same plan would end in the same way: it conflicts with other writers, or costs more than is left
                 return bool(report.conflicts) or SkipReason.OVER_BUDGET not in report.skipped

@@ -306,6 +306,7 @@ def test_a_bug_fails_its_partition_alone(lake: SqlCatalog, monkeypatch: pytest.M
     table = lake.load_table("db.t")
     assert (report.files_removed, report.files_added, len(live_deletes(table))) == (7, 1, 8)
     assert "internal error IndexError: list index out of range, report this" in report.notes[0]
+    assert report.internal_errors == report.notes[:1]
     assert (seen(lake), left_over(table)) == (before, set())
 
 

@@ -225,6 +225,17 @@ def test_a_mistake_of_ours_in_one_group_is_an_error_of_the_pass() -> None:
     assert not report.succeeded
 
 
+def test_a_rewrite_of_deletes_that_failed_by_a_mistake_of_icesize_fails_its_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The report keeps what the step did, and names the mistake as the reason."""
+    done = DeletesReport(snapshot_ids=(1,), internal_errors=("internal error",))
+    monkeypatch.setitem(ONCE, "rewritten_deletes", done)
+    report = run(FakeTable(hot_bytes=20))
+    assert (report.failed, report.rewritten_deletes) == ({"rewritten_deletes": "internal error"}, done)
+    assert not report.succeeded
+
+
 def test_cold_partitions_that_cannot_be_merged_do_not_keep_the_others_from_it() -> None:
     """Damaged files in every cold partition are an error of the pass, and the others are merged all the same."""
     report = run(FakeTable(hot_bytes=20, damaged=("merge cold",)))
