@@ -236,7 +236,6 @@ class Fleet:
         is_chosen: Returns False for a full name that `pattern` selects and the pass leaves out.
         threads: Most tables that are maintained at the same time.
         take_over: True to work on tables that another service maintains, too.
-        maintainer: Any text that differs between maintainers; None for a new one.
     """
 
     catalog: Catalog
@@ -246,7 +245,6 @@ class Fleet:
     is_chosen: Callable[[str], bool] = lambda name: True
     threads: int = TABLES_AT_ONCE
     take_over: bool = False
-    maintainer: str | None = None
     _memory: Memory = field(default_factory=Memory, init=False, repr=False, compare=False)
     _stores: dict[str, ManifestStore] = field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -272,7 +270,7 @@ class Fleet:
         is_late = budget.started(environment)
         plan, due, paid = self._planned(budget)
         worth = {name: one.survey.seconds_saved_per_gib for name, one in due.items()}
-        order = order_of(worth, self.maintainer or environment.new_id())
+        order = order_of(worth, environment.new_id())
         unspent = _Unspent((budget.size_bytes or 0) - plan.bytes_to_write)
 
         def maintain(number: int) -> MaintenanceReport | str | None:

@@ -6,11 +6,11 @@ Nothing is written, and rights to read are enough.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from threading import Event, Lock
-from typing import Any, Generic, TypeVar
+from typing import TypeVar
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
@@ -153,62 +153,48 @@ def look_at_each(
 
     Raises TableError if the catalog cannot list its namespaces.
     """
-    one, doubts = _Surveyor(catalog, environment, policy, look, stores), list[str]()
+    doubts, large, is_down = list[str](), Lock(), Event()
+
+    def asking(name: str) -> Ask:
+        """Return what calls a function, and calls it again as long as the catalog does not respond."""
+        return lambda function, *arguments: asking_again(environment, RETRY_SECONDS, name)(function, *arguments)
+
+    def look_at(name: Name) -> T | NotLoaded:
+        handle = TableHandle(catalog, name, policy, stores=stores)
+        if is_down.is_set():
+            return NotLoaded(name, "unreadable", "the catalog did not respond before")
+        table = load_named(catalog, name, asking(handle.name))
+        if isinstance(table, NotLoaded):
+            # requests for a thousand tables would be repeated for two minutes each
+            if table.kind == "unreadable" and not responds(catalog):
+                is_down.set()
+            return table
+        try:
+            with large if _is_large(table.metadata) else nullcontext():
+                return look(TableContext(handle, environment, InThisProcess(0)), table)
+        except UnsupportedTable as error:
+            return NotLoaded(name, "unsupported", said(error))
+        except Exception as error:  # storage clients and parsers raise their own errors; other tables are surveyed
+            return NotLoaded(name, "unreadable", said(error))
+
     try:
-        selected = names_of(catalog, doubts.append, pattern, one.asking(str(pattern)))
+        selected = names_of(catalog, doubts.append, pattern, asking(str(pattern)))
         names = [name for name in selected if is_chosen(".".join((catalog.name, *name)))]
     except Exception as error:  # each catalog client raises its own errors
         why = said(error) if isinstance(error, IcesizeError) else denied(error, LIST)
         raise TableError(f"Cannot list the tables of '{pattern}': {why}", pattern=pattern) from scrub(error)
     found = list[T | NotLoaded]()
     environment.observe(Progress("surveying", 0, len(names), "table"))
-    for result in each_of(catalog)(one, names):
+    for result in each_of(catalog)(look_at, names):
         found.append(result)
         environment.observe(Progress("surveying", len(found), len(names), "table"))
     return found, doubts
 
 
-class _Surveyor(Generic[T]):
-    """Looks at a table of a catalog by its name. Threads may share it."""
-
-    def __init__(
-        self, catalog: Catalog, environment: Environment, policy: PolicyArgument, look: LookAtTable[T],
-        stores: Callable[[str], ManifestStore],
-    ) -> None:  # fmt: skip
-        self._catalog, self._environment, self._policy, self._look = catalog, environment, policy, look
-        self._stores = stores
-        self._large, self._is_down = Lock(), Event()
-
-    def asking(self, name: str) -> Ask:
-        """Return what calls a function, and calls it again as long as the catalog does not respond."""
-
-        def ask(function: Callable[..., Any], *arguments: Any) -> Any:
-            return asking_again(self._environment, RETRY_SECONDS, name)(function, *arguments)
-
-        return ask
-
-    def __call__(self, name: Name) -> T | NotLoaded:
-        handle = TableHandle(self._catalog, name, self._policy, stores=self._stores)
-        if self._is_down.is_set():
-            return NotLoaded(name, "unreadable", "the catalog did not respond before")
-        table = load_named(self._catalog, name, self.asking(handle.name))
-        if isinstance(table, NotLoaded):
-            # requests for a thousand tables would be repeated for two minutes each
-            if table.kind == "unreadable" and not responds(self._catalog):
-                self._is_down.set()
-            return table
-        try:
-            with self._alone_if_large(table.metadata):
-                return self._look(TableContext(handle, self._environment, InThisProcess(0)), table)
-        except UnsupportedTable as error:
-            return NotLoaded(name, "unsupported", said(error))
-        except Exception as error:  # storage clients and parsers raise their own errors; other tables are surveyed
-            return NotLoaded(name, "unreadable", said(error))
-
-    def _alone_if_large(self, metadata: TableMetadata) -> AbstractContextManager[object]:
-        head = head_snapshot(metadata)
-        files = summary_count(head, "total-data-files") + summary_count(head, "total-delete-files") if head else 0
-        return self._large if files > LARGE_FILES else nullcontext()
+def _is_large(metadata: TableMetadata) -> bool:
+    head = head_snapshot(metadata)
+    files = summary_count(head, "total-data-files") + summary_count(head, "total-delete-files") if head else 0
+    return files > LARGE_FILES
 
 
 def survey_table(context: TableContext, table: Table) -> TableSurvey:
