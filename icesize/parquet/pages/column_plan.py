@@ -73,16 +73,13 @@ class ColumnPlan:
     copied_bytes: int
     reencoded_bytes: int
 
-    def is_copied(self, index: int, parts: Sequence[Part]) -> bool:
-        """Return whether the pages of a leaf column stay unchanged."""
-        return parts[0].footer.columns[index].top not in self.reencode
-
     def copies(self, least_bytes: int, parts: Sequence[Part]) -> bool:
         """Return whether the copied columns have at least `least_bytes` of encoded values for each chunk of all parts.
 
         Fewer are decoded as fast as chunks are moved.
         """
-        copied = [index for index in range(len(self.leaves)) if self.is_copied(index, parts)]
+        columns = parts[0].footer.columns
+        copied = [index for index, column in enumerate(columns) if column.top not in self.reencode]
         raw_bytes = sum(part.group.chunks[index].raw_size_bytes for part in parts for index in copied)
         return raw_bytes >= least_bytes * len(parts) * len(self.leaves)
 

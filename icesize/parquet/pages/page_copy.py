@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, compress
 
 from icesize.parquet.format.fields import ColumnChunk, ColumnMetaData, PageEncodingStats, RowGroup
 from icesize.parquet.format.footer import Chunk
@@ -59,19 +59,28 @@ def merge_row_groups(
     the chunks of the row lineage. A column that is encoded again has one chunk for all parts. Bloom filters are
     dropped, because each covers one part only. Raises `CopyRefused`, possibly after some bytes were written.
     """
-    start = assembly.position
-    group = _Group(parts, plan, assembly, changed)
+    start, columns, pages_copied, made = assembly.position, list[ColumnPart](), 0, deque[Piece]()
+    copied = [column.top not in plan.reencode for column in parts[0].footer.columns]
+    indexes = [read_indexes(part.source, [*compress(part.group.chunks, copied)]) for part in parts]
     for index, column in enumerate(parts[0].footer.columns):
-        group.add(index, column)
+        if not copied[index]:
+            if not made:
+                made.extend(next(changed))
+            columns.append(_write_made(column, [made.popleft()], assembly))
+            continue
+        column_copy = CopiedColumn(column, plan.leaves[index].dictionary, assembly)
+        for part, stored in zip(parts, indexes, strict=True):
+            chunk = part.group.chunks[index]
+            room = assembly.room(chunk.size_bytes)
+            column_copy.add(read_piece(part.source, chunk, part.group.rows, column, stored, room))
+        pages_copied += column_copy.pages
+        columns.append(column_copy.part())
     if parts[0].inherited is not None:
-        group.columns += write_lineage(changed, assembly)
-    raw_size_bytes = sum(column.raw_size_bytes for column in group.columns)
-    fields: Fields = {RowGroup.TOTAL_BYTE_SIZE: i64(raw_size_bytes)}
+        columns += write_lineage(changed, assembly)
+    fields: Fields = {RowGroup.TOTAL_BYTE_SIZE: i64(sum(column.raw_size_bytes for column in columns))}
     rows = sum(part.rows for part in parts)
-    assembly.add(
-        GroupPart(fields, group.columns, rows, start, assembly.position - start), reencoded=bool(plan.reencode)
-    )
-    return group.pages_copied
+    assembly.add(GroupPart(fields, columns, rows, start, assembly.position - start), reencoded=bool(plan.reencode))
+    return pages_copied
 
 
 def runs_of(parts: Sequence[Part], rows_per_group: int, bytes_per_group: int) -> Iterator[list[Part]]:
@@ -94,63 +103,18 @@ def runs_of(parts: Sequence[Part], rows_per_group: int, bytes_per_group: int) ->
         yield group
 
 
-class _Group:
-    """A row group while its columns are written."""
-
-    def __init__(
-        self, parts: Sequence[Part], plan: ColumnPlan, assembly: Assembly, changed: Iterator[list[Piece]]
-    ) -> None:
-        self.columns: list[ColumnPart] = []
-        self.pages_copied = 0
-        self._parts = parts
-        self._plan = plan
-        self._assembly = assembly
-        self._changed = changed
-        self._made: deque[Piece] = deque()
-        copied = [index for index in range(len(parts[0].footer.columns)) if plan.is_copied(index, parts)]
-        self._indexes = [read_indexes(part.source, [part.group.chunks[i] for i in copied]) for part in parts]
-
-    def add(self, index: int, column: Column) -> None:
-        """Write a leaf column from the pages of all parts."""
-        dictionary, pieces = self._plan.leaves[index].dictionary, self._pieces(index, column)
-        if column.top in self._plan.reencode:
-            pieces = iter([piece := self._next()])
-            if (page := piece.pages.dictionary) is not None:
-                dictionary = DictionaryPage.of(page, piece.data)
-        column_copy = CopiedColumn(column, dictionary, self._assembly)
-        for piece in pieces:
-            column_copy.add(piece)
-        if column.top not in self._plan.reencode:
-            self.pages_copied += column_copy.pages
-        self.columns.append(column_copy.part())
-
-    def _pieces(self, index: int, column: Column) -> Iterator[Piece]:
-        for part, indexes in zip(self._parts, self._indexes, strict=True):
-            if self._plan.is_copied(index, self._parts):
-                chunk = part.group.chunks[index]
-                room = self._assembly.room(chunk.size_bytes)
-                yield read_piece(part.source, chunk, part.group.rows, column, indexes, room)
-            else:
-                yield self._next()
-
-    def _next(self) -> Piece:
-        """Return the next changed chunk, and drop it from memory."""
-        if not self._made:
-            self._made.extend(next(self._changed))
-        return self._made.popleft()
-
-
 def write_lineage(made: Iterator[list[Piece]], assembly: Assembly) -> list[ColumnPart]:
     """Write the columns of the row lineage of one row group; `made` yields the chunks of each."""
-    written = []
-    for column in LINEAGE_COLUMNS:
-        pieces = next(made)
-        page = pieces[0].pages.dictionary
-        copied = CopiedColumn(column, None if page is None else DictionaryPage.of(page, pieces[0].data), assembly)
-        for piece in pieces:
-            copied.add(piece)
-        written.append(copied.part())
-    return written
+    return [_write_made(column, next(made), assembly) for column in LINEAGE_COLUMNS]
+
+
+def _write_made(column: Column, pieces: Sequence[Piece], assembly: Assembly) -> ColumnPart:
+    """Write a column that was made; its dictionary is that of the first piece."""
+    page = pieces[0].pages.dictionary
+    made = CopiedColumn(column, None if page is None else DictionaryPage.of(page, pieces[0].data), assembly)
+    for piece in pieces:
+        made.add(piece)
+    return made.part()
 
 
 def read_indexes(source: Source, chunks: Sequence[Chunk]) -> Indexes:

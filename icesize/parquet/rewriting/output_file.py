@@ -177,7 +177,7 @@ def _assemble(
         return partial(write_lineage, made, assembly) if adds_lineage else tuple
 
     for part in contents.whole:
-        copy_row_group(part.source, part.group, assembly, verify_pages=True, beside=beside(changed))
+        copy_row_group(part.source, part.group, assembly, beside=beside(changed))
         failpoints.reach("writing")
     for run in contents.runs:
         run.pages_copied = merge_row_groups(run.parts, run.plan, assembly, changed)

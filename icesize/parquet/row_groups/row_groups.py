@@ -19,8 +19,7 @@ from icesize.parquet.row_groups.assembly import Assembly, ColumnPart, GroupPart
 from icesize.parquet.row_groups.compatibility import check_row_group, index_fits
 
 PIECE_BYTES = 8 * 2**20
-"""Copied by one read and one write: large enough for an object store, and what a copy needs of memory; with
-`verify_pages` one read holds at least a whole column chunk, however large it is."""
+"""Copied by one read and one write: large enough for an object store; a read holds at least a whole column chunk."""
 
 _MOVED_IN_METADATA = frozenset(
     {
@@ -40,13 +39,12 @@ def copy_row_group(
     group: RowGroup,
     assembly: Assembly,
     *,
-    verify_pages: bool = False,
     piece_bytes: int = PIECE_BYTES,
     beside: Callable[[], Sequence[ColumnPart]] = tuple,
 ) -> None:
     """Append a row group of `source` with its page indexes and bloom filters; `beside` writes columns after its own.
 
-    With `verify_pages`, page headers are checked during the copy. They must tile their chunks, add up to the values and
+    Page headers are checked during the copy. They must tile their chunks, add up to the values and
     rows of the footer and have the positions in the OffsetIndex. Checksums must be right. Raises `CopyRefused`.
     """
     check_row_group(group, assembly.columns)
@@ -54,13 +52,10 @@ def copy_row_group(
     start = assembly.position
     starts: dict[int, int] = {}
     for run in _runs(group):
-        low, high = group.chunks[run[0]].start, group.chunks[run[-1]].end
+        low = group.chunks[run[0]].start
         starts |= {number: assembly.position + group.chunks[number].start - low for number in run}
-        if verify_pages:
-            for batch in _batches(group, run, piece_bytes):
-                _copy_verified(source, group, batch, assembly, stored)
-        else:
-            _copy(source, range(low, high, piece_bytes), assembly)
+        for batch in _batches(group, run, piece_bytes):
+            _copy(source, group, batch, assembly, stored)
     columns = [
         _column(chunk, starts[number], stored, assembly.columns[number]) for number, chunk in enumerate(group.chunks)
     ]
@@ -106,14 +101,7 @@ def _split(numbers: Sequence[int], apart: Callable[[list[int], int], bool]) -> I
         yield part
 
 
-def _copy(source: Source, pieces: range, assembly: Assembly) -> None:
-    for at in pieces:
-        piece = assembly.room(min(pieces.step, pieces.stop - at))
-        source.read_into(at, piece)
-        assembly.write(piece)
-
-
-def _copy_verified(
+def _copy(
     source: Source, group: RowGroup, batch: Sequence[int], assembly: Assembly, stored: Mapping[_Place, bytes]
 ) -> None:
     low, high = group.chunks[batch[0]].start, group.chunks[batch[-1]].end
