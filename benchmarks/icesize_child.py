@@ -107,7 +107,7 @@ def _stream(args: argparse.Namespace) -> dict[str, Any]:
 
     files = batch_files(args.data, args.batches)
     seconds = feed(spark, files, take, args.warehouse / "checkpoint" if args.streaming else None, args.every)
-    after = _until_k(spark.read.parquet(str(files[-1])), table, sink, seconds) if sink.merge == "async" else {}
+    after = _until_k(spark.read.parquet(str(files[-1])), table, sink, seconds) if sink.options.merge == "async" else {}
     return _stream_result(table, reports, seconds, most) | {"rows": spark.table(peers.TABLE).count()} | after
 
 

@@ -127,8 +127,8 @@ class SizedTable:
             from icesize.spark.clustering.in_spark import InSpark
             from icesize.spark.stream import process_state
 
-            token = process_state.remember_catalog(catalog) if catalog is not None else None
-            source = process_state.identified(spark, process_state.TableSource(name, policy, token))
+            given = process_state.remember_catalog(catalog) if catalog is not None else None
+            source = process_state.identified(spark, process_state.TableSource(name, policy, given))
             # this reference keeps the state: the process drops states without references
             self._state = process_state.table_state(source)
             self._handle = self._state.open(spark, source)
@@ -591,8 +591,7 @@ class SizedTable:
         from icesize.spark.stream.upsert_batch import commit_upserts
 
         if stream_id is not None and batch_id is not None:
-            of_stream = replace(options, query_id=stream_id)
-            return Sink(source=source, stream_id=stream_id, **vars(of_stream)).run(df, batch_id)
+            return Sink(source, stream_id, replace(options, query_id=stream_id)).run(df, batch_id)
         commit = commit_batch if options.upsert is None else commit_upserts
         report = commit(df, source, options, None, table_state(source)).report
         self._environment.notify(JobFinished(self.name, report))
@@ -694,6 +693,7 @@ class SizedTable:
             ValueError: An argument has none of the values above, or cannot be combined with another.
         """
         spark, source = self._in_spark("sink")
+        from icesize.spark.stream.options import SinkOptions
         from icesize.spark.stream.process_state import for_its_server
         from icesize.spark.stream.sink import Sink
         from icesize.table.upserts.settings import options_of_mode
@@ -702,13 +702,14 @@ class SizedTable:
             mode, key=key, order_by=order_by, delete_when=delete_when, except_columns=except_columns, ties=ties,
             null_key=null_key, tombstones=tombstones, lookup=lookup, index_bytes=index_bytes, index_dir=index_dir,
         )  # fmt: skip
-        sink = Sink(
-            source=for_its_server(spark, source), stream_id=stream_id, upsert=upsert,
+        options = SinkOptions(
+            upsert=upsert,
             allow_duplicate_keys=allow_duplicate_keys, placement=placement, stream_safe=stream_safe,
             merge=merge, statistics=statistics, write_tasks=write_tasks, schema_evolution=schema_evolution,
             accept_new_checkpoint=accept_new_checkpoint, expire_every=expire_every, query_id=query_id,
             listener=listener, cluster=cluster, environment=self._environment,
         )  # fmt: skip
+        sink = Sink(for_its_server(spark, source), stream_id, options)
         sink.query_id_in(spark)
         return sink
 

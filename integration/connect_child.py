@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from icesize.sized_table import SizedTable
 from icesize.spark.engine import session
 from icesize.spark.stream.sink import Sink
 from tests.support.spark_child import POLICY
-from tests.support.spark_lake import SCHEMA, events, lake_catalog
+from tests.support.spark_lake import SCHEMA, events, lake_catalog, with_options
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Client:
     def unnamed(self) -> str:
         """The error of a sink without the id of its query, when it is made, and when it runs by hand."""
         errors = list[str]()
-        unnamed = replace(self.given.sink("s", query_id="q"), query_id=None)
+        unnamed = with_options(self.given.sink("s", query_id="q"), query_id=None)
         for use in (lambda: self.given.sink("s"), lambda: unnamed(self._rows(0, 1), 0)):
             try:
                 use()

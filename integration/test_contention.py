@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from pyiceberg.catalog import Catalog
 from pyspark.sql import DataFrame, SparkSession
@@ -12,6 +10,7 @@ from icesize.environment import Environment
 from icesize.planning.merging.contention import QUIET_MS
 from icesize.sized_table import SizedTable
 from integration.tools import files_per_partition, sized, spark_rows
+from tests.support.spark_lake import with_options
 
 
 def rows_of(spark: SparkSession, batch: int) -> DataFrame:
@@ -49,9 +48,9 @@ def test_partitions_that_spark_changes_are_left_alone(
     assert report.skipped["CONTESTED"] == report.ineligible["hour=h1"]
 
     later = Environment(now_ms=lambda: Environment().now_ms() + QUIET_MS)
-    replace(sink, environment=later).run(rows_of(spark, 4), 4)
+    with_options(sink, environment=later).run(rows_of(spark, 4), 4)
     if merge == "async":
-        replace(sink, environment=later).drain()
+        with_options(sink, environment=later).drain()
     assert max(files_per_partition(rest, f"{namespace}.t").values()) <= 3
     assert spark_rows(spark, table) == sorted(((i, f"h{i % 4}") for i in range(200) if i != 1), key=repr)
 

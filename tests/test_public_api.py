@@ -12,6 +12,7 @@ import icesize
 from icesize import errors
 from icesize.cli.main import main
 from icesize.policy import DOCUMENTED
+from icesize.spark.stream.options import SinkOptions
 from icesize.table.upserts.settings import UpsertOptions
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -66,9 +67,7 @@ def test_commands_and_calls_have_one_name_and_one_preview() -> None:
 
 def test_arguments_of_a_sink_stand_in_its_signature() -> None:
     """`table.sink` names each option of a sink with its default, and its docstring explains each."""
-    options = {name: field.default for name, field in icesize.Sink.__dataclass_fields__.items()}
-    for name in ("source", "stream_id", "environment", "upsert"):
-        del options[name]
+    options = {each.name: each.default for each in fields(SinkOptions) if each.name not in ("environment", "upsert")}
     defaults = {name: each.default for name, each in list(_calls()["sink"].parameters.items())[2:]}
     assert defaults == {
         "mode": "append", **{field.name: field.default for field in fields(UpsertOptions)}, **options,

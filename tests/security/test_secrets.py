@@ -453,7 +453,7 @@ def test_nothing_public_prints_a_secret(lake: SqlCatalog) -> None:
     state = StreamState(handle=TableHandle(lake, ("db", "t"), spark_conf=conf))
     things: list[object] = [
         table, handle, state, state.handle, current, settings, Storage(current.table.io), source, table.policy,
-        icesize.Sink(source, "s"), SinkOptions(), WriteRows(settings, "p"),
+        icesize.Sink(source, "s", SinkOptions()), SinkOptions(), WriteRows(settings, "p"),
         RewriteGroups((), settings, {}, merge), current.table, lake, handle.reader(current.policy), settings.storage,
         *clustering(MergeTask((), PartitionKey(0)), settings),
     ]  # fmt: skip

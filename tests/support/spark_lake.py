@@ -58,6 +58,11 @@ Rows = list[tuple[Any, ...]]
 Make = Callable[[SparkSession, pa.Table], DataFrame]
 
 
+def with_options(sink: Sink, **changed: object) -> Sink:
+    """A sink of the same stream with other options."""
+    return Sink(sink.source, sink.stream_id, replace(sink.options, **changed))  # type: ignore[arg-type]
+
+
 def lake_catalog(folder: Path) -> SqlCatalog:
     """The catalog `lake` of a folder, in the file `lake.db`; other processes open the same."""
     return SqlCatalog("lake", uri=f"sqlite:///{folder}/lake.db", warehouse=f"file://{folder}/lake")

@@ -14,15 +14,14 @@ from __future__ import annotations
 import heapq
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, takewhile
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from icesize.planning.file_counts import ROUND_DOWN_RATIO, expected_files
+from icesize.planning.routing.expected_rows import Key
 from icesize.policy import CLOSE_FILE_COST_BYTES
-
-Key = TypeVar("Key", bound=Hashable)
 
 AnyValue = TypeVar("AnyValue", bound=Any)
 """A plain value of a column, which compares with those of the same column."""

@@ -8,13 +8,11 @@ files of all partitions; each partition then has a factor of its own for rows th
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Hashable, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple
 
-from icesize.planning.routing.expected_rows import MOST_KEYS, PartitionWrites, heaviest
-
-Key = TypeVar("Key", bound=Hashable)
+from icesize.planning.routing.expected_rows import MOST_KEYS, Key, PartitionWrites, heaviest
 
 HALF_LIFE_BATCHES = 2.0
 """After two batches an observation counts half: how rows look changes more slowly than how many there are."""

@@ -7,8 +7,7 @@
   the table, the assignment of rows to writers, merges and their time
 - `options`: options of a sink, as plain values, validated on creation
 - `process_state`: the state that a process keeps between batches: catalogs, manifests, back-off, the last report
-- `remembered`: a cache that threads share: each value is created once, and the least recently used are dropped
-- `sink`: the function for `foreachBatch`: a plain value of names and options, so that Spark can pickle it
+- `sink`: the function for `foreachBatch`, which Spark can pickle: a pickle has names and options only
 - `stopping`: distinguishes a query that was stopped from one that failed
 - `upsert_batch`: commits one batch of upserts exactly once
 """

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable, Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Generic, TypeVar
 from weakref import WeakValueDictionary, ref
 
 from pyiceberg.catalog import Catalog
@@ -23,45 +25,99 @@ from icesize.report import Report
 from icesize.spark.engine import session
 from icesize.spark.routing.learning import Learned
 from icesize.spark.stream.background import Background
-from icesize.spark.stream.remembered import Remembered
 from icesize.table.catalog import opening
 from icesize.table.state.handle import PolicyArgument, TableHandle
 from icesize.table.upserts.batch import UpsertMemory
+
+V = TypeVar("V")
 
 _MOST_CATALOGS = 64
 MOST_STATES = 256
 """Most tables, and most streams: some hundred streams of one driver keep their state."""
 
 
-class CatalogToken(str):
-    """Represents a catalog object that the user passed in, and keeps it alive; a pickle contains only the text."""
-
-    catalog: Catalog | None = None
-
-    def __reduce__(self) -> tuple[Callable[[str], CatalogToken], tuple[str]]:
-        return _token, (str(self),)
+@dataclass
+class _Slot(Generic[V]):
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    value: V | None = None
 
 
-def _token(text: str) -> CatalogToken:
-    token = CatalogToken(text)
-    token.catalog = _given.get(text)
-    return token
+class Remembered(Generic[V]):
+    """Up to `most` values, of which the least recently used are dropped. Threads share it.
+
+    Values that are in use elsewhere are also found as long as they exist. Each key has its own lock, so a value that
+    takes long to create delays no other key.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._slots: OrderedDict[Hashable, _Slot[V]] = OrderedDict()
+        self._alive: WeakValueDictionary[Hashable, V] = WeakValueDictionary()
+
+    def get(self, key: Hashable, make: Callable[[], V]) -> V:
+        """Return the value of a key. `make` creates it if there is none; its errors are raised."""
+        with self._lock:
+            slot = self._slots.setdefault(key, _Slot())
+            self._slots.move_to_end(key)
+            if len(self._slots) > self._most:
+                self._slots.popitem(last=False)
+        with slot.lock:
+            if slot.value is None:
+                value = self._alive.get(key)
+                made = make() if value is None else value
+                with self._lock:
+                    slot.value = self._alive.setdefault(key, made)
+            return slot.value
+
+
+@dataclass(eq=False)
+class GivenCatalog:
+    """A catalog object that the user passed in. Its pickle has no object.
+
+    In this process, an unpickled value is the same one, with the object. Another process opens a catalog from
+    `properties`, if there are any.
+    """
+
+    text: str
+    catalog: Catalog | None = field(default=None, repr=False)
+    properties: opening.CatalogProperties | None = None
+
+    def __reduce__(self) -> tuple[Callable[..., GivenCatalog], tuple[object, ...]]:
+        return _unpickled, (self.text, self.properties)
+
+    def opened(self, table: str) -> Catalog:
+        """Return the catalog. Raises EngineUnavailable in another process without properties."""
+        if self.catalog is None and self.properties is not None:
+            # open outside the lock: a catalog that does not respond must not block other tables
+            opened = self.properties.open()
+            with _lock:
+                self.catalog = self.catalog or opened
+        if self.catalog is None:
+            raise EngineUnavailable(
+                f"Cannot open '{table}': the catalog object given to icesize.open lives in another process; "
+                "configure the catalog in Spark (spark.sql.catalog.NAME.*) and open the table by name"
+            )
+        return self.catalog
+
+
+def _unpickled(text: str, properties: opening.CatalogProperties | None) -> GivenCatalog:
+    with _lock:
+        return _given.setdefault(text, GivenCatalog(text, None, properties))
 
 
 @dataclass(frozen=True)
 class TableSource:
-    """A table without live objects: its name, its policy argument, and its catalog.
+    """A table: its name, its policy argument, and the catalog object that the user passed in.
 
-    `catalog_token` represents a catalog object that the user passed in; None means the session's own settings. Another
-    process opens that catalog from `catalog_properties`. `table_uuid` identifies the table that was opened, because
-    another table may have its name by now.
+    Without a catalog object, the session's own settings apply. `table_uuid` identifies the table that was opened,
+    because another table may have its name by now.
     """
 
     name: str
     policy: PolicyArgument = None
-    catalog_token: CatalogToken | None = None
+    catalog: GivenCatalog | None = None
     table_uuid: str | None = None
-    catalog_properties: opening.CatalogProperties | None = None
 
 
 @dataclass
@@ -84,7 +140,7 @@ class TableState:
     """One table, with the state that this process keeps of it and of the rows that are appended without a stream.
 
     `lock` admits one batch at a time, `commit_lock` one commit. All streams of a table share `upserts`.
-    `rows_upserted` are those of the last batch of upserts.
+    `rows_upserted` are those of the last batch of upserts. `catalog` is found again as long as the state exists.
     """
 
     opener: Opener = field(default_factory=Opener)
@@ -95,6 +151,7 @@ class TableState:
     upserts: UpsertMemory = field(default_factory=UpsertMemory)
     rows_upserted: int | None = None
     handle: TableHandle | None = None
+    catalog: GivenCatalog | None = None
 
     def open(self, spark: SparkSession, source: TableSource) -> TableHandle:
         """Return the table's handle, opened with the settings of the session.
@@ -106,6 +163,7 @@ class TableState:
         session.use_this_python(spark)
         settings = session.settings_of(spark)
         self.opener.of(spark)
+        self.catalog = source.catalog
         handle = self.handle
         if handle is None or dict(handle.spark_conf) != settings or not same_policy(handle.policy, source.policy):
             handle = self.handle = TableHandle(*_open(source, settings), source.policy, settings)
@@ -145,8 +203,8 @@ _lock = threading.Lock()
 _opened: Remembered[Catalog] = Remembered(_MOST_CATALOGS)
 _tables: Remembered[TableState] = Remembered(MOST_STATES)
 _streams: Remembered[StreamState] = Remembered(MOST_STATES)
-_given: WeakValueDictionary[str, Catalog] = WeakValueDictionary()
-"""Catalog objects by the text of their tokens. Sources, and the handles in states, keep them alive."""
+_given: WeakValueDictionary[str, GivenCatalog] = WeakValueDictionary()
+"""Catalog objects by their text. Sources and states keep them alive."""
 
 
 def table_state(source: TableSource) -> TableState:
@@ -165,17 +223,17 @@ def stream_state(source: TableSource, stream_id: str) -> StreamState:
 
 
 def _key(source: TableSource) -> tuple[str, str]:
-    # only the text of a token: a key must not keep the catalog alive
-    return str(source.catalog_token or opening.split_name(source.name)[0]), source.table_uuid or source.name
+    # only the text: a key must not keep the catalog alive
+    catalog = source.catalog.text if source.catalog is not None else opening.split_name(source.name)[0]
+    return catalog, source.table_uuid or source.name
 
 
-def remember_catalog(catalog: Catalog) -> CatalogToken:
-    """Return the token that a sink contains instead of a catalog object, which cannot be pickled."""
+def remember_catalog(catalog: Catalog) -> GivenCatalog:
+    """Return what a sink contains instead of a catalog object, which cannot be pickled; the same one for an object."""
     with _lock:
-        known = next((text for text, each in _given.items() if each is catalog), None)
-        text = known or f"{catalog.name}-{uuid.uuid4().hex}"
-        _given[text] = opening.with_timeout(catalog)
-    return _token(text)
+        known = next((each for each in _given.values() if each.catalog is catalog), None)
+        found = known or GivenCatalog(f"{catalog.name}-{uuid.uuid4().hex}", opening.with_timeout(catalog))
+        return _given.setdefault(found.text, found)
 
 
 def for_its_server(spark: SparkSession, source: TableSource) -> TableSource:
@@ -183,9 +241,10 @@ def for_its_server(spark: SparkSession, source: TableSource) -> TableSource:
 
     Raises EngineUnavailable for a catalog object that holds credentials.
     """
-    if source.catalog_token is None or not session.is_connect(spark):
+    given = source.catalog
+    if given is None or given.catalog is None or not session.is_connect(spark):
         return source
-    return replace(source, catalog_properties=opening.CatalogProperties.of(_given[source.catalog_token]))
+    return replace(source, catalog=replace(given, properties=opening.CatalogProperties.of(given.catalog)))
 
 
 def identified(spark: SparkSession, source: TableSource) -> TableSource:
@@ -201,26 +260,11 @@ def same_policy(one: PolicyArgument, other: PolicyArgument) -> bool:
 
 
 def _open(source: TableSource, settings: Mapping[str, str]) -> tuple[Catalog, tuple[str, ...]]:
-    if source.catalog_token is not None:
-        catalog = _catalog_given(source, source.catalog_token)
+    if source.catalog is not None:
+        catalog = source.catalog.opened(source.name)
         return catalog, opening.namespace_and_table(catalog, source.name)
     name, identifier = opening.split_name(source.name)
     configured = f"spark.sql.catalog.{name}" in settings
     properties = opening.pyiceberg_properties(name, settings) if configured else None
     key = (name, *sorted((properties or {}).items()))
     return _opened.get(key, lambda: opening.open_catalog(name, properties)), identifier
-
-
-def _catalog_given(source: TableSource, token: CatalogToken) -> Catalog:
-    catalog = _given.get(token)
-    if catalog is None and source.catalog_properties is not None:
-        # open outside the lock: a catalog that does not respond must not block other tables
-        opened = source.catalog_properties.open()
-        with _lock:
-            catalog = token.catalog = _given.setdefault(str(token), opened)
-    if catalog is None:
-        raise EngineUnavailable(
-            f"Cannot open '{source.name}': the catalog object given to icesize.open lives in another process; "
-            "configure the catalog in Spark (spark.sql.catalog.NAME.*) and open the table by name"
-        )
-    return catalog

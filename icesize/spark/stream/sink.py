@@ -1,11 +1,11 @@
-"""The function for `foreachBatch`: a plain value of names and options, so that Spark can pickle it."""
+"""The function for `foreachBatch`, which Spark can pickle: a pickle has names and options only."""
 
 from __future__ import annotations
 
 import logging
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -20,7 +20,7 @@ from icesize.spark.engine import session
 from icesize.spark.stream.background import CLUSTER, MERGE, Trigger, expiry_notes
 from icesize.spark.stream.batch import commit_batch
 from icesize.spark.stream.options import SinkOptions
-from icesize.spark.stream.process_state import StreamState, TableSource, stream_state
+from icesize.spark.stream.process_state import TableSource, stream_state
 from icesize.spark.stream.stopping import interruptions_reported, was_interrupted
 from icesize.spark.stream.upsert_batch import commit_upserts
 from icesize.table.catalog.access_errors import brief
@@ -36,23 +36,29 @@ MANY_SNAPSHOTS = 2_000
 """Number of snapshots from which a sink without expiry warns: each commit rewrites the metadata of all of them."""
 
 
-@dataclass(frozen=True)
-class Sink(SinkOptions):
+class Sink:
     """Commits the micro-batches of one stream to one table, each exactly once: `sink(df, batch_id)`.
 
-    It contains only names and options. Caches (manifests, catalog sessions) stay in the process that runs it. On Spark
-    Connect, that is a process of the server, so `last_report` is None on the client.
+    Its pickle contains only names and options. Caches (manifests, catalog sessions) stay in the process that runs it.
+    On Spark Connect, that is a process of the server, so `last_report` is None on the client.
     """
 
-    source: TableSource
-    stream_id: str
-
-    def __post_init__(self) -> None:
-        if not self.stream_id:
+    def __init__(self, source: TableSource, stream_id: str, options: SinkOptions) -> None:
+        if not stream_id:
             raise ValueError(
                 "Cannot make a sink: 'stream_id' is empty, but the sink needs it to recognize replayed batches"
             )
-        super().__post_init__()
+        self.source = source
+        self.stream_id = stream_id
+        self.options = options
+        # this reference keeps the state as long as the sink, even if the process works on many other tables
+        self._state = stream_state(source, stream_id)
+
+    def __reduce__(self) -> tuple[type[Sink], tuple[TableSource, str, SinkOptions]]:
+        return Sink, (self.source, self.stream_id, self.options)
+
+    def __repr__(self) -> str:
+        return f"Sink({self.source!r}, {self.stream_id!r}, {self.options!r})"
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
         """Commit the batch; do nothing if it is committed already.
@@ -76,7 +82,7 @@ class Sink(SinkOptions):
     def run(self, df: DataFrame, batch_id: int) -> Report:
         """Commit the batch as a call of the sink does, and return the report."""
         check_names(self.stream_id, batch_id)
-        spark, state = df.sparkSession, self._state
+        spark, state, options = df.sparkSession, self._state, self.options
         if self._in_background and session.is_connect(spark):
             raise EngineUnavailable(
                 "Cannot merge in the background on Spark Connect: the sink runs in a process of the server that ends "
@@ -85,9 +91,9 @@ class Sink(SinkOptions):
             )
         query_id = self.query_id_in(spark)
         with state.lock, interruptions_reported(self.stream_id, batch_id):
-            commit = commit_batch if self.upsert is None else commit_upserts
-            outcome = commit(df, self.source, self, LedgerEntry(self.stream_id, query_id, batch_id), state)
-            report = self._follow_up(outcome, batch_id, spark, state)
+            commit = commit_batch if options.upsert is None else commit_upserts
+            outcome = commit(df, self.source, options, LedgerEntry(self.stream_id, query_id, batch_id), state)
+            report = self._follow_up(outcome, batch_id, spark)
             state.last_report = report
         LOG.info("%s: %s", report.table, report)
         self._publish(report)
@@ -98,14 +104,14 @@ class Sink(SinkOptions):
 
         Raises BatchError on Spark Connect without `query_id`: batch 0 of a new checkpoint would look like a replay.
         """
-        if self.query_id is None and session.is_connect(spark):
+        if self.options.query_id is None and session.is_connect(spark):
             raise BatchError(
                 f"Cannot commit batches of stream '{self.stream_id}' on Spark Connect without 'query_id': Spark does "
                 "not pass the id of the query there, so batch 0 of a new checkpoint would look committed already. Set "
                 "'query_id' to a text that changes with the checkpoint, such as its path. For a checkpoint that has "
                 f"written without one, use the stream id '{self.stream_id}', so that no batch is doubled or skipped"
             )
-        return self.query_id or session.query_id_of(spark) or self.stream_id
+        return self.options.query_id or session.query_id_of(spark) or self.stream_id
 
     def drain(self, timeout_seconds: float | None = None) -> Report | None:
         """Wait until background merges have covered every batch that is committed so far.
@@ -134,58 +140,49 @@ class Sink(SinkOptions):
         """The report of the newest batch in this process; None before the first."""
         return self._state.last_report
 
-    @property
-    def _state(self) -> StreamState:
-        state = stream_state(self.source, self.stream_id)
-        # this reference keeps the state as long as the sink, even if the process works on many other tables
-        object.__setattr__(self, "_kept", state)
-        return state
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_kept"}
-
-    def _follow_up(self, outcome: BatchOutcome, batch_id: int, spark: SparkSession, state: StreamState) -> Report:
+    def _follow_up(self, outcome: BatchOutcome, batch_id: int, spark: SparkSession) -> Report:
         """Start or run the work after the commit (merges, clustering, expiry), and return the report with its notes.
 
         None of this work can fail the batch, because the batch is committed.
         """
+        state, options = self._state, self.options
         handle, committed, report = state.handle, outcome.commit, outcome.report
         if handle is None:
             return report
-        notes = [*self._many_snapshots(outcome, state), *self._stops_readers(handle.name, state)]
-        due = self._expiry_is_due(batch_id, state)
+        notes = [*self._many_snapshots(outcome), *self._stops_readers(handle.name)]
+        due = self._expiry_is_due(batch_id)
         clustering = None
-        if self.cluster == "inline" and committed.snapshot_ids:
-            clustering, said = self._cluster(spark, handle, report.bytes_ingested, state)
+        if options.cluster == "inline" and committed.snapshot_ids:
+            clustering, said = self._cluster(spark, handle, report.bytes_ingested)
             notes += said
         lag = None
         if self._in_background:
             notes += state.background.take_notes()
             lag = state.background.lag
             if committed.snapshot_ids or committed.already_committed or due:
-                trigger, batches = self._trigger(spark, handle, batch_id, state), 1 if committed.snapshot_ids else 0
+                trigger, batches = self._trigger(spark, handle, batch_id), 1 if committed.snapshot_ids else 0
                 lag = state.background.trigger(trigger, batches, report.bytes_ingested, expire=due)
         elif due:
-            notes += expiry_notes(handle.name, lambda: handle, self.environment, state.commit_lock)
-        shown = lag if self.merge == "async" else None
+            notes += expiry_notes(handle.name, lambda: handle, options.environment, state.commit_lock)
+        shown = lag if options.merge == "async" else None
         notes = list(dict.fromkeys((*report.notes, *notes)))
         return replace(report, notes=tuple(notes), clustering=clustering, merge_lag_batches=shown)
 
     @property
     def _in_background(self) -> bool:
-        return "async" in (self.merge, self.cluster)
+        return "async" in (self.options.merge, self.options.cluster)
 
     def _cluster(
-        self, spark: SparkSession, handle: TableHandle, bytes_ingested: int, state: StreamState
+        self, spark: SparkSession, handle: TableHandle, bytes_ingested: int
     ) -> tuple[dict[str, Any] | None, list[str]]:
         """Cluster after this batch; return the outcome, and sentences for the report of the batch."""
         try:
-            current = handle.load(self.environment)
+            current = handle.load(self.options.environment)
             current.check_same(self.source.table_uuid, "cluster")
             budget = inline_budget(current.policy, bytes_ingested)
             outcome = cluster_beside_stream(
-                spark, handle, current, self.environment,
-                commit_lock=state.commit_lock, budget_bytes=budget, most_bytes=budget,
+                spark, handle, current, self.options.environment,
+                commit_lock=self._state.commit_lock, budget_bytes=budget, most_bytes=budget,
             )  # fmt: skip
         except Exception as error:
             return None, [_why_not_clustered(handle.name, error)]
@@ -193,7 +190,7 @@ class Sink(SinkOptions):
             return None, []
         report = outcome.report
         if report.snapshot_ids:
-            state.refresh(spark)
+            self._state.refresh(spark)
         # the report of the batch already has the warnings about the table's settings
         notes = [note for note in report.notes if note not in outcome.current.warnings]
         if not report.seconds.get("merge"):
@@ -205,47 +202,49 @@ class Sink(SinkOptions):
             what, sentences = "clustering", [f"clustered: {files} became {report.files_added:,}"]
         return report.clustering, [*sentences, *(f"{what}: {sentence}" for sentence in (*report.conflicts, *notes))]
 
-    def _trigger(self, spark: SparkSession, handle: TableHandle, batch_id: int, state: StreamState) -> Trigger:
+    def _trigger(self, spark: SparkSession, handle: TableHandle, batch_id: int) -> Trigger:
         return Trigger(
             spark,
             handle,
             self.source.table_uuid,
             # names with stream and batch identify the files that a killed run leaves, as for batches
             f"{stream_hash(self.stream_id)}-{batch_id}",
-            self.environment,
-            partial(state.refresh, spark),
+            self.options.environment,
+            partial(self._state.refresh, spark),
             self._publish,
             spark.sparkContext.getLocalProperty("spark.scheduler.pool"),
-            tuple(task for task, how in ((MERGE, self.merge), (CLUSTER, self.cluster)) if how == "async"),
+            tuple(
+                task for task, how in ((MERGE, self.options.merge), (CLUSTER, self.options.cluster)) if how == "async"
+            ),
         )
 
-    def _expiry_is_due(self, batch_id: int, state: StreamState) -> bool:
+    def _expiry_is_due(self, batch_id: int) -> bool:
         """Return True if a multiple of `expire_every` lies between the last batch id and this one."""
-        last, state.last_batch_id = state.last_batch_id, batch_id
-        if self.expire_every is None:
+        last, self._state.last_batch_id, every = self._state.last_batch_id, batch_id, self.options.expire_every
+        if every is None:
             return False
         last = batch_id - 1 if last is None else last
-        return (batch_id + 1) // self.expire_every > (last + 1) // self.expire_every
+        return (batch_id + 1) // every > (last + 1) // every
 
-    def _many_snapshots(self, outcome: BatchOutcome, state: StreamState) -> Iterator[str]:
+    def _many_snapshots(self, outcome: BatchOutcome) -> Iterator[str]:
         """Yield a note if the table has many snapshots: without `expire_every`, the sink never expires any."""
         current = outcome.current
         snapshots, table = len(current.table.metadata.snapshots) + len(outcome.commit.snapshot_ids), current.name
-        if self.expire_every is None and snapshots >= MANY_SNAPSHOTS:
+        if self.options.expire_every is None and snapshots >= MANY_SNAPSHOTS:
             note = (
                 f"the table has {snapshots:,} snapshots, each commit rewrites all of them: "
                 f"run `icesize expire-snapshots {shlex.quote(table)}` or use sink(..., expire_every=N)"
             )
-            if not state.warned_of_snapshots:
-                state.warned_of_snapshots = True
+            if not self._state.warned_of_snapshots:
+                self._state.warned_of_snapshots = True
                 LOG.warning("%s: %s", table, note)
             yield note
 
-    def _stops_readers(self, table: str, state: StreamState) -> Iterator[str]:
+    def _stops_readers(self, table: str) -> Iterator[str]:
         """Yield a note, once in a process, that Spark cannot read the table as a stream."""
-        if self.upsert is None or state.warned_of_readers:
+        if self.options.upsert is None or self._state.warned_of_readers:
             return
-        state.warned_of_readers = True
+        self._state.warned_of_readers = True
         note = (
             "upserts make this table unreadable for Spark's readStream, which stops at the first overwrite, and for "
             "changelog scans, which refuse delete files: read it as a batch"
@@ -259,9 +258,9 @@ class Sink(SinkOptions):
         The batch is committed: an error must not make Spark replay it.
         """
         try:
-            self.environment.observe(BatchCommitted(report))
-            if self.listener is not None:
-                self.listener(report)
+            self.options.environment.observe(BatchCommitted(report))
+            if self.options.listener is not None:
+                self.options.listener(report)
         except Exception:
             what = "merges were" if report.batch_id is None else f"batch {report.batch_id} was"
             LOG.exception("the listener failed after %s committed", what)

@@ -23,6 +23,7 @@ from icesize.report import Report
 from icesize.spark.engine.merge_job import BeforeJob, MergeRun
 from icesize.spark.routing import statistics
 from icesize.spark.stream import process_state
+from icesize.spark.stream.options import SinkOptions
 from icesize.spark.stream.sink import Sink
 from tests.support import late_events
 from tests.support.routing import file_floor
@@ -318,7 +319,7 @@ def test_write_tasks(spark: SparkSession, lake: Lake, mode: str, source: Make) -
 def test_options_are_checked(options: dict[str, Any], message: str) -> None:
     """What is no number of tasks, or no way to know a batch, is refused when the sink is made."""
     with pytest.raises(ValueError) as error:
-        Sink(process_state.TableSource("lake.db.events"), "s", **options)
+        Sink(process_state.TableSource("lake.db.events"), "s", SinkOptions(**options))
     assert str(error.value) == message
 
 

@@ -22,7 +22,7 @@ from icesize.report import Report
 from icesize.spark.routing import write_plan
 from icesize.spark.stream.sink import Sink
 from tests.support.row_deletes import delete_ids
-from tests.support.spark_lake import Lake, Make, counted, events, feed, forget_commit, rows_of, run
+from tests.support.spark_lake import Lake, Make, counted, events, feed, forget_commit, rows_of, run, with_options
 
 
 @pytest.fixture(params=[True, False], ids=["stream safe", "written once"])
@@ -270,7 +270,7 @@ def test_inputs_removed_again_and_again(spark: SparkSession, lake: Lake, make: M
     lake.create()
     # what others did seems long ago, so that only lost races tell of them
     later = Environment(now_ms=lambda: Environment().now_ms() + QUIET_MS)
-    sink = replace(absorb(spark, lake, safe=False), environment=later)
+    sink = with_options(absorb(spark, lake, safe=False), environment=later)
     fill(spark, lake, sink, 1)
     with armed("files-written", lambda: rewrite(lake)):
         report = sink.run(make(spark, events(range(10, 20), 2)), 1)

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -31,9 +30,10 @@ from icesize.spark.engine import jobs, merge_job, session
 from icesize.spark.engine.worker import RewriteGroups
 from icesize.spark.stream import background as background_module
 from icesize.spark.stream import process_state
+from icesize.spark.stream.options import SinkOptions
 from icesize.spark.stream.sink import Sink
 from tests.support.background import ROOT, WAIT_S, Gate, background_of, hang, in_background, wait_until_idle
-from tests.support.spark_lake import Lake, await_file, counted, events, rows_of
+from tests.support.spark_lake import Lake, await_file, counted, events, rows_of, with_options
 
 OWN_RULES = {"history.expire.max-snapshot-age-ms": "1", "history.expire.min-snapshots-to-keep": "1"}
 
@@ -193,7 +193,7 @@ def test_lost_race_leaves_the_lock_to_batches(spark: SparkSession, lake: Lake) -
     def sleep(seconds: float) -> None:
         pauses.append(process_state.stream_state(sink.source, "s").commit_lock.locked())
 
-    sink = replace(lake.open(spark).sink("s", merge="async"), environment=Environment(sleep=sleep))
+    sink = with_options(lake.open(spark).sink("s", merge="async"), environment=Environment(sleep=sleep))
     rival = lake.open(spark).sink("rival", merge="off")
     once = iter([True])
 
@@ -468,7 +468,7 @@ def test_two_streams_one_table(spark: SparkSession, lake: Lake) -> None:
 
 def test_refused_on_connect() -> None:
     """Spark Connect runs the sink where nobody could wait for it: refused before anything is done."""
-    sink = Sink(process_state.TableSource("lake.db.events"), "s", merge="async")
+    sink = Sink(process_state.TableSource("lake.db.events"), "s", SinkOptions(merge="async"))
     assert session.is_connect(SimpleNamespace())  # type: ignore[arg-type]
     with pytest.raises(EngineUnavailable, match="Cannot merge in the background on Spark Connect: "):
         sink(SimpleNamespace(sparkSession=SimpleNamespace()), 0)  # type: ignore[arg-type]

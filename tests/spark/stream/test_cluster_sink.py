@@ -31,6 +31,7 @@ from icesize.spark.clustering import run
 from icesize.spark.engine.jobs import ALL_CORES, Cores
 from icesize.spark.engine.worker import RewriteGroups
 from icesize.spark.stream import process_state
+from icesize.spark.stream.options import SinkOptions
 from icesize.spark.stream.sink import Sink
 from tests.support.background import ROOT, WAIT_S, Gate, background_of, hang, in_background, wait_until_idle
 from tests.support.spark_lake import EVENTS, SCHEMA, Lake, Rows, await_file, counted, events, rows_of, write_json
@@ -681,11 +682,11 @@ def test_nothing_is_lost_whatever_fails(spark: SparkSession, lake: Lake, merge: 
 def test_choices() -> None:
     """A way of clustering that there is not is refused when the sink is made."""
     with pytest.raises(ValueError, match=r"^'cluster' \('nonsense'\) must be one of 'off', 'inline', 'async'$"):
-        Sink(process_state.TableSource("lake.db.events"), "s", cluster="nonsense")
+        SinkOptions(cluster="nonsense")
 
 
 def test_refused_on_connect() -> None:
     """Nobody could wait for it there; the sentence says what to do instead."""
-    sink = Sink(process_state.TableSource("lake.db.events"), "s", cluster="async")
+    sink = Sink(process_state.TableSource("lake.db.events"), "s", SinkOptions(cluster="async"))
     with pytest.raises(EngineUnavailable, match=r"use 'inline' for 'merge' and 'cluster', or 'off' and `icesize maint"):
         sink(SimpleNamespace(sparkSession=SimpleNamespace()), 0)  # type: ignore[arg-type]

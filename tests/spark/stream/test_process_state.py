@@ -17,8 +17,7 @@ from pyspark.sql import SparkSession
 
 import icesize
 from icesize.spark.stream import process_state
-from icesize.spark.stream.process_state import MOST_STATES, TableSource, stream_state
-from icesize.spark.stream.remembered import Remembered
+from icesize.spark.stream.process_state import MOST_STATES, Remembered, TableSource, stream_state
 from icesize.table.catalog import opening
 from tests.support.meeting import Meeting, all_at_once
 from tests.support.spark_lake import Lake, counted, events, lake_catalog
@@ -134,7 +133,7 @@ def test_a_source_keeps_its_catalog_object_though_its_states_were_forgotten(lake
     """A table or sink that has not been used for long still finds the catalog object it was made with."""
     given = lake_catalog(lake.folder)
     given.close()
-    source, gone = TableSource("db.events", catalog_token=process_state.remember_catalog(given)), ref(given)
+    source, gone = TableSource("db.events", catalog=process_state.remember_catalog(given)), ref(given)
     del given
     gc.collect()
     catalog, identifier = process_state._open(source, {})

@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from icesize.errors import BatchError, BatchOutOfOrder, EngineUnavailable, StreamMismatch
 from icesize.report import Report
 from icesize.spark.stream import process_state
+from icesize.spark.stream.options import SinkOptions
 from icesize.spark.stream.sink import Sink
 from tests.support.spark_lake import Lake, counted, events, rows_of
 
@@ -103,8 +104,9 @@ def test_two_streams_one_table(spark: SparkSession, lake: Lake) -> None:
 )
 def test_options_are_checked(options: dict[str, object], message: str) -> None:
     """An option outside its choices is refused when the sink is made."""
+    stream_id = str(options.pop("stream_id", "s"))
     with pytest.raises(ValueError) as error:
-        Sink(process_state.TableSource("lake.db.events"), **({"stream_id": "s"} | options))  # type: ignore[arg-type]
+        Sink(process_state.TableSource("lake.db.events"), stream_id, SinkOptions(**options))  # type: ignore[arg-type]
     assert message in str(error.value)
 
 
@@ -168,15 +170,17 @@ def test_sink_pickles_without_secrets(spark: SparkSession, lake: Lake) -> None:
 
 
 def in_another_process(source: process_state.TableSource) -> process_state.TableSource:
-    """The source as another process unpacks it: nothing there has this token."""
-    return replace(source, catalog_token=process_state.CatalogToken(f"lake-{uuid4().hex}"))
+    """The source as another process unpacks it: nothing there has this catalog."""
+    given = source.catalog
+    assert given is not None
+    return replace(source, catalog=replace(given, text=f"lake-{uuid4().hex}", catalog=None))
 
 
 def test_sink_in_a_process_without_the_catalog(spark: SparkSession, lake: Lake) -> None:
     """Where the catalog object is not known, a sink says what to do instead."""
     lake.create()
     source = in_another_process(lake.open(spark).sink("s").source)
-    sink = cloudpickle.loads(cloudpickle.dumps(Sink(source, "s")))
+    sink = cloudpickle.loads(cloudpickle.dumps(Sink(source, "s", SinkOptions())))
     with pytest.raises(EngineUnavailable, match=r"lives in another process; configure the catalog in Spark"):
         sink(counted(spark, events([1])), 0)
 
@@ -185,7 +189,7 @@ def test_a_catalog_object_travels_to_a_connect_server(spark: SparkSession, lake:
     """On Spark Connect a sink takes the properties of its catalog along, and the server opens that anew."""
     lake.create()
     source = process_state.for_its_server(CONNECT, lake.open(spark).sink("s").source)
-    data = cloudpickle.dumps(Sink(in_another_process(source), "s"))
+    data = cloudpickle.dumps(Sink(in_another_process(source), "s", SinkOptions()))
     cloudpickle.loads(data)(counted(spark, events([1])), 0)
     assert lake.rows() == rows_of(events([1]))
 
@@ -196,9 +200,9 @@ def test_credentials_do_not_travel_to_a_connect_server(spark: SparkSession, lake
     lake.create()
     source = lake.open(spark).sink("s").source
     lake.catalog.properties |= {"s3.secret-access-key": "hush-hush", "uri": "postgresql://me:hush-hush@host/db"}
-    token = process_state.remember_catalog(lake.catalog)
+    given = process_state.remember_catalog(lake.catalog)
     with pytest.raises(EngineUnavailable) as raised:
-        process_state.for_its_server(CONNECT, replace(source, catalog_token=token))
+        process_state.for_its_server(CONNECT, replace(source, catalog=given))
     assert "holds credentials (s3.secret-access-key, uri)" in str(raised.value)
     assert "spark.sql.catalog.lake.*" in str(raised.value)
     assert "hush" not in str(raised.value)
