@@ -20,19 +20,23 @@ from tests.support.rest_server import MiniRest
 from tests.support.tables import sqlite_catalog
 
 _HERE = Path(__file__).parent
-_ROOMS_WITH_FILES = ("cli", "maintenance", "parquet", "spark", "table")
-_ONE_IN = 4
+_ONE_IN = {"cli": 4, "maintenance": 4, "parquet": 4, "table": 4, "spark": 1000}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave a quarter of each long list of cases that write files to the quick tests; mark the others `engine`."""
-    lists = defaultdict[str, list[pytest.Item]](list)
+    """Leave a share of each long list of cases that write files to the quick tests; mark the others `engine`.
+
+    Of the cases of a smoke test of Spark, it is the first.
+    """
+    lists = defaultdict[tuple[str, str], list[pytest.Item]](list)
     for item in items:
-        if item.path.is_relative_to(_HERE) and item.path.relative_to(_HERE).parts[0] in _ROOMS_WITH_FILES:
-            lists[item.nodeid.partition("[")[0]].append(item)
-    for cases in lists.values():
+        if item.path.is_relative_to(_HERE):
+            room = item.path.relative_to(_HERE).parts[0]
+            lists[room, item.nodeid.partition("[")[0]].append(item)
+    for (room, _), cases in lists.items():
+        one_in = _ONE_IN.get(room, 1)
         for number, item in enumerate(cases):
-            if number % _ONE_IN and len(cases) > _ONE_IN:
+            if number % one_in and (len(cases) > one_in or room == "spark"):
                 item.add_marker(pytest.mark.engine)
 
 

@@ -138,7 +138,6 @@ def test_missing_required_column_is_refused(spark: SparkSession, lake: Lake) -> 
     assert lake.on_disk() == set()
 
 
-@pytest.mark.smoke
 def test_null_in_a_required_column_leaves_nothing(spark: SparkSession, lake: Lake, make: Make) -> None:
     """One NULL in a required column: nothing is committed, and files that other tasks had finished are removed."""
     lake.create()
@@ -150,6 +149,7 @@ def test_null_in_a_required_column_leaves_nothing(spark: SparkSession, lake: Lak
     assert lake.on_disk() == set()
 
 
+@pytest.mark.smoke
 def test_extra_column_is_refused(spark: SparkSession, lake: Lake) -> None:
     """By default a column that the table lacks stops the batch, and the message says what can be done."""
     lake.create()
