@@ -23,7 +23,7 @@ from icesize.maintenance.jobs.compaction import plan_of_round
 from icesize.maintenance.table_context import InThisProcess, TableContext
 from icesize.planning.deletes.delete_plan import plan_delete_rewrites
 from icesize.planning.insight.health import FORMULA, TableSurvey, parts_of
-from icesize.planning.insight.scan_cost import A_COMMIT, LayoutCost, Prices, WorkCost
+from icesize.planning.insight.scan_cost import A_COMMIT, LayoutCost, WorkCost
 from icesize.planning.plan import Plan
 from icesize.planning.retention.planner import plan_retention
 from icesize.policy import SizePolicy
@@ -244,7 +244,7 @@ def survey_and_merges(context: TableContext, table: Table, most_bytes: int | Non
             cost, rewrites, manifests_then=manifests_then, snapshots=len(metadata.snapshots), snapshots_due=due
         ),
         work=work,
-        usd=work.usd(Prices() if is_object_store(metadata.location) else None),
+        usd=work.usd if is_object_store(metadata.location) else None,
         notes=(*current.warnings, *notes),
     )
     if most_bytes is None or plan.bytes_to_write <= most_bytes:

@@ -6,7 +6,6 @@ lost, is refused with the reason.
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -108,7 +107,7 @@ def repair(
         TableError: The table cannot be read.
     """
     current, watch = context.load(), Stopwatch(context.environment)
-    scope = Scope(lister, deep=deep, reads_wrong_sizes=True, most_findings=sys.maxsize, most_lookups=sys.maxsize)
+    scope = Scope(lister, deep=deep, is_for_repair=True)
     found = examine(current.name, current.table.metadata, current.table.io, scope, context.environment)
     watch.lap("verify")
     plan = _Plan(found, lost_files)

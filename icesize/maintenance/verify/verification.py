@@ -7,6 +7,7 @@ Iceberg's specification defines what has to agree (sections "Snapshots", "Manife
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -164,9 +165,7 @@ class Scope:
         newest_only: Compare the files of the newest snapshot only, not those of all kept ones.
         deep: Read the files, too.
         resume: A local file with the paths of verified files, for a run that continues where another one ended.
-        reads_wrong_sizes: Read files whose size is wrong also if the verification is not deep.
-        most_findings: Most findings of one rule that are listed.
-        most_lookups: Most files that are looked up one by one.
+        is_for_repair: List all findings, look up all files, and read those with a wrong size even if it is not deep.
     """
 
     lister: Lister | None = None
@@ -174,9 +173,7 @@ class Scope:
     newest_only: bool = False
     deep: bool = False
     resume: Path | None = None
-    reads_wrong_sizes: bool = False
-    most_findings: int = MOST_FINDINGS
-    most_lookups: int = MOST_LOOKUPS
+    is_for_repair: bool = False
 
 
 METADATA = Scope()
@@ -260,7 +257,7 @@ def examine(
     """
     environment = environment or Environment()
     watch = Stopwatch(environment)
-    found = Findings(scope.most_findings)
+    found = Findings(sys.maxsize if scope.is_for_repair else MOST_FINDINGS)
     with readable(name):
         subject = Subject.read(metadata, io)
         found.add(subject.unreadable)
@@ -307,7 +304,7 @@ def _storage(subject: Subject, scope: Scope, environment: Environment, found: Fi
     except TableError as error:
         found.notes.append(f"the files were not compared with the storage: {error}")
         return None
-    check = StorageCheck(io, stored, scope.most_lookups)
+    check = StorageCheck(io, stored, sys.maxsize if scope.is_for_repair else MOST_LOOKUPS)
     known = {facts.path: facts for facts in subject.all}
     found.add(
         check.run(
@@ -334,7 +331,7 @@ def _back(subject: Subject, check: StorageCheck) -> Iterator[str]:
 def _files(subject: Subject, scope: Scope, environment: Environment, found: Findings) -> FileCheck:
     """Read the files of snapshots and compare them with their entries."""
     metadata, io, known = subject.metadata, subject.io, found.paths(LOST, DAMAGED)
-    only = None if scope.deep else found.paths(SIZES) if scope.reads_wrong_sizes else set[str]()
+    only = None if scope.deep else found.paths(SIZES) if scope.is_for_repair else set[str]()
     check = FileCheck(metadata, io, Resume(scope.resume, str(metadata.table_uuid)), only=only)
     if only is not None and not only:
         return check

@@ -132,15 +132,6 @@ def _delete_files_opened(layout: Layout, without: Collection[str] = ()) -> int:
 
 
 @dataclass(frozen=True)
-class Prices:
-    """Prices in USD. The defaults are those of AWS in us-east-1."""
-
-    per_1000_gets: float = PRICE_PER_1000_REQUESTS
-    per_1000_puts: float = PRICE_PER_1000_PUTS
-    per_core_hour: float = PRICE_PER_CORE_HOUR
-
-
-@dataclass(frozen=True)
 class WorkCost:
     """The cost of maintenance work.
 
@@ -176,12 +167,11 @@ class WorkCost:
     def __add__(self, other: WorkCost) -> WorkCost:
         return WorkCost(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(self)))
 
-    def usd(self, prices: Prices | None) -> float | None:
-        """Return the price of the work; None without prices, as for a table on local disks."""
-        if prices is None:
-            return None
-        requests = self.gets * prices.per_1000_gets + self.puts * prices.per_1000_puts
-        return requests / 1000 + self.seconds * prices.per_core_hour / 3600
+    @property
+    def usd(self) -> float:
+        """The price of the work on an object store, at the prices of AWS in us-east-1."""
+        requests = self.gets * PRICE_PER_1000_REQUESTS + self.puts * PRICE_PER_1000_PUTS
+        return requests / 1000 + self.seconds * PRICE_PER_CORE_HOUR / 3600
 
 
 A_COMMIT = WorkCost(gets=4, puts=4)

@@ -15,7 +15,7 @@ from icesize.errors import ArgumentError, PolicyError, TableError, TableNotFound
 from icesize.events import Progress
 from icesize.maintenance.passes.survey import CatalogSurvey, scan
 from icesize.planning.insight.health import TableSurvey
-from icesize.planning.insight.scan_cost import Prices, WorkCost
+from icesize.planning.insight.scan_cost import WorkCost
 from icesize.table.catalog import opening
 from tests.support.delete_files import delete_positions
 from tests.support.rest_faults import Fault
@@ -210,7 +210,7 @@ def test_work_in_an_object_store_has_a_price(
     for catalog in (remote, lake):
         filled(catalog, "db.t", 3)
     priced, free = the_only(scan("remote", catalog=remote)), the_only(scan("lake", catalog=lake))
-    assert (priced.usd, free.usd) == (priced.work.usd(Prices()), None)
+    assert (priced.usd, free.usd) == (priced.work.usd, None)
     assert (priced.files_saved, priced.health, priced.work.gets) == (free.files_saved, free.health, free.work.gets)
     remote.close()
 

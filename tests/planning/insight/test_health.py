@@ -16,8 +16,10 @@ from icesize.planning.insight.scan_cost import (
     COPIED_BYTES_PER_SECOND,
     DECODED_BYTES_PER_SECOND,
     PART_BYTES,
+    PRICE_PER_1000_PUTS,
+    PRICE_PER_1000_REQUESTS,
+    PRICE_PER_CORE_HOUR,
     LayoutCost,
-    Prices,
     WorkCost,
 )
 from icesize.planning.merging.planner import plan_merges
@@ -112,8 +114,8 @@ def test_large_files_are_written_in_parts() -> None:
     assert cost.puts == 6 + 2 + A_COMMIT.puts
 
 
-def test_work_has_a_price_only_where_there_are_prices() -> None:
-    """Requests and hours of a core have a price; on a local disk there is none."""
+def test_work_has_a_price() -> None:
+    """Requests that read, requests that write, and hours of a core have a price each."""
     work = WorkCost(gets=2_000, puts=1_000, seconds=1800) + WorkCost(gets=1_000)
-    assert work.usd(Prices(0.5, 2.0, 10.0)) == pytest.approx(1.5 + 2.0 + 5.0)
-    assert work.usd(None) is None
+    expected = 3 * PRICE_PER_1000_REQUESTS + PRICE_PER_1000_PUTS + PRICE_PER_CORE_HOUR / 2
+    assert work.usd == pytest.approx(expected)
