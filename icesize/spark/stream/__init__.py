@@ -1,5 +1,21 @@
 """The function for `foreachBatch`, and the work that runs beside the batches.
 
+The calls of a batch of an append:
+
+    sink.run
+      batch.commit_batch
+        process_state.open  # the table, with the settings of the session
+        handle.load  # its newest state
+        batch_plan.plan  # columns, layout, rows per partition, merges
+        batch.run
+          merge_job.start  # merges that the plan has
+          write_plan.write  # the rows
+          batch_plan.decide  # merges, now that the new files are known
+          merge_job.start
+          merge_job.finish
+        batch_commit.commit_written  # one compare-and-swap
+        process_state.refresh  # Spark's catalog drops its cache of the table
+
 - `background`: merges and clustering of one stream beside its batches, in commits between theirs: `merge="async"`,
   `cluster="async"`
 - `batch`: commits one batch exactly once: plan, run, commit; no step returns to an earlier one
