@@ -5,7 +5,8 @@ An error names the column that does not fit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -74,16 +75,17 @@ class Projection:
         ambiguous = len(set(names)) < len(names) or any("." in name for name in names)
         if ambiguous:
             wanted = list(range(len(fields)))
-        stored = pa.schema([source.field(i) for i in wanted if i < len(source)], source.metadata)
-        columns = [
-            _Constant(field, self._default(field))
-            if at is None
-            else _from_file(fields[at], field, wanted.index(at), rules)
-            for field, at in zip(self._target, positions, strict=True)
-        ]
+        columns = []
+        for field, at in zip(self._target, positions, strict=True):
+            if at is None:
+                columns.append(_Column(field, value=self._default(field)))
+                continue
+            with casting_of(f"column '{field.name}'"):
+                convert = compile_convert(fields[at].type, field.type, rules)
+            columns.append(_Column(field, wanted.index(at), convert))
         read = None if len(wanted) == len(fields) else [names[i] for i in wanted]
         whole = pa.schema([*source, *added], source.metadata)
-        fitted = BoundProjection(whole, stored, read, self._target, columns)
+        fitted = BoundProjection(whole, read, self._target, columns)
         self._last = source, fitted
         return fitted
 
@@ -110,54 +112,43 @@ def _has_nanoseconds(settings: WriteSettings) -> bool:
 class BoundProjection:
     """A projection of files with the schema `source`.
 
-    `stored` is the schema of the columns `names`, which are read; None means all. `source` and `names` end with the
-    columns of the row lineage that the files lack; `with_lineage` adds them to the rows read.
+    The columns `names` are read; None means all. `source` and `names` end with the columns of the row lineage that the
+    files lack; `with_lineage` adds them to the rows read.
     """
 
     source: pa.Schema
-    stored: pa.Schema
     names: list[str] | None
     target: pa.Schema
-    columns: Sequence[Callable[[pa.Table], pa.ChunkedArray]]
+    columns: Sequence[_Column]
 
     def __call__(self, rows: pa.Table) -> pa.Table:
         """Project rows read with these columns; raises `CastingError`, naming the column."""
-        columns = [column(rows) for column in self.columns]
+        columns = []
+        for column in self.columns:
+            with casting_of(f"column '{column.field.name}'"):
+                if column.place is None and column.value is None and not column.field.nullable:
+                    raise CastingError("is required and not in the file")
+                columns.append(column(rows))
+                if not column.field.nullable and columns[-1].null_count:  # the writer would name no file
+                    raise CastingError("is required and has null")
         return pa.Table.from_arrays(columns, schema=self.target)
 
 
 @dataclass(frozen=True)
-class _FromFile:
-    """The values of the column at position `place` of the columns read."""
+class _Column:
+    """A column of the table: the column at a position of the rows at hand, or one value, or NULL."""
 
     field: pa.Field
-    place: int
-    convert: Convert
+    place: int | None = None
+    convert: Convert | None = None
+    value: pa.Scalar | None = None
 
-    def __call__(self, rows: pa.Table) -> pa.ChunkedArray:
-        with casting_of(f"column '{self.field.name}'"):
-            values = pa.chunked_array(map(self.convert, rows.column(self.place).chunks), type=self.field.type)
-        if not self.field.nullable and values.null_count:  # the writer would name no file
-            raise CastingError(f"column '{self.field.name}' is required and has null")
-        return values
-
-
-def _from_file(stored: pa.Field, wanted: pa.Field, place: int, rules: Rules) -> _FromFile:
-    with casting_of(f"column '{wanted.name}'"):
-        return _FromFile(wanted, place, compile_convert(stored.type, wanted.type, rules))
-
-
-@dataclass(frozen=True)
-class _Constant:
-    """A column that files do not have: one value, or NULL."""
-
-    field: pa.Field
-    value: pa.Scalar | None
-
-    def __call__(self, rows: pa.Table) -> pa.ChunkedArray:
-        if self.value is None and not self.field.nullable:
-            raise CastingError(f"column '{self.field.name}' is required and not in the file")
-        return pa.chunked_array([constant(rows.num_rows, self.field.type, self.value)], type=self.field.type)
+    def __call__(self, rows: pa.Table | pa.RecordBatch) -> pa.ChunkedArray:
+        if self.place is None or self.convert is None:
+            return pa.chunked_array([constant(rows.num_rows, self.field.type, self.value)], type=self.field.type)
+        column = rows.column(self.place)
+        chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+        return pa.chunked_array(map(self.convert, chunks), type=self.field.type)
 
 
 def field_id(field: pa.Field) -> int | None:
@@ -278,39 +269,38 @@ class ColumnAligner:
         self._defaults = write_defaults(settings)
         self._rules = replace(_BY_NAME, default=self._default)
         self._source: pa.Schema | None = None
-        self._steps: list[tuple[int, Convert] | pa.Scalar | None] = []  # a missing column has its value in all rows
+        self._columns: list[_Column] = []
 
     def __call__(self, rows: pa.Table | pa.RecordBatch) -> pa.Table:
         if self._source is None or not rows.schema.equals(self._source):
-            self._steps = self._compile(rows.schema)
+            self._columns = self._compile(rows.schema)
             self._source = rows.schema
         columns = []
-        for field, step in zip(self._target, self._steps, strict=True):
-            if isinstance(step, tuple):
-                columns.append(_convert(field, rows.column(step[0]), step[1]))
-            else:
-                columns.append(pa.chunked_array([constant(rows.num_rows, field.type, step)]))
+        for column in self._columns:
+            name = column.field.name
+            with _fitting(name):
+                columns.append(column(rows))
+            if not column.field.nullable and columns[-1].null_count:
+                raise SchemaMismatch(f"Cannot write null into column '{name}': the table requires a value", column=name)
         return pa.Table.from_arrays(columns, schema=self._target)
 
     def _default(self, field: pa.Field) -> pa.Scalar | None:
         return _constant_of(field, self._defaults)
 
-    def _compile(self, source: pa.Schema) -> list[tuple[int, Convert] | pa.Scalar | None]:
+    def _compile(self, source: pa.Schema) -> list[_Column]:
         extra = [name for name in source.names if self._target.get_field_index(name) < 0]
         if extra:
             raise SchemaMismatch(
                 f"Cannot write column '{extra[0]}': the table has no such column, add it to the table or drop it",
                 column=extra[0],
             )
-        return [self._step(field, source) for field in self._target]
+        return [self._column(field, source) for field in self._target]
 
-    def _step(self, field: pa.Field, source: pa.Schema) -> tuple[int, Convert] | pa.Scalar | None:
+    def _column(self, field: pa.Field, source: pa.Schema) -> _Column:
         position = source.get_field_index(field.name)
         if position >= 0:
-            try:
-                return position, compile_convert(source.field(position).type, field.type, self._rules)
-            except CastingError as error:
-                raise _mismatch(field.name, error) from error
+            with _fitting(field.name):
+                return _Column(field, position, compile_convert(source.field(position).type, field.type, self._rules))
         if source.names.count(field.name) > 1:
             raise SchemaMismatch(f"Cannot write column '{field.name}': there are two of that name", column=field.name)
         value = self._default(field)
@@ -318,7 +308,7 @@ class ColumnAligner:
             raise SchemaMismatch(
                 f"Cannot write without column '{field.name}': the table requires it", column=field.name
             )
-        return value
+        return _Column(field, value=value)
 
 
 _BY_NAME = Rules(
@@ -327,18 +317,10 @@ _BY_NAME = Rules(
 )
 
 
-def _convert(field: pa.Field, column: pa.Array | pa.ChunkedArray, convert: Convert) -> pa.ChunkedArray:
-    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+@contextmanager
+def _fitting(name: str) -> Iterator[None]:
+    """Raise `SchemaMismatch` for a column of new rows that cannot be cast."""
     try:
-        result = pa.chunked_array([convert(chunk) for chunk in chunks], type=field.type)
+        yield
     except CastingError as error:
-        raise _mismatch(field.name, error) from error
-    if not field.nullable and result.null_count:
-        raise SchemaMismatch(
-            f"Cannot write null into column '{field.name}': the table requires a value", column=field.name
-        )
-    return result
-
-
-def _mismatch(name: str, error: CastingError) -> SchemaMismatch:
-    return SchemaMismatch(f"Cannot write column '{name}': it {error}", column=name)
+        raise SchemaMismatch(f"Cannot write column '{name}': it {error}", column=name) from error
