@@ -38,22 +38,32 @@ Find = Callable[[Sequence[FileFact]], Sequence[Source | Refusal]]
 """Gives a source for each file, or why there is none."""
 
 
-@dataclass(slots=True)
-class _Input:
-    """One input file: its row groups and the strategy for each, or the reason why it is decoded."""
-
-    fact: FileFact
-    copied: Sequence[tuple[Part, CopyStrategy]] | Refusal
-
-
 @dataclass(frozen=True, slots=True)
 class _Unit:
     """An indivisible part of an output: a row group that is copied, or an input file that is decoded (`part` None)."""
 
-    input_file: _Input
-    part: Part | None
-    strategy: CopyStrategy
-    size_bytes: int
+    fact: FileFact
+    part: Part | None = None
+    strategy: CopyStrategy = CopyStrategy.DECODE
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the live rows."""
+        part = self.part
+        return self.fact.size_bytes if part is None else part.group.size_bytes * part.rows // part.group.rows
+
+
+@dataclass(slots=True)
+class _Input:
+    """One input file: its row groups, or the reason why it is decoded."""
+
+    fact: FileFact
+    copied: Sequence[_Unit] | Refusal
+
+    @property
+    def units(self) -> Sequence[_Unit]:
+        """The parts of the file that outputs can have."""
+        return [_Unit(self.fact)] if isinstance(self.copied, Refusal) else self.copied
 
 
 def copy_merge(
@@ -128,31 +138,31 @@ def _decide(
     return inputs
 
 
-def _copied(
-    fact: FileFact, file: Candidate | Refusal, settings: WriteSettings
-) -> list[tuple[Part, CopyStrategy]] | Refusal:
+def _copied(fact: FileFact, file: Candidate | Refusal, settings: WriteSettings) -> list[_Unit] | Refusal:
     if isinstance(file, Refusal):
         return file
     if isinstance(file.judged, Refusal):
         return file.judged
-    copied, first_row_id = list[tuple[Part, CopyStrategy]](), fact.first_row_id or 0
+    copied, first_row_id = list[_Unit](), fact.first_row_id or 0
     for group, strategy in zip(file.footer.row_groups, file.judged, strict=True):
         inherited = (first_row_id, fact.sequence_number) if settings.stores_lineage else None
-        copied.append((Part(file.source, file.footer, group, inherited=inherited), strategy))
+        copied.append(_Unit(fact, Part(file.source, file.footer, group, inherited=inherited), strategy))
         first_row_id += group.rows
     return copied
 
 
-def _without(copied: Sequence[tuple[Part, CopyStrategy]], deleted: BitMap) -> list[tuple[Part, CopyStrategy]]:
+def _without(copied: Sequence[_Unit], deleted: BitMap) -> list[_Unit]:
     """Return the row groups of one file without deleted rows; row groups without live rows are omitted."""
-    found, first = list[tuple[Part, CopyStrategy]](), 0
-    for part, strategy in copied:
-        end = first + part.group.rows
+    found, first = list[_Unit](), 0
+    for unit in copied:
+        if unit.part is None:
+            continue
+        end = first + unit.part.group.rows
         here = deleted & BitMap(range(first, end))
         if not here:
-            found.append((part, strategy))
-        elif len(here) < part.group.rows:
-            found.append((replace(part, deleted=here.shift(-first)), CopyStrategy.PAGES))
+            found.append(unit)
+        elif len(here) < unit.part.group.rows:
+            found.append(_Unit(unit.fact, replace(unit.part, deleted=here.shift(-first)), CopyStrategy.PAGES))
         first = end
     return found
 
@@ -204,17 +214,18 @@ def _planned(inputs: Sequence[_Input], outputs: int, settings: WriteSettings, le
         _check_worth(inputs, least_bytes)
         if not any(isinstance(each.copied, Refusal) or each.copied for each in inputs):
             raise CopyRefused(Refusal.DELETED_ROWS, "no row is left")
-        refused: list[_Input] = []
+        refused = set[FileFact]()
         planned = [_plan_output(units, settings, refused) for units in _divide(inputs, outputs, settings)]
         if not refused:
             return planned
-        for input_file in refused:
-            input_file.copied = Refusal.DICTIONARIES
+        for input_file in inputs:
+            if input_file.fact in refused:
+                input_file.copied = Refusal.DICTIONARIES
 
 
-def _plan_output(units: Sequence[_Unit], settings: WriteSettings, refused: list[_Input]) -> Contents:
+def _plan_output(units: Sequence[_Unit], settings: WriteSettings, refused: set[FileFact]) -> Contents:
     whole = [unit.part for unit in units if unit.strategy is CopyStrategy.ROW_GROUPS and unit.part is not None]
-    paged = {unit.part: unit.input_file for unit in units if unit.strategy is CopyStrategy.PAGES and unit.part}
+    paged = {unit.part: unit.fact for unit in units if unit.strategy is CopyStrategy.PAGES and unit.part}
     contents = Contents(whole, copied_from=_origins(units))
     changed = [part for part in paged if part.deleted]
     untouched = [part for part in paged if not part.deleted]
@@ -228,9 +239,9 @@ def _plan_output(units: Sequence[_Unit], settings: WriteSettings, refused: list[
         is_changed = parts[0].deleted is not None
         worth = is_changed or plan.copies(limits.least_chunk_bytes, parts)
         if plan.reencode and not (worth and most_decoded_bytes(parts, plan) <= _MOST_AT_ONCE * limits.decoded_bytes):
-            refused += [paged[part] for part in parts]
+            refused.update(paged[part] for part in parts)
         contents.runs.append(PageRun(parts, plan))
-    contents.decoded = tuple(unit.input_file.fact for unit in units if unit.part is None)
+    contents.decoded = tuple(unit.fact for unit in units if unit.part is None)
     if contents.decoded:
         contents.model = empty_like(settings, _schema_of(contents))
     return contents
@@ -259,12 +270,11 @@ def _schema_of(contents: Contents) -> tuple[Element, ...]:
 
 
 def _origins(units: Sequence[_Unit]) -> tuple[CopiedFrom, ...]:
-    copied = [unit for unit in units if unit.part is not None]
-    rows = Counter[str]()
-    for unit in copied:
-        rows[unit.input_file.fact.path] += unit.part.rows if unit.part else 0
-    facts = {unit.input_file.fact.path: unit.input_file.fact for unit in copied}
-    return tuple(CopiedFrom(path, rows[path] == fact.rows) for path, fact in facts.items())
+    rows = Counter[FileFact]()
+    for unit in units:
+        if unit.part is not None:
+            rows[unit.fact] += unit.part.rows
+    return tuple(CopiedFrom(fact.path, copied == fact.rows) for fact, copied in rows.items())
 
 
 def _divide(inputs: Sequence[_Input], outputs: int, settings: WriteSettings) -> list[list[_Unit]]:
@@ -272,7 +282,7 @@ def _divide(inputs: Sequence[_Input], outputs: int, settings: WriteSettings) -> 
 
     Raises `CopyRefused` if the units are so coarse that an output would be a small file again, or far too large.
     """
-    units = [unit for input_file in inputs for unit in _units(input_file)]
+    units = [unit for input_file in inputs for unit in input_file.units]
     total = sum(unit.size_bytes for unit in units)
     parts: list[list[_Unit]] = [[] for _ in range(outputs)]
     before = 0
@@ -285,12 +295,3 @@ def _divide(inputs: Sequence[_Input], outputs: int, settings: WriteSettings) -> 
         if not all(least <= sum(unit.size_bytes for unit in part) <= most for part in parts):
             raise CopyRefused(Refusal.UNEVEN)
     return parts
-
-
-def _units(input_file: _Input) -> list[_Unit]:
-    if isinstance(input_file.copied, Refusal):
-        return [_Unit(input_file, None, CopyStrategy.DECODE, input_file.fact.size_bytes)]
-    return [
-        _Unit(input_file, part, strategy, part.group.size_bytes * part.rows // part.group.rows)
-        for part, strategy in input_file.copied
-    ]

@@ -51,11 +51,10 @@ def copy_row_group(
     stored = read_ranges(source, _places(group))
     start = assembly.position
     starts: dict[int, int] = {}
-    for run in _runs(group):
-        low = group.chunks[run[0]].start
-        starts |= {number: assembly.position + group.chunks[number].start - low for number in run}
-        for batch in _batches(group, run, piece_bytes):
-            _copy(source, group, batch, assembly, stored)
+    for batch in _batches(group, piece_bytes):
+        low = group.chunks[batch[0]].start
+        starts |= {number: assembly.position + group.chunks[number].start - low for number in batch}
+        _copy(source, group, batch, assembly, stored)
     columns = [
         _column(chunk, starts[number], stored, assembly.columns[number]) for number, chunk in enumerate(group.chunks)
     ]
@@ -76,29 +75,20 @@ def _places(group: RowGroup) -> set[_Place]:
     return {place for place in found if place is not None}
 
 
-def _runs(group: RowGroup) -> Iterator[list[int]]:
-    """Yield the numbers of chunks that are adjacent in the file, in file order."""
-    chunks = group.chunks
-    ordered = sorted(range(len(chunks)), key=lambda number: chunks[number].start)
-    return _split(ordered, lambda run, number: chunks[number].start != chunks[run[-1]].end)
+def _batches(group: RowGroup, piece_bytes: int) -> Iterator[list[int]]:
+    """Yield the numbers of chunks that are read together, in file order.
 
-
-def _batches(group: RowGroup, run: Sequence[int], piece_bytes: int) -> Iterator[list[int]]:
-    """Yield parts of a run that are read together: whole chunks, no more than a piece unless one chunk is larger."""
-    chunks = group.chunks
-    return _split(run, lambda batch, number: chunks[number].end - chunks[batch[0]].start > piece_bytes)
-
-
-def _split(numbers: Sequence[int], apart: Callable[[list[int], int], bool]) -> Iterator[list[int]]:
-    """Yield numbers in runs; a run ends before each number that is `apart` from it."""
-    part: list[int] = []
-    for number in numbers:
-        if part and apart(part, number):
-            yield part
-            part = []
-        part.append(number)
-    if part:
-        yield part
+    They are adjacent in the file, and have no more bytes than a piece unless one chunk is larger.
+    """
+    chunks, batch = group.chunks, list[int]()
+    for number in sorted(range(len(chunks)), key=lambda number: chunks[number].start):
+        start, end = chunks[number].start, chunks[number].end
+        if batch and (start != chunks[batch[-1]].end or end - chunks[batch[0]].start > piece_bytes):
+            yield batch
+            batch = []
+        batch.append(number)
+    if batch:
+        yield batch
 
 
 def _copy(
