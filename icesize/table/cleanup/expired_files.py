@@ -14,7 +14,7 @@ written into the journal and tried again.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -132,7 +132,8 @@ class Deletions:
     """Outcome of a deletion: deleted files by kind, their bytes if the table knew them, and files that stay.
 
     `expired_before` are snapshots of the journal that another expiry removed first. `stay` counts files by the reason
-    that keeps them, and `theirs` names tables that need some of them.
+    that keeps them, and `theirs` names tables that need some of them. `failures` has a sentence for each file that
+    could not be deleted.
     """
 
     expired_before: frozenset[int] = frozenset()
@@ -140,8 +141,7 @@ class Deletions:
     bytes_deleted: int = 0
     stay: Counter[str] = field(default_factory=Counter)
     theirs: str = ""
-    failed: tuple[str, ...] = ()
-    first_failure: str = ""
+    failures: Mapping[str, str] = field(default_factory=dict)
     stopped: str = ""
 
     def count(self, files: Collection[tuple[str, int]]) -> None:
@@ -226,13 +226,12 @@ def delete_expired(
 
     deletion = Deletion(look, len(due), progress, max_concurrent_deletes, files_between_checks, environment)
     done = all(deletion.run([path for path, what in due.items() if what[0] == kind]) for kind in KINDS)
-    failed = set(deletion.failed)
-    deletions.count([due[path] for path in deletion.tried if path not in failed])
-    deletions.failed, deletions.first_failure = deletion.failed, deletion.first_failure
+    deletions.count([due[path] for path in deletion.tried if path not in deletion.failures])
+    deletions.failures = deletion.failures
     if not done:
         return deletions
-    if deletions.failed:
-        Journal(journal.table_uuid, files=deletions.failed).write(table.io, journal_location)
+    if deletions.failures:
+        Journal(journal.table_uuid, files=tuple(deletions.failures)).write(table.io, journal_location)
     else:
         delete_all([journal_location], deleter(table.io), environment, 1)
     delete_all((path for path in others if path != journal_location), deleter(table.io), environment, 1)

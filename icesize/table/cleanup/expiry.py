@@ -98,47 +98,33 @@ def expire(
     environment.observe(Progress("expiry", 0))
     current = handle.load(environment)
     check_may_delete(current.table, current.name)
-    owners = _OwnersOf(current, others or CatalogOwners(handle.catalog, current.table.name()))
+    owners, strangers = others or CatalogOwners(handle.catalog, current.table.name()), dict[str, list[str]]()
+
+    def check_owners(table: Table) -> None:
+        owners.check_names(table, current.name)
+
+    def find_others(table: Table) -> Others:
+        strangers.update(strangers_beside(table))
+        theirs = files_of_strangers(table.io, strangers, current.name)
+        return Others(owners.of_expired(table).numbers | theirs.numbers)
+
     readers = [read_checkpoint(path, current.table.io.properties) for path in options.readers]
-    expiry = Expiry(current, options, readers, environment.now_ms(), environment.new_id(), handle.current, owners.check)
+    expiry = Expiry(current, options, readers, environment.now_ms(), environment.new_id(), handle.current, check_owners)
     if dry_run:
         decision = expiry.decide(batch_commit.state_of(handle, current))
         with readable(current.name):
-            deletions = _would_delete(current, decision, owners.find)
+            deletions = _would_delete(current, decision, find_others)
     else:
         failpoints.reach("expiry-decided")
         decision = _commit(handle, current, expiry, environment, commit_lock)
         watch.lap("commit")
         deletions = _delete_all(
-            handle, decision, expiry, environment, owners.find,
+            handle, decision, expiry, environment, find_others,
             max_concurrent_deletes=max_concurrent_deletes, files_between_checks=files_between_checks,
         )  # fmt: skip
         watch.lap("delete")
-    decision = replace(decision, notes=(*decision.notes, *owners.notes))
+    decision = replace(decision, notes=(*decision.notes, *stranger_notes(strangers)))
     return _report(current, decision, deletions, watch.seconds, dry_run)
-
-
-@dataclass
-class _OwnersOf:
-    """Asks the catalog and the storage who else needs files of a table, once and only if some are to be deleted."""
-
-    current: Current
-    catalog: CatalogOwners
-    notes: list[str] = field(default_factory=list)
-    _is_checked: bool = False
-
-    def check(self, table: Table) -> None:
-        """Raise TableError if the table has another name, or shares its location."""
-        if not self._is_checked:
-            self.catalog.check_names(table, self.current.name)
-        self._is_checked = True
-
-    def find(self, table: Table) -> Others:
-        """Return the files that other tables need; `notes` gets sentences about metadata files of strangers."""
-        strangers = strangers_beside(table)
-        self.notes += stranger_notes(strangers)
-        theirs = files_of_strangers(table.io, strangers, self.current.name)
-        return Others(self.catalog.of_expired(table).numbers | theirs.numbers)
 
 
 def _commit(
@@ -216,8 +202,8 @@ def _report(
     if gone := len(retention.expired) - len(expired):
         both = f"another expiry came first and removed {gone:,} of these snapshots; this one deleted the files left"
         notes.append(both if expired or deleted else NOTHING_LEFT)
-    if deletions.failed:
-        notes.append(f"could not delete {deletions.first_failure}; the next expiry tries again")
+    for failure in [*deletions.failures.values()][:1]:
+        notes.append(f"could not delete {failure}; the next expiry tries again")
     for why, text in STAY_NOTES.items():
         if count := deletions.stay[why]:
             notes.append(text.format(files=format_count(count, "file"), theirs=deletions.theirs))
@@ -232,7 +218,7 @@ def _report(
         files_deleted=deleted,
         bytes_deleted=deletions.bytes_deleted,
         files_outside=deletions.stay[OUTSIDE],
-        files_failed=len(deletions.failed),
+        files_failed=len(deletions.failures),
         dropped_versions=retention.dropped_versions,
         notes=tuple(dict.fromkeys(note for note in notes if note)),
         seconds=rounded(seconds),

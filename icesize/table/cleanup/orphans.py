@@ -161,7 +161,12 @@ class OrphanSearch:
         table = self.reload()
         check_may_delete(table, self.name)
         location = check_folder(table.location())
-        now_ms, notes = self._now_ms(table, location, dry_run)
+        now_ms, notes = self.environment.now_ms(), list[str]()
+        if not dry_run:
+            storage_ms = storage_now_ms(table.io, location, self.environment.new_id)
+            if differs := clock_difference(storage_ms - now_ms):
+                notes.append(f"the clock of the storage is {differs}; its time counts")
+            now_ms = storage_ms
         if self.inventory is not None:
             now_ms = min(now_ms, self.inventory.taken_ms)
             taken = datetime.fromtimestamp(now_ms / 1000, timezone.utc)
@@ -196,14 +201,6 @@ class OrphanSearch:
             report = self._delete(table, due, report)
             watch.lap("delete")
         return replace(report, seconds=watch.seconds)
-
-    def _now_ms(self, table: Table, location: str, dry_run: bool) -> tuple[int, list[str]]:
-        own_ms = self.environment.now_ms()
-        if dry_run:
-            return own_ms, []
-        now_ms = storage_now_ms(table.io, location, self.environment.new_id)
-        differs = clock_difference(now_ms - own_ms)
-        return now_ms, [f"the clock of the storage is {differs}; its time counts"] if differs else []
 
     def _progress(self, done: int, total: int | None = None) -> None:
         self.environment.observe(Progress("orphans", done, total))
@@ -286,10 +283,12 @@ class OrphanSearch:
             look, len(due), self._progress, self.max_concurrent_deletes, self.files_between_checks, self.environment
         )
         deletion.run(sizes)
-        failed, spared = len(deletion.failed), deletion.spared
+        failed, spared = len(deletion.failures), deletion.spared
         notes = [f"{format_count(spared, 'file')} became part of the table during the run"] if spared else []
         if failed:
-            notes.append(f"cannot delete {format_count(failed, 'file')}, the first is {deletion.first_failure}")
+            notes.append(
+                f"cannot delete {format_count(failed, 'file')}, the first is {next(iter(deletion.failures.values()))}"
+            )
         return replace(
             report,
             files_deleted=len(deletion.tried) - failed,

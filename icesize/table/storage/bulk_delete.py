@@ -29,15 +29,6 @@ THROTTLED_SECONDS = 300.0
 """The time without any success for which rejected deletes are repeated. Object stores add capacity within minutes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Deleted:
-    """The number of deleted files, the files that could not be deleted, and the first failure as a sentence."""
-
-    count: int = 0
-    failed: tuple[str, ...] = ()
-    first_failure: str = ""
-
-
 def deleter(io: FileIO) -> Callable[[str], None]:
     """Return a function that deletes one file of the table's storage, and raises if it cannot.
 
@@ -69,15 +60,16 @@ def delete_all(
     environment: Environment,
     max_concurrent: int = IO_THREADS,
     progress: Callable[[int], object] = lambda tried: None,
-) -> Deleted:
-    """Delete files; a file that is already gone counts as deleted.
+) -> dict[str, str]:
+    """Delete files, and return those that could not be deleted, each with a sentence.
+
+    A file that is already gone counts as deleted.
 
     `progress` is called with the number of files tried so far. `locations` is consumed during the deletion, so memory
     holds only a few of them. An error of `locations`, or Ctrl-C, stops the deletion after the running requests, and is
     raised. A delete that the storage rejects because there are too many requests is repeated, after a pause. If the
     storage has rejected all of them for `THROTTLED_SECONDS`, each of the others is tried once.
     """
-    done = 0
     failures: dict[str, str] = {}
     patient = _Patient(delete, environment)
     attempts = concurrently(lambda location: (location, patient.delete(location)), locations, max_concurrent)
@@ -85,7 +77,7 @@ def delete_all(
         if failure:
             failures[location] = failure
         progress(done)
-    return Deleted(done - len(failures), tuple(failures), next(iter(failures.values()), ""))
+    return failures
 
 
 class _Patient:
@@ -115,7 +107,7 @@ None stops the deletion.
 
 @dataclass
 class Deletion:
-    """A running deletion: the files that were `tried`, those of them that are `gone`, and those that `failed`.
+    """A running deletion: the files that were `tried`, those of them that are `gone`, and the `failures` as sentences.
 
     `progress` receives the number of tried files and the `total` without `spared` files, which stay.
     """
@@ -128,8 +120,7 @@ class Deletion:
     environment: Environment
     tried: list[str] = field(default_factory=list)
     gone: list[str] = field(default_factory=list)
-    failed: tuple[str, ...] = ()
-    first_failure: str = ""
+    failures: dict[str, str] = field(default_factory=dict)
     spared: int = 0
 
     def run(self, files: Iterable[str]) -> bool:
@@ -151,9 +142,8 @@ class Deletion:
             remove(location)
             self.gone.append(location)
 
-        done = delete_all(
+        failures = delete_all(
             doomed, delete, self.environment, self.max_concurrent, lambda more: self.progress(tried + more, left)
         )
         self.tried += doomed
-        self.failed += tuple(sorted(done.failed))
-        self.first_failure = self.first_failure or done.first_failure
+        self.failures |= failures

@@ -74,22 +74,19 @@ def listed_files(io: FileIO, lists: Iterable[str], read: set[str], *, may_lack: 
     With `may_lack`, lists and manifests that are gone are skipped. Raises TableError for a damaged one.
     """
     found: dict[str, ManifestFile] = {}
+    lacking = FileNotFoundError if may_lack else ()
     new = [path for path in dict.fromkeys(lists) if path not in read]
 
     def listed(path: str) -> list[ManifestFile]:
         try:
             return [m for m in read_list(io, path, {}) if m.manifest_path not in read and m.manifest_path not in found]
-        except FileNotFoundError:
-            if not may_lack:
-                raise
+        except lacking:
             return []
 
     def entries(manifest: ManifestFile) -> list[str]:
         try:
             return read_facts(io, manifest).paths()
-        except FileNotFoundError:
-            if not may_lack:
-                raise
+        except lacking:
             return []
 
     for manifests in concurrently(listed, new, READERS):
