@@ -286,8 +286,6 @@ class Partitions(Mapping[PartitionKey, PartitionFacts]):
     @classmethod
     def of(cls, facts: Mapping[PartitionKey, PartitionFacts]) -> Partitions:
         """Return these partitions."""
-        if isinstance(facts, Partitions):
-            return facts
         return cls(Overlay({key: each.newest for key, each in facts.items()}), lambda keys: {}, Overlay(facts))
 
     def some(self, keys: Iterable[PartitionKey]) -> dict[PartitionKey, PartitionFacts]:

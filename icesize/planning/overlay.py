@@ -34,11 +34,6 @@ class Overlay(Mapping[K, V], Generic[K, V]):
         # the values of the base in ascending order and their keys, once they are known: all overlays of a base share it
         self._order: list[tuple[list[Any], list[K]]] = []
 
-    @classmethod
-    def of(cls, mapping: Mapping[K, V]) -> Overlay[K, V]:
-        """Return the mapping as an overlay."""
-        return mapping if isinstance(mapping, Overlay) else cls(mapping)
-
     def changed(self, changes: Mapping[K, V | None]) -> Overlay[K, V]:
         """Return a mapping with these entries in addition or instead; None removes an entry."""
         if not changes:

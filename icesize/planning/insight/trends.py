@@ -115,11 +115,6 @@ class FileSizes:
         """All that are not well sized."""
         return sum(self.files[:-1])
 
-    @property
-    def total(self) -> int:
-        """All."""
-        return sum(self.files)
-
 
 def count_by_size(sizes: Iterable[int], bounds: Sequence[int]) -> Counter[int]:
     """Files by the number of their size class."""

@@ -91,11 +91,6 @@ class Standing:
     due: Overlay[PartitionKey, bool] = field(default_factory=Overlay)
 
     @classmethod
-    def of(cls, partitions: Iterable[PartitionFacts], spec_id: int, policy: SizePolicy) -> Standing:
-        """Return the summary of these partitions."""
-        return cls(policy, spec_id).changed((), partitions)
-
-    @classmethod
     def of_counts(
         cls, counts: PlainPartitions, others: Iterable[PartitionFacts], spec_id: int, policy: SizePolicy
     ) -> Standing:

@@ -24,7 +24,9 @@ COLD = SMALL_TARGET.cold_after_commits
 
 def summed_up(layout: Layout, policy: SizePolicy) -> Layout:
     """The layout with its summary."""
-    return dataclasses.replace(layout, standing=Standing.of(layout.partitions.values(), layout.spec_id, policy))
+    return dataclasses.replace(
+        layout, standing=Standing(policy, layout.spec_id).changed((), layout.partitions.values())
+    )
 
 
 def facts_of(plan: Plan, policy: SizePolicy) -> dict[str, Any]:
@@ -128,7 +130,7 @@ def test_a_summary_that_is_updated_is_the_summary_of_the_new_layout(case: tuple[
     changes: dict[PartitionKey, PartitionFacts | None] = {owner: new.partitions.get(owner) for owner in old.partitions}
     updated = summed_up(old, policy).with_partitions(changes | dict(new.partitions))
     assert updated.partitions == new.partitions
-    assert updated.standing == Standing.of(new.partitions.values(), SPEC, policy)
+    assert updated.standing == Standing(policy, SPEC).changed((), new.partitions.values())
     assert updated.files == new.files
 
 
