@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 import numpy as np
@@ -65,8 +65,8 @@ def commit_upserts(
             pausing=state.backoff.next_batch(),
         )  # fmt: skip
         run_id = options.environment.new_id()
-        events = EventsOfBatch(df, options, wanted.unwritten, handle, state)
-        with creation_explained(df, handle.name), events:
+        with creation_explained(df, handle.name), ExitStack() as cached:
+            events = EventsOfBatch(df, options, wanted.unwritten, handle, state, cached)
             batch = UpsertBatch(events.fetch, ledger, run_id, options.accept_new_checkpoint, events.prepare)
             outcome = upsert(job, batch)
         remember(state.backoff, outcome)
@@ -121,7 +121,7 @@ def _merges(df: DataFrame, options: SinkOptions) -> MakeMerges | None:
 class EventsOfBatch:
     """The rows of a DataFrame as events of a table. `except_columns` are not written.
 
-    In a `with` block, the rows may stay in Spark's cache.
+    Rows may stay in Spark's cache until `cached` ends.
     """
 
     df: DataFrame
@@ -129,14 +129,8 @@ class EventsOfBatch:
     except_columns: tuple[str, ...]
     handle: TableHandle
     state: TableState
+    cached: ExitStack
     _rows: int | None = None
-    _cached: ExitStack = field(default_factory=ExitStack)
-
-    def __enter__(self) -> EventsOfBatch:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._cached.close()
 
     def prepare(self, current: Current) -> Current:
         """Add the columns that the table lacks if the options allow it; return the newest state of the table.
@@ -183,7 +177,7 @@ class EventsOfBatch:
         return self.options.environment.limits.driver_upserts
 
     def _cache(self, df: DataFrame) -> DataFrame:
-        self._cached.callback(df.unpersist)
+        self.cached.callback(df.unpersist)
         return df.persist()
 
     def _count_if_large(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
@@ -17,11 +18,13 @@ from icesize.parquet.files.data_file import NewDataFile, NewDeleteFile
 from icesize.parquet.files.lineage_fields import FIRST_WITH_LINEAGE, LINEAGE_FIELDS
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.new_files import rewrite_failed
-from icesize.parquet.files.settings import WriteSettings
-from icesize.parquet.keys.codes import Codes
+from icesize.parquet.files.partitioning import arrange_by_partition, source_columns
+from icesize.parquet.files.settings import WriteSettings, pruned
+from icesize.parquet.keys.codes import Codes, Places
+from icesize.parquet.reading.projection import ColumnAligner
 from icesize.parquet.writing.row_writer import write_rows
 from icesize.planning.deletes.delete_reach import plain_path
-from icesize.planning.files import FileFact, FileId, Head
+from icesize.planning.files import FileFact, FileId, Head, PartitionKey
 from icesize.planning.upsert_rule import UpsertRule
 from icesize.policy import SizePolicy
 from icesize.table.catalog.history import head_of
@@ -33,7 +36,6 @@ from icesize.table.state.cluster_reader import ClusterReader
 from icesize.table.upserts.deletes import Dying, planned_deletes, write_deletes
 from icesize.table.upserts.events import Events, Mask
 from icesize.table.upserts.lookup import Lookup, NewRows, Positions, TableFiles
-from icesize.table.upserts.new_rows import places_by_file
 from icesize.table.upserts.resolver import DeletedIn, FilesWithBounds, Resolution, Resolver
 from icesize.table.upserts.tombstones import Tombstones
 
@@ -297,7 +299,7 @@ class UpsertFiles:
 
     def _learn(self, new: _NewVersions, files: Sequence[NewDataFile]) -> None:
         """Add the positions of the rows in the new files to the lookup."""
-        for file, here in places_by_file(new.rows, files, self.files.settings):
+        for file, here in _places_by_file(new.rows, files, self.files.settings):
             ids = None if new.row_ids is None else new.row_ids[here]
             self.lookup.learn(NewRows(_fact(file), new.codes.take(here), ids))
 
@@ -344,3 +346,36 @@ def counts_of(events: Events, resolution: Resolution) -> ChangeCounts:
 
 def _fact(file: NewDataFile) -> FileFact:
     return FileFact(file.path, file.size_bytes, file.rows, file.partition)
+
+
+def _places_by_file(
+    rows: pa.Table, files: Sequence[NewDataFile], settings: WriteSettings
+) -> Iterator[tuple[NewDataFile, Places]]:
+    """Yield the places of the rows of each file, in their order in the file, if that is certain.
+
+    It is if the rows of each partition were written in their order, and into one file. The rows of a table with a sort
+    order have another order.
+    """
+    if settings.sort_order_json:
+        return
+    of_partition = _places_by_partition(rows, settings)
+    files_of = Counter(file.partition for file in files)
+    for file in files:
+        places = of_partition.get(file.partition)
+        if places is not None and files_of[file.partition] == 1 and file.rows == len(places):
+            yield file, places
+
+
+def _places_by_partition(rows: pa.Table, settings: WriteSettings) -> dict[PartitionKey, Places]:
+    names = source_columns(settings.spec, settings.schema)
+    if not names:
+        nothing = (None,) * len(settings.spec.fields)
+        return {PartitionKey.of(settings.spec_id, nothing): np.arange(rows.num_rows)}
+    of_sources = pruned(settings, names)
+    aligned = ColumnAligner(of_sources)(rows.select(names)).append_column("place", pa.array(np.arange(rows.num_rows)))
+    arranged, ranges = arrange_by_partition(aligned, of_sources)
+    places, found, start = arranged.column(aligned.num_columns - 1).to_numpy(), dict[PartitionKey, Places](), 0
+    for key, count in ranges:
+        found[key] = places[start : start + count]
+        start += count
+    return found
