@@ -45,8 +45,8 @@ IN_CHARGE = (
     "threads.py",
     "uncommitted.py",
     "handle.py",
-    "request.py",
-    "retry.py",
+    "attempted_steps.py",
+    "attempts.py",
 )
 """The modules that hand written files from one to the next."""
 
