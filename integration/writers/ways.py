@@ -106,5 +106,5 @@ def _ways_of_parts(plan: CopyPlan) -> Iterator[tuple[Part, str]]:
 
 
 def _ways_of_part(run: PageRun, part: Part) -> Iterator[str]:
-    for i in range(len(part.footer.columns)):
-        yield "pages" if run.plan.is_copied(i, run.parts) else "again"
+    for column in part.footer.columns:
+        yield "again" if column.top in run.plan.reencode else "pages"
