@@ -18,7 +18,7 @@ from icesize.parquet.files.data_file import NewDeleteFile
 from icesize.planning.files import DeleteFile, FileFact, PartitionKey
 from icesize.sized_table import SizedTable
 from icesize.table.commit.documents import lossless
-from tests.support.delete_files import delete_equal, delete_positions, equality_deletes
+from tests.support.delete_files import delete_equal, delete_positions, equality_deletes, live_deletes
 from tests.support.puffin import add_deletes, vectors_in_puffin
 from tests.support.tables import (
     append,
@@ -157,6 +157,24 @@ def test_vectors_go_with_their_files(lake: SqlCatalog) -> None:
         for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=False)
     ]
     assert [(entry.status.name, entry.data_file.file_path) for entry in listed] == [("EXISTING", left.path)]
+
+
+def test_position_deletes_without_force_go_with_the_files_that_are_as_old(lake: SqlCatalog) -> None:
+    """Nobody reads the position deletes beside vectors, so that their number alone shows that a merge took the last of
+    their files."""
+    make_table(lake)
+    for start in (0, 10):
+        append(lake, range(start, start + 10), "a")
+    older = small_files(lake.load_table("db.t"), "a")
+    delete_positions(lake.load_table("db.t"), {file.path: [3] for file in older})
+    table = as_v3(lake)
+    append(lake, range(20, 30), "a")
+    add_deletes(lake, vectors_in_puffin(table, {file: [3, 4] for file in older}))
+    assert len(live_deletes(lake.load_table("db.t"))) == 3
+    report = icesize.open(None, "db.t", catalog=lake, policy={"max_small_files": 1}).compact()
+    assert (report.files_removed, report.rows_deleted) == (3, 4)
+    assert seen(lake) == [row for row in range(30) if row not in (3, 4, 13, 14)]
+    assert live_deletes(lake.load_table("db.t")) == []
 
 
 def once(action: Callable[[], object]) -> Callable[[], None]:

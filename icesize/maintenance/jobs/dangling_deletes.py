@@ -82,11 +82,8 @@ def remove_dangling_deletes(context: TableContext, *, dry_run: bool = False) -> 
     outcome = context.commit(current, step, "removing such files again is safe", dry_run=dry_run)
     watch.lap("commit")
     facts = outcome.done[0].facts if outcome.done else {}
-    notes = (
-        (f"{format_count(len(unread), 'position delete file')} could not be read and was not checked",)
-        if unread
-        else ()
-    )
+    unknown = f"{format_count(len(unread), 'position delete file')} could not be read"
+    notes = (f"{unknown}: it goes only if all data files are newer",) if unread else ()
     return DanglingReport(
         current.name,
         () if dry_run else outcome.snapshot_ids,
