@@ -1,6 +1,6 @@
 """Large row groups made of the stored pages of small ones.
 
-Only columns whose dictionaries differ are decoded.
+`column_plan` names the columns that are encoded again instead, such as those with deleted rows or other dictionaries.
 """
 
 from __future__ import annotations

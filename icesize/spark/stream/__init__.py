@@ -18,7 +18,7 @@ The calls of a batch of an append:
 
 - `background`: merges and clustering of one stream beside its batches, in commits between theirs: `merge="async"`,
   `cluster="async"`
-- `batch`: commits one batch exactly once: plan, run, commit; no step returns to an earlier one
+- `batch`: commits one batch exactly once: plan, run, commit
 - `batch_plan`: the plan of one batch, made once on one state of the table before anything is written: new columns of
   the table, the assignment of rows to writers, merges and their time
 - `options`: options of a sink, as plain values, validated on creation

@@ -1,4 +1,4 @@
-"""Commits one batch exactly once: plan, run, commit; no step returns to an earlier one.
+"""Commits one batch exactly once: plan, run, commit.
 
 Merges are optional in every step. A merge that fails, is late or conflicts with another writer is dropped, and the rows
 are committed without it. A commit that conflicts is retried with the same files. The batch starts again only if its
