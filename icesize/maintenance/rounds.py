@@ -58,6 +58,10 @@ class Budget:
 
         return is_late
 
+    def after(self, seconds: float) -> Budget:
+        """Return the budget that is left after so many seconds."""
+        return self if self.seconds is None else replace(self, seconds=max(0.0, self.seconds - seconds))
+
 
 def noting_rounds(plan: Plan, most_bytes: int | None) -> Plan:
     """Return the plan, with a note if it needs more than one commit."""

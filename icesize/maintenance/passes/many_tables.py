@@ -276,11 +276,10 @@ class Fleet:
         def maintain(number: int) -> MaintenanceReport | str | None:
             if is_late() or is_down.is_set():
                 return None
-            left = None if budget.seconds is None else budget.seconds - (environment.monotonic() - began)
-            if left is not None and number + 1 < len(order):
-                left *= MOST_TIME
-            name = order[number]
-            result = self._maintained(due[name], paid.get(name, ()), replace(budget, seconds=left), unspent)
+            left, name = budget.after(environment.monotonic() - began), order[number]
+            if left.seconds is not None and number + 1 < len(order):
+                left = replace(left, seconds=MOST_TIME * left.seconds)
+            result = self._maintained(due[name], paid.get(name, ()), left, unspent)
             if (isinstance(result, str) or result.failed) and not responds(self.catalog):
                 is_down.set()
             return result

@@ -198,7 +198,11 @@ class WriteSettings:
 
     def with_schema(self, schema: Schema) -> WriteSettings:
         """Return the same settings with another schema, and the same connections to storage."""
-        other = replace(self, schema_json=schema.model_dump_json())
+        return self.changed(schema_json=schema.model_dump_json())
+
+    def changed(self, **fields: Any) -> WriteSettings:
+        """Return these settings with other values of some fields, and the same connections to storage."""
+        other = replace(self, **fields)
         other.__dict__["storage"] = self.storage
         return other
 

@@ -61,26 +61,26 @@ def route(
     *,
     most_files: int | None = None,
 ) -> Routing[Key]:
-    """Gives each partition its tasks and shares, so that files are few and tasks are about equally loaded.
+    """Give each partition its tasks and shares, so that files are few and tasks are about equally loaded.
 
-    `weights_bytes` are the expected bytes of each partition. A task's load is the bytes of its shares and
-    `close_file_cost_bytes` for each of its files; the bound is the mean load times (1 + `tolerance`), with the cost of
-    `tasks` - 1 cuts in the mean, or the largest file where that may not be split further. A partition gets
-    `expected_files` files of equal size, several of them on one task where that suits; it gets more only where a task
-    would exceed the bound, and then at most max(expected files, `most_files`), and none planned lighter than closing it
-    costs or than a byte. `most_files` None: as many as balance needs. Where closing files is a large part of the mean
-    load, the bound may be missed. There are fewer than `tasks` files beside those that any routing needs for size and
-    balance.
+    `weights_bytes` are the expected bytes of each partition. The load of a task is the bytes of its shares, and
+    `close_file_cost_bytes` for each of its files. The bound of a load is the mean load times (1 + `tolerance`). The
+    mean includes the cost of `tasks` - 1 cuts. If the largest file exceeds this bound and may not be split, it is the
+    bound. If closing files is a large part of the mean load, the bound may be missed.
 
-    Longest first (Graham 1969): the largest files are placed first, each on the least loaded task, and what exceeds the
-    bound there is cut off for the next one. That gives the number of needed files. Where some were cut, as many equal
-    files are placed once more: then small files lie beside large ones on every task, and a batch that came out
-    otherwise than expected is divided better. In both the parts of a partition then level the loads of their tasks.
-    The same weights give the same routing, whatever the order of the mapping: `repr` decides between partitions of
-    equal weight.
+    A partition gets `expected_files` files of equal size. Several of them may be on one task. It gets more files only
+    if a task would exceed the bound, and at most max(expected files, `most_files`). `most_files` None means as many as
+    balance needs. No planned file is lighter than a byte or than the cost of closing it. There are fewer than `tasks`
+    files beside those that any routing needs for size and balance.
 
-    Raises ValueError when a weight is negative or not finite, the loads add up to more than a float holds, `tasks` or
-    the target is below 1, the close-file cost or the tolerance is negative or not finite, or `most_files` negative.
+    The largest files are placed first, each on the least loaded task (longest first, Graham 1969). What exceeds the
+    bound there is cut off for the next task. This gives the number of needed files. If some were cut, as many equal
+    files are placed once more. Small files then lie beside large ones on every task, and a batch that differs from the
+    expectation is divided better. In both cases, the parts of a partition level the loads of their tasks. The same
+    weights give the same routing, in any order of the mapping: `repr` decides between partitions of equal weight.
+
+    Raises ValueError for a weight that is negative or not finite, loads that add up to more than a float holds, `tasks`
+    or a target below 1, a negative `most_files`, and a close-file cost or tolerance that is negative or not finite.
     """
     _check(tasks, target_file_size_bytes, close_file_cost_bytes, tolerance, most_files)
     total, cost = _sum(weights_bytes), close_file_cost_bytes

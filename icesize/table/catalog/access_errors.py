@@ -124,21 +124,25 @@ def asking_again(
 
     Args:
         environment: The clock, and the `sleep` between two requests.
-        seconds: The time from now on after which no request is repeated. The error is raised then.
+        seconds: The time from now on after which no request is repeated, also if the catalog requests a longer pause.
+            The error is raised then. A pause of up to 10 s that it did not request may exceed this time.
         name: What is loaded, for the log; empty for requests that are too many for a log.
         passes: Returns True for an error after which the request is repeated. The default is that the catalog or
             storage does not respond.
     """
     until, pauses = environment.monotonic() + seconds, wait_random_exponential(multiplier=0.5, max=10)
 
+    def error_of(state: RetryCallState) -> BaseException | None:
+        return state.outcome.exception() if state.outcome else None
+
     def log_retry(state: RetryCallState) -> None:
-        error = state.outcome and state.outcome.exception()
+        error = error_of(state)
         LOG.warning("%s cannot be loaded now (%s); asking again", name, brief(error) if error else "")
 
     return Retrying(
         retry=retry_if_exception(passes),
-        stop=lambda state: environment.monotonic() >= until,
-        wait=lambda state: max(pauses(state), requested_seconds(state.outcome.exception() if state.outcome else None)),
+        stop=lambda state: environment.monotonic() + requested_seconds(error_of(state)) >= until,
+        wait=lambda state: max(pauses(state), requested_seconds(error_of(state))),
         sleep=environment.sleep,
         before_sleep=log_retry if name else None,
         reraise=True,

@@ -164,12 +164,11 @@ def _delete_all(
 
     The expiry is already visible, so an error here becomes a note in the report.
     """
-    if decision.superseded:
-        delete_all(decision.superseded, deleter(handle.load().table.io), environment, 1)
-    if not decision.journal or decision.journal_location is None:
-        return Deletions()
-
     try:
+        if decision.superseded:
+            delete_all(decision.superseded, deleter(handle.load().table.io), environment, 1)
+        if not decision.journal or decision.journal_location is None:
+            return Deletions()
         reload, journals = (lambda: handle.load().table), tuple(expiry.tried)
         journal, location = decision.journal, decision.journal_location
         return delete_expired(reload, journal, location, environment, journals, find_others=find_others, **limits)

@@ -90,7 +90,11 @@ class ConflictCheck:
         index = DeleteIndex.of(self.store, self.io, self.manifests.deletes, self.specs)
         lost, hit = dict[str, str](), defaultdict[DeleteFile, list[FileFact]](list)
         # all files of a partition share their deletes
-        planned = {id(f.deletes): (PartitionDeletes(f.deletes), f.delete_ids.union(superseded)) for f in inputs}
+        sharing = {id(file.deletes): file for file in inputs}
+        planned = {
+            number: (PartitionDeletes(file.deletes), file.delete_ids.union(superseded))
+            for number, file in sharing.items()
+        }
         for file in inputs:
             found = now[normalised(file.path)]
             if [(f.sequence_number, f.first_row_id) for f in found] != [(file.sequence_number, file.first_row_id)]:

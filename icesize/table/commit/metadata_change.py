@@ -145,9 +145,10 @@ def add_tag(tag: str, snapshot_id: int, run_id: str, now_ms: Callable[[], int], 
 def remove_tag(tag: str, run_id: str, advice: str) -> MetadataChange[bool]:
     """Return the change that removes a tag."""
 
-    def build(loaded: Loaded) -> tuple[Staged, bool]:
-        held = loaded.table.metadata.refs[tag].snapshot_id
+    def build(loaded: Loaded) -> tuple[Staged | None, bool]:
+        if (held := loaded.table.metadata.refs.get(tag)) is None:
+            return None, True
         remove = RemoveSnapshotRefUpdate(ref_name=tag)
-        return loaded.staged([remove], AssertRefSnapshotId(ref=tag, snapshot_id=held)), True
+        return loaded.staged([remove], AssertRefSnapshotId(ref=tag, snapshot_id=held.snapshot_id)), True
 
     return MetadataChange(run_id, advice, build, lambda loaded: tag not in loaded.table.metadata.refs)

@@ -82,7 +82,7 @@ class PyIcebergCommitter:
     clock_ms: Callable[[], int]
     ref: str = MAIN
     store: ManifestStore = field(default_factory=ManifestStore)
-    _lock_holder: str | None = field(default=None, init=False)
+    _lock_holder: str = field(default="", init=False)
 
     @property
     def name(self) -> str:
@@ -161,12 +161,13 @@ class PyIcebergCommitter:
     def _locked(self, loaded: Loaded, error: CommitFailedException) -> CommitLost | CommitRefused:
         """Return the rejection of a commit that waited in vain for the lock of a Hive metastore.
 
-        Other writers hold it for moments. One that holds it while two attempts wait has died.
+        Other writers hold it for moments. One that holds it while two attempts wait has died. A metastore that does not
+        show the holder may have had another one each time.
         """
         before, self._lock_holder = self._lock_holder, lock_holder(self.catalog, loaded.table.name())
-        if before != self._lock_holder:
+        if not before or before != self._lock_holder:
             return CatalogBusy(brief(error))
-        return CommitRefused(_LOCKED.format(name=loaded.name, lock=self._lock_holder or "another lock"))
+        return CommitRefused(_LOCKED.format(name=loaded.name, lock=before))
 
     def discard(self, staged: Staged) -> None:
         """Remove the metadata files of an attempt that certainly failed."""

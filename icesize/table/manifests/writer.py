@@ -451,8 +451,8 @@ def fit(schema: DataFileSchema, own: DataFileSchema, *, with_row_ids: bool = Fal
 
     The fields of a partition get the order of the partition spec, and each takes its current type if that type fits
     every older value; all other bytes are copied. A field without a current type, for example of a dropped column,
-    keeps its type and values. Each entry has the first row id
-    of its value `with_row_ids`, also where `schema` has no such field yet (the manifest is older than format v3).
+    keeps its type and values. `with_row_ids`, each entry gets its first row id. Manifests that are older than format v3
+    have no field for it in `schema`, so the field is added.
     """
     fitted = _fit_values(schema, own)
     return _with_row_ids(fitted) if with_row_ids else fitted

@@ -7,7 +7,7 @@ process cannot hold has several slices, each with the events of some keys. They 
 from __future__ import annotations
 
 import shlex
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -215,14 +215,15 @@ def _once(job: UpsertJob, batch: UpsertBatch, watch: Stopwatch, conflicts: tuple
     current, keys = batch.prepare(current), job.keys_of(current.uuid)
     fetches, settings = batch.fetch(current, rule), current.settings()
 
-    def events(rows: pa.Table, is_delete: Mask) -> Events:
+    def events(fetch: FetchSlice) -> Events:
+        rows, is_delete = fetch()
         return newest_events(rows, is_delete, rule, settings, keys.secret, skip_null_keys=job.skip_null_keys)
 
-    slices = [Slice(partial(lambda fetch: events(*fetch()), each)) for each in fetches]
+    slices = [Slice(partial(events, each)) for each in fetches]
     if len(fetches) == 1:
         fetched = fetches[0]()
         watch.lap("fetch")
-        only = events(*fetched)
+        only = events(lambda: fetched)
         watch.lap("events")
         if not len(only):
             return outcome_of(current, CommitOutcome(), None, watch.seconds, undone, batch_id=batch_id)
@@ -344,12 +345,15 @@ def _plan(job: UpsertJob, current: Current, layout: Layout, changes: RowChanges,
 def with_changes(layout: Layout, changes: RowChanges, files: UpsertFiles) -> Layout:
     """Return the layout with the batch's own deletes, as merges read them before the commit."""
     own, replaced = pending(changes), {delete.id for delete in changes.replaced}
-    found = {each.file.path: each for each in files.dying}
-    keys = {each.file.partition for each in found.values() if each.file.partition.spec_id == layout.spec_id}
+    by_partition = defaultdict[PartitionKey, dict[str, Dying]](dict)
+    for each in files.dying:
+        if each.file.partition.spec_id == layout.spec_id:
+            by_partition[each.file.partition][each.file.path] = each
     partitions = dict[PartitionKey, PartitionFacts | None]()
-    for key, facts in layout.partitions.some(keys).items():
+    for key, facts in layout.partitions.some(by_partition).items():
+        found = by_partition[key]
         known = {file.path: file for file in (*facts.small, *facts.large)}
-        others = [each.file for path, each in found.items() if each.file.partition == key and path not in known]
+        others = [each.file for path, each in found.items() if path not in known]
         large = (*facts.large, *(_numbered(file, files.files.settings) for file in others))
         # the batch may put older deletes of other data files of the partition into its own delete file
         new = {d.id: d for file in (*facts.small, *large) for d in own.get(plain_path(file.path), ())}

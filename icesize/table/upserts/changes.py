@@ -274,8 +274,8 @@ class UpsertFiles:
                 raise _OtherRowIdsError
             of_keys.ids_in_files = np.where(in_files, before, ids)
             ids = ids[places]
-            # slices share files, so that all of them have the same columns
-            if has_older if len(self.slices) > 1 else ids.max(initial=-1) >= 0:
+            # slices share files, so all of them have the column if one may need it
+            if (has_older and len(self.slices) > 1) or ids.max(initial=-1) >= 0:
                 rows = with_row_ids(rows, ids)
         in_files[places] = True
         return _NewVersions(rows, events.codes.take(places), ids)

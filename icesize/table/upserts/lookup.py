@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -78,9 +78,7 @@ class TableFiles:
         """Return the settings under which files of a spec are read."""
         if spec_id == self.settings.spec_id:
             return self.settings
-        other = replace(self.settings, spec_json=self.specs[spec_id].model_dump_json(), spec_id=spec_id)
-        other.__dict__["storage"] = self.settings.storage
-        return other
+        return self.settings.changed(spec_json=self.specs[spec_id].model_dump_json(), spec_id=spec_id)
 
     def names(self, field_ids: Sequence[int]) -> list[str]:
         """Return the current names of columns."""

@@ -71,12 +71,10 @@ def tombstone_settings(settings: WriteSettings, rule: UpsertRule) -> WriteSettin
     ]
     schema = Schema(*columns, _TIME, schema_id=settings.schema_id)
     spec = UNPARTITIONED_PARTITION_SPEC
-    other = replace(
-        settings, schema_json=schema.model_dump_json(), spec_json=spec.model_dump_json(), spec_id=spec.spec_id,
+    return settings.changed(
+        schema_json=schema.model_dump_json(), spec_json=spec.model_dump_json(), spec_id=spec.spec_id,
         sort_order_json="", format_version=2,
     )  # fmt: skip
-    other.__dict__["storage"] = settings.storage
-    return other
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hive_metastore.ttypes import LockState
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchPropertyException
 
@@ -30,9 +33,23 @@ from tests.support.tables import (
 
 
 class HiveCatalog(SqlCatalog):
-    """A catalog that is told from others by its name; `answers` are raised by the next calls of a method."""
+    """A catalog that is told from others by its name; `answers` are raised by the next calls of a method.
+
+    `holders` hold the lock of the table, each at one look at it; none is shown if they are used up.
+    """
 
     answers: list[tuple[str, Exception]]
+    holders: list[str]
+
+    @contextmanager
+    def client(self) -> Iterator[Any]:
+        yield self
+
+    _client = property(client)
+
+    def show_locks(self, request: Any) -> Any:
+        lock = {"lockid": 7, "state": LockState.ACQUIRED, "acquiredat": NOW_MS, "hostname": "host"}
+        return SimpleNamespace(locks=[SimpleNamespace(**lock, user=self.holders.pop(0))] if self.holders else [])
 
     def commit_table(self, *arguments: Any) -> Any:
         self._answer("commit")
@@ -51,7 +68,7 @@ class HiveCatalog(SqlCatalog):
 def hive(tmp_path: Path) -> Iterator[HiveCatalog]:
     with_table = sqlite_catalog(tmp_path)
     catalog = HiveCatalog("lake", **with_table.properties)
-    catalog.answers = []
+    catalog.answers, catalog.holders = [], []
     make_table(catalog)
     append(catalog, [1])
     yield catalog
@@ -81,9 +98,11 @@ def no_lock() -> tuple[str, Exception]:
 def test_a_lock_that_is_not_released_fails_the_commit(hive: HiveCatalog) -> None:
     """Two waits in vain are enough: nothing is visible, nothing is left on storage, and the outcome is known."""
     table = hive.load_table("db.t")
-    hive.answers = [no_lock(), no_lock(), no_lock()]
+    hive.answers, hive.holders = [no_lock(), no_lock(), no_lock()], ["flink", "flink"]
     committer = PyIcebergCommitter(hive, table, lambda: NOW_MS)
-    with pytest.raises(TableError, match=r"does not release its lock of the table.*metastore\.txn\.timeout") as raised:
+    with pytest.raises(
+        TableError, match=r"lock of the table \(lock 7, held by flink.*metastore\.txn\.timeout"
+    ) as raised:
         commit_by(committer, request_on(table, [write(table, [2])]), table, FakeTime())
     assert type(raised.value) is TableError
     assert len(hive.answers) == 1
@@ -92,12 +111,14 @@ def test_a_lock_that_is_not_released_fails_the_commit(hive: HiveCatalog) -> None
     assert metadata_files_on_disk(table) == referenced_metadata(table)
 
 
-def test_a_lock_that_others_hold_for_a_moment_is_waited_for(hive: HiveCatalog) -> None:
-    """One wait in vain is no lost response: the rows are committed with the next attempt."""
+@pytest.mark.parametrize("holders", [["flink"], ["flink", "spark", "flink"], []])
+def test_a_lock_that_others_hold_for_a_moment_is_waited_for(hive: HiveCatalog, holders: list[str]) -> None:
+    """While the holder changes or is not shown, no wait is a lost response, and a later attempt commits the rows."""
     table = hive.load_table("db.t")
-    hive.answers = [no_lock()]
+    hive.answers, hive.holders = [no_lock()] * (len(holders) or 3), holders
     committer = PyIcebergCommitter(hive, table, lambda: NOW_MS)
-    assert commit_by(committer, request_on(table, [write(table, [2])]), table).operations == ("append",)
+    outcome = commit_by(committer, request_on(table, [write(table, [2])]), table, FakeTime())
+    assert outcome.operations == ("append",)
 
 
 class TApplicationException(Exception):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,7 +19,7 @@ from requests.exceptions import ConnectionError as NoConnection
 
 from icesize.environment import Environment
 from icesize.errors import TableError, TableNotFound
-from icesize.table.catalog.access_errors import shortened
+from icesize.table.catalog.access_errors import asking_again, shortened
 from icesize.table.state.handle import TableHandle
 from tests.support.tables import FakeTime, make_table
 
@@ -69,6 +71,23 @@ def test_patience_ends_with_the_deadline_of_commits(lake: SqlCatalog, monkeypatc
     with pytest.raises(TableError, match=r"Cannot load 'lake\.db\.t': ConnectionError: refused"):
         handle.load(environment)
     assert 600 < time.seconds < 620
+
+
+def test_a_pause_beyond_the_patience_is_not_begun() -> None:
+    """A catalog that requests a longer pause than there is time is asked once."""
+    time, calls = FakeTime(), list[int]()
+    error = TooManyRequestsError("429")
+    error.response = SimpleNamespace(headers={"Retry-After": "60"})  # type: ignore[attr-defined]
+
+    def request() -> None:
+        calls.append(1)
+        raise error
+
+    for seconds, asked, pauses in ((5, 1, 0), (70, 2, 1)):
+        calls.clear(), time.sleeps.clear()
+        with pytest.raises(TooManyRequestsError):
+            asking_again(time.environment, seconds)(request)
+        assert (len(calls), len(time.sleeps)) == (asked, pauses)
 
 
 @pytest.mark.parametrize(("error", "kind"), ANSWERS)

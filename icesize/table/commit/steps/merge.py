@@ -95,8 +95,8 @@ class Replace(Step):
         """Return the outputs, with the data sequence number of new files in partitions that earlier steps add files to.
 
         An equality delete applies to files with smaller numbers. All existing deletes are older than the new rows and
-        must not reach them. Suppose that an output had the older input files' number, which is missing if all inputs
-        are new. A pending delete of the partition would then remove the new rows.
+        must not reach them. With the number of the older input files, an output would be reached by a pending delete of
+        the partition, which would remove the new rows. If all inputs are new, there is no older number at all.
 
         Rows that were deleted do not come back. The merge has applied deletes up to the planning base to the older
         inputs, and `validate` has found no newer ones. Later deletes have greater numbers and apply to the whole
