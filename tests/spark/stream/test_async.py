@@ -287,7 +287,7 @@ def test_no_thread_to_be_had(spark: SparkSession, lake: Lake, monkeypatch: pytes
 
 def _trigger(spark: SparkSession, sink: Sink) -> background_module.Trigger:
     state = process_state.stream_state(sink.source, sink.stream_id)
-    return sink._trigger(spark, state.open(spark, sink.source), 0, state)
+    return sink._trigger(spark, state.open(spark, sink.source), 0)
 
 
 def test_dropped_table_is_left_alone(spark: SparkSession, lake: Lake) -> None:
