@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import Any, ClassVar, TypeVar
 
 KeySource = str | Callable[[Any], Any] | None
-Keys = Mapping[str, KeySource]
+Keys = dict[str, KeySource]
 R = TypeVar("R", bound="Result")
 
 
@@ -84,7 +84,7 @@ def html_of(result: object) -> str | None:
     return None
 
 
-def keys(*names: str, **changed: KeySource) -> dict[str, KeySource]:
+def keys(*names: str, **changed: KeySource) -> Keys:
     """Return the `KEYS` of a result: `names` of properties, and key -> attribute or function; None hides a field."""
     return dict(zip(names, names, strict=True)) | changed
 
