@@ -215,15 +215,16 @@ def _once(job: UpsertJob, batch: UpsertBatch, watch: Stopwatch, conflicts: tuple
     current, keys = batch.prepare(current), job.keys_of(current.uuid)
     fetches, settings = batch.fetch(current, rule), current.settings()
 
-    def events(fetch: FetchSlice) -> Events:
+    def events(fetch: FetchSlice, watch: Stopwatch | None = None) -> Events:
         rows, is_delete = fetch()
+        if watch is not None:
+            watch.lap("fetch")
         return newest_events(rows, is_delete, rule, settings, keys.secret, skip_null_keys=job.skip_null_keys)
 
     slices = [Slice(partial(events, each)) for each in fetches]
     if len(fetches) == 1:
-        fetched = fetches[0]()
-        watch.lap("fetch")
-        only = events(lambda: fetched)
+        # the rows as they were fetched are not needed after this
+        only = events(fetches[0], watch)
         watch.lap("events")
         if not len(only):
             return outcome_of(current, CommitOutcome(), None, watch.seconds, undone, batch_id=batch_id)
