@@ -111,7 +111,7 @@ def test_two_vectors_of_one_file_cannot_be_read() -> None:
 def test_a_vector_is_dangling_without_its_file() -> None:
     """It is told apart from the other vectors of its Puffin file, which stay."""
     deletes = [vector("a"), vector("file:/b", offset=44), vector("c", offset=84), vector(None, offset=124)]
-    candidates = DanglingCandidates.of({A: deletes}, (), [A], {})
+    candidates = DanglingCandidates.of({A: deletes}, (), [A], {}, {})
     assert candidates.asked == {"a", "/b", "c"}
     assert candidates.dangling({A: 1}, ["/b"]) == {("v.puffin", 4), ("v.puffin", 84)}
 

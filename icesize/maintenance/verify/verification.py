@@ -568,7 +568,7 @@ def _deletes_of_others(subject: Subject) -> Iterator[tuple[str, str]]:
 def _dangling(subject: Subject) -> Iterator[tuple[str, str]]:
     """Each delete file may apply to a live data file."""
     index, least = subject.index, dict[PartitionKey, int]()
-    candidates = DanglingCandidates.of(index.by_partition, index.everywhere, index.by_partition.keys(), {})
+    candidates = DanglingCandidates.of(index.by_partition, index.everywhere, index.by_partition.keys(), {}, {})
     manifests = [facts.manifest for facts in subject.data] if candidates else []
     for manifest in manifests:
         for key, number in subject.store.listing(subject.io, manifest).least_numbers():

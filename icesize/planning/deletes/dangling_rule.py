@@ -12,7 +12,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from icesize.planning.deletes.delete_reach import only_path, plain_path
+from icesize.planning.deletes.delete_reach import only_path, plain_path, reaches
 from icesize.planning.files import DeleteFile, FileId, PartitionKey
 
 
@@ -20,14 +20,14 @@ from icesize.planning.files import DeleteFile, FileId, PartitionKey
 class DanglingCandidates:
     """Delete files that may be dangling.
 
-    `equality` are equality deletes of one partition, `everywhere` those that apply to all partitions. `named` are
-    position deletes with the data files that they name, `unnamed` those whose names are unknown.
+    `numbered` are deletes of one partition of which the numbers of its data files decide: equality deletes, and
+    position deletes whose names are unknown. `everywhere` are equality deletes that apply to all partitions. `named`
+    are position deletes with the data files that they name.
     """
 
-    equality: tuple[DeleteFile, ...]
+    numbered: tuple[DeleteFile, ...]
     everywhere: tuple[DeleteFile, ...]
     named: Mapping[DeleteFile, frozenset[str]]
-    unnamed: tuple[DeleteFile, ...] = ()
 
     @classmethod
     def of(
@@ -36,30 +36,32 @@ class DanglingCandidates:
         everywhere: Sequence[DeleteFile],
         partitions: Collection[PartitionKey],
         named: Mapping[str, frozenset[str]],
+        least: Mapping[PartitionKey, int],
     ) -> DanglingCandidates:
         """Return the delete files that may apply to files of these partitions.
 
-        `by_partition` are the table's delete files, except the equality deletes that apply `everywhere`.
-
-        `named` maps position deletes that name several files to these files. Deletes with NaN among their partition
-        values are left out where these decide, because NaN equals no other value.
+        Args:
+            by_partition: The table's delete files, except the equality deletes that apply `everywhere`.
+            everywhere: These equality deletes.
+            partitions: The partitions.
+            named: Position deletes that name several files, with these files. Deletes with NaN among their partition
+                values are left out where numbers decide, because NaN equals no other value.
+            least: The least data sequence number of new files by partition. What applies to one of them is left out, so
+                that older files are not looked for.
         """
         files = [delete for key in partitions for delete in by_partition.get(key, ())]
         known = {d: names for d in files if not d.equality_ids and (names := _names(d, named)) is not None}
-        others = [d for d in files if d not in known and all(value == value for value in d.partition.values)]
-        equality = tuple(d for d in others if d.equality_ids)
-        return cls(
-            equality, tuple(everywhere), known, tuple(d for d in others if not d.equality_ids and not d.is_vector)
-        )
+        others = (d for d in files if d not in known and not d.is_vector and all(v == v for v in d.partition.values))
+        numbered = tuple(d for d in others if not reaches(d, least.get(d.partition, math.inf)))
+        return cls(numbered, tuple(everywhere), known)
 
     def __bool__(self) -> bool:
-        return bool(self.equality or self.everywhere or self.named or self.unnamed)
+        return bool(self.numbered or self.everywhere or self.named)
 
     def may_depend_on(self, spec_id: int, least_number: int) -> bool:
         """Return True if files of this spec, with these numbers or greater ones, may need one of the candidates."""
-        own = any(d.partition.spec_id == spec_id and d.sequence_number > least_number for d in self.equality)
-        own |= any(d.partition.spec_id == spec_id and d.sequence_number >= least_number for d in self.unnamed)
-        of_all = any(d.sequence_number > least_number for d in self.everywhere)
+        own = any(d.partition.spec_id == spec_id and reaches(d, least_number) for d in self.numbered)
+        of_all = any(reaches(d, least_number) for d in self.everywhere)
         return own or of_all or any(d.partition.spec_id == spec_id for d in self.named)
 
     @property
@@ -76,9 +78,8 @@ class DanglingCandidates:
         """
         found = set(map(plain_path, live))
         oldest = min(least.values(), default=math.inf)
-        spent = [d.id for d in self.equality if d.sequence_number <= least.get(d.partition, math.inf)]
-        spent += [d.id for d in self.everywhere if d.sequence_number <= oldest]
-        spent += [d.id for d in self.unnamed if d.sequence_number < least.get(d.partition, math.inf)]
+        spent = [d.id for d in self.numbered if not reaches(d, least.get(d.partition, math.inf))]
+        spent += [d.id for d in self.everywhere if not reaches(d, oldest)]
         return {*spent, *(delete.id for delete, names in self.named.items() if not names & found)}
 
 

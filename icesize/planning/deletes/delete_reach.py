@@ -56,10 +56,14 @@ def only_path(delete: DeleteFile) -> str | None:
 
 def may_hit(delete: DeleteFile, file: FileFact) -> bool:
     """Return whether a delete of the file's partition may apply to its rows; bounds of paths can only exclude it."""
-    number = delete.sequence_number
-    if delete.equality_ids:
-        return number > file.sequence_number
-    return number >= file.sequence_number and _may_name(delete, plain_path(file.path))
+    if not reaches(delete, file.sequence_number):
+        return False
+    return bool(delete.equality_ids) or _may_name(delete, plain_path(file.path))
+
+
+def reaches(delete: DeleteFile, number: float) -> bool:
+    """Return whether a delete is new enough to apply to a data file with this data sequence number."""
+    return delete.sequence_number > number if delete.equality_ids else delete.sequence_number >= number
 
 
 def vectors_hitting(files: Iterable[FileFact], deletes: Iterable[DeleteFile]) -> dict[str, list[DeleteFile]]:

@@ -51,12 +51,12 @@ def split_dangling(
 
     It considers delete files that may apply to files of the partitions. `named` is as in `DanglingCandidates.of`.
     """
-    index = _deletes_of(builder)
-    if doubtful := DanglingCandidates.of(index.by_partition, index.everywhere, partitions, named):
-        least, live = _left(builder, split, doubtful)
-        for file in added:
-            number = builder.next_number if file.sequence_number is None else file.sequence_number
-            least[file.partition] = min(number, least[file.partition])
+    index, least = _deletes_of(builder), defaultdict[PartitionKey, int](lambda: sys.maxsize)
+    for file in added:
+        number = builder.next_number if file.sequence_number is None else file.sequence_number
+        least[file.partition] = min(number, least[file.partition])
+    if doubtful := DanglingCandidates.of(index.by_partition, index.everywhere, partitions, named, least):
+        live = _left(builder, split, doubtful, least)
         if gone := doubtful.dangling(least, {*live, *(file.path for file in added)}):
             builder.split(sorted(gone, key=str), ManifestContent.DELETES, split)
 
@@ -67,13 +67,13 @@ def _deletes_of(builder: SnapshotBuilder) -> DeleteIndex:
 
 
 def _left(
-    builder: SnapshotBuilder, split: Split, doubtful: DanglingCandidates
-) -> tuple[defaultdict[PartitionKey, int], list[str]]:
-    """Return the least data sequence number of each partition, and the paths that candidates may name.
+    builder: SnapshotBuilder, split: Split, doubtful: DanglingCandidates, least: defaultdict[PartitionKey, int]
+) -> list[str]:
+    """Return the paths of the remaining data files that candidates may name.
 
-    Both are those of the remaining data files that may need a candidate.
+    Lower the `least` data sequence number of each partition to that of the remaining files that may need a candidate.
     """
-    least, live = defaultdict[PartitionKey, int](lambda: sys.maxsize), list[str]()
+    live = list[str]()
     for (spec_id, _), part in split.parts.items():
         for entry in part.existing:
             key = PartitionKey.of(spec_id, entry.values)
@@ -89,4 +89,4 @@ def _left(
     for manifest in others:
         for key, number in builder.store.listing(builder.io, manifest).least_numbers():
             least[key] = min(number, least[key])
-    return least, [*live, *builder.store.listed(builder.io, others, doubtful.asked)]
+    return [*live, *builder.store.listed(builder.io, others, doubtful.asked)]
