@@ -13,18 +13,14 @@ from __future__ import annotations
 
 import heapq
 import math
-from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, takewhile
-from typing import Any, Generic, NamedTuple, TypeVar
+from itertools import takewhile
+from typing import Generic, NamedTuple
 
 from icesize.planning.file_counts import ROUND_DOWN_RATIO, expected_files
 from icesize.planning.routing.expected_rows import Key
 from icesize.policy import CLOSE_FILE_COST_BYTES
-
-AnyValue = TypeVar("AnyValue", bound=Any)
-"""A plain value of a column, which compares with those of the same column."""
 
 MOST_TASK_BYTES = 2**30
 """Bytes that one task writes at most, half a minute: what is lost when it fails and runs again."""
@@ -282,26 +278,3 @@ def side_by_side(work_bytes: float, merges_bytes: Sequence[int], tasks: int, cor
         divisions.append((max(work_bytes / writers, merging / merge_tasks, longest), -writers, merge_tasks))
     _, writers, merge_tasks = min(divisions)
     return -writers, merge_tasks
-
-
-def range_bounds(shares: Sequence[float], quantiles: Sequence[AnyValue]) -> tuple[AnyValue, ...]:
-    """The len(`shares`) - 1 values between the parts of a partition, ascending.
-
-    Part i gets the rows whose value is below bounds[i] and not below bounds[i - 1]; the first part has no lower and
-    the last no upper bound, so that values outside of the quantiles have a part too. `quantiles` are equally spaced
-    and ascending: j / len(`quantiles`) of the rows are below quantiles[j], as in a sorted sample of the rows. The parts
-    differ from their shares by half a quantile at most.
-
-    Rows of one value stay together. A value that many rows have is a run of equal quantiles; the cut goes to that end
-    of the run that is nearer to the share, before it where both are equally near or nothing comes after the run.
-    Several cuts at the same end are equal bounds, with empty ranges between them.
-    """
-    return tuple(_cut(quantiles, below * len(quantiles)) for below in list(accumulate(shares))[:-1])
-
-
-def _cut(quantiles: Sequence[AnyValue], position: float) -> AnyValue:
-    """The first value above the cut, which is at the end of a run of equal quantiles."""
-    value = quantiles[min(len(quantiles) - 1, math.floor(position + 0.5))]
-    before, after = bisect_left(quantiles, value), bisect_right(quantiles, value)
-    nearer_after = after < len(quantiles) and after - position < position - before
-    return quantiles[after if nearer_after else before]

@@ -3,7 +3,6 @@
 - `learning`: predictions for the next batch of a stream, learned from its batches so far
 - `partition_keys`: the partition of a row as one number, computed by Spark for rows and here for known partitions; and
   the columns that divide the rows of one partition
-- `quantiles`: quantiles of the values of some partitions, from a sample of their rows that is sorted in this process
 - `statistics`: the content of a batch before it is written: its rows themselves, or rows per partition, counted or
   predicted
 - `task_column`: the task of each row, from a table of routing keys as an expression that Spark computes; and the

@@ -21,7 +21,6 @@ import xxhash
 from pyiceberg import types as iceberg
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.table.sorting import NullOrder
 from pyiceberg.transforms import (
     BucketTransform,
     DayTransform,
@@ -34,7 +33,6 @@ from pyiceberg.transforms import (
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812
 
-from icesize.parquet.files.settings import WriteSettings
 from icesize.planning.files import PartitionKey
 
 _DAY_US = 86_400_000_000
@@ -74,19 +72,6 @@ def spread(spec: PartitionSpec, schema: Schema) -> Column | None:
     fields = [f for f in schema.fields if isinstance(f.field_type, _HASHABLE)]
     chosen = sorted(fields, key=lambda f: f.field_id in sources)[:SPREAD_COLUMNS]
     return F.xxhash64(*(F.col(f"`{f.name}`") for f in chosen)) if chosen else None
-
-
-def sort_column(settings: WriteSettings) -> tuple[Column, bool] | None:
-    """Return the first sort column of the table, with True if nulls come first.
-
-    Returns None for a table without a sort order, or if the order's first transform does not keep the column's order.
-    """
-    fields = settings.sort_order.fields
-    first = next((field for field in fields if not isinstance(field.transform, VoidTransform)), None)
-    if first is None or not first.transform.preserves_order:
-        return None
-    name = settings.schema.find_column_name(first.source_id)
-    return (column(name), first.null_order == NullOrder.NULLS_FIRST) if name else None
 
 
 def column(name: str) -> Column:

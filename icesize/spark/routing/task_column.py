@@ -21,13 +21,10 @@ row alone.
 
 from __future__ import annotations
 
-import itertools
 import json
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import date, datetime
-from decimal import Decimal
 from typing import TypeAlias
 
 import mmh3
@@ -44,9 +41,6 @@ ENTRIES_PER_PART = 64
 MOST_ENTRIES = 16_384
 """Most entries of all split keys together; a part has at least 8, so with thousands of tasks shares are coarser."""
 
-ENTRIES_PER_EQUAL_PART = 32
-"""Entries that divide rows of one value, per part; a wrong share is small, because only parts of that value count."""
-
 _BUCKET_KEYS = 4
 TASK = "_icesize_task"
 _KEY = "_icesize_key"
@@ -54,24 +48,6 @@ _OWNER = "_icesize_owner"
 
 TaskShares: TypeAlias = "tuple[tuple[int, float], ...]"
 """Tasks of one key, with the share of its rows that each receives; shares are > 0 and sum to 1."""
-
-_Value: TypeAlias = "int | float | str | date | datetime | Decimal"
-
-
-@dataclass(frozen=True)
-class Ranges:
-    """Split keys whose rows are divided by value, so that the parts' files hardly overlap.
-
-    `by` is the first sort column of the table. `bounds` are by routing key, ascending, one less than the key has parts:
-    rows at or above bound i, and below the next one, go to part i + 1. If several bounds are equal, rows with that
-    value go to the parts that begin there. Their hash selects the part, in proportion to the shares. Rows without a
-    value go to the first part if `nulls_first`, otherwise to the last. A datetime without a zone is a local time
-    (`timestamp_ntz`).
-    """
-
-    by: Column
-    bounds: Mapping[int, Sequence[_Value]]
-    nulls_first: bool = True
 
 
 @dataclass(frozen=True)
@@ -87,27 +63,23 @@ class TaskAssignment:
     by_key: Mapping[int, TaskShares] = field(default_factory=dict)
     spread_by: Column | None = None
     unknown: TaskShares | None = None
-    ranges: Ranges | None = None
 
 
 def with_task(df: DataFrame, key: Column, assignment: TaskAssignment, *, literal_keys: int = LITERAL_KEYS) -> DataFrame:
     """Return the rows with their tasks, ints, in column `TASK`; more than `literal_keys` unsplit keys are joined."""
     whole = {k: choices[0][0] for k, choices in assignment.by_key.items() if len(choices) == 1}
     if len(whole) <= literal_keys:
-        known = [looked_up(key, whole, "int")] if whole else []
+        known = [_looked_up(key, whole, "int")] if whole else []
     else:
         df = df.withColumn(_KEY, key).join(F.broadcast(_frame(df.sparkSession, whole)), _KEY, "left")
         key, known = F.col(_KEY), [F.col(_OWNER)]
     # The expression names the key several times, at no cost per row.
-    task = F.coalesce(*known, *_divided(df, key, assignment), _other(key, assignment))
+    task = F.coalesce(*known, *_divided(key, assignment), _other(key, assignment))
     return df.withColumn(TASK, task.cast("int")).drop(_KEY, _OWNER)
 
 
-def looked_up(key: Column, values: Mapping[int, object], kind: str, cast_to: str | None = None) -> Column:
-    """Return the value of `values` (ready for JSON, of Spark type `kind`) for a long; null for unknown keys.
-
-    `cast_to` is for types that JSON cannot express: values are read as `kind` and then cast.
-    """
+def _looked_up(key: Column, values: Mapping[int, object], kind: str) -> Column:
+    """Return the value of `values` (ready for JSON, of Spark type `kind`) for a long; null for unknown keys."""
     count = max(1, len(values) // _BUCKET_KEYS)
     buckets: list[dict[int, object]] = [{} for _ in range(count)]
     for each, value in values.items():
@@ -115,8 +87,6 @@ def looked_up(key: Column, values: Mapping[int, object], kind: str, cast_to: str
     text = json.dumps(buckets, separators=(",", ":"))
     # Keys stay strings, because Spark refuses to cast the keys of a map without ANSI mode.
     table = F.from_json(F.lit(text), f"array<map<string,{kind}>>")
-    if cast_to is not None:
-        table = table.cast(f"array<map<string,{cast_to}>>")
     return F.get(table, F.pmod(key, F.lit(count)).cast("int"))[key.cast("string")]
 
 
@@ -128,23 +98,14 @@ def _frame(spark: SparkSession, whole: Mapping[int, int]) -> DataFrame:
     return spark.createDataFrame(list(whole.items()), f"{_KEY} long, {_OWNER} int", verifySchema=False)
 
 
-def _divided(df: DataFrame, key: Column, assignment: TaskAssignment) -> list[Column]:
-    """Return the tasks of keys divided by range, and of keys divided by hash; null for all others."""
-    ranges, spread_by = assignment.ranges, assignment.spread_by
-    if spread_by is None:
+def _divided(key: Column, assignment: TaskAssignment) -> list[Column]:
+    """Return the tasks of split keys, null for all others; nothing if no rows can be divided."""
+    split = {k: choices for k, choices in assignment.by_key.items() if len(choices) > 1}
+    if assignment.spread_by is None or not split:
         return []
-    divided = {k: choices for k, choices in assignment.by_key.items() if len(choices) > 1}
-    ranged = {k: divided.pop(k) for k in [*divided] if ranges and k in ranges.bounds}
-    columns = []
-    if ranges is not None and ranged:
-        # Bounds arrive as strings, and are cast to the type of the column.
-        kind = df.select(ranges.by).schema[0].dataType.simpleString()
-        columns.append(_by_range(key, kind, ranges, ranged, spread_by))
-    if divided:
-        per_part = max(8, min(ENTRIES_PER_PART, MOST_ENTRIES // sum(map(len, divided.values()))))
-        runs = looked_up(key, {k: _run(choices, per_part) for k, choices in divided.items()}, "array<int>")
-        columns.append(_one_of(runs, spread_by))
-    return columns
+    per_part = max(8, min(ENTRIES_PER_PART, MOST_ENTRIES // sum(map(len, split.values()))))
+    runs = _looked_up(key, {k: _run(choices, per_part) for k, choices in split.items()}, "array<int>")
+    return [_one_of(runs, assignment.spread_by)]
 
 
 def _other(key: Column, assignment: TaskAssignment) -> Column:
@@ -170,60 +131,6 @@ def _run(choices: TaskShares, per_part: int) -> list[int]:
     for i in by_remainder[: max(0, length - sum(counts))]:
         counts[i] += 1
     return [task for (task, _), count in zip(choices, counts, strict=True) for _ in range(count)]
-
-
-def _by_range(key: Column, kind: str, ranges: Ranges, by_key: Mapping[int, TaskShares], spread_by: Column) -> Column:
-    distinct = {k: sorted(set(ranges.bounds[k])) for k in by_key}
-    texts = {k: [_text(bound) for bound in bounds] for k, bounds in distinct.items()}
-    bounds = looked_up(key, texts, "array<string>", f"array<{kind}>")
-    intervals = {k: _intervals(choices, ranges.bounds[k]) for k, choices in by_key.items()}
-    runs = looked_up(key, intervals, "array<array<int>>")
-    nulls = F.lit(0) if ranges.nulls_first else F.size(runs) - 1
-    repeated = any(len(ranges.bounds[k]) > len(bounds_of) for k, bounds_of in distinct.items())
-    place = _interval(ranges.by, bounds, max(map(len, distinct.values())), repeated)
-    run = F.get(runs, F.when(ranges.by.isNull(), nulls).otherwise(place))
-    return F.when(runs.isNotNull(), _let(run, lambda bound: _one_of(bound, spread_by)))
-
-
-def _intervals(choices: TaskShares, bounds: Sequence[_Value]) -> list[list[int]]:
-    """Return the tasks of rows below the first distinct bound, equal to it, between it and the second, and so on."""
-    found, part = [[choices[0][0]]], 0
-    for _, equal in itertools.groupby(bounds):
-        begun = choices[part + 1 : part + 1 + len(list(equal))]
-        part += len(begun)
-        found += [_run(begun, ENTRIES_PER_EQUAL_PART) if len(begun) > 1 else [begun[0][0]], [choices[part][0]]]
-    return found
-
-
-def _interval(value: Column, bounds: Column, most: int, repeated: bool) -> Column:
-    """Return the number of bounds below the value plus the number of bounds not above it, by bisection.
-
-    If no bound is `repeated`, the result is twice the second number, because rows at a bound go where those above it
-    go.
-    """
-    steps = F.array(*(F.lit(2**i) for i in reversed(range(most.bit_length()))))
-
-    def count(among: Column, is_past: Callable[[Column], Column]) -> Column:
-        def step(found: Column, width: Column) -> Column:
-            further = found + width
-            return F.when(is_past(F.get(among, further - 1)), further).otherwise(found)
-
-        return F.aggregate(steps, F.lit(0), step)
-
-    def place(among: Column) -> Column:
-        not_above = count(among, lambda bound: bound <= value)
-        return not_above + count(among, lambda bound: bound < value) if repeated else not_above * 2
-
-    return _let(bounds, place)
-
-
-def _let(value: Column, inside: Callable[[Column], Column]) -> Column:
-    """Return an expression of a value that Spark computes once, even if `inside` names the value several times."""
-    return F.get(F.transform(F.array(value), inside), F.lit(0))
-
-
-def _text(value: _Value) -> str:
-    return value.isoformat() if isinstance(value, date) else str(value)
 
 
 def to_tasks(df: DataFrame, tasks: int) -> DataFrame:

@@ -17,13 +17,12 @@ from icesize.parquet.rewriting.absorb import Absorption
 from icesize.parquet.rewriting.threads import write_in_threads
 from icesize.planning.file_counts import is_small_file, merged_files
 from icesize.planning.files import PartitionKey
-from icesize.planning.routing.router import Routing, range_bounds, route, side_by_side, skew
+from icesize.planning.routing.router import Routing, route, side_by_side, skew
 from icesize.planning.routing.row_sizes import RowSizes
 from icesize.policy import SizePolicy
 from icesize.spark.engine import jobs
 from icesize.spark.routing import partition_keys as keys
-from icesize.spark.routing.quantiles import quantiles
-from icesize.spark.routing.task_column import Ranges, TaskAssignment, TaskShares, to_tasks, with_task
+from icesize.spark.routing.task_column import TaskAssignment, TaskShares, to_tasks, with_task
 
 UNKNOWN = PartitionKey(-1, ())
 """Represents a partition that no batch has had yet; spec ids are never negative."""
@@ -193,22 +192,9 @@ class RoutedBatch:
             # An expensive computation of the rows keeps its own tasks; `coalesce(1)` would run it in this one task.
             return df.coalesce(1) if self.is_cheap else df.repartition(1)
         key = keys.partition_key(self.settings.spec, self.settings.schema)
-        ranges = self._ranges(df, key, by_key) if self.partition_rows.is_counted else None
         unknown = routed.assignment.get(UNKNOWN)
-        assignment = TaskAssignment(routed.tasks, by_key, self._spread, unknown, ranges)
+        assignment = TaskAssignment(routed.tasks, by_key, self._spread, unknown)
         return to_tasks(with_task(df, key, assignment), routed.tasks)
-
-    def _ranges(self, df: DataFrame, key: Column, by_key: Mapping[int, TaskShares]) -> Ranges | None:
-        """Return the ranges of split partitions if the table has a sort order, so that their files do not overlap."""
-        split = {of: shares for of, shares in by_key.items() if len(shares) > 1}
-        sort = keys.sort_column(self.settings)
-        if sort is None or not split:
-            return None
-        column, nulls_first = sort
-        rows = sum(self.partition_rows.rows[self.partition_rows.keys[of]] for of in split)
-        found = quantiles(df, key, column, split, int(rows))
-        bounds = {of: range_bounds([share for _, share in split[of]], values) for of, values in found.items()}
-        return Ranges(column, bounds, nulls_first)
 
     @property
     def _spread(self) -> Column | None:

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from bisect import bisect_right
 from collections import Counter
-from datetime import date, datetime, timedelta, timezone
-from decimal import Decimal
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -15,7 +11,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from icesize.spark.routing import task_column
-from icesize.spark.routing.task_column import TASK, Ranges, TaskAssignment, with_task
+from icesize.spark.routing.task_column import TASK, TaskAssignment, with_task
 from tests.support.spark_lake import conf
 
 TASKS = 7
@@ -132,72 +128,3 @@ def test_the_table_is_folded_into_the_plan(spark: SparkSession, capsys: pytest.C
     plan = capsys.readouterr().out
     assert str(numbers[5]) not in plan
     assert "BroadcastHashJoin" in plan
-
-
-SINCE = datetime(2026, 3, 1, 2, 30, 0, 1)
-SORTED: dict[str, tuple[str, list[Any]]] = {
-    "bigint": ("bigint", [-5, 0, 3, 2**60]),
-    "int": ("int", [-5, 0, 3, 2**31 - 1]),
-    "double": ("double", [-1.5, 0.0, 1e-300, 2.5e10]),
-    "text": ("string", ["", 'a"b\\', "日本", "🧊,;"]),
-    "day": ("date", [date(1, 1, 2), date(1969, 12, 31), date(2026, 3, 1), date(9999, 12, 30)]),
-    "decimal": ("decimal(9,2)", [Decimal("-14.20"), Decimal("0.00"), Decimal("0.05"), Decimal("9999999.99")]),
-    "local": ("timestamp_ntz", [datetime(1, 1, 2), SINCE, SINCE + timedelta(hours=1), datetime(9999, 12, 30)]),
-    "instant": (
-        "timestamp",
-        [
-            t.replace(tzinfo=timezone.utc)
-            for t in (
-                datetime(1900, 1, 1),
-                SINCE,
-                SINCE + timedelta(seconds=1),
-                datetime(2100, 1, 1),
-            )
-        ],
-    ),
-}
-
-
-@pytest.mark.parametrize("name", SORTED)
-@pytest.mark.parametrize("ansi", ["true", "false"])
-def test_rows_go_to_the_range_of_their_value(spark: SparkSession, name: str, ansi: str) -> None:
-    """Rows below a bound are in an earlier part than rows at it, for each type, whatever the session's zone."""
-    kind, values = SORTED[name]
-    table = pa.table({"id": range(4), "v": pa.array(values)})
-    with conf(spark, spark__sql__ansi__enabled=ansi, spark__sql__session__timeZone="America/New_York"):
-        df = spark.createDataFrame(table).withColumn("v", F.col("v").cast(kind))
-        ranges = Ranges(F.col("v"), {0: values[1:], 9: values[:1]})
-        found = tasks_of(
-            df, TaskAssignment(9, {0: even(8, 6, 4, 2), 9: even(1, 3)}, hashed("id"), None, ranges), F.lit(0)
-        )
-    assert found == {0: 8, 1: 6, 2: 4, 3: 2}
-
-
-@pytest.mark.parametrize(("nulls_first", "null_task"), [(True, 0), (False, 5)])
-def test_rows_of_a_repeated_bound_are_spread(spark: SparkSession, nulls_first: bool, null_task: int) -> None:
-    """A value that fills several parts is divided among them by their shares; nulls go where they are sorted."""
-    choices = ((0, 0.1), (1, 0.2), (2, 0.2), (3, 0.2), (4, 0.1), (5, 0.2))
-    ranges = Ranges(F.col("v"), {0: [10, 20, 20, 20, 30]}, nulls_first)
-    df = spark.range(24_000).withColumn(
-        "v", F.element_at(F.array(*map(F.lit, (9, 10, 20, 20, 20, 29, 30, None))), (F.col("id") % 8 + 1).cast("int"))
-    )
-    found = tasks_of(df, TaskAssignment(6, {0: choices}, hashed("id"), None, ranges), F.lit(0))
-    by_place = {place: Counter(task for i, task in found.items() if i % 8 == place) for place in range(8)}
-    alone = {0: 0, 1: 1, 5: 4, 6: 5, 7: null_task}
-    assert {place: dict(by_place[place]) for place in alone} == {place: {task: 3000} for place, task in alone.items()}
-    equal = by_place[2] + by_place[3] + by_place[4]
-    assert {t: n / 9000 for t, n in equal.items()} == pytest.approx({2: 0.4, 3: 0.4, 4: 0.2}, abs=0.03)
-
-
-def test_ranges_of_several_keys(spark: SparkSession) -> None:
-    """Each key has its own bounds, as many as it has parts; keys without bounds are divided by hash as before."""
-    bounds = {k: [step * (k + 1) for step in range(1, parts)] for k, parts in enumerate((2, 9, 40))}
-    placed = {k: even(*range(k, len(b) + k + 1)) for k, b in bounds.items()} | {3: even(1, 5), 4: even(2)}
-    df = rows_of_keys(spark, 1000, 5).withColumn("v", F.col("id") / 5)
-    table = TaskAssignment(50, placed, hashed("id"), None, Ranges(F.col("v"), bounds))
-    found = tasks_of(df, table, F.col("k"))
-    for i, task in found.items():
-        if i % 5 < 3:
-            assert task == i % 5 + bisect_right(bounds[i % 5], i / 5)
-    assert {task for i, task in found.items() if i % 5 == 3} == {1, 5}
-    assert {task for i, task in found.items() if i % 5 == 4} == {2}
