@@ -33,7 +33,7 @@ from integration.keyed.catalog import FAULTS, UnreliableCatalog
 from integration.keyed.covering import Case
 from integration.keyed.maps import Maps
 from integration.keyed.model import Effect, Event, Model, Row, newest
-from integration.keyed.shape import Shape
+from integration.keyed.shape import PROMOTABLE_ORDERS, Shape
 from integration.keyed.table import Contents, Live, Watch
 from integration.keyed.writers import CHANGE_ROWS, Writers, chosen
 from tests.support.machine import Killed, now_ms
@@ -119,9 +119,14 @@ class History:
     def __post_init__(self) -> None:
         self.chance = random.Random(self.seed)
         self.shape = Shape.of(self.chance)
-        if self.case is not None:
-            order = "long" if self.shape.order == "none" else self.shape.order
-            self.shape = replace(self.shape, version=self.case.version, remembers=self.case.remembers, order=order)
+        if (case := self.case) is not None:
+            # each step finds something to do: types that can become wider, a field that can be removed
+            orders = PROMOTABLE_ORDERS if "promote" in case.steps else (self.shape.order.replace("none", "long"),)
+            partitions = self.shape.partitions.replace("none", "part" if "remove-field" in case.steps else "none")
+            self.shape = replace(
+                self.shape, version=case.version, remembers=case.remembers, order=self.chance.choice(orders),
+                partitions=partitions,
+            )  # fmt: skip
         self.keys = self.chance.choice([6, 20, 60])
         self.delete_share = self.chance.choice([0.0, 0.1, 0.3])
         self.only_streams = self.chance.random() < 0.35

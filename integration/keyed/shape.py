@@ -70,6 +70,7 @@ ORDERS: Mapping[str, Sequence[tuple[IcebergType, Value]]] = {
     "two": [(TimestampType(), lambda n: n // 7), (IntegerType(), lambda n: n % 7)],
 }  # fmt: skip
 """A timestamp is known by its hours since 1970."""
+PROMOTABLE_ORDERS = ("int", "decimal", "two")
 _WEIGHTS = {"none": 1, "long": 3, "int": 1, "timestamp": 3, "decimal": 1, "string": 1, "double": 1, "two": 2}
 PARTITIONS = ("none", "none", "part", "part", "bucket", "part+bucket", "many")
 

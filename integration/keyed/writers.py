@@ -373,15 +373,13 @@ class Writers:
     def add_field(self) -> None:
         table = self.table
         known = {(each.source_id, str(each.transform)) for each in table.spec().fields}
-        number = len(table.specs())
-        if (1, "bucket[2]") not in known and self.chance.random() < 0.5:
-            name = table.schema().find_field(1).name
-            table.update_spec().add_field(name, BucketTransform(2), f"part{number}").commit()
-        elif (self.shape.part_id, "identity") not in known:
-            name = table.schema().find_field(self.shape.part_id).name
-            table.update_spec().add_field(name, IdentityTransform(), f"part{number}").commit()
-        else:
+        fields: list[tuple[int, Any]] = [(1, BucketTransform(2)), (self.shape.part_id, IdentityTransform())]
+        fields = [(source, transform) for source, transform in fields if (source, str(transform)) not in known]
+        if not fields:
             raise Skip
+        source, transform = self.chance.choice(fields)
+        name = table.schema().find_field(source).name
+        table.update_spec().add_field(name, transform, f"part{len(table.specs())}").commit()
 
     def remove_field(self) -> None:
         table = self.table
