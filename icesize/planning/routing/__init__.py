@@ -1,8 +1,7 @@
 """Division of a batch's bytes among write tasks. No I/O.
 
 - `expected_rows`: how many rows each partition will get in the next batch, learned from what the last batches wrote
-- `router`: how many tasks write a batch beside its merges, which of them which partitions, how much of each, and where
-  a partition that is split is cut
+- `router`: how many tasks write a batch beside its merges, which of them which partitions, and how much of each
 - `row_sizes`: bytes of files from their rows: size = files x overhead + rows x bytes per row, learned from what
   batches wrote
 """

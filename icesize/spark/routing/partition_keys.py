@@ -74,13 +74,10 @@ def spread(spec: PartitionSpec, schema: Schema) -> Column | None:
     return F.xxhash64(*(F.col(f"`{f.name}`") for f in chosen)) if chosen else None
 
 
-def column(name: str) -> Column:
-    """Return a column of the table by its full name, also inside structs."""
-    return F.col(".".join(f"`{part}`" for part in name.split(".")))
-
-
 def _part(field: PartitionField, schema: Schema) -> Column:
-    source = column(cast("str", schema.find_column_name(field.source_id)))
+    # The full name, also of a field inside structs.
+    name = cast("str", schema.find_column_name(field.source_id))
+    source = F.col(".".join(f"`{part}`" for part in name.split(".")))
     kind = schema.find_type(field.source_id)
     transform = field.transform
     if isinstance(transform, IdentityTransform):
