@@ -24,7 +24,7 @@ from pyiceberg.table.metadata import TableMetadata
 
 from icesize.concurrency import concurrently, workers
 from icesize.errors import ArgumentError, TableError
-from icesize.maintenance.verify.storage import GONE, LOST, Found
+from icesize.maintenance.verify.rules import CONTENTS, GONE, LOST, NAN_BOUNDS, OF_ENTRIES, ROW_IDS, Found
 from icesize.parquet.deletes.deleted_rows import deleted_rows
 from icesize.parquet.files.data_file import FileMetrics
 from icesize.parquet.files.settings import WriteSettings
@@ -38,8 +38,6 @@ from icesize.table.commit.steps.repair import Correction
 from icesize.table.manifests.delete_index import DeleteIndex
 from icesize.table.manifests.file_columns import ManifestFacts, read_described
 
-CONTENTS, NAN_BOUNDS = "file contents", "NaN bounds"
-SHARED_IDS = "row ids"
 MOST_RUNS = 10_000
 """Most runs of row ids of a file that a file of verified paths keeps."""
 MOST_ROWS = 50_000_000
@@ -182,15 +180,15 @@ class FileCheck:
             with opened(self._storage, path, task.fact.size_bytes) as source:
                 verification, size_bytes = verify_file(source, path), source.size_bytes
         except FileNotFoundError:
-            return Checked(task, [(LOST, path, GONE)], None)
+            return Checked(task, [Found(LOST, path, GONE)], None)
         found = [
-            (rule, path, problem.removeprefix(f"{path}: "))
+            Found(rule, path, problem.removeprefix(f"{path}: "))
             for rule, problems in ((CONTENTS, verification.problems), (NAN_BOUNDS, verification.nan_bounds))
             for problem in problems
         ]
         is_damaged = bool(verification.problems)
         wrong, metrics = compared(verification, task.metrics, self._types, self._ids)
-        found += [(rule, path, why) for rule, why in wrong]
+        found += [Found(OF_ENTRIES[name], path, why) for name, why in wrong]
         true = None
         if not is_damaged and (found or size_bytes != task.fact.size_bytes):
             true = Correction(size_bytes, metrics, task.fact.rows)
@@ -262,7 +260,8 @@ def shared_row_ids(
     shared[places[1:][again]] = shared[places[:-1][again]] = True
     for number in np.unique(owner[shared]).tolist():
         own = every[shared & (owner == number)]
-        yield SHARED_IDS, order[number].path, f"{own.size:,} live rows have the id of another one, such as {own[0]}"
+        detail = f"{own.size:,} live rows have the id of another one, such as {own[0]}"
+        yield Found(ROW_IDS.undecided, order[number].path, detail)
 
 
 def _ids(file: FileFact, runs: Mapping[str, Runs]) -> NDArray[np.int64]:

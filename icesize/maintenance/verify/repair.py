@@ -15,10 +15,10 @@ from icesize.concurrency import concurrently
 from icesize.environment import Stopwatch, rounded
 from icesize.maintenance.jobs.dangling_deletes import remove_dangling_deletes
 from icesize.maintenance.table_context import TableContext
-from icesize.maintenance.verify.storage import GONE, LOST, SIZES, size_of
+from icesize.maintenance.verify.rules import DANGLING, LISTED_TWICE, LOST, Found, Kind
+from icesize.maintenance.verify.storage import size_of
 from icesize.maintenance.verify.verification import Examined, Finding, Scope, examine
 from icesize.parquet.files.lineage_fields import FIRST_WITH_LINEAGE
-from icesize.parquet.verify.entry import BOUNDS, COUNTS, ROWS
 from icesize.planning.lost_files import LostFiles, folder_of
 from icesize.results import Result, keys
 from icesize.table.catalog.locations import names_one_file, normalised
@@ -31,10 +31,6 @@ from icesize.table.storage.listing import Lister, list_files
 from icesize.units import format_count
 
 AGAIN = "a repair can be started again"
-REMOVED, ONCE, DANGLING, ENTRIES, LISTING = (
-    "missing files", "listed twice", "dangling deletes", "wrong entries", "manifest list",
-)  # fmt: skip
-"""Kinds of repairs, in their order: what removes entries comes before what counts them."""
 
 
 @dataclass(frozen=True)
@@ -108,102 +104,102 @@ def repair(
     """
     current, watch = context.load(), Stopwatch(context.environment)
     scope = Scope(lister, deep=deep, is_for_repair=True)
-    found = examine(current.name, current.table.metadata, current.table.io, scope, context.environment)
+    examined = examine(current.name, current.table.metadata, current.table.io, scope, context.environment)
     watch.lap("verify")
-    plan = _Plan(found, lost_files)
+    plan = _Plan(examined, lost_files)
     repairs = []
     for kind, findings in plan.repairs.items():
         if not findings:
             continue
-        if kind == REMOVED and (back := _back(current, [finding.path for finding in findings])):
-            plan.refused += [replace(finding, advice=back) for finding in findings]
+        if kind is Kind.REMOVED and (back := _back(current, [each.path for each in findings])):
+            plan.refused += [replace(Finding.of(each), advice=back) for each in findings]
             findings.clear()
             continue
-        if kind == DANGLING:
+        if kind is Kind.DANGLING:
             snapshot_id = remove_dangling_deletes(context, dry_run=dry_run).snapshot_id
         else:
             outcome = context.commit(context.load(), plan.step(kind), AGAIN, dry_run=dry_run)
             snapshot_id = next(iter(outcome.snapshot_ids), None)
-        repairs.append(Repaired(kind, len(findings), None if dry_run else snapshot_id))
+        repairs.append(Repaired(kind.value, len(findings), None if dry_run else snapshot_id))
     watch.lap("commit")
     labels = Labels(current.table.metadata)
     return RepairReport(
         current.name, dry_run, tuple(repairs), plan.rows_lost(labels), tuple(plan.refused),
-        (*current.warnings, *found.verification.notes), rounded(watch.seconds),
+        (*current.warnings, *examined.verification.notes), rounded(watch.seconds),
     )  # fmt: skip
 
 
 class _Plan:
     """The repairs by kind, each with its findings, and the findings that are refused."""
 
-    def __init__(self, found: Examined, confirmed: int | None = None) -> None:
-        self._found = found
-        subject, findings = found.subject, found.verification.findings
-        missing = {finding.path: finding.detail == GONE for finding in findings if finding.rule == LOST}
+    def __init__(self, examined: Examined, confirmed: int | None = None) -> None:
+        self._examined = examined
+        subject, found = examined.subject, examined.found
+        missing = {each.path: each.rule == LOST for each in found if each.rule.name == LOST.name}
         self._data, self._deletes = (set(_listed(some, missing)) for some in (subject.data, subject.deletes))
         self._lost = _lost(subject.data, self._data, [path for path in self._data if missing[path]])
         self._kept = self._lost.why_kept(confirmed)
         self._manifests = {facts.path for facts in subject.all}
-        self._dangling = {finding.path for finding in findings if finding.rule == "dangling deletes"}
-        self._uncertain = dict(_uncertain(found)) if any(each.rule == "listed twice" for each in findings) else {}
-        self.repairs: dict[str, list[Finding]] = {kind: [] for kind in (REMOVED, ONCE, DANGLING, ENTRIES, LISTING)}
+        self._dangling = {each.path for each in found if each.rule == DANGLING}
+        self._uncertain = dict(_uncertain(examined)) if any(each.rule == LISTED_TWICE for each in found) else {}
+        self.repairs: dict[Kind, list[Found]] = {kind: [] for kind in Kind}
         self.refused: list[Finding] = []
-        for finding in findings:
-            kind, why = self._decided(finding)
-            if kind:
-                self.repairs[kind].append(finding)
+        for each in found:
+            decided = self._decided(each)
+            if isinstance(decided, Kind):
+                self.repairs[decided].append(each)
             else:
-                self.refused.append(replace(finding, advice=why or finding.advice))
+                finding = Finding.of(each)
+                self.refused.append(replace(finding, advice=decided or finding.advice))
 
-    def step(self, kind: str) -> Repair:
+    def step(self, kind: Kind) -> Repair:
         """Return the step of a kind of repair."""
-        paths = [finding.path for finding in self.repairs[kind]]
-        if kind == REMOVED:
+        paths = [each.path for each in self.repairs[kind]]
+        if kind is Kind.REMOVED:
             return Repair(gone=frozenset(paths))
-        if kind == ENTRIES:
-            return Repair(corrections={path: self._found.true[path] for path in paths})
-        return Repair(once=True) if kind == ONCE else Repair(manifests=frozenset(paths))
+        if kind is Kind.ENTRIES:
+            return Repair(corrections={path: self._examined.true[path] for path in paths})
+        return Repair(once=True) if kind is Kind.ONCE else Repair(manifests=frozenset(paths))
 
     def rows_lost(self, labels: Labels) -> dict[str, int]:
         """Return the rows of missing files by the label of their partition."""
-        gone, rows = {finding.path for finding in self.repairs[REMOVED]}, Counter[str]()
-        for facts in self._found.subject.data if gone else ():
+        gone, rows = {each.path for each in self.repairs[Kind.REMOVED]}, Counter[str]()
+        for facts in self._examined.subject.data if gone else ():
             for file in facts.files(facts.live):
                 if file.path in gone:
                     gone.remove(file.path)
                     rows[labels.of(file.partition)] += file.rows
         return dict(sorted(rows.items()))
 
-    def _decided(self, finding: Finding) -> tuple[str, str]:
-        """Return the kind of repair for a finding, empty if there is none, and the reason for that."""
-        rule, path, detail = finding.rule, finding.path, finding.detail
-        if rule == LOST and path not in self._dangling:
-            if path in self._data:
-                why = self._kept.get(path, "") if path in self._lost.rows else _NOT_LOOKED_UP
-                return ("", why) if why else (REMOVED, "")
-            if path in self._deletes:
-                return "", _DELETES_GONE
-            of_head = path in {path for _, path, _ in self._found.subject.unreadable}
-            return "", _METADATA_GONE if of_head else _OLDER
-        if rule == SIZES and path in self._manifests:
-            return LISTING, ""
-        if rule in (SIZES, ROWS, COUNTS, BOUNDS):
-            return self._of_entry(path)
-        if rule in ("manifest counts", "totals", "manifest list", "partition values", "sequence numbers", "row ids"):
-            is_certain = rule not in _CERTAIN or any(words in detail for words in _CERTAIN[rule])
-            kind = ONCE if rule == "manifest list" else LISTING
-            return (kind, "") if is_certain else ("", "")
-        if rule == "listed twice" and normalised(path) in self._uncertain:
-            return "", self._uncertain[normalised(path)]
-        return {"listed twice": ONCE, "dangling deletes": DANGLING, LOST: DANGLING}.get(rule, ""), ""
+    def _decided(self, found: Found) -> Kind | str | None:
+        """Return the kind of repair for a finding, or why there is none; None if its rule has the reason."""
+        rule, path = found.rule, found.path
+        if rule.name == LOST.name:
+            return self._of_missing(path)
+        if rule.repair is Kind.ENTRIES:
+            return Kind.LISTING if path in self._manifests else self._of_entry(path)
+        if rule == LISTED_TWICE and (why := self._uncertain.get(normalised(path))):
+            return why
+        return rule.repair
 
-    def _of_entry(self, path: str) -> tuple[str, str]:
-        true = self._found.true.get(path)
+    def _of_missing(self, path: str) -> Kind | str:
+        if path in self._dangling:
+            return Kind.DANGLING
+        if path in self._data:
+            return self._kept.get(path, Kind.REMOVED) if path in self._lost.rows else _NOT_LOOKED_UP
+        if path in self._deletes:
+            return _DELETES_GONE
+        is_of_head = any(each.path == path for each in self._examined.subject.unreadable)
+        return _METADATA_GONE if is_of_head else _OLDER
+
+    def _of_entry(self, path: str) -> Kind | str:
+        true = self._examined.true.get(path)
         if true is None:
-            return "", "The file is damaged, or only older snapshots need it: restore it from a backup"
-        if self._found.subject.metadata.format_version >= FIRST_WITH_LINEAGE and true.metrics.rows > true.listed_rows:
-            return "", "Its rows have no row ids of their own (format v3): write the file again"
-        return ENTRIES, ""
+            return "The file is damaged, or only older snapshots need it: restore it from a backup"
+        has_row_ids = self._examined.subject.metadata.format_version >= FIRST_WITH_LINEAGE
+        if has_row_ids and true.metrics.rows > true.listed_rows:
+            return "Its rows have no row ids of their own (format v3): write the file again"
+        return Kind.ENTRIES
 
 
 def _back(current: Current, paths: Sequence[str]) -> str:
@@ -231,9 +227,9 @@ def _lost(data: Sequence[ManifestFacts], missing: Collection[str], gone: Iterabl
     return LostFiles({path: seen[path] for path in rows}, len(seen), sum(seen.values()), there)
 
 
-def _uncertain(found: Examined) -> Iterator[tuple[str, str]]:
+def _uncertain(examined: Examined) -> Iterator[tuple[str, str]]:
     """Yield the normalised paths of files that are listed twice and stay so, with the reason."""
-    subject = found.subject
+    subject = examined.subject
     listings = [subject.store.listing(subject.io, facts.manifest) for facts in subject.all]
     for (path, _), entries in repeated_entries(listings).items():
         if isinstance(why := entry_kept(entries), str):
@@ -251,10 +247,3 @@ _DELETES_GONE = (
     "Without this delete file, deleted rows would come back: restore it from a backup, roll back, or delete the rows "
     "again and then remove the file"
 )
-_CERTAIN: Mapping[str, tuple[str, ...]] = {
-    "manifest list": ("times",),
-    "partition values": ("below the lower bound", "above the upper bound", "the manifest list"),
-    "sequence numbers": ("below the listed minimum",),
-    "row ids": ("it has no first row id, although the snapshot has one",),
-}
-"""Words of the findings of a rule whose cause is certain; of other rules, all are."""

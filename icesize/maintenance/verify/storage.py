@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
@@ -23,9 +23,11 @@ from pyiceberg.table.snapshots import Snapshot
 
 from icesize.concurrency import concurrently
 from icesize.errors import TableError
+from icesize.maintenance.verify.rules import DAMAGED, GONE, LOST, SIZES, STATISTICS, WITHOUT_FIELD_IDS, Found, Rule
 from icesize.parquet.files.storage import cannot_open, local_path
 from icesize.table.catalog.history import known_ancestors
 from icesize.table.catalog.locations import FOLDER_PROPERTIES, is_inside, normalised
+from icesize.table.manifests.avro_values import NoFieldIds
 from icesize.table.manifests.entries import DELETED
 from icesize.table.manifests.file_columns import ManifestFacts
 from icesize.table.manifests.live_arrays import path_numbers
@@ -40,13 +42,7 @@ MOST_LOOKUPS = 10_000
 """Most remote files that are looked up one by one: at 50 ms each, eight at a time, a minute."""
 LISTED_BETWEEN_TELLING = 10_000
 """Listed files between two progress reports."""
-LOST, SIZES, DAMAGED, STATISTICS = "missing files", "file sizes", "damaged metadata", "missing statistics"
-BACK = "removed and live"
-GONE = "it is not there"
 _ANY_SIZE = -1
-
-Found = tuple[str, str, str]
-"""The rule that is broken, the file, and what is wrong with it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,17 +158,17 @@ class StorageCheck:
         lists = [snapshot.manifest_list for snapshot in snapshots]
         yield from self._compared(LOST, lists)
         manifests = dict[str, ManifestFile]()
-        there = [each for each in lists if each not in self._gone]
         specs = metadata.specs()
-        for found in self._read(lambda location: list(read_list(self.io, location, specs)), there):
-            if isinstance(found, TableError):
+        paths = dict(zip(lists, lists, strict=True))
+        for found in self._read(lambda path: list(read_list(self.io, path, specs)), paths):
+            if isinstance(found, Found):
                 yield from self._damaged(found)
             else:
                 manifests |= {each.manifest_path: each for each in found if each.manifest_path not in manifests}
         lengths = [each.manifest_length for each in manifests.values()]
         yield from self._compared(LOST, list(manifests), np.array(lengths, np.int64))
-        for facts in self._read(read, [each for path, each in manifests.items() if path not in self._gone]):
-            if isinstance(facts, TableError):
+        for facts in self._read(read, manifests):
+            if isinstance(facts, Found):
                 yield from self._damaged(facts)
             else:
                 sizes = facts.columns.size_bytes[facts.live].astype(np.int64)
@@ -187,18 +183,19 @@ class StorageCheck:
         yield from self._compared(STATISTICS, [each.statistics_path for each in statistics], sizes)
         self._note()
 
-    def _read(self, read: Callable[[A], B], items: Iterable[A]) -> Iterator[B | TableError]:
-        """Yield what is read, or what is wrong with it; a file that is gone was reported by the comparison."""
-        return (each for each in concurrently(lambda item: attempt(read, item), items, READERS) if each is not None)
+    def _read(self, read: Callable[[A], B], items: Mapping[str, A]) -> Iterator[B | Found]:
+        """Yield what is read from the files that are there, or what is wrong with them."""
+        there = [path for path in items if path not in self._gone]
+        return concurrently(lambda path: attempt(read, path, items[path]), there, READERS)
 
-    def _damaged(self, error: TableError) -> Iterator[Found]:
-        path = str(error.facts["path"])
-        if path not in self._gone:
-            self._gone.add(path)
-            yield DAMAGED, path, str(error)
+    def _damaged(self, found: Found) -> Iterator[Found]:
+        # the comparison has reported a file that is gone
+        if found.rule != LOST and found.path not in self._gone:
+            self._gone.add(found.path)
+            yield found
 
     def _compared(
-        self, rule: str, paths: Sequence[str], size_bytes: NDArray[np.int64] | None = None
+        self, rule: Rule, paths: Sequence[str], size_bytes: NDArray[np.int64] | None = None
     ) -> Iterator[Found]:
         """Yield the files that are not there, or with another size."""
         numbers = path_numbers(paths)
@@ -213,12 +210,13 @@ class StorageCheck:
             self._outside += found is not None and not self._is_listed(path)
             if found is None:
                 self._gone.add(path)
-                yield rule, path, GONE
+                yield Found(rule, path, GONE)
             elif size not in (_ANY_SIZE, found):
-                yield SIZES, path, f"it has {found:,} bytes, by the metadata {size:,}"
+                yield Found(SIZES, path, f"it has {found:,} bytes, by the metadata {size:,}")
         for path in suspects.keys() - few.keys():
             if self.stored.is_current and self._is_listed(path):
-                yield rule, path, "the listing does not have it with the size in the metadata"
+                detail = "the listing does not have it with the size in the metadata"
+                yield Found(rule.undecided, path, detail)
             else:
                 self._unknown += 1
 
@@ -254,11 +252,12 @@ def size_of(io: FileIO, path: str) -> int | None:
         return None
 
 
-def attempt(read: Callable[[A], B], item: A) -> B | TableError | None:
-    """Return what is read, the error of a damaged file, or None for a missing one. Raises the errors of the storage."""
+def attempt(read: Callable[[A], B], path: str, item: A) -> B | Found:
+    """Return what is read from a file, or what is wrong with it. Raises the errors of the storage."""
     try:
         return read(item)
     except FileNotFoundError:
-        return None
+        return Found(LOST, path, GONE)
     except TableError as error:
-        return error
+        rule = WITHOUT_FIELD_IDS if isinstance(error.__cause__, NoFieldIds) else DAMAGED
+        return Found(rule, path, str(error))

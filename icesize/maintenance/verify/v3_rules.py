@@ -34,7 +34,7 @@ _STRUCT_BYTES = 12
 _IS_COMPRESSED = 1
 
 
-def row_ids(metadata: TableMetadata, head: Snapshot | None, data: Sequence[ManifestFacts]) -> Iterator[tuple[str, str]]:
+def row_ids(metadata: TableMetadata, data: Sequence[ManifestFacts]) -> Iterator[tuple[str, str]]:
     """Snapshots, and the live files of the newest one, have row ids of their own, below the next one of the table."""
     if metadata.format_version < FIRST_WITH_LINEAGE:
         return
@@ -43,10 +43,14 @@ def row_ids(metadata: TableMetadata, head: Snapshot | None, data: Sequence[Manif
         yield metadata.location, "the metadata have no 'next-row-id'"
         return
     yield from _snapshots(metadata.snapshots, next_row_id)
+    yield from _files(data, next_row_id)
+
+
+def of_manifests(head: Snapshot | None, data: Iterable[ManifestFacts]) -> Iterator[tuple[str, str]]:
+    """The data manifests of a snapshot with row ids have some, too."""
     for facts in data if head and head.first_row_id is not None else ():
         if first_row_id_of(facts.manifest) is None:
             yield facts.path, "it has no first row id, although the snapshot has one"
-    yield from _files(data, next_row_id)
 
 
 def _snapshots(snapshots: Iterable[Snapshot], next_row_id: int) -> Iterator[tuple[str, str]]:

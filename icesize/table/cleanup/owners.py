@@ -303,7 +303,7 @@ def _reached(io: FileIO, files: list[str]) -> Iterator[str]:
         for key in ("statistics", "partition-statistics"):
             yield from (str(each["statistics-path"]) for each in metadata.get(key, ()))
         lists = [str(s["manifest-list"]) for s in metadata.get("snapshots", ()) if "manifest-list" in s]
-        yield from listed_files(io, lists, read, may_lack=True)
+        yield from listed_files(io, lists, read, (FileNotFoundError,))
 
 
 def identity_of_table(table: Table) -> tuple[str, str]:

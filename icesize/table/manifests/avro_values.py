@@ -69,7 +69,8 @@ def inlined(schema: AvroSchema) -> AvroSchema:
     return walk(schema)
 
 
-NO_FIELD_IDS = "the fields of its schema have no field ids"
+class NoFieldIds(ValueError):
+    """The fields of a schema have no field ids."""
 
 
 def record_fields(schema_json: str, needed: Iterable[int]) -> list[dict[str, Any]]:
@@ -90,7 +91,7 @@ def record_fields(schema_json: str, needed: Iterable[int]) -> list[dict[str, Any
 def check_ids(ids: Collection[int | None], needed: Iterable[int]) -> None:
     """Raise ValueError if a field id is not there."""
     if not any(each is not None for each in ids):
-        raise ValueError(NO_FIELD_IDS)
+        raise NoFieldIds("the fields of its schema have no field ids")
     if missing := [str(each) for each in needed if each not in ids]:
         raise ValueError(f"its schema has no field with the id {missing[0]}")
 

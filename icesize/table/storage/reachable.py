@@ -16,6 +16,7 @@ from icesize.table.manifests.manifest_lists import read_list
 
 READERS = 4
 """Manifests read at a time: hides the latency of remote storage; they are decoded one at a time."""
+Errors = tuple[type[Exception], ...]
 
 
 @dataclass
@@ -68,13 +69,13 @@ def loose_files(metadata: TableMetadata, metadata_location: str) -> Iterator[str
     yield f"{metadata.location}/metadata/version-hint.text"
 
 
-def listed_files(io: FileIO, lists: Iterable[str], read: set[str], *, may_lack: bool = False) -> Iterator[str]:
+def listed_files(io: FileIO, lists: Iterable[str], read: set[str], lacking: Errors = ()) -> Iterator[str]:
     """Yield manifest lists, their manifests, and the files in these; those in `read` are skipped, new ones added to it.
 
-    With `may_lack`, lists and manifests that are gone are skipped. Raises TableError for a damaged one.
+    Lists and manifests that cannot be read because of an error in `lacking` are skipped. Raises TableError for a
+    damaged one.
     """
     found: dict[str, ManifestFile] = {}
-    lacking = FileNotFoundError if may_lack else ()
     new = [path for path in dict.fromkeys(lists) if path not in read]
 
     def listed(path: str) -> list[ManifestFile]:

@@ -19,12 +19,12 @@ from pyiceberg.table.update import SetStatisticsUpdate
 
 import icesize
 from icesize.errors import ArgumentError, TableError
+from icesize.maintenance.verify.rules import LOST, Found, Severity
 from icesize.maintenance.verify.storage import StorageCheck, Stored
 from icesize.maintenance.verify.verification import (
     MOST_FINDINGS,
     Findings,
     Scope,
-    Severity,
     Verification,
     verify,
     without_expired,
@@ -88,6 +88,21 @@ def test_a_damaged_manifest_list_of_an_older_snapshot(lake: SqlCatalog) -> None:
     ((rule, where, detail),) = broken(verified(table))
     assert (rule, where) == ("damaged metadata", path)
     assert "it is not an Avro file" in detail
+
+
+@pytest.mark.parametrize("what", ["manifest", "list"])
+def test_metadata_without_field_ids(lake: SqlCatalog, what: str) -> None:
+    """The advice says that the file is whole, because a backup of it would not help."""
+    make_table(lake)
+    table = append(lake, [1])
+    head = table.metadata.snapshots[-1]
+    path = (
+        head.manifest_list if what == "list" else manifests_in(head, table.io, table.metadata.specs())[0].manifest_path
+    )
+    local(path).write_bytes(local(path).read_bytes().replace(b'"field-id"', b'"field_no"'))
+    (finding,) = verified(table).findings
+    assert (finding.rule, finding.path) == ("damaged metadata", path)
+    assert finding.advice.startswith("The file is whole, but its writer left out the field ids")
 
 
 @pytest.mark.parametrize("what", ["manifest", "list"])
@@ -213,10 +228,10 @@ def test_statistics_that_are_gone(lake: SqlCatalog) -> None:
 
 def test_findings_are_bounded() -> None:
     """If everything is gone, the first findings of the rule are listed, and the others are counted."""
-    missing = [("missing files", str(number), "gone") for number in range(MOST_FINDINGS + 5)]
+    missing = [Found(LOST, str(number), "gone") for number in range(MOST_FINDINGS + 5)]
     found = Findings()
     found.add(missing)
-    assert len(found.findings) == MOST_FINDINGS
+    assert len(found.found) == MOST_FINDINGS
     assert found.notes == ["missing files: the first 1,000 of 1,005 findings are listed"]
 
 
