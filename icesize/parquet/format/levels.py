@@ -43,7 +43,7 @@ def check_levels(pages: Sequence[Page], data: Bytes, column: Column, chunk: Chun
     levels. Pages are skipped if all of them have checksums, which `walk` has verified; Iceberg, Spark and icesize write
     checksums. Files of other writers cost their decompression.
     """
-    if not column.levels[0] or all(page.has_checksum for page in pages):
+    if not column.levels[0] or all(page.checksum is not None for page in pages):
         return
     name, found, counts = ".".join(column.path), 0, np.zeros(column.levels[1] + 1, np.int64)
     for page in pages:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from icesize.parquet.format.fields import (
     ColumnMetaData,
@@ -59,25 +59,12 @@ _HEADER_BYTES = 256
 """Read for a dictionary of unknown length; its header has about 20 bytes."""
 
 
-class Header(NamedTuple):
-    """The fields of a PageHeader; `end` is the position of the page's body."""
-
-    type: int
-    raw_size_bytes: int
-    size_bytes: int
-    checksum: int | None
-    values: int
-    encoding: int
-    rows: int | None
-    end: int
-
-
 @dataclass(slots=True)
 class Page:
     """One page, which begins `at` an offset of its chunk.
 
     `size_bytes` includes the header; `raw_size_bytes` is the header and the uncompressed body. `rows` is None if only
-    the repetition levels show the number of rows.
+    the repetition levels show the number of rows. `checksum` is that of the stored body, None without one.
     """
 
     at: int
@@ -88,7 +75,7 @@ class Page:
     encoding: int
     values: int
     rows: int | None
-    has_checksum: bool
+    checksum: int | None
 
 
 @dataclass(slots=True)
@@ -140,10 +127,8 @@ def walk(data: Bytes, flat: bool, values: int) -> Pages:
     at = found = 0
     end = len(data)
     while at < end:
-        header = read_header(data, at)
-        page = _page(header, at, end, flat)
-        if header.checksum is not None:
-            _verify(header.checksum, data[header.end : at + page.size_bytes])
+        page = read_page(data, at, end, flat=flat)
+        _verify(page, data)
         if page.type == DICTIONARY_PAGE:
             if at:
                 raise CopyRefused(Refusal.PAGES, "a dictionary follows other pages")
@@ -175,16 +160,13 @@ def dictionary_page(source: Readable, chunk: Chunk) -> DictionaryPage | None:
     # checked before the header is parsed: the header of a data page may be longer than the bytes read
     if data[:1] == b"\x15" and data[1:2] != b"\x04":
         return None
-    header = read_header(data, 0)
-    page = _page(header, 0, chunk.size_bytes, flat=False)
+    page = read_page(data, 0, chunk.size_bytes, flat=False)
     if page.type != DICTIONARY_PAGE:
         return None
     if page.size_bytes > len(data):
         data = source.read(chunk.start, page.size_bytes)
-    found = DictionaryPage.of(page, data)
-    if header.checksum is not None:
-        _verify(header.checksum, found.body)
-    return found
+    _verify(page, data)
+    return DictionaryPage.of(page, data)
 
 
 @damaged_as(Refusal.CORRUPT_FOOTER)
@@ -219,9 +201,12 @@ def _counts(raw: bytes) -> tuple[tuple[int, int], ...]:
     )
 
 
-def read_header(data: Bytes, at: int) -> Header:
-    """Read the page header at a position; raises `DamagedFile`, or `CopyRefused` for a page that cannot be copied."""
-    fields, end = read_struct(data, at)
+def read_page(data: Bytes, at: int, end: int, *, flat: bool) -> Page:
+    """Read the header of the page at a position; the page must end by `end`.
+
+    Raises `DamagedFile`, or `CopyRefused` for a page that cannot be copied.
+    """
+    fields, body = read_struct(data, at)
     if max(fields, default=0) > PageHeader.DATA_PAGE_HEADER_V2:  # the last known field
         raise CopyRefused(Refusal.PAGES, f"a page header has fields {sorted(fields)}")
     kind = required_integer(fields, PageHeader.TYPE)
@@ -230,35 +215,36 @@ def read_header(data: Bytes, at: int) -> Header:
         raise CopyRefused(Refusal.PAGES, f"a page of type {kind}")
     inner, _ = read_struct(raw_of(fields, INNER_HEADERS[kind], STRUCT))
     is_v2 = kind == DATA_PAGE_V2
-    return Header(
-        type=kind,
-        raw_size_bytes=required_integer(fields, PageHeader.UNCOMPRESSED_PAGE_SIZE),
-        size_bytes=required_integer(fields, PageHeader.COMPRESSED_PAGE_SIZE),
-        checksum=None if checksum is None else checksum & 0xFFFFFFFF,
-        values=required_integer(inner, DataPageHeader.NUM_VALUES),
-        encoding=required_integer(inner, DataPageHeaderV2.ENCODING if is_v2 else DataPageHeader.ENCODING),
-        rows=required_integer(inner, DataPageHeaderV2.NUM_ROWS) if is_v2 else None,
-        end=end,
-    )
-
-
-def _page(header: Header, at: int, end: int, flat: bool) -> Page:
-    kind, raw_size, size, checksum, values, encoding, rows, body = header
+    raw_size = required_integer(fields, PageHeader.UNCOMPRESSED_PAGE_SIZE)
+    size = required_integer(fields, PageHeader.COMPRESSED_PAGE_SIZE)
+    values = required_integer(inner, DataPageHeader.NUM_VALUES)
+    encoding = required_integer(inner, DataPageHeaderV2.ENCODING if is_v2 else DataPageHeader.ENCODING)
+    rows = required_integer(inner, DataPageHeaderV2.NUM_ROWS) if is_v2 else None
+    if kind == DATA_PAGE and flat:
+        rows = values
     if size < 0 or raw_size < 0 or body + size > end:
         raise CopyRefused(
             Refusal.PAGES, f"a page of {size} bytes, uncompressed {raw_size}, where {end - body} are left"
         )
-    if kind == DATA_PAGE and flat:
-        rows = values
     if values < 0 or (rows is not None and (rows < 0 or rows > values or (flat and rows != values))):
         raise CopyRefused(Refusal.PAGES, f"a page of {values} values, {rows} rows")
     return Page(
-        at, body + size - at, body - at, body - at + raw_size, kind, encoding, values, rows, checksum is not None
+        at=at,
+        size_bytes=body + size - at,
+        header_bytes=body - at,
+        raw_size_bytes=body - at + raw_size,
+        type=kind,
+        encoding=encoding,
+        values=values,
+        rows=rows,
+        checksum=None if checksum is None else checksum & 0xFFFFFFFF,
     )
 
 
-def _verify(checksum: int, body: Bytes) -> None:
-    if crc32(body) != checksum:
+def _verify(page: Page, data: Bytes) -> None:
+    if page.checksum is None:
+        return
+    if crc32(data[page.at + page.header_bytes : page.at + page.size_bytes]) != page.checksum:
         raise CopyRefused(Refusal.CHECKSUM)
 
 

@@ -22,7 +22,7 @@ from icesize.parquet.format.pages import (
     data_encodings,
     decompressed,
     dictionary_page,
-    read_header,
+    read_page,
     walk,
 )
 from icesize.parquet.format.refusals import CopyRefused, DamagedFile, Refusal
@@ -112,7 +112,7 @@ def test_sizes_of_a_page_are_told_with_its_header() -> None:
     """A page that was compressed counts its header in both sizes."""
     stored = page(raw=100)
     header = len(stored) - 4
-    found = Page(0, header + 4, header, header + 100, DATA_PAGE, 0, 4, 4, False)
+    found = Page(0, header + 4, header, header + 100, DATA_PAGE, 0, 4, 4, None)
     assert walk(stored * 2, True, 8).data == [found, Page(header + 4, *(getattr(found, n) for n in Page.__slots__[1:]))]
     assert walk(stored, False, 4).data[0].rows is None
     assert walk(page(DATA_PAGE_V2, rows=2), False, 4).data[0].rows == 2
@@ -200,7 +200,7 @@ def test_a_first_page_with_long_statistics_is_no_dictionary() -> None:
     lying = edited(data, lambda tree: tree.metadata[0][0].update({2: integers_field([0, 3, 8], 5)}))
     chunk, flat, raw = next(chunks(lying))
     with pytest.raises(DamagedFile, match="cut off"):
-        read_header(raw[:256], 0)
+        read_page(raw[:256], 0, len(raw), flat=True)
     assert dictionary_page(BytesSource(lying), chunk) is None
     assert len(walk(raw, flat, 2).data) == 1
 
