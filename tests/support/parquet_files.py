@@ -113,7 +113,7 @@ def complete(file: FinishedFile, settings: WriteSettings, inputs: Mapping[str, F
 
 def rows_decoded(files: Sequence[FinishedFile]) -> int:
     """Rows that were decoded beside others that were copied."""
-    return sum(file.decoded.rows for file in files if isinstance(file, CopiedFile) and file.decoded)
+    return sum(part.rows for file in files if isinstance(file, CopiedFile) for part in file.decoded)
 
 
 def sources_of(files: Sequence[FinishedFile]) -> set[str]:

@@ -139,14 +139,14 @@ class CopiedFile(NewFile):
     It can be committed only after `carry_over` of `icesize.parquet.files.metrics` turns it into a `NewDataFile`.
 
     `copied_from` names the source files of the copied rows, each once, by the paths in manifests. Their manifest
-    metrics are still to be merged with `decoded`, the metrics of the decoded rows. The value counts and null counts
+    metrics are still to be merged with `decoded`, the metrics of all decoded rows. The value counts and null counts
     cover the whole file, and so do the bounds if `has_bounds` is True. Otherwise there are no bounds. There are never
     NaN counts.
     """
 
     copied_from: tuple[CopiedFrom, ...] = ()
     has_bounds: bool = False
-    decoded: FileMetrics | None = None
+    decoded: tuple[FileMetrics, ...] = ()
 
 
 FinishedFile = NewDataFile | CopiedFile

@@ -349,8 +349,8 @@ def _parts(file: CopiedFile, inputs: Mapping[str, FileMetrics]) -> list[_Part]:
     """Return all rows of the file as parts; return no parts if the metrics of one are unknown."""
     if any(copied.path not in inputs for copied in file.copied_from):
         return []
-    parts = [_Part(inputs[copied.path], copied.whole) for copied in file.copied_from]
-    return parts if file.decoded is None else [*parts, _Part(file.decoded, whole=True)]
+    decoded = (_Part(metrics, whole=True) for metrics in file.decoded)
+    return [*(_Part(inputs[copied.path], copied.whole) for copied in file.copied_from), *decoded]
 
 
 def _totals(

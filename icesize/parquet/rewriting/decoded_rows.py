@@ -28,7 +28,7 @@ from icesize.planning.plan import FileGroup
 
 @dataclass(frozen=True, slots=True)
 class EncodedRows:
-    """Rows as a Parquet file in memory with one row group, and the facts of its float columns by field id.
+    """Rows as a Parquet file in memory with one row group, and the facts of columns that hold NaN, by field id.
 
     The columns of the row lineage are apart from those of the `footer` (`without_lineage`).
     """
@@ -96,10 +96,10 @@ def _encode(rows: pa.Table, schema: pa.Schema, settings: WriteSettings) -> Encod
     floats = {leaf.field_id: FloatFacts.of(values) for leaf, values in leaf_values(columns, rows)}
     # a null in a required column makes it optional, which the schema check finds before anything is copied
     schema = pa.schema([f.with_nullable(f.nullable or c.null_count > 0) for f, c in zip(schema, rows, strict=True)])
-    nan = frozenset(field_id for field_id, facts in floats.items() if facts.nans)
-    encoding = Encoding(dictionary_columns(settings, rows), nan)
+    with_nan = {field_id: facts for field_id, facts in floats.items() if facts.nans}
+    encoding = Encoding(dictionary_columns(settings, rows), frozenset(with_nan))
     sink = pa.BufferOutputStream()
     with parquet_writer(settings, sink, encoding, rows.num_rows, schema) as writer:
         writer.write_table(pa.Table.from_arrays(rows.columns, schema=schema), row_group_size=max(1, rows.num_rows))
     source = BytesSource(memoryview(sink.getvalue()))
-    return EncodedRows(source, without_lineage(read_footer(source)), writer.writer.metadata, floats)
+    return EncodedRows(source, without_lineage(read_footer(source)), writer.writer.metadata, with_nan)

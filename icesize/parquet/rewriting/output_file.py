@@ -19,7 +19,7 @@ from icesize import failpoints
 from icesize.concurrency import Ahead
 from icesize.errors import RewriteFailed
 from icesize.parquet.files.data_file import CopiedFile, CopiedFrom, FileMetrics, NewDataFile
-from icesize.parquet.files.metrics import FloatFacts, Leaf, describe, leaves
+from icesize.parquet.files.metrics import Leaf, describe, leaves
 from icesize.parquet.files.new_files import NewFiles
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.format.fields import Statistics
@@ -99,27 +99,6 @@ class Contents:
         yield from (work for run in self.runs for work in works(run.parts, run.plan))
 
 
-@dataclass(slots=True)
-class _Decoded:
-    """Metrics of the decoded rows of a file."""
-
-    metadata: pq.FileMetaData | None = None
-    _floats: dict[int, FloatFacts] = field(default_factory=dict)
-
-    @property
-    def with_nan(self) -> dict[int, FloatFacts]:
-        """The facts of columns that hold NaN anywhere; all other columns have statistics."""
-        return {field_id: facts for field_id, facts in self._floats.items() if facts.nans}
-
-    def add(self, rows: EncodedRows) -> None:
-        if self.metadata is None:
-            self.metadata = rows.metadata
-        else:
-            self.metadata.append_row_groups(rows.metadata)
-        for field_id, facts in rows.floats.items():
-            self._floats[field_id] = self._floats.get(field_id, FloatFacts()) + facts
-
-
 def write_copied(
     partition: PartitionKey,
     contents: Contents,
@@ -135,19 +114,17 @@ def write_copied(
 
     Raises `CopyRefused`, `RewriteFailed` or `OSError`.
     """
-    settings, path, of_decoded = new_files.settings, new_files.location(partition), _Decoded()
-    sink = new_files.create(path)
+    settings, path = new_files.settings, new_files.location(partition)
+    sink, described = new_files.create(path), list[NewDataFile]()
     changed = ahead.map(lambda work: work(settings.parquet.level), contents.works, _WAITING)
-    assembled = _assemble(sink, contents, decoded, changed, of_decoded, adds_lineage=settings.stores_lineage)
+    rows = _describing(decoded, NewDataFile(path, 0, 0, partition), settings, described)
+    assembled = _assemble(sink, contents, rows, changed, adds_lineage=settings.stores_lineage)
     _check_opens(assembled)
     footer = parse_footer(assembled.footer, assembled.size_bytes)
     file = describe_copied(settings, path, partition, assembled, footer)
-    if of_decoded.metadata is not None:
-        rows = NewDataFile(path, 0, 0, partition)
-        rows = describe(rows, settings, of_decoded.metadata, of_decoded.with_nan)
-        if (changed_column := counted.difference([rows])) is not None:
-            raise CopyRefused(Refusal.COUNTS, changed_column.name)
-        file = replace(file, decoded=FileMetrics.of(rows))
+    if (changed_column := counted.difference(described)) is not None:
+        raise CopyRefused(Refusal.COUNTS, changed_column.name)
+    file = replace(file, decoded=tuple(map(FileMetrics.of, described)))
     if not all(copied.whole for copied in contents.copied_from):
         lower, upper = _bounds(settings, footer)
         file = replace(file, lower_bounds=lower, upper_bounds=upper, has_bounds=True)
@@ -162,12 +139,20 @@ def write_copied(
     return replace(file, copied_from=contents.copied_from)
 
 
+def _describing(
+    decoded: Iterable[EncodedRows], file: NewDataFile, settings: WriteSettings, described: list[NewDataFile]
+) -> Iterator[EncodedRows]:
+    """Yield the decoded rows, and add the metrics of each to `described`, as those of a file of its own."""
+    for rows in decoded:
+        described.append(describe(file, settings, rows.metadata, rows.floats))
+        yield rows
+
+
 def _assemble(
     sink: object,
     contents: Contents,
     decoded: Iterable[EncodedRows],
     changed: Iterator[list[Piece]],
-    known: _Decoded,
     *,
     adds_lineage: bool,
 ) -> Assembled:
@@ -187,7 +172,6 @@ def _assemble(
         (group,) = rows.footer.row_groups
         stored = ([stored_piece(rows.source, group, nth)] for nth in range(len(group.lineage)))
         copy_row_group(rows.source, group, assembly, beside=beside(stored))
-        known.add(rows)
         failpoints.reach("writing")
     return assembly.finish()
 

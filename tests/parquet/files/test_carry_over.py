@@ -133,7 +133,7 @@ def _copied_file(options: WriteSettings, pieces: list[Piece]) -> tuple[NewDataFi
     file = replace(
         _as_copied(anew),
         copied_from=tuple(CopiedFrom(file.path, piece.how == "whole") for file, piece in old),
-        decoded=FileMetrics.of(_written(options, decoded)) if decoded else None,
+        decoded=(FileMetrics.of(_written(options, decoded)),) if decoded else (),
     )
     return carry_over(file, options, {file.path: FileMetrics.of(file) for file, _ in old}), anew
 
@@ -471,14 +471,14 @@ def test_decoded_rows_count_like_a_file() -> None:
     low, one, five = (to_bytes(DOUBLE, value) for value in (-9.0, 1.0, 5.0))
     old = metrics(DOUBLE, 1.0, 5.0, nans=1)
     own = FileMetrics(4, lower_bounds={X: low}, upper_bounds={X: one}, nan_value_counts={X: 2})
-    assert bounds(DOUBLE, old, decoded=own) == (low, five)
-    assert completed(DOUBLE, old, decoded=own).nan_value_counts == {X: 3}
-    assert bounds(DOUBLE, replace(old, lower_bounds={}, upper_bounds={}), decoded=own) == (None, None)
+    assert bounds(DOUBLE, old, decoded=(own,)) == (low, five)
+    assert completed(DOUBLE, old, decoded=(own,)).nan_value_counts == {X: 3}
+    assert bounds(DOUBLE, replace(old, lower_bounds={}, upper_bounds={}), decoded=(own,)) == (None, None)
     # no bounds of their own: nothing but nulls, or not known
-    assert bounds(DOUBLE, old, decoded=FileMetrics(4, {X: 4})) == (one, five)
-    assert bounds(DOUBLE, old, decoded=FileMetrics(4, {X: 2}, {X: 2})) == (one, five)
-    assert bounds(DOUBLE, old, decoded=FileMetrics(4, {X: 3})) == (None, None)
-    assert completed(DOUBLE, old, decoded=FileMetrics(4)).nan_value_counts == {}
+    assert bounds(DOUBLE, old, decoded=(FileMetrics(4, {X: 4}),)) == (one, five)
+    assert bounds(DOUBLE, old, decoded=(FileMetrics(4, {X: 2}, {X: 2}),)) == (one, five)
+    assert bounds(DOUBLE, old, decoded=(FileMetrics(4, {X: 3}),)) == (None, None)
+    assert completed(DOUBLE, old, decoded=(FileMetrics(4),)).nan_value_counts == {}
 
 
 def test_only_columns_of_the_tables_schema_have_metrics() -> None:
