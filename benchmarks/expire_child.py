@@ -17,7 +17,6 @@ import pstats
 import statistics
 import time
 import uuid
-from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,7 @@ from icesize.environment import Environment, Stopwatch
 from icesize.parquet.files.data_file import Written
 from icesize.planning.merging.planner import plan_merges
 from icesize.sized_table import SizedTable
-from icesize.table.commit.batch_commit import CommitContext, WrittenBatch, commit_written
+from icesize.table.commit.batch_commit import Batch, WrittenBatch, commit_written
 from tests.support.children import run_child
 
 _COMMITS = 9
@@ -141,8 +140,8 @@ def _commit_seconds(table: SizedTable) -> float:
         began = time.perf_counter()
         commit_written(
             WrittenBatch(current, layout, plan_merges(layout, current.policy), rows=Written((file,))),
-            handle,
-            CommitContext(environment.new_id(), environment, Stopwatch(environment), nullcontext()),
+            Batch(handle, environment, Stopwatch(environment)),
+            environment,
         )
         seconds.append(time.perf_counter() - began)
     return round(statistics.median(seconds[1:]), 3)

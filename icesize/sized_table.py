@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from icesize.concurrency import IO_THREADS
-from icesize.environment import Environment
+from icesize.environment import Environment, Stopwatch
 from icesize.errors import EngineUnavailable
 from icesize.events import JobFinished
 from icesize.maintenance.jobs import compaction
@@ -554,20 +554,18 @@ class SizedTable:
         self, rows: pa.Table, wanted: UpsertOptions, stream_id: str | None, batch_id: int | None
     ) -> Report:
         """Upsert an Arrow table in this process."""
+        from icesize.table.commit.batch_commit import Batch
+        from icesize.table.commit.exactly_once import exactly_once
         from icesize.table.upserts.arrow_events import EventsOfRows
-        from icesize.table.upserts.batch import UpsertBatch, UpsertJob, upsert
+        from icesize.table.upserts.batch import Upserts
 
-        entry = None
+        entry, environment = None, self._environment
         if stream_id is not None and batch_id is not None:
             ledger.check_names(stream_id, batch_id)
             entry = ledger.LedgerEntry(stream_id, stream_id, batch_id)
-        memory = self._upserts
-        job = UpsertJob(
-            self._handle, self._environment, wanted, memory.secret, skip_null_keys=wanted.null_key == "skip",
-            deleted_in=memory.deleted_in,
-        )  # fmt: skip
         events = EventsOfRows(rows, wanted.unwritten)
-        outcome = upsert(job, UpsertBatch(events.fetch, entry, self._environment.new_id()))
+        upserts = Upserts(wanted, events.fetch, self._upserts, skip_null_keys=wanted.null_key == "skip")
+        outcome = exactly_once(Batch(self._handle, environment, Stopwatch(environment), entry), upserts)
         self._environment.notify(JobFinished(self.name, outcome.report))
         return self._context.refresh(outcome.report) if outcome.commit.snapshot_ids else outcome.report
 
@@ -588,12 +586,10 @@ class SizedTable:
         from icesize.spark.stream.batch import commit_batch
         from icesize.spark.stream.process_state import table_state
         from icesize.spark.stream.sink import Sink
-        from icesize.spark.stream.upsert_batch import commit_upserts
 
         if stream_id is not None and batch_id is not None:
             return Sink(source, stream_id, replace(options, query_id=stream_id)).run(df, batch_id)
-        commit = commit_batch if options.upsert is None else commit_upserts
-        report = commit(df, source, options, None, table_state(source)).report
+        report = commit_batch(df, source, options, None, table_state(source)).report
         self._environment.notify(JobFinished(self.name, report))
         return report
 

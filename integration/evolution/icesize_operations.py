@@ -19,14 +19,15 @@ from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
 
 import icesize
-from icesize.environment import Environment
+from icesize.environment import Environment, Stopwatch
 from icesize.errors import IcesizeError, TableError
 from icesize.sized_table import SizedTable
 from icesize.table.commit import batch_commit
+from icesize.table.commit.batch_commit import Batch
+from icesize.table.commit.exactly_once import exactly_once
 from icesize.table.past.versions import Version
 from icesize.table.state.handle import TableHandle
-from icesize.table.upserts.batch import UpsertBatch, UpsertJob
-from icesize.table.upserts.batch import upsert as run_upsert
+from icesize.table.upserts.batch import Upserts
 from icesize.table.upserts.settings import WantedRule, keep_rule
 from integration.evolution.pair import FIELD, Broken, Pair, brief
 from integration.evolution.values import Draw, Row, Skip, as_json, leaves, rows, shown
@@ -305,20 +306,19 @@ def _upsert(pair: Pair, draw: Draw, point: str, middle: Statement | None, twin: 
     is_delete = np.array([row["id"] in gone for row in found], np.bool_)
     environment = Environment(sleep=lambda seconds: None)
     handle = TableHandle(pair.engine.catalog, pair.kept.table.name(), _open(pair, draw).policy)
-    job = UpsertJob(handle, environment, WantedRule(key="id"), b"secret")
-    batch = UpsertBatch(lambda current, rule: [lambda: (events, is_delete)], None, f"upsert-{len(pair.log)}")
+    upserts = Upserts(WantedRule(key="id"), lambda current, rule: [lambda: (events, is_delete)])
     told = f"icesize: upsert {shown(stay)}, delete {gone} "
     ids = [row["id"] for row in found]
     try:
         current = handle.load(environment)
-        rule = job.wanted.in_table(current.table.metadata, current.name)
+        rule = upserts.wanted.in_table(current.table.metadata, current.name)
         # a commit of its own, whose failpoints are not those of the batch
         batch_commit.change(handle, current, keep_rule(rule, current.name, "rule"), environment)
         with (
             pair.incoming(schema, stay, lambda landed: twin(pair, landed, ids)),
             pair.interrupted(point, middle),
         ):
-            report = run_upsert(job, batch).report
+            report = exactly_once(Batch(handle, environment, Stopwatch(environment)), upserts).report
     except ValueError as error:
         if "as an Avro decimal" not in str(error):
             raise

@@ -26,7 +26,7 @@ from icesize.report import Report
 from icesize.table.records.ledger import LedgerEntry
 from icesize.table.state.handle import Current, TableHandle
 from icesize.table.upserts import deletes
-from icesize.table.upserts.batch import FetchSlice, UpsertBatch, UpsertJob, upsert
+from icesize.table.upserts.batch import FetchSlice, UpsertMemory
 from icesize.table.upserts.settings import WantedRule
 from integration.keyed.bounds import Held, check_batch
 from integration.keyed.catalog import FAULTS, UnreliableCatalog
@@ -38,12 +38,21 @@ from integration.keyed.table import Contents, Live, Watch
 from integration.keyed.writers import CHANGE_ROWS, Writers, chosen
 from tests.support.machine import Killed, now_ms
 from tests.support.tables import FakeTime, check
+from tests.support.upserts import upsert
 
 POINTS = ("planned", "writing", "files-written", "before-swap", "after-swap", "cleanup")
 """Points at which a process may die."""
 MIDDLE = ("planned", "writing", "files-written", "before-swap", "before-swap", "swap", "swap", "swap")
 """Points at which other writers may come: `swap` is just before the compare-and-swap."""
 MOST_PARTS = "abc"
+
+
+@dataclass(frozen=True)
+class Process:
+    """What a process keeps between batches."""
+
+    handle: TableHandle
+    memory: UpsertMemory
 
 
 @dataclass(frozen=True)
@@ -178,14 +187,14 @@ class History:
                 self.other_catalog.close()
 
     def _run(self) -> None:
-        self.job = self._new_job()
+        self.process = self._new_process()
         for number in range(self.chance.randrange(4, 9)):
             if number and self.chance.random() < 0.35:
                 self._others_come()
             batch = Batch(number, self._new_events())
             while not self._tried(batch):
                 self.maps.move(self.chance)
-                self.job = self._new_job()
+                self.process = self._new_process()
                 if self.chance.random() < 0.3:
                     self._others_come()
             if self.chance.random() < 0.15:
@@ -193,17 +202,17 @@ class History:
 
     def _cover(self, steps: Sequence[str]) -> None:
         """Take all steps in this order, with a batch before each of them, which is replayed after some."""
-        self.job = self._new_job()
+        self.process = self._new_process()
         for number, step in enumerate(steps):
             batch = Batch(number, self._new_events())
             while not self._tried(batch):
-                self.job = self._new_job()
+                self.process = self._new_process()
             self._others_come(step)
             if self.chance.random() < 0.4:
                 self._replay(batch)
         last = Batch(len(steps), self._new_events())
         while not self._tried(last):
-            self.job = self._new_job()
+            self.process = self._new_process()
 
     def _check_fold(self) -> None:
         """If nobody else changed rows, the table is the fold of all events, in whatever batches they came.
@@ -249,10 +258,9 @@ class History:
 
     # runs of batches
 
-    def _new_job(self) -> UpsertJob:
+    def _new_process(self) -> Process:
         self.catalog.calm()
-        handle = TableHandle(self.catalog, ("db", "t"))
-        return UpsertJob(handle, self.environment(), self._rule(), b"secret", maps=self.maps.settings)
+        return Process(TableHandle(self.catalog, ("db", "t")), UpsertMemory(b"secret"))
 
     def _rule(self) -> WantedRule:
         """The rule by names, or what the table stores."""
@@ -268,7 +276,6 @@ class History:
         if self.chance.random() < 0.2:
             self.maps.spoil(self.chance)
         was_landed, table = batch.effect is not None, self.table
-        self.job = replace(self.job, wanted=self._rule())
         self._before, held = self.watch.rows(table), Held.of(table, self.contents)
         self._changed.clear()
         self.catalog.landed[:] = [partial(self._landed, batch)]
@@ -276,7 +283,7 @@ class History:
         report: Report | None = None
         try:
             with self._in(trouble):
-                report = self._committed(self.job, batch.events, batch.number)
+                report = self._committed(self.process, batch.events, batch.number)
         except (IcesizeError, Killed, failpoints.FailpointReached) as error:
             failure = error
         finally:
@@ -302,7 +309,7 @@ class History:
         table: Table = self.other_catalog.load_table("db.t")
         return table
 
-    def _committed(self, job: UpsertJob, events: Sequence[Event], number: int, stream: str = "s") -> Report:
+    def _committed(self, process: Process, events: Sequence[Event], number: int, stream: str = "s") -> Report:
         # a third of the batches are larger than what the process holds
         slices = 3 if number % 3 == 2 else 1
 
@@ -317,7 +324,10 @@ class History:
             return [partial(fetch_slice, current.table, part) for part in parts]
 
         entry = LedgerEntry(stream, "q", number)
-        return upsert(job, UpsertBatch(fetch, entry, f"{stream}{number}-{self.chance.random()}")).report
+        return upsert(
+            process.handle, self._rule(), fetch, entry, self.environment(),
+            memory=process.memory, maps=self.maps.settings,
+        )  # fmt: skip
 
     def _landed(self, batch: Batch) -> None:
         """A commit of the batch is visible: from now on it is in the model."""
@@ -325,10 +335,9 @@ class History:
         batch.effect, batch.has_landed = self.model.apply(batch.events), True
 
     def _upsert_by_others(self, events: Sequence[Event]) -> None:
-        handle = TableHandle(self.other_catalog, ("db", "t"))
-        job = UpsertJob(handle, self.environment(), self._rule(), b"secret", maps=self.maps.settings)
+        process = Process(TableHandle(self.other_catalog, ("db", "t")), UpsertMemory(b"secret"))
         self._events += events
-        self._committed(job, events, self._others, "other")
+        self._committed(process, events, self._others, "other")
         self._others += 1
         effect = self.model.apply(events)
         self._changed.update(effect.written)
@@ -405,15 +414,15 @@ class History:
     def _replay(self, batch: Batch) -> None:
         """The newest batch once more, as after a crash before the checkpoint."""
         self.told.append(f"batch {batch.number} again")
-        self.job = self._new_job()
+        self.process = self._new_process()
         if not batch.has_landed:  # all of its events were late: nothing was committed, so it runs on what is there now
             batch.effect = None
             while not self._tried(batch):
-                self.job = self._new_job()
+                self.process = self._new_process()
             return
         before = Counter(self.model.all())
         self._before = self.watch.rows(self.table)
-        report = self._committed(self.job, batch.events, batch.number)
+        report = self._committed(self.process, batch.events, batch.number)
         is_noted = any(each.startswith("icesize.stream.") for each in self.table.metadata.properties)
         assert report.already_committed or not report.operations or not is_noted
         assert Counter(self.model.all()) == before

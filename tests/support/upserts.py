@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,19 +14,21 @@ from numpy.typing import NDArray
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
-from icesize.environment import Environment
+from icesize.environment import Environment, Stopwatch
 from icesize.parquet.deletes.deleted_rows import deleted_rows
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.reading.inputs import read_inputs
 from icesize.planning.files import FileFact
 from icesize.planning.plan import FileGroup
 from icesize.report import Report
+from icesize.table.commit.batch_commit import Batch
+from icesize.table.commit.exactly_once import exactly_once
 from icesize.table.manifests.delete_index import DeleteIndex
 from icesize.table.manifests.manifest_lists import manifests_of
 from icesize.table.manifests.store import ManifestStore
 from icesize.table.records.ledger import LedgerEntry
 from icesize.table.state.handle import TableHandle
-from icesize.table.upserts.batch import FetchSlice, UpsertBatch, UpsertJob, upsert
+from icesize.table.upserts.batch import FetchEvents, FetchSlice, Upserts
 from icesize.table.upserts.settings import WantedRule
 from tests.support.tables import check, make_table, sqlite_catalog
 from tests.support.v3_tables import as_v3
@@ -54,16 +57,23 @@ def sliced(events: Sequence[Event], slices: int) -> list[FetchSlice]:
     return [partial(events_of, part) for part in parts]
 
 
+def upsert(
+    handle: TableHandle, rule: WantedRule, fetch: FetchEvents, ledger: LedgerEntry | None = None,
+    environment: Environment | None = None, **options: Any,
+) -> Report:  # fmt: skip
+    """Commit one batch of events, and return its report."""
+    environment = environment or Environment()
+    batch = Batch(handle, environment, Stopwatch(environment), ledger)
+    return exactly_once(batch, Upserts(rule, fetch, **options)).report
+
+
 def upsert_rows(
     catalog: Catalog, rows: pa.Table, is_delete: Sequence[bool], batch: int, rule: WantedRule, name: str = "db.t"
 ) -> Report:
     """Commit rows as one batch of the stream `s`, and check the table."""
     namespace, table = name.split(".")
-    job = UpsertJob(TableHandle(catalog, (namespace, table)), Environment(), rule, b"secret")
-    events = rows, np.array(is_delete, np.bool_)
-    report = upsert(
-        job, UpsertBatch(lambda current, rule: [lambda: events], LedgerEntry("s", "q", batch), f"r{batch}")
-    ).report
+    handle, events = TableHandle(catalog, (namespace, table)), (rows, np.array(is_delete, np.bool_))
+    report = upsert(handle, rule, lambda current, rule: [lambda: events], LedgerEntry("s", "q", batch))
     check(catalog.load_table(name))
     return report
 

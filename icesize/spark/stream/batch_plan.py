@@ -1,4 +1,4 @@
-"""The plan of one batch, made once on one state of the table, before anything is written.
+"""The plan of an appended batch, made once on one state of the table, and the writes of that plan.
 
 Merges are selected before the rows are written, or after their files are known:
 
@@ -13,81 +13,128 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
 from icesize import failpoints
-from icesize.environment import Stopwatch
-from icesize.errors import UnsupportedTable
-from icesize.parquet.files.data_file import NewDataFile
+from icesize.errors import RewriteFailed, TableError, UnsupportedTable
+from icesize.parquet.files.data_file import NewDataFile, Written
 from icesize.parquet.files.lineage_fields import FIRST_WITH_LINEAGE
 from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.files.uncommitted import Uncommitted
 from icesize.parquet.rewriting.absorb import NOTHING, Absorption
 from icesize.planning.file_counts import is_small_file
 from icesize.planning.files import FileFact, Layout, PartitionKey
 from icesize.planning.merging.after_write import complete_plan, divided, plan_absorbing
 from icesize.planning.merging.planner import plan_merges
 from icesize.planning.plan import FileGroup, MergeTask, Plan
+from icesize.planning.upsert_rule import UpsertRule
 from icesize.spark.engine import columns, session
-from icesize.spark.engine.columns import iceberg_type
-from icesize.spark.engine.merge_job import work_for_spark
+from icesize.spark.engine.jobs import Cores
+from icesize.spark.engine.merge_job import MergeRun, work_for_spark
+from icesize.spark.routing.learning import Learned
 from icesize.spark.routing.statistics import is_small, plan_rows_in_hand, plan_write
 from icesize.spark.routing.write_plan import WritePlan
+from icesize.spark.stream.new_columns import fold_of, with_columns_of
 from icesize.spark.stream.options import SinkOptions
-from icesize.spark.stream.process_state import TableSource, TableState
-from icesize.table.commit import batch_commit
-from icesize.table.commit.metadata_change import add_columns
-from icesize.table.records.ledger import LedgerEntry
-from icesize.table.state.handle import Current, TableHandle
+from icesize.spark.stream.process_state import TableState
+from icesize.table.commit.batch_commit import Batch, MergeResults, WrittenBatch
+from icesize.table.commit.exactly_once import MOST_ATTEMPTS, PlanAgain
+from icesize.table.state.handle import Current
 
 
-@dataclass(frozen=True)
-class Batch:
-    """A batch to commit: its rows, its options, its table, and the conflicts of earlier attempts.
+@dataclass(eq=False)
+class AppendedRows:
+    """The rows of a batch that are appended.
 
-    `ledger` is its entry in the ledger, None for rows without a stream. `pausing` are partitions whose merges recently
-    conflicted with other writers. `is_kept`: the rows stay in Spark's cache until the batch is done. `absorbs`: new
-    rows go into the small file of their partition. `conflicts` are sentences about attempts that conflicted.
+    Attributes:
+        df: The rows.
+        options: Options of the sink.
+        learned: Statistics of earlier batches.
+        absorbs: New rows go into the small file of their partition.
+        is_kept: The rows stay in Spark's cache until the batch is done.
     """
 
+    verb: ClassVar[str] = "append to"
     df: DataFrame
-    source: TableSource
     options: SinkOptions
-    ledger: LedgerEntry | None
-    state: TableState
-    handle: TableHandle
-    watch: Stopwatch
-    run_id: str
-    pausing: frozenset[PartitionKey]
-    is_kept: bool
+    learned: Learned
     absorbs: bool
-    conflicts: tuple[str, ...] = ()
-
-    @property
-    def spark(self) -> SparkSession:
-        """The session of the batch's DataFrame."""
-        return self.df.sparkSession
+    is_kept: bool
 
     @property
     def overwrites(self) -> bool:
         """True if new rows are written into the same files as the older rows of their partition's small files."""
         return self.absorbs and not self.options.stream_safe
 
-    def after(self, conflict: str) -> Batch:
-        """Return the batch with one more conflict."""
-        return replace(self, conflicts=(*self.conflicts, conflict))
+    def plan(self, batch: Batch, current: Current) -> BatchPlan | None:
+        """Plan the writers and the merges of the batch on a state of the table; return None for an empty batch.
 
-    @property
-    def batch_id(self) -> int | None:
-        """The number of the batch in its stream; None for rows without a stream."""
-        return self.ledger.batch_id if self.ledger else None
+        Columns that the table lacks are added first if the options allow it. Raises SchemaMismatch, TableError or
+        UnsupportedTable.
+        """
+        _refuse_append(current, self.options)
+        lost = len(batch.conflicts)
+        if self.absorbs and lost == MOST_ATTEMPTS - 1:
+            self.absorbs = False
+            batch.conflicts.append(f"nothing was absorbed: others came first {lost} times")
+        fitted = _fit(self, batch, current)
+        write_plan = _by_driver(fitted) or _by_spark(fitted)
+        batch.watch.lap("statistics")
+        failpoints.reach("statistics")
+        if write_plan.rows == 0:
+            return None
+        settings = replace(fitted.settings, bytes_per_row=write_plan.bytes_per_row)
+        begun = _decide_before(fitted, write_plan)
+        most_along = self.options.environment.limits.driver_bytes_along
+        if begun and write_plan.fetched is not None and begun.absorption.most_bytes > most_along:
+            # a Spark job decodes this many bytes faster than the driver
+            write_plan = _by_spark(fitted)
+            begun = _decide_before(fitted, write_plan)
+        write_plan = _beside_merges(fitted, write_plan, begun)
+        # for tables with a sort order, this reads values of the batch: do it before the merges use the cores
+        rows = write_plan.to_tasks(fitted.df)
+        batch.watch.lap("plan")
+        failpoints.reach("planned")
+        return BatchPlan(replace(fitted, settings=settings), write_plan, rows, begun)
+
+
+def appended_rows(df: DataFrame, options: SinkOptions, state: TableState, cached: ExitStack) -> AppendedRows:
+    """Return the rows of a batch for an append.
+
+    A batch that must be counted, and so is read twice, stays in Spark's cache until `cached` ends if it is expensive to
+    read again.
+    """
+    absorbs = options.placement == "absorb"
+    is_kept = absorbs and not options.stream_safe and not session.is_cheap_to_read_again(df)
+    if is_kept:
+        cached.callback(df.persist().unpersist)
+    return AppendedRows(df, options, state.learned, absorbs, is_kept)
+
+
+def _refuse_append(current: Current, options: SinkOptions) -> None:
+    """Raise TableError for rows that are appended to a table with a key, unless the caller allows it."""
+    rule = UpsertRule.of(current.table.metadata.properties)
+    if rule is None or options.allow_duplicate_keys:
+        return
+    schema = current.table.metadata.schema()
+    key = ", ".join(schema.find_column_name(each) or f"field {each}" for each in rule.key)
+    raise TableError(
+        f"Cannot append to '{current.name}': the table has the key ({key}), and an append does not look for older rows "
+        'of its keys. Use mode="upsert" or `table.upsert`; if no key of the batch is in the table, use '
+        "allow_duplicate_keys=True",
+        table=current.name,
+    )
 
 
 @dataclass(frozen=True)
 class ResolvedBatch:
-    """A batch with the columns of the current table. No merge begins in `contested` partitions."""
+    """Appended rows with the columns of the `current` table. No merge begins in `contested` partitions."""
 
+    appended: AppendedRows
     batch: Batch
     df: DataFrame
     current: Current
@@ -118,6 +165,54 @@ class BatchPlan:
     rows: DataFrame
     begun: Decision | None
 
+    @property
+    def current(self) -> Current:
+        """The state of the table, with the columns of the batch."""
+        return self.fitted.current
+
+    def write(self, owner: Uncommitted) -> WrittenBatch | None:
+        """Write the rows and merge; return None if the batch has no rows. No work continues after the return.
+
+        Merges are optional: one that fails or is late is dropped. Raises PlanAgain, SchemaMismatch or RewriteFailed
+        for the rows.
+        """
+        fitted, settings, write_plan = self.fitted, self.fitted.settings, self.write_plan
+        watch, environment = fitted.batch.watch, fitted.batch.environment
+        with MergeRun(fitted.df.sparkSession, settings, owner, environment) as merging:
+            # these merges start together with the write
+            begun = dict(enumerate(self.begun.merges if self.begun else ()))
+            before_job = session.wait_for_a_job if write_plan.fetched is None else None
+            merging.start(begun, before_job, Cores(tasks=write_plan.merge_tasks))
+            rows = self._write_rows(owner)
+            deadline_seconds = self._merge_deadline_seconds(watch.lap("write"))
+            if rows.new_rows == 0:
+                return None
+            decision = self.decide(rows.files)
+            numbers = {group: number for number, group in begun.items()}
+            groups = {numbers.setdefault(group, len(numbers)): group for group in decision.merges}
+            merging.start({number: group for number, group in groups.items() if number not in begun})
+            merges = MergeResults.of(groups, merging.finish(deadline_seconds), rows.files)
+            watch.lap("merge_wait")
+        return WrittenBatch(fitted.current, fitted.layout, decision.plan, merges, rows)
+
+    def _write_rows(self, owner: Uncommitted) -> Written:
+        appended = self.fitted.appended
+        absorption = self.begun.absorption if self.begun else NOTHING
+        try:
+            return self.write_plan.write(self.rows, self.fitted.settings, owner, absorption)
+        except RewriteFailed as error:
+            if not appended.overwrites or "column" not in error.facts:
+                raise
+            # a value of older rows would change, which is detected only when they are written with the new ones
+            appended.absorbs = False
+            raise PlanAgain(f"nothing was absorbed: {error}") from error
+
+    def told(self, written: WrittenBatch) -> tuple[Sequence[str], dict[str, Any]]:
+        """Remember the statistics of the committed batch, and return notes and fields of its report."""
+        seen = self.fitted.appended.learned.compare(self.write_plan, written.rows, written.bytes_ingested)
+        failed = [f"small files stay beside the new rows: {each.why}" for each in written.rows.failed]
+        return (*failed, *seen.notes), {"bytes_predicted": seen.bytes_predicted, "writer_skew": seen.writer_skew}
+
     def decide(self, written: Sequence[NewDataFile]) -> Decision:
         """Return the merges for the new files.
 
@@ -125,9 +220,9 @@ class BatchPlan:
         """
         fitted, begun = self.fitted, self.begun
         # if writers of new rows also rewrite older files, the written files already contain the older rows
-        if begun and (self.write_plan.is_complete or fitted.batch.overwrites):
+        if begun and (self.write_plan.is_complete or fitted.appended.overwrites):
             return begun
-        if fitted.batch.absorbs:
+        if fitted.appended.absorbs:
             number = fitted.layout.head.sequence_number + 1
             new = [FileFact(file.path, file.size_bytes, file.rows, file.partition, number) for file in written]
             plan = _absorbing(fitted, new)
@@ -137,108 +232,75 @@ class BatchPlan:
         incoming.update(f.partition for f in written if is_small_file(f.size_bytes, limit_bytes))
         return _beside_rows(fitted, incoming, sum(file.size_bytes for file in written), begun)
 
-    def merge_deadline_seconds(self, write_seconds: float) -> float | None:
+    def _merge_deadline_seconds(self, write_seconds: float) -> float | None:
         """Return the seconds for which merges may delay a batch after its write; None for no limit.
 
         With "absorb", merges begin only after the write, and the user requested them. So the budget limits them, and
         time does only if a deadline is set.
         """
         policy = self.fitted.current.policy
-        if self.fitted.batch.absorbs and policy.merge_deadline_ms is None:
+        if self.fitted.appended.absorbs and policy.merge_deadline_ms is None:
             return None
         return policy.merge_deadline_for(int(write_seconds * 1000)) / 1000
 
 
-def plan(batch: Batch, current: Current) -> BatchPlan | None:
-    """Plan the writers and the merges of a batch on the `current` state of the table; return None for an empty batch.
-
-    Columns that the table lacks are added first if the options allow it. Raises SchemaMismatch, TableError or
-    UnsupportedTable.
-    """
-    fitted, watch = _fit(batch, current), batch.watch
-    write_plan = _by_driver(fitted) or _by_spark(fitted)
-    watch.lap("statistics")
-    failpoints.reach("statistics")
-    if write_plan.rows == 0:
-        return None
-    settings = replace(fitted.settings, bytes_per_row=write_plan.bytes_per_row)
-    begun = _decide_before(fitted, write_plan)
-    most_along = batch.options.environment.limits.driver_bytes_along
-    if begun and write_plan.fetched is not None and begun.absorption.most_bytes > most_along:
-        # a Spark job decodes this many bytes faster than the driver
-        write_plan = _by_spark(fitted)
-        begun = _decide_before(fitted, write_plan)
-    write_plan = _beside_merges(fitted, write_plan, begun)
-    # for tables with a sort order, this reads values of the batch: do it before the merges use the cores
-    rows = write_plan.to_tasks(fitted.df)
-    watch.lap("plan")
-    failpoints.reach("planned")
-    return BatchPlan(replace(fitted, settings=settings), write_plan, rows, begun)
-
-
-def _fit(batch: Batch, current: Current) -> ResolvedBatch:
-    """Give the batch the table's columns; with schema_evolution="add", first add the batch's columns to the table."""
-    handle, df, options = batch.handle, batch.df, batch.options
-    if batch.absorbs and options.stream_safe and current.table.metadata.format_version >= FIRST_WITH_LINEAGE:
+def _fit(appended: AppendedRows, batch: Batch, current: Current) -> ResolvedBatch:
+    """Give the rows the table's columns; with schema_evolution="add", first add the batch's columns to the table."""
+    df, options = appended.df, appended.options
+    if appended.absorbs and options.stream_safe and current.table.metadata.format_version >= FIRST_WITH_LINEAGE:
         raise UnsupportedTable(
             f"Cannot absorb into '{current.name}': in format v3, new rows have no row ids before they are committed, "
             "and a merge in the same commit would give them other ones. Set stream_safe=False, or placement='append'",
             table=current.name,
         )
-    case_sensitive = session.is_case_sensitive(batch.spark)
-    fold = str if case_sensitive else str.lower
-    extras = columns.extra_columns(df.schema, current.table.metadata.schema().as_struct(), fold)
-    if extras and options.schema_evolution == "add":
-        new = {extra.path: iceberg_type(extra.kind) for extra in extras}
-        change = add_columns(new, case_sensitive, options.environment.new_id())
-        batch_commit.change(handle, current, change, options.environment)
-        current = handle.load()
-        extras = columns.extra_columns(df.schema, current.table.metadata.schema().as_struct(), fold)
-    columns.refuse(extras, current.name)
-    metadata, io = current.table.metadata, current.table.io
-    fitted = columns.align(df, metadata.schema(), current.name, fold)
+    current = with_columns_of(df, batch, current, options)
+    fitted = columns.align(df, current.table.metadata.schema(), current.name, fold_of(df))
     batch.watch.lap("load")
     settings = current.settings()
-    layout = handle.reader(current.policy).read(metadata, io)
-    contested = batch.pausing | handle.contested(current, options.environment)
+    layout = batch.handle.reader(current.policy).read(current.table.metadata, current.table.io)
+    contested = batch.contested(current)
     batch.watch.lap("layout")
-    return ResolvedBatch(batch, fitted, current, layout, settings, contested)
+    return ResolvedBatch(appended, batch, fitted, current, layout, settings, contested)
 
 
 def _by_driver(fitted: ResolvedBatch) -> WritePlan | None:
     """Return the plan of a small batch, whose rows are then in the driver; None for other batches."""
-    batch, metadata, limits = fitted.batch, fitted.current.table.metadata, fitted.batch.options.environment.limits
+    appended, limits = fitted.appended, fitted.batch.environment.limits
 
     def expected_rows() -> float | None:
-        if session.query_id_of(batch.spark) is None:
+        if session.query_id_of(fitted.df.sparkSession) is None:
             return None
-        batch.state.learned.seed(metadata, fitted.current.table.io, batch.handle.store)
-        expected = batch.state.learned.predict()
+        expected = _seeded(fitted).predict()
         return None if expected is None else expected.total_rows
 
-    if batch.options.write_tasks is not None or not is_small(fitted.df, limits, expected_rows):
+    if appended.options.write_tasks is not None or not is_small(fitted.df, limits, expected_rows):
         return None
     return plan_rows_in_hand(
-        fitted.df, fitted.settings, fitted.layout, fitted.current.policy, batch.state.learned, limits=limits
+        fitted.df, fitted.settings, fitted.layout, fitted.current.policy, appended.learned, limits=limits
     )
 
 
 def _by_spark(fitted: ResolvedBatch) -> WritePlan:
-    batch, current = fitted.batch, fitted.current
-    cheap = batch.is_kept or session.is_cheap_to_read_again(fitted.df)
-    batch.state.learned.seed(current.table.metadata, current.table.io, batch.handle.store)
+    appended, options = fitted.appended, fitted.appended.options
     return plan_write(
-        fitted.df, fitted.settings, fitted.layout, current.policy, batch.state.learned,
-        limits=batch.options.environment.limits, statistics=batch.options.statistics,
-        write_tasks=batch.options.write_tasks, cheap=cheap, whole=batch.overwrites,
+        fitted.df, fitted.settings, fitted.layout, fitted.current.policy, _seeded(fitted),
+        limits=options.environment.limits, statistics=options.statistics, write_tasks=options.write_tasks,
+        cheap=appended.is_kept or session.is_cheap_to_read_again(fitted.df), whole=appended.overwrites,
     )  # fmt: skip
+
+
+def _seeded(fitted: ResolvedBatch) -> Learned:
+    """Return the statistics of earlier batches; in a new process, those that the table has."""
+    table, learned = fitted.current.table, fitted.appended.learned
+    learned.seed(table.metadata, table.io, fitted.batch.handle.store)
+    return learned
 
 
 def _decide_before(fitted: ResolvedBatch, write_plan: WritePlan) -> Decision | None:
     """Return the decision that is possible before the write; None if it needs the new files."""
-    if fitted.batch.overwrites:
+    if fitted.appended.overwrites:
         return _written_once(fitted, write_plan)
-    if fitted.batch.absorbs or write_plan.incoming is None:
+    if fitted.appended.absorbs or write_plan.incoming is None:
         return None
     return _beside_rows(fitted, write_plan.incoming, write_plan.size_bytes or 0.0, None)
 
@@ -249,7 +311,7 @@ def _beside_rows(
     """Select merges of older small files; new files stay unchanged. Only merge="inline" selects any."""
     layout, policy, contested = fitted.layout, fitted.current.policy, fitted.contested
     budget_bytes, most_bytes = policy.budget_for(int(batch_bytes)), policy.merge_budget_bytes
-    if fitted.batch.options.merge != "inline":
+    if fitted.appended.options.merge != "inline":
         layout = Layout(layout.head, layout.spec_id, layout.small_file_limit_bytes)
     if begun is None:
         plan = plan_merges(
@@ -287,8 +349,8 @@ def _written_once(fitted: ResolvedBatch, write_plan: WritePlan) -> Decision:
 
 def _beside_merges(fitted: ResolvedBatch, write_plan: WritePlan, begun: Decision | None) -> WritePlan:
     """Divide the cores between rows and merges; writers that also rewrite older files keep their tasks."""
-    options = fitted.batch.options
+    options = fitted.appended.options
     if begun is None or begun.absorption.by_writer or options.write_tasks is not None:
         return write_plan
     work = work_for_spark(dict(enumerate(begun.merges)), fitted.settings, options.environment.limits)
-    return write_plan.beside(list(work.values()), session.parallelism(fitted.batch.spark))
+    return write_plan.beside(list(work.values()), session.parallelism(fitted.df.sparkSession))

@@ -22,7 +22,6 @@ from icesize.spark.stream.batch import commit_batch
 from icesize.spark.stream.options import SinkOptions
 from icesize.spark.stream.process_state import TableSource, stream_state
 from icesize.spark.stream.stopping import interruptions_reported, was_interrupted
-from icesize.spark.stream.upsert_batch import commit_upserts
 from icesize.table.catalog.access_errors import brief
 from icesize.table.cluster_settings import off_because
 from icesize.table.commit.batch_commit import BatchOutcome
@@ -91,8 +90,8 @@ class Sink:
             )
         query_id = self.query_id_in(spark)
         with state.lock, interruptions_reported(self.stream_id, batch_id):
-            commit = commit_batch if options.upsert is None else commit_upserts
-            outcome = commit(df, self.source, options, LedgerEntry(self.stream_id, query_id, batch_id), state)
+            entry = LedgerEntry(self.stream_id, query_id, batch_id)
+            outcome = commit_batch(df, self.source, options, entry, state)
             report = self._follow_up(outcome, batch_id, spark)
             state.last_report = report
         LOG.info("%s: %s", report.table, report)

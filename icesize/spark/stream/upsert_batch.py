@@ -1,14 +1,14 @@
-"""Commits one batch of upserts exactly once: its rows as events with the table's columns.
+"""The rows of a batch of upserts, as events with the table's columns.
 
 The condition for deletes is computed on the columns of the batch, before columns that the table lacks are dropped. The
-driver fetches the events, and `icesize.table.upserts.batch` resolves and commits them. A batch that the driver cannot
+driver fetches the events, and `icesize.table.upserts.batch` resolves them. A batch that the driver cannot
 hold stays in Spark's cache, and the driver fetches slice after slice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
@@ -18,8 +18,6 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as spark_types
 
-from icesize import failpoints
-from icesize.errors import TableError, TableNotFound
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.uncommitted import Uncommitted
 from icesize.planning.file_counts import in_batches
@@ -27,14 +25,12 @@ from icesize.planning.upsert_rule import UpsertRule
 from icesize.spark.engine import columns, session
 from icesize.spark.engine.jobs import fetch
 from icesize.spark.engine.merge_job import MergeRun
+from icesize.spark.stream.new_columns import fold_of, with_columns_of
 from icesize.spark.stream.options import SinkOptions
-from icesize.spark.stream.process_state import TableSource, TableState
-from icesize.table.commit import batch_commit
-from icesize.table.commit.batch_commit import BatchOutcome, remember
-from icesize.table.commit.metadata_change import add_columns
-from icesize.table.records.ledger import LedgerEntry
-from icesize.table.state.handle import Current, TableHandle
-from icesize.table.upserts.batch import FetchSlice, MakeMerges, UpsertBatch, UpsertJob, upsert
+from icesize.spark.stream.process_state import TableState
+from icesize.table.commit.batch_commit import Batch
+from icesize.table.state.handle import Current
+from icesize.table.upserts.batch import FetchSlice, MakeMerges, Upserts
 from icesize.table.upserts.conditions import deletes
 from icesize.table.upserts.events import Mask
 from icesize.table.upserts.settings import UpsertOptions, require_columns, rule_columns
@@ -47,57 +43,14 @@ _HASH, _HASHES = "_icesize_hash", 4096
 _IS_DELETE = spark_types.StructField("_icesize_is_delete", spark_types.BooleanType())
 
 
-def commit_upserts(
-    df: DataFrame, source: TableSource, options: SinkOptions, ledger: LedgerEntry | None, state: TableState
-) -> BatchOutcome:
-    """Upsert one batch, exactly once; `ledger` is None for rows without a stream.
-
-    Raises the errors in `docs/promises.md`. No row is visible then; after CommitStateUnknown, all may be visible.
-    """
+def upserts(df: DataFrame, options: SinkOptions, state: TableState, cached: ExitStack) -> Upserts:
+    """Return the rows of a batch as upserts. They may stay in Spark's cache until `cached` ends."""
     wanted = options.upsert or UpsertOptions()
-    with state.lock:
-        failpoints.reach("batch-started")
-        handle = state.open(df.sparkSession, source)
-        job = UpsertJob(
-            handle, options.environment, wanted, state.upserts.secret,
-            skip_null_keys=wanted.null_key == "skip", merges=_merges(df, options), table_uuid=source.table_uuid,
-            commit_lock=state.commit_lock, deleted_in=state.upserts.deleted_in, maps=wanted.maps,
-            pausing=state.backoff.next_batch(),
-        )  # fmt: skip
-        run_id = options.environment.new_id()
-        with creation_explained(df, handle.name), ExitStack() as cached:
-            events = EventsOfBatch(df, options, wanted.unwritten, handle, state, cached)
-            batch = UpsertBatch(events.fetch, ledger, run_id, options.accept_new_checkpoint, events.prepare)
-            outcome = upsert(job, batch)
-        remember(state.backoff, outcome)
-        if outcome.commit.snapshot_ids or outcome.commit.already_committed:
-            state.refresh(df.sparkSession)
-        return outcome
-
-
-def refuse_append(current: Current, options: SinkOptions) -> None:
-    """Raise TableError for rows that are appended to a table with a key, unless the caller allows it."""
-    rule = UpsertRule.of(current.table.metadata.properties)
-    if rule is None or options.allow_duplicate_keys:
-        return
-    schema = current.table.metadata.schema()
-    key = ", ".join(schema.find_column_name(each) or f"field {each}" for each in rule.key)
-    raise TableError(
-        f"Cannot append to '{current.name}': the table has the key ({key}), and an append does not look for older rows "
-        'of its keys. Use mode="upsert" or `table.upsert`; if no key of the batch is in the table, use '
-        "allow_duplicate_keys=True",
-        table=current.name,
-    )
-
-
-@contextmanager
-def creation_explained(df: DataFrame, name: str) -> Iterator[None]:
-    """Add the statement that creates a table for this batch to an error about a missing table."""
-    try:
-        yield
-    except TableNotFound as error:
-        statement = columns.create_table(name, df.schema)
-        raise TableNotFound(f"{error}; create it first: {statement}", table=name) from error
+    events = EventsOfBatch(df, options, wanted.unwritten, state, cached)
+    return Upserts(
+        wanted, events.fetch, state.upserts, events.prepare, wanted.null_key == "skip", _merges(df, options),
+        wanted.maps,
+    )  # fmt: skip
 
 
 def _merges(df: DataFrame, options: SinkOptions) -> MakeMerges | None:
@@ -127,26 +80,18 @@ class EventsOfBatch:
     df: DataFrame
     options: SinkOptions
     except_columns: tuple[str, ...]
-    handle: TableHandle
     state: TableState
     cached: ExitStack
     _rows: int | None = None
 
-    def prepare(self, current: Current) -> Current:
+    def prepare(self, batch: Batch, current: Current) -> Current:
         """Add the columns that the table lacks if the options allow it; return the newest state of the table.
 
         Raises SchemaMismatch for columns that are neither known nor wanted.
         """
         require_columns({"except_columns": self.except_columns}, self.df.columns, current.name, self._fold)
-        extras = self._extras(current)
-        if extras and self.options.schema_evolution == "add":
-            new = {extra.path: columns.iceberg_type(extra.kind) for extra in extras}
-            change = add_columns(new, self._is_case_sensitive, self.options.environment.new_id())
-            batch_commit.change(self.handle, current, change, self.options.environment)
-            current = self.handle.load()
-            extras = self._extras(current)
-        columns.refuse(extras, current.name, "leave them out with 'except_columns', drop them")
-        return current
+        way_on = "leave them out with 'except_columns', drop them"
+        return with_columns_of(self._written, batch, current, self.options, is_whole=False, way_on=way_on)
 
     def fetch(self, current: Current, rule: UpsertRule) -> list[FetchSlice]:
         """Return the functions that fetch the events, with the columns of the table, and which of them are deletes.
@@ -214,10 +159,6 @@ class EventsOfBatch:
             condition = deletes(delete_when, table, columns.Conditions(self.df.schema, self._fold))
         return self.df.withColumn(_IS_DELETE.name, F.coalesce(condition, F.lit(False)))
 
-    def _extras(self, current: Current) -> list[columns.Extra]:
-        table = current.table.metadata.schema().as_struct()
-        return columns.extra_columns(self._written.schema, table, self._fold, is_whole=False)
-
     @cached_property
     def _written(self) -> DataFrame:
         return self.df.drop(*self._dropped)
@@ -229,9 +170,5 @@ class EventsOfBatch:
         return [name for name in self.df.columns if self._fold(name) in unwanted]
 
     @cached_property
-    def _is_case_sensitive(self) -> bool:
-        return session.is_case_sensitive(self.df.sparkSession)
-
-    @property
     def _fold(self) -> Callable[[str], str]:
-        return str if self._is_case_sensitive else str.lower
+        return fold_of(self.df)

@@ -15,6 +15,7 @@ A merge is committed in this sequence. After a conflict, it begins again at `loa
 
 - `batch_commit`: commits to the table of a handle: the files written for a batch, or for merges (a batch without rows),
   with the report of both; the steps of a request, one step, or a change of metadata
+- `exactly_once`: the life of a batch, of appended rows or of upserts: load, plan, write, commit, report
 - `conflicts`: the check that other writers have not changed the input files of a step since its plan
 - `documents`: metadata files of format v3 where PyIceberg writes them: the loaded JSON document with the changes
 - `input_metrics`: column metrics of files that a merge copied: read from manifests again at the commit, for those files

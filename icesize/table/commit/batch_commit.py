@@ -120,24 +120,45 @@ class WrittenBatch:
         return sum(size if not older[p] else round(size * (1 - older[p] / rows[p])) for p, size in size_bytes.items())
 
 
-@dataclass(frozen=True)
-class CommitContext:
-    """Settings of a commit: run id, environment, clock, lock and, for a batch of a stream, its ledger entry.
+@dataclass(eq=False)
+class Batch:
+    """A batch on its way into a table. The commit of merges alone is one without rows.
 
-    `lock` is held during the commit. Other users of the table in this process wait for it, and acquiring it may raise.
-    `environment` notifies the owner of uncommitted files about the commit.
+    Attributes:
+        handle: The table.
+        environment: Clock, ids and limits.
+        watch: The clock of the batch.
+        ledger: Its entry in the ledger; None for rows without a stream.
+        accept_new_checkpoint: Let a new query of the stream start its own count.
+        table_uuid: The table that was opened; None for any.
+        lock: Held during the commit. Other users of the table in this process wait for it, and acquiring it may raise.
+        backoff: The partitions whose merges recently conflicted with other writers.
+        conflicts: Sentences about attempts that conflicted.
     """
 
-    run_id: str
+    handle: TableHandle
     environment: Environment
     watch: Stopwatch
-    lock: AbstractContextManager[object]
     ledger: LedgerEntry | None = None
     accept_new_checkpoint: bool = False
+    table_uuid: str | None = None
+    lock: AbstractContextManager[object] = field(default_factory=nullcontext)
+    backoff: BackOff[PartitionKey] = field(default_factory=BackOff)
+    conflicts: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.run_id = self.environment.new_id()
+        self._pausing = self.backoff.next_batch()
+
+    def contested(self, current: Current) -> frozenset[PartitionKey]:
+        """Return the partitions in which no merge begins."""
+        return self._pausing | self.handle.contested(current, self.environment)
 
 
-def commit_written(written: WrittenBatch, handle: TableHandle, how: CommitContext) -> CommitOutcome:
+def commit_written(written: WrittenBatch, batch: Batch, environment: Environment) -> CommitOutcome:
     """Make the files visible in one step. A commit that conflicted is retried with the same files.
+
+    `environment` notifies the owner of the files about the commit.
 
     Raises the errors of `icesize.table.commit.attempted_steps.commit_steps`, including ConcurrentChange: then write
     the files again. Raises RewriteFailed if orphan cleanup has removed some of them.
@@ -148,16 +169,16 @@ def commit_written(written: WrittenBatch, handle: TableHandle, how: CommitContex
     failpoints.reach("files-written")
     metadata = current.table.metadata
     request = CommitRequest(
-        current.uuid, how.run_id,
+        current.uuid, batch.run_id,
         Base(written.layout.head, metadata.schema(), metadata.spec(), metadata.format_version),
-        (*steps_of(written.delta or appended, merged, written.rows.absorbed), *written.beside), how.ledger,
-        how.accept_new_checkpoint,
+        (*steps_of(written.delta or appended, merged, written.rows.absorbed), *written.beside), batch.ledger,
+        batch.accept_new_checkpoint,
     )  # fmt: skip
-    check_still_there(handle, sorted(request.paths()), how.watch)
-    request = replace(request, summary=_work_summary(written, merged, how.watch.seconds["total"]))
-    with how.lock:
-        outcome = commit_request(handle, current, request, how.environment) if request.steps else CommitOutcome()
-    how.watch.lap("commit")
+    check_still_there(batch.handle, sorted(request.paths()), batch.watch)
+    request = replace(request, summary=_work_summary(written, merged, batch.watch.seconds["total"]))
+    with batch.lock:
+        outcome = commit_request(batch.handle, current, request, environment) if request.steps else CommitOutcome()
+    batch.watch.lap("commit")
     return outcome
 
 
@@ -228,12 +249,12 @@ def rewrite(
 ) -> BatchOutcome:
     """Run a plan made on a loaded state of one table with `runner`, and commit the results as one REPLACE.
 
-    `prefix` starts the file names (None: derived from the run). `commit_lock` is the lock of `CommitContext`; if it
-    raises, the files are removed.
+    `prefix` starts the file names (None: derived from the run). `commit_lock` is the lock of `Batch`; if it raises, the
+    files are removed.
 
     Raises TableError, CommitConflict, CommitStateUnknown or RewriteFailed.
     """
-    watch, run_id = Stopwatch(environment), environment.new_id()
+    batch = Batch(handle, environment, Stopwatch(environment), lock=commit_lock or nullcontext())
     failpoints.reach("planned")
     current, written, committed = planned.current, planned, CommitOutcome()
     if groups := dict(enumerate(planned.plan.groups)):
@@ -243,14 +264,12 @@ def rewrite(
             with readable(current.name):
                 check_listed_once(handle.store, current.table, inputs)
         settings = current.settings()
-        with uncommitted(settings.storage, prefix or file_prefix(run_id), environment) as (owner, telling):
+        with uncommitted(settings.storage, prefix or file_prefix(batch.run_id), environment) as (owner, telling):
             results = runner(groups, settings, owner)
-            watch.lap("merge")
+            batch.watch.lap("merge")
             written = replace(planned, merges=MergeResults.of(groups, results))
-            committed = commit_written(
-                written, handle, CommitContext(run_id, telling, watch, commit_lock or nullcontext())
-            )
-    return outcome_of(current, committed, written, watch.seconds, current.warnings)
+            committed = commit_written(written, batch, telling)
+    return outcome_of(current, committed, written, batch.watch.seconds, current.warnings)
 
 
 def check_still_there(handle: TableHandle, paths: Sequence[str], watch: Stopwatch) -> None:

@@ -7,7 +7,7 @@
 - `deletes`: the delete files among them
 - `tombstones`: deletes that are remembered, so that older events do not bring rows back
 - `duplicates`: rows whose key another row has, too
-- `batch`: commits a batch: resolve, write, merge, commit
+- `batch`: a batch: fetch the events, resolve them, write, merge
 - `arrow_events`: the rows of an Arrow table as events of a batch
 - `events`: one event per key
 - `lookup`: positions of keys, and values at positions

@@ -1,4 +1,4 @@
-"""Commits one batch of upserts: resolve, write, merge, commit.
+"""A batch of upserts: fetch the events, resolve them, write, merge.
 
 The commit resolves the batch again if another writer came first. Files that still fit are used again. A batch that this
 process cannot hold has several slices, each with the events of some keys. They are resolved one after the other.
@@ -13,17 +13,16 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from secrets import token_bytes
-from typing import Protocol
+from typing import Any, ClassVar, Protocol
 
 import pyarrow as pa
 
 from icesize import failpoints
-from icesize.environment import Environment, Stopwatch
-from icesize.errors import CommitConflict, TableError
+from icesize.errors import TableError
 from icesize.parquet.files.data_file import Results, Written
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
-from icesize.parquet.files.uncommitted import Uncommitted, uncommitted
+from icesize.parquet.files.uncommitted import Uncommitted
 from icesize.parquet.rewriting.threads import merge_in_threads
 from icesize.planning.deletes.delete_reach import PartitionDeletes, plain_path
 from icesize.planning.file_counts import is_small_file
@@ -33,22 +32,13 @@ from icesize.planning.plan import MergeTask, Plan
 from icesize.planning.upsert_rule import UpsertRule
 from icesize.policy import SizePolicy
 from icesize.table.commit import batch_commit
-from icesize.table.commit.attempted_steps import CommitOutcome
-from icesize.table.commit.batch_commit import (
-    BatchOutcome,
-    CommitContext,
-    MergeResults,
-    WrittenBatch,
-    commit_written,
-    outcome_of,
-)
+from icesize.table.commit.batch_commit import Batch, MergeResults, WrittenBatch
 from icesize.table.commit.protocol import ConcurrentChange
 from icesize.table.commit.steps.move_tombstones import MoveTombstones
 from icesize.table.commit.steps.row_delta import RowChanges, RowDelta, pending
 from icesize.table.manifests.repeated_files import check_listed_once
-from icesize.table.records.ledger import LedgerEntry, entries, file_prefix, is_done
-from icesize.table.state.concurrent_writers import rolled_back
-from icesize.table.state.handle import Current, TableHandle
+from icesize.table.records.ledger import LedgerEntry, entries
+from icesize.table.state.handle import Current
 from icesize.table.state.live_files import without_row_ids
 from icesize.table.upserts.changes import ChangeCounts, Slice, UpsertFiles
 from icesize.table.upserts.deletes import Dying
@@ -59,9 +49,6 @@ from icesize.table.upserts.maps import KeyMaps
 from icesize.table.upserts.resolver import DeletedIn, bounds_reader
 from icesize.table.upserts.settings import WantedRule, keep_rule
 from icesize.table.upserts.tombstones import Tombstones, tombstone_settings
-
-MOST_ATTEMPTS = 4
-"""Times that a batch is planned if the schema, the spec or the format of the table keeps changing."""
 
 
 class Merges(Protocol):
@@ -108,46 +95,6 @@ class UpsertMemory:
 
 
 @dataclass(frozen=True)
-class UpsertJob:
-    """The values that all batches of upserts into a table share.
-
-    Attributes:
-        handle: The table.
-        environment: Clock, ids and limits.
-        wanted: The rule as the caller passed it.
-        secret: The secret of the codes of keys. With `maps`, the directory has one.
-        skip_null_keys: Leave out events whose key has a NULL.
-        merges: Makes the merges of a batch; None: no merges.
-        table_uuid: The table that was opened; None for any.
-        commit_lock: Held while a batch is committed.
-        deleted_in: Deleted rows of data files that are known.
-        maps: Where maps of keys are kept: below the `spill_folder` of the environment, if no directory is given. None
-            to read the key columns in each batch.
-        pausing: Partitions in which no merge begins, because merges there recently conflicted with other writers.
-    """
-
-    handle: TableHandle
-    environment: Environment
-    wanted: WantedRule
-    secret: bytes
-    skip_null_keys: bool = False
-    merges: MakeMerges | None = merges_in_turn
-    table_uuid: str | None = None
-    commit_lock: AbstractContextManager[object] = field(default_factory=nullcontext)
-    deleted_in: DeletedIn = field(default_factory=DeletedIn)
-    maps: MapSettings | None = None
-    pausing: frozenset[PartitionKey] = frozenset()
-
-    def keys_of(self, table_uuid: str) -> BatchKeys:
-        """Return what a batch finds the keys of this table with."""
-        if self.maps is None:
-            return BatchKeys(self.secret)
-        directory = self.maps.directory or self.environment.spill_folder
-        folder = index_folder(replace(self.maps, directory=directory), table_uuid)
-        return BatchKeys(folder.begin_batch(), folder)
-
-
-@dataclass(frozen=True)
 class BatchKeys:
     """The means by which one batch finds keys: the secret of their codes, and maps if there is a folder of them."""
 
@@ -168,85 +115,71 @@ FetchEvents = Callable[[Current, UpsertRule], Sequence[FetchSlice]]
 
 
 @dataclass(frozen=True)
-class UpsertBatch:
-    """One batch: its events, its entry in the ledger, and the run that commits it.
+class Upserts:
+    """The events of one batch, and the means by which it finds their rows.
 
-    `prepare` adds the columns to the table that the batch has and the table lacks, and returns the newest state.
+    Attributes:
+        wanted: The rule as the caller passed it.
+        fetch: Returns the events.
+        memory: What the process remembers of the table between batches.
+        prepare: Adds the columns to the table that the batch has and the table lacks, and returns the newest state.
+        skip_null_keys: Leave out events whose key has a NULL.
+        merges: Makes the merges of the batch; None: no merges.
+        maps: Where maps of keys are kept: below the `spill_folder` of the environment, if no directory is given. None
+            to read the key columns in each batch.
     """
 
+    verb: ClassVar[str] = "upsert into"
+    wanted: WantedRule
     fetch: FetchEvents
-    ledger: LedgerEntry | None
-    run_id: str
-    accept_new_checkpoint: bool = False
-    prepare: Callable[[Current], Current] = lambda current: current
+    memory: UpsertMemory = field(default_factory=UpsertMemory)
+    prepare: Callable[[Batch, Current], Current] = lambda batch, current: current
+    skip_null_keys: bool = False
+    merges: MakeMerges | None = merges_in_turn
+    maps: MapSettings | None = None
+
+    def plan(self, batch: Batch, current: Current) -> PlannedUpserts | None:
+        """Fetch the events, and store the rule in a table that has none; return None if there are no events.
+
+        Raises BatchError for events that must not be committed.
+        """
+        rule = self.wanted.in_table(current.table.metadata, current.name)
+        _check_streams(rule, current, batch.ledger)
+        batch.watch.lap("load")
+        current = self.prepare(batch, current)
+        keys = self._keys(current.uuid, batch.environment.spill_folder)
+        fetches, settings = self.fetch(current, rule), current.settings()
+
+        def events(fetch: FetchSlice) -> Events:
+            rows, is_delete = fetch()
+            if len(fetches) == 1:
+                batch.watch.lap("fetch")
+            return newest_events(rows, is_delete, rule, settings, keys.secret, skip_null_keys=self.skip_null_keys)
+
+        slices = [Slice(partial(events, each)) for each in fetches]
+        if len(fetches) == 1:
+            # the rows as they were fetched are not needed after this
+            only = slices[0].load()
+            batch.watch.lap("events")
+            if not len(only):
+                return None
+            slices = [Slice(lambda: only)]
+        if UpsertRule.of(current.table.metadata.properties) is None:
+            current = _with_rule(batch, current, rule)
+        return PlannedUpserts(self, batch, current, rule, keys, slices)
+
+    def _keys(self, table_uuid: str, spill_folder: str | None) -> BatchKeys:
+        if self.maps is None:
+            return BatchKeys(self.memory.secret)
+        folder = index_folder(replace(self.maps, directory=self.maps.directory or spill_folder), table_uuid)
+        return BatchKeys(folder.begin_batch(), folder)
 
 
-def upsert(job: UpsertJob, batch: UpsertBatch) -> BatchOutcome:
-    """Commit a batch, exactly once.
-
-    Raises BatchError for events that must not be committed, TableError, RewriteFailed, CommitConflict and
-    CommitStateUnknown, as batches of appended rows do.
-    """
-    watch, conflicts = Stopwatch(job.environment), tuple[str, ...]()
-    for _ in range(MOST_ATTEMPTS):
-        try:
-            return _once(job, batch, watch, conflicts)
-        except ConcurrentChange as lost:
-            conflicts = (*conflicts, f"the batch was written again: {lost}")
-    raise CommitConflict(
-        f"Cannot upsert into '{job.handle.name}': the table was changed {MOST_ATTEMPTS} times while the batch was "
-        f"written, last: {conflicts[-1]}; nothing was committed",
-        table=job.handle.name,
-    )
-
-
-def _once(job: UpsertJob, batch: UpsertBatch, watch: Stopwatch, conflicts: tuple[str, ...]) -> BatchOutcome:
-    current, entry = job.handle.load(job.environment), batch.ledger
-    current.check_same(job.table_uuid, "upsert into")
-    metadata = current.table.metadata
-    undone = rolled_back(metadata, entry) if entry else ()
-    batch_id = entry.batch_id if entry else None
-    if entry and is_done(metadata.properties, entry, batch.accept_new_checkpoint):
-        done = CommitOutcome(already_committed=True)
-        return outcome_of(current, done, None, {}, undone, batch_id=batch_id)
-    rule = job.wanted.in_table(metadata, current.name)
-    _check_streams(rule, current, entry)
-    watch.lap("load")
-    current, keys = batch.prepare(current), job.keys_of(current.uuid)
-    fetches, settings = batch.fetch(current, rule), current.settings()
-
-    def events(fetch: FetchSlice, watch: Stopwatch | None = None) -> Events:
-        rows, is_delete = fetch()
-        if watch is not None:
-            watch.lap("fetch")
-        return newest_events(rows, is_delete, rule, settings, keys.secret, skip_null_keys=job.skip_null_keys)
-
-    slices = [Slice(partial(events, each)) for each in fetches]
-    if len(fetches) == 1:
-        # the rows as they were fetched are not needed after this
-        only = events(fetches[0], watch)
-        watch.lap("events")
-        if not len(only):
-            return outcome_of(current, CommitOutcome(), None, watch.seconds, undone, batch_id=batch_id)
-        slices = [Slice(lambda: only)]
-    if UpsertRule.of(metadata.properties) is None:
-        current = _with_rule(job, current, rule)
-    prefix = file_prefix(batch.run_id, entry)
-    with uncommitted(current.settings().storage, prefix, job.environment) as (owner, environment):
-        files = _files(job, current, rule, keys, slices, owner)
-        written = _written(job, current, files, owner, watch)
-        how = CommitContext(batch.run_id, environment, watch, job.commit_lock, entry, batch.accept_new_checkpoint)
-        outcome = commit_written(written, job.handle, how)
-    outcome = replace(outcome, conflicts=(*conflicts, *outcome.conflicts))
-    notes = (*current.warnings, *undone, *_doubled(files.counts))
-    return outcome_of(current, outcome, written, watch.seconds, notes, batch_id=batch_id, upsert=files.counts.numbers)
-
-
-def _with_rule(job: UpsertJob, current: Current, rule: UpsertRule) -> Current:
+def _with_rule(batch: Batch, current: Current, rule: UpsertRule) -> Current:
     """Store the rule in a table that has none, and return the newest state. Raises ConcurrentChange."""
-    keep = keep_rule(rule, current.name, job.environment.new_id())
-    batch_commit.change(job.handle, current, keep, job.environment)
-    schema_id, current = current.table.metadata.current_schema_id, job.handle.load(job.environment)
+    keep = keep_rule(rule, current.name, batch.environment.new_id())
+    batch_commit.change(batch.handle, current, keep, batch.environment)
+    schema_id, current = current.table.metadata.current_schema_id, batch.handle.load(batch.environment)
     if current.table.metadata.current_schema_id != schema_id:
         raise ConcurrentChange("the schema changed while the rule was stored")
     return current
@@ -269,41 +202,81 @@ def _check_streams(rule: UpsertRule, current: Current, entry: LedgerEntry | None
         )
 
 
-def _files(
-    job: UpsertJob, current: Current, rule: UpsertRule, keys: BatchKeys, slices: Sequence[Slice], owner: Uncommitted
-) -> UpsertFiles:
-    metadata, settings = current.table.metadata, current.settings()
-    files, names, tombstones = TableFiles(settings, dict(metadata.specs())), FileNames(owner.prefix, 0, 0, owner), None
-    if rule.tombstones_ms is not None:
-        others = TableFiles(tombstone_settings(settings, rule), {})
-        tombstones = Tombstones(rule, others, keys.lookup(others, rule.key), names, job.environment.now_ms())
-    return UpsertFiles(
-        rule, files, keys.lookup(files, rule.key), bounds_reader(rule, metadata.schema(), job.handle.store), slices,
-        current.policy, names, job.deleted_in, tombstones,
-    )  # fmt: skip
+@dataclass(eq=False)
+class PlannedUpserts:
+    """A batch of upserts, planned on the state `current` of the table."""
+
+    rows: Upserts
+    batch: Batch
+    current: Current
+    rule: UpsertRule
+    keys: BatchKeys
+    slices: Sequence[Slice]
+    files: UpsertFiles = field(init=False)
+
+    def write(self, owner: Uncommitted) -> WrittenBatch:
+        """Write the files for the current state, and merge what is due with the batch's own deletes."""
+        batch, current, self.files = self.batch, self.current, self._files(owner)
+        changes = self.files.at(batch_commit.state_of(batch.handle, current))
+        write_seconds = batch.watch.lap("write")
+        layout = batch.handle.reader(current.policy).read(current.table.metadata, current.table.io)
+        rows, delta, tombstones = Written(changes.files), RowDelta(self.files, changes), self.files.tombstones
+        beside = () if tombstones is None else (MoveTombstones(tombstones, tombstones.changes),)
+        if self.rows.merges is None:
+            return WrittenBatch(current, layout, _no_merges(layout), rows=rows, delta=delta, beside=beside)
+        plan = self._merge_plan(layout, changes)
+        groups = dict(enumerate(plan.groups))
+        batch.watch.lap("plan")
+        failpoints.reach("planned")
+        with self.rows.merges(current.settings(), owner) as merging:
+            merging.start(groups)
+            results = merging.finish(_merge_deadline_seconds(current.policy, write_seconds))
+        batch.watch.lap("merge_wait")
+        return WrittenBatch(current, layout, plan, MergeResults.of(groups, results), rows, delta, beside)
+
+    def told(self, written: WrittenBatch) -> tuple[Sequence[str], dict[str, Any]]:
+        """Return the notes and the fields of the report of the committed batch."""
+        counts = self.files.counts
+        return tuple(_doubled(counts)), {"upsert": counts.numbers}
+
+    def _files(self, owner: Uncommitted) -> UpsertFiles:
+        current, rule, keys, deleted_in = self.current, self.rule, self.keys, self.rows.memory.deleted_in
+        metadata, settings, names = current.table.metadata, current.settings(), FileNames(owner.prefix, 0, 0, owner)
+        files, tombstones = TableFiles(settings, dict(metadata.specs())), None
+        if rule.tombstones_ms is not None:
+            others = TableFiles(tombstone_settings(settings, rule), {})
+            now_ms = self.batch.environment.now_ms()
+            tombstones = Tombstones(rule, others, keys.lookup(others, rule.key), names, now_ms)
+        reader = bounds_reader(rule, metadata.schema(), self.batch.handle.store)
+        return UpsertFiles(
+            rule, files, keys.lookup(files, rule.key), reader, self.slices, current.policy, names, deleted_in,
+            tombstones,
+        )  # fmt: skip
+
+    def _merge_plan(self, layout: Layout, changes: RowChanges) -> Plan:
+        """Plan merges: of small files, and of files with many deleted rows, those of the batch included."""
+        current, policy = self.current, self.current.policy
+        incoming = Counter({file.partition: 0 for file in changes.files})
+        incoming.update(
+            f.partition for f in changes.files if is_small_file(f.size_bytes, layout.small_file_limit_bytes)
+        )
+        # by `setdefault`, because `|=` of a Counter drops what is 0
+        for key in {each.file.partition for each in self.files.dying}:
+            if key in layout.partitions:
+                incoming.setdefault(key, 0)
+        plan = plan_merges(
+            with_changes(layout, changes, self.files), policy, incoming=incoming,
+            budget_bytes=policy.budget_for(sum(file.size_bytes for file in changes.files)),
+            most_bytes=policy.merge_budget_bytes, contested=self.batch.contested(current),
+        )  # fmt: skip
+        inputs = [file.path for group in plan.groups for file in group.inputs]
+        if inputs:
+            check_listed_once(self.batch.handle.store, current.table, inputs)
+        return plan
 
 
-def _written(
-    job: UpsertJob, current: Current, files: UpsertFiles, owner: Uncommitted, watch: Stopwatch
-) -> WrittenBatch:
-    """Write the files for the current state, and merge what is due with the batch's own deletes."""
-    state = batch_commit.state_of(job.handle, current)
-    changes = files.at(state)
-    write_seconds = watch.lap("write")
-    layout = job.handle.reader(current.policy).read(current.table.metadata, current.table.io)
-    rows, delta, tombstones = Written(changes.files), RowDelta(files, changes), files.tombstones
-    beside = () if tombstones is None else (MoveTombstones(tombstones, tombstones.changes),)
-    if job.merges is None:
-        return WrittenBatch(current, layout, _no_merges(layout), rows=rows, delta=delta, beside=beside)
-    plan = _plan(job, current, layout, changes, files)
-    groups = dict(enumerate(plan.groups))
-    watch.lap("plan")
-    failpoints.reach("planned")
-    with job.merges(current.settings(), owner) as merging:
-        merging.start(groups)
-        results = merging.finish(_merge_deadline_seconds(current.policy, write_seconds))
-    watch.lap("merge_wait")
-    return WrittenBatch(current, layout, plan, MergeResults.of(groups, results), rows, delta, beside)
+def _no_merges(layout: Layout) -> Plan:
+    return plan_merges(Layout(layout.head, layout.spec_id, layout.small_file_limit_bytes), SizePolicy())
 
 
 def _merge_deadline_seconds(policy: SizePolicy, write_seconds: float) -> float | None:
@@ -315,32 +288,6 @@ def _merge_deadline_seconds(policy: SizePolicy, write_seconds: float) -> float |
     if policy.merge_deadline_ms is None:
         return None
     return policy.merge_deadline_for(int(write_seconds * 1000)) / 1000
-
-
-def _no_merges(layout: Layout) -> Plan:
-    return plan_merges(Layout(layout.head, layout.spec_id, layout.small_file_limit_bytes), SizePolicy())
-
-
-def _plan(job: UpsertJob, current: Current, layout: Layout, changes: RowChanges, files: UpsertFiles) -> Plan:
-    """Plan the merges of a batch: of small files, and of files with many deleted rows, those of the batch included."""
-    policy = current.policy
-    incoming = Counter({file.partition: 0 for file in changes.files})
-    incoming.update(f.partition for f in changes.files if is_small_file(f.size_bytes, layout.small_file_limit_bytes))
-    deleted = with_changes(layout, changes, files)
-    # by `setdefault`, because `|=` of a Counter drops what is 0
-    for key in {each.file.partition for each in files.dying}:
-        if key in layout.partitions:
-            incoming.setdefault(key, 0)
-    budget_bytes = policy.budget_for(sum(file.size_bytes for file in changes.files))
-    contested = job.pausing | job.handle.contested(current, job.environment)
-    plan = plan_merges(
-        deleted, policy, incoming=incoming, budget_bytes=budget_bytes, most_bytes=policy.merge_budget_bytes,
-        contested=contested,
-    )  # fmt: skip
-    inputs = [file.path for group in plan.groups for file in group.inputs]
-    if inputs:
-        check_listed_once(job.handle.store, current.table, inputs)
-    return plan
 
 
 def with_changes(layout: Layout, changes: RowChanges, files: UpsertFiles) -> Layout:

@@ -250,8 +250,8 @@ def keep_rule(rule: UpsertRule, table: str, run_id: str) -> MetadataChange[Upser
         stored = UpsertRule.of(loaded.properties)
         if stored is not None and stored != rule:
             raise TableError(
-                f"Cannot upsert into '{table}': another writer has stored a different rule in '{PROPERTY}'. Run the batch "
-                "again by that rule, or change it with `icesize rekey`",
+                f"Cannot upsert into '{table}': another writer has stored a different rule in '{PROPERTY}'. Run the "
+                "batch again by that rule, or change it with `icesize rekey`",
                 table=table,
             )
         # another first batch stores its rule before its rows, and is visible by them

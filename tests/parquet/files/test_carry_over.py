@@ -6,7 +6,6 @@ import logging
 import math
 import struct
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import date, datetime
 from decimal import Decimal
@@ -50,7 +49,7 @@ from icesize.parquet.files.settings import WriteSettings
 from icesize.planning.files import PartitionKey
 from icesize.planning.merging.planner import plan_merges
 from icesize.policy import SizePolicy
-from icesize.table.commit.batch_commit import CommitContext, MergeResults, WrittenBatch, commit_written
+from icesize.table.commit.batch_commit import Batch, MergeResults, WrittenBatch, commit_written
 from icesize.table.commit.input_metrics import metrics_of, with_carried_over_metrics
 from icesize.table.state.handle import TableHandle
 from tests.support.examples import examples
@@ -602,7 +601,7 @@ def test_a_commit_completes_what_was_copied(tmp_path: Path, version: str, caplog
     written = WrittenBatch(
         handle.load(), layout, plan_merges(layout, SizePolicy()), MergeResults((_bare(group),)), Written((new,))
     )
-    outcome = commit_written(written, handle, CommitContext("run", environment, Stopwatch(environment), nullcontext()))
+    outcome = commit_written(written, Batch(handle, environment, Stopwatch(environment)), environment)
     assert outcome.merged == (group,)
     assert caplog.text == ""
     table = landed(catalog, [1, 2, 9])

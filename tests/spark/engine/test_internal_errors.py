@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 import threading
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 from typing import NoReturn
 
@@ -24,7 +23,7 @@ from icesize.report import Report
 from icesize.spark.engine.jobs import GroupRewrite
 from icesize.spark.engine.worker import RewriteGroups
 from icesize.table.commit.attempted_steps import CommitOutcome
-from icesize.table.commit.batch_commit import CommitContext, MergeResults, WrittenBatch, commit_written, outcome_of
+from icesize.table.commit.batch_commit import Batch, MergeResults, WrittenBatch, commit_written, outcome_of
 from icesize.table.state.handle import TableHandle
 from tests.support.internal_errors import watched
 from tests.support.tables import landed, layout_of, small_files, sqlite_catalog, two_files, write
@@ -60,7 +59,7 @@ def committed(folder: Path, rewrite: Rewrite) -> tuple[Report, list[str]]:
         run.by(lambda: dict(pickle.loads(answers)), [0])
     merges = MergeResults.of({0: group}, results)
     written = WrittenBatch(current, layout, plan_merges(layout, SizePolicy()), merges, Written((new,)))
-    outcome = commit_written(written, handle, CommitContext("run", environment, Stopwatch(environment), nullcontext()))
+    outcome = commit_written(written, Batch(handle, environment, Stopwatch(environment)), environment)
     landed(catalog, [1, 2, 3])
     return outcome_of(current, outcome, written, {}, ()).report, logged
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,7 @@ from icesize.report import Report
 from icesize.table.commit.steps.merge import OTHER_DELETES
 from icesize.table.records.ledger import LedgerEntry
 from icesize.table.state.handle import TableHandle
-from icesize.table.upserts.batch import UpsertBatch, UpsertJob, merges_in_turn, upsert
+from icesize.table.upserts.batch import merges_in_turn
 from icesize.table.upserts.settings import WantedRule
 from tests.support.machine import Reader
 from tests.support.puffin import exchange_vectors
@@ -37,7 +36,7 @@ from tests.support.tables import (
     small_files,
     sqlite_catalog,
 )
-from tests.support.upserts import Event, Row, events_of, live_rows
+from tests.support.upserts import Event, Row, events_of, live_rows, upsert
 from tests.support.v3_tables import as_v3
 
 RULE = WantedRule(key="id", order_by="ts")
@@ -68,10 +67,11 @@ def commit(
     environment: Environment | None = None,
 ) -> Report:
     """One batch of a stream."""
-    job = UpsertJob(TableHandle(catalog, ("db", "t")), environment or FakeTime().environment, RULE, b"secret")
-    job = replace(job, merges=merges_in_turn if has_merges else None)
-    entry = LedgerEntry(stream, "q", batch)
-    return upsert(job, UpsertBatch(lambda current, rule: [lambda: events_of(events)], entry, f"{stream}{batch}")).report
+    return upsert(
+        TableHandle(catalog, ("db", "t")), RULE, lambda current, rule: [lambda: events_of(events)],
+        LedgerEntry(stream, "q", batch), environment or FakeTime().environment,
+        merges=merges_in_turn if has_merges else None,
+    )  # fmt: skip
 
 
 def others_first(act: Callable[[], object]) -> AbstractContextManager[None]:

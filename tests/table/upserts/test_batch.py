@@ -29,7 +29,7 @@ from icesize.report import Report
 from icesize.table.manifests.delete_index import DeleteIndex
 from icesize.table.records.ledger import LedgerEntry
 from icesize.table.state.handle import Current, PolicyArgument, TableHandle
-from icesize.table.upserts.batch import FetchSlice, MergesInTurn, UpsertBatch, UpsertJob, upsert
+from icesize.table.upserts.batch import FetchSlice, MergesInTurn
 from icesize.table.upserts.resolver import COMPARE_KEYS, DeletedIn, FilesWithBounds
 from icesize.table.upserts.settings import WantedRule
 from tests.support.layouts import position_delete
@@ -44,7 +44,7 @@ from tests.support.tables import (
     theirs,
     write,
 )
-from tests.support.upserts import Event, catalog_with_table, events_of, live_rows, sliced
+from tests.support.upserts import Event, catalog_with_table, events_of, live_rows, sliced, upsert
 
 RULE = WantedRule(key="id", order_by="ts")
 
@@ -65,13 +65,10 @@ def commit(
     stream: str = "s",
     **options: bool,
 ) -> Report:
-    job = UpsertJob(TableHandle(catalog, ("db", "t"), policy), Environment(), rule, b"secret", **options)
-    outcome = upsert(
-        job,
-        UpsertBatch(lambda current, rule: sliced(events, slices), LedgerEntry(stream, "q", batch), f"{stream}{batch}"),
-    )
+    handle, entry = TableHandle(catalog, ("db", "t"), policy), LedgerEntry(stream, "q", batch)
+    report = upsert(handle, rule, lambda current, rule: sliced(events, slices), entry, **options)
     check(catalog.load_table("db.t"))
-    return outcome.report
+    return report
 
 
 def test_new_versions_replace_old_ones_in_one_commit(catalog: Catalog) -> None:
@@ -172,10 +169,9 @@ def test_a_source_that_returns_other_rows_is_read_again(catalog: Catalog) -> Non
         return events_of([(100 + min(2, len(fetched)), 20, "c")])
 
     waiting = [lambda: commit(catalog, [(1, 90, "b")], 0, stream="other")]
-    job = UpsertJob(TableHandle(catalog, ("db", "t")), FakeTime().environment, RULE, b"secret")
-    batch = UpsertBatch(lambda current, rule: [fetch, partial(events_of, [(2, 20, "c")])], None, "r")
+    handle, slices = TableHandle(catalog, ("db", "t")), [fetch, partial(events_of, [(2, 20, "c")])]
     with failpoints.armed("before-swap", lambda: waiting and waiting.pop()()):
-        report = upsert(job, batch).report
+        report = upsert(handle, RULE, lambda current, rule: slices, None, FakeTime().environment)
 
     assert any("other rows than before" in each for each in report.conflicts)
     assert live_rows(catalog) == [(1, 90, "b"), (2, 20, "c"), (9, 10, "a"), (102, 20, "c")]
@@ -291,11 +287,10 @@ def test_due_merges_have_no_deadline_unless_one_is_set(
             return super().finish(timeout_seconds)
 
     policy = {} if deadline_ms is None else {"merge-deadline-ms": deadline_ms}
-    job = UpsertJob(
-        TableHandle(catalog, ("db", "t"), policy), Environment(), RULE, b"secret",
+    upsert(
+        TableHandle(catalog, ("db", "t"), policy), RULE, lambda current, rule: [lambda: events_of([(1, 1, "a")])],
         merges=lambda settings, owner: nullcontext(Noting(settings, owner)),
     )  # fmt: skip
-    upsert(job, UpsertBatch(lambda current, rule: [lambda: events_of([(1, 1, "a")])], None, "r"))
     assert timeouts == [seconds]
 
 
@@ -327,9 +322,9 @@ def test_a_column_renamed_while_the_rule_is_stored(catalog: Catalog) -> None:
         rows, is_delete = events_of([(1, 10, "a")])
         return [lambda: (rows.rename_columns([field.name for field in current.table.schema().fields]), is_delete)]
 
-    job = UpsertJob(TableHandle(catalog, ("db", "t")), FakeTime().environment, RULE, b"secret")
+    handle, entry = TableHandle(catalog, ("db", "t")), LedgerEntry("s", "q", 0)
     with failpoints.armed("after-swap", lambda: waiting and waiting.pop()()):
-        report = upsert(job, UpsertBatch(fetch, LedgerEntry("s", "q", 0), "r")).report
+        report = upsert(handle, RULE, fetch, entry, FakeTime().environment)
 
     assert catalog.load_table("db.t").metadata.current_snapshot() is not None
     assert any("the schema changed" in each for each in report.conflicts)

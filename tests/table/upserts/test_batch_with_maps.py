@@ -12,18 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyiceberg.catalog import Catalog
 
-from icesize.environment import Environment
 from icesize.parquet.deletes.deleted_rows import deleted_rows
 from icesize.parquet.files.settings import WriteSettings
 from icesize.table.records.ledger import LedgerEntry
 from icesize.table.state.handle import TableHandle
-from icesize.table.upserts.batch import UpsertBatch, UpsertJob, merges_in_turn, upsert
+from icesize.table.upserts.batch import merges_in_turn
 from icesize.table.upserts.index_files import MapSettings
 from icesize.table.upserts.settings import WantedRule
 from tests.support.examples import examples
 from tests.support.row_lineage import lineage_of
 from tests.support.tables import append, check, compact, live_paths, local, make_table, sqlite_catalog
-from tests.support.upserts import Event, Row, events_of, live_rows, live_rows_of
+from tests.support.upserts import Event, Row, events_of, live_rows, live_rows_of, upsert
 from tests.support.v3_tables import as_v3
 
 RULE = WantedRule(key="id", order_by="ts")
@@ -44,13 +43,11 @@ def commit(
     catalog: Catalog, events: Sequence[Event], batch: int, maps: Path | None, rule: WantedRule = RULE,
     *, merging: bool = True,
 ) -> None:  # fmt: skip
-    job = UpsertJob(
-        TableHandle(catalog, ("db", "t")), Environment(), rule, b"secret",
-        maps=None if maps is None else MapSettings(str(maps), 2**20), merges=merges_in_turn if merging else None,
-    )  # fmt: skip
     upsert(
-        job, UpsertBatch(lambda current, rule: [lambda: events_of(events)], LedgerEntry("s", "q", batch), f"r{batch}")
-    )
+        TableHandle(catalog, ("db", "t")), rule, lambda current, rule: [lambda: events_of(events)],
+        LedgerEntry("s", "q", batch), maps=None if maps is None else MapSettings(str(maps), 2**20),
+        merges=merges_in_turn if merging else None,
+    )  # fmt: skip
 
 
 def row_ids(catalog: Catalog) -> dict[int, int | None]:

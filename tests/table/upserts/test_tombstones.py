@@ -23,11 +23,10 @@ from icesize.table.manifests.manifest_lists import manifests_of
 from icesize.table.manifests.store import ManifestStore
 from icesize.table.records.ledger import LedgerEntry
 from icesize.table.state.handle import TableHandle
-from icesize.table.upserts.batch import UpsertBatch, UpsertJob, upsert
 from icesize.table.upserts.settings import WantedRule
 from icesize.table.upserts.tombstones import MOST_FILES
 from tests.support.tables import NOW_MS, check, sqlite_catalog, theirs
-from tests.support.upserts import Event, catalog_with_table, events_of, live_rows, sliced
+from tests.support.upserts import Event, catalog_with_table, events_of, live_rows, sliced, upsert
 
 RULE = WantedRule(key="id", order_by="ts", tombstones="2 days")
 DAY_MS = 86_400_000
@@ -44,13 +43,10 @@ def commit(
     rule: WantedRule = RULE, slices: int = 1,
 ) -> Report:  # fmt: skip
     environment = replace(Environment(), now_ms=lambda: NOW_MS + round(days * DAY_MS))
-    job = UpsertJob(TableHandle(catalog, ("db", "t")), environment, rule, b"secret")
-    outcome = upsert(
-        job,
-        UpsertBatch(lambda current, rule: sliced(events, slices), LedgerEntry(stream, "q", batch), f"{stream}{batch}"),
-    )
+    handle, entry = TableHandle(catalog, ("db", "t")), LedgerEntry(stream, "q", batch)
+    report = upsert(handle, rule, lambda current, rule: sliced(events, slices), entry, environment)
     check(catalog.load_table("db.t"))
-    return outcome.report
+    return report
 
 
 def tombstone_files(catalog: Catalog) -> int:
@@ -219,9 +215,8 @@ def test_two_streams_remember_deletes_for_each_other(catalog: Catalog) -> None:
 
     commit(catalog, [(1, 10, "a")], 0)
     environment = replace(Environment(), now_ms=lambda: NOW_MS, observe=meanwhile, sleep=lambda seconds: None)
-    job = UpsertJob(TableHandle(catalog, ("db", "t")), environment, RULE, b"secret")
-    events = [(1, 15, "b"), (2, 15, "b")]
-    upsert(job, UpsertBatch(lambda current, rule: [lambda: events_of(events)], LedgerEntry("s", "q", 1), "r"))
+    handle, entry, events = TableHandle(catalog, ("db", "t")), LedgerEntry("s", "q", 1), [(1, 15, "b"), (2, 15, "b")]
+    upsert(handle, RULE, lambda current, rule: [lambda: events_of(events)], entry, environment)
 
     assert landed[0].operations[0] == "delete"
     assert live_rows(catalog) == [(2, 15, "b")]
