@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta, timezone
 from functools import cache
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -62,12 +62,12 @@ def rows(count: int, start: int = 0) -> pa.Table:
     )
 
 
-def copy_row_groups(sources: Sequence[Source], footers: Sequence[Footer], out: IO[bytes], **how: Any) -> Assembled:
-    """One file with the row groups of all `sources`, whole and in their order; `how` is for `copy_row_group`."""
+def copy_row_groups(sources: Sequence[Source], footers: Sequence[Footer], out: IO[bytes]) -> Assembled:
+    """One file with the row groups of all `sources`, whole and in their order."""
     assembly = Assembly(out, footers)
     for source, footer in zip(sources, footers, strict=True):
         for group in footer.row_groups:
-            copy_row_group(source, group, assembly, **how)
+            copy_row_group(source, group, assembly)
     return assembly.finish()
 
 

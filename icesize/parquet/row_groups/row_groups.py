@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 
 from icesize.parquet.format.fields import ColumnChunk, ColumnMetaData
@@ -18,9 +18,6 @@ from icesize.parquet.format.thrift import i64, integer, required_integer
 from icesize.parquet.row_groups.assembly import Assembly, ColumnPart, GroupPart
 from icesize.parquet.row_groups.compatibility import check_row_group, index_fits
 
-PIECE_BYTES = 8 * 2**20
-"""Copied by one read and one write: large enough for an object store; a read holds at least a whole column chunk."""
-
 _MOVED_IN_METADATA = frozenset(
     {
         ColumnMetaData.DICTIONARY_PAGE_OFFSET,
@@ -35,33 +32,30 @@ _Place = tuple[int, int]
 
 
 def copy_row_group(
-    source: Source,
-    group: RowGroup,
-    assembly: Assembly,
-    *,
-    piece_bytes: int = PIECE_BYTES,
-    beside: Callable[[], Sequence[ColumnPart]] = tuple,
+    source: Source, group: RowGroup, assembly: Assembly, *, beside: Callable[[], Sequence[ColumnPart]] = tuple
 ) -> None:
     """Append a row group of `source` with its page indexes and bloom filters; `beside` writes columns after its own.
 
-    Page headers are checked during the copy. They must tile their chunks, add up to the values and
-    rows of the footer and have the positions in the OffsetIndex. Checksums must be right. Raises `CopyRefused`.
+    Column chunks move one by one. Reading several together saves nothing with 300 columns, and 8 % with 1,000.
+
+    Page headers are checked during the copy. They must tile their chunks, add up to the values and rows of the footer
+    and have the positions in the OffsetIndex. Checksums must be right. Raises `CopyRefused`.
     """
     check_row_group(group, assembly.columns)
     stored = read_ranges(source, _places(group))
-    start = assembly.position
-    starts: dict[int, int] = {}
-    for batch in _batches(group, piece_bytes):
-        low = group.chunks[batch[0]].start
-        starts |= {number: assembly.position + group.chunks[number].start - low for number in batch}
-        _copy(source, group, batch, assembly, stored)
-    columns = [
-        _column(chunk, starts[number], stored, assembly.columns[number]) for number, chunk in enumerate(group.chunks)
-    ]
+    start, columns = assembly.position, list[ColumnPart]()
+    for chunk, column in zip(group.chunks, assembly.columns, strict=True):
+        data = assembly.room(chunk.size_bytes)
+        source.read_into(chunk.start, data)
+        pages = walk(data, column.flat, chunk.values)
+        check_levels(pages.data, data, column, chunk, group.rows)
+        _check_pages(pages, chunk, group.rows, _found(stored, chunk.offset_index))
+        columns.append(_column(chunk, assembly.position, stored, column))
+        assembly.write(data)
     fields, raw_size_bytes = dict(group.fields), required_integer(group.fields, RowGroupIds.TOTAL_BYTE_SIZE)
-    for column in beside():
-        columns.append(column)
-        raw_size_bytes += column.raw_size_bytes
+    for added in beside():
+        columns.append(added)
+        raw_size_bytes += added.raw_size_bytes
     fields[RowGroupIds.TOTAL_BYTE_SIZE] = i64(raw_size_bytes)
     assembly.add(GroupPart(fields, columns, group.rows, start, assembly.position - start))
 
@@ -73,37 +67,6 @@ def _places(group: RowGroup) -> set[_Place]:
         if (index := chunk.offset_index) is not None:
             found |= {index, chunk.column_index}
     return {place for place in found if place is not None}
-
-
-def _batches(group: RowGroup, piece_bytes: int) -> Iterator[list[int]]:
-    """Yield the numbers of chunks that are read together, in file order.
-
-    They are adjacent in the file, and have no more bytes than a piece unless one chunk is larger.
-    """
-    chunks, batch = group.chunks, list[int]()
-    for number in sorted(range(len(chunks)), key=lambda number: chunks[number].start):
-        start, end = chunks[number].start, chunks[number].end
-        if batch and (start != chunks[batch[-1]].end or end - chunks[batch[0]].start > piece_bytes):
-            yield batch
-            batch = []
-        batch.append(number)
-    if batch:
-        yield batch
-
-
-def _copy(
-    source: Source, group: RowGroup, batch: Sequence[int], assembly: Assembly, stored: Mapping[_Place, bytes]
-) -> None:
-    low, high = group.chunks[batch[0]].start, group.chunks[batch[-1]].end
-    data = assembly.room(high - low)
-    source.read_into(low, data)
-    for number in batch:
-        chunk = group.chunks[number]
-        column, stored_pages = assembly.columns[number], data[chunk.start - low : chunk.end - low]
-        pages = walk(stored_pages, column.flat, chunk.values)
-        check_levels(pages.data, stored_pages, column, chunk, group.rows)
-        _check_pages(pages, chunk, group.rows, _found(stored, chunk.offset_index))
-    assembly.write(data)
 
 
 def _check_pages(pages: Pages, chunk: Chunk, rows: int, index: bytes | None) -> None:

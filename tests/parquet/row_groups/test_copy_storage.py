@@ -440,7 +440,7 @@ def test_an_object_that_cannot_be_opened_is_named(store_options: WriteSettings, 
     assert store.of("delete") == store.of("create")
 
 
-WRITES = 36
+WRITES = 42
 """What a copied output of the input files below takes: so many writes are made to fail, each in turn."""
 
 
