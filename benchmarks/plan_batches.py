@@ -28,7 +28,7 @@ from benchmarks import peers
 from benchmarks.snapshots import NOW_MS, create_table, data_file
 from icesize.parquet.files.data_file import MergeResult, NewDataFile
 from icesize.planning.files import PartitionKey
-from icesize.planning.merging.planner import plan_merges
+from icesize.planning.merging.planner import Occasion, plan_merges
 from icesize.planning.plan import MergeTask
 from icesize.table.commit.snapshot_builder import SnapshotBuilder
 from icesize.table.commit.steps.append import Append
@@ -72,7 +72,7 @@ def measured(
         table = current.table
         began = time.perf_counter()
         layout = handle.reader(current.policy).read(table.metadata, table.io)
-        plan = plan_merges(layout, current.policy, incoming=incoming)
+        plan = plan_merges(layout, current.policy, Occasion.BATCH, incoming)
         times.append(time.perf_counter() - began)
         builder = SnapshotBuilder(table, NOW_MS + batch, handle.store)
         staged = [Append(tuple(map(new_file, hours))).stage(builder, {})]

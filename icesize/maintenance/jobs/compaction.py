@@ -26,7 +26,7 @@ from icesize.maintenance.table_context import Advance, Selection, TableContext
 from icesize.planning.deletes.delete_plan import DeleteRewrite, plan_delete_rewrites
 from icesize.planning.deletes.delete_reach import is_due
 from icesize.planning.files import Layout, PartitionKey, SkipReason
-from icesize.planning.merging.planner import plan_merges
+from icesize.planning.merging.planner import Occasion, plan_merges
 from icesize.planning.merging.standing import standing_of
 from icesize.planning.plan import MergeTask, Plan
 from icesize.policy import SizePolicy
@@ -144,8 +144,8 @@ def _changed(context: TableContext, current: Current | None = None) -> tuple[Sel
     budget_bytes = context.affordable(policy.budget_for(new_bytes))
     rewrites = [r for r in plan_delete_rewrites(layout, policy) if r.size_by_equality <= _KEYS_SHARE * budget_bytes]
     plan = plan_merges(
-        layout, policy, touched=touched, budget_bytes=budget_bytes, most_bytes=policy.merge_budget_bytes,
-        excluded_paths=_due(rewrites),
+        layout, policy, Occasion.COMMIT, dict.fromkeys(touched, 0),
+        budget_bytes=budget_bytes, most_bytes=policy.merge_budget_bytes, excluded_paths=_due(rewrites),
     )  # fmt: skip
     return selection, plan, rewrites
 
@@ -227,12 +227,12 @@ def plan_of_round(
     return plan_merges(
         layout,
         current.policy,
-        incoming={} if cold_only else None,
+        Occasion.BATCH if cold_only else Occasion.MAINTENANCE,
+        {} if cold_only else dict.fromkeys(_growing(context, selection), 0),
         budget_bytes=budget_bytes,
         most_bytes=most_bytes,
         contested=context.handle.contested(current, context.environment) if contested is None else contested,
         excluded_paths=_due(plan_delete_rewrites(layout, current.policy)),
-        growing=() if cold_only else _growing(context, selection),
     )
 
 

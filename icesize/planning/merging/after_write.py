@@ -14,7 +14,7 @@ from dataclasses import replace
 from icesize.planning.deletes.delete_reach import delete_files_freed
 from icesize.planning.file_counts import is_small_file
 from icesize.planning.files import FileFact, Layout, PartitionFacts, PartitionKey, SkipReason
-from icesize.planning.merging.planner import plan_merges
+from icesize.planning.merging.planner import Occasion, plan_merges
 from icesize.planning.plan import FileGroup, MergeTask, Plan
 from icesize.policy import SizePolicy
 
@@ -41,8 +41,9 @@ def plan_absorbing(
     incoming.update(key for key in small if key in appended)
     wider = with_files(layout, (file for file in new if file.partition not in appended))
     return plan_merges(
-        wider, policy, incoming=incoming, budget_bytes=budget_bytes, most_bytes=most_bytes, contested=contested
-    )
+        wider, policy, Occasion.BATCH, incoming,
+        budget_bytes=budget_bytes, most_bytes=most_bytes, contested=contested,
+    )  # fmt: skip
 
 
 def with_files(layout: Layout, new: Iterable[FileFact]) -> Layout:
@@ -105,7 +106,8 @@ def complete_plan(
     second = plan_merges(
         layout.with_partitions(rest),
         policy,
-        incoming=small,
+        Occasion.BATCH,
+        small,
         budget_bytes=None if budget_bytes is None else max(0, budget_bytes - first.bytes_to_write),
         most_bytes=None if most_bytes is None else max(0, most_bytes - first.bytes_to_write),
         contested=contested,

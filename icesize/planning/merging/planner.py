@@ -12,7 +12,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
+from enum import Enum, auto
 from itertools import islice
+from types import MappingProxyType
 
 from icesize.planning.deletes.delete_reach import delete_files_freed
 from icesize.planning.file_counts import least_output_bytes
@@ -38,46 +40,50 @@ A table that was never maintained can have hundreds of thousands; the budget of 
 """
 
 
+class Occasion(Enum):
+    """The occasion of a plan, which decides which partitions are merged besides the hot ones."""
+
+    BATCH = auto()
+    """A batch is about to add files to the hot partitions. Cold ones are merged to the fewest files."""
+    COMMIT = auto()
+    """A commit has added rows to the hot partitions, and their files are in the layout. All others stay."""
+    MAINTENANCE = auto()
+    """All others are merged to the fewest files; the hot ones are known to grow."""
+
+
 def plan_merges(
     layout: Layout,
     policy: SizePolicy,
+    occasion: Occasion = Occasion.MAINTENANCE,
+    hot: Mapping[PartitionKey, int] = MappingProxyType({}),
     *,
-    incoming: Mapping[PartitionKey, int] | None = None,
     budget_bytes: int | None = None,
     most_bytes: int | None = None,
-    touched: Collection[PartitionKey] | None = None,
     contested: Collection[PartitionKey] = (),
     excluded_paths: Collection[str] = (),
-    growing: Collection[PartitionKey] = (),
 ) -> Plan:
     """Plan which files of `layout` are merged now; the plan does not depend on the order of files and partitions.
 
-    `incoming` are the files, all taken as small, that a batch is about to add to each partition. These partitions are
-    reduced to `max_small_files`, new files included. Partitions without rows for `cold_after_commits` commits are
-    reduced to the fewest files. All other partitions stay. With `touched` alone, the rows are in the layout already,
-    and these partitions are reduced to `max_small_files`. Without both, every partition is merged to the fewest files,
-    except the `growing` ones, which are reduced to `max_small_files`.
+    The `hot` partitions are reduced to `max_small_files`, with the number of files that a batch is about to add to each
+    of them, all taken as small. What is done with the others depends on the `occasion`.
 
     A merge applies the due deletes of its files, except those of files at `excluded_paths`, whose delete files the
     caller rewrites. Partitions in `contested` stay, because other writers keep rewriting them. `budget_bytes` (None: no
     limit) limits the bytes to rewrite, as `within_budget` describes. The plan never exceeds `most_bytes` (None: no
     limit): a larger merge is planned for as many of its smallest files as fit. A budget that a user gives is both.
 
-    If the layout has a `standing` summary for the policy, a plan with `incoming` or `touched` looks only at partitions
-    in which something may be due. All others are in the plan as `untouched`.
+    If the layout has a `standing` summary for the policy, a plan for a batch or a commit looks only at partitions in
+    which something may be due. All others are in the plan as `untouched`.
     """
     if most_bytes is not None:
         budget_bytes = most_bytes if budget_bytes is None else min(budget_bytes, most_bytes)
-    of_all = incoming is None and touched is None
+    of_all, finishes = occasion is Occasion.MAINTENANCE, occasion is Occasion.BATCH
     standing = None if of_all or excluded_paths else standing_of(layout, policy)
-    asked = {*(incoming or ()), *(touched or ()), *contested}
-    finishes = incoming is not None
-    candidates = _candidates(layout, standing, asked, finishes) if standing else None
+    candidates = _candidates(layout, standing, {*hot, *contested}, finishes) if standing else None
     looked_up = layout.partitions if candidates is None else layout.partitions.some(candidates)
     in_order = sorted(looked_up.values(), key=lambda facts: facts.key.rank)
     works = [work_of(facts, layout.spec_id, policy, contested, frozenset(excluded_paths)) for facts in in_order]
     untouched, others = standing.untouched(in_order) if standing else (Untouched(), ())
-    hot = dict.fromkeys(growing if of_all else touched or (), 0) | dict(incoming or {})
     looked_at, most_outputs = set[PartitionKey](), outputs_per_group(policy, budget_bytes)
     for work in works:
         key = work.facts.key
@@ -96,7 +102,7 @@ def plan_merges(
         asked_about = layout.partitions.some(with_many)
         looked_at |= {key for key, facts in asked_about.items() if _is_cold(layout, facts, policy)}
     groups = within_budget(works, policy, budget_bytes, most_bytes)
-    outcomes = (*_outcomes(works, policy, incoming or {}), *others)
+    outcomes = (*_outcomes(works, policy, hot), *others)
     return Plan(
         head=layout.head,
         spec_id=layout.spec_id,
@@ -109,7 +115,7 @@ def plan_merges(
             *_notes(policy, groups, outcomes, budget_bytes, looked_at),
             *_too_large([group for work in works for group in work.too_large], most_bytes),
         ),
-        incoming=dict(incoming or {}),
+        incoming=dict(hot),
         max_delete_files=policy.max_delete_files,
         delete_files_freed=delete_files_freed(layout, (file for group in groups for file in group.inputs)),
         untouched=untouched,
@@ -173,7 +179,7 @@ def _outcomes(
             yield outcome
     known = {work.facts.key for work in works}
     for key, files in sorted(incoming.items(), key=lambda item: repr(item[0])):
-        if key not in known:
+        if key not in known and files:
             yield PartitionOutcome(key, key.label, files, {})
 
 

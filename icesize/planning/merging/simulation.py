@@ -8,7 +8,7 @@ from itertools import count
 
 from icesize.planning.file_counts import expected_files, is_small_file
 from icesize.planning.files import FileFact, Head, Layout, PartitionFacts, PartitionKey
-from icesize.planning.merging.planner import plan_merges
+from icesize.planning.merging.planner import Occasion, plan_merges
 from icesize.planning.merging.standing import Standing
 from icesize.planning.plan import Plan
 from icesize.policy import SizePolicy
@@ -159,7 +159,7 @@ class ReplayedTable:
         budget_bytes = self.policy.budget_for(sum(batch.values()))
         most_bytes = self.policy.merge_budget_bytes
         plan = plan_merges(
-            self.layout, self.policy, incoming=incoming, budget_bytes=budget_bytes, most_bytes=most_bytes
+            self.layout, self.policy, Occasion.BATCH, incoming, budget_bytes=budget_bytes, most_bytes=most_bytes
         )
         return PlannedBatch(plan, appends, tuple(self.merged(group.inputs, group.outputs) for group in plan.groups))
 

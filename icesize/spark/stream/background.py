@@ -28,7 +28,7 @@ from icesize.errors import IcesizeError
 from icesize.parquet.format.refusals import log_if_internal
 from icesize.planning.files import PartitionKey
 from icesize.planning.merging.contention import BackOff
-from icesize.planning.merging.planner import plan_merges
+from icesize.planning.merging.planner import Occasion, plan_merges
 from icesize.report import Report
 from icesize.spark.clustering.run import cluster_beside_stream
 from icesize.spark.engine.jobs import Cores
@@ -105,7 +105,7 @@ class Cycle:
         if self.stopped():
             raise Stopped
         plan = plan_merges(
-            layout, policy, incoming={}, touched=layout.recent(policy.cold_after_commits),
+            layout, policy, Occasion.BATCH, dict.fromkeys(layout.recent(policy.cold_after_commits), 0),
             budget_bytes=policy.budget_for(self.size_bytes), most_bytes=policy.merge_budget_bytes,
             contested=self.contested | handle.contested(current, environment),
         )  # fmt: skip

@@ -29,7 +29,7 @@ from icesize.parquet.rewriting.absorb import NOTHING, Absorption
 from icesize.planning.file_counts import is_small_file
 from icesize.planning.files import FileFact, Layout, PartitionKey
 from icesize.planning.merging.after_write import complete_plan, divided, plan_absorbing
-from icesize.planning.merging.planner import plan_merges
+from icesize.planning.merging.planner import Occasion, plan_merges
 from icesize.planning.plan import FileGroup, MergeTask, Plan
 from icesize.planning.upsert_rule import UpsertRule
 from icesize.spark.engine import columns, session
@@ -315,8 +315,9 @@ def _beside_rows(
         layout = Layout(layout.head, layout.spec_id, layout.small_file_limit_bytes)
     if begun is None:
         plan = plan_merges(
-            layout, policy, incoming=incoming, budget_bytes=budget_bytes, most_bytes=most_bytes, contested=contested
-        )
+            layout, policy, Occasion.BATCH, incoming,
+            budget_bytes=budget_bytes, most_bytes=most_bytes, contested=contested,
+        )  # fmt: skip
     else:
         plan = complete_plan(
             begun.plan, layout, policy, incoming,

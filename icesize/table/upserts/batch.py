@@ -27,7 +27,7 @@ from icesize.parquet.rewriting.threads import merge_in_threads
 from icesize.planning.deletes.delete_reach import PartitionDeletes, plain_path
 from icesize.planning.file_counts import is_small_file
 from icesize.planning.files import FileFact, Layout, PartitionFacts, PartitionKey
-from icesize.planning.merging.planner import plan_merges
+from icesize.planning.merging.planner import Occasion, plan_merges
 from icesize.planning.plan import MergeTask, Plan
 from icesize.planning.upsert_rule import UpsertRule
 from icesize.policy import SizePolicy
@@ -265,7 +265,7 @@ class PlannedUpserts:
             if key in layout.partitions:
                 incoming.setdefault(key, 0)
         plan = plan_merges(
-            with_changes(layout, changes, self.files), policy, incoming=incoming,
+            with_changes(layout, changes, self.files), policy, Occasion.BATCH, incoming,
             budget_bytes=policy.budget_for(sum(file.size_bytes for file in changes.files)),
             most_bytes=policy.merge_budget_bytes, contested=self.batch.contested(current),
         )  # fmt: skip

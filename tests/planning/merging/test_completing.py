@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from icesize.planning.files import Layout, PartitionKey
 from icesize.planning.merging.after_write import complete_plan
-from icesize.planning.merging.planner import plan_merges
+from icesize.planning.merging.planner import Occasion, plan_merges
 from tests.support.layouts import LIMIT, SMALL_TARGET, key, layout_of, partition
 
 SIZES = st.lists(st.integers(1, LIMIT - 1), max_size=12)
@@ -32,7 +32,7 @@ def test_every_file_is_planned_once(
     """The completed plan begins with the first one's groups, but for those of partitions without rows, and has each
     file of the layout in one place."""
     layout = _layout(sizes)
-    first = plan_merges(layout, SMALL_TARGET, incoming=_by_key(expected), budget_bytes=budget_bytes)
+    first = plan_merges(layout, SMALL_TARGET, Occasion.BATCH, _by_key(expected), budget_bytes=budget_bytes)
     whole = complete_plan(first, layout, SMALL_TARGET, _by_key(actual), budget_bytes=budget_bytes)
     kept = tuple(group for group in first.groups if str(group.partition.values[0]) in actual)
     assert whole.groups[: len(kept)] == kept
@@ -43,7 +43,7 @@ def test_every_file_is_planned_once(
     if not kept:
         # what the merges that are given up have written counts
         left = None if budget_bytes is None else max(0, budget_bytes - first.bytes_to_write)
-        again = plan_merges(layout, SMALL_TARGET, incoming=_by_key(actual), budget_bytes=left)
+        again = plan_merges(layout, SMALL_TARGET, Occasion.BATCH, _by_key(actual), budget_bytes=left)
         assert (whole.groups, whole.outcomes) == (again.groups, again.outcomes)
 
 
@@ -53,7 +53,7 @@ def test_the_bound_holds_whatever_was_expected(
 ) -> None:
     """Without a budget no partition with rows exceeds k, also where more files came than it was merged for."""
     layout = _layout(sizes)
-    first = plan_merges(layout, SMALL_TARGET, incoming=_by_key(expected))
+    first = plan_merges(layout, SMALL_TARGET, Occasion.BATCH, _by_key(expected))
     whole = complete_plan(first, layout, SMALL_TARGET, _by_key(actual))
     assert [outcome for outcome in whole.partitions_over_limit if str(outcome.partition.values[0]) in actual] == []
 
@@ -61,7 +61,7 @@ def test_the_bound_holds_whatever_was_expected(
 def test_partitions_that_nobody_expected_are_merged() -> None:
     """A partition at its bound that gets a file against expectation is merged, the others stay as planned."""
     layout = _layout([[1_000] * 6, [1_000] * 6, []])
-    first = plan_merges(layout, SMALL_TARGET, incoming=_by_key({"a": 1}))
+    first = plan_merges(layout, SMALL_TARGET, Occasion.BATCH, _by_key({"a": 1}))
     whole = complete_plan(first, layout, SMALL_TARGET, _by_key({"a": 1, "b": 1}))
     assert [group.partition for group in first.groups] == [key("a")]
     assert [group.partition for group in whole.groups] == [key("a"), key("b")]
@@ -72,7 +72,7 @@ def test_partitions_that_nobody_expected_are_merged() -> None:
 def test_a_spent_budget_stays_spent() -> None:
     """What the first plan rewrites is not available to the second."""
     layout = _layout([[1_000] * 6, [1_000] * 6, []])
-    first = plan_merges(layout, SMALL_TARGET, incoming=_by_key({"a": 1}), budget_bytes=6_000)
+    first = plan_merges(layout, SMALL_TARGET, Occasion.BATCH, _by_key({"a": 1}), budget_bytes=6_000)
     whole = complete_plan(first, layout, SMALL_TARGET, _by_key({"a": 1, "b": 1}), budget_bytes=first.bytes_to_write)
     assert whole.groups == first.groups
     assert [outcome.partition for outcome in whole.partitions_over_limit] == [key("b")]
@@ -81,7 +81,7 @@ def test_a_spent_budget_stays_spent() -> None:
 def test_more_files_than_expected_are_made_place_for() -> None:
     """A partition merged for one new file that got three is merged once more, of the files that are left."""
     layout = _layout([[100, 100, *[60_000] * 5], [], []])
-    first = plan_merges(layout, SMALL_TARGET, incoming=_by_key({"a": 1}))
+    first = plan_merges(layout, SMALL_TARGET, Occasion.BATCH, _by_key({"a": 1}))
     whole = complete_plan(first, layout, SMALL_TARGET, _by_key({"a": 3}))
     assert len(whole.groups) > len(first.groups) == 1
     inputs = [file.path for group in whole.groups for file in group.inputs]
@@ -93,7 +93,7 @@ def test_merges_of_partitions_that_got_nothing_are_given_up() -> None:
     """A partition that was expected to have rows and has none keeps its files, unless it is cold."""
     quiet = partition("b", [1_000] * 3, quiet=SMALL_TARGET.cold_after_commits)
     layout = layout_of(partition("a", [1_000] * 6), quiet)
-    first = plan_merges(layout, SMALL_TARGET, incoming=_by_key({"a": 1}))
+    first = plan_merges(layout, SMALL_TARGET, Occasion.BATCH, _by_key({"a": 1}))
     whole = complete_plan(first, layout, SMALL_TARGET, {})
     assert [group.partition for group in first.groups] == [key("a"), key("b")]
     assert [group.partition for group in whole.groups] == [key("b")]

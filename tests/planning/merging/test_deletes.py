@@ -7,7 +7,7 @@ import pytest
 from icesize.planning.files import DeleteFile, PartitionFacts, SkipReason
 from icesize.planning.insight.inspection import inspect
 from icesize.planning.merging.after_write import complete_plan
-from icesize.planning.merging.planner import plan_merges
+from icesize.planning.merging.planner import Occasion, plan_merges
 from icesize.policy import SizePolicy
 from icesize.results import Advice
 from tests.support.layouts import (
@@ -67,14 +67,22 @@ def test_the_number_of_delete_files_decides(times: int, policy: SizePolicy, is_d
         assert inputs_of(upserted([size], times), policy) == ([[0]] if is_due else [])
 
 
-@pytest.mark.parametrize("arguments", [{}, {"touched": [A]}, {"incoming": {A: 1}}, {"incoming": {}}])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {},
+        {"occasion": Occasion.COMMIT, "hot": {A: 0}},
+        {"occasion": Occasion.BATCH, "hot": {A: 1}},
+        {"occasion": Occasion.BATCH},
+    ],
+)
 def test_what_is_due_goes_wherever_the_plan_looks(arguments: dict[str, object]) -> None:
     """In full plans, in partitions that a batch has touched or writes to, and in cold ones."""
     facts = partition("a", [10, TARGET], quiet=99, deletes=[equality_delete(A, 50 + n) for n in range(7)])
     elsewhere = upserted([10, TARGET], 7)
     plan = plan_merges(layout_of(facts), SMALL_TARGET, **arguments)  # type: ignore[arg-type]
     assert sum(len(group.inputs) for group in plan.groups) == 2
-    other = plan_merges(layout_of(elsewhere), SMALL_TARGET, incoming={key("b"): 1})
+    other = plan_merges(layout_of(elsewhere), SMALL_TARGET, Occasion.BATCH, {key("b"): 1})
     assert (other.groups, other.notes) == ((), ())
 
 
@@ -101,7 +109,7 @@ def test_slots_count_what_large_files_become() -> None:
     """A hot partition holds k small files also where large ones become small by their deletes."""
     facts = partition("a", [9_000] * 6 + [99_990], deletes=[about(6, 9_000)])
     layout = layout_of(facts)
-    plan = plan_merges(layout, SMALL_TARGET, touched=[A])
+    plan = plan_merges(layout, SMALL_TARGET, Occasion.COMMIT, dict.fromkeys([A], 0))
     after = simulate(layout, plan)
     assert due(after, SMALL_TARGET) == []
     assert plan.small_files_max == len(after.partitions[A].small) <= 6
@@ -144,7 +152,9 @@ def test_backlogs_come_before_what_may_wait_and_are_named() -> None:
         partition("rows", [99_990], deletes=[position_delete(key("rows"), 60, "rows/0.parquet", 9_999)]),
         partition("many", [TARGET, TARGET], deletes=many),
     )
-    plan = plan_merges(layout, SMALL_TARGET, touched=list(layout.partitions), budget_bytes=TARGET)
+    plan = plan_merges(
+        layout, SMALL_TARGET, Occasion.COMMIT, dict.fromkeys(list(layout.partitions), 0), budget_bytes=TARGET
+    )
     assert [group.label for group in plan.groups] == ["hour=many"]
     assert [(outcome.label, outcome.delete_files) for outcome in plan.partitions_over_delete_limit] == [
         ("hour=many", 8)
@@ -193,7 +203,7 @@ def test_contested_and_ineligible_files_stay() -> None:
 def test_a_completed_plan_has_large_files_once() -> None:
     """Where a partition got more files than expected, what is left of it is planned again, large files as well."""
     layout = layout_of(upserted([100, 100, *[60_000] * 5, TARGET, TARGET], 7))
-    first = plan_merges(layout, SMALL_TARGET, incoming={A: 1}, budget_bytes=TARGET + 400_000)
+    first = plan_merges(layout, SMALL_TARGET, Occasion.BATCH, {A: 1}, budget_bytes=TARGET + 400_000)
     whole = complete_plan(first, layout, SMALL_TARGET, {A: 3})
     inputs = [file.path for group in whole.groups for file in group.inputs]
     assert len(inputs) == len(set(inputs)) == 9

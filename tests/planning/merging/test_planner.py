@@ -15,7 +15,7 @@ from icesize.planning.file_counts import SAFE_RATIO, merged_files
 from icesize.planning.files import FileFact, Layout, PartitionFacts, PartitionKey, Partitions, SkipReason
 from icesize.planning.merging import planner, schedule
 from icesize.planning.merging.groups import Work, groups_of
-from icesize.planning.merging.planner import plan_merges
+from icesize.planning.merging.planner import Occasion, plan_merges
 from icesize.policy import MIB, SizePolicy
 from tests.support.examples import sampled
 from tests.support.layouts import (
@@ -54,11 +54,13 @@ def planned(draw: st.DrawFn) -> tuple[Layout, SizePolicy, dict[str, object]]:
     arguments: dict[str, object] = {"budget_bytes": draw(st.none() | st.integers(0, 8 * policy.target_file_size_bytes))}
     if mode == "batch":
         chosen = draw(st.lists(st.sampled_from([*owners, key("new")]), unique=True))
-        arguments["incoming"] = {owner: draw(st.integers(0, policy.max_small_files + 1)) for owner in chosen}
+        arguments["occasion"] = Occasion.BATCH
+        arguments["hot"] = {owner: draw(st.integers(0, policy.max_small_files + 1)) for owner in chosen}
     elif mode == "after batch":
-        arguments["touched"] = draw(st.lists(st.sampled_from(owners), unique=True)) if owners else []
+        written = draw(st.lists(st.sampled_from(owners), unique=True)) if owners else []
+        arguments |= {"occasion": Occasion.COMMIT, "hot": dict.fromkeys(written, 0)}
     elif owners:
-        arguments["growing"] = draw(st.lists(st.sampled_from(owners), unique=True))
+        arguments["hot"] = dict.fromkeys(draw(st.lists(st.sampled_from(owners), unique=True)), 0)
     arguments["contested"] = draw(st.lists(st.sampled_from(owners), unique=True, max_size=1)) if owners else []
     return layout, policy, arguments
 
@@ -172,7 +174,7 @@ def test_hot_partitions_hold_k_files_after_the_batch(data: st.DataObject) -> Non
     policy = data.draw(policies())
     layout = data.draw(layouts(policy))
     incoming = {owner: data.draw(st.integers(0, policy.max_small_files)) for owner in layout.partitions}
-    plan = plan_merges(layout, policy, incoming=incoming)
+    plan = plan_merges(layout, policy, Occasion.BATCH, incoming)
     after = simulate(layout, plan)
     assert due(after, policy) == []
     current = {owner for owner in layout.partitions if owner.spec_id == layout.spec_id}
@@ -245,7 +247,7 @@ def test_hot_backlog_reaches_its_slots_under_any_budget(data: st.DataObject) -> 
     budget = data.draw(st.integers(1, 3 * policy.target_file_size_bytes))
     incoming = dict.fromkeys(layout.partitions, 0)
     for _ in range(layout.files + len(due(layout, policy)) + 1):
-        plan = plan_merges(layout, policy, incoming=incoming, budget_bytes=budget)
+        plan = plan_merges(layout, policy, Occasion.BATCH, incoming, budget_bytes=budget)
         if not plan.groups:
             break
         layout = simulate(layout, plan)
@@ -298,7 +300,7 @@ def test_nothing_but_hot_and_cold_partitions_is_touched() -> None:
         partition("cold", [1_000] * 8, quiet=DEFAULT.cold_after_commits - 1),
         partition("lone", [1_000], quiet=99),
     )
-    plan = plan_merges(layout, SMALL_TARGET, incoming={key("hot"): 1})
+    plan = plan_merges(layout, SMALL_TARGET, Occasion.BATCH, {key("hot"): 1})
     assert [(group.label, group.cold) for group in plan.groups] == [("hour=hot", False), ("hour=cold", True)]
     assert len(plan.groups[1].inputs) == 8
     reasons = Counter((skip.partition.values[0], skip.reason) for skip in plan.skipped)
@@ -310,16 +312,16 @@ def test_nothing_but_hot_and_cold_partitions_is_touched() -> None:
 def test_a_partition_of_the_batch_is_never_finished_as_cold() -> None:
     """A late batch makes a long quiet partition hot: it keeps its slots."""
     layout = layout_of(partition("late", [1_000] * 5, quiet=50))
-    assert plan_merges(layout, SMALL_TARGET, incoming={key("late"): 1}).groups == ()
-    assert len(plan_merges(layout, SMALL_TARGET, incoming={}).groups) == 1
+    assert plan_merges(layout, SMALL_TARGET, Occasion.BATCH, {key("late"): 1}).groups == ()
+    assert len(plan_merges(layout, SMALL_TARGET, Occasion.BATCH).groups) == 1
 
 
 def test_a_finished_cold_partition_is_left_alone() -> None:
     """A cold partition is finished once: the next batch finds nothing to do in it."""
     layout = layout_of(partition("cold", [30_000] * 20, quiet=50))
-    first = plan_merges(layout, SMALL_TARGET, incoming={})
+    first = plan_merges(layout, SMALL_TARGET, Occasion.BATCH)
     assert sum(group.outputs for group in first.groups) == 6
-    assert plan_merges(simulate(layout, first), SMALL_TARGET, incoming={}).groups == ()
+    assert plan_merges(simulate(layout, first), SMALL_TARGET, Occasion.BATCH).groups == ()
 
 
 def test_incoming_files_take_slots() -> None:
@@ -327,7 +329,7 @@ def test_incoming_files_take_slots() -> None:
     layout = layout_of(partition("a", [1_000, 1_001, 1_002, 1_003]))
     left = []
     for files in range(8):
-        plan = plan_merges(layout, SMALL_TARGET, incoming={key("a"): files})
+        plan = plan_merges(layout, SMALL_TARGET, Occasion.BATCH, {key("a"): files})
         left.append(mergeable(simulate(layout, plan), key("a")))
     assert left[:3] == [4, 4, 4]
     assert all(count <= max(1, 6 - files) for files, count in enumerate(left))
@@ -336,7 +338,7 @@ def test_incoming_files_take_slots() -> None:
 
 def test_a_new_partition_counts_with_its_incoming_files() -> None:
     """Files for a partition that the table does not have yet are in the outlook of the plan."""
-    plan = plan_merges(layout_of(), SMALL_TARGET, incoming={key("new"): 7})
+    plan = plan_merges(layout_of(), SMALL_TARGET, Occasion.BATCH, {key("new"): 7})
     assert plan.small_files_max == 7
     assert [(outcome.partition, outcome.label) for outcome in plan.partitions_over_limit] == [(key("new"), "new")]
 
@@ -345,20 +347,23 @@ def test_after_batch_keeps_slots_and_touches_only_what_changed() -> None:
     """With `touched` the changed partitions go down to k, not to the minimum, and cold ones stay as they are."""
     sizes = [20_000] * 7
     layout = layout_of(partition("a", sizes), partition("b", sizes, quiet=50))
-    plan = plan_merges(layout, SMALL_TARGET, touched=[key("a")])
+    plan = plan_merges(layout, SMALL_TARGET, Occasion.COMMIT, dict.fromkeys([key("a")], 0))
     assert {group.label for group in plan.groups} == {"hour=a"}
     assert 1 < mergeable(simulate(layout, plan), key("a")) <= 6
     assert plan.files_removed == schedule.choose_prefix(sizes, LIMIT, 6)
 
 
-@given(planned())
-def test_growing_partitions_keep_their_slots_in_a_pass(case: tuple[Layout, SizePolicy, dict[str, object]]) -> None:
+@given(planned(), st.data())
+def test_growing_partitions_keep_their_slots_in_a_pass(
+    case: tuple[Layout, SizePolicy, dict[str, object]], data: st.DataObject
+) -> None:
     """They are merged as after a batch that wrote to them, all others as if there were none."""
-    layout, policy, arguments = case
-    growing = arguments.get("growing", [])
-    plan = plan_merges(layout, policy, growing=growing)  # type: ignore[arg-type]
-    as_after_batch = plan_merges(layout, policy, touched=growing).groups  # type: ignore[arg-type]
-    others = [group for group in plan_merges(layout, policy).groups if group.partition not in growing]  # type: ignore[operator]
+    layout, policy, _ = case
+    owners = sorted(layout.partitions, key=repr)
+    growing = data.draw(st.lists(st.sampled_from(owners), unique=True)) if owners else []
+    plan = plan_merges(layout, policy, Occasion.MAINTENANCE, dict.fromkeys(growing, 0))
+    as_after_batch = plan_merges(layout, policy, Occasion.COMMIT, dict.fromkeys(growing, 0)).groups
+    others = [group for group in plan_merges(layout, policy).groups if group.partition not in growing]
     assert Counter(plan.groups) == Counter([*as_after_batch, *others])
 
 
@@ -385,7 +390,7 @@ def test_a_partition_grows_that_was_merged_and_got_rows_lately() -> None:
 def test_backlog_in_a_hot_partition_becomes_files_near_the_target() -> None:
     """Hundreds of small files in a partition of the batch become several well-sized files, in several groups."""
     layout = layout_of(partition("a", [4_000] * 500))
-    plan = plan_merges(layout, SMALL_TARGET, incoming={key("a"): 1})
+    plan = plan_merges(layout, SMALL_TARGET, Occasion.BATCH, {key("a"): 1})
     outputs = sum(group.outputs for group in plan.groups)
     assert outputs >= 18
     assert len(plan.groups) >= 4
@@ -438,8 +443,8 @@ def test_partitions_beyond_help_are_one_note() -> None:
 def test_contested_partitions_are_left_to_other_writers() -> None:
     """A partition that others keep rewriting is skipped as CONTESTED in every mode."""
     layout = layout_of(partition("a", [1_000] * 9))
-    for hot in (None, {key("a"): 1}):
-        plan = plan_merges(layout, SMALL_TARGET, incoming=hot, contested=[key("a")])
+    for occasion in Occasion:
+        plan = plan_merges(layout, SMALL_TARGET, occasion, {key("a"): 1}, contested=[key("a")])
         assert plan.groups == ()
         assert {skip.reason for skip in plan.skipped} == {SkipReason.CONTESTED}
 
@@ -447,7 +452,7 @@ def test_contested_partitions_are_left_to_other_writers() -> None:
 def test_limit_zero_turns_merging_off_and_says_so() -> None:
     """With a limit of 0 nothing is planned, all files count as well sized, and a note says why."""
     off = SizePolicy(small_file_limit_bytes=0)
-    plan = plan_merges(layout_of(partition("a", [1_000] * 9)), off, incoming={key("a"): 1})
+    plan = plan_merges(layout_of(partition("a", [1_000] * 9)), off, Occasion.BATCH, {key("a"): 1})
     assert plan.groups == ()
     assert [(skip.reason, skip.files) for skip in plan.skipped] == [(SkipReason.WELL_SIZED, 9)]
     assert plan.notes == ("merging is off: 'small-file-limit-bytes' is 0, so small files stay as they are",)
@@ -477,7 +482,7 @@ def test_budget_goes_to_hot_partitions_then_to_the_best_value() -> None:
         partition("cheap", [1_000] * 7),
     )
     hot = {key("costly"): 0, key("cheap"): 0}
-    plan = plan_merges(layout, SMALL_TARGET, incoming=hot, budget_bytes=50_000)
+    plan = plan_merges(layout, SMALL_TARGET, Occasion.BATCH, hot, budget_bytes=50_000)
     assert [group.label for group in plan.groups] == ["hour=cheap", "hour=costly", "hour=cold"]
     frugal = plan_merges(layout, SMALL_TARGET, budget_bytes=36_000)
     assert [group.label for group in frugal.groups] == ["hour=cold", "hour=cheap"]
@@ -497,10 +502,10 @@ def test_files_larger_than_half_the_budget_still_merge() -> None:
     """Two files that exceed the budget together are merged on top of it, one group in each plan, with a note."""
     layout = layout_of(partition("a", [60_000] * 7), partition("b", [60_000] * 7))
     hot = {key("a"): 0, key("b"): 0}
-    plan = plan_merges(layout, SMALL_TARGET, incoming=hot, budget_bytes=70_000)
+    plan = plan_merges(layout, SMALL_TARGET, Occasion.BATCH, hot, budget_bytes=70_000)
     assert len(plan.groups) == 1
     assert "exceeds the budget of 68.4 KiB" in plan.notes[0]
-    second = plan_merges(simulate(layout, plan), SMALL_TARGET, incoming=hot, budget_bytes=70_000)
+    second = plan_merges(simulate(layout, plan), SMALL_TARGET, Occasion.BATCH, hot, budget_bytes=70_000)
     assert {group.label for group in (*plan.groups, *second.groups)} == {"hour=a", "hour=b"}
 
 
@@ -517,7 +522,7 @@ def test_odd_sizes_take_turns() -> None:
             small = (*facts.small, added)
             grown[owner] = dataclasses.replace(facts, files=facts.files + 1, size_bytes=size_bytes, small=small)
         layout = dataclasses.replace(layout, partitions=Partitions.of(grown))
-        plan = plan_merges(layout, SMALL_TARGET, incoming=hot, budget_bytes=70_000)
+        plan = plan_merges(layout, SMALL_TARGET, Occasion.BATCH, hot, budget_bytes=70_000)
         assert len(plan.groups) == 1
         layout = simulate(layout, plan)
         assert abs(mergeable(layout, key("a")) - mergeable(layout, key("b"))) <= 2
@@ -526,14 +531,14 @@ def test_odd_sizes_take_turns() -> None:
 def test_the_merge_above_the_budget_goes_to_the_neediest() -> None:
     """Of partitions whose merges all exceed the budget, the one furthest above its slots is served."""
     layout = layout_of(partition("a", [60_000] * 8), partition("b", [60_000] * 10), partition("c", [60_000] * 9))
-    plan = plan_merges(layout, SMALL_TARGET, incoming=dict.fromkeys(layout.partitions, 0), budget_bytes=70_000)
+    plan = plan_merges(layout, SMALL_TARGET, Occasion.BATCH, dict.fromkeys(layout.partitions, 0), budget_bytes=70_000)
     assert [group.label for group in plan.groups] == ["hour=b"]
 
 
 def test_only_one_merge_of_a_plan_exceeds_the_budget() -> None:
     """A hot and a cold partition of odd sizes: the hot one is merged on top of the budget, the cold one waits."""
     layout = layout_of(partition("cold", [60_000] * 7, quiet=50), partition("hot", [60_000] * 7))
-    plan = plan_merges(layout, SMALL_TARGET, incoming={key("hot"): 0}, budget_bytes=70_000)
+    plan = plan_merges(layout, SMALL_TARGET, Occasion.BATCH, {key("hot"): 0}, budget_bytes=70_000)
     assert [group.label for group in plan.groups] == ["hour=hot"]
 
 
@@ -542,9 +547,9 @@ def test_a_hot_partition_falls_back_to_the_cheapest_merge_that_reaches_its_slots
     sizes = [1_000, 2_000, *[20_000] * 5]
     layout = layout_of(*(partition(n, sizes) for n in range(4)))
     hot = dict.fromkeys(layout.partitions, 0)
-    due = plan_merges(layout, SMALL_TARGET, incoming=hot).groups[0].size_bytes
+    due = plan_merges(layout, SMALL_TARGET, Occasion.BATCH, hot).groups[0].size_bytes
     assert due > 20_000
-    plan = plan_merges(layout, SMALL_TARGET, incoming=hot, budget_bytes=due + 9_000)
+    plan = plan_merges(layout, SMALL_TARGET, Occasion.BATCH, hot, budget_bytes=due + 9_000)
     assert [group.size_bytes for group in plan.groups] == [due, 3_000, 3_000, 3_000]
     assert plan.partitions_over_limit == ()
 
@@ -554,7 +559,7 @@ def test_a_budget_below_the_cheapest_merge_still_lowers_the_number_of_files() ->
     sizes = [1_000] * 40
     layout = layout_of(partition("a", sizes), partition("b", sizes))
     hot = dict.fromkeys(layout.partitions, 0)
-    plan = plan_merges(layout, SMALL_TARGET, incoming=hot, budget_bytes=10_500)
+    plan = plan_merges(layout, SMALL_TARGET, Occasion.BATCH, hot, budget_bytes=10_500)
     assert sorted(len(group.inputs) for group in plan.groups) == [10, 40]
 
 
@@ -564,9 +569,9 @@ def test_partitions_above_their_slots_come_before_those_within() -> None:
     above = partition("above", [20_000] * 7)
     layout = layout_of(above, within)
     hot = dict.fromkeys(layout.partitions, 0)
-    both = plan_merges(layout, SMALL_TARGET, incoming=hot)
+    both = plan_merges(layout, SMALL_TARGET, Occasion.BATCH, hot)
     assert [group.label for group in both.groups] == ["hour=above", "hour=within"]
-    tight = plan_merges(layout, SMALL_TARGET, incoming=hot, budget_bytes=100_000)
+    tight = plan_merges(layout, SMALL_TARGET, Occasion.BATCH, hot, budget_bytes=100_000)
     assert [group.label for group in tight.groups] == ["hour=above"]
 
 
@@ -586,5 +591,5 @@ def test_a_hundred_thousand_files_are_planned(hundred_thousand: Layout) -> None:
     plan = plan_merges(hundred_thousand, DEFAULT)
     assert plan.files_removed == 100_000
     assert plan.files_after < 2_500
-    hot = plan_merges(hundred_thousand, DEFAULT, incoming=dict.fromkeys(hundred_thousand.partitions, 1))
+    hot = plan_merges(hundred_thousand, DEFAULT, Occasion.BATCH, dict.fromkeys(hundred_thousand.partitions, 1))
     assert hot.partitions_over_limit == ()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from icesize.planning.deletes.delete_plan import plan_delete_rewrites
 from icesize.planning.files import Layout, PartitionFacts, PartitionKey, Partitions, SkipReason
 from icesize.planning.merging.after_write import complete_plan, plan_absorbing
-from icesize.planning.merging.planner import MOST_COLD, plan_merges
+from icesize.planning.merging.planner import MOST_COLD, Occasion, plan_merges
 from icesize.planning.merging.standing import Standing
 from icesize.planning.overlay import Overlay
 from icesize.planning.plan import Plan
@@ -72,8 +72,8 @@ def batches(draw: st.DrawFn) -> tuple[Layout, SizePolicy, dict[str, Any]]:
     chosen = draw(st.lists(st.sampled_from([*owners, key("new")]), unique=True))
     is_written, counts = draw(st.booleans()), st.integers(0, policy.max_small_files + 1)
     return layout, policy, {
-        "incoming": None if is_written else {owner: draw(counts) for owner in chosen},
-        "touched": chosen if is_written else None,
+        "occasion": Occasion.COMMIT if is_written else Occasion.BATCH,
+        "hot": {owner: 0 if is_written else draw(counts) for owner in chosen},
         "budget_bytes": draw(st.none() | st.integers(0, 8 * policy.target_file_size_bytes)),
         "contested": draw(st.lists(st.sampled_from(owners), unique=True, max_size=1)) if owners else [],
     }  # fmt: skip
@@ -100,8 +100,8 @@ def test_plans_that_are_completed_or_absorb_are_the_same_too(
 ) -> None:
     """The summary follows the files of a batch: a completed plan and one that absorbs new files are the same."""
     layout, policy, arguments = case
-    arguments |= {"incoming": arguments["incoming"] or {}, "touched": None}
-    actual = {owner: data.draw(st.integers(0, 3)) for owner in arguments["incoming"]}
+    arguments["occasion"] = Occasion.BATCH
+    actual = {owner: data.draw(st.integers(0, 3)) for owner in arguments["hot"]}
     limits = {name: arguments[name] for name in ("budget_bytes", "contested")}
     plans = []
     for known in (layout, summed_up(layout, policy)):
@@ -147,7 +147,7 @@ def test_planning_a_batch_makes_the_facts_of_few_partitions() -> None:
         return layout.partitions.some(keys)
 
     lazy = dataclasses.replace(layout, partitions=Partitions(layout.partitions.newest, make))
-    plan = plan_merges(lazy, SMALL_TARGET, incoming={facts.key: 1 for facts in hot})
+    plan = plan_merges(lazy, SMALL_TARGET, Occasion.BATCH, {facts.key: 1 for facts in hot})
     assert sorted({group.label for group in plan.groups}) == [f"hour={name}{n}" for name, n in NAMES]
     assert plan.skipped_by_reason["TOO_FEW"] >= 2_995
     assert sorted(made, key=repr) == [key(f"{name}{n}") for name, n in NAMES]
@@ -161,10 +161,10 @@ def test_a_batch_finishes_a_bounded_number_of_cold_partitions() -> None:
     """Of a table that was never maintained a batch looks at 1,000 partitions, and the next batch at others."""
     facts = [partition(n, [1_000] * 2, quiet=COLD) for n in range(MOST_COLD + 5)]
     layout = summed_up(layout_of(*facts), SMALL_TARGET)
-    first = plan_merges(layout, SMALL_TARGET, incoming={})
+    first = plan_merges(layout, SMALL_TARGET, Occasion.BATCH)
     assert len(first.groups) == MOST_COLD
     gone = {group.partition: layout.partitions[group.partition].without(group.inputs) for group in first.groups}
-    second = plan_merges(layout.with_partitions(gone), SMALL_TARGET, incoming={})
+    second = plan_merges(layout.with_partitions(gone), SMALL_TARGET, Occasion.BATCH)
     assert len(second.groups) == 5
 
 
