@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from icesize.maintenance.jobs.rewrite_deletes import DeletesReport
     from icesize.maintenance.jobs.rewrite_manifests import ManifestReport
     from icesize.maintenance.passes.maintain import MaintenancePlan, MaintenanceReport
-    from icesize.maintenance.passes.many_tables import FleetPlan, FleetReport, maintain
+    from icesize.maintenance.passes.many_tables import ManyTablesPlan, ManyTablesReport, maintain
     from icesize.maintenance.passes.survey import CatalogSurvey, scan
     from icesize.maintenance.verify.checkup import Check
     from icesize.maintenance.verify.verification import Verification
@@ -81,8 +81,6 @@ __all__ = [
     "EngineUnavailable",
     "Environment",
     "ExpiryReport",
-    "FleetPlan",
-    "FleetReport",
     "ForgottenClusterBy",
     "History",
     "IcesizeError",
@@ -92,6 +90,8 @@ __all__ = [
     "MaintenancePlan",
     "MaintenanceReport",
     "ManifestReport",
+    "ManyTablesPlan",
+    "ManyTablesReport",
     "OrphanReport",
     "Overview",
     "Plan",
@@ -122,8 +122,8 @@ _LAZY = {
     "DanglingReport": "icesize.maintenance.jobs.dangling_deletes",
     "DeletesReport": "icesize.maintenance.jobs.rewrite_deletes",
     "ExpiryReport": "icesize.table.cleanup.expiry",
-    "FleetPlan": "icesize.maintenance.passes.many_tables",
-    "FleetReport": "icesize.maintenance.passes.many_tables",
+    "ManyTablesPlan": "icesize.maintenance.passes.many_tables",
+    "ManyTablesReport": "icesize.maintenance.passes.many_tables",
     "ForgottenClusterBy": "icesize.table.cluster_settings",
     "History": "icesize.table.past.commits",
     "Inspection": "icesize.planning.insight.inspection",

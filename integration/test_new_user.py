@@ -24,7 +24,7 @@ from pyspark.sql import SparkSession
 from docs_tools.blocks import DOCS, ROOT, Block, blocks
 from docs_tools.lake import gone_bad
 from icesize.environment import Environment
-from icesize.maintenance.passes.many_tables import Fleet
+from icesize.maintenance.passes.many_tables import ManyTables
 from icesize.maintenance.rounds import Budget
 from icesize.planning.merging.contention import QUIET_MS
 from icesize.table.catalog.tables import TablePattern
@@ -170,8 +170,8 @@ def _pass_later(folder: Path) -> None:
     later = Environment(now_ms=lambda: now_ms() + QUIET_MS)
     catalog = SqlCatalog("lake", uri=f"sqlite:///{folder}/lake.db")
     try:
-        fleet = Fleet(catalog, TablePattern.of("lake"), later, is_chosen=lambda name: not name.endswith(LOST))
-        assert fleet.run(Budget()).succeeded
+        tables = ManyTables(catalog, TablePattern.of("lake"), later, is_chosen=lambda name: not name.endswith(LOST))
+        assert tables.run(Budget()).succeeded
     finally:
         catalog.close()
 

@@ -20,13 +20,13 @@ from icesize.units import format_bytes, format_count
 
 if TYPE_CHECKING:
     from icesize.config_file import Configuration, Hours
-    from icesize.maintenance.passes.many_tables import Fleet, FleetPlan, FleetReport
+    from icesize.maintenance.passes.many_tables import ManyTables, ManyTablesPlan, ManyTablesReport
     from icesize.maintenance.rounds import Budget
     from icesize.sized_table import SizedTable
 
 
 @dataclass(frozen=True)
-class FleetOptions:
+class ManyTablesOptions:
     """The options of a command for several tables."""
 
     all_tables: bool
@@ -51,8 +51,8 @@ class FleetOptions:
         return False
 
 
-def _fleet_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options for several tables; they become a FleetOptions, the argument `several`."""
+def _many_tables_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options for several tables; they become a ManyTablesOptions, the argument `several`."""
 
     @click.option("--all", "all_tables", is_flag=True, help="Maintain all tables of a catalog or namespace.")
     @click.option(
@@ -64,13 +64,13 @@ def _fleet_options(command: Callable[..., Any]) -> Callable[..., Any]:
         "--metrics-port", type=click.IntRange(1, 65535), help="Serve metrics to Prometheus on this port; with --watch."
     )
     @wraps(command)
-    def with_fleet(
+    def with_tables(
         *, all_tables: bool, concurrency: int | None, take_over: bool, watch: float | None, metrics_port: int | None,
         **given: Any,
     ) -> Any:  # fmt: skip
-        return command(several=FleetOptions(all_tables, concurrency, take_over, watch, metrics_port), **given)
+        return command(several=ManyTablesOptions(all_tables, concurrency, take_over, watch, metrics_port), **given)
 
-    return with_fleet
+    return with_tables
 
 
 @dataclass(frozen=True)
@@ -82,21 +82,21 @@ class Passes:
     """
 
     target: Target
-    several: FleetOptions
+    several: ManyTablesOptions
     limits: tuple[int | None, float | None]
     policy: Mapping[str, str]
     is_stopped: Callable[[], bool] = lambda: False
 
-    def plan(self) -> FleetPlan:
+    def plan(self) -> ManyTablesPlan:
         """Return what a pass would do, at any hour."""
-        plan: FleetPlan = self._with_fleet(self.target.configuration, lambda fleet, budget: fleet.plan(budget))
+        plan: ManyTablesPlan = self._with_tables(self.target.configuration, lambda tables, budget: tables.plan(budget))
         return plan
 
     def run(self) -> bool:
         """Run one pass and print its report; return True if no table failed."""
         configuration = self.target.configuration
         if configuration.hours.are_open(self.target.environment.now_ms()):
-            report: FleetReport = self._with_fleet(configuration, lambda fleet, budget: fleet.run(budget))
+            report: ManyTablesReport = self._with_tables(configuration, lambda tables, budget: tables.run(budget))
         elif self.several.watch is None:
             report = self._outside(configuration.hours)
         else:
@@ -115,9 +115,9 @@ class Passes:
                 raise
             print_error(said(error))
 
-    def _with_fleet(self, configuration: Configuration, work: Callable[[Fleet, Budget], Any]) -> Any:
+    def _with_tables(self, configuration: Configuration, work: Callable[[ManyTables, Budget], Any]) -> Any:
         """Return what `work` returns for the tables and the budget, with bars while it runs."""
-        from icesize.maintenance.passes.many_tables import Fleet  # slow: imports the jobs
+        from icesize.maintenance.passes.many_tables import ManyTables  # slow: imports the jobs
         from icesize.maintenance.rounds import Budget
         from icesize.table.catalog.tables import TablePattern
 
@@ -127,21 +127,21 @@ class Passes:
         seconds = configuration.budget_seconds if seconds is None else seconds
         budget = Budget(size, seconds, lambda: self.is_stopped() or not hours.are_open(environment.now_ms()))
         with closing(self.target.open_catalog()) as catalog, self.target.progress():
-            fleet = Fleet(
+            tables = ManyTables(
                 catalog, pattern, environment, configuration.policy(self.policy),
                 configuration.is_chosen, self.several.concurrency or configuration.concurrency, self.several.take_over,
             )  # fmt: skip
-            return work(fleet, budget)
+            return work(tables, budget)
 
-    def _outside(self, hours: Hours) -> FleetReport:
-        from icesize.maintenance.passes.many_tables import FleetPlan, FleetReport
+    def _outside(self, hours: Hours) -> ManyTablesReport:
+        from icesize.maintenance.passes.many_tables import ManyTablesPlan, ManyTablesReport
 
         notes = (f"nothing was done outside the hours of maintenance ({hours.text})",)
-        return FleetReport(self.target.table, plan=FleetPlan(self.target.table, notes=notes))
+        return ManyTablesReport(self.target.table, plan=ManyTablesPlan(self.target.table, notes=notes))
 
 
 def _maintain_tables(
-    target: Target, several: FleetOptions, limits: tuple[int | None, float | None], policy: Mapping[str, str], *,
+    target: Target, several: ManyTablesOptions, limits: tuple[int | None, float | None], policy: Mapping[str, str], *,
     dry_run: bool, asks: bool,
 ) -> None:  # fmt: skip
     """Maintain the tables that the command line selects, or show what that would bring and cost."""
@@ -164,7 +164,7 @@ def _maintain_tables(
         raise click.exceptions.Exit(FAILED if stop.signal is None else SHELLS_COUNT_FROM + stop.signal)
 
 
-def _confirm(plan: FleetPlan) -> None:
+def _confirm(plan: ManyTablesPlan) -> None:
     """Prompt with the work and the snapshots that would expire now."""
     due = sum(share.survey.snapshots_due for share in plan.tables)
     work = f"{format_count(len(plan.tables), 'table')}, {format_bytes(plan.bytes_to_write)} to write"
@@ -183,13 +183,13 @@ def _confirm(plan: FleetPlan) -> None:
 @options.budget_seconds_option
 @options.dry_run_option
 @options.yes_option
-@_fleet_options
+@_many_tables_options
 @spark_options
 @options.policy_option
 @options.table_options
 def maintain(
     target: Target, *, budget_bytes: int | None, budget_seconds: float | None, policy: Mapping[str, str],
-    spark: SparkChoice, dry_run: bool, yes: bool, several: FleetOptions,
+    spark: SparkChoice, dry_run: bool, yes: bool, several: ManyTablesOptions,
 ) -> None:  # fmt: skip
     """Run one bounded pass: merge small files, cluster, clean up deletes and manifests, expire snapshots, count
     orphans.

@@ -13,7 +13,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from docs_tools.blocks import DOCS, blocks
 from icesize.cli.interrupts import Observers
 from icesize.cli.main import main
-from icesize.cli.maintain import FleetOptions, Passes
+from icesize.cli.maintain import ManyTablesOptions, Passes
 from icesize.cli.options import Target
 from tests.support.command_line import catalog_uri
 from tests.support.tables import arrow, live_paths, make_table
@@ -181,7 +181,7 @@ def test_a_service_waits_for_its_hours(
     monkeypatch.setattr("time.time", lambda: 1_700_000_000.0)  # 22:13 UTC
     before = file.read_text()
     add(file, "[maintain]\nhours = ['08:00-17:00']\n")
-    target, options = Target("lake.db.*", None, {}, as_json=True), FleetOptions(False, 1, False, 60.0, None)
+    target, options = Target("lake.db.*", None, {}, as_json=True), ManyTablesOptions(False, 1, False, 60.0, None)
     passes = Passes(target, options, (None, None), {})
     with click.Context(main, obj=Observers()):
         passes.run_as_service()

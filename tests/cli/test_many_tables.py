@@ -19,7 +19,7 @@ from tenacity import Retrying, retry_if_exception_type, retry_if_result, stop_af
 
 from icesize.cli.interrupts import MOST_ENDED, Observers, stopped_between_groups
 from icesize.cli.main import main
-from icesize.cli.maintain import FleetOptions, Passes
+from icesize.cli.maintain import ManyTablesOptions, Passes
 from icesize.cli.options import Target
 from icesize.events import CommitEnded, CommitStarted, CommitStatus
 from icesize.failpoints import for_child
@@ -267,7 +267,7 @@ def test_a_service_renews_credentials_after_an_error(
     monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__URI", mini.uri)
     monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__TOKEN", "old")
     target = Target("lake.db.*", None, {}, as_json=True)
-    passes = Passes(target, FleetOptions(False, 1, False, 60.0, None), (None, None), {})
+    passes = Passes(target, ManyTablesOptions(False, 1, False, 60.0, None), (None, None), {})
     with click.Context(main, obj=Observers()):
         passes.run_as_service()
         told = capsys.readouterr()

@@ -7,8 +7,7 @@ maintainers may work at once: each loads a table before it works on it, and the 
 from __future__ import annotations
 
 import logging
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -90,7 +89,7 @@ class TableShare:
 
 
 @dataclass(frozen=True)
-class FleetPlan(Result):
+class ManyTablesPlan(Result):
     """The state of several tables, and the merges that a budget pays for; nothing was changed.
 
     Attributes:
@@ -142,7 +141,7 @@ class FleetPlan(Result):
 
 
 @dataclass(frozen=True)
-class FleetReport(Result):
+class ManyTablesReport(Result):
     """The result of one pass over several tables.
 
     Attributes:
@@ -161,7 +160,7 @@ class FleetReport(Result):
     tables: tuple[MaintenanceReport, ...] = ()
     idle: int = 0
     not_started: tuple[str, ...] = ()
-    plan: FleetPlan = field(default_factory=FleetPlan)
+    plan: ManyTablesPlan = field(default_factory=ManyTablesPlan)
     seconds: float = 0.0
 
     KEYS = keys("bytes_rewritten")
@@ -181,7 +180,7 @@ class FleetReport(Result):
 class _Due:
     """A table to work on, its merges that are due, and the bytes of those that wait for another writer.
 
-    `identity` is its UUID and its location.
+    `identity` is its UUID and its location. `paid` are the merges that the budget pays for.
     """
 
     identifier: Name
@@ -190,11 +189,17 @@ class _Due:
     bytes_contested: int
     notes: tuple[str, ...]
     identity: tuple[str, str]
+    paid: list[DueMerge] = field(default_factory=list)
 
-    def share(self, paid: Sequence[DueMerge]) -> TableShare:
-        """Return what maintenance would bring, with the merges that the budget pays for."""
-        saved, size_bytes = sum(int(job.benefit) for job in paid), sum(job.size_bytes for job in paid)
-        return TableShare(self.survey, len(paid), saved, size_bytes, self.bytes_contested)
+    @property
+    def paid_bytes(self) -> int:
+        return sum(job.size_bytes for job in self.paid)
+
+    @property
+    def share(self) -> TableShare:
+        """The effect of maintenance, with the merges that the budget pays for."""
+        saved = sum(int(job.benefit) for job in self.paid)
+        return TableShare(self.survey, len(self.paid), saved, self.paid_bytes, self.bytes_contested)
 
 
 @dataclass(frozen=True)
@@ -225,7 +230,7 @@ class _Unspent:
 
 
 @dataclass(frozen=True)
-class Fleet:
+class ManyTables:
     """The tables of a catalog that one pass maintains.
 
     Attributes:
@@ -252,14 +257,14 @@ class Fleet:
     def _others(self) -> CatalogOwners:
         return CatalogOwners(self.catalog)
 
-    def plan(self, budget: Budget) -> FleetPlan:
+    def plan(self, budget: Budget) -> ManyTablesPlan:
         """Return the merges that are due and those that the budget pays for. Only metadata is read.
 
         Raises an error if the catalog cannot list its tables.
         """
         return self._planned(budget)[0]
 
-    def run(self, budget: Budget) -> FleetReport:
+    def run(self, budget: Budget) -> ManyTablesReport:
         """Maintain the tables within a budget. The report contains every error of a table.
 
         Raises an error if the catalog cannot list its tables.
@@ -268,9 +273,8 @@ class Fleet:
         is_down, is_interrupted, outer = Event(), Event(), budget
         budget = replace(budget, is_stopped=lambda: is_interrupted.is_set() or outer.is_stopped())
         is_late = budget.started(environment)
-        plan, due, paid = self._planned(budget)
-        worth = {name: one.survey.seconds_saved_per_gib for name, one in due.items()}
-        order = order_of(worth, environment.new_id())
+        plan, due = self._planned(budget)
+        order = order_of({name: one.survey.seconds_saved_per_gib for name, one in due.items()}, environment.new_id())
         unspent = _Unspent((budget.size_bytes or 0) - plan.bytes_to_write)
 
         def maintain(number: int) -> MaintenanceReport | str | None:
@@ -279,7 +283,7 @@ class Fleet:
             left, name = budget.after(environment.monotonic() - began), order[number]
             if left.seconds is not None and number + 1 < len(order):
                 left = replace(left, seconds=MOST_TIME * left.seconds)
-            result = self._maintained(due[name], paid.get(name, ()), left, unspent)
+            result = self._maintained(due[name], left, unspent)
             if (isinstance(result, str) or result.failed) and not responds(self.catalog):
                 is_down.set()
             return result
@@ -297,7 +301,7 @@ class Fleet:
         reports = [result for result in results.values() if isinstance(result, MaintenanceReport)]
         waiting = {share.survey.table for share in plan.tables if share.bytes_left or share.bytes_contested}
         broken = {name: result for name, result in results.items() if isinstance(result, str)}
-        return FleetReport(
+        return ManyTablesReport(
             str(self.pattern),
             plan.failed | broken | {report.table: _why(report) for report in reports if not report.succeeded},
             tuple(report for report in reports if report.is_changed or not report.succeeded),
@@ -307,8 +311,8 @@ class Fleet:
             round(environment.monotonic() - began, 4),
         )
 
-    def _planned(self, budget: Budget) -> tuple[FleetPlan, dict[str, _Due], dict[str, list[DueMerge]]]:
-        """Return the plan, the tables to work on, and the merges of each that the budget pays for."""
+    def _planned(self, budget: Budget) -> tuple[ManyTablesPlan, dict[str, _Due]]:
+        """Return the plan, and the tables to work on by their names."""
         SizePolicy.resolve({}, self.policy)  # an error in it concerns all tables
         args = with_timeout(self.catalog), self.environment, self.policy
         look = partial(self._look, budget.size_bytes)
@@ -319,21 +323,23 @@ class Fleet:
             name = str(self.pattern)
             raise TableNotFound(f"Cannot maintain '{name}': it selects no table{why}", pattern=name)
         due_tables = [one for one in seen if isinstance(one, _Due)]
-        paid = _by_table(choose((job for one in due_tables for job in one.jobs), budget.size_bytes))
         due_tables.sort(key=lambda one: -one.survey.seconds_saved_per_gib)
-        shares = [one.share(paid.get(one.survey.table, ())) for one in due_tables if one.survey.seconds_saved > 0]
+        due = {one.survey.table: one for one in due_tables}
+        for job in choose((job for one in due_tables for job in one.jobs), budget.size_bytes):
+            due[job.table].paid.append(job)
+        shares = [one.share for one in due_tables if one.survey.seconds_saved > 0]
         lost = [one for one in seen if isinstance(one, NotLoaded)]
-        plan = FleetPlan(
+        plan = ManyTablesPlan(
             str(self.pattern),
             {self._name(one): one.why for one in lost if one.kind == "unreadable"}
-            | shared({one.survey.table: one.identity for one in due_tables}),
+            | shared({name: one.identity for name, one in due.items()}),
             tuple(shares),
             len(due_tables) - len(shares),
             {one.name: one.service for one in seen if isinstance(one, _Theirs)},
             {self._name(one): _LEFT_OUT.get(one.kind, one.why) for one in lost if one.kind != "unreadable"},
             (*doubts, *(note for one in due_tables for note in one.notes)),
         )
-        return plan, {one.survey.table: one for one in due_tables}, paid
+        return plan, due
 
     def _look(self, most_bytes: int | None, context: TableContext, table: Table) -> _Due | _Theirs:
         name, metadata = context.handle.name, table.metadata
@@ -352,15 +358,12 @@ class Fleet:
     def _name(self, one: NotLoaded) -> str:
         return ".".join((self.catalog.name, *one.name))
 
-    def _maintained(
-        self, due: _Due, paid: Sequence[DueMerge], budget: Budget, unspent: _Unspent
-    ) -> MaintenanceReport | str:
+    def _maintained(self, due: _Due, budget: Budget, unspent: _Unspent) -> MaintenanceReport | str:
         """Return the report of one table, or the error that ended its pass."""
-        unpaid = {job.partition for job in due.jobs}.difference(job.partition for job in paid)
-        paid_bytes = sum(job.size_bytes for job in paid)
+        unpaid = {job.partition for job in due.jobs}.difference(job.partition for job in due.paid)
         with unspent.taken() as spare:
             if budget.size_bytes is not None:
-                budget = replace(budget, size_bytes=paid_bytes + spare.size_bytes)
+                budget = replace(budget, size_bytes=due.paid_bytes + spare.size_bytes)
             try:
                 report = Pass(self._context(due.identifier), budget, {"merges": frozenset(unpaid)}).run(STEPS)
             except Exception as error:  # a table must not end the pass
@@ -369,7 +372,7 @@ class Fleet:
                 return said(error)
             finally:
                 self._memory.shrink(KEPT_BYTES)
-            spare.size_bytes -= max(0, report.bytes_rewritten - paid_bytes)
+            spare.size_bytes -= max(0, report.bytes_rewritten - due.paid_bytes)
             return report
 
     def _store(self, table_uuid: str) -> ManifestStore:
@@ -388,13 +391,13 @@ def maintain(
     pattern: str, budget_bytes: Size = ..., budget_seconds: Duration = ..., *, catalog: Catalog | None = ...,
     policy: PolicyArgument = ..., concurrency: int = ..., take_over: bool = ..., dry_run: Literal[False] = ...,
     environment: Environment | None = ..., is_chosen: Callable[[str], bool] = ...,
-) -> FleetReport: ...  # fmt: skip
+) -> ManyTablesReport: ...  # fmt: skip
 @overload
 def maintain(
     pattern: str, budget_bytes: Size = ..., budget_seconds: Duration = ..., *, catalog: Catalog | None = ...,
     policy: PolicyArgument = ..., concurrency: int = ..., take_over: bool = ..., dry_run: Literal[True],
     environment: Environment | None = ..., is_chosen: Callable[[str], bool] = ...,
-) -> FleetPlan: ...  # fmt: skip
+) -> ManyTablesPlan: ...  # fmt: skip
 def maintain(
     pattern: str,
     budget_bytes: Size = None,
@@ -407,7 +410,7 @@ def maintain(
     dry_run: bool = False,
     environment: Environment | None = None,
     is_chosen: Callable[[str], bool] = lambda name: True,
-) -> FleetReport | FleetPlan:
+) -> ManyTablesReport | ManyTablesPlan:
     """Run one bounded pass over the tables of a catalog, without Spark.
 
     Tables to which maintenance brings most per byte come first. A table that fails does not stop the others.
@@ -444,8 +447,8 @@ def maintain(
         raise ValueError(f"'concurrency' ({concurrency!r}) must be a whole number >= 1")
     chosen = catalog_of(selected, catalog)
     with closing(chosen) if catalog is None else nullcontext():
-        fleet = Fleet(chosen, selected, environment or Environment(), policy, is_chosen, concurrency, take_over)
-        return fleet.plan(budget) if dry_run else fleet.run(budget)
+        tables = ManyTables(chosen, selected, environment or Environment(), policy, is_chosen, concurrency, take_over)
+        return tables.plan(budget) if dry_run else tables.run(budget)
 
 
 def watch(
@@ -466,13 +469,6 @@ def watch(
 def _files_saved(group: MergeTask) -> int:
     """Return the files that a scan spares after a merge; at least 1, for rows that are read and then left out."""
     return max(1, len(group.inputs) - group.outputs + group.avoidable_deletes)
-
-
-def _by_table(jobs: Iterable[DueMerge]) -> dict[str, list[DueMerge]]:
-    tables = defaultdict[str, list[DueMerge]](list)
-    for job in jobs:
-        tables[job.table].append(job)
-    return dict(tables)
 
 
 def _why(report: MaintenanceReport) -> str:

@@ -5,6 +5,7 @@ Nothing is written, and rights to read are enough.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
@@ -126,7 +127,9 @@ def scan(
     SizePolicy.resolve({}, policy)  # an error in it concerns all tables
     chosen = catalog_of(selected, catalog)
     with closing(chosen) if catalog is None else nullcontext():
-        found, doubts = look_at_each(selected, chosen, environment, policy, survey_table, is_chosen)
+        found, doubts = look_at_each(
+            selected, chosen, environment, policy, lambda *table: survey_and_merges(*table)[0], is_chosen
+        )
     tables = (result for result in found if isinstance(result, TableSurvey))
     skipped = (result for result in found if isinstance(result, NotLoaded))
     return CatalogSurvey(
@@ -197,20 +200,12 @@ def _is_large(metadata: TableMetadata) -> bool:
     return files > LARGE_FILES
 
 
-def survey_table(context: TableContext, table: Table) -> TableSurvey:
-    """Return the survey of one loaded table, by the plans of `maintain`.
-
-    Partitions that other writers change at the moment count like others, because they do not stay contested.
-
-    Raises UnsupportedTable, PolicyError, TableError, and what storage raises.
-    """
-    return survey_and_merges(context, table)[0]
-
-
 def survey_and_merges(context: TableContext, table: Table, most_bytes: int | None = None) -> tuple[TableSurvey, Plan]:
-    """Return the survey of one loaded table, and the plan of its merges within `most_bytes` (None: of all).
+    """Return the survey of one loaded table, by the plans of `maintain`, and those merges within `most_bytes`.
 
-    The plan has the notes that the limit causes, and no others. Raises what `survey_table` raises.
+    None is no limit. Partitions that other writers change at the moment count like others, because they do not stay
+    contested. The plan has the notes that the limit causes, and no others. Raises UnsupportedTable, PolicyError,
+    TableError, and the errors of the storage.
     """
     current = context.handle.current(table)
     selection, metadata = context.select(current=current), table.metadata
@@ -257,12 +252,9 @@ def _manifests_then(metadata: TableMetadata, manifests: Manifests) -> int:
     """Return the number of manifests after small ones are merged."""
     target_bytes = target_manifest_bytes(metadata)
     packed = worth_packing(manifests.data, target_bytes).values()
-    spared = sum(len(some) - _filled(sum(m.manifest_length for m in some), target_bytes) for some in packed)
+    filled = (max(1, math.ceil(sum(m.manifest_length for m in some) / target_bytes)) for some in packed)
+    spared = sum(len(some) - count for some, count in zip(packed, filled, strict=True))
     return len(manifests.data) + len(manifests.deletes) - max(0, spared)
-
-
-def _filled(size_bytes: int, target_bytes: int) -> int:
-    return max(1, -(-size_bytes // target_bytes))
 
 
 def _snapshots_due(current: Current, now_ms: int) -> tuple[int, tuple[str, ...]]:

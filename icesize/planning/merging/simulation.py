@@ -121,7 +121,7 @@ class Exchange:
 
 
 @dataclass(frozen=True)
-class PlannedBatch:
+class SimulatedBatch:
     """The plan of a batch, the files of its rows, and those of its merges in the order of the plan."""
 
     plan: Plan
@@ -149,7 +149,7 @@ class ReplayedTable:
     def _commits_since(self, stamp: int) -> int:
         return self.batch - 1 - stamp
 
-    def plan(self, batch: BatchSizes) -> PlannedBatch:
+    def plan(self, batch: BatchSizes) -> SimulatedBatch:
         """Return the plan of a batch, and all files that it adds."""
         appends, limit_bytes = self.appends(batch), self.layout.small_file_limit_bytes
         incoming = {
@@ -161,7 +161,7 @@ class ReplayedTable:
         plan = plan_merges(
             self.layout, self.policy, Occasion.BATCH, incoming, budget_bytes=budget_bytes, most_bytes=most_bytes
         )
-        return PlannedBatch(plan, appends, tuple(self.merged(group.inputs, group.outputs) for group in plan.groups))
+        return SimulatedBatch(plan, appends, tuple(self.merged(group.inputs, group.outputs) for group in plan.groups))
 
     def appends(self, batch: BatchSizes) -> tuple[Exchange, ...]:
         """Return the rows of a batch, by partition, in as few files of equal size as the target allows."""

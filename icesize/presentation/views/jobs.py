@@ -14,7 +14,7 @@ from icesize.maintenance.jobs.keys import KeyReport
 from icesize.maintenance.jobs.rewrite_deletes import DeletesReport
 from icesize.maintenance.jobs.rewrite_manifests import ManifestReport
 from icesize.maintenance.passes.maintain import MaintenancePlan, MaintenanceReport
-from icesize.maintenance.passes.many_tables import FleetPlan, FleetReport, TableShare
+from icesize.maintenance.passes.many_tables import ManyTablesPlan, ManyTablesReport, TableShare
 from icesize.maintenance.passes.survey import CatalogSurvey
 from icesize.maintenance.verify.checkup import Check
 from icesize.maintenance.verify.repair import RepairReport
@@ -281,7 +281,7 @@ def table_survey(table: TableSurvey) -> Iterator[Block]:
 
 
 @view.register
-def fleet(result: FleetReport) -> Iterator[Block]:
+def many_tables(result: ManyTablesReport) -> Iterator[Block]:
     """Show the failed tables first, then a line for each table that changed, and what is left."""
     yield from _failed_tables(result.failed)
     counts = f"{format_count(len(result.tables), 'table')} changed or failed, {result.idle:,} needed nothing"
@@ -313,7 +313,7 @@ def _delete_files(report: MaintenanceReport) -> str:
 
 
 @view.register
-def fleet_plan(result: FleetPlan) -> Iterator[Block]:
+def many_tables_plan(result: ManyTablesPlan) -> Iterator[Block]:
     """Show the failed tables first, then what each table needs, and what the merges within the budget cost."""
     yield from _failed_tables(result.failed)
     price = "" if result.usd is None else f", {format_price(result.usd)} USD"
@@ -353,7 +353,7 @@ def _failed_tables(failed: Mapping[str, str]) -> Iterator[Block]:
     return (((f"{table} failed", "bold red"), f": {why}") for table, why in failed.items())
 
 
-def _left_out(result: FleetPlan) -> Iterator[str]:
+def _left_out(result: ManyTablesPlan) -> Iterator[str]:
     if result.bytes_left:
         yield f"no budget left for merges of {format_bytes(result.bytes_left)}; the next pass resumes"
     if result.bytes_contested:
