@@ -12,11 +12,11 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyiceberg.partitioning import PartitionSpec
 
-from icesize.parquet.files.lineage_fields import LINEAGE_FIELDS, is_lineage
+from icesize.parquet.files.lineage_fields import LINEAGE_FIELDS
 from icesize.parquet.files.settings import WriteSettings, pruned
 from icesize.parquet.keys.codes import Codes, Places, codes_of
 from icesize.parquet.keys.ranks import sortable
-from icesize.parquet.reading.inputs import UNREADABLE_ROWS, open_parquet, read_inputs
+from icesize.parquet.reading.inputs import read_inputs
 from icesize.planning.files import FileFact
 from icesize.planning.plan import FileGroup
 
@@ -95,14 +95,6 @@ class TableFiles:
         names = [*columns, *(field.name for field in LINEAGE_FIELDS if lineage)]
         for rows in read_inputs(FileGroup((file,), file.partition), settings):
             yield rows.select(names)
-
-    def stores_row_ids(self, file: FileFact) -> bool:
-        """Return whether a file may have a column of row ids: False only for a file that was opened, and has none."""
-        try:
-            with self.settings.storage.open(file.path, file.size_bytes) as stream, open_parquet(stream) as parquet:
-                return any(map(is_lineage, parquet.schema_arrow))
-        except UNREADABLE_ROWS:
-            return True  # reading the column raises the error that names the file
 
     def at(self, file: FileFact, positions: Positions, columns: Sequence[str], *, lineage: bool = False) -> pa.Table:
         """Return some columns of the rows at ascending positions of a file."""

@@ -161,8 +161,6 @@ def test_row_ids_are_those_of_the_file(
         for _ in range(2):
             assert by_map.row_ids(file, positions).tolist() == expected
         learned = maps_in(folder / "learned", files, [1])
-        if ids and None not in ids:
-            assert by_map.scan.files.stores_row_ids(file)
         own = replace(file, path=f"file:///s-1-0-0-{'0' * 8}-0000-0000-0000-{'0' * 12}.parquet")
         stored_ids = np.array([-1 if each is None else each * scale for each in ids], np.int64)
         learned.learn(NewRows(own, Codes(np.arange(len(ids), dtype=np.uint64)), stored_ids))
@@ -186,7 +184,6 @@ def test_row_ids_that_a_file_does_not_store_are_computed(tmp_path: Path) -> None
     """They follow from the first row id and the position, and take a few bytes for all rows."""
     files, file = some_file(tmp_path)
     by_map = maps_in(tmp_path, files, [1])
-    assert not by_map.scan.files.stores_row_ids(file)
     for first in (5, 5, 1_000):
         ids = by_map.row_ids(replace(file, first_row_id=first), np.array([0, 7, 99]))
         assert ids.tolist() == [first, first + 7, first + 99]
@@ -350,20 +347,18 @@ def test_codes_with_one_upper_half_are_told_apart(tmp_path: Path) -> None:
     batch = Codes(np.array([7, 7, 7, 9], np.uint64), np.array([1, 3, 4, 1], np.uint64))
     order = np.argsort(high, kind="stable")
     part = (high[order], low[order], order.astype(np.uint32))
-    for times in (1, 9):  # few keys are filtered, many are searched
-        wide = tuple(np.concatenate([array, *[array[-1:]] * (times * 30 - 30)]) for array in part)
-        found = maps.codes_at(batch)(wide)
-        pairs = sorted(set(zip(found.positions.tolist(), found.places.tolist(), strict=True)))
-        assert pairs == [(0, 0), (2, 0), (4, 1)]
+    found = maps.hits_in(part, batch)
+    pairs = sorted(zip(found.positions.tolist(), found.places.tolist(), strict=True))
+    assert pairs == [(0, 0), (2, 0), (4, 1)]
 
 
 @examples(200)
 @given(st.lists(st.integers(0, 2**64 - 1) | st.integers(0, 9)), st.sets(st.integers(0, 2**64 - 1) | st.integers(0, 9)))
-def test_searches_and_filters_agree(rows: list[int], wanted: set[int]) -> None:
-    """Whether the file or the batch has more keys, all pairs of equal codes are found."""
+def test_all_pairs_of_equal_codes_are_found(rows: list[int], wanted: set[int]) -> None:
+    """Whether the file or the batch has more keys, also if the file repeats some."""
     high = np.sort(np.array(rows, np.uint64))
     batch = Codes(np.array(sorted(wanted), np.uint64))
-    found = maps.codes_at(batch)((high, np.arange(len(high), dtype=np.uint32)))
+    found = maps.hits_in((high, np.arange(len(high), dtype=np.uint32)), batch)
     pairs = sorted(zip(found.positions.tolist(), found.places.tolist(), strict=True))
     both = itertools.product(enumerate(high.tolist()), enumerate(batch.high.tolist()))
     assert pairs == sorted((row, place) for (row, one), (place, other) in both if one == other)
