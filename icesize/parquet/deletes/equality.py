@@ -64,7 +64,7 @@ class EqualRows:
 
         Keys with the greatest sequence numbers come first, so that the first of equal keys is the one that counts.
         """
-        columns = {ids: self._columns(ids) for ids in map(_ids, self.deletes)}
+        columns = {ids: _KeyColumns(self.settings, self.partition, ids) for ids in map(_ids, self.deletes)}
         ordered = sorted(self.deletes, key=lambda delete: -delete.sequence_number)
         all_read = ahead.map(lambda delete: first_read(columns[_ids(delete)].read(delete)), ordered)
         waiting: defaultdict[FieldIds, list[pa.Table]] = defaultdict(list)
@@ -88,7 +88,8 @@ class EqualRows:
             yield {ids: _Keys(tables) for ids, tables in waiting.items()}
 
     def _apply(self, part: Mapping[FieldIds, _Keys], group: FileGroup, positions: Mapping[str, BitMap]) -> None:
-        columns = self._columns(tuple({some for ids in part for some in ids}))
+        all_ids = tuple({some for ids in part for some in ids})
+        columns = _KeyColumns(self.settings, self.partition, all_ids)
         rows_at_once = max(keys.lookup.rows_at_once for keys in part.values())
         inputs = _Inputs(group, positions)
         tables = read_inputs(group, columns.narrowed, self.fetched)
@@ -97,9 +98,6 @@ class EqualRows:
                 hits, found = keys.lookup.find(columns.of(rows, ids))
                 inputs.delete(hits, keys.numbers[found])
             inputs.passed += rows.num_rows
-
-    def _columns(self, ids: FieldIds) -> _KeyColumns:
-        return _KeyColumns(self.settings, self.partition, ids)
 
 
 @dataclass(frozen=True)

@@ -251,9 +251,6 @@ class WriteSettings:
     def __getstate__(self) -> dict[str, Any]:
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-
 
 def derived(build: Callable[[WriteSettings], T]) -> Callable[[WriteSettings], T]:
     """Return the function with its results cached in the settings."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import partial
 
 import pyarrow as pa
 from pyarrow import types
@@ -45,8 +45,8 @@ class Projection:
     def __init__(self, settings: WriteSettings, partition: PartitionKey) -> None:
         self._target = settings.arrow_schema
         self._mapping = settings.properties.get(NAME_MAPPING)
-        self._defaults = initial_defaults(settings)
         self._identities = _identity_values(settings, partition)
+        self._constants = {**initial_defaults(settings), **self._identities}
         self._last: tuple[pa.Schema, BoundProjection] | None = None
         self.has_nanoseconds = _has_nanoseconds(settings)
 
@@ -59,7 +59,8 @@ class Projection:
         if last is not None and source.equals(last[0], check_metadata=True):
             return last[1]
         fields = with_ids(source, self._mapping)
-        rules = replace(_BY_ID if _has_ids(source) else _BY_MAPPING, default=self._default)
+        default = partial(_constant_of, constants=self._constants)
+        rules = replace(_BY_ID if _has_ids(source) else _BY_MAPPING, default=default)
         ids = set(map(field_id, fields))
         added = [field for field in self._target if is_lineage(field) and field_id(field) not in ids]
         fields += added
@@ -78,7 +79,7 @@ class Projection:
         columns = []
         for field, at in zip(self._target, positions, strict=True):
             if at is None:
-                columns.append(_Column(field, value=self._default(field)))
+                columns.append(_Column(field, value=default(field)))
                 continue
             with casting_of(f"column '{field.name}'"):
                 convert = compile_convert(fields[at].type, field.type, rules)
@@ -88,14 +89,6 @@ class Projection:
         fitted = BoundProjection(whole, read, self._target, columns)
         self._last = source, fitted
         return fitted
-
-    def _default(self, field: pa.Field) -> pa.Scalar | None:
-        """Return the value of a column or nested field in files that lack it; None for NULL."""
-        return _constant_of(field, self._constants)
-
-    @cached_property
-    def _constants(self) -> Mapping[int, pa.Scalar | None]:
-        return {**self._defaults, **self._identities}
 
     @property
     def constants(self) -> frozenset[int]:
@@ -158,6 +151,7 @@ def field_id(field: pa.Field) -> int | None:
 
 
 def _constant_of(field: pa.Field, constants: Mapping[int, pa.Scalar | None]) -> pa.Scalar | None:
+    """Return the value of a column or nested field in rows that lack it; None for NULL."""
     number = field_id(field)
     return None if number is None else constants.get(number)
 
@@ -266,7 +260,7 @@ class ColumnAligner:
 
     def __init__(self, settings: WriteSettings) -> None:
         self._target = settings.arrow_schema
-        self._defaults = write_defaults(settings)
+        self._default = partial(_constant_of, constants=write_defaults(settings))
         self._rules = replace(_BY_NAME, default=self._default)
         self._source: pa.Schema | None = None
         self._columns: list[_Column] = []
@@ -283,9 +277,6 @@ class ColumnAligner:
             if not column.field.nullable and columns[-1].null_count:
                 raise SchemaMismatch(f"Cannot write null into column '{name}': the table requires a value", column=name)
         return pa.Table.from_arrays(columns, schema=self._target)
-
-    def _default(self, field: pa.Field) -> pa.Scalar | None:
-        return _constant_of(field, self._defaults)
 
     def _compile(self, source: pa.Schema) -> list[_Column]:
         extra = [name for name in source.names if self._target.get_field_index(name) < 0]
