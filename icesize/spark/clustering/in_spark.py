@@ -12,10 +12,12 @@ from icesize.maintenance.table_context import Advance, ClusterWork
 from icesize.parquet.files.data_file import Results
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.uncommitted import Uncommitted
+from icesize.parquet.rewriting.forecast import work_bytes
+from icesize.parquet.rewriting.threads import merge_in_threads
 from icesize.planning.plan import MergeTask
 from icesize.spark.clustering.run import run_clusters
 from icesize.spark.engine import session
-from icesize.spark.engine.merge_job import merge_between_batches
+from icesize.spark.engine.merge_job import run_merges
 from icesize.table.state.handle import TableHandle
 
 
@@ -30,8 +32,14 @@ class InSpark:
     def merge(
         self, groups: Mapping[int, MergeTask], settings: WriteSettings, owner: Uncommitted, advance: Advance
     ) -> Results:
-        """Merge the files of each group into files that `owner` records."""
-        return merge_between_batches(self.spark, groups, settings, owner, limits=self.limits, progress=advance)
+        """Merge the files of each group into files that `owner` records.
+
+        Spark has no batch to write then. On a local master, this process merges up to `local_work_bytes`.
+        """
+        work = sum(work_bytes(group.inputs, settings) for group in groups.values())
+        if session.is_local(self.spark) and work <= self.limits.local_work_bytes:
+            return merge_in_threads(groups, settings, owner, progress=advance)
+        return run_merges(self.spark, groups, settings, owner, limits=self.limits, progress=advance)
 
     def cluster(self, work: ClusterWork, advance: Advance) -> Results:
         """Write the rows of each group in the requested order."""

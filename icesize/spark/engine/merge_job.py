@@ -19,7 +19,6 @@ from icesize.parquet.files.uncommitted import Uncommitted
 from icesize.parquet.format.refusals import log_if_internal
 from icesize.parquet.rewriting.forecast import work_bytes
 from icesize.parquet.rewriting.merge import merge
-from icesize.parquet.rewriting.threads import merge_in_threads
 from icesize.planning.plan import MergeTask
 from icesize.spark.engine import session
 from icesize.spark.engine.jobs import ALL_CORES, Cores, GroupRewrite
@@ -29,25 +28,6 @@ CANCEL_AGAIN_SECONDS = 1.0
 
 BeforeJob = Callable[[SparkSession, threading.Event], None]
 """Called before a Spark job of merges starts, with the event that cancels the job."""
-
-
-def merge_between_batches(
-    spark: SparkSession,
-    groups: Mapping[int, MergeTask],
-    settings: WriteSettings,
-    owner: Uncommitted,
-    *,
-    limits: WorkLimits,
-    progress: Callable[[int], None],
-) -> Results:
-    """Merge groups while Spark has no batch to write: on a local master, in this process up to `local_work_bytes`.
-
-    Returns the result of each group by number. `progress` is that of `run_merges`.
-    """
-    work = sum(work_bytes(group.inputs, settings) for group in groups.values())
-    if session.is_local(spark) and work <= limits.local_work_bytes:
-        return merge_in_threads(groups, settings, owner, progress=progress)
-    return run_merges(spark, groups, settings, owner, limits=limits, progress=progress)
 
 
 def run_merges(

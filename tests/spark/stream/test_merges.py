@@ -23,8 +23,9 @@ from icesize.parquet.files.uncommitted import Uncommitted
 from icesize.planning.files import FileFact, PartitionKey
 from icesize.planning.plan import MergeTask
 from icesize.report import Report
+from icesize.spark.clustering.in_spark import InSpark
 from icesize.spark.engine import merge_job
-from icesize.spark.engine.merge_job import MergeRun, merge_between_batches, run_merges
+from icesize.spark.engine.merge_job import MergeRun, run_merges
 from tests.support.spark_lake import Lake, Make, counted, events, rows_of
 
 K = 3
@@ -200,9 +201,7 @@ def test_a_local_master_merges_in_the_driver_between_batches(
     context.setJobGroup(group, "merges")
     owner = owner_of(settings)
     try:
-        results = merge_between_batches(
-            spark, dict(enumerate(tasks)), settings, owner, limits=limits, progress=progress.append
-        )
+        results = InSpark(spark, limits).merge(dict(enumerate(tasks)), settings, owner, progress.append)
     finally:
         for name in ("spark.jobGroup.id", "spark.job.description"):
             context._jsc.setLocalProperty(name, None)
