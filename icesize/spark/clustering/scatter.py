@@ -27,7 +27,7 @@ from icesize.parquet.reading.conservation import Conservation, Counts
 from icesize.parquet.reading.inputs import of_size, read_inputs
 from icesize.parquet.writing.encoding import nan_columns
 from icesize.planning.plan import FileGroup
-from icesize.spark.engine.worker import Bins, bins_of
+from icesize.spark.engine.worker import Bins, bins_of, results_of
 from icesize.spark.routing.task_column import TASK
 
 BLOBS = f"{TASK} int, assignment int, header binary, rows binary"
@@ -99,17 +99,10 @@ class ScanKeys:
     settings: WriteSettings
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, KeySample | MergeFailure]]:
-        for _, groups in bins_of(batches, self.bins):
-            for n, group in groups:
-                try:
-                    with rewrite_failed(f"read the keys of {len(group.inputs)} files"):
-                        found: KeySample | MergeFailure = self._scan(group, self.strides[n])
-                except RewriteFailed as error:
-                    found = MergeFailure.of(error, in_worker=True)
-                yield n, found
+        return results_of(batches, self.bins, "read the keys of", self._scan)
 
-    def _scan(self, group: FileGroup, stride: int) -> KeySample:
-        rows, kept = 0, list[pa.Table]()
+    def _scan(self, number: int, group: FileGroup) -> KeySample:
+        rows, kept, stride = 0, list[pa.Table](), self.strides[number]
         deleted = deleted_rows(group.inputs, self.settings, group.partition)
         for table in read_inputs(group, pruned(self.settings, self.order.columns), deleted=deleted.positions):
             some = table.take(pa.array(np.arange(-rows % stride, table.num_rows, stride)))
@@ -117,9 +110,9 @@ class ScanKeys:
             rows += table.num_rows
         whole = (table for table in read_inputs(group, self.settings) if table.num_rows)
         weighed = next(whole, pa.table({}))
-        number = deleted.merged_sequence_number(group.inputs)
+        sequence_number = deleted.merged_sequence_number(group.inputs)
         keys = pa.concat_tables(kept)
-        return KeySample(keys, weighed.num_rows, weighed.nbytes, deleted.rows, number, deleted.named)
+        return KeySample(keys, weighed.num_rows, weighed.nbytes, deleted.rows, sequence_number, deleted.named)
 
 
 @dataclass(frozen=True)

@@ -100,14 +100,24 @@ class RewriteGroups:
     rewrite: Callable[[MergeTask, WriteSettings, FileNames], object]
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, object]]:
-        for _, groups in bins_of(batches, self.bins):
-            for number, group in groups:
-                try:
-                    with rewrite_failed(f"rewrite {len(group.inputs)} files"):
-                        result = self.rewrite(group, self.settings, names_of_task(self.prefixes[number]))
-                except RewriteFailed as error:
-                    result = MergeFailure.of(error, in_worker=True)
-                yield number, result
+        return results_of(batches, self.bins, "rewrite", self._rewrite)
+
+    def _rewrite(self, number: int, group: MergeTask) -> object:
+        return self.rewrite(group, self.settings, names_of_task(self.prefixes[number]))
+
+
+def results_of(
+    batches: Iterable[pa.RecordBatch], bins: Bins, verb: str, work: Callable[[int, MergeTask], T]
+) -> Iterator[tuple[int, T | MergeFailure]]:
+    """Yield the number of each group of a task, and the result of `work(number, group)`, or a MergeFailure."""
+    for _, groups in bins_of(batches, bins):
+        for number, group in groups:
+            try:
+                with rewrite_failed(f"{verb} {len(group.inputs)} files"):
+                    result: T | MergeFailure = work(number, group)
+            except RewriteFailed as error:
+                result = MergeFailure.of(error, in_worker=True)
+            yield number, result
 
 
 def bins_of(batches: Iterable[pa.RecordBatch], bins: Sequence[T]) -> Iterator[tuple[int, T]]:
