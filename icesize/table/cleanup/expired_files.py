@@ -27,11 +27,10 @@ from pyiceberg.table.metadata import TableMetadata
 from icesize.concurrency import IO_THREADS, concurrently
 from icesize.environment import Environment
 from icesize.events import Progress
-from icesize.parquet.files.storage import local_path
 from icesize.table.catalog.locations import normalised
 from icesize.table.catalog.metadata_files import read_metadata_file
 from icesize.table.cleanup.journal import JOURNAL, LOST_REFS, Expired, Journal, rivals_of
-from icesize.table.cleanup.owners import LINKED, NEEDED, OUTSIDE, THEIRS, UNADDRESSABLE, Others, Owners, own_folders
+from icesize.table.cleanup.owners import NEEDED, Others, Owners, own_folders
 from icesize.table.manifests.entries import ADDED
 from icesize.table.manifests.file_columns import read_facts
 from icesize.table.manifests.manifest_lists import read_list
@@ -46,14 +45,6 @@ KINDS = ("data_files", "delete_files", "manifests", "manifest_lists", "other_fil
 
 Files that refer to others go after them, so that the next expiry finds the rest after a crash.
 """
-
-STAY_NOTES = {
-    OUTSIDE: "left alone outside of the table's folders: {files}",
-    UNADDRESSABLE: f"left alone: {{files}} {UNADDRESSABLE}",
-    THEIRS: "left alone: {files} that other tables need ({theirs})",
-    LINKED: f"left alone: {{files}} {LINKED}",
-}
-"""Sentences about files that stay, by the reason."""
 
 _SHARED = ("data_files", "delete_files")
 """Kinds of files that two tables may have in common. All others name the table's UUID."""
@@ -164,12 +155,10 @@ def due_files(
     """
     found = candidates_of(journal, kept, (s.snapshot_id for s in table.metadata.snapshots), table.io)
     found |= dict.fromkeys(old_metadata_files(table.metadata, table.io), ("metadata_files", 0))
-    local = LocalFiles(table.io) if local_path(table.io, table.location()) is not None else None
-    owners = Owners(table.location(), kept, tuple(own_folders(table)), local=local)
+    owners = Owners(table.location(), kept, tuple(own_folders(table)), local=LocalFiles.of(table))
     if any(kind in _SHARED for kind, _ in found.values()):
         owners.others = find_others(table)
-        if owners.local is not None:
-            owners.local.add(kept)
+        owners.local.add(kept)
     reasons = {path: owners.why_stays(path) for path in found}
     due = {path: what for path, what in found.items() if not reasons[path]}
     stay = Counter(why for why in reasons.values() if why and why != NEEDED)
@@ -209,7 +198,7 @@ def delete_expired(
     due, deletions, owners = due_files(table, journal, kept, find_others)
     deletions.expired_before = rivals.expired
 
-    def look() -> tuple[Callable[[str], None], Callable[[str], bool]] | None:
+    def look() -> Callable[[str], None] | None:
         """Load the table with fresh credentials. Files that have become reachable stay."""
         nonlocal table
         table = reload()
@@ -217,14 +206,15 @@ def delete_expired(
         if deletions.stopped:
             return None
         kept.add(table.metadata, table.metadata_location, table.io)
-        if owners.local is not None:
-            owners.local.add(kept)
-        return deleter(table.io), lambda path: bool(owners.why_stays(path))
+        owners.local.add(kept)
+        return deleter(table.io)
 
     def progress(done: int, total: int) -> None:
         environment.observe(Progress("expiry", done, total))
 
-    deletion = Deletion(look, len(due), progress, max_concurrent_deletes, files_between_checks, environment)
+    deletion = Deletion(
+        look, owners.why_stays, len(due), progress, max_concurrent_deletes, files_between_checks, environment
+    )
     done = all(deletion.run([path for path, what in due.items() if what[0] == kind]) for kind in KINDS)
     deletions.count([due[path] for path in deletion.tried if path not in deletion.failures])
     deletions.failures = deletion.failures

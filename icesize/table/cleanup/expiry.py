@@ -16,15 +16,14 @@ from icesize.results import Result
 from icesize.table.catalog.access_errors import brief, readable
 from icesize.table.cleanup.checkpoints import read_checkpoint
 from icesize.table.cleanup.expire_commit import NOTHING_LEFT, Expiry, ExpiryDecision
-from icesize.table.cleanup.expired_files import KINDS, STAY_NOTES, Deletions, FindOthers, delete_expired, due_files
-from icesize.table.cleanup.owners import OUTSIDE, CatalogOwners, Others, files_of_strangers, stranger_notes
+from icesize.table.cleanup.expired_files import KINDS, Deletions, FindOthers, delete_expired, due_files
+from icesize.table.cleanup.owners import OUTSIDE, CatalogOwners, Others, files_of_strangers, stay_notes, stranger_notes
 from icesize.table.cleanup.retention_inputs import ExpireOptions
 from icesize.table.commit import batch_commit
 from icesize.table.state.handle import Current, TableHandle
-from icesize.table.storage.bulk_delete import FILES_BETWEEN_CHECKS, delete_all, deleter
+from icesize.table.storage.bulk_delete import FILES_BETWEEN_CHECKS, delete_all, deleter, failure_note
 from icesize.table.storage.ownership import check_may_delete, strangers_beside
 from icesize.table.storage.reachable import Reachable
-from icesize.units import format_count
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -201,11 +200,9 @@ def _report(
     if gone := len(retention.expired) - len(expired):
         both = f"another expiry came first and removed {gone:,} of these snapshots; this one deleted the files left"
         notes.append(both if expired or deleted else NOTHING_LEFT)
-    for failure in [*deletions.failures.values()][:1]:
-        notes.append(f"could not delete {failure}; the next expiry tries again")
-    for why, text in STAY_NOTES.items():
-        if count := deletions.stay[why]:
-            notes.append(text.format(files=format_count(count, "file"), theirs=deletions.theirs))
+    if deletions.failures:
+        notes.append(f"{failure_note(deletions.failures)}; the next expiry tries again")
+    notes += stay_notes(deletions.stay, deletions.theirs)
     return ExpiryReport(
         table=current.name,
         dry_run=dry_run,

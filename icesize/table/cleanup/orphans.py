@@ -20,25 +20,22 @@ from icesize.concurrency import IO_THREADS
 from icesize.environment import Environment, Stopwatch
 from icesize.errors import PolicyError, TableError
 from icesize.events import Progress
-from icesize.parquet.files.storage import local_path
 from icesize.results import Result
 from icesize.table.catalog.access_errors import storage_errors
 from icesize.table.catalog.locations import FOLDER_PROPERTIES, check_folder, is_inside, normalised
 from icesize.table.cleanup.owners import (
-    DOUBTFUL,
-    LINKED,
     NEEDED,
-    THEIRS,
     UNADDRESSABLE,
     CatalogOwners,
     Others,
     Owners,
     batch_of,
     files_of_strangers,
+    stay_notes,
     stranger_notes,
 )
 from icesize.table.records import ledger
-from icesize.table.storage.bulk_delete import FILES_BETWEEN_CHECKS, Deletion, deleter
+from icesize.table.storage.bulk_delete import FILES_BETWEEN_CHECKS, Deletion, deleter, failure_note
 from icesize.table.storage.identity import LocalFiles
 from icesize.table.storage.inventory import Inventory
 from icesize.table.storage.listing import (
@@ -171,10 +168,7 @@ class OrphanSearch:
             now_ms = min(now_ms, self.inventory.taken_ms)
             taken = datetime.fromtimestamp(now_ms / 1000, timezone.utc)
             notes.append(f"ages count from the newest file of the inventory ({taken:%Y-%m-%d %H:%M:%S} UTC)")
-        is_local = local_path(table.io, location) is not None
-        self._owners = Owners(
-            location, local=LocalFiles(table.io) if is_local else None, trusts_location=trust_location
-        )
+        self._owners = Owners(location, local=LocalFiles.of(table), trusts_location=trust_location)
         self._learn(table)
         watch.lap("read")
         listed = self._counted((self.inventory or self.lister)(table.io, location))
@@ -207,8 +201,7 @@ class OrphanSearch:
 
     def _counted(self, listed: Iterable[Listed]) -> Iterator[Listed]:
         for number, file in enumerate(listed, 1):
-            if self._owners.local is not None:
-                self._owners.local.listed((normalised(file.location),))
+            self._owners.local.listed(normalised(file.location))
             if number % LISTED_BETWEEN_TELLING == 0:
                 self._progress(number)
             yield file
@@ -226,22 +219,14 @@ class OrphanSearch:
         due = [each for each in found.due if each.location not in found.being_written]
         if due:
             owners.others = self._others(table, strangers)
-            if owners.local is not None:
-                owners.local.add(owners.own)
-        left = Counter[str]()
-        orphans = list[Listed]()
-        for file in due:
-            if why := owners.why_stays(file.location):
-                left[why] += 1
-            else:
-                orphans.append(file)
-        names = owners.others.named()
-        reasons = {THEIRS: f"needed by other tables ({names})", LINKED: LINKED, DOUBTFUL: DOUBTFUL}
-        notes = [f"{format_count(left[why], 'file')} left alone: {text}" for why, text in reasons.items() if left[why]]
+            owners.local.add(owners.own)
+        reasons = {file: owners.why_stays(file.location) for file in due}
+        notes = [*stay_notes(Counter(reasons.values()), owners.others.named())]
         if due and owners.others.doubts and not owners.trusts_location:
             doubts = "; ".join(owners.others.doubts)
             notes.append(f"{doubts}. Use --trust-location if no other table has files here")
-        return tuple(orphans), [*notes, *stranger_notes(strangers)]
+        orphans = tuple(file for file, why in reasons.items() if not why)
+        return orphans, [*notes, *stranger_notes(strangers)]
 
     def _others(self, table: Table, strangers: dict[str, list[str]]) -> Others:
         """Return the files of other tables; tables of the catalog are removed from `strangers`."""
@@ -269,26 +254,23 @@ class OrphanSearch:
         sizes = {file.location: file.size_bytes for file in due}
         times_ms = {file.location: file.modified_ms for file in due} if self.inventory else {}
 
-        def look() -> tuple[Callable[[str], None], Callable[[str], bool]]:
+        def look() -> Callable[[str], None]:
             latest = self._again(table)
             self._learn(latest)
-            if self._owners.local is not None:
-                self._owners.local.add(self._owners.own)
+            self._owners.local.add(self._owners.own)
             # vended credentials expire, so the deleter uses those of the newest load
             remove = self.deleter(latest.io)
-            remove = partial(_remove_unchanged, latest.io, remove, times_ms) if times_ms else remove
-            return remove, lambda location: bool(self._owners.why_stays(location))
+            return partial(_remove_unchanged, latest.io, remove, times_ms) if times_ms else remove
 
         deletion = Deletion(
-            look, len(due), self._progress, self.max_concurrent_deletes, self.files_between_checks, self.environment
-        )
+            look, self._owners.why_stays, len(due), self._progress,
+            self.max_concurrent_deletes, self.files_between_checks, self.environment,
+        )  # fmt: skip
         deletion.run(sizes)
         failed, spared = len(deletion.failures), deletion.spared
         notes = [f"{format_count(spared, 'file')} became part of the table during the run"] if spared else []
         if failed:
-            notes.append(
-                f"cannot delete {format_count(failed, 'file')}, the first is {next(iter(deletion.failures.values()))}"
-            )
+            notes.append(failure_note(deletion.failures))
         return replace(
             report,
             files_deleted=len(deletion.tried) - failed,

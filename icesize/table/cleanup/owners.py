@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from threading import Lock
@@ -50,8 +50,15 @@ NEEDED = "the table needs it"
 LINKED = "needed under another name, by a link or a mount"
 THEIRS = "needed by other tables"
 UNADDRESSABLE = "by a name with ? or # in it another file could be deleted"
-OUTSIDE = "it lies outside of the table's folders"
+OUTSIDE = "they lie outside of the table's folders"
 DOUBTFUL = "only files with icesize's own names go, as other tables may need files here"
+
+
+def stay_notes(stay: Mapping[str, int], theirs: str) -> Iterator[str]:
+    """Yield a sentence for each reason that keeps files; `theirs` are the names of tables that need some of them."""
+    for why in (OUTSIDE, UNADDRESSABLE, THEIRS, LINKED, DOUBTFUL):
+        if count := stay.get(why):
+            yield f"{format_count(count, 'file')} left alone: {why}{f' ({theirs})' if why == THEIRS else ''}"
 
 
 def own_folders(table: Table) -> list[str]:
@@ -75,7 +82,7 @@ class Owners:
         own: The files that states of the table need.
         folders: Directories outside of which nothing goes.
         others: Files that other tables need, and doubts.
-        local: Own files under other names, if the table is in local storage.
+        local: Own files under other names.
         trusts_location: True if no doubt counts.
     """
 
@@ -83,7 +90,7 @@ class Owners:
     own: Reachable = field(default_factory=Reachable)
     folders: tuple[str, ...] = ()
     others: Others = field(default_factory=lambda: Others())
-    local: LocalFiles | None = None
+    local: LocalFiles = field(default_factory=LocalFiles)
     trusts_location: bool = False
 
     def why_stays(self, file: str) -> str:
@@ -96,7 +103,7 @@ class Owners:
             return UNADDRESSABLE
         if self.others.need(file, self.local):
             return THEIRS
-        if self.local is not None and file in self.local:
+        if file in self.local:
             return LINKED
         if self.others.doubts and not self.trusts_location and not self._is_ours(file):
             return DOUBTFUL
@@ -119,12 +126,12 @@ class Others:
     doubts: tuple[str, ...] = ()
     found: set[str] = field(default_factory=set)
 
-    def need(self, file: str, local: LocalFiles | None = None) -> bool:
+    def need(self, file: str, local: LocalFiles) -> bool:
         """Return True if one of them needs the file, in any spelling, or by a link. `found` gets its name."""
         if not self.numbers:
             return False
         wanted = [hash(normalised(file))]
-        if local is not None and (identity := identity_of(local.io, file)) is not None:
+        if (identity := local.identity(file)) is not None:
             wanted.append(hash(identity))
         for name, numbers in self.numbers.items():
             places = np.minimum(np.searchsorted(numbers, wanted), len(numbers) - 1)
@@ -198,8 +205,7 @@ class CatalogOwners:
         with self._lock:
             others, doubts = list(self._others_than(table)), list(self._doubts)
             failed = [why for each in others if (why := self._unread(each))]
-        if failed:
-            doubts.append(f"{format_count(len(failed), 'table')} cannot be read, the first is {failed[0]}")
+        doubts += _cannot_be_read(failed)
         return Others(_by_name(others), tuple(dict.fromkeys(doubts)))
 
     def of_expired(self, table: Table) -> Others:
@@ -254,8 +260,7 @@ class CatalogOwners:
                 names += new
         except Exception as error:  # each catalog client raises its own errors
             self._doubts.append(f"the catalog cannot list its tables ({denied(error, LIST)})")
-        if failed:
-            self._doubts.append(f"{format_count(len(failed), 'table')} cannot be read, the first is {failed[0]}")
+        self._doubts += _cannot_be_read(failed)
         if (more := len(names) - self._most_tables) > 0:
             self._doubts.append(f"{format_count(more, 'table')} beyond the first {self._most_tables:,} were not loaded")
 
@@ -337,6 +342,11 @@ def _second_name(name: str, others: str) -> str:
         f"Cannot delete files of '{name}': {others} in the same catalog is another name of this table (it has the same "
         "UUID) and may need them; drop one of the names without its files"
     )
+
+
+def _cannot_be_read(failed: Sequence[str]) -> Iterator[str]:
+    if failed:
+        yield f"{format_count(len(failed), 'table')} cannot be read, the first is {failed[0]}"
 
 
 def _by_name(others: Iterable[_Other]) -> dict[str, NDArray[np.int64]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -19,6 +19,7 @@ from icesize.parquet.files.storage import local_path
 from icesize.table.catalog.access_errors import asking_again, brief, is_throttled
 from icesize.table.catalog.locations import is_addressable
 from icesize.table.storage.listing import fsspec_filesystem
+from icesize.units import format_count
 
 FILES_BETWEEN_CHECKS = 1_000
 """Files deleted between two loads of the table.
@@ -80,6 +81,11 @@ def delete_all(
     return failures
 
 
+def failure_note(failures: Mapping[str, str]) -> str:
+    """Return a sentence about files that could not be deleted."""
+    return f"cannot delete {format_count(len(failures), 'file')}, the first is {next(iter(failures.values()))}"
+
+
 class _Patient:
     """Deletes files of a storage that may be busy. Threads share the time of the last success."""
 
@@ -98,21 +104,20 @@ class _Patient:
         return None
 
 
-LookAgain = Callable[[], tuple[Callable[[str], None], Callable[[str], bool]] | None]
-"""Loads the table again. Returns a function that removes one file, and one that is True for files that stay.
-
-None stops the deletion.
-"""
+LookAgain = Callable[[], Callable[[str], None] | None]
+"""Loads the table again. Returns a function that removes one file; None stops the deletion."""
 
 
 @dataclass
 class Deletion:
     """A running deletion: the files that were `tried`, those of them that are `gone`, and the `failures` as sentences.
 
-    `progress` receives the number of tried files and the `total` without `spared` files, which stay.
+    `why_stays` returns a text for files that stay. `progress` receives the number of tried files and the `total`
+    without `spared` files, which stay.
     """
 
     look: LookAgain
+    why_stays: Callable[[str], str]
     total: int
     progress: Callable[[int, int], object]
     max_concurrent: int
@@ -128,13 +133,13 @@ class Deletion:
         waiting = iter(files)
         while batch := list(islice(waiting, self.files_between_checks)):
             failpoints.reach("before-delete")
-            if (seen := self.look()) is None:
+            if (remove := self.look()) is None:
                 return False
-            self._delete(batch, *seen)
+            self._delete(batch, remove)
         return True
 
-    def _delete(self, batch: list[str], remove: Callable[[str], None], stays: Callable[[str], bool]) -> None:
-        doomed = [location for location in batch if not stays(location)]
+    def _delete(self, batch: list[str], remove: Callable[[str], None]) -> None:
+        doomed = [location for location in batch if not self.why_stays(location)]
         self.spared += len(batch) - len(doomed)
         tried, left = len(self.tried), self.total - self.spared
 

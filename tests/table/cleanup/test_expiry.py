@@ -359,7 +359,7 @@ def test_data_files_that_another_table_lists_stay(lake: Catalog) -> None:
         change.delete("id < 100")
     append(lake, [5])
     report = run_expiry(lake, retain_last=1)
-    assert report.notes[-1] == "left alone: 2 files that other tables need (db.other)"
+    assert report.notes[-1] == "2 files left alone: needed by other tables (db.other)"
     assert lake.load_table("db.other").scan().to_arrow().num_rows == 5
 
 
@@ -471,7 +471,7 @@ def test_files_outside_of_the_table_are_left_alone(lake: Catalog, tmp_path: Path
     append(lake, [3])
     report = run_expiry(lake, retain_last=1)
     assert report.files_outside == 2
-    assert "left alone outside of the table's folders: 2 files" in report.notes
+    assert "2 files left alone: they lie outside of the table's folders" in report.notes
     assert len(list((tmp_path / "elsewhere").rglob("*.parquet"))) == 2
     check(lake.load_table("db.t"))
     assert table.location() == lake.load_table("db.t").location()
