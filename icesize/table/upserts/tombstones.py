@@ -25,6 +25,7 @@ from pyiceberg.types import LongType, NestedField
 from icesize.parquet.files.data_file import FileMetrics, NewDataFile
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.new_files import rewrite_failed
+from icesize.parquet.files.properties import METRICS_OF_COLUMN
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.keys.codes import Places, codes_of
 from icesize.parquet.writing.row_writer import write_rows
@@ -71,9 +72,11 @@ def tombstone_settings(settings: WriteSettings, rule: UpsertRule) -> WriteSettin
     ]
     schema = Schema(*columns, _TIME, schema_id=settings.schema_id)
     spec = UNPARTITIONED_PARTITION_SPEC
+    # the bound of the time shows when all tombstones of a file are forgotten
     return settings.changed(
         schema_json=schema.model_dump_json(), spec_json=spec.model_dump_json(), spec_id=spec.spec_id,
         sort_order_json="", format_version=2,
+        properties={**settings.properties, METRICS_OF_COLUMN + _TIME.name: "full"},
     )  # fmt: skip
 
 

@@ -91,6 +91,15 @@ def test_deletes_are_forgotten_after_the_horizon(catalog: Catalog) -> None:
     assert tombstone_files(catalog) == 1
 
 
+def test_files_of_tombstones_expire_in_a_table_without_metrics(catalog: Catalog) -> None:
+    """Their newest time is in the manifest, whatever the table collects, so that they go as a whole."""
+    with theirs(catalog.load_table("db.t")).transaction() as change:
+        change.set_properties({"write.metadata.metrics.default": "none"})
+    commit(catalog, [(1, 20, None)], 0)
+    commit(catalog, [(2, 20, None)], 1, days=2.1)
+    assert tombstone_files(catalog) == 1
+
+
 def test_files_of_tombstones_stay_few(catalog: Catalog) -> None:
     """Files are merged, and the newest tombstone of a key counts."""
     for number in range(20):
