@@ -146,26 +146,29 @@ class _Steps(Change[CommitOutcome]):
     def data_files(self, result: CommitOutcome) -> Collection[str]:
         return result.paths
 
+    @property
+    def shows_in_snapshots_only(self) -> bool:
+        return self._request.ledger is None and any(step.essential for step in self._request.steps)
+
     def found(self, loaded: Loaded, attempts: Attempts[CommitOutcome]) -> CommitOutcome | None:
-        """Return the outcome of an own earlier attempt, or of a duplicate run that committed the same batch."""
         if snapshot_ids := set(loaded.snapshots_of(self.run_id)):
             # the attempt made at least the snapshots that remain; others of it may have expired
             results = [attempt.result for attempt in attempts.made if snapshot_ids <= set(attempt.result.snapshot_ids)]
             whole = CommitOutcome(tuple(map(StepDone, self._wanted.steps)))
             return min(results, key=lambda result: len(result.snapshot_ids), default=whole)
         # all snapshots of this run may have expired; the ledger or the files themselves then show the outcome
-        entry = self._request.ledger
-        done = entry is not None and is_done(loaded.properties, entry, self._request.accept_new_checkpoint)
-        if (done or attempts.may_be_committed) and (live := self._live(loaded)):
+        if (self._is_noted(loaded) or attempts.may_be_committed) and (live := self._live(loaded)):
             visible = (step.visible(live) for step in self._wanted.steps)
             return replace(self._left_out, done=tuple(StepDone(step) for step in visible if step is not None))
-        if not done:
-            if entry is None and any(step.essential for step in self._request.steps):
-                attempts.check_shown(loaded)
-            return None
-        # another run committed the batch, so the metadata of a rejected attempt is not needed
-        attempts.settle_loss(loaded)
-        return replace(self._left_out, already_committed=True)
+        return None
+
+    def found_of_others(self, loaded: Loaded) -> CommitOutcome | None:
+        """Return the outcome of a duplicate run that committed the same batch."""
+        return replace(self._left_out, already_committed=True) if self._is_noted(loaded) else None
+
+    def _is_noted(self, loaded: Loaded) -> bool:
+        entry = self._request.ledger
+        return entry is not None and is_done(loaded.properties, entry, self._request.accept_new_checkpoint)
 
     def _live(self, loaded: Loaded) -> set[str]:
         paths, refs = self._wanted.paths(), {step.ref for step in self._wanted.steps if step.ref is not None}

@@ -43,8 +43,17 @@ class Change(Protocol[T]):
     run_id: str
     advice: str
 
+    @property
+    def shows_in_snapshots_only(self) -> bool:
+        """True if nothing but snapshots, which expire, shows that the change is committed, and it must not be twice."""
+        return False
+
     def found(self, loaded: Loaded, attempts: Attempts[T]) -> T | None:
-        """Return the result if an earlier attempt or another writer has already committed the change."""
+        """Return the result if an earlier attempt has already committed the change."""
+
+    def found_of_others(self, loaded: Loaded) -> T | None:
+        """Return the result if another run has already committed the change; `found` is asked first."""
+        return None
 
     def stage(self, loaded: Loaded, attempts: Attempts[T]) -> tuple[Staged | None, T]:
         """Return the attempt to commit on this state and its result once visible; raise to refuse.
@@ -109,7 +118,8 @@ class Attempts(Generic[T]):
             return CommitStatus(False)
         try:
             loaded = self.committer.load()
-            if self.change.found(loaded, self) is not None:
+            found = self.change.found(loaded, self), self.change.found_of_others(loaded)
+            if any(each is not None for each in found):
                 return CommitStatus(True, tuple(loaded.snapshots_of(self.change.run_id)))
         except Exception as error:
             LOG.debug("an interrupted commit could not be looked up: %s", brief(error))
@@ -170,9 +180,15 @@ class Attempts(Generic[T]):
                 table=loaded.name,
             )
         try:
-            if (result := self.change.found(loaded, self)) is not None:
+            result = self.change.found(loaded, self)
+            if result is None and (result := self.change.found_of_others(loaded)) is not None:
+                # the metadata of a rejected attempt is not needed
+                self._settle_loss(loaded)
+            if result is not None:
                 self._found = (result,)
                 return result
+            if self.change.shows_in_snapshots_only:
+                self._check_shown(loaded)
             self._look_after_loss(loaded)
             staged, result = self.change.stage(loaded, self)
         except Exception as error:
@@ -217,7 +233,7 @@ class Attempts(Generic[T]):
         """Settle the previous attempt, which the catalog rejected and `found` did not find in the table."""
         if self._lost is None:
             return
-        settled, answer = self.settle_loss(loaded), self._lost[1]
+        settled, answer = self._settle_loss(loaded), self._lost[1]
         self._lost = None
         if not settled:
             # the response was "conflict", but the table did not change: one of the two responses is stale, so nothing
@@ -231,7 +247,7 @@ class Attempts(Generic[T]):
                 attempts=self.losses,
             ) from answer
 
-    def settle_loss(self, loaded: Loaded) -> bool:
+    def _settle_loss(self, loaded: Loaded) -> bool:
         """Remove the metadata of a rejected attempt if its failure is certain. Return False if it is uncertain."""
         if self._lost is not None:
             attempt, answer = self._lost
@@ -240,10 +256,10 @@ class Attempts(Generic[T]):
             self._give_up(attempt)
         return True
 
-    def check_shown(self, loaded: Loaded) -> None:
+    def _check_shown(self, loaded: Loaded) -> None:
         """Raise CommitStateUnknown if an attempt without a response may have been committed before all that is shown.
 
-        The caller has not found the attempt. Without this check, a change that adds rows could be committed twice.
+        `found` has not found the attempt. Without this check, a change that adds rows could be committed twice.
         """
         rejected = self._lost[0] if self._lost else None
         if any(each is not rejected and loaded.hides_commits_on(each.loaded) for each in self._unsettled):

@@ -19,7 +19,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from icesize.errors import IcesizeError
 from icesize.parquet.files.lineage_fields import FIRST_WITH_LINEAGE
-from icesize.planning.files import FileId, Head, PartitionKey
+from icesize.planning.files import Head, PartitionKey
 from icesize.table.commit.loaded import Loaded, Staged
 from icesize.table.commit.snapshot_builder import SnapshotBuilder
 from icesize.table.records.ledger import LedgerEntry
@@ -109,16 +109,6 @@ class Step(Protocol):
     def possible(self) -> Collection[str]:
         """Paths of all files that may become visible with it, on any state."""
         return self.paths
-
-    @property
-    def applied(self) -> Mapping[str, frozenset[FileId]]:
-        """Ids of the delete files that it adds, by the `plain_path` of the data files that existed before."""
-        return {}
-
-    @property
-    def superseded(self) -> Collection[FileId]:
-        """Ids of the delete files that it removes, because those that it adds have their rows, too."""
-        return ()
 
     def validate(self, state: Loaded, base: Base, earlier: Sequence[Step]) -> Kept:
         """Compare the step with a state that it is tried on.

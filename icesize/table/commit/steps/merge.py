@@ -17,6 +17,7 @@ from icesize.table.commit.loaded import Loaded
 from icesize.table.commit.protocol import Base, Kept, Step
 from icesize.table.commit.snapshot_builder import SnapshotBuilder
 from icesize.table.commit.steps.remove_dangling_deletes import split_dangling
+from icesize.table.commit.steps.row_delta import RowChanges, RowDelta
 from icesize.table.records.summary import BASE_ID, CommitKind
 
 OTHER_DELETES = "the batch deletes other rows of it than were known when the merge began"
@@ -50,11 +51,10 @@ class Replace(Step):
         with_new = {file.partition for file in self.inputs if file.path in new}
         beside_new = {file.path for file in self.inputs if file.partition in with_new}
         older = [file for file in self.inputs if file.path not in new]
-        superseded = frozenset[FileId]().union(*(step.superseded for step in earlier))
-        lost = state.lost_inputs(base.head, older, beside_new, superseded)
-        applied = [step.applied for step in earlier if step.applied]
-        added = frozenset[FileId]().union(*(ids for each in applied for ids in each.values()))
-        lost |= {f.path: OTHER_DELETES for f in older if not _has_applied(f, applied, added)}
+        changes = next((step.changes for step in earlier if isinstance(step, RowDelta)), RowChanges())
+        lost = state.lost_inputs(base.head, older, beside_new, {delete.id for delete in changes.replaced})
+        added = frozenset[FileId]().union(*changes.applied.values())
+        lost |= {f.path: OTHER_DELETES for f in older if not _has_applied(f, changes.applied, added)}
         reasons = [next((lost[f.path] for f in group.inputs if f.path in lost), None) for group in self.groups]
         dropped = [(group, why) for group, why in zip(self.groups, reasons, strict=True) if why is not None]
         return Kept(
@@ -106,11 +106,11 @@ class Replace(Step):
         return [replace(f, sequence_number=numbers.get(f.partition, f.sequence_number)) for f in self.files]
 
 
-def _has_applied(file: FileFact, applied: Sequence[Mapping[str, frozenset[FileId]]], added: frozenset[FileId]) -> bool:
-    """Return whether a merge has applied the deletes of an input file that the earlier steps add, and no others.
+def _has_applied(file: FileFact, applied: Mapping[str, frozenset[FileId]], added: frozenset[FileId]) -> bool:
+    """Return whether a merge has applied the deletes of an input file that the batch adds, and no others.
 
     By its bounds, one of the `added` delete files may name the input, and have no row of it.
     """
-    own = {each for by_path in applied for each in by_path.get(plain_path(file.path), ())}
+    own = applied.get(plain_path(file.path), frozenset())
     merged = {each.id for each in file.deletes if each.sequence_number == PENDING and may_hit(each, file)}
     return own <= merged <= added

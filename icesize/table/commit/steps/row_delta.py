@@ -83,14 +83,6 @@ class RowDelta(Step):
     def possible(self) -> Collection[str]:
         return {file.path for file in self.source.written}
 
-    @property
-    def applied(self) -> Mapping[str, frozenset[FileId]]:
-        return self.changes.applied
-
-    @property
-    def superseded(self) -> Collection[FileId]:
-        return {delete.id for delete in self.changes.replaced}
-
     def validate(self, state: Loaded, base: Base, earlier: Sequence[Step]) -> Kept:
         base.check_fit(state)
         return Kept(self)
