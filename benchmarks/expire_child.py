@@ -28,7 +28,8 @@ from icesize.environment import Environment, Stopwatch
 from icesize.parquet.files.data_file import Written
 from icesize.planning.merging.planner import plan_merges
 from icesize.sized_table import SizedTable
-from icesize.table.commit.batch_commit import Batch, WrittenBatch, commit_written
+from icesize.table.commit.batch_commit import Batch, commit_written
+from icesize.table.commit.batch_report import WrittenBatch
 from tests.support.children import run_child
 
 _COMMITS = 9

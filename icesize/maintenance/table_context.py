@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from icesize.planning.plan import MergeTask, Plan
     from icesize.table.cleanup.owners import CatalogOwners
     from icesize.table.commit.attempted_steps import CommitOutcome
-    from icesize.table.commit.batch_commit import BatchOutcome
+    from icesize.table.commit.batch_report import BatchOutcome
     from icesize.table.commit.protocol import Step
 
 T = TypeVar("T")

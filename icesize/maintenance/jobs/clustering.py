@@ -33,7 +33,8 @@ from icesize.planning.plan import MergeTask, Plan
 from icesize.report import Report
 from icesize.table.cluster_settings import keep_cluster_by, resolve
 from icesize.table.commit import batch_commit
-from icesize.table.commit.batch_commit import BatchOutcome, WrittenBatch, rewrite
+from icesize.table.commit.batch_commit import rewrite
+from icesize.table.commit.batch_report import BatchOutcome, WrittenBatch
 from icesize.table.records.ledger import stream_hash
 from icesize.table.state.cluster_reader import cluster_file_of
 from icesize.table.state.handle import Current, TableHandle

@@ -32,7 +32,8 @@ from icesize.planning.plan import MergeTask, Plan
 from icesize.policy import SizePolicy
 from icesize.report import Report
 from icesize.table.catalog.history import head_snapshot, summary_of
-from icesize.table.commit.batch_commit import WrittenBatch, rewrite
+from icesize.table.commit.batch_commit import rewrite
+from icesize.table.commit.batch_report import WrittenBatch
 from icesize.table.state.handle import Current
 from icesize.table.state.partition_changes import partitions_changed
 from icesize.table.state.where import Where

@@ -51,7 +51,7 @@ from icesize.table.catalog.access_errors import brief, readable, storage_errors
 from icesize.table.catalog.history import age_of, main_history
 from icesize.table.catalog.locations import split
 from icesize.table.commit import batch_commit
-from icesize.table.commit.batch_commit import work_fields
+from icesize.table.commit.batch_report import work_fields
 from icesize.table.commit.input_metrics import with_carried_over_metrics
 from icesize.table.commit.loaded import Loaded
 from icesize.table.commit.metadata_change import add_tag, remove_tag

@@ -24,7 +24,7 @@ from icesize.spark.clustering.gather import cluster_alone
 from icesize.spark.clustering.shuffle import FILES_PER_ASSIGNMENT, Shuffle
 from icesize.spark.engine.jobs import ALL_CORES, Cores, GroupRewrite
 from icesize.table.cluster_settings import resolve
-from icesize.table.commit.batch_commit import BatchOutcome
+from icesize.table.commit.batch_report import BatchOutcome
 from icesize.table.state.handle import Current, TableHandle
 
 LEAST_FILES = 4

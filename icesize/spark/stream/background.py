@@ -38,7 +38,8 @@ from icesize.table.catalog.hive import is_hive
 from icesize.table.cleanup.expiry import expire
 from icesize.table.cleanup.retention_inputs import ExpireOptions
 from icesize.table.cluster_settings import off_because
-from icesize.table.commit.batch_commit import BatchOutcome, WrittenBatch, remember, rewrite
+from icesize.table.commit.batch_commit import rewrite
+from icesize.table.commit.batch_report import BatchOutcome, WrittenBatch, remember
 from icesize.table.state.handle import Current, TableHandle
 from icesize.units import format_count
 

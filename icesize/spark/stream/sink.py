@@ -24,7 +24,7 @@ from icesize.spark.stream.process_state import TableSource, stream_state
 from icesize.spark.stream.stopping import interruptions_reported, was_interrupted
 from icesize.table.catalog.access_errors import brief
 from icesize.table.cluster_settings import off_because
-from icesize.table.commit.batch_commit import BatchOutcome
+from icesize.table.commit.batch_report import BatchOutcome
 from icesize.table.records.ledger import LedgerEntry, check_names, stream_hash
 from icesize.table.state.handle import TableHandle
 from icesize.units import format_count

@@ -13,8 +13,9 @@ A merge is committed in this sequence. After a conflict, it begins again at `loa
       pyiceberg_committer.commit        commit: one compare-and-swap in the catalog
     attempts.may_be_visible             decide: files that must stay, whatever the outcome is
 
-- `batch_commit`: commits to the table of a handle: the files written for a batch, or for merges (a batch without rows),
-  with the report of both; the steps of a request, one step, or a change of metadata
+- `batch_commit`: commits to the table of a handle: the files written for a batch, or for merges (a batch without rows);
+  the steps of a request, one step, or a change of metadata
+- `batch_report`: the files that were written for a batch, and the outcome of their commit with its report
 - `exactly_once`: the life of a batch, of appended rows or of upserts: load, plan, write, commit, report
 - `conflicts`: the check that other writers have not changed the input files of a step since its plan
 - `documents`: metadata files of format v3 where PyIceberg writes them: the loaded JSON document with the changes

@@ -14,7 +14,8 @@ from typing import Any, ClassVar, Protocol
 from icesize.errors import CommitConflict
 from icesize.parquet.files.uncommitted import Uncommitted, uncommitted
 from icesize.table.commit.attempted_steps import CommitOutcome
-from icesize.table.commit.batch_commit import Batch, BatchOutcome, WrittenBatch, commit_written, outcome_of, remember
+from icesize.table.commit.batch_commit import Batch, commit_written
+from icesize.table.commit.batch_report import BatchOutcome, WrittenBatch, outcome_of, remember
 from icesize.table.commit.protocol import ConcurrentChange
 from icesize.table.records.ledger import file_prefix, is_done
 from icesize.table.state.concurrent_writers import rolled_back

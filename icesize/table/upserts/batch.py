@@ -32,7 +32,8 @@ from icesize.planning.plan import MergeTask, Plan
 from icesize.planning.upsert_rule import UpsertRule
 from icesize.policy import SizePolicy
 from icesize.table.commit import batch_commit
-from icesize.table.commit.batch_commit import Batch, MergeResults, WrittenBatch
+from icesize.table.commit.batch_commit import Batch
+from icesize.table.commit.batch_report import MergeResults, WrittenBatch
 from icesize.table.commit.protocol import ConcurrentChange
 from icesize.table.commit.steps.move_tombstones import MoveTombstones
 from icesize.table.commit.steps.row_delta import RowChanges, RowDelta, pending

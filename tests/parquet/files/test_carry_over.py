@@ -49,7 +49,8 @@ from icesize.parquet.files.settings import WriteSettings
 from icesize.planning.files import PartitionKey
 from icesize.planning.merging.planner import plan_merges
 from icesize.policy import SizePolicy
-from icesize.table.commit.batch_commit import Batch, MergeResults, WrittenBatch, commit_written
+from icesize.table.commit.batch_commit import Batch, commit_written
+from icesize.table.commit.batch_report import MergeResults, WrittenBatch
 from icesize.table.commit.input_metrics import metrics_of, with_carried_over_metrics
 from icesize.table.state.handle import TableHandle
 from tests.support.examples import examples

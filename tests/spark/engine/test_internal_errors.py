@@ -23,7 +23,8 @@ from icesize.report import Report
 from icesize.spark.engine.jobs import GroupRewrite
 from icesize.spark.engine.worker import RewriteGroups
 from icesize.table.commit.attempted_steps import CommitOutcome
-from icesize.table.commit.batch_commit import Batch, MergeResults, WrittenBatch, commit_written, outcome_of
+from icesize.table.commit.batch_commit import Batch, commit_written
+from icesize.table.commit.batch_report import MergeResults, WrittenBatch, outcome_of
 from icesize.table.state.handle import TableHandle
 from tests.support.internal_errors import watched
 from tests.support.tables import landed, layout_of, small_files, sqlite_catalog, two_files, write
