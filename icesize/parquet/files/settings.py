@@ -96,8 +96,6 @@ class Limits:
     part. Rows are compared so many bytes at a time, too."""
     blob_bytes: int = 16 * 2**20
     """Most Arrow bytes of the rows that are sent as one value."""
-    waiting_bytes: int = 64 * 2**20
-    """Rows of a task that wait in memory until all have arrived; when there are more, they go to its local disk."""
 
 
 @dataclass(frozen=True)

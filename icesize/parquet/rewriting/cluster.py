@@ -74,9 +74,7 @@ def write_clustered(
         target = Target(group.partition, live, job.group.outputs, order.sort_order_id, sequence)
         writing, counted = SortedFiles(target, job.new_files), Conservation(job.new_files.settings)
         for part in _Reading(job, order, moved, counted).parts(most_parts):
-            arranged = part.ranking.arrange(_keys(order, part.rows))
-            writing.write(part.rows, arranged, part.later.nan, part.later.arrow_bytes)
-            moved(len(arranged.order))
+            moved(part.write(order, writing))
         files = counted.check(writing.close())
         written = sum(file.rows for file in files)
         if written != live:
@@ -137,6 +135,12 @@ class _Part:
     rows: list[pa.Table]
     later: SpilledRows
 
+    def write(self, order: RowOrder, files: SortedFiles) -> int:
+        """Write the rows in order, after those of earlier parts, and return their number."""
+        arranged = self.ranking.arrange(_keys(order, self.rows))
+        files.write(self.rows, arranged, self.later.nan, self.later.arrow_bytes)
+        return len(arranged.order)
+
 
 @dataclass(frozen=True, eq=False)
 class _Reading:
@@ -174,7 +178,7 @@ class _Reading:
             raise TooLarge(f"their rows are ordered in {parts} parts")
         self.job.fetched.fetch_remote(self.job.group.inputs)  # fetched once, for both the keys and the rows
         ranking, cuts = self._cuts(parts)
-        with closing(_Divided(self.order, self._settings, ranking)) as divided:
+        with closing(Divided(self.order, self._settings, ranking)) as divided:
             divided.put((), self._telling(self._read(self._settings, self.job.fetched, self.counted)), cuts.part_of)
             yield from divided.parts()
 
@@ -208,7 +212,7 @@ class _Reading:
         return ranking, ranking.cuts(keys, [1.0] * parts)
 
 
-class _Divided:
+class Divided:
     """Rows by their part, on the local disk until their part is processed."""
 
     def __init__(self, order: RowOrder, settings: WriteSettings, ranking: Ranking) -> None:
@@ -225,7 +229,16 @@ class _Divided:
         for rows in of_size(tables, self._limits.scattered_bytes, self._limits.sorted_rows):
             nan = nan_columns(self._settings, rows)
             for part, some in by_part(rows, part_of(self._order.keys(rows))):
-                self._spill.put((*place, part), [some], nan and nan_columns(self._settings, some))
+                self.add((*place, part), some, nan and nan_columns(self._settings, some))
+
+    def add(self, place: Place, rows: pa.Table, nan: frozenset[int]) -> None:
+        """Store rows of one part; `nan` are field ids of the float columns in which they hold NaN."""
+        self._spill.put(place, [rows], nan)
+
+    @property
+    def rows(self) -> int:
+        """Number of the rows that are stored."""
+        return sum(self._spill.held(place).rows for place in self._spill)
 
     def parts(self) -> Iterator[_Part]:
         """Yield all rows in parts, and remove them from the disk."""

@@ -67,11 +67,9 @@ class KeySample:
 
 @dataclass(frozen=True, slots=True)
 class BlobHeader:
-    """Facts of a blob: its shuffle partition, its rows, their Arrow bytes, and the field ids of columns with NaN."""
+    """Facts of a blob: its shuffle partition, and the field ids of columns with NaN."""
 
     partition: int
-    rows: int
-    arrow_bytes: int
     nan: frozenset[int]
 
 
@@ -149,9 +147,7 @@ class Scatter:
             for partition, some in by_part(rows, division.cuts.part_of(self.order.keys(rows))):
                 assignments = division.assignments[partition]
                 for piece in _pieces(some, limits.blob_bytes):
-                    header = BlobHeader(
-                        partition, piece.num_rows, piece.nbytes, nan and nan_columns(self.settings, piece)
-                    )
+                    header = BlobHeader(partition, nan and nan_columns(self.settings, piece))
                     yield self._row(assignments[turn % len(assignments)], header, _blob(piece))
             turn += 1
         yield self._row(division.assignments[0][0], counted.sums)

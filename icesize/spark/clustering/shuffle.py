@@ -19,6 +19,7 @@ from icesize.parquet.files.data_file import Merged, MergeFailure, MergeResult, N
 from icesize.parquet.files.settings import Limits
 from icesize.parquet.ordering.cluster_order import Ranking
 from icesize.parquet.reading.conservation import Conservation, Counts
+from icesize.parquet.rewriting.cluster import PART_SHARE
 from icesize.planning.file_counts import is_small_file, merged_files
 from icesize.planning.plan import MergeTask
 from icesize.spark.clustering.gather import Assignment, Destination, Gather, Gathered
@@ -252,7 +253,7 @@ def _least_partitions(samples: Sequence[KeySample], rows: int, limits: Limits) -
     """Return the number of shuffle partitions that `rows` rows need, so that each can be sorted in memory."""
     weighed = sum(one.weighed_rows for one in samples)
     arrow_bytes = rows * sum(one.weighed_bytes for one in samples) / max(1, weighed)
-    return max(arrow_bytes / limits.sorted_bytes, rows / limits.sorted_rows)
+    return max(arrow_bytes / limits.sorted_bytes, rows / limits.sorted_rows) / PART_SHARE
 
 
 def _with_few_blobs_at_once(spark: SparkSession) -> SparkSession:
