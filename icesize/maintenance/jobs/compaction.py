@@ -60,11 +60,7 @@ _WAITS = SkipReason.CONTESTED, SkipReason.OVER_BUDGET
 
 def plan_compaction(selection: Selection, budget_bytes: int | None) -> Plan:
     """Return the plan of `compact`, with a forecast of the bytes that it would copy and decode."""
-    return _forecast(selection, _merges(selection, budget_bytes))
-
-
-def _merges(selection: Selection, most_bytes: int | None) -> Plan:
-    return plan_merges(selection.layout, selection.current.policy, most_bytes=most_bytes)
+    return _forecast(selection, plan_merges(selection.layout, selection.current.policy, most_bytes=budget_bytes))
 
 
 def _forecast(selection: Selection, plan: Plan) -> Plan:
@@ -91,7 +87,7 @@ def compact(context: TableContext, where: Where, budget: Budget) -> Report:
     """
     is_late, selection = budget.started(context.environment), context.select(where, context.numbered())
     most_bytes = context.engine.most_bytes if budget.seconds is None else context.round_bytes()
-    merges = _merges(selection, budget.size_bytes)
+    merges = plan_merges(selection.layout, selection.current.policy, most_bytes=budget.size_bytes)
     whole = noting_rounds(merges, context.engine.most_bytes)
     context.environment.observe(Planned(lambda: _forecast(selection, whole)))
     advance = context.advance("merges", whole.bytes_to_write)

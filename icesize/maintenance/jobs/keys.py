@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from secrets import token_bytes
 
+from pyiceberg.table.metadata import TableMetadata
+
 from icesize.environment import Stopwatch, rounded
 from icesize.errors import CommitConflict, TableError
 from icesize.maintenance.table_context import TableContext
@@ -20,6 +22,7 @@ from icesize.table.commit import batch_commit
 from icesize.table.commit.loaded import Loaded
 from icesize.table.commit.protocol import Base, CommitRequest, ConcurrentChange
 from icesize.table.commit.steps.row_delta import RowDelta
+from icesize.table.manifests.store import ManifestStore
 from icesize.table.records.ledger import file_prefix
 from icesize.table.state.handle import Current
 from icesize.table.upserts.changes import DeleteFiles
@@ -78,7 +81,7 @@ def deduplicate(context: TableContext, wanted: WantedRule, *, dry_run: bool = Fa
     metadata, settings = current.table.metadata, current.settings()
     check_has_deletes(metadata, "deduplicate", current.name)
     rule = wanted.instead_of(UpsertRule.of(metadata.properties), metadata.schema(), current.name)
-    duplicates = _duplicates(context, current, rule, settings)
+    duplicates = duplicates_of(rule, settings, metadata, context.handle.store)
     doubled = duplicates.at(batch_commit.state_of(context.handle, current))
     snapshot_ids: tuple[int, ...] = ()
     watch.lap("compare")
@@ -120,7 +123,7 @@ def rekey(context: TableContext, wanted: WantedRule, *, dry_run: bool = False) -
     settings, compared = current.settings(), list[Doubled]()
 
     def check(loaded: Loaded, rule: UpsertRule) -> None:
-        doubled = _duplicates(context, current, rule, settings).at(loaded)
+        doubled = duplicates_of(rule, settings, current.table.metadata, context.handle.store).at(loaded)
         compared.append(doubled)
         if doubled.keys:
             key = ",".join(_names(current, rule.key))
@@ -134,9 +137,7 @@ def rekey(context: TableContext, wanted: WantedRule, *, dry_run: bool = False) -
             )
 
     step = ChangeRule(wanted, current.name, check)
-    outcome = batch_commit.commit_step(
-        context.handle, current, step, context.environment, again="changing it again is safe", dry_run=dry_run
-    )
+    outcome = context.commit(current, step, "changing it again is safe", dry_run=dry_run)
     watch.lap("commit")
     metadata, doubled = current.table.metadata, compared[-1] if compared else None
     if not (done := outcome.done_by(ChangeRule)):
@@ -144,16 +145,18 @@ def rekey(context: TableContext, wanted: WantedRule, *, dry_run: bool = False) -
         return _report(current, rule, doubled, watch, dry_run=dry_run)
     [change], names = done, {each.field_id: each.name for each in metadata.schema().fields}
     changed = ["the table had no key"] if change.earlier is None else change.earlier.differences(change.rule, names)
-    ids = () if dry_run else context.refresh(outcome).snapshot_ids
+    ids = () if dry_run else outcome.snapshot_ids
     report = _report(current, change.rule, doubled, watch, snapshot_ids=ids, changed=tuple(changed), dry_run=dry_run)
     if change.forgets_deletes and not dry_run:
         LOG.warning("%s: %s", current.name, _FORGOTTEN)  # a program may not print the report
     return replace(report, notes=(*report.notes, _FORGOTTEN)) if change.forgets_deletes else report
 
 
-def _duplicates(context: TableContext, current: Current, rule: UpsertRule, settings: WriteSettings) -> Duplicates:
-    metadata = current.table.metadata
-    reader = bounds_reader(rule, metadata.schema(), context.handle.store)
+def duplicates_of(
+    rule: UpsertRule, settings: WriteSettings, metadata: TableMetadata, store: ManifestStore
+) -> Duplicates:
+    """Return a search for rows of the same key in a table."""
+    reader = bounds_reader(rule, metadata.schema(), store)
     return Duplicates(rule, TableFiles(settings, dict(metadata.specs())), token_bytes(32), reader)
 
 

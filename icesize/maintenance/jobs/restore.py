@@ -20,7 +20,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import zip_longest
-from secrets import token_bytes
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -35,6 +34,7 @@ from icesize import failpoints
 from icesize.concurrency import concurrently, workers
 from icesize.environment import Environment, Stopwatch, rounded
 from icesize.errors import CommitStateUnknown, RewriteFailed, TableError
+from icesize.maintenance.jobs.keys import duplicates_of
 from icesize.maintenance.table_context import TableContext
 from icesize.parquet.files.data_file import Merged, Rewritten
 from icesize.parquet.files.lineage_fields import FIRST_WITH_LINEAGE
@@ -48,7 +48,7 @@ from icesize.planning.plan import MergeTask
 from icesize.planning.upsert_rule import UpsertRule
 from icesize.report import Report
 from icesize.table.catalog.access_errors import brief, readable, storage_errors
-from icesize.table.catalog.history import age_of, main_history
+from icesize.table.catalog.history import age_of
 from icesize.table.catalog.locations import split
 from icesize.table.commit import batch_commit
 from icesize.table.commit.batch_report import work_fields
@@ -60,15 +60,12 @@ from icesize.table.commit.steps.absorb import Overwrite
 from icesize.table.commit.steps.restore import Restore
 from icesize.table.manifests.entries import Entry, under_new_path
 from icesize.table.manifests.store import ManifestStore
-from icesize.table.past.commits import commit_runs
+from icesize.table.past.commits import commits_of
 from icesize.table.past.restore_plan import Difference, Restoration
 from icesize.table.past.versions import versions
 from icesize.table.records.ledger import file_prefix
 from icesize.table.state.handle import Current, TableHandle
 from icesize.table.storage.listing import arrow_filesystem, fsspec_filesystem
-from icesize.table.upserts.duplicates import Duplicates
-from icesize.table.upserts.lookup import TableFiles
-from icesize.table.upserts.resolver import bounds_reader
 
 LOG = logging.getLogger("icesize")
 
@@ -182,8 +179,7 @@ def _check_keys(current: Current, work: Restoration, state: Loaded, planned: Dif
     rule = UpsertRule.of(metadata.properties)
     if rule is None:
         return
-    files = TableFiles(current.settings(), dict(metadata.specs()))
-    duplicates = Duplicates(rule, files, token_bytes(32), bounds_reader(rule, metadata.schema(), state.store))
+    duplicates = duplicates_of(rule, current.settings(), metadata, state.store)
     doubled = duplicates.if_restored(state, work.partition, planned.then)
     if doubled.rows:
         keys = "1 key" if doubled.keys == 1 else f"{doubled.keys:,} keys"
@@ -379,7 +375,7 @@ def _batches_undone(
 ) -> dict[str, list[int]]:
     """Return, by stream, the batches that added rows to the partition after the version."""
     ages = {s.snapshot_id: age_of(s) for s in table.metadata.snapshots}
-    commits = (commit for run in commit_runs(main_history(table.metadata)) for commit in run)
+    commits = commits_of(table.metadata)
     age = age_of(next((commit.last for commit in commits if version in commit.snapshots), version))
     known = versions(table.metadata, table.io, store, partition)
     batches: dict[str, list[int]] = {}

@@ -88,6 +88,11 @@ def commit_runs(history: Iterable[Snapshot]) -> list[list[Commit]]:
     return runs
 
 
+def commits_of(metadata: TableMetadata) -> list[Commit]:
+    """Return the commits of `main`, newest first."""
+    return [commit for run in commit_runs(main_history(metadata)) for commit in run]
+
+
 @dataclass(frozen=True)
 class PastCommit(Result):
     """One commit of `main`, from the summaries of its snapshots. A value that they do not record is None.
@@ -201,9 +206,8 @@ def history_of(metadata: TableMetadata, table: str, limit: int | None = None) ->
     """
     if limit is not None and limit < 1:
         raise ValueError(f"'limit' ({limit}) must be >= 1: leave it out for all commits")
-    commits = [commit for run in commit_runs(main_history(metadata)) for commit in run]
     past_commits, ingested, written = list[PastCommit](), 0, 0
-    for commit in reversed(commits):
+    for commit in reversed(commits_of(metadata)):
         past = _past_commit(commit)
         if past.bytes_ingested is not None and past.bytes_written is not None:
             ingested, written = ingested + past.bytes_ingested, written + past.bytes_written

@@ -20,10 +20,9 @@ from icesize.errors import TableError
 from icesize.planning.files import PartitionKey
 from icesize.planning.insight.inspection import size_bounds
 from icesize.planning.insight.trends import FileCounts, PastState, evenly
-from icesize.table.catalog.history import main_history
 from icesize.table.manifests.manifest_lists import manifests_in
 from icesize.table.manifests.store import ManifestStore, store_of
-from icesize.table.past.commits import History, commit_runs
+from icesize.table.past.commits import History, commits_of
 from icesize.table.state.naming import Labels
 
 MOST_SNAPSHOTS = 48
@@ -42,7 +41,7 @@ def chosen_snapshots(
     They are evenly spaced and include the first and the last. A table that held many files gets fewer of them, because
     each may have its own manifests.
     """
-    shown = [commit.last for run in commit_runs(main_history(metadata)) for commit in run][::-1]
+    shown = [commit.last for commit in reversed(commits_of(metadata))]
     most_files = max(((c.total_files or 0) + (c.total_delete_files or 0) for c in history.commits), default=0)
     return evenly(shown, min(most_snapshots, max(2, most_entries // max(1, most_files))))
 
