@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -143,12 +142,10 @@ def cluster_and_commit(
     plan: Plan,
     runner: ClusterRunner,
     environment: Environment,
-    *,
-    commit_lock: AbstractContextManager[object] | None = None,
 ) -> BatchOutcome:
     """Run the plan of a scan with `runner` and commit it as one REPLACE; return the files opened before and after.
 
-    `commit_lock` is that of `rewrite`. Raises TableError, CommitConflict, CommitStateUnknown or RewriteFailed.
+    Raises TableError, CommitConflict, CommitStateUnknown or RewriteFailed.
     """
 
     def run(groups: Mapping[int, MergeTask], settings: WriteSettings, owner: Uncommitted) -> Results:
@@ -162,7 +159,7 @@ def cluster_and_commit(
         return runner(ClusterWork(groups, prefixes, RowOrder.of(scan.by, settings), settings, owner))
 
     planned = WrittenBatch(scan.current, scan.layout, plan)
-    outcome = rewrite(handle, planned, run, environment, commit_lock=commit_lock)
+    outcome = rewrite(handle, planned, run, environment)
     return replace(outcome, report=replace(outcome.report, clustering=_summary(scan, plan, outcome)))
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 
@@ -57,7 +56,6 @@ def cluster_beside_stream(
     current: Current,
     environment: Environment,
     *,
-    commit_lock: AbstractContextManager[object],
     budget_bytes: int,
     most_bytes: int,
     contested: Collection[PartitionKey] = (),
@@ -72,8 +70,8 @@ def cluster_beside_stream(
     they append are not among the moved files. Small files of partitions that still receive rows are left to merges,
     which would remove them during the pass.
 
-    `commit_lock` is held for the commit, and may raise instead. `budget_bytes` limits the bytes written; if it is too
-    small for every set that is due, the limit is `most_bytes`. Raises the error that stopped the pass.
+    `budget_bytes` limits the bytes written; if it is too small for every set that is due, the limit is `most_bytes`.
+    Raises the error that stopped the pass.
     """
     by = resolve(current.table.metadata, current.policy, table=current.name)
     if by is None:
@@ -86,7 +84,7 @@ def cluster_beside_stream(
     if not plan.is_due:
         return None
     runner = partial(run_clusters, spark, limits=environment.limits, cancelled=cancelled, cores=cores)
-    return cluster_and_commit(handle, scan, plan, runner, environment, commit_lock=commit_lock)
+    return cluster_and_commit(handle, scan, plan, runner, environment)
 
 
 def run_clusters(

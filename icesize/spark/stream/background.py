@@ -13,8 +13,7 @@ import logging
 import sys
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from weakref import WeakSet
@@ -25,6 +24,7 @@ from pyspark.sql import SparkSession
 from icesize import failpoints
 from icesize.environment import Environment
 from icesize.errors import IcesizeError
+from icesize.events import CommitStarted
 from icesize.parquet.format.refusals import log_if_internal
 from icesize.planning.files import PartitionKey
 from icesize.planning.merging.contention import BackOff
@@ -81,11 +81,10 @@ class Cycle:
     """One cycle of the thread, with the number of `batches` committed at its start.
 
     `size_bytes` are the bytes of the batches that no cycle has covered yet. `tag` is that of its Spark jobs. `tasks`
-    run in this order, each with its own commit under `lock`.
+    run in this order, each with its own commit.
     """
 
     trigger: Trigger
-    lock: threading.Lock
     tag: str
     batches: int
     size_bytes: int
@@ -113,17 +112,15 @@ class Cycle:
         runner = partial(
             run_merges, spark, limits=environment.limits, cancelled=self.cancelled, cores=Cores.half(spark)
         )
-        return rewrite(
-            handle, WrittenBatch(current, layout, plan), runner, replace(environment, sleep=self._pause),
-            prefix=trigger.prefix, commit_lock=self._committing(),
-        )  # fmt: skip
+        planned = WrittenBatch(current, layout, plan)
+        return rewrite(handle, planned, runner, self._environment, prefix=trigger.prefix)
 
     def cluster(self, handle: TableHandle) -> BatchOutcome | None:
         """Run one pass of clustering and return its outcome; None if nothing was due."""
         spark, environment = self.trigger.spark, self.trigger.environment
         current = self._begin(handle, "clustering", "cluster")
         return cluster_beside_stream(
-            spark, handle, current, replace(environment, sleep=self._pause), commit_lock=self._committing(),
+            spark, handle, current, self._environment,
             budget_bytes=environment.limits.round_bytes, most_bytes=sys.maxsize, contested=self.contested,
             cancelled=self.cancelled, cores=Cores.half(spark),
         )  # fmt: skip
@@ -150,22 +147,19 @@ class Cycle:
         if self.stopped():
             raise Stopped
 
-    @contextmanager
-    def _committing(self) -> Iterator[None]:
-        """Hold the lock of the commit: not while a batch commits, and not after the cycle was stopped."""
-        with self.lock:
-            if self.stopped():
-                raise Stopped
-            yield
+    @property
+    def _environment(self) -> Environment:
+        """The environment of a run: it begins no commit after the cycle was stopped, and finishes one without waits."""
 
-    def _pause(self, seconds: float) -> None:
-        """Wait before another attempt, and let batches commit first; do not wait if this cycle must stop."""
-        self.lock.release()
-        try:
+        def check(event: object) -> None:
+            if isinstance(event, CommitStarted) and self.stopped():
+                raise Stopped
+
+        def pause(seconds: float) -> None:
             if not self.stopped():
                 self.trigger.environment.sleep(seconds)
-        finally:
-            self.lock.acquire()
+
+        return replace(self.trigger.environment, sleep=pause).also_observing(check)
 
 
 def is_gone(spark: SparkSession) -> bool:
@@ -180,8 +174,7 @@ def is_gone(spark: SparkSession) -> bool:
 class Background:
     """The background runs of one stream in this process, at most one at a time. Threads except its own may call it."""
 
-    def __init__(self, commit_lock: threading.Lock) -> None:
-        self._commit_lock = commit_lock
+    def __init__(self) -> None:
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._cancelled = threading.Event()
@@ -302,7 +295,7 @@ class Background:
                 if tasks:
                     self._cancelled = threading.Event()
                     return Cycle(
-                        trigger, self._commit_lock, self._tag, self._seen, self._bytes, contested, tasks,
+                        trigger, self._tag, self._seen, self._bytes, contested, tasks,
                         self._cancelled,
                     )  # fmt: skip
             self._thread = None
@@ -315,6 +308,8 @@ class Background:
             handle = self._own_handle(cycle.trigger)
             outcome = cycle.merge(handle) if task == MERGE else cycle.cluster(handle)
             if outcome is not None:
+                if cycle.stopped() and not outcome.commit.snapshot_ids:
+                    raise Stopped
                 remember(self._backoff, outcome)
         except Exception as error:
             self._failed(cycle, task, error)
@@ -340,9 +335,7 @@ class Background:
 
     def _expire(self, cycle: Cycle) -> None:
         trigger = cycle.trigger
-        notes = expiry_notes(
-            trigger.handle.name, lambda: self._own_handle(trigger), trigger.environment, self._commit_lock
-        )
+        notes = expiry_notes(trigger.handle.name, lambda: self._own_handle(trigger), trigger.environment)
         with self._changed:
             self._notes += notes
 
@@ -378,7 +371,9 @@ class Background:
         if self._handles is None or self._handles[0] is not trigger.handle:
             theirs = trigger.handle
             catalog = _for_another_thread(theirs.catalog)
-            own = TableHandle(catalog, theirs.identifier, theirs.policy, theirs.spark_conf)
+            own = TableHandle(
+                catalog, theirs.identifier, theirs.policy, theirs.spark_conf, commit_lock=theirs.commit_lock
+            )
             self._handles = (theirs, own)
         return self._handles[1]
 
@@ -394,15 +389,13 @@ def _stop_all() -> None:
             LOG.warning("merges in the background did not end in time; orphan cleanup will find their files")
 
 
-def expiry_notes(
-    table: str, handle: Callable[[], TableHandle], environment: Environment, commit_lock: threading.Lock
-) -> tuple[str, ...]:
+def expiry_notes(table: str, handle: Callable[[], TableHandle], environment: Environment) -> tuple[str, ...]:
     """Expire snapshots by the table's own rules, and return sentences about the outcome.
 
     An error does not affect the batch, which is committed.
     """
     try:
-        report = expire(handle(), ExpireOptions(), environment, commit_lock=commit_lock)
+        report = expire(handle(), ExpireOptions(), environment)
     except Exception as error:
         if not log_if_internal("the expiry after a batch", error):
             traceback = not isinstance(error, IcesizeError)  # a refusal comes after each such batch

@@ -36,7 +36,7 @@ def commit_batch(
         spark, watch = df.sparkSession, Stopwatch(options.environment)
         batch = Batch(
             state.open(spark, source), options.environment, watch, ledger, options.accept_new_checkpoint,
-            source.table_uuid, state.commit_lock, state.backoff,
+            source.table_uuid, state.backoff,
         )  # fmt: skip
         make = appended_rows if options.upsert is None else upserts
         try:

@@ -166,7 +166,9 @@ class TableState:
         self.catalog = source.catalog
         handle = self.handle
         if handle is None or dict(handle.spark_conf) != settings or not same_policy(handle.policy, source.policy):
-            handle = self.handle = TableHandle(*_open(source, settings), source.policy, settings)
+            handle = self.handle = TableHandle(
+                *_open(source, settings), source.policy, settings, commit_lock=self.commit_lock
+            )
         return handle
 
     def refresh(self, spark: SparkSession) -> None:
@@ -196,7 +198,7 @@ class StreamState(TableState):
     warned_of_readers: bool = False
 
     def __post_init__(self) -> None:
-        self.background = Background(self.commit_lock)
+        self.background = Background()
 
 
 _lock = threading.Lock()

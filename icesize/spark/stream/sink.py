@@ -162,7 +162,7 @@ class Sink:
                 trigger, batches = self._trigger(spark, handle, batch_id), 1 if committed.snapshot_ids else 0
                 lag = state.background.trigger(trigger, batches, report.bytes_ingested, expire=due)
         elif due:
-            notes += expiry_notes(handle.name, lambda: handle, options.environment, state.commit_lock)
+            notes += expiry_notes(handle.name, lambda: handle, options.environment)
         shown = lag if options.merge == "async" else None
         notes = list(dict.fromkeys((*report.notes, *notes)))
         return replace(report, notes=tuple(notes), clustering=clustering, merge_lag_batches=shown)
@@ -181,7 +181,7 @@ class Sink:
             budget = inline_budget(current.policy, bytes_ingested)
             outcome = cluster_beside_stream(
                 spark, handle, current, self.options.environment,
-                commit_lock=self._state.commit_lock, budget_bytes=budget, most_bytes=budget,
+                budget_bytes=budget, most_bytes=budget,
             )  # fmt: skip
         except Exception as error:
             return None, [_why_not_clustered(handle.name, error)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -76,14 +75,13 @@ def expire(
     dry_run: bool = False,
     max_concurrent_deletes: int = IO_THREADS,
     files_between_checks: int = FILES_BETWEEN_CHECKS,
-    commit_lock: threading.Lock | None = None,
     others: CatalogOwners | None = None,
 ) -> ExpiryReport:
     """Remove the snapshots that no rule keeps, then the files that only they needed.
 
     If an expiry is killed between the two or during the deletion, the next one continues. The table is loaded again
-    after every `files_between_checks` deleted files. `commit_lock` is held for the commit only. A pass over several
-    tables gives `others`, so that it loads each table of the catalog once.
+    after every `files_between_checks` deleted files. A pass over several tables gives `others`, so that it loads each
+    table of the catalog once.
 
     Raises:
         UnsupportedTable: `gc.enabled` is false, or the catalog has branches of its own.
@@ -115,7 +113,10 @@ def expire(
             deletions = _would_delete(current, decision, find_others)
     else:
         failpoints.reach("expiry-decided")
-        decision = _commit(handle, current, expiry, environment, commit_lock)
+        if handle.commit_lock is not None:
+            # reads manifests before the lock is taken; `store` caches them for the decision under the lock
+            expiry.decide(batch_commit.state_of(handle, current))
+        decision = batch_commit.change(handle, current, expiry, environment)
         watch.lap("commit")
         deletions = _delete_all(
             handle, decision, expiry, environment, find_others,
@@ -124,31 +125,6 @@ def expire(
         watch.lap("delete")
     decision = replace(decision, notes=(*decision.notes, *stranger_notes(strangers)))
     return _report(current, decision, deletions, watch.seconds, dry_run)
-
-
-def _commit(
-    handle: TableHandle,
-    current: Current,
-    expiry: Expiry,
-    environment: Environment,
-    commit_lock: threading.Lock | None,
-) -> ExpiryDecision:
-    """Commit under the lock of the stream's batches. Release it between two attempts, so that batches can commit."""
-    if commit_lock is None:
-        return batch_commit.change(handle, current, expiry, environment)
-
-    # reads manifests before the lock is taken; `store` caches them for the decision under the lock
-    expiry.decide(batch_commit.state_of(handle, current))
-
-    def pause(seconds: float) -> None:
-        commit_lock.release()
-        try:
-            environment.sleep(seconds)
-        finally:
-            commit_lock.acquire()
-
-    with commit_lock:
-        return batch_commit.change(handle, current, expiry, replace(environment, sleep=pause))
 
 
 def _delete_all(

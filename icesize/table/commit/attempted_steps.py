@@ -6,6 +6,7 @@ stages the remaining ones. Steps that are not essential are dropped if they dela
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -99,6 +100,7 @@ def commit_steps(
     committer: Committer,
     environment: Environment,
     deadline_seconds: float,
+    lock: threading.Lock | None = None,
 ) -> CommitOutcome:
     """Make the request visible in one atomic step, or raise with nothing of it visible.
 
@@ -106,7 +108,7 @@ def commit_steps(
     step no longer fits the table). After ConcurrentChange nothing is visible: plan on the new state.
     """
     change = _Steps(request, committer)
-    return Attempts(change, committer, environment, request.table_uuid, deadline_seconds).run()
+    return Attempts(change, committer, environment, request.table_uuid, deadline_seconds, lock).run()
 
 
 def validated(request: CommitRequest, loaded: Loaded, left_out: CommitOutcome) -> tuple[CommitRequest, CommitOutcome]:

@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import logging
 import random
+import threading
 from collections.abc import Collection
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
@@ -79,7 +81,8 @@ class Attempt(Generic[T]):
 class Attempts(Generic[T]):
     """A change that is being committed: `made` are its attempts so far, `losses` counts its conflicts.
 
-    An attempt is unsettled from the call of the catalog until its failure is certain.
+    An attempt is unsettled from the call of the catalog until its failure is certain. `lock` is held during each
+    attempt, and free in the pauses between them.
     """
 
     change: Change[T]
@@ -87,6 +90,7 @@ class Attempts(Generic[T]):
     environment: Environment
     table_uuid: str
     deadline_seconds: float
+    lock: threading.Lock | None = None
     made: list[Attempt[T]] = field(default_factory=list)
     losses: int = 0
     unknown: int = 0
@@ -96,6 +100,7 @@ class Attempts(Generic[T]):
     _lost: tuple[Attempt[T], CommitLost] | None = None
     _committed: Attempt[T] | None = None
     _found: tuple[T, ...] = ()
+    _pause_seconds: float = 0.0
 
     def __post_init__(self) -> None:
         self._started = self.environment.monotonic()
@@ -150,8 +155,12 @@ class Attempts(Generic[T]):
 
     def _until_decided(self) -> T:
         try:
-            while (result := self._attempt()) is None:
-                pass
+            while True:
+                with self.lock or nullcontext():
+                    result = self._attempt()
+                if result is not None:
+                    return result
+                self.environment.sleep(self._pause_seconds)
         except CommitStateUnknown:
             raise
         except Exception as error:
@@ -159,7 +168,6 @@ class Attempts(Generic[T]):
             if self.unknown or (self._lost is not None and not isinstance(error, IcesizeError)):
                 raise self._undecided(brief(error)) from error
             raise
-        return result
 
     def _ended(self, outcome: Outcome) -> CommitEnded:
         seconds = self.environment.monotonic() - self._started
@@ -167,7 +175,7 @@ class Attempts(Generic[T]):
         return CommitEnded(self.committer.name, outcome, seconds, len(self.made), self.losses, summaries, self)
 
     def _attempt(self) -> T | None:
-        """Run one attempt. Return None if another one is due."""
+        """Run one attempt. Return None if another one is due, after a pause."""
         loaded = self._load()
         if loaded is None:
             return None
@@ -189,7 +197,8 @@ class Attempts(Generic[T]):
                 return result
             if self.change.shows_in_snapshots_only:
                 self._check_shown(loaded)
-            self._look_after_loss(loaded)
+            if not self._look_after_loss(loaded):
+                return None
             staged, result = self.change.stage(loaded, self)
         except Exception as error:
             # an expiry that committed after `loaded` may have deleted its manifests
@@ -229,16 +238,20 @@ class Attempts(Generic[T]):
             self._pause(self._unanswered + 3, error)
             return None
 
-    def _look_after_loss(self, loaded: Loaded) -> None:
-        """Settle the previous attempt, which the catalog rejected and `found` did not find in the table."""
+    def _look_after_loss(self, loaded: Loaded) -> bool:
+        """Settle the previous attempt, which the catalog rejected and `found` did not find in the table.
+
+        Return False if it cannot be settled on this state.
+        """
         if self._lost is None:
-            return
+            return True
         settled, answer = self._settle_loss(loaded), self._lost[1]
         self._lost = None
         if not settled:
             # the response was "conflict", but the table did not change: one of the two responses is stale, so nothing
             # may be deleted
             self._note_unknown(answer)
+            return False
         if self._late():
             raise CommitConflict(
                 f"Cannot commit to '{loaded.name}': other writers committed first {self.losses} times in "
@@ -246,6 +259,7 @@ class Attempts(Generic[T]):
                 table=loaded.name,
                 attempts=self.losses,
             ) from answer
+        return True
 
     def _settle_loss(self, loaded: Loaded) -> bool:
         """Remove the metadata of a rejected attempt if its failure is certain. Return False if it is uncertain."""
@@ -315,4 +329,4 @@ class Attempts(Generic[T]):
     def _pause(self, attempt: int, error: Exception | None = None) -> None:
         longest = min(10.0, 0.1 * 2 ** min(attempt - 1, 10))
         spread = random.uniform(0, longest)  # noqa: S311 - spreads the retries of competing writers
-        self.environment.sleep(requested_seconds(error) + spread)
+        self._pause_seconds = requested_seconds(error) + spread

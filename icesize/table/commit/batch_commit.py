@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -53,7 +52,6 @@ class Batch:
         ledger: Its entry in the ledger; None for rows without a stream.
         accept_new_checkpoint: Let a new query of the stream start its own count.
         table_uuid: The table that was opened; None for any.
-        lock: Held during the commit. Other users of the table in this process wait for it, and acquiring it may raise.
         backoff: The partitions whose merges recently conflicted with other writers.
         conflicts: Sentences about attempts that conflicted.
     """
@@ -64,7 +62,6 @@ class Batch:
     ledger: LedgerEntry | None = None
     accept_new_checkpoint: bool = False
     table_uuid: str | None = None
-    lock: AbstractContextManager[object] = field(default_factory=nullcontext)
     backoff: BackOff[PartitionKey] = field(default_factory=BackOff)
     conflicts: list[str] = field(default_factory=list)
 
@@ -98,8 +95,7 @@ def commit_written(written: WrittenBatch, batch: Batch, environment: Environment
     )  # fmt: skip
     check_still_there(batch.handle, sorted(request.paths()), batch.watch)
     request = replace(request, summary=_work_summary(written, merged, batch.watch.seconds["total"]))
-    with batch.lock:
-        outcome = commit_request(batch.handle, current, request, environment) if request.steps else CommitOutcome()
+    outcome = commit_request(batch.handle, current, request, environment) if request.steps else CommitOutcome()
     batch.watch.lap("commit")
     return outcome
 
@@ -109,7 +105,7 @@ def commit_request(
 ) -> CommitOutcome:
     """Make the steps of a request visible that was planned on `current`. Raises like `commit_steps`."""
     committer = _committer(handle, current, environment, request.base.head.ref)
-    return commit_steps(request, committer, environment, current.deadline_seconds)
+    return commit_steps(request, committer, environment, current.deadline_seconds, handle.commit_lock)
 
 
 def _committer(handle: TableHandle, current: Current, environment: Environment, ref: str = MAIN) -> Committer:
@@ -134,7 +130,8 @@ def commit_step(
 def change(handle: TableHandle, current: Current, wanted: Change[T], environment: Environment) -> T:
     """Commit a change to the table that `current` is a state of. Raises like `Attempts.run`."""
     committer = _committer(handle, current, environment)
-    return Attempts(wanted, committer, environment, current.uuid, current.deadline_seconds).run()
+    uuid, deadline_seconds = current.uuid, current.deadline_seconds
+    return Attempts(wanted, committer, environment, uuid, deadline_seconds, handle.commit_lock).run()
 
 
 def state_of(handle: TableHandle, current: Current) -> Loaded:
@@ -166,16 +163,14 @@ def rewrite(
     environment: Environment,
     *,
     prefix: str | None = None,
-    commit_lock: AbstractContextManager[object] | None = None,
 ) -> BatchOutcome:
     """Run a plan made on a loaded state of one table with `runner`, and commit the results as one REPLACE.
 
-    `prefix` starts the file names (None: derived from the run). `commit_lock` is the lock of `Batch`; if it raises, the
-    files are removed.
+    `prefix` starts the file names (None: derived from the run).
 
     Raises TableError, CommitConflict, CommitStateUnknown or RewriteFailed.
     """
-    batch = Batch(handle, environment, Stopwatch(environment), lock=commit_lock or nullcontext())
+    batch = Batch(handle, environment, Stopwatch(environment))
     failpoints.reach("planned")
     current, written, committed = planned.current, planned, CommitOutcome()
     if groups := dict(enumerate(planned.plan.groups)):

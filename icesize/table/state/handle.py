@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -96,6 +97,7 @@ class Current:
 class TableHandle:
     """Catalog and name of a table. `spark_conf` is checked for settings that icesize must refuse (WAP).
 
+    `commit_lock` is held during each attempt of a commit, so that the commits of this process do not conflict.
     `concurrent_writers` remembers other writers' changes, and `store` caches manifests. Both are available after the
     first `load`. `spark_conf` can hold credentials and is not printed. `stores` returns the store of a table's UUID.
     """
@@ -105,6 +107,7 @@ class TableHandle:
     policy: PolicyArgument = None
     spark_conf: Mapping[str, str] = field(default_factory=dict, repr=False)
     stores: Callable[[str], ManifestStore] = field(default=store_of, repr=False)
+    commit_lock: threading.Lock | None = field(default=None, repr=False)
     store: ManifestStore = field(init=False, repr=False)
     concurrent_writers: ConcurrentWriters = field(init=False, default_factory=ConcurrentWriters)
     _deadline_ms: int = SizePolicy().commit_deadline_ms

@@ -507,7 +507,7 @@ def test_a_lost_race_does_not_hold_up_the_stream(lake: SqlCatalog) -> None:
 
     environment = Environment(now_ms=lambda: now_ms, sleep=lambda seconds: waits.append(lock.locked()))
     with armed("before-swap", before_swap):
-        report = expire(TableHandle(lake, ("db", "t")), ExpireOptions(retain_last=1), environment, commit_lock=lock)
+        report = expire(TableHandle(lake, ("db", "t"), commit_lock=lock), ExpireOptions(retain_last=1), environment)
     # the second swap is that of the rival's append
     assert (waits, swaps, lock.locked()) == ([False], [True, True, True], False)
     assert len(report.snapshot_ids_expired) == 4
