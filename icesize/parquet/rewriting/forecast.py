@@ -14,7 +14,7 @@ from icesize.concurrency import concurrently
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.format.pages import data_pages, dictionary_page
 from icesize.parquet.format.refusals import CopyRefused, Refusal
-from icesize.parquet.format.sources import Source
+from icesize.parquet.format.sources import Source, StreamSource
 from icesize.parquet.rewriting.copy_merge import CopyPlan, plan_copy
 from icesize.parquet.rewriting.strategy import Candidate, candidate, forbidden, judge, likely_copied
 from icesize.planning.files import FileFact
@@ -27,22 +27,17 @@ COPY_COST = 1 / 8
 """Time of copying a byte by pages, of decoding and encoding it: 500 MB/s against 65."""
 
 
-class _Stored:
+class _Stored(StreamSource):
     """A data file whose footer and dictionaries are read, each of them once."""
 
-    def __init__(self, stream: Any, size_bytes: int) -> None:
-        self._stream = stream
-        self.size_bytes = size_bytes
+    def __init__(self, stream: Any) -> None:
+        super().__init__(stream)
         self._read: dict[tuple[int, int], bytes] = {}
 
     def read(self, at: int, size_bytes: int) -> bytes:
         if (at, size_bytes) not in self._read:
-            self._stream.seek(at)
-            self._read[at, size_bytes] = bytes(self._stream.read(size_bytes))
-        data = self._read[at, size_bytes]
-        if len(data) != size_bytes:
-            raise CopyRefused(Refusal.SHORT_READ, f"{len(data)} bytes of {size_bytes}")
-        return data
+            self._read[at, size_bytes] = super().read(at, size_bytes)
+        return self._read[at, size_bytes]
 
     def read_into(self, at: int, target: memoryview) -> None:
         target[:] = self.read(at, len(target))
@@ -135,7 +130,7 @@ def _stored(file: FileFact, settings: WriteSettings, opened: ExitStack) -> Sourc
     Runs in threads, because a remote read is mostly waiting.
     """
     try:
-        source = _Stored(opened.enter_context(settings.storage.stream(file.path)), file.size_bytes)
+        source = _Stored(opened.enter_context(settings.storage.stream(file.path)))
         if isinstance(found := candidate(file, source, settings), Candidate):
             judge([found], settings)
             groups = found.footer.row_groups if found.has_pages else []
