@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from icesize.parquet.format.fields import (
@@ -84,6 +85,18 @@ class Pages:
 
     dictionary: Page | None
     data: list[Page]
+
+    def first_rows(self, rows: int) -> list[int] | None:
+        """Return the first row of each data page in its row group; None if only the levels of the pages show it.
+
+        Raises `CopyRefused` if the pages do not have `rows` rows.
+        """
+        counts = [page.rows for page in self.data if page.rows is not None]
+        if len(counts) < len(self.data):
+            return None
+        if sum(counts) != rows:
+            raise CopyRefused(Refusal.PAGES, f"pages have {sum(counts)} rows of {rows}")
+        return [*accumulate(counts[:-1], initial=0)]
 
 
 @dataclass(frozen=True, slots=True)

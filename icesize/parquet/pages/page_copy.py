@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
-from itertools import accumulate, compress
+from itertools import compress
 
 from icesize.parquet.format.fields import ColumnChunk, ColumnMetaData, PageEncodingStats, RowGroup
 from icesize.parquet.format.footer import Chunk
@@ -197,9 +197,6 @@ class CopiedColumn:
             raise CopyRefused(Refusal.PAGES, "a chunk without data pages")
         if pages.dictionary is not None and self._dictionary is None:
             raise CopyRefused(Refusal.PAGES, "a dictionary that the footer does not mention")
-        rows = [page.rows for page in pages.data if page.rows is not None]
-        if len(rows) == len(pages.data) and sum(rows) != piece.rows:
-            raise CopyRefused(Refusal.PAGES, f"pages have {sum(rows)} rows of {piece.rows}")
         check_levels(pages.data, piece.data, self._column, piece.chunk, piece.rows)
         for page in pages.data:
             self._check_encoding(page.encoding, pages.dictionary is not None)
@@ -221,7 +218,7 @@ class CopiedColumn:
 
     def _index(self, pages: Sequence[Page], piece: Piece) -> None:
         """Keep the data for the new page indexes; after one piece without an index, there is no new index."""
-        first_rows = _first_rows(pages, piece)
+        first_rows = _first_rows(piece)
         if first_rows is None or self._locations is None:
             self._locations = None
         else:
@@ -269,11 +266,11 @@ class CopiedColumn:
         return fields
 
 
-def _first_rows(pages: Sequence[Page], piece: Piece) -> list[int] | None:
-    """Return the first row of each page in its row group; None if only the pages' levels show it."""
-    rows = [page.rows for page in pages if page.rows is not None]
-    if len(rows) == len(pages):
-        return [*accumulate(rows[:-1], initial=0)]
+def _first_rows(piece: Piece) -> list[int] | None:
+    """Return the first row of each page, from the offset index if the pages do not show it; None if it is unknown."""
+    pages, known = piece.pages.data, piece.pages.first_rows(piece.rows)
+    if known is not None:
+        return known
     stored = [] if piece.offset_index is None else read_offset_index(piece.offset_index)[0]
     if [place.at - piece.chunk.start for place in stored] != [page.at for page in pages]:
         return None

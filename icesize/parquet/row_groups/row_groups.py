@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import accumulate
 
 from icesize.parquet.format.fields import ColumnChunk, ColumnMetaData
 from icesize.parquet.format.fields import RowGroup as RowGroupIds
@@ -70,17 +69,13 @@ def _places(group: RowGroup) -> set[_Place]:
 
 
 def _check_pages(pages: Pages, chunk: Chunk, rows: int, index: bytes | None) -> None:
-    counts = [page.rows for page in pages.data if page.rows is not None]
-    known = len(counts) == len(pages.data)
-    if known and sum(counts) != rows:
-        raise CopyRefused(Refusal.PAGES, f"pages have {sum(counts)} rows of {rows}")
+    firsts = pages.first_rows(rows)
     if index is None:
         return
     claimed, _ = read_offset_index(index)
     places = [(chunk.start + page.at, page.size_bytes) for page in pages.data]
-    if [page[:2] for page in claimed] != places or (
-        known and [page.first_row for page in claimed] != list(accumulate(counts[:-1], initial=0))
-    ):
+    is_other = firsts is not None and [page.first_row for page in claimed] != firsts
+    if is_other or [page[:2] for page in claimed] != places:
         raise CopyRefused(Refusal.PAGES, "an OffsetIndex does not have the pages of its chunk")
 
 
