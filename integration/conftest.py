@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import uuid
+from collections import defaultdict
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,6 +34,7 @@ from integration.s3_fixtures import (  # noqa: F401
     toxiproxy,
 )
 from integration.servers import STOP_TIMEOUT_S, catalog_settings, local_rest_catalog, session_settings, tail
+from tests.support.examples import divide
 
 _SERVER_LOG = pytest.StashKey[Path]()
 
@@ -43,15 +45,18 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All tests here are marked `engine`: they need servers, or jars from the network.
+    """All tests here are marked `engine`: they need servers, or jars from the network. Of lists, half are `slow`.
 
     Those that use Spark may leave sockets open: `collect()` leaves its own for the garbage collector.
     """
-    here = Path(__file__).parent
+    here, lists = Path(__file__).parent, defaultdict[str, list[pytest.Item]](list)
     for item in [item for item in items if here in item.path.parents]:
         item.add_marker(pytest.mark.engine)
+        lists[item.nodeid.partition("[")[0]].append(item)
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
+    for cases in lists.values():
+        divide(cases[1:], quick=0, slow=0.5)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -15,29 +15,41 @@ from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
 from tests.support.catalogs import OF_BOTH_KINDS, catalog_of
+from tests.support.examples import divide
 from tests.support.object_store import bucket, client, endpoint, properties  # noqa: F401 (fixtures)
 from tests.support.rest_server import MiniRest
 from tests.support.tables import sqlite_catalog
 
 _HERE = Path(__file__).parent
-_ONE_IN = {"cli": 4, "maintenance": 4, "parquet": 4, "table": 4, "spark": 1000}
+_OF_FILES = {"cli", "maintenance", "parquet", "table"}
+_LONG = {
+    "maintenance/jobs/test_clustering_faults.py", "maintenance/jobs/test_restore_races.py",
+    "maintenance/test_rival_deletes.py", "parquet/row_groups/test_copy_faults.py",
+    "parquet/row_groups/test_whole_tables.py", "table/cleanup/test_expiry_hazards.py",
+    "table/commit/test_concurrent_writers.py", "table/storage/test_object_store.py", "table/upserts/test_debezium.py",
+    "table/upserts/test_suites.py", "test_table_machine.py",
+}  # fmt: skip
+"""Whole modules that are no quick tests: other modules have a quick test of what each of them tries in many ways."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave a share of each long list of cases that write files to the quick tests; mark the others `engine`.
+    """Divide lists of more than five cases that write files, and lists of Spark tests, among the tiers.
 
-    Of the cases of a smoke test of Spark, it is the first.
+    A fifth of the cases are quick tests, two fifths are marked `engine` and two fifths `slow`. Of a list of Spark
+    tests, the first may be a smoke test, and half of the others are slow.
     """
     lists = defaultdict[tuple[str, str], list[pytest.Item]](list)
     for item in items:
         if item.path.is_relative_to(_HERE):
-            room = item.path.relative_to(_HERE).parts[0]
-            lists[room, item.nodeid.partition("[")[0]].append(item)
-    for (room, _), cases in lists.items():
-        one_in = _ONE_IN.get(room, 1)
-        for number, item in enumerate(cases):
-            if number % one_in and (len(cases) > one_in or room == "spark"):
+            path = item.path.relative_to(_HERE)
+            lists[path.parts[0], item.nodeid.partition("[")[0]].append(item)
+            if path.as_posix() in _LONG:
                 item.add_marker(pytest.mark.engine)
+    for (room, _), cases in lists.items():
+        if room == "spark":
+            divide(cases[1:], quick=0, slow=0.5)
+        elif room in _OF_FILES and len(cases) > 5:
+            divide(cases, quick=0.2, slow=0.4)
 
 
 @event.listens_for(Engine, "connect")

@@ -1,14 +1,15 @@
 """How many examples a property is tried with: a share of what its test says, which the profile decides.
 
-`quick`, the default, takes a tenth; `ci` (`--hypothesis-profile=ci`) takes a third. Both take the same ones each time,
-so that a change fails for its own mistakes. `thorough` takes all, others each time. A test of many fixed cases has a
-share of them among the quick tests, too: `sampled`.
+`quick`, the default, takes a tenth, the same ones each time, so that a change fails for its own mistakes. `thorough`
+(`--hypothesis-profile=thorough`) takes all, others each time. A test of many fixed cases has a share of them among the
+quick tests, too: `sampled` where the test says it, `divide` for all lists of a folder.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
+from zlib import crc32
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -16,7 +17,7 @@ from hypothesis import HealthCheck, settings
 FEWEST = 5
 _ALL = 100
 """Examples of a test that does not say how many, in the thorough profile: Hypothesis' own default."""
-_ONE_IN = {"quick": 10, "ci": 3, "thorough": 1}
+_ONE_IN = {"quick": 10, "thorough": 1}
 """The share of each profile."""
 
 
@@ -41,3 +42,16 @@ def examples(most: int, **others: Any) -> settings:
     """Settings for a test that is worth so many examples: the share of the profile, but at least FEWEST."""
     one_in = round(_ALL / settings().max_examples)
     return settings(max_examples=max(min(most, FEWEST), most // one_in), **others)
+
+
+def divide(cases: Sequence[pytest.Item], *, quick: float, slow: float) -> None:
+    """Mark cases of one test: this share stays quick, that share is `slow`, and the others are marked `engine`.
+
+    Names are hashed, because each second case, say, may have the same value of a parameter.
+    """
+    for item in cases:
+        place = crc32(item.nodeid.encode()) / 2**32
+        if place >= quick:
+            item.add_marker(pytest.mark.engine)
+        if place >= 1 - slow:
+            item.add_marker(pytest.mark.slow)
