@@ -23,7 +23,7 @@ from icesize.parquet.files.metrics import Leaf, describe, leaves
 from icesize.parquet.files.new_files import NewFiles
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.format.fields import Statistics
-from icesize.parquet.format.footer import MAGIC, Chunk, Footer, parse_footer
+from icesize.parquet.format.footer import MAGIC, Chunk, Footer
 from icesize.parquet.format.levels import count_levels
 from icesize.parquet.format.refusals import CopyRefused, Refusal, damaged_as
 from icesize.parquet.format.schema import LINEAGE_IDS, Column
@@ -120,13 +120,12 @@ def write_copied(
     rows = _describing(decoded, NewDataFile(path, 0, 0, partition), settings, described)
     assembled = _assemble(sink, contents, rows, changed, adds_lineage=settings.stores_lineage)
     _check_opens(assembled)
-    footer = parse_footer(assembled.footer, assembled.size_bytes)
-    file = describe_copied(settings, path, partition, assembled, footer)
+    file = describe_copied(settings, path, partition, assembled)
     if (changed_column := counted.difference(described)) is not None:
         raise CopyRefused(Refusal.COUNTS, changed_column.name)
     file = replace(file, decoded=tuple(map(FileMetrics.of, described)))
     if not all(copied.whole for copied in contents.copied_from):
-        lower, upper = _bounds(settings, footer)
+        lower, upper = _bounds(settings, assembled.parsed)
         file = replace(file, lower_bounds=lower, upper_bounds=upper, has_bounds=True)
     sink.close()
     new_files.finished(path, assembled.size_bytes)
@@ -135,7 +134,7 @@ def write_copied(
             f"Cannot finish {path}: the footer read back from storage differs from the one written, try again",
             path=path,
         )
-    _Copy(contents, counted, footer).check(path)
+    _Copy(contents, counted, assembled.parsed).check(path)
     return replace(file, copied_from=contents.copied_from)
 
 
@@ -247,21 +246,19 @@ def _check_opens(assembled: Assembled) -> None:
         raise CopyRefused(Refusal.CORRUPT_FOOTER, str(error)) from error
 
 
-def describe_copied(
-    settings: WriteSettings, path: str, partition: PartitionKey, assembled: Assembled, footer: Footer
-) -> CopiedFile:
+def describe_copied(settings: WriteSettings, path: str, partition: PartitionKey, assembled: Assembled) -> CopiedFile:
     """Return a file with column sizes, value counts and null counts by the table's metrics modes, without bounds.
 
     A column has a null count if all its chunks have one that can be true. Raises `CopyRefused` for statistics that
     cannot be read.
     """
-    columns = _chunks(settings, footer)
+    columns = _chunks(settings, assembled.parsed)
     counted = [(leaf.field_id, chunks) for leaf, chunks in columns if leaf.counts]
     nulls = {field_id: _null_count(chunks) for field_id, chunks in counted}
     return CopiedFile(
         path,
         assembled.size_bytes,
-        footer.rows,
+        assembled.parsed.rows,
         partition,
         column_sizes={leaf.field_id: sum(chunk.size_bytes for chunk in chunks) for leaf, chunks in columns},
         value_counts={field_id: sum(chunk.values for chunk in chunks) for field_id, chunks in counted},

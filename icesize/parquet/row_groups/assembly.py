@@ -74,12 +74,12 @@ class GroupPart:
 
 @dataclass(frozen=True, slots=True)
 class Assembled:
-    """A finished file: `split_offsets` are the offsets of its row groups, `footer` is the raw FileMetaData."""
+    """A finished file: the offsets of its row groups, its raw FileMetaData (`footer`), and what is `parsed` from it."""
 
     size_bytes: int
-    rows: int
     split_offsets: tuple[int, ...]
     footer: bytes
+    parsed: Footer
 
     @property
     def end(self) -> bytes:
@@ -146,16 +146,12 @@ class Assembly:
         """Complete the file; raises `CopyRefused` if its footer contradicts itself, which is a bug."""
         self._write_indexes()
         raw = write_struct(self._file_metadata())
-        # parsing the footer again checks ranges, counts and overlaps
-        parse_footer(raw, self.position + len(raw) + 8)
+        size_bytes = self.position + len(raw) + 8
         splits = tuple(group.start for group in self._groups)
-        done = Assembled(self.position + len(raw) + 8, self._rows, splits, raw)
+        # parsing the footer again checks ranges, counts and overlaps
+        done = Assembled(size_bytes, splits, raw, parse_footer(raw, size_bytes))
         self.write(done.end)
         return done
-
-    @property
-    def _rows(self) -> int:
-        return sum(group.rows for group in self._groups)
 
     def _columns(self) -> Iterable[ColumnPart]:
         return (column for group in self._groups for column in group.columns)
@@ -181,7 +177,7 @@ class Assembly:
         version = FileMetaData.VERSION
         if any(footer.fields[version] != first.fields[version] for footer in self._footers):
             fields[version] = i32(1)  # the format recommends 1
-        fields[FileMetaData.NUM_ROWS] = i64(self._rows)
+        fields[FileMetaData.NUM_ROWS] = i64(sum(group.rows for group in self._groups))
         fields[FileMetaData.ROW_GROUPS] = structs_field(map(_row_group, range(MOST_ROW_GROUPS), self._groups))
         fields.pop(FileMetaData.KEY_VALUE_METADATA, None)
         if same := self._common_keys():

@@ -184,7 +184,7 @@ def test_a_copy_has_all_rows_of_its_parts_in_order(made: list[MadeFile]) -> None
 
     footer = footer_of(data)
     old = [part.footer for part in made]
-    assert (assembled.size_bytes, assembled.rows) == (len(data), rows.num_rows)
+    assert (assembled.size_bytes, assembled.parsed.rows) == (len(data), rows.num_rows)
     assert assembled.footer == raw_footer(data)
     assert list(assembled.split_offsets) == [min(c.start for c in group.chunks) for group in footer.row_groups]
     assert [group.rows for group in footer.row_groups] == [group.rows for f in old for group in f.row_groups]
@@ -528,7 +528,7 @@ def test_too_many_row_groups_are_refused() -> None:
     with pytest.raises(CopyRefused, match=str(MOST_ROW_GROUPS)) as refused:
         copy_row_group(source, footer.row_groups[0], assembly)
     assert refused.value.code == Refusal.ROW_GROUPS
-    assert assembly.finish().rows == MOST_ROW_GROUPS
+    assert assembly.finish().parsed.rows == MOST_ROW_GROUPS
 
 
 def test_a_source_that_ends_early_is_refused() -> None:

@@ -11,7 +11,6 @@ import pytest
 
 from icesize.parquet.files.data_file import CopiedFile, NewDataFile
 from icesize.parquet.files.metrics import describe
-from icesize.parquet.format.footer import parse_footer
 from icesize.parquet.format.refusals import CopyRefused
 from icesize.parquet.format.thrift import I64, bytes_field, i64, integers_field, read_struct, struct_field
 from icesize.parquet.rewriting.output_file import describe_copied
@@ -26,8 +25,8 @@ DATA = foreign_bytes(with_ids(rows(50)), row_group_size=20)
 def described(folder: Path, data: bytes, **properties: str) -> CopiedFile:
     """What is known of a file of SCHEMA."""
     options = settings_of(folder, SCHEMA, properties=properties)
-    assembled = Assembled(len(data), 50, (4, 99), raw_footer(data))
-    return describe_copied(options, "a.parquet", KEY, assembled, parse_footer(assembled.footer, len(data)))
+    assembled = Assembled(len(data), (4, 99), raw_footer(data), footer_of(data))
+    return describe_copied(options, "a.parquet", KEY, assembled)
 
 
 def statistics(**changes: tuple[int, bytes]) -> Callable[[Tree], None]:

@@ -471,7 +471,7 @@ def test_pages_that_were_copied_are_counted() -> None:
     out = io.BytesIO()
     assembly = Assembly(out, [part.footer for part in parts])
     assert merge_pages(parts, plan_columns(parts), assembly, level=7) == 2
-    assert assembly.finish().rows == 4
+    assert assembly.finish().parsed.rows == 4
 
 
 def test_merging_and_copying_of_what_was_merged_and_copied() -> None:
