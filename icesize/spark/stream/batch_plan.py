@@ -11,7 +11,6 @@ Merges are selected before the rows are written, or after their files are known:
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -26,7 +25,6 @@ from icesize.parquet.files.lineage_fields import FIRST_WITH_LINEAGE
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.uncommitted import Uncommitted
 from icesize.parquet.rewriting.absorb import NOTHING, Absorption
-from icesize.planning.file_counts import is_small_file
 from icesize.planning.files import FileFact, Layout, PartitionKey
 from icesize.planning.merging.after_write import complete_plan, divided, plan_absorbing
 from icesize.planning.merging.planner import Occasion, plan_merges
@@ -42,7 +40,7 @@ from icesize.spark.stream.new_columns import fold_of, with_columns_of
 from icesize.spark.stream.options import SinkOptions
 from icesize.spark.stream.process_state import TableState
 from icesize.table.commit.batch_commit import Batch
-from icesize.table.commit.batch_report import MergeResults, WrittenBatch
+from icesize.table.commit.batch_report import MergeResults, WrittenBatch, incoming_files
 from icesize.table.commit.exactly_once import MOST_ATTEMPTS, PlanAgain
 from icesize.table.state.handle import Current
 
@@ -228,9 +226,7 @@ class BatchPlan:
             new = [FileFact(file.path, file.size_bytes, file.rows, file.partition, number) for file in written]
             plan = _absorbing(fitted, new)
             return Decision(plan, plan.groups)
-        incoming = Counter({file.partition: 0 for file in written})
-        limit_bytes = fitted.layout.small_file_limit_bytes
-        incoming.update(f.partition for f in written if is_small_file(f.size_bytes, limit_bytes))
+        incoming = incoming_files(written, fitted.layout.small_file_limit_bytes)
         return _beside_rows(fitted, incoming, sum(file.size_bytes for file in written), begun)
 
     def _merge_deadline_seconds(self, write_seconds: float) -> float | None:

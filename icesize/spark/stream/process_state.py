@@ -186,19 +186,14 @@ class StreamState(TableState):
     """One stream into one table, with the state that this process keeps of it.
 
     Background merges write their files beside a batch, but do not compete with it for the table's head: they commit
-    under `commit_lock`. `last_batch_id` is the newest batch that arrived, even if it had no rows. `warned_of_snapshots`
-    is True if the log has the warning about too many snapshots, `warned_of_readers` if it has the one that upserts stop
-    stream readers.
+    under `commit_lock`. `last_batch_id` is the newest batch that arrived, even if it had no rows. `warned_of` has the
+    warnings that the log has already.
     """
 
-    background: Background = field(init=False)
+    background: Background = field(default_factory=Background)
     last_report: Report | None = None
     last_batch_id: int | None = None
-    warned_of_snapshots: bool = False
-    warned_of_readers: bool = False
-
-    def __post_init__(self) -> None:
-        self.background = Background()
+    warned_of: set[str] = field(default_factory=set)
 
 
 _lock = threading.Lock()

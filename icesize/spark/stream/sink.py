@@ -234,22 +234,25 @@ class Sink:
                 f"the table has {snapshots:,} snapshots, each commit rewrites all of them: "
                 f"run `icesize expire-snapshots {shlex.quote(table)}` or use sink(..., expire_every=N)"
             )
-            if not self._state.warned_of_snapshots:
-                self._state.warned_of_snapshots = True
-                LOG.warning("%s: %s", table, note)
+            self._warn_once("snapshots", table, note)
             yield note
 
     def _stops_readers(self, table: str) -> Iterator[str]:
         """Yield a note, once in a process, that Spark cannot read the table as a stream."""
-        if self.options.upsert is None or self._state.warned_of_readers:
-            return
-        self._state.warned_of_readers = True
         note = (
             "upserts make this table unreadable for Spark's readStream, which stops at the first overwrite, and for "
             "changelog scans, which refuse delete files: read it as a batch"
         )
-        LOG.warning("%s: %s", table, note)
-        yield note
+        if self.options.upsert is not None and self._warn_once("readers", table, note):
+            yield note
+
+    def _warn_once(self, what: str, table: str, note: str) -> bool:
+        """Log a warning unless this process has logged it; return whether it did."""
+        is_new = what not in self._state.warned_of
+        if is_new:
+            self._state.warned_of.add(what)
+            LOG.warning("%s: %s", table, note)
+        return is_new
 
     def _publish(self, report: Report) -> None:
         """Give a report to the listener and to the observer; what they raise is logged.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -100,8 +100,8 @@ class WrittenBatch:
         """Return the largest number of mergeable small files in one of the touched partitions after the commit."""
         added, gone, limit = self.added(merged), self.gone(merged), self.layout.small_file_limit_bytes
         older = self.layout.partitions.some(self.touched(merged)).items()
-        counts = Counter({key: sum(file.obstacle is None for file in facts.small) for key, facts in older})
-        counts.update(file.partition for file in added if is_small_file(file.size_bytes, limit))
+        counts = incoming_files(added, limit)
+        counts.update({key: sum(file.obstacle is None for file in facts.small) for key, facts in older})
         counts.subtract(file.partition for file in gone if is_small_file(file.size_bytes, limit))
         return max(counts.values(), default=0)
 
@@ -202,6 +202,14 @@ def _most_delete_files(layout: Layout, touched: Collection[PartitionKey], gone: 
     paths = {file.path for file in gone}
     left = (f for facts in layout.partitions.some(touched).values() for f in facts.with_deletes if f.obstacle is None)
     return max((file.delete_files for file in left if file.path not in paths), default=0)
+
+
+def incoming_files(files: Iterable[NewDataFile], small_file_limit_bytes: int) -> Counter[PartitionKey]:
+    """Return the number of small ones among new files, in each of their partitions."""
+    counts = Counter[PartitionKey]()
+    for file in files:
+        counts[file.partition] += is_small_file(file.size_bytes, small_file_limit_bytes)
+    return counts
 
 
 def remember(backoff: BackOff[PartitionKey], outcome: BatchOutcome) -> None:

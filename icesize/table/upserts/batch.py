@@ -7,7 +7,7 @@ process cannot hold has several slices, each with the events of some keys. They 
 from __future__ import annotations
 
 import shlex
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -25,7 +25,6 @@ from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.uncommitted import Uncommitted
 from icesize.parquet.rewriting.threads import merge_in_threads
 from icesize.planning.deletes.delete_reach import PartitionDeletes, plain_path
-from icesize.planning.file_counts import is_small_file
 from icesize.planning.files import FileFact, Layout, PartitionFacts, PartitionKey
 from icesize.planning.merging.planner import Occasion, plan_merges
 from icesize.planning.plan import MergeTask, Plan
@@ -33,7 +32,7 @@ from icesize.planning.upsert_rule import UpsertRule
 from icesize.policy import SizePolicy
 from icesize.table.commit import batch_commit
 from icesize.table.commit.batch_commit import Batch
-from icesize.table.commit.batch_report import MergeResults, WrittenBatch
+from icesize.table.commit.batch_report import MergeResults, WrittenBatch, incoming_files
 from icesize.table.commit.protocol import ConcurrentChange
 from icesize.table.commit.steps.move_tombstones import MoveTombstones
 from icesize.table.commit.steps.row_delta import RowChanges, RowDelta, pending
@@ -257,10 +256,7 @@ class PlannedUpserts:
     def _merge_plan(self, layout: Layout, changes: RowChanges) -> Plan:
         """Plan merges: of small files, and of files with many deleted rows, those of the batch included."""
         current, policy = self.current, self.current.policy
-        incoming = Counter({file.partition: 0 for file in changes.files})
-        incoming.update(
-            f.partition for f in changes.files if is_small_file(f.size_bytes, layout.small_file_limit_bytes)
-        )
+        incoming = incoming_files(changes.files, layout.small_file_limit_bytes)
         # by `setdefault`, because `|=` of a Counter drops what is 0
         for key in {each.file.partition for each in self.files.dying}:
             if key in layout.partitions:
