@@ -19,7 +19,7 @@ from icesize.errors import TableError, UnsupportedTable
 from icesize.table.catalog.access_errors import brief
 from icesize.table.catalog.locations import is_addressable, is_inside, normalised, split
 from icesize.table.catalog.metadata_files import uncompressed
-from icesize.table.storage.listing import Lister, list_files
+from icesize.table.storage.listing import list_files
 from icesize.table.storage.reachable import Reachable
 
 _METADATA = (".metadata.json", ".metadata.json.gz")  # the first also matches Java's `.gz.metadata.json`
@@ -63,7 +63,7 @@ class UnfinishedMetadataError(TableError):
 
 
 def strangers_among(
-    io: FileIO, uuid: str, locations: Iterable[str], may_pass: Callable[[str, TableError], bool] = lambda *_: False
+    io: FileIO, uuid: str, locations: Iterable[str], may_pass: Callable[[str, TableError], bool]
 ) -> dict[str, list[str]]:
     """Return those of these metadata files that belong to other tables, by their UUID.
 
@@ -86,7 +86,7 @@ def strangers_among(
     return dict(strangers)
 
 
-def strangers_beside(table: Table, lister: Lister = list_files) -> dict[str, list[str]]:
+def strangers_beside(table: Table) -> dict[str, list[str]]:
     """Return the metadata files of other tables in this table's metadata directory, by their UUID.
 
     Metadata files in the table's log are its own and are not opened. An unreadable one, which may still be being
@@ -95,7 +95,7 @@ def strangers_beside(table: Table, lister: Lister = list_files) -> dict[str, lis
     metadata = table.metadata
     own = {normalised(entry.metadata_file) for entry in metadata.metadata_log} | {normalised(table.metadata_location)}
     folder = metadata.properties.get("write.metadata.path", f"{metadata.location}/metadata")
-    found = (file.location for file in lister(table.io, folder) if is_metadata_file(file.location))
+    found = (file.location for file in list_files(table.io, folder) if is_metadata_file(file.location))
     unknown = (each for each in found if normalised(each) not in own)
     return strangers_among(table.io, str(metadata.table_uuid), unknown, lambda *_: True)
 
