@@ -6,6 +6,7 @@ import errno
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 
 from pyiceberg.io import FileIO
@@ -72,9 +73,21 @@ def delete_all(
     storage has rejected all of them for `THROTTLED_SECONDS`, each of the others is tried once.
     """
     failures: dict[str, str] = {}
-    patient = _Patient(delete, environment)
-    attempts = concurrently(lambda location: (location, patient.delete(location)), locations, max_concurrent)
-    for done, (location, failure) in enumerate(attempts, 1):
+    # threads share the time of the last success
+    succeeded_s = environment.monotonic()
+
+    def attempt(location: str) -> tuple[str, str | None]:
+        nonlocal succeeded_s
+        left = max(0.0, succeeded_s + THROTTLED_SECONDS - environment.monotonic())
+        try:
+            asking_again(environment, left, passes=is_throttled)(delete, location)
+        except Exception as error:  # each storage library raises its own errors
+            if not isinstance(error, FileNotFoundError) and getattr(error, "errno", None) != errno.ENOENT:
+                return location, f"{location}: {brief(error)}"
+        succeeded_s = environment.monotonic()
+        return location, None
+
+    for done, (location, failure) in enumerate(concurrently(attempt, locations, max_concurrent), 1):
         if failure:
             failures[location] = failure
         progress(done)
@@ -84,24 +97,6 @@ def delete_all(
 def failure_note(failures: Mapping[str, str]) -> str:
     """Return a sentence about files that could not be deleted."""
     return f"cannot delete {format_count(len(failures), 'file')}, the first is {next(iter(failures.values()))}"
-
-
-class _Patient:
-    """Deletes files of a storage that may be busy. Threads share the time of the last success."""
-
-    def __init__(self, delete: Callable[[str], None], environment: Environment) -> None:
-        self._delete, self._environment, self._succeeded_s = delete, environment, environment.monotonic()
-
-    def delete(self, location: str) -> str | None:
-        """Delete one file; return None if it is gone, otherwise the reason."""
-        left = max(0.0, self._succeeded_s + THROTTLED_SECONDS - self._environment.monotonic())
-        try:
-            asking_again(self._environment, left, passes=is_throttled)(self._delete, location)
-        except Exception as error:  # each storage library raises its own errors
-            if not isinstance(error, FileNotFoundError) and getattr(error, "errno", None) != errno.ENOENT:
-                return f"{location}: {brief(error)}"
-        self._succeeded_s = self._environment.monotonic()
-        return None
 
 
 LookAgain = Callable[[], Callable[[str], None] | None]
@@ -135,20 +130,17 @@ class Deletion:
             failpoints.reach("before-delete")
             if (remove := self.look()) is None:
                 return False
-            self._delete(batch, remove)
+            doomed = [location for location in batch if not self.why_stays(location)]
+            self.spared += len(batch) - len(doomed)
+            progress = partial(self._progress, len(self.tried))
+            delete = partial(self._delete, remove)
+            self.failures |= delete_all(doomed, delete, self.environment, self.max_concurrent, progress)
+            self.tried += doomed
         return True
 
-    def _delete(self, batch: list[str], remove: Callable[[str], None]) -> None:
-        doomed = [location for location in batch if not self.why_stays(location)]
-        self.spared += len(batch) - len(doomed)
-        tried, left = len(self.tried), self.total - self.spared
+    def _delete(self, remove: Callable[[str], None], location: str) -> None:
+        remove(location)
+        self.gone.append(location)
 
-        def delete(location: str) -> None:
-            remove(location)
-            self.gone.append(location)
-
-        failures = delete_all(
-            doomed, delete, self.environment, self.max_concurrent, lambda more: self.progress(tried + more, left)
-        )
-        self.tried += doomed
-        self.failures |= failures
+    def _progress(self, before: int, more: int) -> None:
+        self.progress(before + more, self.total - self.spared)
