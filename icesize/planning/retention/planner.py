@@ -21,7 +21,7 @@ from icesize.planning.retention.ancestry import (
     ancestors,
     history_of_main,
 )
-from icesize.planning.retention.version_cover import CoveredCommit, Version, commits_of, cover, due_versions
+from icesize.planning.retention.version_cover import CoveredCommit, Version, cover, covered_commits, due_versions
 from icesize.policy import AT_LEAST, check_at_least
 from icesize.units import format_count
 
@@ -110,7 +110,7 @@ def plan_retention(
     tags: dict[str, int] = {}
     dropped_versions: tuple[str, ...] = ()
     if rules.keep_versions is not None:
-        commits = commits_of(history := history_of_main(snapshots, refs))
+        commits = covered_commits(history := history_of_main(snapshots, refs))
         from_first = bool(history) and history[0].is_first
         versions = due_versions(commits, from_first, rules.keep_versions, now_ms - rules.version_max_age_ms)
         tags, dropped_versions = _keep_versions(plan, line, commits, versions, label)

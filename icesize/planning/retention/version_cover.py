@@ -47,7 +47,7 @@ class Cover:
     missing: int
 
 
-def commits_of(history: Sequence[SnapshotFact]) -> list[CoveredCommit]:
+def covered_commits(history: Sequence[SnapshotFact]) -> list[CoveredCommit]:
     """Return the commits of a history, oldest first; snapshots of one icesize commit are one."""
     commits: list[CoveredCommit] = []
     for position, snapshot in enumerate(history):

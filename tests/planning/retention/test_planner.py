@@ -23,7 +23,7 @@ from icesize.planning.retention.ancestry import (
     history_of_main,
 )
 from icesize.planning.retention.planner import Retention, RetentionRules, plan_retention
-from icesize.planning.retention.version_cover import commits_of
+from icesize.planning.retention.version_cover import covered_commits
 from icesize.policy import SizePolicy
 from tests.support.examples import examples
 
@@ -208,7 +208,7 @@ def states(world: World) -> list[tuple[int, dict[PartitionKey, int]]]:
     """Each commit of main with the number of the version of each partition that is read there; 0 before the first."""
     count = dict.fromkeys(map(key, "abcd"), 0)
     known = []
-    for commit in commits_of(history_of_main(world.snapshots, world.refs)):
+    for commit in covered_commits(history_of_main(world.snapshots, world.refs)):
         for partition in commit.touched:
             count[partition] += 1
         known.append((commit.snapshot_id, dict(count)))
@@ -219,7 +219,7 @@ def due(world: World, rules: RetentionRules) -> set[tuple[PartitionKey, int]]:
     """The versions that must be readable."""
     assert rules.keep_versions is not None
     history = history_of_main(world.snapshots, world.refs)
-    young = [c for c in commits_of(history) if c.timestamp_ms >= NOW - rules.version_max_age_ms]
+    young = [c for c in covered_commits(history) if c.timestamp_ms >= NOW - rules.version_max_age_ms]
     wanted = set()
     for partition in {partition for commit in young for partition in commit.touched}:
         numbers = {count[partition] for _, count in states(world)}
