@@ -6,7 +6,7 @@ Files are read only if the scope is deep; of a Puffin file, the footer is read i
 from __future__ import annotations
 
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -86,11 +86,11 @@ class Verification(Result):
         manifests: Number of its manifests that were read.
         files: Number of its live data files.
         delete_files: Number of its live delete files.
-        findings: What is wrong, in the order of the rules: at most 1,000 of each rule.
+        findings: The broken rules, each with the file that breaks it. At most 1,000 of each rule are listed.
         snapshots: Number of snapshots whose files were compared with the storage; 0 if none were.
         stored_files: Number of files in storage that these snapshots need.
         read_files: Number of their files that were read as a whole, also by the run that this one resumes.
-        notes: Sentences about what was not verified.
+        notes: Sentences about what was not verified, and about rules with more findings than are listed.
         seconds: Seconds of each phase, and `total`.
     """
 
@@ -260,7 +260,7 @@ def _storage(subject: Subject, scope: Scope, environment: Environment, found: Fi
     except ArgumentError:
         raise
     except TableError as error:
-        found.notes.append(f"the files were not compared with the storage: {error}")
+        found.unverified.append(f"the files were not compared with the storage: {error}")
         return None
     check = StorageCheck(io, stored, sys.maxsize if scope.is_for_repair else MOST_LOOKUPS)
     known = {facts.path: facts for facts in subject.all}
@@ -273,7 +273,7 @@ def _storage(subject: Subject, scope: Scope, environment: Environment, found: Fi
     )  # fmt: skip
     why = "an older snapshot that is kept lists it as removed"
     found.add(Found(BACK, path, why) for path in _back(subject, check))
-    found.notes += check.notes
+    found.unverified += check.notes
     return check
 
 
@@ -307,30 +307,37 @@ def _files(subject: Subject, scope: Scope, environment: Environment, found: Find
         found.add(shared_row_ids(metadata, io, subject.data, subject.index, check.runs))
     except (RewriteFailed, TableError) as error:
         # delete files that cannot be read are findings, each by its own rule
-        found.notes.append(f"row ids were not compared row by row: {error}")
-    found.notes += check.notes
+        found.unverified.append(f"row ids were not compared row by row: {error}")
+    found.unverified += check.notes
     return check
 
 
 class Findings:
-    """Findings, of each rule at most `most`, and notes."""
+    """Findings, of each rule at most `most`, and sentences about what was not verified."""
 
     def __init__(self, most: int = MOST_FINDINGS) -> None:
         self._most = most
+        self._counts = Counter[str]()
+        self._paths = defaultdict[str, set[str]](set)
         self.found: list[Found] = []
-        self.notes: list[str] = []
+        self.unverified: list[str] = []
+
+    @property
+    def notes(self) -> list[str]:
+        """Sentences about what was not verified, and about rules with more findings than are listed."""
+        counts = {name: count for name, count in self._counts.items() if count > self._most}
+        left_out = [f"{name}: the first {self._most:,} of {n:,} findings are listed" for name, n in counts.items()]
+        return [*self.unverified, *left_out]
 
     def paths(self, *rules: Rule) -> set[str]:
-        """Return the files that the findings of some rules are about."""
-        return {each.path for each in self.found if each.rule.name in {rule.name for rule in rules}}
+        """Return the files that the findings of some rules are about, also of findings that are not listed."""
+        return {path for rule in rules for path in self._paths[rule.name]}
 
     def add(self, found: Iterable[Found]) -> None:
-        """Add findings of any rules; the number of those that are left out becomes a note."""
-        counts = Counter[str]()
+        """Add findings of any rules. Only the first `most` of each rule are listed; the others are counted."""
         for each in found:
-            counts[each.rule.name] += 1
-            if counts[each.rule.name] <= self._most:
+            name = each.rule.name
+            self._counts[name] += 1
+            self._paths[name].add(each.path)
+            if self._counts[name] <= self._most:
                 self.found.append(each)
-        for name, count in counts.items():
-            if count > self._most:
-                self.notes.append(f"{name}: the first {self._most:,} of {count:,} findings are listed")

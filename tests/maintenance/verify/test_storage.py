@@ -19,6 +19,7 @@ from pyiceberg.table.update import SetStatisticsUpdate
 
 import icesize
 from icesize.errors import ArgumentError, TableError
+from icesize.maintenance.verify import verification
 from icesize.maintenance.verify.rules import LOST, Found, Severity
 from icesize.maintenance.verify.storage import StorageCheck, Stored
 from icesize.maintenance.verify.verification import (
@@ -233,6 +234,30 @@ def test_findings_are_bounded() -> None:
     found.add(missing)
     assert len(found.found) == MOST_FINDINGS
     assert found.notes == ["missing files: the first 1,000 of 1,005 findings are listed"]
+
+
+def test_the_bound_holds_for_all_phases() -> None:
+    """Findings of one rule that several phases add are listed up to the bound, with one note about all of them."""
+    found = Findings(2)
+    for phase in "abc":
+        found.add(Found(LOST, f"{phase}{number}", "gone") for number in range(3))
+    assert [each.path for each in found.found] == ["a0", "a1"]
+    assert found.notes == ["missing files: the first 2 of 9 findings are listed"]
+
+
+def test_files_beyond_the_bound_are_reported_once(lake: SqlCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A manifest and data files that the listing lacks are not reported again by a verification that reads files."""
+    table = three_snapshots(lake)
+    lists = [manifests_in(each, table.io, table.metadata.specs()) for each in table.metadata.snapshots]
+    gone = {lists[0][0].manifest_path, lists[1][-1].manifest_path, *live_paths(table)}
+    for path in gone:
+        local(path).unlink()
+    every = {finding.path for finding in verified(table, Scope(list_files, deep=True)).findings}
+    monkeypatch.setattr(verification, "MOST_FINDINGS", 1)
+    bounded = verified(table, Scope(list_files, deep=True))
+    assert every == gone
+    assert [finding.rule for finding in bounded.findings] == ["missing files"]
+    assert bounded.notes == (f"missing files: the first 1 of {len(gone)} findings are listed",)
 
 
 @pytest.mark.parametrize("kind", ["parquet", "csv"])
