@@ -261,7 +261,7 @@ def shared_row_ids(
     for number in np.unique(owner[shared]).tolist():
         own = every[shared & (owner == number)]
         detail = f"{own.size:,} live rows have the id of another one, such as {own[0]}"
-        yield Found(ROW_IDS.undecided, order[number].path, detail)
+        yield Found(ROW_IDS, order[number].path, detail, is_certain=False)
 
 
 def _ids(file: FileFact, runs: Mapping[str, Runs]) -> NDArray[np.int64]:

@@ -6,7 +6,7 @@ Iceberg's specification defines what has to agree (sections "Snapshots", "Manife
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, TypeVar
@@ -292,7 +292,11 @@ def _many_deletes(subject: Subject) -> Iterator[tuple[str, str]]:
             yield where, f"{count} delete files may apply to a data file, more than {most} ('max-delete-files')"
 
 
+_REFERENCES = Rule("references", "Drop the ref, or create it again on a snapshot that is there")
 _MANIFEST_LIST = Rule("manifest list", "Run `icesize repair`", Kind.ONCE)
+_MANIFEST_COUNTS = Rule(
+    "manifest counts", "Run `icesize repair`; until then, readers may skip the manifest", Kind.LISTING
+)
 _SEQUENCE_NUMBERS = Rule(
     "sequence numbers",
     "Run `icesize repair`, which corrects a listed minimum; roll back if another number is wrong",
@@ -301,29 +305,29 @@ _SEQUENCE_NUMBERS = Rule(
 _PARTITION_VALUES = Rule(
     "partition values", "Run `icesize repair`; until then, filters by the partition may miss rows", Kind.LISTING
 )
-RULES: Mapping[Rule, Callable[[Subject], Iterator[tuple[str, str]]]] = {
-    Rule("references", "Drop the ref, or create it again on a snapshot that is there"): _references,
-    _MANIFEST_LIST: _named_once,
-    _MANIFEST_LIST.undecided: _deletes_of_v1,
-    Rule("manifest counts", "Run `icesize repair`; until then, readers may skip the manifest", Kind.LISTING): (
-        _manifest_counts
-    ),
-    _SEQUENCE_NUMBERS.undecided: _sequence_numbers,
-    _SEQUENCE_NUMBERS: _least_numbers,
-    _PARTITION_VALUES.undecided: _specs,
-    _PARTITION_VALUES: _partition_values,
-    Rule("totals", "Run `icesize repair`; until then, counts without a filter may be wrong", Kind.LISTING): _totals,
-    LISTED_TWICE: _listed_twice,
-    Rule("deletes of another partition", "Delete the rows again; the delete file has no effect"): _deletes_of_others,
-    DANGLING: _dangling,
-    Rule("many deletes", "Run `icesize compact` or `icesize rewrite-deletes`", severity=Severity.WARNING): (
-        _many_deletes
-    ),
-    ROW_IDS.undecided: lambda subject: v3_rules.row_ids(subject.metadata, subject.data),
-    ROW_IDS: lambda subject: v3_rules.of_manifests(subject.snapshot, subject.data),
-    Rule("position delete files", "Run `icesize rewrite-deletes`, or `icesize compact`"): (
-        lambda subject: v3_rules.new_position_deletes(subject.metadata, subject.deletes)
-    ),
-    Rule("deletion vectors", BACK_OR_AGAIN): lambda subject: v3_rules.vectors(subject.io, subject.delete_files),
-}
-"""The rules, each with the function that yields what is wrong with files."""
+_TOTALS = Rule("totals", "Run `icesize repair`; until then, counts without a filter may be wrong", Kind.LISTING)
+_OTHER_PARTITION = Rule("deletes of another partition", "Delete the rows again; the delete file has no effect")
+_MANY_DELETES = Rule("many deletes", "Run `icesize compact` or `icesize rewrite-deletes`", severity=Severity.WARNING)
+_POSITION_DELETES = Rule("position delete files", "Run `icesize rewrite-deletes`, or `icesize compact`")
+_VECTORS = Rule("deletion vectors", BACK_OR_AGAIN)
+
+RULES: tuple[tuple[Rule, Callable[[Subject], Iterator[tuple[str, str]]], bool], ...] = (
+    (_REFERENCES, _references, True),
+    (_MANIFEST_LIST, _named_once, True),
+    (_MANIFEST_LIST, _deletes_of_v1, False),
+    (_MANIFEST_COUNTS, _manifest_counts, True),
+    (_SEQUENCE_NUMBERS, _sequence_numbers, False),
+    (_SEQUENCE_NUMBERS, _least_numbers, True),
+    (_PARTITION_VALUES, _specs, False),
+    (_PARTITION_VALUES, _partition_values, True),
+    (_TOTALS, _totals, True),
+    (LISTED_TWICE, _listed_twice, True),
+    (_OTHER_PARTITION, _deletes_of_others, True),
+    (DANGLING, _dangling, True),
+    (_MANY_DELETES, _many_deletes, True),
+    (ROW_IDS, lambda subject: v3_rules.row_ids(subject.metadata, subject.data), False),
+    (ROW_IDS, lambda subject: v3_rules.of_manifests(subject.snapshot, subject.data), True),
+    (_POSITION_DELETES, lambda subject: v3_rules.new_position_deletes(subject.metadata, subject.deletes), True),
+    (_VECTORS, lambda subject: v3_rules.vectors(subject.io, subject.delete_files), True),
+)
+"""Each rule, a function that yields the files that break it with what is wrong, and whether that is certain."""

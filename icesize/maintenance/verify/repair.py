@@ -135,7 +135,7 @@ class _Plan:
     def __init__(self, examined: Examined, confirmed: int | None = None) -> None:
         self._examined = examined
         subject, found = examined.subject, examined.found
-        missing = {each.path: each.rule == LOST for each in found if each.rule.name == LOST.name}
+        missing = {each.path: each.is_certain for each in found if each.rule == LOST}
         self._data, self._deletes = (set(_listed(some, missing)) for some in (subject.data, subject.deletes))
         self._lost = _lost(subject.data, self._data, [path for path in self._data if missing[path]])
         self._kept = self._lost.why_kept(confirmed)
@@ -174,8 +174,10 @@ class _Plan:
     def _decided(self, found: Found) -> Kind | str | None:
         """Return the kind of repair for a finding, or why there is none; None if its rule has the reason."""
         rule, path = found.rule, found.path
-        if rule.name == LOST.name:
+        if rule == LOST:
             return self._of_missing(path)
+        if not found.is_certain:
+            return None
         if rule.repair is Kind.ENTRIES:
             return Kind.LISTING if path in self._manifests else self._of_entry(path)
         if rule == LISTED_TWICE and (why := self._uncertain.get(normalised(path))):

@@ -47,11 +47,6 @@ class Rule:
     repair: Kind | None = None
     severity: Severity = Severity.ERROR
 
-    @property
-    def undecided(self) -> Rule:
-        """The rule for findings whose cause, or true value, is unknown: no repair concerns them."""
-        return replace(self, repair=None)
-
 
 class Found(NamedTuple):
     """A file with what is wrong with it.
@@ -60,11 +55,13 @@ class Found(NamedTuple):
         rule: The rule that is broken.
         path: The file.
         detail: What is wrong with it.
+        is_certain: False if the cause or the true value is unknown. The repair of the rule leaves such a finding out.
     """
 
     rule: Rule
     path: str
     detail: str
+    is_certain: bool = True
 
 
 GONE = "it is not there"

@@ -216,7 +216,7 @@ class StorageCheck:
         for path in suspects.keys() - few.keys():
             if self.stored.is_current and self._is_listed(path):
                 detail = "the listing does not have it with the size in the metadata"
-                yield Found(rule.undecided, path, detail)
+                yield Found(rule, path, detail, is_certain=False)
             else:
                 self._unknown += 1
 

@@ -72,8 +72,8 @@ class Finding(Result):
     @classmethod
     def of(cls, found: Found) -> Finding:
         """Return what a rule has found, with the severity and the advice of the rule."""
-        rule, path, detail = found
-        return cls(rule.name, path, detail, rule.severity, rule.advice)
+        rule = found.rule
+        return cls(rule.name, found.path, found.detail, rule.severity, rule.advice)
 
 
 @dataclass(frozen=True)
@@ -220,8 +220,8 @@ def examine(
     with readable(name):
         subject = Subject.read(metadata, io)
         found.add(subject.unreadable)
-        for rule, look in RULES.items() if subject.snapshot else ():
-            found.add(Found(rule, path, detail) for path, detail in look(subject))
+        for rule, look, is_certain in RULES if subject.snapshot else ():
+            found.add(Found(rule, path, detail, is_certain) for path, detail in look(subject))
         watch.lap("metadata")
         check = _storage(subject, scope, environment, found) if scope.lister and subject.snapshot else None
         watch.lap("storage")

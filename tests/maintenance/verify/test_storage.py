@@ -165,7 +165,7 @@ def test_lookups_are_bounded(lake: SqlCatalog) -> None:
     def run(io: FileIO, complete: bool, most: int) -> tuple[list[str], list[str]]:
         check = StorageCheck(io, stored_in(table, ".parquet", complete), most)
         found = check.run(table.metadata, table.metadata.snapshots[-1:], lambda m: read_facts(table.io, m))
-        return [detail for _, _, detail in found], check.notes
+        return [each.detail for each in found], check.notes
 
     assert run(Remote(), True, 4) == run(table.io, True, 0) == (["it is not there"], [])
     assert len(run(Remote(), True, 1)[0]) >= 3
