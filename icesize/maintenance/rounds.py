@@ -167,9 +167,9 @@ def carried_out(
     further round uses the table's state at that time.
 
     A round in which every rewrite fails does not stop the others, and its error is the first note of the report. If no
-    other round has a report, that RewriteFailed is raised. `run` may also raise RoundsEnd, or, after the first report,
-    another error of icesize or from outside. Then the rounds end as in `ended_by`, and the report has the number of
-    remaining rewrites (`what`).
+    other round has a report, that RewriteFailed is raised. `run` may also raise RoundsEnd after the first round, or,
+    after the first report, another error of icesize or from outside. Then the rounds end as in `ended_by`, and the
+    report has the number of remaining rewrites (`what`).
     """
     done, failed = list[R](), list[RewriteFailed]()
     ended: tuple[Exception, str] | None = None
@@ -180,7 +180,7 @@ def carried_out(
         except RewriteFailed as error:
             failed.append(error)
         except Exception as end:
-            if not can_end(end) or not (done or isinstance(end, RoundsEnd)):
+            if not can_end(end) or not (done or (failed and isinstance(end, RoundsEnd))):
                 raise
             ended = end, f"{format_count(len([*some, *chain.from_iterable(rounds)]), what)} left: "
     if not done:
