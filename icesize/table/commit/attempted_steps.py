@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from icesize.environment import Environment
+from icesize.errors import RewriteFailed
 from icesize.failpoints import FailpointReached
 from icesize.parquet.files.data_file import Merged, NewDataFile
 from icesize.parquet.format.refusals import log_if_internal
@@ -198,7 +199,8 @@ class _Steps(Change[CommitOutcome]):
 
         The error of a step that is not essential does not cost the others. A mistake in icesize is logged.
         """
-        if isinstance(error, (ConcurrentChange, FailpointReached)) or not self._others:
+        # only an essential step writes rows and deletes of rows here
+        if isinstance(error, (ConcurrentChange, RewriteFailed, FailpointReached)) or not self._others:
             return False
         if isinstance(error, FileNotFoundError) and attempts.is_outdated(loaded):
             return False  # `Attempts` tries all steps on the newest state

@@ -72,8 +72,8 @@ def exactly_once(batch: Batch, rows: BatchRows) -> BatchOutcome:
             remember(batch.backoff, outcome)
             return outcome
     raise CommitConflict(
-        f"Cannot {rows.verb} '{batch.handle.name}': the table was changed {MOST_ATTEMPTS} times while the batch was "
-        f"written, last: {batch.conflicts[-1]}; nothing was committed",
+        f"Cannot {rows.verb} '{batch.handle.name}': the batch did not fit the table in {MOST_ATTEMPTS} attempts, last: "
+        f"{batch.conflicts[-1]}; nothing was committed",
         table=batch.handle.name,
     )
 

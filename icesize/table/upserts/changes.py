@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain, islice
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 from pyroaring import BitMap
 
 from icesize.concurrency import concurrently, workers
@@ -140,17 +142,29 @@ class Slice:
             raise ConcurrentChange("the source of the batch returned other rows than before")
         return events
 
+    def are_in_files(self, places: NDArray[np.intp], row_ids: Positions | None) -> None:
+        """Note that the rows of these events were written, with these row ids (format v3)."""
+        if row_ids is not None:
+            if self.ids_in_files is None:
+                self.ids_in_files = np.full(len(self.in_files), -1, np.int64)
+            self.ids_in_files[places] = row_ids
+        self.in_files[places] = True
+
     def forget_files(self) -> None:
         """Let all rows be written again."""
         self.in_files[:], self.ids_in_files = False, None
 
 
 class _NewVersions(NamedTuple):
-    """Rows of a slice to write, the codes of their keys, and their row ids (format v3)."""
+    """Rows of a slice to write, the codes of their keys, and their row ids (format v3).
+
+    `written` notes in the slice that they are in a file.
+    """
 
     rows: pa.Table
     codes: Codes
     row_ids: Positions | None
+    written: Callable[[], None]
 
 
 class _OtherRowIdsError(Exception):
@@ -269,16 +283,13 @@ class UpsertFiles:
         rows = events.rows.take(pa.array(places))
         if self.files.settings.has_lineage:
             ids = replaced_row_ids(resolver, resolution)
-            before = ids if of_keys.ids_in_files is None else of_keys.ids_in_files
-            if (ids != before)[valid & in_files].any():
+            if of_keys.ids_in_files is not None and (ids != of_keys.ids_in_files)[valid & in_files].any():
                 raise _OtherRowIdsError
-            of_keys.ids_in_files = np.where(in_files, before, ids)
             ids = ids[places]
             # slices share files, so all of them have the column if one may need it
             if (has_older and len(self.slices) > 1) or ids.max(initial=-1) >= 0:
                 rows = with_row_ids(rows, ids)
-        in_files[places] = True
-        return _NewVersions(rows, events.codes.take(places), ids)
+        return _NewVersions(rows, events.codes.take(places), ids, partial(of_keys.are_in_files, places, ids))
 
     def _write(self, new: Iterator[_NewVersions]) -> None:
         """Write the rows of all slices into few files."""
@@ -288,10 +299,19 @@ class UpsertFiles:
         if LINEAGE_FIELDS[0].name in first[0].rows.column_names:
             settings = settings.with_lineage
         only = first[0] if len(self.slices) == 1 else None
-        # `pop`, so that nothing else holds the rows of the first slice
-        tables = (each.rows for each in chain(map(list.pop, [first]), new))
+        written = list[Callable[[], None]]()
+
+        def tables() -> Iterator[pa.Table]:
+            # `pop`, so that nothing else holds the rows of the first slice
+            for each in chain(map(list.pop, [first]), new):
+                written.append(each.written)
+                yield each.rows
+
         with rewrite_failed("write the batch", _OtherRowIdsError):
-            files = write_rows(tables, settings, self.names)
+            files = write_rows(tables(), settings, self.names)
+        # not before: after an error, the next attempt writes them again
+        for note in written:
+            note()
         self.written.extend(files)
         self._files.extend(files)
         if only is not None:

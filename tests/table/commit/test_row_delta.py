@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -12,6 +13,7 @@ from pyiceberg.table import Table
 
 from icesize import failpoints
 from icesize.environment import Environment
+from icesize.errors import RewriteFailed
 from icesize.report import Report
 from icesize.table.commit.steps.merge import OTHER_DELETES
 from icesize.table.records.ledger import LedgerEntry
@@ -279,6 +281,29 @@ def test_a_merge_is_dropped_if_others_delete_rows_of_its_file(catalog: Catalog) 
 
     landed(catalog, [*MOST, *MANY[40:99]])
     assert report.conflicts
+
+
+@pytest.mark.parametrize("catalog", [3], indirect=True)
+def test_rows_whose_second_write_fails_are_not_left_out(catalog: Catalog) -> None:
+    """A batch fails as a whole if its rows cannot be written for a newer state, also beside a merge."""
+    commit(catalog, MANY, 1)
+    errors = list[OSError]()
+
+    def change() -> None:
+        # the row of key 0 is a new row now, so that all rows are written again; the disk is full by then
+        delete_key(catalog, 0)
+        errors.append(OSError(errno.ENOSPC, "No space left on device"))
+
+    def fill() -> None:
+        if errors:
+            raise errors.pop()
+
+    with others_first(change), failpoints.armed("writing", fill), pytest.raises(RewriteFailed, match="No space left"):
+        commit(catalog, MOST, 2, has_merges=True)
+    landed(catalog, MANY[1:])
+
+    commit(catalog, MOST, 2, has_merges=True)
+    landed(catalog, [*MOST, *MANY[40:]])
 
 
 def test_a_merge_survives_an_append_of_others(catalog: Catalog) -> None:
