@@ -29,6 +29,7 @@ from icesize.spark.stream.new_columns import fold_of, with_columns_of
 from icesize.spark.stream.options import SinkOptions
 from icesize.spark.stream.process_state import TableState
 from icesize.table.commit.batch_commit import Batch
+from icesize.table.commit.exactly_once import PlanAgain
 from icesize.table.state.handle import Current
 from icesize.table.upserts.batch import FetchSlice, MakeMerges, Upserts
 from icesize.table.upserts.conditions import deletes
@@ -38,7 +39,7 @@ from icesize.table.upserts.settings import UpsertOptions, require_columns, rule_
 _LEAST_ROW_BYTES = 4
 """Bytes of a row at its source, at least: a few columns, compressed."""
 _FEW_ENOUGH = 0.1
-"""Share of the driver's limit up to which the rows of the last batch show that this one is not above the limit."""
+"""Share of the driver's limit up to which the rows of the last batch make a count of this one unnecessary."""
 _HASH, _HASHES = "_icesize_hash", 4096
 _IS_DELETE = spark_types.StructField("_icesize_is_delete", spark_types.BooleanType())
 
@@ -99,8 +100,10 @@ class EventsOfBatch:
         A batch that the driver cannot hold has a slice for each range of hashes of the key.
         """
         fitted = self.fitted(current, rule)
-        if self._count_if_large() <= self._limit:
-            return [partial(self._events, fitted)]
+        if self._rows is None and not self._is_few:
+            self._count()
+        if (self._rows or 0) <= self._limit:
+            return [partial(self._events, fitted.limit(self._limit + 1))]
         schema = current.table.metadata.schema()
         keys = [F.col(f"`{schema.find_column_name(each)}`") for each in rule.key]
         marked = fitted.withColumn(_HASH, F.pmod(F.xxhash64(*keys), F.lit(_HASHES)))
@@ -113,6 +116,9 @@ class EventsOfBatch:
 
     def _events(self, fitted: DataFrame) -> tuple[pa.Table, Mask]:
         rows = fetch(fitted)
+        if self._rows is None and rows.num_rows > self._limit:
+            self._count()
+            raise PlanAgain("the batch has more rows than were expected, and was read again in slices")
         self.state.rows_upserted = max(rows.num_rows, self._rows or 0)
         is_delete: Mask = np.asarray(rows.column(_IS_DELETE.name), dtype=np.bool_)
         return rows.drop_columns([_IS_DELETE.name]), is_delete
@@ -125,21 +131,19 @@ class EventsOfBatch:
         self.cached.callback(df.unpersist)
         return df.persist()
 
-    def _count_if_large(self) -> int:
-        """Return the number of rows; 0 if they are few without a doubt, by their source or by the last batch.
-
-        Rows that are expensive to compute are computed once for both the count and the rest.
-        """
+    @property
+    def _is_few(self) -> bool:
+        """Return whether the rows are probably few, by their source or by the last batch."""
         last = self.state.rows_upserted
         if last is not None and last <= _FEW_ENOUGH * self._limit:
-            return 0
-        if session.source_bytes(self.df) <= self._limit * _LEAST_ROW_BYTES:
-            return 0
-        if self._rows is None:
-            if not session.is_cheap_to_read_again(self.df):
-                self._cache(self.df)
-            self._rows = self.df.count()
-        return self._rows
+            return True
+        return session.source_bytes(self.df) <= self._limit * _LEAST_ROW_BYTES
+
+    def _count(self) -> None:
+        """Count the rows. Those that are expensive to compute are computed once for both the count and the rest."""
+        if not session.is_cheap_to_read_again(self.df):
+            self._cache(self.df)
+        self._rows = self.df.count()
 
     def fitted(self, current: Current, rule: UpsertRule) -> DataFrame:
         """Return the batch with the columns of the table, and one that marks the rows that are deletes.
