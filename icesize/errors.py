@@ -109,8 +109,11 @@ class CommitConflict(IcesizeError):
 class CommitStateUnknown(IcesizeError):
     """The catalog's response was lost, and the table does not show the outcome yet; nothing was deleted.
 
-    In a call that commits several times, the attribute `report` has the commits before this one.
+    Attributes:
+        report: The report of the same call's earlier commits, which are visible; None if there are none.
     """
+
+    report: object = None
 
 
 class RewriteFailed(IcesizeError):

@@ -61,8 +61,8 @@ class _Group(click.Group):
             ctx.exit(exit_code_of(interrupt))
         except CommitStateUnknown as error:
             print_error(str(error))
-            if (done := error.facts.get("report")) is not None:
-                print_error(f"done before that: {done}")
+            if error.report is not None:
+                print_error(f"done before that: {error.report}")
             ctx.exit(UNKNOWN)
         except IcesizeError as error:
             print_error(str(error))

@@ -147,7 +147,7 @@ def ended_by(end: Exception, report: R, left: str = "") -> R:
     why = end if isinstance(end, RoundsEnd) else said(end)
     if isinstance(end, CommitStateUnknown):
         if report.snapshot_ids:
-            end.facts["report"] = report
+            end.report = report
         raise end
     if isinstance(end, CommitConflict):
         return replace(report, conflicts=(*report.conflicts, f"{left}{why}"))

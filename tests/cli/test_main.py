@@ -24,6 +24,7 @@ from icesize import failpoints
 from icesize.cli.main import main
 from icesize.environment import Environment, WorkLimits
 from icesize.errors import CommitConflict, CommitStateUnknown, EngineUnavailable
+from icesize.maintenance.verify.checkup import Check
 from icesize.parquet.files.data_file import MergeResult
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
@@ -372,11 +373,13 @@ def test_an_unknown_outcome_is_exit_code_3(table: Table, run: Run, monkeypatch: 
     """A commit that may be visible has an exit code of its own; what was committed before it is shown."""
 
     def lost(*args: object, **options: object) -> None:
-        raise CommitStateUnknown("Commit state unknown: timeout", report="snapshot 7")
+        error = CommitStateUnknown("Commit state unknown: timeout")
+        error.report = Check("reading", "ok", "snapshot 7")
+        raise error
 
     monkeypatch.setattr(SizedTable, "compact", lost)
     result = run("compact")
-    lines = ["icesize: Commit state unknown: timeout", "icesize: done before that: snapshot 7"]
+    lines = ["icesize: Commit state unknown: timeout", "icesize: done before that: reading: ok: snapshot 7"]
     assert (result.exit_code, result.stderr.splitlines()) == (3, lines)
 
 

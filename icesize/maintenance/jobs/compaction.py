@@ -151,7 +151,7 @@ def _with_few_deletes(
     context: TableContext, report: Report, rewrites: Sequence[DeleteRewrite], most_deletes: int
 ) -> Report:
     """Rewrite delete files after the commit of the merges; add their outcome or their error to the report."""
-    from icesize.maintenance.jobs.rewrite_deletes import rewrite_deletes  # slow: imports the writers
+    from icesize.maintenance.jobs.rewrite_deletes import DeletesReport, rewrite_deletes  # slow: imports the writers
 
     try:
         deletes = rewrite_deletes(context, only={rewrite.partition for rewrite in rewrites})
@@ -159,8 +159,10 @@ def _with_few_deletes(
         may_be_first = isinstance(error, (CommitConflict, CommitStateUnknown))
         if not can_end(error) or not (report.snapshot_ids or may_be_first):
             raise
-        before = error.facts.get("report") if isinstance(error, CommitStateUnknown) else None
-        return ended_by(error, _with_deletes(report, before, report.delete_files_max) if before else report)
+        before = error.report if isinstance(error, CommitStateUnknown) else None
+        if isinstance(before, DeletesReport):
+            report = _with_deletes(report, before, report.delete_files_max)
+        return ended_by(error, report)
     return _with_deletes(report, deletes, most_deletes)
 
 

@@ -190,7 +190,7 @@ class Pass:
                 self._watch.lap(step.name)
         except CommitStateUnknown as error:
             if self._done.is_changed:
-                error.facts["report"] = self._report()
+                error.report = self._report()
             raise
         return self._report()
 
@@ -207,8 +207,9 @@ class Pass:
                 for job in step.run:
                     self._put(step, self._alone(job))
         except CommitStateUnknown as error:
-            if "report" in error.facts:
-                self._put(step, error.facts["report"])
+            if error.report is not None:
+                self._put(step, error.report)
+            self._failed[step.name] = said(error)
             raise
         except (ClusteringOff, UnsupportedTable) as error:
             self._unsupported[step.name] = str(error)

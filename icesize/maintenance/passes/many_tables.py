@@ -19,7 +19,7 @@ from pyiceberg.table import Table
 
 from icesize.concurrency import TABLES_AT_ONCE, Ahead
 from icesize.environment import Environment
-from icesize.errors import TableNotFound
+from icesize.errors import CommitStateUnknown, TableNotFound
 from icesize.events import Progress
 from icesize.maintenance.passes.maintain import STEPS, MaintenanceReport, Pass
 from icesize.maintenance.passes.survey import look_at_each, survey_and_merges
@@ -359,7 +359,7 @@ class ManyTables:
         return ".".join((self.catalog.name, *one.name))
 
     def _maintained(self, due: _Due, budget: Budget, unspent: _Unspent) -> MaintenanceReport | str:
-        """Return the report of one table, or the error that ended its pass."""
+        """Return the report of one table, or the error that ended its pass before it committed."""
         unpaid = {job.partition for job in due.jobs}.difference(job.partition for job in due.paid)
         with unspent.taken() as spare:
             if budget.size_bytes is not None:
@@ -369,7 +369,9 @@ class ManyTables:
             except Exception as error:  # a table must not end the pass
                 if not log_if_internal("maintain", error):
                     LOG.warning("maintain %s: the rest is left", due.survey.table, exc_info=error)
-                return said(error)
+                if not (isinstance(error, CommitStateUnknown) and isinstance(error.report, MaintenanceReport)):
+                    return said(error)
+                report = error.report
             finally:
                 self._memory.shrink(KEPT_BYTES)
             spare.size_bytes -= max(0, report.bytes_rewritten - due.paid_bytes)

@@ -317,6 +317,7 @@ def test_an_unknown_outcome_ends_the_pass() -> None:
     report = raised.value.report
     assert isinstance(report, MaintenanceReport)
     assert (len(report.merges), report.deletes is None, report.manifests) == (1, False, None)
+    assert report.failed == {"manifests": "Cannot tell"}
 
 
 @pytest.mark.parametrize("conflicts", [False, True])
@@ -331,7 +332,7 @@ def test_a_pass_that_committed_nothing_reports_nothing_done(conflicts: bool) -> 
 
     with pytest.raises(CommitStateUnknown) as raised:
         run(Unknown(cold_bytes=10 if conflicts else 0, conflicts=conflicts))
-    assert not hasattr(raised.value, "report")
+    assert raised.value.report is None
 
 
 @pytest.mark.parametrize("budget", [{"budget_bytes": -1}, {"budget_seconds": -0.5}])

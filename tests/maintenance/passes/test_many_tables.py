@@ -20,13 +20,14 @@ from requests.exceptions import ConnectionError as NoConnection
 
 import icesize
 from icesize.environment import Environment
-from icesize.errors import ArgumentError, TableError, TableNotFound
+from icesize.errors import ArgumentError, CommitStateUnknown, TableError, TableNotFound
 from icesize.events import Progress
 from icesize.failpoints import armed, for_child
 from icesize.maintenance.passes.many_tables import STEP, ManyTables, ManyTablesReport, watch
 from icesize.maintenance.rounds import Budget
 from icesize.planning.shared_budget import order_of
 from icesize.table.catalog.tables import TablePattern
+from tests.support.armed import failing_at
 from tests.support.command_line import catalog_uri
 from tests.support.tables import (
     CountingIO,
@@ -324,6 +325,25 @@ def test_a_failing_table_does_not_end_the_pass(lake: SqlCatalog) -> None:
     assert "FileNotFoundError" in report.failed["lake.db.unreadable"]
     assert len(live_paths(lake.load_table("db.well"))) == 1
     assert not report.succeeded
+
+
+def test_an_unknown_outcome_keeps_what_was_committed_before(lake: SqlCatalog) -> None:
+    """The report has the visible commits of the table, and no other table may write the bytes of the budget again."""
+    properties = {"icesize.cluster.by": "id", "history.expire.max-snapshot-age-ms": "1"}
+    for name in ("one", "two"):
+        table = make_table(lake, name=f"db.{name}", properties=properties)
+        for number in range(8):
+            table.append(arrow(range(number, 8_000, 8)))
+    policy = {"target-file-size-bytes": 20_000, "small-file-limit-bytes": 1_000}
+    planned = icesize.open(None, "db.one", catalog=lake, policy=policy).plan_clustering()
+    assert planned is not None
+    with failing_at(1, "expiry-decided", CommitStateUnknown("lost")):
+        report = run(lake, Budget(planned.bytes_to_write), policy=policy, threads=1)
+    first, second = report.tables
+    assert report.failed == {first.table: "expiry: lost"}
+    assert (len(first.clusterings), second.not_started) == (1, ("clustering",))
+    assert first.bytes_rewritten > 0
+    assert report.bytes_rewritten <= planned.bytes_to_write
 
 
 def test_names_that_are_no_tables_to_maintain_are_skipped(lake: SqlCatalog) -> None:
