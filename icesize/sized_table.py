@@ -1040,6 +1040,7 @@ class SizedTable:
         order_by: ColumnNames = None,
         delete_when: str | None = None,
         ties: str | None = None,
+        tombstones: float | str | None = None,
         *,
         dry_run: bool = False,
     ) -> KeyReport:
@@ -1054,6 +1055,7 @@ class SizedTable:
             order_by: The columns by which a later row is recognized; None keeps the stored ones, `()` removes them.
             delete_when: The condition that makes a row a delete; None keeps the stored one, `""` removes it.
             ties: What is done with different rows of one key and order; None keeps the stored answer.
+            tombstones: How long deletes are remembered, in seconds or as `"2 days"`; None keeps the stored time.
             dry_run: Change nothing; return the report that the call would produce.
 
         Returns:
@@ -1065,12 +1067,12 @@ class SizedTable:
             RewriteFailed: A file is damaged.
             CommitConflict: Other writers committed first until the deadline; nothing changed.
             CommitStateUnknown: The outcome of the commit is unknown.
-            ValueError: `ties` has none of its values.
+            ValueError: `ties` has none of its values, or `tombstones` is no time.
         """
         from icesize.maintenance.jobs.keys import rekey
         from icesize.table.upserts.settings import WantedRule
 
-        return self._context.alone(rekey, WantedRule(key, order_by, delete_when, ties), dry_run=dry_run)
+        return self._context.alone(rekey, WantedRule(key, order_by, delete_when, ties, tombstones), dry_run=dry_run)
 
     def _versions(self, current: Current) -> list[Version]:
         from icesize.table.past.versions import versions

@@ -47,11 +47,12 @@ def deduplicate(target: Target, *, key: list[str] | None, order_by: list[str] | 
 @names_option("--order-by", "Columns by which a later row is recognized; an empty text for none.")
 @click.option("--delete-when", help="SQL condition that makes a row a delete; an empty text for none.")
 @click.option("--ties", type=click.Choice(TIES), help="What is done with different rows of one key and order.")
+@click.option("--tombstones", metavar="TIME", help="How long deletes are remembered, such as '2 days'.")
 @options.dry_run_option
 @options.table_options
 def rekey(
     target: Target, *, key: list[str] | None, order_by: list[str] | None, delete_when: str | None, ties: str | None,
-    dry_run: bool,
+    tombstones: str | None, dry_run: bool,
 ) -> None:  # fmt: skip
     """Change the stored rule of TABLE, which all its writers follow; keep what no option names.
 
@@ -59,6 +60,7 @@ def rekey(
     rule stop at their next batch. Remembered deletes stay if the key has the same columns, and the order only gains or
     loses columns at its end.
     """
-    if key is None and order_by is None and delete_when is None and ties is None:
-        raise click.UsageError("name what to change: --key, --order-by, --delete-when or --ties")
-    target.answer(target.open().rekey(key, order_by, delete_when, ties, dry_run=dry_run))
+    wanted = (key, order_by, delete_when, ties, tombstones)
+    if all(each is None for each in wanted):
+        raise click.UsageError("name what to change: --key, --order-by, --delete-when, --ties or --tombstones")
+    target.answer(target.open().rekey(*wanted, dry_run=dry_run))

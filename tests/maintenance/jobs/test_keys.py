@@ -238,6 +238,18 @@ def test_parts_of_the_rule_change_alone(catalog: Catalog) -> None:
         table.rekey(ties="first")
 
 
+def test_a_table_begins_to_remember_deletes(catalog: Catalog) -> None:
+    """The time that deletes are remembered is a part of the rule; an upsert with another one says how it changes."""
+    table = upserted(catalog)
+    with pytest.raises(TableError, match=r"'tombstones' is .* change the rule with `icesize rekey`"):
+        table.upsert(rows_of([(1, 2, "a")]), tombstones="2 days")
+    assert table.rekey(tombstones="2 days").changed == ("'tombstones' is off in the table and 172800 s here",)
+    table.upsert(rows_of([(1, 2, "a")]), tombstones="2 days")
+    assert table.rekey(tombstones="1 day", dry_run=True).changed == (
+        "'tombstones' is 172800 s in the table and 86400 s here",
+    )
+
+
 def test_a_table_gets_its_key(catalog: Catalog) -> None:
     """A table without a rule gets one before its first upsert, if the key is unique; a key must be named."""
     add(catalog, (1, 1, "a"), (1, 2, "b"))
