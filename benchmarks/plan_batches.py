@@ -32,7 +32,7 @@ from icesize.planning.merging.planner import Occasion, plan_merges
 from icesize.planning.plan import MergeTask
 from icesize.table.commit.snapshot_builder import SnapshotBuilder
 from icesize.table.commit.steps.append import Append
-from icesize.table.commit.steps.merge import Replace
+from icesize.table.commit.steps.merge import Merge
 from icesize.table.manifests.manifest_lists import manifests_in
 from icesize.table.state.handle import TableHandle
 from tests.support.tables import expire, make_visible
@@ -78,7 +78,7 @@ def measured(
         staged = [Append(tuple(map(new_file, hours))).stage(builder, {})]
         if plan.groups and batch % 10:
             merges = tuple(MergeResult(group.inputs, (_output(group, location),)) for group in plan.groups)
-            staged.append(Replace(merges).stage(builder, {}))
+            staged.append(Merge(merges).stage(builder, {}))
         make_visible(catalog, table, staged)
         for path, columns in builder.facts.items() if batch % 10 else ():
             handle.store.remember(path, columns)

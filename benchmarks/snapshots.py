@@ -23,7 +23,7 @@ from icesize.parquet.files.data_file import MergeResult, NewDataFile
 from icesize.planning.files import FileFact, PartitionKey
 from icesize.table.commit.snapshot_builder import SnapshotBuilder
 from icesize.table.commit.steps.append import Append
-from icesize.table.commit.steps.merge import Replace
+from icesize.table.commit.steps.merge import Merge
 from tests.support.children import run_child
 from tests.support.late_events import batch
 from tests.support.tables import make_visible
@@ -101,7 +101,7 @@ class _Rounds:
         chosen = sorted((first + i) % self._partitions for i in range(self._merges))
         inputs = [_fact(files[hour]) for hour in chosen for files in batches]
         outputs = [self._write(hour) for hour in chosen]
-        merges = Replace((MergeResult(tuple(inputs), tuple(outputs)),))
+        merges = Merge((MergeResult(tuple(inputs), tuple(outputs)),))
         make_visible(self._catalog, self._table, [merges.stage(self._builder, {})])
 
     def _write(self, hour: int) -> NewDataFile:

@@ -26,7 +26,7 @@ from icesize.planning.merging.simulation import Exchange
 from icesize.planning.merging.standing import Standing
 from icesize.table.commit.snapshot_builder import SnapshotBuilder
 from icesize.table.commit.steps.append import Append
-from icesize.table.commit.steps.merge import Replace
+from icesize.table.commit.steps.merge import Merge
 from icesize.table.manifests.packing import live_entries
 
 SMALL = Stream(partitions=10, touched=6, late=2, batches_per_day=90, batch_bytes=600_000_000, seed=7)
@@ -126,7 +126,7 @@ def test_manifests_are_those_of_the_snapshot_builder(tmp_path: Path) -> None:
             stamps[output.path] = max(stamps[file.path] for file in merge.inputs)
             real[output.path] = replace(_real(output, table.location()), sequence_number=stamps[output.path])
         if merges:
-            Replace(tuple(_result(merge, real) for merge in merges)).stage(builder, {})
+            Merge(tuple(_result(merge, real) for merge in merges)).stage(builder, {})
         model.commit([[Exchange((), (file,)) for file in new], *([merges] if merges else [])])
         gone = {file.path for merge in merges for file in merge.inputs}
         live = [file for file in live if file.path not in gone] + new + [merge.outputs[0] for merge in merges]

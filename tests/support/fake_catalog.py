@@ -23,9 +23,9 @@ from icesize.table.commit.protocol import (
     CommitRequest,
     StepDone,
 )
-from icesize.table.commit.steps.absorb import Overwrite
+from icesize.table.commit.steps.absorb import Absorb
 from icesize.table.commit.steps.append import Append
-from icesize.table.commit.steps.merge import Replace
+from icesize.table.commit.steps.merge import Merge
 from icesize.table.records.ledger import LedgerEntry
 
 PART = PartitionKey(0, ("a",))
@@ -74,13 +74,13 @@ def request(
 
 def inputs_of(request: CommitRequest) -> set[str]:
     """The files that a request takes away."""
-    absorbed = {file.path for step in request.steps if isinstance(step, Overwrite) for file in step.removed}
-    return absorbed | {file.path for step in request.steps if isinstance(step, Replace) for file in step.inputs}
+    absorbed = {file.path for step in request.steps if isinstance(step, Absorb) for file in step.removed}
+    return absorbed | {file.path for step in request.steps if isinstance(step, Merge) for file in step.inputs}
 
 
-def first_step(request: CommitRequest) -> Append | Overwrite | None:
+def first_step(request: CommitRequest) -> Append | Absorb | None:
     """The step that brings new rows."""
-    return next((step for step in request.steps if isinstance(step, (Append, Overwrite))), None)
+    return next((step for step in request.steps if isinstance(step, (Append, Absorb))), None)
 
 
 @dataclass(frozen=True)
@@ -314,7 +314,7 @@ class FakeCatalog:
         for step in staged.done:
             now = now.then(step.operation, wanted.run_id)
         if len(staged.done) > 1 and (first := first_step(wanted)):
-            gone = {file.path for file in first.removed} if isinstance(first, Overwrite) else set()
+            gone = {file.path for file in first.removed} if isinstance(first, Absorb) else set()
             self.between[staged.snapshot_ids[0]] = frozenset(now.live - gone | set(first.paths))
         self.landed[staged.manifest] = staged
         entry = wanted.ledger

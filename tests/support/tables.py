@@ -57,9 +57,9 @@ from icesize.table.commit.documents import lossless
 from icesize.table.commit.protocol import Base, CommitRequest
 from icesize.table.commit.pyiceberg_committer import PyIcebergCommitter
 from icesize.table.commit.snapshot_builder import SnapshotBuilder, move_ref
-from icesize.table.commit.steps.absorb import Overwrite
+from icesize.table.commit.steps.absorb import Absorb
 from icesize.table.commit.steps.append import Append
-from icesize.table.commit.steps.merge import Replace
+from icesize.table.commit.steps.merge import Merge
 from icesize.table.commit.steps.rewrite_manifests import RewriteManifests
 from icesize.table.manifests.entries import Entry
 from icesize.table.manifests.store import ManifestStore
@@ -429,7 +429,7 @@ def overwritten(
 ) -> Snapshot:
     """An OVERWRITE by the builder: files at the paths `gone` for others."""
     removed = tuple(FileFact(path, 0, 0, PartitionKey(0, ())) for path in gone)
-    return Overwrite(removed, tuple(added), tuple(copied)).stage(builder, summary or {})
+    return Absorb(removed, tuple(added), tuple(copied)).stage(builder, summary or {})
 
 
 def replaced(
@@ -439,23 +439,23 @@ def replaced(
     summary: Mapping[str, str] | None = None,
 ) -> Snapshot:
     """A REPLACE by the builder."""
-    return Replace((MergeResult(tuple(inputs), tuple(outputs)),)).stage(builder, summary or {})
+    return Merge((MergeResult(tuple(inputs), tuple(outputs)),)).stage(builder, summary or {})
 
 
 def new_files(request: CommitRequest) -> tuple[NewDataFile, ...]:
     """Files of a request that hold new rows."""
-    return next((step.files for step in request.steps if isinstance(step, (Append, Overwrite))), ())
+    return next((step.files for step in request.steps if isinstance(step, (Append, Absorb))), ())
 
 
 def merges(request: CommitRequest) -> tuple[MergeResult, ...]:
     """Groups of files that a request replaces."""
-    return next((step.groups for step in request.steps if isinstance(step, Replace)), ())
+    return next((step.groups for step in request.steps if isinstance(step, Merge)), ())
 
 
 def with_merges(request: CommitRequest, *groups: MergeResult) -> CommitRequest:
     """The request with these merges."""
-    others = tuple(step for step in request.steps if not isinstance(step, Replace))
-    return dataclasses.replace(request, steps=(*others, Replace(groups)) if groups else others)
+    others = tuple(step for step in request.steps if not isinstance(step, Merge))
+    return dataclasses.replace(request, steps=(*others, Merge(groups)) if groups else others)
 
 
 def rewrite_manifests(catalog: Catalog) -> Table:

@@ -56,7 +56,7 @@ from icesize.table.commit.input_metrics import with_carried_over_metrics
 from icesize.table.commit.loaded import Loaded
 from icesize.table.commit.metadata_change import add_tag, remove_tag
 from icesize.table.commit.protocol import Base, CommitRequest
-from icesize.table.commit.steps.absorb import Overwrite
+from icesize.table.commit.steps.absorb import Absorb
 from icesize.table.commit.steps.restore import Restore
 from icesize.table.manifests.entries import Entry, under_new_path
 from icesize.table.manifests.store import ManifestStore
@@ -231,13 +231,13 @@ def _rewritten(
     return with_carried_over_metrics(results, (), io, lambda: settings)
 
 
-def _overwrite(planned: _Planned, copies: Sequence[Copy], rewrites: Sequence[Merged]) -> Overwrite:
+def _overwrite(planned: _Planned, copies: Sequence[Copy], rewrites: Sequence[Merged]) -> Absorb:
     written = tuple(file for result in rewrites for file in result.files)
     copied = tuple(under_new_path(copy.entry, copy.new_path) for copy in copies)
-    return Overwrite(planned.difference.removed, written, copied)
+    return Absorb(planned.difference.removed, written, copied)
 
 
-def _counted(report: Report, made: Overwrite, rewrites: Sequence[Merged]) -> Report:
+def _counted(report: Report, made: Absorb, rewrites: Sequence[Merged]) -> Report:
     """Return a forecast with its outcome; the number of deleted rows is exact only now."""
     copied_bytes, work = sum(entry.size_bytes for entry in made.copied), work_fields(rewrites)
     known_before = sum(file.deleted_rows for result in rewrites for file in result.inputs)

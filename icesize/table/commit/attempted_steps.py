@@ -21,9 +21,9 @@ from icesize.table.catalog.access_errors import brief
 from icesize.table.commit.attempts import Attempts, Change
 from icesize.table.commit.loaded import Loaded, Staged
 from icesize.table.commit.protocol import CommitRequest, Committer, ConcurrentChange, Step, StepDone
-from icesize.table.commit.steps.absorb import Overwrite
+from icesize.table.commit.steps.absorb import Absorb
 from icesize.table.commit.steps.append import Append
-from icesize.table.commit.steps.merge import Replace
+from icesize.table.commit.steps.merge import Merge
 from icesize.table.commit.steps.row_delta import RowDelta
 from icesize.table.records.ledger import is_done
 from icesize.table.records.summary import RUN_ID, SMALL_FILES_MAX
@@ -43,12 +43,12 @@ def steps_of(
     """Return the steps for new rows and for merges. New files also hold the rows of `absorbed` files."""
     groups, older = tuple(merged), tuple(absorbed)
     rows = [new] if isinstance(new, RowDelta) else _steps_of_files(tuple(new), older)
-    return (*rows, *([Replace(groups)] if groups else ()))
+    return (*rows, *([Merge(groups)] if groups else ()))
 
 
 def _steps_of_files(files: tuple[NewDataFile, ...], older: tuple[FileFact, ...]) -> list[Step]:
     if older:
-        return [Overwrite(older, files)]
+        return [Absorb(older, files)]
     return [Append(files)] if files else []
 
 
@@ -93,7 +93,7 @@ class CommitOutcome:
     @property
     def merged(self) -> tuple[Merged, ...]:
         """Groups of files that merges have replaced."""
-        return tuple(group for step in self.done_by(Replace) for group in step.groups)
+        return tuple(group for step in self.done_by(Merge) for group in step.groups)
 
 
 def commit_steps(

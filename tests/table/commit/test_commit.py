@@ -18,7 +18,7 @@ from icesize.table.commit.attempts import UNKNOWN_ATTEMPTS
 from icesize.table.commit.conflicts import BASE_EXPIRED
 from icesize.table.commit.loaded import Loaded
 from icesize.table.commit.protocol import Base, CommitRequest, ConcurrentChange, Kept, Step
-from icesize.table.commit.steps.merge import Replace
+from icesize.table.commit.steps.merge import Merge
 from icesize.table.records.ledger import LedgerEntry, stream_hash
 from tests.support.examples import examples
 from tests.support.fake_catalog import (
@@ -604,7 +604,7 @@ def test_a_mistake_of_ours_in_a_merge_is_not_taken_for_a_conflict() -> None:
 def test_a_mistake_of_ours_in_the_check_of_a_merge_does_not_cost_the_rows() -> None:
     """A merge is also optional while it is compared with the newest state."""
 
-    class Broken(Replace):
+    class Broken(Merge):
         def validate(self, state: Loaded, base: Base, earlier: Sequence[Step]) -> Kept:
             raise KeyError("v0")
 

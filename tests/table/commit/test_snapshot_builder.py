@@ -14,7 +14,7 @@ from icesize.parquet.files.data_file import MergeResult, NewDataFile
 from icesize.planning.files import FileFact, PartitionKey
 from icesize.table.commit.snapshot_builder import SnapshotBuilder
 from icesize.table.commit.steps.append import Append
-from icesize.table.commit.steps.merge import Replace
+from icesize.table.commit.steps.merge import Merge
 from icesize.table.manifests.entries import read_entries
 from icesize.table.manifests.packing import (
     ENOUGH_ENTRIES,
@@ -46,7 +46,7 @@ def replaced(lake: SqlCatalog, files: list[NewDataFile]) -> NewDataFile:
     """Replace these files of one partition by one."""
     table, output = lake.load_table("db.t"), new_file(str(files[0].partition.values[0]))
     inputs = tuple(FileFact(file.path, file.size_bytes, file.rows, file.partition) for file in files)
-    merge = Replace((MergeResult(inputs, (output,)),))
+    merge = Merge((MergeResult(inputs, (output,)),))
     make_visible(lake, table, [merge.stage(SnapshotBuilder(table, NOW_MS), {})])
     return output
 

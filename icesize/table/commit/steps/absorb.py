@@ -19,7 +19,7 @@ from icesize.table.records.summary import CommitKind
 
 
 @dataclass(frozen=True)
-class Overwrite(Step):
+class Absorb(Step):
     """Add files that hold new rows and the rows of the `removed` files.
 
     The removed files must be unchanged. The step is essential, because no other files hold the new rows.

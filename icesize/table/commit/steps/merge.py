@@ -24,7 +24,7 @@ OTHER_DELETES = "the batch deletes other rows of it than were known when the mer
 
 
 @dataclass(frozen=True)
-class Replace(Step):
+class Merge(Step):
     """Replace files with others that hold the same rows. A group is dropped if its input files have changed.
 
     Earlier steps of the same request may have added input files. No other writer can have changed those. Earlier steps
@@ -59,7 +59,7 @@ class Replace(Step):
         dropped = [(group, why) for group, why in zip(self.groups, reasons, strict=True) if why is not None]
         return Kept(
             self._with(group for group, why in zip(self.groups, reasons, strict=True) if why is None),
-            tuple(Replace((group,)).dropped(why) for group, why in dropped),
+            tuple(Merge((group,)).dropped(why) for group, why in dropped),
             tuple(group.inputs[0].partition for group, why in dropped if why != BASE_EXPIRED),
         )
 
@@ -84,12 +84,12 @@ class Replace(Step):
     def dropped(self, why: str) -> str:
         return f"merge of {len(self.inputs)} files dropped: {why}"
 
-    def visible(self, live: Collection[str]) -> Replace | None:
+    def visible(self, live: Collection[str]) -> Merge | None:
         return self._with(group for group in self.groups if any(file.path in live for file in group.files))
 
-    def _with(self, groups: Iterable[Merged]) -> Replace | None:
+    def _with(self, groups: Iterable[Merged]) -> Merge | None:
         kept = tuple(groups)
-        return Replace(kept) if kept else None
+        return Merge(kept) if kept else None
 
     def _renumbered(self, builder: SnapshotBuilder) -> Sequence[NewDataFile]:
         """Return the outputs, with the data sequence number of new files in partitions that earlier steps add files to.

@@ -13,7 +13,7 @@ from icesize.table.catalog import opening
 from icesize.table.commit.loaded import Loaded
 from icesize.table.commit.protocol import Base, Kept, Step
 from icesize.table.commit.snapshot_builder import SnapshotBuilder
-from icesize.table.commit.steps.absorb import Overwrite
+from icesize.table.commit.steps.absorb import Absorb
 from icesize.table.past.restore_plan import Difference, Restoration
 from icesize.table.records.summary import RESTORED_ID, CommitKind
 
@@ -30,7 +30,7 @@ class Restore(Step):
     tag: str
     work: Restoration
     planned: Difference
-    overwrite: Overwrite
+    overwrite: Absorb
     check: Callable[[Loaded, Difference], object]
 
     @property
