@@ -1,4 +1,8 @@
-"""The facade: one table, and every operation on its files. It connects the packages and decides nothing."""
+"""The facade: one table, with a method for each operation on its files.
+
+`SizedTable` chooses the engine: Spark or this process. Its methods look up the snapshots and partitions that a caller
+names, and call the package that does the work. All rules about files are in these packages.
+"""
 
 from __future__ import annotations
 
@@ -385,8 +389,10 @@ class SizedTable:
         """Order the rows of each partition by columns, so that queries open few files.
 
         With Spark, the result is one REPLACE commit. Without Spark, it is committed in rounds of about 1 GiB, so that
-        an interrupt keeps the finished rounds. Partitions in order stay unchanged. icesize leaves new files unclustered
-        until they have a fifth of the bytes of their future set.
+        an interrupt keeps the finished rounds. Partitions in order stay unchanged.
+
+        Files that one clustering wrote together are a set. Newer files stay unclustered until they have a fifth of the
+        bytes of a set. Then icesize rewrites both together, so that each byte is rewritten few times.
 
         Args:
             by: The columns. The table's properties store them, so you pass them only once. None uses the stored

@@ -1,4 +1,4 @@
-"""Keys as numbers of 64 or 128 bits: two rows have the same code if and only if they have the same key.
+"""Codes of keys: numbers of 64 or 128 bits. Equal keys have equal codes, and different keys practically never do.
 
 | key | code |
 |---|---|
@@ -6,8 +6,9 @@
 | columns that together have at most 16 bytes | their bytes, mixed so that the upper half is spread evenly |
 | any other | the first 128 bits of BLAKE2b, under a secret |
 
-The mix can be undone, so that codes of up to 16 bytes are exact. Two of 100 million other keys have the same code with
-a probability of 1.5e-23 (n^2 / 2^129). The secret prevents keys that were made to have the same code.
+Codes of the first two kinds are exact, because the mix can be undone. Different keys of the third kind could have the
+same code: among 100 million of them, the probability that any two do is 1.5e-23 (n^2 / 2^129). Because of the secret, a
+writer cannot construct such keys.
 """
 
 from __future__ import annotations

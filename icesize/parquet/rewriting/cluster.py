@@ -31,10 +31,15 @@ from icesize.planning.plan import MergeTask
 SAMPLE_ROWS = 2**20
 """Keys from which the parts of rows that do not fit into memory are cut, each then within 1% of its share."""
 PART_SHARE = 0.75
-"""Share of the memory for rows that a part is cut for, as what a row needs is known from the first ones."""
+"""Share of the memory for rows that a part is planned to fill.
+
+The rest is a reserve, because the memory of a row is estimated from the first rows.
+"""
 
 MOST_SHARES = 4
-"""A thread that orders rows has a quarter of the memory of one alone at least: less would make small row groups."""
+"""Most threads that order rows at the same time. They share the memory, and less than a quarter of it per thread would
+make small row groups.
+"""
 
 Place = tuple[int, ...]
 """The place of a part in the order; one that was divided again has its parts below it."""

@@ -124,9 +124,11 @@ def _cost_to_finish(schedule: _Schedule, stack: list[float], arrivals: float, de
 def _depth_of_arrivals(schedule: _Schedule, merges: list[int], arrivals: float, depth: int) -> float:
     """Return the least sum of depths of `arrivals` files while present file i takes part in `merges[i]` more merges.
 
-    By duality, it is the largest value, over a price for the deepest arrival, of that price for all arrivals less the
-    savings of the places above the present files. The value is concave in the price. It is infinite if there are too
-    few places.
+    By the duality of linear programs, this needs no placing of arrivals. Let every arrival have the depth p ("price"),
+    and subtract what the places above the present files save: an arrival in a place at depth d < p saves p - d. The
+    largest of these numbers, over all p, is the least sum. They rise with p up to the largest one and then fall, so the
+    search begins at `depth` and walks in the direction in which they rise. If there are too few places, they rise
+    without end, and the sum is infinite.
     """
     blocks = _blocks(schedule, merges)
     best = _at_price(blocks, arrivals, depth)
@@ -141,7 +143,11 @@ def _depth_of_arrivals(schedule: _Schedule, merges: list[int], arrivals: float, 
 
 
 def _blocks(schedule: _Schedule, merges: list[int]) -> list[_Blocks]:
-    """Between two merges of a file the arrivals fill the places above it; they share its later merges, their base."""
+    """Return the free places for arrivals, as blocks of the same number of places.
+
+    Arrivals fill the places above a present file between two of its merges. They take part in each later merge of that
+    file: the number of these merges is the base depth of the arrivals. A block has a range of base depths.
+    """
     blocks: list[_Blocks] = []
     base = 1
     for i, times in enumerate(merges, 1):

@@ -25,9 +25,10 @@ from icesize.policy import SizePolicy
 T = TypeVar("T")
 
 PAUSES = 2
-"""A partition is cold after so many of its last pause, if that is longer than `cold-after-commits`.
+"""Number of pauses that a partition waits for new rows before it is cold, as in `turns_cold`.
 
-One would end just before the next rows of a regular partition. More would leave small files for longer.
+A pause is the time between the last two arrivals of rows. If a partition receives rows regularly, one pause ends just
+before its next rows, so it would turn cold each time. More than two pauses would leave small files for longer.
 """
 
 
