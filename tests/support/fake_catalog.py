@@ -21,6 +21,7 @@ from icesize.table.commit.protocol import (
     CommitLost,
     CommitRefused,
     CommitRequest,
+    Step,
     StepDone,
 )
 from icesize.table.commit.steps.absorb import Absorb
@@ -76,6 +77,9 @@ def inputs_of(request: CommitRequest) -> set[str]:
     """The files that a request takes away."""
     absorbed = {file.path for step in request.steps if isinstance(step, Absorb) for file in step.removed}
     return absorbed | {file.path for step in request.steps if isinstance(step, Merge) for file in step.inputs}
+
+
+OPERATIONS: Mapping[type[Step], str] = {Append: "append", Absorb: "overwrite", Merge: "replace"}
 
 
 def first_step(request: CommitRequest) -> Append | Absorb | None:
@@ -275,7 +279,7 @@ class FakeCatalog:
         self.attempts += 1
         self.manifests.add(f"manifest-{self.attempts}")
         number = loaded.state.sequence_number
-        done = tuple(StepDone(step, number + i, type(step).__name__.lower()) for i, step in enumerate(request.steps, 1))
+        done = tuple(StepDone(step, number + i, OPERATIONS[type(step)]) for i, step in enumerate(request.steps, 1))
         return FakeStaged(request, loaded.state, done, f"manifest-{self.attempts}"), done
 
     def commit(self, loaded: FakeLoaded, staged: FakeStaged) -> None:
