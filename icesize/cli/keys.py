@@ -8,6 +8,7 @@ import click
 
 from icesize.cli import options
 from icesize.cli.options import Target, command, names_option
+from icesize.cli.values import SECONDS
 from icesize.planning.upsert_rule import TIES
 from icesize.units import format_count
 
@@ -47,12 +48,12 @@ def deduplicate(target: Target, *, key: list[str] | None, order_by: list[str] | 
 @names_option("--order-by", "Columns by which a later row is recognized; an empty text for none.")
 @click.option("--delete-when", help="SQL condition that makes a row a delete; an empty text for none.")
 @click.option("--ties", type=click.Choice(TIES), help="What is done with different rows of one key and order.")
-@click.option("--tombstones", metavar="TIME", help="How long deletes are remembered, such as '2 days'.")
+@click.option("--tombstones", type=SECONDS, help="How long deletes are remembered, such as 48h.")
 @options.dry_run_option
 @options.table_options
 def rekey(
     target: Target, *, key: list[str] | None, order_by: list[str] | None, delete_when: str | None, ties: str | None,
-    tombstones: str | None, dry_run: bool,
+    tombstones: float | None, dry_run: bool,
 ) -> None:  # fmt: skip
     """Change the stored rule of TABLE, which all its writers follow; keep what no option names.
 
@@ -63,4 +64,8 @@ def rekey(
     wanted = (key, order_by, delete_when, ties, tombstones)
     if all(each is None for each in wanted):
         raise click.UsageError("name what to change: --key, --order-by, --delete-when, --ties or --tombstones")
-    target.answer(target.open().rekey(*wanted, dry_run=dry_run))
+    try:
+        report = target.open().rekey(*wanted, dry_run=dry_run)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    target.answer(report)

@@ -276,6 +276,14 @@ def test_bad_input_is_one_line_and_no_traceback(
     assert result.stdout == ""
 
 
+@pytest.mark.parametrize("time", ["soon", "2d"])
+def test_a_rule_that_cannot_be_is_wrong_usage(table: Table, run: Run, time: str) -> None:
+    """Deletes are remembered for a time, and only if events have an order."""
+    done = run("rekey", "--key", "id", "--tombstones", time)
+    assert done.exit_code == 2
+    assert "'tombstones' needs 'order_by'" in done.stderr or "'soon' is not a duration" in done.stderr
+
+
 @pytest.mark.parametrize("given", [["--partition", ""], ["--partition", "kind=a", "--partition", " "]])
 def test_an_empty_partition_is_wrong_usage(table: Table, run: Run, given: list[str]) -> None:
     """A shell variable that is not set names no partition, and not the whole table."""
