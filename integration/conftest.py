@@ -45,7 +45,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All tests here are marked `engine`: they need servers, or jars from the network. Of lists, half are `slow`.
+    """All tests here are marked `engine`: they need servers, or jars from the network. Most cases of lists are slow.
 
     Those that use Spark may leave sockets open: `collect()` leaves its own for the garbage collector.
     """
@@ -56,7 +56,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
     for cases in lists.values():
-        divide(cases[1:], quick=0, slow=0.5)
+        divide(cases[1:], quick=0, slow=0.7)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -36,7 +36,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Divide lists of more than five cases that write files, and lists of Spark tests, among the tiers.
 
     A fifth of the cases are quick tests, two fifths are marked `engine` and two fifths `slow`. Of a list of Spark
-    tests, the first may be a smoke test, and half of the others are slow.
+    tests, the first may be a smoke test, and three fifths of the others are slow.
     """
     lists = defaultdict[tuple[str, str], list[pytest.Item]](list)
     for item in items:
@@ -47,7 +47,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.engine)
     for (room, _), cases in lists.items():
         if room == "spark":
-            divide(cases[1:], quick=0, slow=0.5)
+            divide(cases[1:], quick=0, slow=0.6)
         elif room in _OF_FILES and len(cases) > 5:
             divide(cases, quick=0.2, slow=0.4)
 

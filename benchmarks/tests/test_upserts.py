@@ -34,7 +34,7 @@ def test_popular_keys_come_several_times(tmp_path: Path) -> None:
         assert max(ids) < 1_000
 
 
-@pytest.mark.engine
+@pytest.mark.slow
 def test_both_ways_are_exact(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """icesize and `MERGE` leave the expected rows, and the table of figures has a column for each."""
     options = ["--keys", "5000", "--rows", "500", "--batches", "2", "--peer-batches", "1", "--shape", "zipf"]

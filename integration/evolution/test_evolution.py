@@ -31,7 +31,7 @@ from integration.evolution.values import Draw, Skip, as_json, filters, rows
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS, SLOW_SECONDS = 120, 45 * 60
-FIRST_SEED, PROGRAMS = 20_000_000, 10
+FIRST_SEED, PROGRAMS = 20_000_000, 4
 """Of the ordinary run: always the same programs, as many of them as there is time for."""
 SLOW_FIRST_SEED = 30_000_000
 SCHEMA = Schema(
@@ -128,6 +128,7 @@ def test_every_kind_of_step_is_known() -> None:
 FOREIGN_TOTALS = "create:5670 replace-table:2438 replace-partitions:2576 add-files:7287 compact:1613"
 
 
+@pytest.mark.slow
 def test_totals_that_others_left_wrong_are_not_held_against_us(tmp_path: Path) -> None:
     """Spark's add_files does not add the size of the files to the total, from which a merge after it goes on."""
     done = machine(tmp_path, "--program", FOREIGN_TOTALS)

@@ -1,4 +1,4 @@
-"""Thirty random histories of tables with upserts; `python -m integration.keyed` runs more."""
+"""Twelve random histories of tables with upserts; `python -m integration.keyed` runs more."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from icesize import failpoints
 from integration.keyed.covering import case_of, pairs
 from integration.keyed.history import POINTS, run
 
-HISTORIES = 30
+HISTORIES = 12
 
 
 def test_random_histories_end_in_the_rows_of_their_events() -> None:
