@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 import tempfile
 import threading
@@ -72,6 +73,8 @@ class Trouble:
             return cls()
         writers = tuple((chance.choice(MIDDLE), writer()) for _ in range(chance.choice([0, 1, 1, 1, 2, 3])))
         at = chance.choice(POINTS), chance.choice([1, 1, 1, 2])
+        if at[0] == "writing":  # later ones write rows again, for a state that another writer made
+            at = at[0], chance.randrange(1, 8)
         kind = chance.random()
         faults = tuple(chance.choices(FAULTS, k=chance.choice([1, 1, 2, 12]))) if kind > 0.75 else ()
         return cls(writers, at if kind < 0.15 else None, at if 0.15 <= kind < 0.25 else None, faults)
@@ -467,7 +470,7 @@ class History:
                     dead.append(True)
                     raise Killed(point)
                 if trouble.fails_at == (point, passed[point]):
-                    raise failpoints.FailpointReached(point)
+                    raise OSError(errno.ENOSPC, point) if point == "writing" else failpoints.FailpointReached(point)
                 if queues[point]:
                     self._act(point, queues[point].pop(0))
 
