@@ -206,7 +206,7 @@ class BatchPlan:
             appended.absorbs = False
             raise PlanAgain(f"nothing was absorbed: {error}") from error
 
-    def told(self, written: WrittenBatch) -> tuple[Sequence[str], dict[str, Any]]:
+    def for_report(self, written: WrittenBatch) -> tuple[Sequence[str], dict[str, Any]]:
         """Remember the statistics of the committed batch, and return notes and fields of its report."""
         seen = self.fitted.appended.learned.compare(self.write_plan, written.rows, written.bytes_ingested)
         failed = [f"small files stay beside the new rows: {each.why}" for each in written.rows.failed]

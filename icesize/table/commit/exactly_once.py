@@ -42,7 +42,7 @@ class PlannedBatch(Protocol):
         Raises PlanAgain, or SchemaMismatch and RewriteFailed for the rows.
         """
 
-    def told(self, written: WrittenBatch) -> tuple[Sequence[str], dict[str, Any]]:
+    def for_report(self, written: WrittenBatch) -> tuple[Sequence[str], dict[str, Any]]:
         """Return notes for the report of the committed batch, and its fields beyond those of all batches."""
 
 
@@ -94,7 +94,7 @@ def _once(batch: Batch, rows: BatchRows) -> BatchOutcome:
         if written is None:
             return outcome_of(current, CommitOutcome(), None, batch.watch.seconds, undone, batch_id=batch_id)
         commit = commit_written(written, batch, environment)
-    notes, facts = planned.told(written)
+    notes, facts = planned.for_report(written)
     return outcome_of(
         written.current, replace(commit, conflicts=(*batch.conflicts, *commit.conflicts)), written,
         batch.watch.seconds, (*written.current.warnings, *undone, *notes), batch_id=batch_id, **facts,

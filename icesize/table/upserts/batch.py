@@ -234,7 +234,7 @@ class PlannedUpserts:
         batch.watch.lap("merge_wait")
         return WrittenBatch(current, layout, plan, MergeResults.of(groups, results), rows, delta, beside)
 
-    def told(self, written: WrittenBatch) -> tuple[Sequence[str], dict[str, Any]]:
+    def for_report(self, written: WrittenBatch) -> tuple[Sequence[str], dict[str, Any]]:
         """Return the notes and the fields of the report of the committed batch."""
         counts = self.files.counts
         return tuple(_doubled(counts)), {"upsert": counts.numbers}
