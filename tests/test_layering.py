@@ -25,6 +25,7 @@ ROOMS = [
     "icesize.planning.advice",
     "icesize.events",
     "icesize.telemetry",
+    "icesize.storage",
     "icesize.parquet.format",
     "icesize.parquet.files",
     "icesize.parquet.ordering",

@@ -13,7 +13,7 @@ import icesize
 from icesize.cli.main import main
 from icesize.errors import BatchError, TableError, TableNotFound
 from icesize.spark.engine import session
-from icesize.table.catalog.locations import is_inside
+from icesize.storage.locations import is_inside
 from icesize.table.records.ledger import LedgerEntry, parse
 from tests.support.rest_server import MiniRest
 from tests.support.tables import append, check, ids_of, make_table, request_on, run, write

@@ -11,8 +11,8 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 import icesize
 from icesize.errors import TableError
+from icesize.storage.locations import is_inside
 from icesize.table.catalog.access_errors import brief
-from icesize.table.catalog.locations import is_inside
 from icesize.table.cleanup.expired_files import due_files
 from icesize.table.cleanup.journal import JOURNAL, Journal
 from icesize.table.cleanup.owners import OUTSIDE, Others, own_folders

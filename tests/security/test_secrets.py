@@ -27,7 +27,6 @@ from icesize.cli.main import main
 from icesize.environment import Environment
 from icesize.errors import CommitConflict, IcesizeError, RewriteFailed, TableError
 from icesize.parquet.files.settings import WriteSettings, storage_properties
-from icesize.parquet.files.storage import Storage
 from icesize.parquet.ordering.cluster_order import RowOrder
 from icesize.parquet.rewriting.merge import merge
 from icesize.planning.cluster_by import ClusterBy
@@ -40,6 +39,7 @@ from icesize.spark.engine.read_version import ReadFiles
 from icesize.spark.engine.worker import RewriteGroups, WriteRows
 from icesize.spark.stream.options import SinkOptions
 from icesize.spark.stream.process_state import StreamState, TableSource
+from icesize.storage.table_storage import Storage
 from icesize.table.catalog import opening
 from icesize.table.catalog.access_errors import brief
 from icesize.table.state.handle import TableHandle

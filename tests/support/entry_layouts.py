@@ -10,8 +10,8 @@ from typing import Any
 from pyiceberg.table import Table
 
 from icesize.planning.files import FileFact, Layout, PartitionKey, SkipReason
+from icesize.storage.locations import normalised
 from icesize.table.catalog.history import known_ancestors
-from icesize.table.catalog.locations import normalised
 from icesize.table.manifests.delete_index import DeleteIndex, is_unpartitioned
 from icesize.table.manifests.entries import Entry, read_entries
 from icesize.table.manifests.file_columns import read_facts

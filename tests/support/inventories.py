@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from icesize.table.storage.listing import Listed
+from icesize.storage.stores import Listed
 
 
 def inventory_file(folder: Path, listed: Iterable[Listed], kind: str = "parquet") -> Path:

@@ -26,11 +26,12 @@ def endpoint() -> Iterator[str]:
     server.stop()
 
 
-@pytest.fixture(params=[ARROW, FSSPEC], ids=["pyarrow", "fsspec"])
+@pytest.fixture(params=["", ARROW, FSSPEC], ids=["obstore", "pyarrow", "fsspec"])
 def properties(request: pytest.FixtureRequest, endpoint: str) -> dict[str, str]:
     """What a catalog tells about the storage."""
+    file_io = {"py-io-impl": request.param} if request.param else {}
     return {
-        "py-io-impl": request.param,
+        **file_io,
         "s3.endpoint": endpoint,
         "s3.access-key-id": "key",
         "s3.secret-access-key": "hidden-in-texts-17",

@@ -44,13 +44,13 @@ from icesize.maintenance.verify.verification import verify
 from icesize.parquet.files.data_file import MergeResult, NewDataFile
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
-from icesize.parquet.files.storage import Storage
 from icesize.parquet.files.uncommitted import uncommitted
 from icesize.parquet.rewriting.merge import merge
 from icesize.parquet.writing.row_writer import write_rows
 from icesize.planning.files import FileFact, Layout, PartitionKey
 from icesize.planning.plan import MergeTask
 from icesize.policy import SizePolicy
+from icesize.storage.table_storage import Storage
 from icesize.table.catalog.history import head_of
 from icesize.table.commit.attempted_steps import CommitOutcome, commit_steps, steps_of
 from icesize.table.commit.documents import lossless

@@ -16,9 +16,9 @@ from icesize.environment import Stopwatch, rounded
 from icesize.errors import RewriteFailed
 from icesize.maintenance.table_context import TableContext
 from icesize.parquet.deletes.positions import paths_named
-from icesize.parquet.files.storage import Storage
 from icesize.planning.files import DeleteFile
 from icesize.results import Result, keys
+from icesize.storage.table_storage import Storage
 from icesize.table.commit.steps.remove_dangling_deletes import RemoveDanglingDeletes
 from icesize.units import format_count
 
@@ -63,7 +63,7 @@ def remove_dangling_deletes(context: TableContext, *, dry_run: bool = False) -> 
     the report notes it. Raises UnsupportedTable, TableError, CommitConflict (nothing is visible) or CommitStateUnknown.
     """
     current, watch = context.load(), Stopwatch(context.environment)
-    storage, unread = Storage(current.table.io), list[DeleteFile]()
+    storage, unread = Storage.of(current.table.io), list[DeleteFile]()
 
     @cache  # read each file once, even if the commit takes several attempts
     def named(delete: DeleteFile) -> frozenset[str] | None:

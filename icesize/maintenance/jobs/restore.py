@@ -24,8 +24,6 @@ from itertools import zip_longest
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.io import FileIO
-from pyiceberg.io.fsspec import FsspecFileIO
-from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table import Table
 from pyiceberg.table.locations import load_location_provider
 from pyiceberg.table.snapshots import Snapshot
@@ -40,16 +38,16 @@ from icesize.parquet.files.data_file import Merged, Rewritten
 from icesize.parquet.files.lineage_fields import FIRST_WITH_LINEAGE
 from icesize.parquet.files.names import FileNames, copy_prefix, location_by
 from icesize.parquet.files.settings import WriteSettings
-from icesize.parquet.files.storage import Storage
 from icesize.parquet.files.uncommitted import Uncommitted, uncommitted
 from icesize.parquet.rewriting.merge import merge
 from icesize.planning.files import FileFact, PartitionKey
 from icesize.planning.plan import MergeTask
 from icesize.planning.upsert_rule import UpsertRule
 from icesize.report import Report
+from icesize.storage.locations import split
+from icesize.storage.table_storage import Storage
 from icesize.table.catalog.access_errors import brief, readable, storage_errors
 from icesize.table.catalog.history import age_of
-from icesize.table.catalog.locations import split
 from icesize.table.commit import batch_commit
 from icesize.table.commit.batch_report import work_fields
 from icesize.table.commit.input_metrics import with_carried_over_metrics
@@ -65,7 +63,6 @@ from icesize.table.past.restore_plan import Difference, Restoration
 from icesize.table.past.versions import versions
 from icesize.table.records.ledger import file_prefix
 from icesize.table.state.handle import Current, TableHandle
-from icesize.table.storage.listing import arrow_filesystem, fsspec_filesystem
 
 LOG = logging.getLogger("icesize")
 
@@ -141,7 +138,7 @@ def restore(
     # checks that can fail without writing come before the tag, so that they leave no tag behind
     prefix, tag = file_prefix(run_id), TAG_PREFIX + run_id
     copies = _copies(current, partition, planned.difference.copied, prefix)
-    storage = settings.storage if settings else Storage(current.table.io)
+    storage = settings.storage if settings else Storage.of(current.table.io)
     left = f"The partition did not change; {_may_be_left(tag)}"
     batch_commit.change(handle, current, add_tag(tag, snapshot_id, run_id, environment.now_ms, left), environment)
     try:
@@ -277,9 +274,9 @@ def _copy(io: FileIO, owner: Uncommitted, copy: Copy) -> None:
 def _write(io: FileIO, owner: Uncommitted, copy: Copy) -> None:
     entry, path = copy.entry, copy.new_path
     try:
-        if not _copied_by_store(io, entry.path, path):
+        if not _copied_by_store(owner.storage, entry.path, path):
             with owner.create(path) as stream:
-                for piece in owner.storage.pieces(entry.path, PIECE_BYTES):
+                for piece in owner.storage.pieces(entry.path, entry.size_bytes, PIECE_BYTES):
                     stream.write(piece)
     except FileNotFoundError as error:
         raise TableError(f"Cannot copy a file: {entry.path} is gone", path=entry.path) from error
@@ -304,26 +301,20 @@ def _check_end(storage: Storage, entry: Entry, path: str) -> None:
         raise RewriteFailed(f"Cannot copy {entry.path}: {why}", path=entry.path)
 
 
-def _copied_by_store(io: FileIO, path: str, new_path: str) -> bool:
+def _copied_by_store(storage: Storage, path: str, new_path: str) -> bool:
     """Let an object store that holds both paths make the copy; return False if there is none, or it fails.
 
     The reason of the failure (size, a missing right, no such request) does not matter, because the caller then reads
     and writes the file.
     """
-    (scheme, bucket, _), (new_scheme, new_bucket, _) = split(path), split(new_path)
-    if scheme == "file" or (scheme, bucket) != (new_scheme, new_bucket):
+    if storage.local_path(path) is not None or split(path)[:2] != split(new_path)[:2]:
         return False
     try:
-        if isinstance(io, PyArrowFileIO):
-            filesystem, source = arrow_filesystem(io, path)
-            filesystem.copy_file(source, arrow_filesystem(io, new_path)[1])
-            return True
-        if isinstance(io, FsspecFileIO):
-            fsspec_filesystem(io, path).cp_file(path, new_path)
-            return True
+        storage.store(path).copy(path, new_path)
     except Exception as error:  # storage libraries have no common error class
-        LOG.info("%s does not copy %s by itself (%s); it is read and written", scheme, path, brief(error))
-    return False
+        LOG.info("the store does not copy %s by itself (%s); it is read and written", path, brief(error))
+        return False
+    return True
 
 
 def _untag(handle: TableHandle, current: Current, tag: str, environment: Environment) -> None:

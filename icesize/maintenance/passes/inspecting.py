@@ -15,7 +15,7 @@ from icesize.planning.insight.scan_cost import PRICE_PER_1000_REQUESTS
 from icesize.planning.merging.planner import plan_merges
 from icesize.planning.merging.simulation import MOST_BATCHES, PolicyComparison, compare
 from icesize.results import Advice
-from icesize.table.catalog.locations import is_object_store
+from icesize.storage.locations import is_object_store
 from icesize.table.state.column_advice import columns_advised
 from icesize.table.state.filter_scan import filters_asked, partition_columns
 from icesize.table.state.naming import Labels

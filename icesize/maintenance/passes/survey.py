@@ -30,9 +30,9 @@ from icesize.planning.retention.planner import plan_retention
 from icesize.policy import SizePolicy
 from icesize.redaction import scrub
 from icesize.results import Result, keys
+from icesize.storage.locations import is_object_store
 from icesize.table.catalog.access_errors import asking_again, said
 from icesize.table.catalog.history import fact_of, head_snapshot, refs_of, summary_count
-from icesize.table.catalog.locations import is_object_store
 from icesize.table.catalog.opening import LIST, denied, responds
 from icesize.table.catalog.tables import Ask, Name, NotLoaded, TablePattern, catalog_of, each_of, load_named, names_of
 from icesize.table.cleanup.retention_inputs import ExpireOptions

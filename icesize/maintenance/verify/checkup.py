@@ -11,9 +11,9 @@ from functools import partial
 from typing import Literal
 
 from icesize.environment import Environment
-from icesize.parquet.files.storage import Storage
 from icesize.planning.upsert_rule import PROPERTY, UpsertRule
 from icesize.results import Result
+from icesize.storage.table_storage import Storage
 from icesize.table.catalog.access_errors import said
 from icesize.table.catalog.history import head_snapshot
 from icesize.table.cluster_settings import WRITES_FAIL, dead_sort_orders
@@ -95,7 +95,7 @@ def _read(current: Current) -> str:
     read = (read_facts(table.io, manifest) for manifest in manifests)
     if (file := next((file for facts in read for file in facts.files(facts.live[:1])), None)) is None:
         return "the table has no data files yet"
-    Storage(table.io).tail(file.path, file.size_bytes, 8)
+    Storage.of(table.io).tail(file.path, file.size_bytes, 8)
     return f"{format_count(len(manifests), 'manifest')} and a data file of {format_bytes(file.size_bytes)}"
 
 

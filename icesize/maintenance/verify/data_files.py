@@ -28,12 +28,12 @@ from icesize.maintenance.verify.rules import CONTENTS, GONE, LOST, NAN_BOUNDS, O
 from icesize.parquet.deletes.deleted_rows import deleted_rows
 from icesize.parquet.files.data_file import FileMetrics
 from icesize.parquet.files.settings import WriteSettings
-from icesize.parquet.files.storage import WHOLE_READ_BYTES, Storage, cannot_open, local_folder
 from icesize.parquet.format.sources import BytesSource, LocalSource, SectionSource, Source
 from icesize.parquet.verify.entry import compared
 from icesize.parquet.verify.file import FileVerification, verify_file
 from icesize.planning.files import FileFact, PartitionKey
 from icesize.policy import DEFAULT_TARGET_BYTES
+from icesize.storage.table_storage import WHOLE_READ_BYTES, Storage, local_folder
 from icesize.table.commit.steps.repair import Correction
 from icesize.table.manifests.delete_index import DeleteIndex
 from icesize.table.manifests.file_columns import ManifestFacts, read_described
@@ -128,7 +128,7 @@ class FileCheck:
     _skipped: int = 0
 
     def __post_init__(self) -> None:
-        self._storage = Storage(self.io)
+        self._storage = Storage.of(self.io)
         schemas = sorted(self.metadata.schemas, key=lambda schema: schema.schema_id)
         of_deletes = {_DELETED_PATH: types.StringType(), _DELETED_POSITION: types.LongType()}
         self._types: dict[int, types.IcebergType] = {**of_deletes}
@@ -164,7 +164,7 @@ class FileCheck:
                 self._seen.add(number)
                 if self.only is not None and fact.path not in self.only:
                     continue
-                if fact.obstacle is not None or cannot_open(self.io, fact.path):
+                if fact.obstacle is not None or self._storage.cannot_open(fact.path):
                     # vectors are compared with their Puffin files by a rule of their own
                     self._skipped += manifest.content == ManifestContent.DATA
                 elif fact.path not in done:
@@ -204,7 +204,7 @@ def opened(storage: Storage, path: str, size_bytes: int) -> Iterator[Source]:
         yield BytesSource(storage.fetch(path))
     else:
         with tempfile.TemporaryFile(prefix="icesize-", dir=local_folder()) as file:
-            for piece in storage.pieces(path, WHOLE_READ_BYTES):
+            for piece in storage.pieces(path, size_bytes, WHOLE_READ_BYTES):
                 file.write(piece)
             file.flush()
             yield SectionSource(file.fileno(), 0, file.tell())

@@ -37,8 +37,8 @@ from icesize.planning.deletes.delete_reach import only_path, plain_path
 from icesize.planning.files import DeleteFile, PartitionKey
 from icesize.planning.upsert_rule import PROPERTY
 from icesize.policy import SizePolicy
+from icesize.storage.locations import normalised
 from icesize.table.catalog.history import head_snapshot, summary_of
-from icesize.table.catalog.locations import normalised
 from icesize.table.manifests.delete_index import DeleteIndex
 from icesize.table.manifests.entries import ADDED, DELETED, EXISTING
 from icesize.table.manifests.file_columns import MISSING, ManifestFacts, totals_of

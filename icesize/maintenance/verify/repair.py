@@ -21,7 +21,8 @@ from icesize.maintenance.verify.verification import Examined, Finding, Scope, ex
 from icesize.parquet.files.lineage_fields import FIRST_WITH_LINEAGE
 from icesize.planning.lost_files import LostFiles, folder_of
 from icesize.results import Result, keys
-from icesize.table.catalog.locations import names_one_file, normalised
+from icesize.storage.locations import names_one_file, normalised
+from icesize.storage.table_storage import Storage
 from icesize.table.commit.steps.repair import Repair
 from icesize.table.manifests.file_columns import ManifestFacts
 from icesize.table.manifests.repeated_files import entry_kept, repeated_entries
@@ -206,7 +207,7 @@ class _Plan:
 
 def _back(current: Current, paths: Sequence[str]) -> str:
     """Return why no entry goes if one of these missing files is there again; empty if all of them are still missing."""
-    there = [size for size in concurrently(partial(size_of, current.table.io), paths) if size is not None]
+    there = [size for size in concurrently(partial(size_of, Storage.of(current.table.io)), paths) if size is not None]
     again = f"{len(there):,} of {format_count(len(paths), 'missing file')} were there again before the commit"
     return f"{again}: the storage does not respond reliably; run `icesize repair` again" if there else ""
 

@@ -6,7 +6,6 @@ compared when it is read, so memory holds neither the paths of the listing nor t
 
 from __future__ import annotations
 
-import os
 from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +15,6 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 from pyiceberg.io import FileIO
-from pyiceberg.io.fsspec import FsspecFileIO
 from pyiceberg.manifest import ManifestFile
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
@@ -24,15 +22,16 @@ from pyiceberg.table.snapshots import Snapshot
 from icesize.concurrency import concurrently
 from icesize.errors import TableError
 from icesize.maintenance.verify.rules import DAMAGED, GONE, LOST, SIZES, STATISTICS, WITHOUT_FIELD_IDS, Found, Rule
-from icesize.parquet.files.storage import cannot_open, local_path
+from icesize.storage.locations import FOLDER_PROPERTIES, is_inside, normalised
+from icesize.storage.stores import Listed
+from icesize.storage.table_storage import Storage
 from icesize.table.catalog.history import known_ancestors
-from icesize.table.catalog.locations import FOLDER_PROPERTIES, is_inside, normalised
 from icesize.table.manifests.avro_values import NoFieldIds
 from icesize.table.manifests.entries import DELETED
 from icesize.table.manifests.file_columns import ManifestFacts
 from icesize.table.manifests.live_arrays import path_numbers
 from icesize.table.manifests.manifest_lists import read_list
-from icesize.table.storage.listing import Listed, Lister, fsspec_filesystem
+from icesize.table.storage.listing import Lister
 from icesize.table.storage.reachable import READERS
 
 A = TypeVar("A")
@@ -206,7 +205,9 @@ class StorageCheck:
         suspects = {path: size for path, size in at_fault.items() if path not in self._seen}
         self._seen.update(suspects)
         few = {path: size for path, size in suspects.items() if self._looks_up(path)}
-        for (path, size), found in zip(few.items(), concurrently(partial(size_of, self.io), few), strict=True):
+        for (path, size), found in zip(
+            few.items(), concurrently(partial(size_of, Storage.of(self.io)), few), strict=True
+        ):
             self._outside += found is not None and not self._is_listed(path)
             if found is None:
                 self._gone.add(path)
@@ -221,10 +222,11 @@ class StorageCheck:
                 self._unknown += 1
 
     def _looks_up(self, path: str) -> bool:
-        if local_path(self.io, path) is not None:
+        storage = Storage.of(self.io)
+        if storage.local_path(path) is not None:
             return True
         self.most_lookups -= 1
-        return self.most_lookups >= 0 and not cannot_open(self.io, path)
+        return self.most_lookups >= 0 and not storage.cannot_open(path)
 
     def _is_listed(self, path: str) -> bool:
         return any(is_inside(path, folder) for folder in self.stored.folders)
@@ -237,17 +239,10 @@ class StorageCheck:
             self.notes.append(f"{self._unknown:,} files were not looked up: {why}")
 
 
-def size_of(io: FileIO, path: str) -> int | None:
+def size_of(storage: Storage, path: str) -> int | None:
     """Return the size of a file; None if it is not there. Raises the errors of the storage."""
     try:
-        if (local := local_path(io, path)) is not None:
-            return os.stat(local).st_size
-        if isinstance(io, FsspecFileIO):
-            # the listing is in the cache, and this is to be another look
-            filesystem = fsspec_filesystem(io, path)
-            filesystem.invalidate_cache()
-            return int(filesystem.info(path)["size"])
-        return len(io.new_input(path))
+        return storage.size(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
 

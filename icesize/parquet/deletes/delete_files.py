@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 import pyarrow.parquet as pq
 
 from icesize.errors import RewriteFailed
-from icesize.parquet.files.storage import Storage
 from icesize.parquet.reading.inputs import open_parquet, why_unreadable
 from icesize.planning.files import DeleteFile
+from icesize.storage.table_storage import Storage
 
 T = TypeVar("T")
 

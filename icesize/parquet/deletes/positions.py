@@ -18,10 +18,10 @@ from pyroaring import BitMap
 
 from icesize.concurrency import Ahead
 from icesize.parquet.deletes.delete_files import UnreadableDeletesError, blaming, first_read, open_delete_file
-from icesize.parquet.files.storage import Storage
 from icesize.parquet.reading.projection import field_id
 from icesize.planning.deletes.delete_reach import DataFiles, may_hit, may_lie_between, only_path, plain_path
 from icesize.planning.files import DeleteFile, FileFact
+from icesize.storage.table_storage import Storage
 
 
 class _Column(NamedTuple):

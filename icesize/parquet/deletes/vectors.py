@@ -19,10 +19,10 @@ from icesize.parquet.deletes.delete_files import UnreadableDeletesError, blaming
 from icesize.parquet.deletes.positions import check_positions
 from icesize.parquet.files.data_file import NewDeleteFile
 from icesize.parquet.files.new_files import NewFiles
-from icesize.parquet.files.storage import Storage
 from icesize.parquet.format.sources import StreamSource, read_ranges
 from icesize.planning.deletes.delete_reach import vectors_hitting
 from icesize.planning.files import DeleteFile, FileFact, PartitionKey
+from icesize.storage.table_storage import Storage
 
 BLOB_TYPE = "deletion-vector-v1"
 """The type of a vector among the blobs of a Puffin file."""

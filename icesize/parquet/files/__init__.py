@@ -13,7 +13,6 @@
 - `lineage_fields`: the columns in which a file of format v3 stores the lineage of its rows
 - `settings`: everything that a worker needs to write files of a table, as plain values that pickle; with the sizes at
   which the handling of files changes
-- `storage`: file access through the table's FileIO, with a shortcut for local paths
 - `uncommitted`: the owner of a run's files that no snapshot lists yet: files that are not in the table at the end of
   the run are removed
 """

@@ -46,9 +46,9 @@ class NewFiles:
         """
         self._begun[location] = close
 
-    def finished(self, location: str, written_bytes: int) -> None:
+    def finished(self, location: str, written_bytes: int, end: bytes = b"") -> None:
         """Mark a closed file as finished, once storage holds all of it; raises the errors of `Uncommitted.finished`."""
-        self._owner.finished(location, written_bytes)
+        self._owner.finished(location, written_bytes, end)
         self._begun[location] = _nothing
 
     @contextmanager

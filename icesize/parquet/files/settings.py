@@ -9,7 +9,6 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 import pyarrow as pa
-from pyiceberg.io import FileIO, load_file_io
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
@@ -20,8 +19,8 @@ from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
 from icesize.errors import UnsupportedTable
 from icesize.parquet.files.lineage_fields import FIRST_WITH_LINEAGE, LINEAGE_FIELDS, check_column_names
 from icesize.parquet.files.properties import METRICS_OF_COLUMN, ParquetOptions, check_schema_supported
-from icesize.parquet.files.storage import Storage
 from icesize.redaction import is_secret
+from icesize.storage.table_storage import Storage
 
 T = TypeVar("T")
 
@@ -229,12 +228,7 @@ class WriteSettings:
     @cached_property
     def storage(self) -> Storage:
         """The storage of the table's files."""
-        return Storage(self.io)
-
-    @cached_property
-    def io(self) -> FileIO:
-        """The table's FileIO in this process."""
-        return load_file_io(dict(self.io_properties), self.table_location)
+        return Storage.from_properties(dict(self.io_properties), self.table_location)
 
     @cached_property
     def locations(self) -> LocationProvider:

@@ -12,7 +12,7 @@ from typing import Any
 from icesize.environment import Environment
 from icesize.errors import RewriteFailed
 from icesize.events import CommitStarted, PendingCommit
-from icesize.parquet.files.storage import Storage
+from icesize.storage.table_storage import Storage
 
 
 class Uncommitted:
@@ -37,19 +37,22 @@ class Uncommitted:
         self._check_wanted(location)
         return self.storage.create(location)
 
-    def finished(self, location: str, written_bytes: int) -> None:
-        """Raise `RewriteFailed` unless storage holds all bytes of a new file and the run is not abandoned."""
+    def finished(self, location: str, written_bytes: int, end: bytes = b"") -> None:
+        """Raise `RewriteFailed` unless storage holds all bytes of a new file and the run is not abandoned.
+
+        The last bytes of the file are `end`.
+        """
         self._check_wanted(location)
-        self.storage.check_whole(location, written_bytes)
+        self.storage.check_whole(location, written_bytes, end)
 
     def note(self, locations: Iterable[str]) -> None:
         """Record files that are about to be created, or that other processes have written for the same run."""
         self._begun.update(locations)
 
     def delete(self, locations: Iterable[str]) -> None:
-        """Remove files that must not stay, with `Storage.delete`."""
+        """Remove files that must not stay, with `Storage.discard`."""
         for location in locations:
-            if self.storage.delete(location):
+            if self.storage.discard(location):
                 self._begun.discard(location)
 
     def abandon(self, keep: Collection[str] = ()) -> None:

@@ -12,10 +12,10 @@ from typing import IO
 
 from icesize.concurrency import NOT_AHEAD, Ahead
 from icesize.parquet.files.settings import WriteSettings
-from icesize.parquet.files.storage import local_folder
 from icesize.parquet.format.refusals import CopyRefused, Refusal
 from icesize.parquet.format.sources import BytesSource, LocalSource, SectionSource, Source
 from icesize.planning.files import FileFact
+from icesize.storage.table_storage import local_folder
 
 LOG = logging.getLogger("icesize")
 
@@ -74,7 +74,7 @@ class Fetched:
     def _fetch(self, input_file: FileFact) -> bytes | Source | Refusal:
         try:
             if input_file.size_bytes > self._limits.fetched_whole_bytes:
-                pieces = self._storage.pieces(input_file.path, self._limits.fetched_piece_bytes)
+                pieces = self._storage.pieces(input_file.path, input_file.size_bytes, self._limits.fetched_piece_bytes)
                 return self._room.put(pieces, input_file.size_bytes)
             data = self._storage.fetch(input_file.path)
         except OSError:

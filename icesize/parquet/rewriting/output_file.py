@@ -17,7 +17,6 @@ import pyarrow.parquet as pq
 
 from icesize import failpoints
 from icesize.concurrency import Ahead
-from icesize.errors import RewriteFailed
 from icesize.parquet.files.data_file import CopiedFile, CopiedFrom, FileMetrics, NewDataFile
 from icesize.parquet.files.metrics import Leaf, describe, leaves
 from icesize.parquet.files.new_files import NewFiles
@@ -128,12 +127,7 @@ def write_copied(
         lower, upper = _bounds(settings, assembled.parsed)
         file = replace(file, lower_bounds=lower, upper_bounds=upper, has_bounds=True)
     sink.close()
-    new_files.finished(path, assembled.size_bytes)
-    if settings.storage.tail(path, assembled.size_bytes, len(assembled.end)) != assembled.end:
-        raise RewriteFailed(
-            f"Cannot finish {path}: the footer read back from storage differs from the one written, try again",
-            path=path,
-        )
+    new_files.finished(path, assembled.size_bytes, assembled.end)
     _Copy(contents, counted, assembled.parsed).check(path)
     return replace(file, copied_from=contents.copied_from)
 

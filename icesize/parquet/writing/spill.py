@@ -11,7 +11,7 @@ from typing import IO, Generic, TypeVar
 import pyarrow as pa
 
 from icesize.errors import RewriteFailed
-from icesize.parquet.files.storage import FOLDERS, local_folder
+from icesize.storage.table_storage import FOLDERS, local_folder
 
 SpillKey = TypeVar("SpillKey", bound=Hashable)
 

@@ -3,7 +3,6 @@
 - `access_errors`: errors of catalogs and storage in one line, with the missing permission and without secrets
 - `hive`: Hive metastores: which tables and servers cannot be used, and who holds the lock of a table
 - `history`: the past of a table in its metadata: snapshots of main, refs to others
-- `locations`: locations of files as strings: one spelling for comparisons, and tests for nested locations
 - `metadata_files`: older metadata files of a table
 - `opening`: opens catalogs (by object, by PyIceberg's configuration, or from Spark's own settings) and their tables,
   and explains names that do not exist

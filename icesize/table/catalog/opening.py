@@ -35,6 +35,7 @@ from pyiceberg.utils.config import Config
 
 from icesize.errors import EngineUnavailable, TableError, TableNotFound, UnsupportedTable
 from icesize.redaction import is_secret, keys_with_secrets, remember_secrets
+from icesize.storage.table_storage import Storage
 from icesize.table.catalog.access_errors import brief, may_pass
 from icesize.table.catalog.hive import HIVE_4, LOCK_ENABLED, UNLOCKED, is_hive, is_hive_4
 from icesize.table.catalog.pyiceberg_internals import http_adapters
@@ -328,7 +329,7 @@ def load_listed(catalog: Catalog, identifier: tuple[str, ...]) -> Table:
                 f"Cannot open '{name}': PyIceberg cannot read a column: {error}", table=name
             ) from error
         raise
-    remember_secrets(table.io.properties)
+    table.io = Storage.of(table.io)
     table.metadata = shared_metadata(table.metadata_location, table.metadata)
     return table
 

@@ -27,7 +27,7 @@ from pyiceberg.table.metadata import TableMetadata
 from icesize.concurrency import IO_THREADS, concurrently
 from icesize.environment import Environment
 from icesize.events import Progress
-from icesize.table.catalog.locations import normalised
+from icesize.storage.locations import normalised
 from icesize.table.catalog.metadata_files import read_metadata_file
 from icesize.table.cleanup.journal import JOURNAL, LOST_REFS, Expired, Journal, rivals_of
 from icesize.table.cleanup.owners import NEEDED, Others, Owners, own_folders

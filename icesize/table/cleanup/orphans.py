@@ -21,8 +21,10 @@ from icesize.environment import Environment, Stopwatch
 from icesize.errors import PolicyError, TableError
 from icesize.events import Progress
 from icesize.results import Result
+from icesize.storage.locations import FOLDER_PROPERTIES, check_folder, is_inside, normalised
+from icesize.storage.stores import Listed
+from icesize.storage.table_storage import Storage
 from icesize.table.catalog.access_errors import storage_errors
-from icesize.table.catalog.locations import FOLDER_PROPERTIES, check_folder, is_inside, normalised
 from icesize.table.cleanup.owners import (
     NEEDED,
     UNADDRESSABLE,
@@ -39,12 +41,10 @@ from icesize.table.storage.bulk_delete import FILES_BETWEEN_CHECKS, Deletion, de
 from icesize.table.storage.identity import LocalFiles
 from icesize.table.storage.inventory import Inventory
 from icesize.table.storage.listing import (
-    Listed,
     Lister,
     clock_difference,
     incomplete_uploads,
     list_files,
-    modified_ms,
     storage_now_ms,
 )
 from icesize.table.storage.ownership import (
@@ -285,7 +285,7 @@ def _remove_unchanged(io: FileIO, remove: Callable[[str], None], times_ms: Mappi
 
     Inventories round times down to seconds.
     """
-    if modified_ms(io, location) >= times_ms[location] + 1000:
+    if Storage.of(io).inspect(location).modified_ms >= times_ms[location] + 1000:
         raise TableError(f"Cannot delete {location}: it was written after the inventory", location=location)
     remove(location)
 

@@ -26,8 +26,8 @@ from pyiceberg.table import Table
 
 from icesize.errors import TableError
 from icesize.parquet.files.names import set_of
+from icesize.storage.locations import FOLDER_PROPERTIES, is_addressable, is_inside, normalised, split
 from icesize.table.catalog.access_errors import brief, storage_errors
-from icesize.table.catalog.locations import FOLDER_PROPERTIES, is_addressable, is_inside, normalised, split
 from icesize.table.catalog.metadata_files import read_metadata_file
 from icesize.table.catalog.opening import LIST, denied
 from icesize.table.catalog.tables import Name, NotLoaded, each_of, load_named, names_of

@@ -14,11 +14,11 @@ from icesize.parquet.files.data_file import (
     Results,
 )
 from icesize.parquet.files.settings import WriteSettings
-from icesize.parquet.files.storage import missing_files
 from icesize.parquet.files.uncommitted import Uncommitted, uncommitted
 from icesize.planning.files import MAIN, PartitionKey
 from icesize.planning.merging.contention import BackOff
 from icesize.planning.plan import MergeTask
+from icesize.storage.table_storage import Storage
 from icesize.table.catalog.access_errors import readable
 from icesize.table.commit.attempted_steps import CommitOutcome, commit_steps, steps_of, validated
 from icesize.table.commit.attempts import Attempts, Change
@@ -199,7 +199,7 @@ def check_still_there(handle: TableHandle, paths: Sequence[str], watch: Stopwatc
     table = handle.name
     with readable(table):
         # a new load, because the credentials that the files were written with have expired by now
-        gone = missing_files(handle.load().table.io, paths)
+        gone = Storage.of(handle.load().table.io).missing(paths)
     if gone:
         hours = watch.seconds["total"] / 3600
         raise RewriteFailed(

@@ -12,10 +12,10 @@ from pyiceberg.table.snapshots import Snapshot
 
 from icesize.errors import RewriteFailed
 from icesize.parquet.deletes.positions import paths_named
-from icesize.parquet.files.storage import Storage
 from icesize.planning.deletes.delete_reach import PENDING, PartitionDeletes, only_path, plain_path
 from icesize.planning.files import DeleteFile, FileFact, FileId
-from icesize.table.catalog.locations import normalised
+from icesize.storage.locations import normalised
+from icesize.storage.table_storage import Storage
 from icesize.table.manifests.delete_index import DeleteIndex
 from icesize.table.manifests.entries import ADDED
 from icesize.table.manifests.manifest_lists import Manifests, manifests_in
@@ -151,7 +151,7 @@ class ConflictCheck:
         if delete.equality_ids or only_path(delete) is not None:
             return files
         try:
-            named = paths_named(delete, Storage(self.io), [file.path for file in files])
+            named = paths_named(delete, Storage.of(self.io), [file.path for file in files])
         except RewriteFailed:  # unreadable: assume that the delete file names all of them
             return files
         return [file for file in files if plain_path(file.path) in named]

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icesize.planning.files import PartitionKey
-from icesize.table.catalog.locations import normalised
+from icesize.storage.locations import normalised
 from icesize.table.manifests.file_columns import ManifestFacts
 
 _KEY_BYTES = 100

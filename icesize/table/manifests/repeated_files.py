@@ -16,8 +16,8 @@ from pyiceberg.table import Table
 
 from icesize.errors import UnsupportedTable
 from icesize.planning.files import PartitionKey
+from icesize.storage.locations import names_one_file, normalised
 from icesize.table.catalog.history import head_snapshot
-from icesize.table.catalog.locations import names_one_file, normalised
 from icesize.table.manifests.live_arrays import Listing, repeated_numbers
 from icesize.table.manifests.manifest_lists import manifests_of
 from icesize.table.manifests.store import ManifestStore

@@ -12,9 +12,9 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
 from icesize.errors import TableError, UnsupportedTable
-from icesize.parquet.files.storage import missing_files
 from icesize.planning.deletes.delete_reach import PartitionDeletes
 from icesize.planning.files import UNREADABLE, DeleteFile, FileFact, FileId, PartitionKey
+from icesize.storage.table_storage import Storage
 from icesize.table.catalog.access_errors import brief
 from icesize.table.catalog.history import head_snapshot
 from icesize.table.manifests.delete_index import delete_index
@@ -228,7 +228,7 @@ class Restoration:
         """Check that every file to read exists in storage."""
         paths = sorted(files)
         try:
-            gone = missing_files(table.io, paths)
+            gone = Storage.of(table.io).missing(paths)
         except Exception as error:  # storage libraries have no common error class
             raise TableError(
                 f"{self.cannot(table)}: the storage does not report whether its files exist ({brief(error)})",

@@ -16,9 +16,9 @@ from icesize.planning.files import Layout, MakeFacts, PartitionFacts, PartitionK
 from icesize.planning.merging.standing import Standing
 from icesize.planning.overlay import Overlay
 from icesize.policy import SizePolicy
+from icesize.storage.locations import is_object_store
 from icesize.table.catalog.access_errors import readable
 from icesize.table.catalog.history import head_of
-from icesize.table.catalog.locations import is_object_store
 from icesize.table.manifests.delete_index import DeleteIndex, delete_index
 from icesize.table.manifests.entries import entries_in
 from icesize.table.manifests.live_arrays import difference, repeated_numbers

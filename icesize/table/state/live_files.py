@@ -20,8 +20,8 @@ from pyiceberg.table.snapshots import Snapshot
 from icesize.planning.file_counts import is_small_file
 from icesize.planning.files import FileFact, PartitionFacts, PartitionKey, SkipReason
 from icesize.planning.merging.standing import PlainPartitions
+from icesize.storage.locations import normalised
 from icesize.table.catalog.history import head_snapshot
-from icesize.table.catalog.locations import normalised
 from icesize.table.manifests.delete_index import DeleteIndex, delete_index
 from icesize.table.manifests.file_columns import ManifestFacts
 from icesize.table.manifests.live_arrays import Listing, Rows

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import errno
-import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 
 from pyiceberg.io import FileIO
-from pyiceberg.io.fsspec import FsspecFileIO
 
 from icesize import failpoints
 from icesize.concurrency import IO_THREADS, concurrently
 from icesize.environment import Environment
 from icesize.errors import TableError
-from icesize.parquet.files.storage import local_path
+from icesize.storage.locations import is_addressable
+from icesize.storage.table_storage import Storage
 from icesize.table.catalog.access_errors import asking_again, brief, is_throttled
-from icesize.table.catalog.locations import is_addressable
-from icesize.table.storage.listing import fsspec_filesystem
 from icesize.units import format_count
 
 FILES_BETWEEN_CHECKS = 1_000
@@ -34,24 +31,16 @@ THROTTLED_SECONDS = 300.0
 def deleter(io: FileIO) -> Callable[[str], None]:
     """Return a function that deletes one file of the table's storage, and raises if it cannot.
 
-    The function raises TableError for names by which PyIceberg would delete another file (see `is_addressable`). Java
-    writes `*` of a partition value into file names, and fsspec deletes all files that match it. The function therefore
-    calls fsspec's method for exactly one file. In S3, PyArrow leaves an empty object for the directory of a deleted
-    file; listings skip such objects.
+    The function raises TableError for names by which PyIceberg would delete another file (see `is_addressable`).
     """
+    storage = Storage.of(io)
 
     def delete(location: str) -> None:
         if not is_addressable(location):
             raise TableError(
                 f"Cannot delete {location!r}: the storage client would read its name as the name of other files"
             )
-        path = local_path(io, location)
-        if path is not None:
-            os.remove(path)
-        elif isinstance(io, FsspecFileIO) and any(wildcard in location for wildcard in "*["):
-            fsspec_filesystem(io, location).rm_file(location)
-        else:
-            io.delete(location)
+        storage.delete(location)
 
     return delete
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pyiceberg.io import FileIO
 from pyiceberg.table import Table
 
-from icesize.parquet.files.storage import local_path
+from icesize.storage.table_storage import Storage
 from icesize.table.catalog.access_errors import storage_errors
 from icesize.table.storage.reachable import Reachable
 
@@ -27,7 +27,7 @@ class LocalFiles:
     @classmethod
     def of(cls, table: Table) -> LocalFiles:
         """Return what finds the files of a table under other names."""
-        return cls(table.io if local_path(table.io, table.location()) is not None else None)
+        return cls(table.io if Storage.of(table.io).local_path(table.location()) is not None else None)
 
     def listed(self, name: str) -> None:
         """Record the `normalised` name of a listed file, which needs no lookup."""
@@ -59,7 +59,7 @@ class LocalFiles:
 
 def identity_of(io: FileIO, location: str) -> tuple[int, int] | None:
     """Return device and inode of a file; None if it is gone or not local."""
-    path = local_path(io, location)
+    path = Storage.of(io).local_path(location)
     try:
         found = None if path is None else os.stat(path)
     except (FileNotFoundError, NotADirectoryError):

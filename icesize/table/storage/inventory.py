@@ -20,8 +20,8 @@ import pyarrow.parquet as pq
 from pyiceberg.io import FileIO
 
 from icesize.errors import ArgumentError
-from icesize.table.catalog.locations import normalised, split
-from icesize.table.storage.listing import Listed
+from icesize.storage.locations import normalised, split
+from icesize.storage.stores import Listed
 
 _NAMES = {
     "path": ("path", "location", "filepath", "uri"),

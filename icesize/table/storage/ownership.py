@@ -16,8 +16,8 @@ from pyiceberg.table import Table
 
 from icesize.concurrency import concurrently
 from icesize.errors import TableError, UnsupportedTable
+from icesize.storage.locations import is_addressable, is_inside, normalised, split
 from icesize.table.catalog.access_errors import brief
-from icesize.table.catalog.locations import is_addressable, is_inside, normalised, split
 from icesize.table.catalog.metadata_files import uncompressed
 from icesize.table.storage.listing import list_files
 from icesize.table.storage.reachable import Reachable

@@ -10,7 +10,7 @@ from pyiceberg.manifest import ManifestFile
 from pyiceberg.table.metadata import TableMetadata
 
 from icesize.concurrency import concurrently
-from icesize.table.catalog.locations import normalised
+from icesize.storage.locations import normalised
 from icesize.table.manifests.file_columns import read_facts
 from icesize.table.manifests.manifest_lists import read_list
 

@@ -29,8 +29,8 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from icesize.parquet.files.storage import local_folder
 from icesize.private_folder import PART, PrivateFolder, remove_file
+from icesize.storage.table_storage import local_folder
 
 LOG = logging.getLogger("icesize")
 

@@ -21,8 +21,8 @@ from icesize.errors import RewriteFailed, TableError
 from icesize.failpoints import FailpointReached
 from icesize.maintenance.jobs import restore as copies
 from icesize.maintenance.jobs.restore import Copy, copy_files
-from icesize.parquet.files.storage import Storage
 from icesize.parquet.files.uncommitted import Uncommitted, uncommitted
+from icesize.storage.table_storage import Storage
 from icesize.table.manifests.entries import Entry, read_entries
 from tests.support.failing_storage import FailingLake, path_of
 from tests.support.tables import append, data_files_on_disk, local, make_table

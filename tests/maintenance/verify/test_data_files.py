@@ -23,8 +23,8 @@ from icesize.maintenance.verify.data_files import opened
 from icesize.maintenance.verify.verification import Verification
 from icesize.parquet.files import storage as files_of_storage
 from icesize.parquet.files.data_file import NewDataFile
-from icesize.parquet.files.storage import Storage
 from icesize.parquet.verify.file import verify_file
+from icesize.storage.table_storage import Storage
 from tests.support.command_line import run_in
 from tests.support.delete_files import delete_positions
 from tests.support.puffin import add_deletes, vectors_in_puffin

@@ -18,8 +18,9 @@ import icesize
 from icesize.environment import Environment
 from icesize.maintenance.verify.repair import RepairReport, repair
 from icesize.parquet.files.data_file import NewDataFile
+from icesize.storage.stores import Listed
 from icesize.table.state.handle import TableHandle
-from icesize.table.storage.listing import Listed, list_files
+from icesize.table.storage.listing import list_files
 from tests.support.jobs import context_of
 from tests.support.tables import ids_of, live_paths, local, make_table, request_on, run, small_files, write
 

@@ -30,12 +30,13 @@ from icesize.maintenance.verify.verification import (
     verify,
     without_expired,
 )
+from icesize.storage.stores import Listed
 from icesize.table.catalog.access_errors import readable
 from icesize.table.manifests.file_columns import read_facts
 from icesize.table.manifests.manifest_lists import manifests_in
 from icesize.table.storage import listing
 from icesize.table.storage.inventory import Inventory
-from icesize.table.storage.listing import Listed, list_files
+from icesize.table.storage.listing import list_files
 from tests.support.inventories import inventory_file
 from tests.support.tables import CountingIO, append, compact, expire, live_paths, local, make_table, small_files
 

@@ -17,8 +17,8 @@ from icesize.events import CommitStarted, CommitStatus
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.new_files import NewFiles
 from icesize.parquet.files.settings import WriteSettings
-from icesize.parquet.files.storage import Storage
 from icesize.parquet.files.uncommitted import Uncommitted, uncommitted
+from icesize.storage.table_storage import Storage
 from tests.support.parquet_files import NAMES, schema_of, settings_of
 
 

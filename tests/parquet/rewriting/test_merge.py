@@ -24,7 +24,6 @@ from icesize.errors import RewriteFailed
 from icesize.parquet.files.data_file import NewDataFile, decode_reasons
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
-from icesize.parquet.files.storage import Storage
 from icesize.parquet.format.refusals import log_internal_error
 from icesize.parquet.format.thrift import i64
 from icesize.parquet.reading.inputs import read_inputs
@@ -32,6 +31,7 @@ from icesize.parquet.rewriting.merge import merge, output_rows
 from icesize.parquet.writing.row_writer import write_rows
 from icesize.planning.files import FileFact, PartitionKey
 from icesize.planning.plan import MergeTask
+from icesize.storage.table_storage import Storage
 from tests.support.footers import edited
 from tests.support.internal_errors import watched
 from tests.support.parquet_files import (

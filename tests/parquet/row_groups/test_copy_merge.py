@@ -27,7 +27,6 @@ from icesize.errors import RewriteFailed
 from icesize.parquet.files.data_file import CopiedFrom, MergeResult, NewDataFile
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import Limits, WriteSettings
-from icesize.parquet.files.storage import Storage
 from icesize.parquet.format.sources import LocalSource
 from icesize.parquet.rewriting.forecast import forecast, work_bytes
 from icesize.parquet.rewriting.merge import merge
@@ -37,6 +36,7 @@ from icesize.parquet.writing.row_writer import write_rows
 from icesize.planning.files import FileFact
 from icesize.planning.plan import MergeTask
 from icesize.spark.engine.merge_job import work_for_spark
+from icesize.storage.table_storage import Storage
 from tests.support.copying import KEY, MERGED, PAGED_ROWS, SMALL, TINY_ROWS, WHOLE_ROWS, content, with_ids
 from tests.support.examples import examples, sampled
 from tests.support.parquet_files import (

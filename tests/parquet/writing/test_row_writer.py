@@ -35,8 +35,8 @@ from pyiceberg.types import (
 
 from icesize.errors import RewriteFailed, SchemaMismatch
 from icesize.parquet.files.names import writer_of
-from icesize.parquet.files.storage import Storage
 from icesize.parquet.writing.row_writer import RowWriter, write_rows
+from icesize.storage.table_storage import Storage
 from tests.support.examples import examples
 from tests.support.parquet_files import (
     NAMES,

@@ -21,13 +21,13 @@ from hypothesis import strategies as st
 from icesize.errors import RewriteFailed
 from icesize.parquet.files.data_file import NewDataFile
 from icesize.parquet.files.settings import WriteSettings
-from icesize.parquet.files.storage import FOLDERS
 from icesize.parquet.writing.file_writer import FileEncoder
 from icesize.parquet.writing.filling import bytes_for_file
 from icesize.parquet.writing.row_writer import RowWriter
 from icesize.parquet.writing.spill import Spill
 from icesize.planning.file_counts import least_output_bytes, merged_files
 from icesize.planning.files import PartitionKey
+from icesize.storage.table_storage import FOLDERS
 from tests.support.examples import examples
 from tests.support.parquet_files import (
     HOURLY,

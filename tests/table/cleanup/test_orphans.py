@@ -20,11 +20,12 @@ from icesize.events import Progress
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.writing.row_writer import write_rows
+from icesize.storage.stores import Listed
 from icesize.table.cleanup.orphans import DAY_MS, OrphanReport
 from icesize.table.records.ledger import stream_hash
 from icesize.table.storage.bulk_delete import deleter
 from icesize.table.storage.inventory import Inventory
-from icesize.table.storage.listing import Listed, list_files
+from icesize.table.storage.listing import list_files
 from tests.support.expiry import run_expiry
 from tests.support.inventories import inventory_file
 from tests.support.orphans import HOUR_MS, Search, aged, all_aged, exists, left_by_batch, leftover, on_load

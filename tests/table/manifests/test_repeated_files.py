@@ -17,7 +17,7 @@ import icesize
 from icesize.errors import UnsupportedTable
 from icesize.planning.files import PartitionKey
 from icesize.sized_table import SizedTable
-from icesize.table.catalog.locations import normalised
+from icesize.storage.locations import normalised
 from icesize.table.manifests.entries import ADDED
 from icesize.table.manifests.file_columns import EntryColumns, ManifestFacts
 from icesize.table.manifests.live_arrays import Listing

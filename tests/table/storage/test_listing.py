@@ -14,14 +14,10 @@ from pyiceberg.io.fsspec import FsspecFileIO
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from icesize.errors import TableError, UnsupportedTable
-from icesize.table.storage.listing import (
-    MOST_SPREAD,
-    Listed,
-    incomplete_uploads,
-    list_files,
-    modified_ms,
-    storage_now_ms,
-)
+from icesize.storage.file_io_store import MOST_SPREAD
+from icesize.storage.stores import Listed
+from icesize.storage.table_storage import Storage
+from icesize.table.storage.listing import incomplete_uploads, list_files, storage_now_ms
 
 FILES = {"a.txt": 1, "data/kind=a/b.parquet": 2, "data/kind=a b%2F/c.parquet": 3, "metadata/v1.metadata.json": 4}
 MS = 1_700_000_000_123
@@ -157,7 +153,7 @@ def test_another_file_io_is_refused() -> None:
         "FsspecFileIO"
     )
     with pytest.raises(UnsupportedTable):
-        modified_ms(Own(), "s3://b/t")
+        Storage.of(Own()).inspect("s3://b/t")
 
 
 @pytest.mark.parametrize("location", ["file:///", "", "s3://bucket", "/w/../x"])
@@ -173,7 +169,7 @@ def test_the_clock_of_the_storage(folder: Path, kind: type[PyArrowFileIO] | type
     before = set(list_files(kind({}), f"file://{folder}"))
     now_ms = storage_now_ms(kind({}), f"file://{folder}", lambda: "x")
     (folder / "later").write_text("")
-    assert MS < now_ms <= modified_ms(kind({}), f"file://{folder}/later")
+    assert MS < now_ms <= Storage.of(kind({})).inspect(f"file://{folder}/later").modified_ms
     (folder / "later").unlink()
     assert set(list_files(kind({}), f"file://{folder}")) == before
 

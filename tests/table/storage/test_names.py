@@ -19,10 +19,10 @@ from pyiceberg.io.fsspec import FsspecFileIO
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from icesize.maintenance.verify.storage import Stored, size_of
-from icesize.parquet.files.storage import Storage, cannot_open, missing_files
-from icesize.table.catalog.locations import names_one_file, normalised
+from icesize.storage.locations import names_one_file, normalised
+from icesize.storage.table_storage import Storage
 from icesize.table.manifests.live_arrays import path_numbers
-from icesize.table.storage.listing import list_files, modified_ms
+from icesize.table.storage.listing import list_files
 from tests.support.examples import examples
 
 PIECES = ("#", "?", "%", "%20", "%2F", "+", " ", "ü", "日本", "e\u0301", ";", ":", "&", "=", "*", "[a]", "~", "a")
@@ -67,15 +67,15 @@ def assert_exact(io: FileIO, files: Mapping[str, bytes], absent: Iterable[str]) 
     """Each reader has the bytes of this file, and of no other."""
     storage = Storage(io)
     for location, body in files.items():
-        assert size_of(io, location) == storage.size(location) == len(body), location
-        assert storage.fetch(location) == b"".join(storage.pieces(location, 5)) == body
+        assert size_of(Storage.of(io), location) == storage.size(location) == len(body), location
+        assert storage.fetch(location) == b"".join(storage.pieces(location, len(body), 5)) == body
         assert storage.tail(location, len(body), 2) == body[-2:]
         with storage.open(location, len(body)) as stream:
             assert bytes(stream.read()) == body
-        assert modified_ms(io, location) > 0
-    assert missing_files(io, list(files)) == []
+        assert Storage.of(io).inspect(location).modified_ms > 0
+    assert Storage.of(io).missing(list(files)) == []
     for location in absent:
-        assert (size_of(io, location), storage.exists(location)) == (None, False), location
+        assert (size_of(Storage.of(io), location), storage.exists(location)) == (None, False), location
 
 
 @pytest.mark.parametrize("kind", [PyArrowFileIO, FsspecFileIO])
@@ -125,4 +125,4 @@ def test_objects_in_s3(client: Any, bucket: str, properties: dict[str, str], nam
         except FileNotFoundError:
             assert cut not in located
         except OSError:
-            assert cannot_open(io, location) or cut.endswith("/")
+            assert Storage.of(io).cannot_open(location) or cut.endswith("/")

@@ -22,13 +22,13 @@ from icesize.errors import TableError
 from icesize.maintenance.jobs import restore
 from icesize.maintenance.jobs.restore import Copy, copy_files
 from icesize.maintenance.verify.storage import size_of
-from icesize.parquet.files.storage import Storage
 from icesize.parquet.files.uncommitted import Uncommitted
+from icesize.storage.table_storage import Storage
 from icesize.table.cleanup.checkpoints import read_checkpoint
 from icesize.table.cleanup.orphans import DAY_MS, OrphanReport, OrphanSearch
 from icesize.table.manifests.entries import ADDED, DataFileSchema, Entry
 from icesize.table.storage.bulk_delete import delete_all, deleter
-from icesize.table.storage.listing import incomplete_uploads, list_files, modified_ms, storage_now_ms
+from icesize.table.storage.listing import incomplete_uploads, list_files, storage_now_ms
 from tests.support.object_store import keys
 from tests.support.tables import append, ids_of, make_table, write
 
@@ -46,7 +46,7 @@ def test_a_look_at_one_object_is_another_one_than_the_listing(client: Any, bucke
     assert len(list(list_files(io, location))) == 2
     client.put_object(Bucket=bucket, Key="lake/t/data/new", Body=b"12345")
     client.delete_object(Bucket=bucket, Key="lake/t/data/gone")
-    sizes = [size_of(io, f"{location}/data/{name}") for name in ("old", "new", "gone", "never")]
+    sizes = [size_of(Storage.of(io), f"{location}/data/{name}") for name in ("old", "new", "gone", "never")]
     assert sizes == [3, 5, None, None]
 
 
@@ -63,7 +63,9 @@ def test_objects_are_listed(client: Any, bucket: str, io: FileIO, scheme: str) -
     assert {file.location: file.size_bytes for file in found} == {f"{location}/{k}": v for k, v in objects.items()}
     stored = client.head_object(Bucket=bucket, Key="lake/t/a.txt")["LastModified"].timestamp() * 1000
     assert {abs(file.modified_ms - stored) < 60_000 for file in found} == {True}
-    assert modified_ms(io, f"{location}/a.txt") == next(f.modified_ms for f in found if f.location.endswith("a.txt"))
+    assert Storage.of(io).inspect(f"{location}/a.txt").modified_ms == next(
+        f.modified_ms for f in found if f.location.endswith("a.txt")
+    )
 
 
 def test_a_second_listing_is_not_remembered(client: Any, bucket: str, io: FileIO) -> None:

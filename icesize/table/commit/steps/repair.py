@@ -12,7 +12,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 
 from icesize.parquet.files.data_file import FileMetrics
 from icesize.planning.files import PartitionKey
-from icesize.table.catalog.locations import normalised
+from icesize.storage.locations import normalised
 from icesize.table.commit.protocol import Step
 from icesize.table.commit.snapshot_builder import SnapshotBuilder
 from icesize.table.commit.steps.remove_dangling_deletes import split_dangling

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icesize.errors import TableError
-from icesize.table.catalog.locations import check_folder, is_addressable, is_inside, is_object_store, normalised
+from icesize.storage.locations import check_folder, is_addressable, is_inside, is_object_store, normalised
 
 SEGMENT = st.text(string.ascii_letters + string.digits + "-_=%. é", min_size=1).filter(lambda s: s.strip(".") != "")
 PATH = st.lists(SEGMENT, min_size=1, max_size=6).map("/".join)

@@ -1,0 +1,9 @@
+"""The one way to the bytes of a table: local files, object stores, and PyIceberg's FileIO for every other storage.
+
+- `file_io_store`: other storage and other settings through PyIceberg's FileIO, with the filesystem behind it
+- `locations`: locations of files as strings: one spelling for comparisons, and tests for nested locations
+- `object_store`: S3, Google Cloud Storage and Azure through `obstore`
+- `store_settings`: the settings of an object store's client, from PyIceberg's properties
+- `stores`: the verbs by which icesize reaches a store that is not a local disk
+- `table_storage`: the storage of a table, which is a FileIO for PyIceberg as well
+"""

@@ -1,0 +1,246 @@
+"""Other storage and other settings through PyIceberg's FileIO, with the filesystem behind it.
+
+A FileIO opens and deletes files, but cannot list or copy them, so those verbs use its filesystem.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any
+from urllib.parse import urlparse
+
+from pyarrow.fs import FileSelector, FileSystem, FileType
+from pyiceberg.io import FileIO, InputFile
+from pyiceberg.io.fsspec import FsspecFileIO
+from pyiceberg.io.pyarrow import PyArrowFileIO
+
+from icesize.concurrency import concurrently
+from icesize.errors import TableError, UnsupportedTable, is_from_outside
+from icesize.storage.stores import Listed
+from icesize.units import time_of
+
+LISTERS = 4
+"""Directories that are listed at the same time."""
+MOST_SPREAD = 1_000
+"""Most entries of a directory whose subdirectories are listed one by one: those of one request.
+
+A table of 365,000 partitions has so many directories that listing each of them would take far longer.
+"""
+_MODIFIED = ("mtime", "LastModified", "last_modified", "updated")  # of local, S3, Azure and Google Cloud filesystems
+
+
+class FileIOStore:
+    """The `Store` behind a FileIO. Its filesystem is that of PyArrow or fsspec; other FileIOs cannot list."""
+
+    confirms_uploads = False
+    deletes_at_once = 1
+
+    def __init__(self, io: FileIO) -> None:
+        self._io = io
+
+    def read(self, location: str) -> bytes:
+        """Return all bytes of a file."""
+        with _as_os_error(), self.open(location) as stream:
+            return bytes(stream.read())
+
+    def read_range(self, location: str, start: int, size_bytes: int) -> bytes:
+        """Return the bytes of a range; fewer if the file ends in it."""
+        with _as_os_error(), self.open(location) as stream:
+            stream.seek(start)
+            return bytes(stream.read(size_bytes))
+
+    def open(self, location: str) -> Any:
+        """Return a seekable stream that requests only the bytes that are read."""
+        with _as_os_error():
+            return self._input(location).open()
+
+    def _input(self, location: str) -> InputFile:
+        """Return a file of the FileIO; raises `OSError`, like storage, for a location that it does not support."""
+        if not self.can_open(location):
+            raise OSError("PyArrow cannot open names with `//`; set 'py-io-impl' to PyIceberg's FsspecFileIO")
+        try:
+            return self._io.new_input(location)
+        except ValueError as error:
+            raise OSError(str(error)) from error
+
+    def can_open(self, location: str) -> bool:
+        """Return False for a name that the FileIO rejects: PyArrow's object stores have no keys with `//`."""
+        return not isinstance(self._io, PyArrowFileIO) or "//" not in location.partition("://")[2]
+
+    def create(self, location: str) -> Any:
+        """Return a binary stream that becomes the file when closed."""
+        with _as_os_error():
+            return self._io.new_output(location).create(overwrite=True)
+
+    def size(self, location: str) -> int:
+        """Return the bytes of a file."""
+        if isinstance(self._io, PyArrowFileIO | FsspecFileIO):
+            return self.inspect(location).size_bytes
+        with _as_os_error():
+            if not (file := self._input(location)).exists():
+                raise FileNotFoundError(location)
+            return len(file)
+
+    def inspect(self, location: str) -> Listed:
+        """Return size and time of a file, by another look at the storage."""
+        with _as_os_error():
+            if isinstance(self._io, PyArrowFileIO):
+                filesystem, path = _arrow(self._io, location)
+                info = filesystem.get_file_info(path)
+                if info.type == FileType.NotFound:
+                    raise FileNotFoundError(location)
+                return Listed(location, info.size or 0, _arrow_ms(info))
+            if isinstance(self._io, FsspecFileIO):
+                cached = _fsspec(self._io, location)
+                cached.invalidate_cache()
+                found = cached.info(location)
+                return Listed(location, int(found["size"]), _fsspec_ms(found))
+            raise self._unknown(location)
+
+    def copy(self, location: str, new_location: str) -> None:
+        """Copy a file inside of the store."""
+        if isinstance(self._io, PyArrowFileIO):
+            filesystem, source = _arrow(self._io, location)
+            filesystem.copy_file(source, _arrow(self._io, new_location)[1])
+        elif isinstance(self._io, FsspecFileIO):
+            _fsspec(self._io, location).cp_file(location, new_location)
+        else:
+            raise self._unknown(location)
+
+    def delete(self, locations: Sequence[str]) -> dict[str, Exception]:
+        """Delete files one by one.
+
+        Java writes `*` of a partition value into file names, and fsspec deletes all files that match it, so fsspec's
+        method for exactly one file is called. In S3, PyArrow leaves an empty object for the directory of a deleted
+        file; listings skip such objects.
+        """
+        failures = dict[str, Exception]()
+        for location in locations:
+            try:
+                if isinstance(self._io, FsspecFileIO) and any(wildcard in location for wildcard in "*["):
+                    _fsspec(self._io, location).rm_file(location)
+                else:
+                    self._io.delete(location)
+            except Exception as error:  # each storage library raises its own errors
+                if not isinstance(error, FileNotFoundError) and getattr(error, "errno", None) != errno.ENOENT:
+                    failures[location] = error
+        return failures
+
+    def list(self, folder: str) -> Iterator[Listed]:
+        """Yield everything below a folder.
+
+        Directories are listed at the same time, each with everything below it: the direct ones, and those in a direct
+        one that has few. A store answers a thousand names per request, one request after another.
+        """
+        if isinstance(self._io, PyArrowFileIO):
+            return _list_arrow(folder, *_arrow(self._io, folder))
+        if isinstance(self._io, FsspecFileIO):
+            return _list_fsspec(folder, _fsspec(self._io, folder))
+        raise self._unknown(folder)
+
+    def _unknown(self, location: str) -> UnsupportedTable:
+        return UnsupportedTable(
+            f"Cannot list {location}: icesize cannot list files with '{type(self._io).__name__}'; set 'py-io-impl' to "
+            "PyIceberg's PyArrowFileIO or FsspecFileIO",
+            location=location,
+        )
+
+
+def _arrow(io: PyArrowFileIO, location: str) -> tuple[FileSystem, str]:
+    scheme, authority, path = io.parse_location(location, io.properties)
+    return io.fs_by_scheme(scheme, authority), path
+
+
+def _fsspec(io: FsspecFileIO, location: str) -> Any:
+    uri = urlparse(location)
+    azure = uri.scheme in ("abfs", "abfss", "wasb", "wasbs")
+    return io.get_fs(uri.scheme, uri.hostname if azure else None)
+
+
+@contextmanager
+def _as_os_error() -> Iterator[None]:
+    """Turn exceptions of the packages that reach storage into `OSError`, because few of these exceptions are one."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, (OSError, TableError)) or not is_from_outside(error):
+            raise
+        raise OSError(f"{type(error).__name__}: {error}") from error
+
+
+def _list_arrow(folder: str, filesystem: FileSystem, path: str) -> Iterator[Listed]:
+    def infos(place: str, everything: bool) -> list[Any]:
+        selector = FileSelector(place, allow_not_found=place != path, recursive=everything)
+        return list(filesystem.get_file_info(selector))
+
+    for info in _spread(infos, path, lambda info: info.path if info.type == FileType.Directory else None):
+        if info.type == FileType.File:
+            yield Listed(_below(folder, path, info.path), info.size, _arrow_ms(info))
+
+
+def _list_fsspec(folder: str, filesystem: Any) -> Iterator[Listed]:
+    path = filesystem._strip_protocol(folder).rstrip("/")
+    filesystem.invalidate_cache()
+
+    def infos(place: str, everything: bool) -> list[Any]:
+        found = filesystem.find(place, detail=True).values() if everything else filesystem.ls(place, detail=True)
+        # not an empty object that represents the directory itself
+        return [info for info in found if info["name"].rstrip("/") != place or info["type"] == "directory"]
+
+    for info in _spread(infos, path, lambda info: info["name"].rstrip("/") if info["type"] == "directory" else None):
+        if info["type"] == "file" and not info["name"].endswith("/"):
+            yield Listed(_below(folder, path, info["name"]), info["size"], _fsspec_ms(info))
+
+
+def _spread(
+    infos: Callable[[str, bool], list[Any]], path: str, folder_of: Callable[[Any], str | None]
+) -> Iterator[Any]:
+    """Yield everything below a path. `infos` lists a directory: what is directly in it, or everything below it.
+
+    A directory that contains itself has keys with `//`, which only a listing of everything below it shows once each.
+    """
+    whole, tops = list[str](), infos(path, False)
+    if path in map(folder_of, tops):
+        whole, tops = [path], []
+    for top in tops:
+        place = folder_of(top)
+        if place is None:
+            yield top
+            continue
+        below = infos(place, False)
+        inner = [folder for info in below if (folder := folder_of(info)) is not None]
+        if len(below) > MOST_SPREAD or place in inner:
+            whole.append(place)
+        else:
+            yield from (info for info in below if folder_of(info) is None)
+            whole += inner
+    for found in concurrently(lambda place: infos(place, True), whole, LISTERS, LISTERS):
+        yield from found
+
+
+def _below(folder: str, path: str, found: str) -> str:
+    """Return the location of a path that the filesystem found below `path`, its name for `folder`."""
+    if not found.startswith(path + "/"):
+        raise TableError(f"Cannot list {folder}: its storage answered with {found!r}, which does not lie below {path}")
+    return folder + found[len(path) :]
+
+
+def _arrow_ms(info: Any) -> int:
+    if info.mtime_ns is None:
+        raise TableError(f"Cannot find the age of {info.path}: its storage does not report when it was modified")
+    return int(info.mtime_ns // 1_000_000)
+
+
+def _fsspec_ms(info: Mapping[str, Any]) -> int:
+    for key in _MODIFIED:
+        value = info.get(key)
+        if isinstance(value, str):
+            value = time_of(value)
+        if isinstance(value, datetime):
+            return int(value.timestamp() * 1000)
+        if value is not None:
+            return int(value * 1000)
+    raise TableError(f"Cannot find the age of {info.get('name')}: its storage does not report when it was modified")

@@ -1,0 +1,317 @@
+"""S3, Google Cloud Storage and Azure through `obstore`: many requests at once, and one request for a small object."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any
+
+from icesize.concurrency import concurrently, requests_at_once
+from icesize.storage.locations import split
+from icesize.storage.store_settings import StoreSettings
+from icesize.storage.stores import Listed, OtherObjectError
+
+PART_BYTES = 8 * 2**20
+"""Most bytes of an object that one request writes; larger ones are written in such parts."""
+NAMES_AT_ONCE = 1_000
+"""Objects that one request lists or deletes: S3's limit."""
+
+# The client reads `/a` as `a` and `a/b/` as `a/b`, and rejects the others.
+_OTHER_OBJECT = re.compile(r"(?:^|/)(?:\.{0,2})(?:/|$)|[\x00-\x1f\x7f]")
+
+
+def has_plain_key(location: str) -> bool:
+    """Return whether the client names exactly this object by its key.
+
+    Keys that are empty, have empty segments, `.`, `..` or control characters, or begin or end with `/`, are others.
+    """
+    return _OTHER_OBJECT.search(_key(location)) is None
+
+
+def _key(location: str) -> str:
+    return split(location)[2].removeprefix("/")
+
+
+class ObjectStore:
+    """The `Store` of one bucket or container. Each location must pass `has_plain_key`.
+
+    The client's threads do not survive a fork: after the first request, a forked process must not use it.
+    """
+
+    confirms_uploads = True
+    deletes_at_once = NAMES_AT_ONCE
+
+    def __init__(self, settings: StoreSettings) -> None:
+        self._settings = settings
+
+    @property
+    def _client(self) -> Any:
+        return client(self._settings, os.getpid())
+
+    def read(self, location: str) -> bytes:
+        """Return all bytes of an object, by one request."""
+        import obstore
+
+        with _errors("GetObject", location):
+            return bytes(obstore.get(self._client, _key(location)).bytes())
+
+    def read_range(self, location: str, start: int, size_bytes: int) -> bytes:
+        """Return the bytes of a range, by one request."""
+        import obstore
+
+        if size_bytes <= 0:
+            return b""
+        with _errors("GetObject", location):
+            return bytes(obstore.get_range(self._client, _key(location), start=start, length=size_bytes))
+
+    def open(self, location: str) -> Any:
+        """Return a stream that requests each range as it is read, and the first `PART_BYTES` with the size."""
+        return RangedStream(self, location)
+
+    def begin(self, location: str) -> tuple[bytes, int]:
+        """Return the first `PART_BYTES` of an object, and its size."""
+        import obstore
+
+        with _errors("GetObject", location):
+            try:
+                answer = obstore.get(self._client, _key(location), options={"range": (0, PART_BYTES)})
+            except obstore.exceptions.BaseError as error:
+                if "416" not in str(error):  # an empty object has no ranges
+                    raise
+                answer = obstore.get(self._client, _key(location))
+            return bytes(answer.bytes()), int(answer.meta["size"])
+
+    def create(self, location: str) -> Any:
+        """Return an `Upload`."""
+        return Upload(self, location)
+
+    def put(self, location: str, data: bytes | bytearray) -> None:
+        """Write an object by one request."""
+        import obstore
+
+        with _errors("PutObject", location):
+            obstore.put(self._client, _key(location), data, use_multipart=False)
+
+    def put_parts(self, location: str) -> Any:
+        """Return a stream that writes an object in parts, several at once. Its own errors are the client's."""
+        import obstore
+
+        return obstore.open_writer(self._client, _key(location), buffer_size=PART_BYTES)
+
+    def size(self, location: str) -> int:
+        """Return the bytes of an object."""
+        return self.inspect(location).size_bytes
+
+    def inspect(self, location: str) -> Listed:
+        """Return size and time of an object."""
+        import obstore
+
+        with _errors("HeadObject", location):
+            return _listed(location, obstore.head(self._client, _key(location)))
+
+    def copy(self, location: str, new_location: str) -> None:
+        """Copy an object inside of the bucket."""
+        import obstore
+
+        with _errors("CopyObject", location):
+            obstore.copy(self._client, _key(location), _key(new_location))
+
+    def delete(self, locations: Sequence[str]) -> dict[str, Exception]:
+        """Delete objects by one request, or one by one if that fails: the client does not say which ones failed."""
+        import obstore
+
+        try:
+            with _errors("DeleteObject", locations[0]):
+                obstore.delete(self._client, [_key(location) for location in locations])
+            return {}
+        except OSError as error:
+            if len(locations) == 1:
+                return {} if isinstance(error, FileNotFoundError) else {locations[0]: error}
+        each = concurrently(lambda location: self.delete([location]), locations, requests_at_once())
+        return {location: error for failed in each for location, error in failed.items()}
+
+    def list(self, folder: str) -> Iterator[Listed]:
+        """Yield the objects below a folder, by one request for each 1,000.
+
+        The client names the empty objects that stand for folders without their final `/`, so each empty object is
+        looked up. Objects are sorted by their keys.
+        """
+        import obstore
+
+        with _errors("ListObjectsV2", folder):
+            prefix = _key(folder).rstrip("/")
+            page: Any = None
+            for page in obstore.list(self._client, prefix, chunk_size=NAMES_AT_ONCE):
+                found = [_listed(folder.rstrip("/") + meta["path"][len(prefix) :], meta) for meta in page]
+                empty = [each.location for each in found if not each.size_bytes]
+                markers = set(empty) - set(concurrently(self._existing, empty, requests_at_once())) if empty else set()
+                yield from (each for each in found if each.location not in markers)
+            if page is None:
+                raise FileNotFoundError(folder)
+
+    def _existing(self, location: str) -> str:
+        try:
+            return self.inspect(location).location
+        except FileNotFoundError:
+            return ""
+
+
+@lru_cache(maxsize=64)
+def client(settings: StoreSettings, process_id: int) -> Any:
+    """Return the client of a bucket; its connections are shared by all tables.
+
+    Raises OSError in a process that was forked after the first request of its parent: its requests would hang.
+    """
+    global _first_process_id
+    _first_process_id = _first_process_id or process_id
+    if process_id != _first_process_id:
+        raise OSError(
+            "this process was forked from one that had used the object store; start processes with 'spawn', or use "
+            "icesize only after the fork"
+        )
+    from obstore import store
+
+    kinds: dict[str, Any] = {"s3": store.S3Store, "gs": store.GCSStore}
+    kind = kinds.get(settings.kind, store.AzureStore)
+    return kind(settings.container, **dict(settings.config), client_options=dict(settings.client))
+
+
+_first_process_id: int | None = None
+
+
+def _listed(location: str, meta: Any) -> Listed:
+    return Listed(location, int(meta["size"]), int(meta["last_modified"].timestamp() * 1000))
+
+
+@contextmanager
+def _errors(request: str, location: str) -> Iterator[None]:
+    """Turn errors of the client into `OSError`s that name the request and its location."""
+    from obstore.exceptions import BaseError, InvalidPathError, PermissionDeniedError, UnauthenticatedError
+
+    try:
+        yield
+    except FileNotFoundError as error:
+        if "NoSuchBucket" in str(error) or "ContainerNotFound" in str(error):
+            raise OSError(f"the bucket of {location} does not exist") from error
+        raise FileNotFoundError(f"{location} does not exist") from error
+    except (PermissionDeniedError, UnauthenticatedError) as error:
+        raise PermissionError(f"AccessDenied during {request} of {location}: {_reason(error)}") from error
+    except InvalidPathError as error:
+        raise OtherObjectError(f"{request} of {location} met a name that the client cannot express") from error
+    except (BaseError, ValueError) as error:
+        raise OSError(f"{request} of {location} failed: {_reason(error)}") from error
+
+
+_CODE = re.compile(r"<Code>(\w+)</Code>(?:\s*<Message>([^<]*)</Message>)?")
+
+
+def _reason(error: Exception) -> str:
+    """Return the code and message of the store's answer, or the client's own first line."""
+    text = str(error)
+    if match := _CODE.search(text):
+        status = re.search(r"\b[45]\d\d\b", text[: match.start()])
+        return f"{match[1]}{f' (status code {status[0]})' if status else ''}{f': {match[2]}' if match[2] else ''}"
+    return (text.strip().splitlines() or [type(error).__name__])[0]
+
+
+class Upload(io.RawIOBase):
+    """A new object: one request at the end if it has at most `PART_BYTES`, parts as it grows otherwise.
+
+    An upload that is not closed leaves no object. Errors of the store are raised by `write` and `close`.
+    """
+
+    def __init__(self, store: ObjectStore, location: str) -> None:
+        super().__init__()
+        self._store, self._location = store, location
+        self._begun = bytearray()
+        self._parts: Any = None
+        self._written = 0
+
+    def __del__(self) -> None:
+        """Do nothing: the base class would close the stream, and so store a truncated object."""
+
+    def writable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._written
+
+    def write(self, data: Any) -> int:
+        """Take bytes; requests begin once there are more than `PART_BYTES`."""
+        view = memoryview(data).cast("B")
+        if self._parts is None and self._written + len(view) > PART_BYTES:
+            self._parts = self._store.put_parts(self._location)
+            self._send(self._begun)
+            self._begun = bytearray()
+        if self._parts is None:
+            self._begun += view
+        else:
+            self._send(view)
+        self._written += len(view)
+        return len(view)
+
+    def _send(self, data: Any) -> None:
+        with _errors("PutObject", self._location):
+            self._parts.write(bytes(data))
+
+    def close(self) -> None:
+        """Store the object."""
+        if self.closed:
+            return
+        try:
+            if self._parts is None:
+                self._store.put(self._location, self._begun)
+            else:
+                with _errors("PutObject", self._location):
+                    self._parts.close()
+        finally:
+            super().close()
+
+    def abandon(self) -> None:
+        """Close the stream without an object. Parts that were sent already stay as an unfinished upload."""
+        self._begun, self._parts = bytearray(), None
+        super().close()
+
+
+class RangedStream(io.RawIOBase):
+    """An object as a seekable stream. Each read is a request, unless the first `PART_BYTES` have the bytes."""
+
+    def __init__(self, store: ObjectStore, location: str) -> None:
+        super().__init__()
+        self._store, self._location = store, location
+        self._first, self._size = store.begin(location)
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
+        self._at = max(0, base + offset)
+        return self._at
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Return the next bytes."""
+        left = max(0, self._size - self._at)
+        wanted = left if size is None or size < 0 else min(size, left)
+        start, end = self._at, self._at + wanted
+        data = (
+            self._first[start:end] if end <= len(self._first) else self._store.read_range(self._location, start, wanted)
+        )
+        self._at += len(data)
+        return data
+
+    def readinto(self, buffer: Any) -> int:
+        data = self.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)

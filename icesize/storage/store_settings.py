@@ -1,0 +1,172 @@
+"""The settings of an object store's client, from PyIceberg's properties.
+
+PyIceberg's own FileIO is the fallback: for each property or source of credentials without an exact counterpart, a
+sentence says why the client is not used.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from icesize.storage.locations import split
+
+CONNECT_SECONDS = "10s"
+STALL_SECONDS = "60s"
+"""The time without a byte of an answer after which a request fails, and is repeated."""
+REQUEST_SECONDS = "600s"
+"""The longest time of a request with its body: 64 MiB at 110 kB/s."""
+
+_S3 = {
+    "s3.access-key-id": "access_key_id", "client.access-key-id": "access_key_id",
+    "s3.secret-access-key": "secret_access_key", "client.secret-access-key": "secret_access_key",
+    "s3.session-token": "session_token", "client.session-token": "session_token",
+    "s3.region": "region", "client.region": "region", "s3.endpoint": "endpoint", "s3.anonymous": "skip_signature",
+    "s3.proxy-uri": "proxy_url", "s3.connect-timeout": "connect_timeout", "s3.request-timeout": "read_timeout",
+    "s3.force-virtual-addressing": "virtual_hosted_style_request", "s3.resolve-region": "",
+    "s3.path-style-access": "", "s3.remote-signing-enabled": "", "client.factory": "",
+}  # fmt: skip
+"""Properties of S3 with a counterpart, or (empty) without influence on requests. The first of two names wins."""
+_GS = {
+    "gcs.oauth2.token": "bearer_token", "gcs.service.host": "base_url", "gcs.oauth2.token-expires-at": "",
+    "gcs.default-bucket-location": "", "gcs.project-id": "",
+}  # fmt: skip
+_AZURE = {
+    "adls.account-name": "account_name", "adls.account-key": "account_key", "adls.sas-token": "sas_key",
+    "adls.tenant-id": "tenant_id", "adls.client-id": "client_id", "adls.client-secret": "client_secret",
+    "adls.blob-storage-authority": "", "adls.blob-storage-scheme": "", "adls.dfs-storage-authority": "",
+    "adls.dfs-storage-scheme": "",
+}  # fmt: skip
+Config = dict[str, str | bool]
+_CLIENT = frozenset({"proxy_url", "connect_timeout", "read_timeout"})
+_SECONDS = re.compile(r"\d+(\.\d+)?")
+
+
+@dataclass(frozen=True)
+class StoreSettings:
+    """A bucket or container, with the settings of its client as pairs. They hold credentials: never print them."""
+
+    kind: str
+    container: str
+    config: tuple[tuple[str, str | bool], ...]
+    client: tuple[tuple[str, str | bool], ...]
+
+    def __repr__(self) -> str:
+        return f"StoreSettings({self.kind}, {self.container})"
+
+
+def store_settings(
+    location: str, properties: Mapping[str, str], environ: Mapping[str, str], home: Path
+) -> StoreSettings | str:
+    """Return the settings of the store of a location, or the reason why only PyIceberg's FileIO can reach it.
+
+    Args:
+        location: Any location in the store.
+        properties: Those of the table's FileIO.
+        environ: The variables of the process, which can hold credentials for S3.
+        home: The directory of the user, which can hold profiles for S3.
+    """
+    scheme, authority, _ = split(location)
+    if "py-io-impl" in properties:
+        return f"'py-io-impl' is {properties['py-io-impl']}"
+    build = {"s3": _s3, "gs": _gs, "abfs": _azure, "wasb": _azure}.get(scheme)
+    if build is None or not authority:
+        return f"the scheme '{scheme}' has no client"
+    try:
+        config, container = build(authority, properties, environ, home)
+    except _UnmappedError as unmapped:
+        return str(unmapped)
+    client: Config = {"connect_timeout": CONNECT_SECONDS, "read_timeout": STALL_SECONDS, "timeout": REQUEST_SECONDS}
+    client |= {key: str(config.pop(key)) for key in _CLIENT & config.keys()}
+    plain_http = any(str(config.get(key, "")).startswith("http:") for key in ("endpoint", "base_url"))
+    pairs = (*client.items(), ("allow_http", plain_http))
+    return StoreSettings(scheme, container, tuple(sorted(config.items())), pairs)
+
+
+class _UnmappedError(Exception):
+    """A property, or a source of credentials, that the client lacks."""
+
+
+def _mapped(properties: Mapping[str, str], names: Mapping[str, str], prefixes: tuple[str, ...]) -> Config:
+    for key in properties:
+        if key.startswith(prefixes) and key not in names:
+            raise _UnmappedError(f"'{key}' has no counterpart in the client")
+    config: Config = {}
+    for key, name in names.items():
+        if name and properties.get(key) is not None:
+            config.setdefault(name, properties[key])
+    return config
+
+
+def _s3(bucket: str, properties: Mapping[str, str], environ: Mapping[str, str], home: Path) -> tuple[Config, str]:
+    config = _mapped(properties, _S3, ("s3.", "client."))
+    if properties.get("s3.remote-signing-enabled", "false").lower() == "true":
+        raise _UnmappedError("the catalog signs the requests ('s3.remote-signing-enabled')")
+    for flag in ("skip_signature", "virtual_hosted_style_request"):
+        if flag in config:
+            config[flag] = str(config[flag]).lower() in ("true", "t", "1", "yes", "y", "on")
+    for name in ("connect_timeout", "read_timeout"):
+        if name in config:
+            if not _SECONDS.fullmatch(str(config[name])):
+                raise _UnmappedError(f"'{config[name]}' is no number of seconds")
+            config[name] = f"{round(float(config[name]) * 1000)}ms"
+    if "access_key_id" not in config and not config.get("skip_signature"):
+        _check_credentials(environ, home)
+    endpoint = config.get("endpoint")
+    if endpoint is None and ("region" not in config or properties.get("s3.resolve-region", "").lower() == "true"):
+        config |= {"region": found} if (found := _region_of(bucket)) else {}
+    if endpoint is not None:
+        address = str(endpoint) if "://" in str(endpoint) else f"https://{endpoint}"
+        scheme, host = urlsplit(address)[:2]
+        named = f"{scheme}://{bucket}.{host}" if config.get("virtual_hosted_style_request") else address
+        config["endpoint"] = named.rstrip("/")
+    return config, bucket
+
+
+def _check_credentials(environ: Mapping[str, str], home: Path) -> None:
+    """Raise unless the client finds the same credentials as PyArrow: it has no profiles."""
+    own = ("AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+           "AWS_CONTAINER_CREDENTIALS_FULL_URI")  # fmt: skip
+    profiles = ("AWS_PROFILE", "AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE")
+    has_profile = any(environ.get(name) for name in profiles) or (home / ".aws").exists()
+    if has_profile and not any(environ.get(name) for name in own):
+        raise _UnmappedError("its credentials come from a profile")
+
+
+@lru_cache
+def _region_of(bucket: str) -> str | None:
+    """Return the region of a bucket at AWS, as PyIceberg finds it; None if AWS does not say it."""
+    from pyarrow.fs import resolve_s3_region
+
+    try:
+        return str(resolve_s3_region(bucket))
+    except OSError:
+        return None
+
+
+def _gs(bucket: str, properties: Mapping[str, str], environ: Mapping[str, str], home: Path) -> tuple[Config, str]:
+    return _mapped(properties, _GS, ("gcs.",)), bucket
+
+
+def _azure(authority: str, properties: Mapping[str, str], environ: Mapping[str, str], home: Path) -> tuple[Config, str]:
+    container, at, host = authority.partition("@")
+    account = host.partition(".")[0] if at else properties.get("adls.account-name", "")
+    own = f"adls.sas-token.{host}"
+    given = {k: v for k, v in properties.items() if not k.startswith("adls.sas-token.")}
+    if own in properties:
+        given["adls.sas-token"] = properties[own]
+    config = _mapped(given, _AZURE, ("adls.",))
+    if not account or config.get("account_name", account) != account:
+        raise _UnmappedError("its location and 'adls.account-name' name no account, or two")
+    if not config.keys() & {"account_key", "sas_key", "client_secret"}:
+        raise _UnmappedError("its credentials come from the machine")
+    if (address := properties.get("adls.blob-storage-authority")) is not None:
+        suffix = "" if address.startswith(f"{account}.") else f"/{account}"
+        config["endpoint"] = f"{properties.get('adls.blob-storage-scheme', 'https')}://{address}{suffix}"
+    elif at and not host.endswith((".core.windows.net",)):
+        raise _UnmappedError(f"'{host}' is no address of Azure")
+    return config | {"account_name": account}, container

@@ -1,0 +1,66 @@
+"""The verbs by which icesize reaches a store that is not a local disk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+
+class OtherObjectError(OSError):
+    """A store's client met an object whose key it cannot express, such as one with `//`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A file in storage: location, bytes, and milliseconds since 1970 of its last change.
+
+    The location has the table's own spelling. The time is from the clock of the storage.
+    """
+
+    location: str
+    size_bytes: int
+    modified_ms: int
+
+
+class Store(Protocol):
+    """Reads, writes, lists and deletes files by their locations.
+
+    Its errors are `OSError`s: FileNotFoundError for a missing file, PermissionError for a request that the store
+    denied. It may also raise the errors of a FileIO that is not PyIceberg's.
+    """
+
+    confirms_uploads: bool
+    """True if a file that was closed without an error is known to be whole in the store."""
+    deletes_at_once: int
+    """Most files that one request deletes."""
+
+    def read(self, location: str) -> bytes:
+        """Return all bytes of a file."""
+
+    def read_range(self, location: str, start: int, size_bytes: int) -> bytes:
+        """Return the bytes of a range; fewer if the file ends in it."""
+
+    def open(self, location: str) -> Any:
+        """Return a seekable stream that pyarrow accepts."""
+
+    def create(self, location: str) -> Any:
+        """Return a binary stream that becomes the file when closed. An existing file is replaced."""
+
+    def size(self, location: str) -> int:
+        """Return the bytes of a file."""
+
+    def inspect(self, location: str) -> Listed:
+        """Return size and time of a file."""
+
+    def copy(self, location: str, new_location: str) -> None:
+        """Copy a file inside of the store."""
+
+    def delete(self, locations: Sequence[str]) -> dict[str, Exception]:
+        """Delete at most `deletes_at_once` files, and return the errors of those that may still exist."""
+
+    def list(self, folder: str) -> Iterator[Listed]:
+        """Yield everything below a folder, at any depth.
+
+        Raises OtherObjectError if the store holds an object that this client cannot name.
+        """

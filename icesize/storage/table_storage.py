@@ -1,0 +1,344 @@
+"""The storage of a table: local files, object stores, and PyIceberg's FileIO for every other storage."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.io import FileIO, InputFile, InputStream, OutputFile, OutputStream, load_file_io
+from pyiceberg.io.fsspec import FsspecFileIO
+from pyiceberg.io.pyarrow import PyArrowFileIO
+
+from icesize import failpoints
+from icesize.concurrency import concurrently, requests_at_once
+from icesize.errors import RewriteFailed
+from icesize.redaction import remember_secrets
+from icesize.storage.file_io_store import FileIOStore
+from icesize.storage.locations import split
+from icesize.storage.object_store import ObjectStore, has_plain_key
+from icesize.storage.store_settings import StoreSettings, store_settings
+from icesize.storage.stores import Listed, OtherObjectError, Store
+
+LOG = logging.getLogger("icesize")
+
+WHOLE_READ_BYTES = 32 * 2**20
+"""Remote files up to this size are fetched by one request instead of one per column chunk."""
+LOCAL_READ_BYTES = 256 * 2**10
+"""Local files up to this size are read at once, too: a read costs as much as copying 50 kB."""
+
+_DEFAULT_IO = {"abfs": FsspecFileIO, "wasb": FsspecFileIO}
+"""The FileIO that PyIceberg prefers for a scheme, if it is not PyArrow's. Another one was chosen by somebody."""
+_LOCAL = re.compile(r"file:(?://(?:localhost)?(?=/)|(?!//))(/.*)", re.DOTALL | re.IGNORECASE)
+
+
+class Storage(FileIO):
+    """Opens, measures, lists and deletes the files of a table; a FileIO as well, which PyIceberg can use.
+
+    `file:/x`, `file:///x` and `/x` go straight to the operating system (see `local_path`). Locations in S3, Google
+    Cloud Storage and Azure go to an `ObjectStore` if it can do exactly what PyIceberg's FileIO would do. Every other
+    location goes to `file_io`, whose properties are those of this object.
+
+    A pickled copy has the properties only, no connections.
+    """
+
+    def __init__(self, file_io: FileIO) -> None:
+        # a worker process has not registered these secrets yet
+        remember_secrets(file_io.properties)
+        super().__init__(file_io.properties)
+        self.file_io = file_io
+        self._folders: set[str] = set()
+        self._stores: dict[tuple[str, str], Store | str] = {}
+        self._other = FileIOStore(file_io)
+
+    @classmethod
+    def of(cls, io: FileIO) -> Storage:
+        """Return the storage behind a FileIO: the object itself if it is one."""
+        return io if isinstance(io, Storage) else cls(io)
+
+    @classmethod
+    def from_properties(cls, properties: dict[str, Any], location: str | None = None) -> Storage:
+        """Return the storage of a table at `location`, from the properties of its FileIO."""
+        return cls(load_file_io(properties, location))
+
+    def __reduce__(self) -> tuple[type[Storage], tuple[FileIO]]:
+        return Storage, (self.file_io,)
+
+    def local_path(self, location: str) -> str | None:
+        """Return the path in the local file system, for both of PyIceberg's FileIOs; None if the file is elsewhere.
+
+        The path is the name as Iceberg's Java library writes it: `?`, `#` and `%` belong to it. PyArrowFileIO opens `a`
+        if it is to open `a#b`. A subclass of FsspecFileIO may open local files in its own way.
+        """
+        io = self.file_io
+        if not isinstance(io, PyArrowFileIO) and type(io) is not FsspecFileIO:
+            return None
+        if isinstance(io, PyArrowFileIO) and io.parse_location(location, io.properties)[0] != "file":
+            return None
+        match = _LOCAL.fullmatch(location)
+        has_scheme = ":" in location.partition("/")[0]
+        return match[1] if match else None if has_scheme else os.path.abspath(location)
+
+    def store(self, location: str) -> Store:
+        """Return the store of a location that is not local."""
+        place = split(location)[:2]
+        if place not in self._stores:
+            found: StoreSettings | str = f"its FileIO is {type(self.file_io).__name__}"
+            if type(self.file_io) is _DEFAULT_IO.get(place[0], PyArrowFileIO):
+                found = store_settings(location, self.properties, os.environ, Path.home())
+            self._stores[place] = found if isinstance(found, str) else ObjectStore(found)
+        chosen = self._stores[place]
+        return self._other if isinstance(chosen, str) or not has_plain_key(location) else chosen
+
+    def why_through_file_io(self, location: str) -> str | None:
+        """Return the reason why PyIceberg's FileIO reaches a location; None for local files and object stores."""
+        if self.local_path(location) is not None:
+            return None
+        self.store(location)
+        chosen = self._stores[split(location)[:2]]
+        return chosen if isinstance(chosen, str) else None
+
+    def cannot_open(self, location: str) -> bool:
+        """Return whether the storage rejects the name of a file."""
+        if self.local_path(location) is not None:
+            return False
+        return self.store(location) is self._other and not self._other.can_open(location)
+
+    def create(self, location: str) -> Any:
+        """Return a binary stream that becomes the file `location` when closed.
+
+        Names are unique, so nothing is overwritten.
+        """
+        path = self.local_path(location)
+        if path is None:
+            return self.store(location).create(location)
+        folder = os.path.dirname(path)
+        if folder not in self._folders:
+            os.makedirs(folder, exist_ok=True)
+            self._folders.add(folder)
+        return pa.OSFile(path, "wb")
+
+    def open(self, location: str, size_bytes: int) -> Any:
+        """Return a seekable stream on an existing file of `size_bytes`."""
+        path = self.local_path(location)
+        if path is None:
+            small = size_bytes <= WHOLE_READ_BYTES
+            return pa.BufferReader(self.fetch(location)) if small else self.stream(location)
+        if size_bytes > LOCAL_READ_BYTES:
+            return pa.OSFile(path, "rb")
+        with open(path, "rb", buffering=0) as file:
+            return pa.BufferReader(file.read())
+
+    def fetch(self, location: str) -> bytes:
+        """Return all bytes of a file, with one request."""
+        path = self.local_path(location)
+        if path is None:
+            return self.store(location).read(location)
+        with open(path, "rb", buffering=0) as file:
+            return file.read()
+
+    def pieces(self, location: str, size_bytes: int, piece_bytes: int) -> Iterator[bytes]:
+        """Yield all bytes of a file of `size_bytes`, `piece_bytes` per request, a few requests at once.
+
+        One byte more shows that the file is longer.
+        """
+
+        def piece(start: int) -> bytes:
+            return self.range(location, start, min(piece_bytes, size_bytes + 1 - start))
+
+        yield from concurrently(piece, range(0, size_bytes, piece_bytes), _PIECES_AT_ONCE, 1)
+
+    def range(self, location: str, start: int, size_bytes: int) -> bytes:
+        """Return a part of a file, with one request; fewer bytes if the file ends in it."""
+        path = self.local_path(location)
+        if path is None:
+            return self.store(location).read_range(location, start, size_bytes)
+        with open(path, "rb", buffering=0) as file:
+            file.seek(start)
+            return file.read(size_bytes)
+
+    def stream(self, location: str) -> Any:
+        """Return a seekable stream that requests only the bytes that are read."""
+        path = self.local_path(location)
+        return pa.OSFile(path, "rb") if path is not None else self.store(location).open(location)
+
+    def tail(self, location: str, size_bytes: int, wanted_bytes: int) -> bytes:
+        """Return the last `wanted_bytes` bytes of a file of `size_bytes`."""
+        return self.range(location, size_bytes - wanted_bytes, wanted_bytes)
+
+    def size(self, location: str) -> int:
+        """Return the bytes of the file as storage reports them. Raises FileNotFoundError for a missing file."""
+        path = self.local_path(location)
+        return self.store(location).size(location) if path is None else os.path.getsize(path)
+
+    def exists(self, location: str) -> bool:
+        """Return whether the file is in storage. Raises the errors of the storage."""
+        path = self.local_path(location)
+        if path is not None:
+            return os.path.exists(path)
+        try:
+            self.store(location).size(location)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def missing(self, paths: Sequence[str]) -> list[str]:
+        """Return the paths that are not in storage. Raises the errors of the storage."""
+        there = concurrently(self.exists, paths, requests_at_once())
+        return [path for path, exists in zip(paths, there, strict=True) if not exists]
+
+    def inspect(self, location: str) -> Listed:
+        """Return size and time of a file. Raises FileNotFoundError for a missing file."""
+        path = self.local_path(location)
+        if path is None:
+            return self.store(location).inspect(location)
+        found = os.lstat(path)
+        return Listed(location, found.st_size, found.st_mtime_ns // 1_000_000)
+
+    def list(self, folder: str) -> Iterator[Listed]:
+        """Yield all files below `folder`, at any depth, in no order. Their locations begin with `folder` unchanged.
+
+        Local directories are read one by one. Links in them are skipped, because their targets do not belong to the
+        table. Raises the errors of the storage, even after it yielded files.
+        """
+        path = self.local_path(folder)
+        if path is not None:
+            yield from _list_local(folder, path)
+            return
+        last = ""
+        try:
+            for each in self.store(folder).list(folder):
+                yield each
+                last = each.location
+        except OtherObjectError:
+            # listings of object stores are sorted: what is not greater was yielded
+            yield from (each for each in self._other.list(folder) if each.location > last)
+
+    def check_whole(self, location: str, written_bytes: int, end: bytes = b"") -> None:
+        """Raise `RewriteFailed` unless storage holds all bytes of a new file, and it ends with `end`.
+
+        A store that confirms uploads is not asked again: it received the length and a checksum with the bytes.
+        """
+        path = self.local_path(location)
+        if path is None and self.store(location).confirms_uploads:
+            return
+        stored = self.size(location)
+        if stored != written_bytes:
+            raise RewriteFailed(
+                f"Cannot finish {location}: storage holds {stored} bytes of {written_bytes}, try again", path=location
+            )
+        if end and self.tail(location, written_bytes, len(end)) != end:
+            raise RewriteFailed(
+                f"Cannot finish {location}: the footer read back from storage differs from the one written, try again",
+                path=location,
+            )
+
+    def discard(self, location: str) -> bool:
+        """Remove a file that must not stay, best effort, and return whether it is gone.
+
+        A failure is logged; the cleanup of orphan files finds the file.
+        """
+        try:
+            failpoints.reach("cleanup")
+            with contextlib.suppress(FileNotFoundError):
+                self.delete(location)
+        except Exception as error:
+            LOG.warning("Cannot delete %s, it stays as an orphan: %s", location, error)
+            return False
+        return True
+
+    def new_input(self, location: str) -> InputFile:
+        """Return a file to read, for PyIceberg."""
+        return _Input(self, location)
+
+    def new_output(self, location: str) -> OutputFile:
+        """Return a file to write, for PyIceberg."""
+        return _Output(self, location)
+
+    def delete(self, location: str | InputFile | OutputFile) -> None:
+        """Delete a file. Raises FileNotFoundError for a missing local one, and the errors of the storage."""
+        location = location if isinstance(location, str) else location.location
+        path = self.local_path(location)
+        if path is not None:
+            os.remove(path)
+        elif failed := self.store(location).delete([location]):
+            raise failed[location]
+
+
+_PIECES_AT_ONCE = 4
+
+
+class _Input(InputFile):
+    """A file to read, as PyIceberg opens it."""
+
+    def __init__(self, storage: Storage, location: str) -> None:
+        super().__init__(location)
+        self._storage = storage
+
+    def __len__(self) -> int:
+        return self._storage.size(self.location)
+
+    def exists(self) -> bool:
+        return self._storage.exists(self.location)
+
+    def open(self, seekable: bool = True) -> InputStream:
+        stream: InputStream = self._storage.stream(self.location)
+        return stream
+
+
+class _Output(OutputFile):
+    """A file to write, as PyIceberg creates it."""
+
+    def __init__(self, storage: Storage, location: str) -> None:
+        super().__init__(location)
+        self._storage = storage
+
+    def __len__(self) -> int:
+        return self._storage.size(self.location)
+
+    def exists(self) -> bool:
+        return self._storage.exists(self.location)
+
+    def to_input_file(self) -> InputFile:
+        return _Input(self._storage, self.location)
+
+    def create(self, overwrite: bool = False) -> OutputStream:
+        if not overwrite and self.exists():
+            raise FileExistsError(f"Cannot create {self.location}: it exists")
+        stream: OutputStream = self._storage.create(self.location)
+        return stream
+
+
+def _list_local(folder: str, path: str) -> Iterator[Listed]:
+    with os.scandir(path) as entries:
+        for entry in entries:
+            below = f"{folder}/{entry.name}"
+            try:
+                if entry.is_dir(follow_symlinks=False):
+                    yield from _list_local(below, entry.path)
+                    continue
+                if not entry.is_file(follow_symlinks=False):
+                    continue
+                found = entry.stat(follow_symlinks=False)
+            except FileNotFoundError:
+                continue  # deleted during the listing
+            yield Listed(below, found.st_size, found.st_mtime_ns // 1_000_000)
+
+
+FOLDERS = "SPARK_LOCAL_DIRS"
+"""The directories of Spark's shuffle files, separated by commas: Spark sets this variable for its Python workers."""
+
+
+def local_folder() -> str:
+    """Return a directory for temporary files.
+
+    The process id selects one of Spark's directories, so that tasks on one machine share its disks.
+    """
+    folders = [folder for folder in os.environ.get(FOLDERS, "").split(",") if os.path.isdir(folder)]
+    return folders[os.getpid() % len(folders)] if folders else tempfile.gettempdir()
