@@ -27,8 +27,6 @@ They hide the latency of object stores and stay far below the request limits of 
 """
 REQUESTS = "ICESIZE_REQUESTS"
 """The variable of the most requests to object stores that one process has in flight; 64 if it is not set."""
-BYTES_IN_FLIGHT = 128 * 2**20
-"""Most bytes of files that one merge requests ahead of their use."""
 TABLES_AT_ONCE = 2
 """Tables that a pass over a catalog maintains at the same time: one computes while the other waits."""
 
@@ -61,6 +59,31 @@ def concurrently(
     """
     with closing(Ahead(max(1, threads))) as ahead:
         yield from ahead.map(function, items, 3 * threads if waiting is None else waiting)
+
+
+def within_bytes(
+    function: Callable[[A], B], items: Iterable[A], size_of: Callable[[A], int], most_bytes: int, threads: int
+) -> Iterator[B]:
+    """Yield the results of `function` in the order of the items, from several threads.
+
+    Items that are in progress, or whose results wait, are at most `threads`, and have at most `most_bytes` by `size_of`
+    unless there is only one. Errors are raised as by `concurrently`.
+    """
+    with ThreadPoolExecutor(threads, thread_name_prefix=THREADS) as pool:
+        waiting, held_bytes = deque[tuple[Future[B], int]](), 0
+        try:
+            for item in items:
+                size_bytes = size_of(item)
+                while waiting and (len(waiting) >= threads or held_bytes + size_bytes > most_bytes):
+                    future, done_bytes = waiting.popleft()
+                    yield future.result()
+                    held_bytes -= done_bytes
+                waiting.append((pool.submit(function, item), size_bytes))
+                held_bytes += size_bytes
+            while waiting:
+                yield waiting.popleft()[0].result()
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 class Ahead:

@@ -1,6 +1,7 @@
 """The one way to the bytes of a table: local files, object stores, and PyIceberg's FileIO for every other storage.
 
 - `file_io_store`: other storage and other settings through PyIceberg's FileIO, with the filesystem behind it
+- `kept_files`: the newest metadata files that this process has read from object stores, or written there
 - `locations`: locations of files as strings: one spelling for comparisons, and tests for nested locations
 - `object_store`: S3, Google Cloud Storage and Azure through `obstore`
 - `store_settings`: the settings of an object store's client, from PyIceberg's properties

@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from icesize.concurrency import concurrently, requests_at_once
+from icesize.storage.kept_files import KeptFiles
 from icesize.storage.locations import split
 from icesize.storage.store_settings import StoreSettings
 from icesize.storage.stores import Listed, OtherObjectError
@@ -69,7 +70,7 @@ class ObjectStore:
             return bytes(obstore.get_range(self._client, _key(location), start=start, length=size_bytes))
 
     def open(self, location: str) -> Any:
-        """Return a stream that requests each range as it is read, and the first `PART_BYTES` with the size."""
+        """Return a `RangedStream`."""
         return RangedStream(self, location)
 
     def begin(self, location: str) -> tuple[bytes, int]:
@@ -221,7 +222,8 @@ def _reason(error: Exception) -> str:
 class Upload(io.RawIOBase):
     """A new object: one request at the end if it has at most `PART_BYTES`, parts as it grows otherwise.
 
-    An upload that is not closed leaves no object. Errors of the store are raised by `write` and `close`.
+    An upload that is not closed leaves no object. Errors of the store are raised by `write` and `close`. A small object
+    is put into `keep` as well.
     """
 
     def __init__(self, store: ObjectStore, location: str) -> None:
@@ -230,6 +232,7 @@ class Upload(io.RawIOBase):
         self._begun = bytearray()
         self._parts: Any = None
         self._written = 0
+        self.keep: KeptFiles | None = None
 
     def __del__(self) -> None:
         """Do nothing: the base class would close the stream, and so store a truncated object."""
@@ -265,6 +268,8 @@ class Upload(io.RawIOBase):
         try:
             if self._parts is None:
                 self._store.put(self._location, self._begun)
+                if self.keep:
+                    self.keep.put(self._location, bytes(self._begun))
             else:
                 with _errors("PutObject", self._location):
                     self._parts.close()

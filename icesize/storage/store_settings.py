@@ -1,7 +1,7 @@
 """The settings of an object store's client, from PyIceberg's properties.
 
-PyIceberg's own FileIO is the fallback: for each property or source of credentials without an exact counterpart, a
-sentence says why the client is not used.
+PyIceberg's own FileIO is the fallback for each property, and each source of credentials, without an exact counterpart.
+The reason is a sentence.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def _check_credentials(environ: Mapping[str, str], home: Path) -> None:
 
 @lru_cache
 def _region_of(bucket: str) -> str | None:
-    """Return the region of a bucket at AWS, as PyIceberg finds it; None if AWS does not say it."""
+    """Return the region of a bucket at AWS, as PyIceberg finds it; None if AWS does not name it."""
     from pyarrow.fs import resolve_s3_region
 
     try:

@@ -7,12 +7,12 @@ import logging
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyiceberg.io import FileIO, InputFile, InputStream, OutputFile, OutputStream, load_file_io
+from pyiceberg.io import PY_IO_IMPL, FileIO, InputFile, InputStream, OutputFile, OutputStream, load_file_io
 from pyiceberg.io.fsspec import FsspecFileIO
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
@@ -21,8 +21,9 @@ from icesize.concurrency import concurrently, requests_at_once
 from icesize.errors import RewriteFailed
 from icesize.redaction import remember_secrets
 from icesize.storage.file_io_store import FileIOStore
+from icesize.storage.kept_files import KeptFiles, never_changes
 from icesize.storage.locations import split
-from icesize.storage.object_store import ObjectStore, has_plain_key
+from icesize.storage.object_store import ObjectStore, Upload, has_plain_key
 from icesize.storage.store_settings import StoreSettings, store_settings
 from icesize.storage.stores import Listed, OtherObjectError, Store
 
@@ -34,8 +35,12 @@ LOCAL_READ_BYTES = 256 * 2**10
 """Local files up to this size are read at once, too: a read costs as much as copying 50 kB."""
 
 _DEFAULT_IO = {"abfs": FsspecFileIO, "wasb": FsspecFileIO}
-"""The FileIO that PyIceberg prefers for a scheme, if it is not PyArrow's. Another one was chosen by somebody."""
+"""The FileIO that PyIceberg prefers for a scheme, if it is not PyArrow's. Any other one was chosen on purpose."""
 _LOCAL = re.compile(r"file:(?://(?:localhost)?(?=/)|(?!//))(/.*)", re.DOTALL | re.IGNORECASE)
+
+
+STORAGE = f"{__name__}.Storage"
+"""The value of `py-io-impl` by which PyIceberg makes a `Storage` of properties."""
 
 
 class Storage(FileIO):
@@ -45,27 +50,37 @@ class Storage(FileIO):
     Cloud Storage and Azure go to an `ObjectStore` if it can do exactly what PyIceberg's FileIO would do. Every other
     location goes to `file_io`, whose properties are those of this object.
 
+    Metadata files of object stores never change, so the newest that were read or written stay in `kept_files`.
+    `without_memory` reads them again.
+
     A pickled copy has the properties only, no connections.
     """
 
-    def __init__(self, file_io: FileIO) -> None:
+    def __init__(self, source: FileIO | Mapping[str, Any], location: str | None = None) -> None:
+        """Use a FileIO, or the one that PyIceberg makes of these properties for a table at `location`."""
+        if not isinstance(source, FileIO):
+            own = source.get(PY_IO_IMPL) == STORAGE
+            source = load_file_io({k: v for k, v in source.items() if not own or k != PY_IO_IMPL}, location)
         # a worker process has not registered these secrets yet
-        remember_secrets(file_io.properties)
-        super().__init__(file_io.properties)
-        self.file_io = file_io
+        remember_secrets(source.properties)
+        super().__init__(source.properties)
+        self.file_io = source
+        self.kept_files: KeptFiles | None = _kept_files
         self._folders: set[str] = set()
         self._stores: dict[tuple[str, str], Store | str] = {}
-        self._other = FileIOStore(file_io)
+        self._other = FileIOStore(source)
+        self._is_pyicebergs = type(source) in (PyArrowFileIO, FsspecFileIO)
 
     @classmethod
     def of(cls, io: FileIO) -> Storage:
         """Return the storage behind a FileIO: the object itself if it is one."""
         return io if isinstance(io, Storage) else cls(io)
 
-    @classmethod
-    def from_properties(cls, properties: dict[str, Any], location: str | None = None) -> Storage:
-        """Return the storage of a table at `location`, from the properties of its FileIO."""
-        return cls(load_file_io(properties, location))
+    def without_memory(self) -> Storage:
+        """Return the same storage, which reads each file again: to see whether the files are there."""
+        again = Storage(self.file_io)
+        again.kept_files = None
+        return again
 
     def __reduce__(self) -> tuple[type[Storage], tuple[FileIO]]:
         return Storage, (self.file_io,)
@@ -117,7 +132,10 @@ class Storage(FileIO):
         """
         path = self.local_path(location)
         if path is None:
-            return self.store(location).create(location)
+            stream = self.store(location).create(location)
+            if never_changes(location) and isinstance(stream, Upload):
+                stream.keep = self.kept_files
+            return stream
         folder = os.path.dirname(path)
         if folder not in self._folders:
             os.makedirs(folder, exist_ok=True)
@@ -166,7 +184,13 @@ class Storage(FileIO):
     def stream(self, location: str) -> Any:
         """Return a seekable stream that requests only the bytes that are read."""
         path = self.local_path(location)
-        return pa.OSFile(path, "rb") if path is not None else self.store(location).open(location)
+        if path is not None:
+            return pa.OSFile(path, "rb")
+        if never_changes(location) and isinstance(store := self.store(location), ObjectStore):
+            return pa.BufferReader(
+                self.kept_files.get(location, store.read) if self.kept_files else store.read(location)
+            )
+        return self.store(location).open(location)
 
     def tail(self, location: str, size_bytes: int, wanted_bytes: int) -> bytes:
         """Return the last `wanted_bytes` bytes of a file of `size_bytes`."""
@@ -254,18 +278,20 @@ class Storage(FileIO):
         return True
 
     def new_input(self, location: str) -> InputFile:
-        """Return a file to read, for PyIceberg."""
-        return _Input(self, location)
+        """Return a file to read: that of a FileIO of another make, which may open it in its own way."""
+        return _Input(self, location) if self._is_pyicebergs else self.file_io.new_input(location)
 
     def new_output(self, location: str) -> OutputFile:
-        """Return a file to write, for PyIceberg."""
-        return _Output(self, location)
+        """Return a file to write: that of a FileIO of another make, which may create it in its own way."""
+        return _Output(self, location) if self._is_pyicebergs else self.file_io.new_output(location)
 
     def delete(self, location: str | InputFile | OutputFile) -> None:
         """Delete a file. Raises FileNotFoundError for a missing local one, and the errors of the storage."""
         location = location if isinstance(location, str) else location.location
         path = self.local_path(location)
-        if path is not None:
+        if not self._is_pyicebergs:
+            self.file_io.delete(location)
+        elif path is not None:
             os.remove(path)
         elif failed := self.store(location).delete([location]):
             raise failed[location]
@@ -309,7 +335,8 @@ class _Output(OutputFile):
         return _Input(self._storage, self.location)
 
     def create(self, overwrite: bool = False) -> OutputStream:
-        if not overwrite and self.exists():
+        # a metadata file has a new UUID in its name, so another look at the storage would find nothing
+        if not overwrite and not never_changes(self.location) and self.exists():
             raise FileExistsError(f"Cannot create {self.location}: it exists")
         stream: OutputStream = self._storage.create(self.location)
         return stream
@@ -331,6 +358,7 @@ def _list_local(folder: str, path: str) -> Iterator[Listed]:
             yield Listed(below, found.st_size, found.st_mtime_ns // 1_000_000)
 
 
+_kept_files = KeptFiles()
 FOLDERS = "SPARK_LOCAL_DIRS"
 """The directories of Spark's shuffle files, separated by commas: Spark sets this variable for its Python workers."""
 

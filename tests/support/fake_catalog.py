@@ -40,7 +40,7 @@ class RunStorage:
 
     delete_data_files: Callable[[Collection[str]], object]
 
-    def delete(self, location: str) -> bool:
+    def discard(self, location: str) -> bool:
         self.delete_data_files([location])
         return True
 

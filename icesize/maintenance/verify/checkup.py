@@ -91,8 +91,9 @@ def _dead(orders: Sequence[int]) -> str:
 def _read(current: Current) -> str:
     """Read the newest manifest list, a manifest, and the last bytes of a data file, as a merge does."""
     table = current.table
-    manifests = manifests_of(head_snapshot(table.metadata), table.io, table.metadata.specs()).data
-    read = (read_facts(table.io, manifest) for manifest in manifests)
+    io = Storage.of(table.io).without_memory()
+    manifests = manifests_of(head_snapshot(table.metadata), io, table.metadata.specs()).data
+    read = (read_facts(io, manifest) for manifest in manifests)
     if (file := next((file for facts in read for file in facts.files(facts.live[:1])), None)) is None:
         return "the table has no data files yet"
     Storage.of(table.io).tail(file.path, file.size_bytes, 8)

@@ -36,6 +36,7 @@ from icesize.maintenance.verify.rules import (
 )
 from icesize.maintenance.verify.storage import MOST_LOOKUPS, StorageCheck, Stored, folders_of, listed_in
 from icesize.results import Result, keys
+from icesize.storage.table_storage import Storage
 from icesize.table.catalog.access_errors import readable
 from icesize.table.commit.steps.repair import Correction
 from icesize.table.manifests.file_columns import read_facts
@@ -218,7 +219,7 @@ def examine(
     watch = Stopwatch(environment)
     found = Findings(sys.maxsize if scope.is_for_repair else MOST_FINDINGS)
     with readable(name):
-        subject = Subject.read(metadata, io)
+        subject = Subject.read(metadata, Storage.of(io).without_memory())
         found.add(subject.unreadable)
         for rule, look, is_certain in RULES if subject.snapshot else ():
             found.add(Found(rule, path, detail, is_certain) for path, detail in look(subject))

@@ -16,6 +16,7 @@ from pyiceberg.table.locations import LocationProvider, load_location_provider
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
 
+from icesize.concurrency import requests_at_once
 from icesize.errors import UnsupportedTable
 from icesize.parquet.files.lineage_fields import FIRST_WITH_LINEAGE, LINEAGE_FIELDS, check_column_names
 from icesize.parquet.files.properties import METRICS_OF_COLUMN, ParquetOptions, check_schema_supported
@@ -66,6 +67,10 @@ class Limits:
     decoded_bytes: int = 256 * 2**20
     """Arrow memory of the rows that become one row group when files are merged, or are sorted together then."""
 
+    requests: int = field(default_factory=requests_at_once)
+    """Requests for remote files of one merge that are in flight at once."""
+    requested_bytes: int = 128 * 2**20
+    """Most bytes of the files that they fetch, in flight or before their use."""
     fetched_in_memory_bytes: int = 32 * 2**20
     """Remote files of one merge that are kept in memory; further ones wait on the local disk."""
     fetched_whole_bytes: int = 64 * 2**20
@@ -228,7 +233,7 @@ class WriteSettings:
     @cached_property
     def storage(self) -> Storage:
         """The storage of the table's files."""
-        return Storage.from_properties(dict(self.io_properties), self.table_location)
+        return Storage(self.io_properties, self.table_location)
 
     @cached_property
     def locations(self) -> LocationProvider:

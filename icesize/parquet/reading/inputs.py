@@ -25,7 +25,7 @@ from icesize.parquet.format.thrift import read_struct, write_struct
 from icesize.parquet.reading.casting import CastingError
 from icesize.parquet.reading.conservation import Conservation
 from icesize.parquet.reading.inherited_lineage import check_row_ids, with_lineage
-from icesize.parquet.reading.prefetch import Fetched
+from icesize.parquet.reading.prefetch import Fetched, with_bytes
 from icesize.parquet.reading.projection import BoundProjection, Projection
 from icesize.parquet.reading.value_bytes import most_value_bytes
 from icesize.planning.file_counts import in_batches
@@ -68,14 +68,10 @@ def read_inputs(
     if settings.stores_lineage:
         check_row_ids(group.inputs)
 
-    def stored(file: FileFact) -> Iterator[_Stored]:
-        source = None if fetched is None else fetched.get(file.path)
-        return _stored(settings, file, projection, source)
-
-    def begin(files: Sequence[FileFact]) -> list[Iterator[_Stored]]:
+    def begin(files: Sequence[tuple[FileFact, Source | OSError | None]]) -> list[Iterator[_Stored]]:
         begun, left_bytes = list[Iterator[_Stored]](), settings.limits.whole_file_bytes
-        for file in files:
-            rows = _live(_counted(file, stored(file)), deleted.get(file.path))
+        for file, source in files:
+            rows = _live(_counted(file, _stored(settings, file, projection, source)), deleted.get(file.path))
             if left_bytes > 0:  # a small file can hold many rows
                 first = [*islice(rows, 1)]  # all rows of a small file
                 left_bytes -= sum(some.rows.get_total_buffer_size() for some in first)
@@ -84,7 +80,8 @@ def read_inputs(
         return begun
 
     ahead = NOT_AHEAD if fetched is None else fetched.ahead
-    batches = in_batches(group.inputs, lambda file: file.size_bytes, _BATCH_BYTES)
+    files = with_bytes(settings, group.inputs, fetched)
+    batches = in_batches(files, lambda file: file[0].size_bytes, _BATCH_BYTES)
     begun = chain.from_iterable(ahead.map(begin, batches))
     if counted is not None:
         counted.constants = projection.constants
@@ -105,14 +102,16 @@ class _Stored(NamedTuple):
 
 
 def _stored(
-    settings: WriteSettings, file: FileFact, projection: Projection, source: Source | None = None
+    settings: WriteSettings, file: FileFact, projection: Projection, source: Source | OSError | None = None
 ) -> Iterator[_Stored]:
     """Yield the rows of one file, with their lineage if the settings have its columns.
 
-    `source` has the bytes of the file if they were fetched already.
+    `source` has the bytes of the file if they were fetched already, or the error.
     """
     path, first = file.path, 0
     try:
+        if isinstance(source, OSError):
+            raise source
         opened = settings.storage.open(path, file.size_bytes) if source is None else source.stream()
         with opened as stream, open_parquet(stream) as parquet:
             fitted = projection.fit(parquet.schema_arrow)

@@ -7,15 +7,15 @@ import os
 import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import IO
 
-from icesize.concurrency import NOT_AHEAD, Ahead
+from icesize.concurrency import NOT_AHEAD, Ahead, within_bytes
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.format.refusals import CopyRefused, Refusal
 from icesize.parquet.format.sources import BytesSource, LocalSource, SectionSource, Source
 from icesize.planning.files import FileFact
-from icesize.storage.table_storage import local_folder
+from icesize.storage.table_storage import WHOLE_READ_BYTES, local_folder
 
 LOG = logging.getLogger("icesize")
 
@@ -24,9 +24,8 @@ class Fetched:
     """Sources of the input files of one merge, readable until its context ends.
 
     Each remote file is fetched once, for copying and for decoding. One request fetches a file of up to
-    `Limits.fetched_whole_bytes`. During the request, the previous file is stored, so memory holds at most two files
-    besides those that stay there. Files that do not stay in memory go to one temporary file without a name. `threads`
-    of the merge's own work `ahead` on the input.
+    `Limits.fetched_whole_bytes`. Several requests are in flight, within `Limits.requested_bytes`. Files that do not
+    stay in memory go to one temporary file without a name. `threads` of the merge's own work `ahead` on the input.
     """
 
     def __init__(self, settings: WriteSettings, threads: int = 1) -> None:
@@ -67,9 +66,9 @@ class Fetched:
             self.fetch(remote)
 
     def _fetch_all(self, inputs: Sequence[FileFact]) -> list[Source | Refusal]:
-        with closing(Ahead(1)) as ahead:
-            fetched = ahead.map(self._fetch, inputs)
-            return [self._room.keep(data) if isinstance(data, bytes) else data for data in fetched]
+        limits = self._limits
+        fetched = within_bytes(self._fetch, inputs, _size_bytes, limits.requested_bytes, limits.requests)
+        return [self._room.keep(data) if isinstance(data, bytes) else data for data in fetched]
 
     def _fetch(self, input_file: FileFact) -> bytes | Source | Refusal:
         try:
@@ -84,11 +83,40 @@ class Fetched:
         return data if len(data) == input_file.size_bytes else Refusal.SHORT_READ
 
 
+def with_bytes(
+    settings: WriteSettings, inputs: Sequence[FileFact], known: Fetched | None
+) -> Iterator[tuple[FileFact, Source | OSError | None]]:
+    """Yield the input files in their order, small remote ones with their bytes, which are requested ahead.
+
+    A file without bytes is to be opened in storage. An error of storage takes the place of the bytes. What is `known`
+    is not requested again.
+    """
+    storage, limits = settings.storage, settings.limits
+
+    def read(file: FileFact) -> Source | OSError | None:
+        if (source := known.get(file.path) if known else None) is not None:
+            return source
+        if file.size_bytes > WHOLE_READ_BYTES:
+            return None
+        try:
+            return BytesSource(storage.fetch(file.path))
+        except OSError as error:
+            return error
+
+    if all(storage.local_path(file.path) is not None for file in inputs):
+        return ((file, None) for file in inputs)
+    return zip(inputs, within_bytes(read, inputs, _size_bytes, limits.requested_bytes, limits.requests), strict=True)
+
+
 class ReadInPlace(Fetched):
     """Sources for work that reads few columns of its inputs: nothing is fetched whole."""
 
     def fetch_remote(self, inputs: Sequence[FileFact]) -> None:
         """Do nothing: each read requests only the ranges that it needs."""
+
+
+def _size_bytes(file: FileFact) -> int:
+    return file.size_bytes
 
 
 def _local(path: str) -> Source | Refusal:

@@ -11,16 +11,18 @@ import difflib
 import ipaddress
 import logging
 import re
+from collections import ChainMap
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
-from weakref import WeakValueDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from pydantic import ValidationError
-from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog import Catalog, MetastoreCatalog, load_catalog
 from pyiceberg.exceptions import (
     ForbiddenError,
     NoSuchIcebergTableError,
@@ -29,13 +31,14 @@ from pyiceberg.exceptions import (
     NoSuchTableError,
     UnauthorizedError,
 )
+from pyiceberg.io import PY_IO_IMPL
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata, TableMetadataWrapper
 from pyiceberg.utils.config import Config
 
 from icesize.errors import EngineUnavailable, TableError, TableNotFound, UnsupportedTable
 from icesize.redaction import is_secret, keys_with_secrets, remember_secrets
-from icesize.storage.table_storage import Storage
+from icesize.storage.table_storage import STORAGE, Storage
 from icesize.table.catalog.access_errors import brief, may_pass
 from icesize.table.catalog.hive import HIVE_4, LOCK_ENABLED, UNLOCKED, is_hive, is_hive_4
 from icesize.table.catalog.pyiceberg_internals import http_adapters
@@ -307,6 +310,22 @@ def load_table(catalog: Catalog, identifier: tuple[str, ...]) -> Table:
         raise _not_found(catalog, identifier) from error
 
 
+def with_storage(catalog: Catalog) -> Catalog:
+    """Return a catalog that reads and writes metadata files by `Storage`: the same copy of this catalog each time.
+
+    A REST catalog is returned unchanged, because its server reads and writes them. So is one with a FileIO of its own.
+    """
+    if not isinstance(catalog, MetastoreCatalog) or PY_IO_IMPL in catalog.properties:
+        return catalog
+    if (changed := _WITH_STORAGE.get(catalog)) is None:
+        _WITH_STORAGE[catalog] = changed = copy(catalog)
+        vars(changed)["properties"] = ChainMap({PY_IO_IMPL: STORAGE}, catalog.properties)
+    return changed
+
+
+_WITH_STORAGE = WeakKeyDictionary[Catalog, MetastoreCatalog]()
+
+
 def load_listed(catalog: Catalog, identifier: tuple[str, ...]) -> Table:
     """Return the current state of a table.
 
@@ -314,7 +333,7 @@ def load_listed(catalog: Catalog, identifier: tuple[str, ...]) -> Table:
     PyIceberg cannot read, and TableError for a damaged metadata file.
     """
     try:
-        table = catalog.load_table(identifier)
+        table = with_storage(catalog).load_table(identifier)
     except NoSuchTableError:
         raise
     except Exception as error:  # the errors of PyIceberg's parsers have no common base

@@ -153,7 +153,8 @@ class PyIcebergCommitter:
     def _swap(self, loaded: Loaded, staged: Staged) -> None:
         metadata = loaded.table.metadata
         plain = loaded.format_version < FIRST_WITH_LINEAGE and not is_compressed(metadata)
-        catalog = self.catalog if plain else lossless(self.catalog)
+        catalog = opening.with_storage(self.catalog)
+        catalog = catalog if plain else lossless(catalog)
         committed = catalog.commit_table(loaded.table, staged.requirements, staged.updates)
         if isinstance(self.catalog, MetastoreCatalog):  # servers of REST catalogs do this themselves
             remove(loaded.table.io, superseded_metadata_files(metadata, committed.metadata))

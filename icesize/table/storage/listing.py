@@ -1,4 +1,4 @@
-"""Lists the files below a table's location, and asks their storage for its time and its unfinished uploads."""
+"""Lists the files below a table's location, reads the clock of their storage, and counts unfinished uploads."""
 
 from __future__ import annotations
 

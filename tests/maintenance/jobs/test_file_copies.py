@@ -82,8 +82,8 @@ def test_a_copy_with_another_footer_is_refused(table: Table, monkeypatch: pytest
     """Storage that changes a count in it is noticed, though size and rows are right; nothing stays."""
     before, right = data_files_on_disk(table), Storage.pieces
 
-    def changed(self: Storage, location: str, piece_bytes: int) -> Iterator[bytes]:
-        data = b"".join(right(self, location, piece_bytes))
+    def changed(self: Storage, location: str, size_bytes: int, piece_bytes: int) -> Iterator[bytes]:
+        data = b"".join(right(self, location, size_bytes, piece_bytes))
         yield data[:-20] + bytes([data[-20] ^ 1]) + data[-19:]
 
     monkeypatch.setattr(Storage, "pieces", changed)

@@ -21,9 +21,9 @@ import icesize
 from icesize.errors import ArgumentError
 from icesize.maintenance.verify.data_files import opened
 from icesize.maintenance.verify.verification import Verification
-from icesize.parquet.files import storage as files_of_storage
 from icesize.parquet.files.data_file import NewDataFile
 from icesize.parquet.verify.file import verify_file
+from icesize.storage import table_storage as files_of_storage
 from icesize.storage.table_storage import Storage
 from tests.support.command_line import run_in
 from tests.support.delete_files import delete_positions

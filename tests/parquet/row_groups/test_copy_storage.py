@@ -243,11 +243,9 @@ def test_each_file_is_fetched_whole_by_one_request(store_options: WriteSettings,
     assert dict(done.decode_reasons) == {"tiny": 1}
     assert done.pages_copied > 0
     (output,) = names([fact(file) for file in done.files])
-    opened = store.of("open")
-    copied = [names(inputs)[i] for i in (0, 1, 3)]
-    assert opened == [*copied, names(inputs)[2], output]
-    assert store.of("read -1") == [*copied, names(inputs)[2]]
-    assert store.of("closed") == opened
+    assert sorted(store.of("open")) == sorted([*names(inputs), output])
+    assert sorted(store.of("read -1")) == sorted(names(inputs))
+    assert sorted(store.of("closed")) == sorted(store.of("open"))
     assert store.of("create") == [output]
     assert store.of("delete") == []
 
@@ -287,20 +285,20 @@ def test_the_next_file_is_fetched_while_one_is_put_away(
 
     monkeypatch.setattr(store, "tell", tell)
     monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_: WaitingFile(temporary / "put-away", "w+"))
-    with Fetched(with_limits(store_options, fetched_in_memory_bytes=0)) as fetched:
+    with Fetched(with_limits(store_options, fetched_in_memory_bytes=0, requests=2)) as fetched:
         found = fetched.fetch(inputs)
     assert kept == [input_file.size_bytes for input_file in inputs]
     assert [source.size_bytes for source in found if not isinstance(source, Refusal)] == kept
-    assert store.of("open") == names(inputs)
+    assert sorted(store.of("open")) == sorted(names(inputs))
 
 
 def test_files_beyond_the_memory_wait_on_the_disk(
     store_options: WriteSettings, store: Store, temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Memory holds what fits and two files besides, however many there are; nothing stays on the disk."""
+    """Memory holds what fits and what may be in flight, however many there are; nothing stays on the disk."""
     inputs = beside(store_options, *[PAGED_ROWS] * 24)
     largest = max(input_file.size_bytes for input_file in inputs)
-    store_options = with_limits(store_options, fetched_in_memory_bytes=3 * largest)
+    store_options = with_limits(store_options, fetched_in_memory_bytes=3 * largest, requested_bytes=2 * largest)
     with Fetched(store_options) as before:
         before.fetch(inputs[:5])  # so that what is imported on the way does not count
     with Fetched(store_options) as fetched:
@@ -309,7 +307,7 @@ def test_files_beyond_the_memory_wait_on_the_disk(
         held, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         assert held < 4 * largest
-        assert peak < 7 * largest < sum(input_file.size_bytes for input_file in inputs) / 3
+        assert peak < 8 * largest < sum(input_file.size_bytes for input_file in inputs) / 3
         for source, input_file in zip(found, inputs, strict=True):
             assert not isinstance(source, Refusal)
             assert (whole(source), fetched.get(input_file.path)) == (bytes_of(input_file), source)
@@ -340,24 +338,23 @@ def test_a_merge_of_files_on_the_disk_is_the_same(
     store.events.clear()
     on_disk = merged(store_options, inputs)
     assert [bytes_of(fact(file)) for file in on_disk.files] == [first]
-    assert store.of("read -1") == names(inputs)
+    assert sorted(store.of("read -1")) == sorted(names(inputs))
     assert list(temporary.iterdir()) == []
 
 
 def test_a_large_file_comes_piece_by_piece(
     store_options: WriteSettings, store: Store, temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It goes to the local disk by requests of a fixed size, in file order, through one open; small ones stay whole."""
+    """It goes to the local disk by requests of a fixed size; small ones stay whole."""
     inputs = beside(store_options, PAGED_ROWS, WHOLE_ROWS, PAGED_ROWS)
     large = inputs[1].size_bytes
     store_options = with_limits(store_options, fetched_whole_bytes=large - 1, fetched_piece_bytes=large // 3)
     done = merged(store_options, inputs)
     assert done.bytes_decoded == 0
-    assert store.of("read -1") == [names(inputs)[0], names(inputs)[2]]
-    pieces = store.of(f"read {large // 3}")
-    # three and a rest of no more than two bytes, and one that finds the end
-    assert pieces == [names(inputs)[1]] * (4 + (large % 3 > 0))
-    assert store.of("open")[:3] == names(inputs)
+    assert sorted(store.of("read -1")) == sorted([names(inputs)[0], names(inputs)[2]])
+    assert store.of(f"read {large // 3}") == [names(inputs)[1]] * 3
+    # the rest of no more than two bytes, and one byte that a longer file would have
+    assert store.of(f"read {large % 3 + 1}") == [names(inputs)[1]] * (large % 3 > 0)
     assert (list(temporary.iterdir()), open_files(temporary)) == ([], [])
     longer = replace(inputs[1], size_bytes=large + 1)
     with Fetched(store_options) as fetched:
@@ -562,7 +559,7 @@ def test_a_refusal_while_copying_has_the_group_decoded(store_options: WriteSetti
     assert dict(done.decode_reasons) == {"pages": 4}
     failed, last = store.of("create")
     assert store.of("delete") == [failed]
-    assert store.of("read -1") == names(inputs)
+    assert sorted(store.of("read -1")) == sorted(names(inputs))
     assert names([fact(file) for file in done.files]) == [last]
 
 
