@@ -11,7 +11,6 @@ import difflib
 import ipaddress
 import logging
 import re
-from collections import ChainMap
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from copy import copy
@@ -19,7 +18,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
-from weakref import WeakKeyDictionary, WeakValueDictionary
+from weakref import WeakValueDictionary
 
 from pydantic import ValidationError
 from pyiceberg.catalog import Catalog, MetastoreCatalog, load_catalog
@@ -311,19 +310,17 @@ def load_table(catalog: Catalog, identifier: tuple[str, ...]) -> Table:
 
 
 def with_storage(catalog: Catalog) -> Catalog:
-    """Return a catalog that reads and writes metadata files by `Storage`: the same copy of this catalog each time.
+    """Return a copy of a catalog, for one request, that reads and writes metadata files by `Storage`.
 
-    A REST catalog is returned unchanged, because its server reads and writes them. So is one with a FileIO of its own.
+    A REST catalog is returned unchanged, because its server reads and writes them. So is one with a FileIO of its own,
+    and one that is not PyIceberg's, which may hold more than a copy has.
     """
-    if not isinstance(catalog, MetastoreCatalog) or PY_IO_IMPL in catalog.properties:
+    is_pyicebergs = type(catalog).__module__.startswith("pyiceberg.") and isinstance(catalog, MetastoreCatalog)
+    if not is_pyicebergs or PY_IO_IMPL in catalog.properties:
         return catalog
-    if (changed := _WITH_STORAGE.get(catalog)) is None:
-        _WITH_STORAGE[catalog] = changed = copy(catalog)
-        vars(changed)["properties"] = ChainMap({PY_IO_IMPL: STORAGE}, catalog.properties)
+    changed = copy(catalog)
+    vars(changed)["properties"] = {**catalog.properties, PY_IO_IMPL: STORAGE}
     return changed
-
-
-_WITH_STORAGE = WeakKeyDictionary[Catalog, MetastoreCatalog]()
 
 
 def load_listed(catalog: Catalog, identifier: tuple[str, ...]) -> Table:

@@ -296,7 +296,7 @@ def test_files_beyond_the_memory_wait_on_the_disk(
     store_options: WriteSettings, store: Store, temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Memory holds what fits and what may be in flight, however many there are; nothing stays on the disk."""
-    inputs = beside(store_options, *[PAGED_ROWS] * 24)
+    inputs = beside(store_options, *[PAGED_ROWS] * 27)
     largest = max(input_file.size_bytes for input_file in inputs)
     store_options = with_limits(store_options, fetched_in_memory_bytes=3 * largest, requested_bytes=2 * largest)
     with Fetched(store_options) as before:
