@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
+from html import unescape
 from typing import Any
 
 from icesize.concurrency import concurrently, requests_at_once
@@ -197,25 +198,29 @@ def _errors(request: str, location: str) -> Iterator[None]:
         yield
     except FileNotFoundError as error:
         if "NoSuchBucket" in str(error) or "ContainerNotFound" in str(error):
-            raise OSError(f"the bucket of {location} does not exist") from error
-        raise FileNotFoundError(f"{location} does not exist") from error
-    except (PermissionDeniedError, UnauthenticatedError) as error:
-        raise PermissionError(f"AccessDenied during {request} of {location}: {_reason(error)}") from error
-    except InvalidPathError as error:
-        raise OtherObjectError(f"{request} of {location} met a name that the client cannot express") from error
+            raise OSError(f"the bucket of {location} does not exist") from None
+        raise FileNotFoundError(f"{location} does not exist") from None
+    except InvalidPathError:
+        raise OtherObjectError(f"{request} of {location} met a name that the client cannot express") from None
     except (BaseError, ValueError) as error:
-        raise OSError(f"{request} of {location} failed: {_reason(error)}") from error
+        # the chain ends here, because the client's texts are pages with parts of the signed request
+        if isinstance(error, PermissionDeniedError | UnauthenticatedError) or _DENIED.search(str(error)):
+            raise PermissionError(f"AccessDenied during {request} of {location}: {_reason(error)}") from None
+        raise OSError(f"{request} of {location} failed: {_reason(error)}") from None
 
 
-_CODE = re.compile(r"<Code>(\w+)</Code>(?:\s*<Message>([^<]*)</Message>)?")
+_DENIED = re.compile(r"status code: 40[13]\b")
+_ANSWER = re.compile(r"status code: (\d+).*?<Code>(\w+)</Code>(?:\s*<Message>([^<]*)</Message>)?", re.DOTALL)
+_NO_ANSWER = re.compile(r"Error performing \w+ \S+ in [^-]*?(?:, after (\d+) retries[^-]*)? - ([^\n]*)")
 
 
 def _reason(error: Exception) -> str:
-    """Return the code and message of the store's answer, or the client's own first line."""
+    """Return the code and message of the store's answer, or the client's own reason, in one line."""
     text = str(error)
-    if match := _CODE.search(text):
-        status = re.search(r"\b[45]\d\d\b", text[: match.start()])
-        return f"{match[1]}{f' (status code {status[0]})' if status else ''}{f': {match[2]}' if match[2] else ''}"
+    if match := _ANSWER.search(text):
+        return f"{match[2]} (status code {match[1]}){': ' * bool(match[3])}{unescape(match[3] or '')}"
+    if match := _NO_ANSWER.search(text):
+        return match[2].strip().removesuffix(":") + (f", after {match[1]} retries" if match[1] else "")
     return (text.strip().splitlines() or [type(error).__name__])[0]
 
 
