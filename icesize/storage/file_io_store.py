@@ -176,7 +176,12 @@ def _list_arrow(folder: str, filesystem: FileSystem, path: str) -> Iterator[List
         selector = FileSelector(place, allow_not_found=place != path, recursive=everything)
         return list(filesystem.get_file_info(selector))
 
-    for info in _spread(infos, path, lambda info: info.path if info.type == FileType.Directory else None):
+    def folder_of(info: Any) -> str | None:
+        return info.path if info.type == FileType.Directory else None
+
+    # PyArrow's Google Cloud Storage shows no folder without an object of its own
+    found = infos(path, True) if filesystem.type_name == "gcs" else _spread(infos, path, folder_of)
+    for info in found:
         if info.type == FileType.File:
             yield Listed(_below(folder, path, info.path), info.size, _arrow_ms(info))
 

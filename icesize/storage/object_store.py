@@ -6,21 +6,22 @@ import io
 import os
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from functools import lru_cache
-from html import unescape
 from typing import Any
 
 from icesize.concurrency import concurrently, requests_at_once
 from icesize.storage.kept_files import KeptFiles
 from icesize.storage.locations import split
+from icesize.storage.store_errors import store_errors
 from icesize.storage.store_settings import StoreSettings
-from icesize.storage.stores import Listed, OtherObjectError
+from icesize.storage.stores import Listed
 
 PART_BYTES = 8 * 2**20
 """Most bytes of an object that one request writes; larger ones are written in such parts."""
 NAMES_AT_ONCE = 1_000
 """Objects that one request lists or deletes: S3's limit."""
+AZURES_DELETES = 256
+"""Objects that one request to Azure deletes. Google Cloud Storage deletes one, so its requests run at the same time."""
 
 # The client reads `/a` as `a` and `a/b/` as `a/b`, and rejects the others.
 _OTHER_OBJECT = re.compile(r"(?:^|/)(?:\.{0,2})(?:/|$)|[\x00-\x1f\x7f]")
@@ -45,10 +46,11 @@ class ObjectStore:
     """
 
     confirms_uploads = True
-    deletes_at_once = NAMES_AT_ONCE
 
     def __init__(self, settings: StoreSettings) -> None:
         self._settings = settings
+        self.deletes_at_once = NAMES_AT_ONCE if settings.kind in ("s3", "gs") else AZURES_DELETES
+        self._is_proved = False
 
     @property
     def _client(self) -> Any:
@@ -58,7 +60,7 @@ class ObjectStore:
         """Return all bytes of an object, by one request."""
         import obstore
 
-        with _errors("GetObject", location):
+        with store_errors("GetObject", location):
             return bytes(obstore.get(self._client, _key(location)).bytes())
 
     def read_range(self, location: str, start: int, size_bytes: int) -> bytes:
@@ -67,7 +69,7 @@ class ObjectStore:
 
         if size_bytes <= 0:
             return b""
-        with _errors("GetObject", location):
+        with store_errors("GetObject", location):
             return bytes(obstore.get_range(self._client, _key(location), start=start, length=size_bytes))
 
     def open(self, location: str) -> Any:
@@ -78,7 +80,7 @@ class ObjectStore:
         """Return the first `PART_BYTES` of an object, and its size."""
         import obstore
 
-        with _errors("GetObject", location):
+        with store_errors("GetObject", location):
             try:
                 answer = obstore.get(self._client, _key(location), options={"range": (0, PART_BYTES)})
             except obstore.exceptions.BaseError as error:
@@ -95,7 +97,7 @@ class ObjectStore:
         """Write an object by one request."""
         import obstore
 
-        with _errors("PutObject", location):
+        with store_errors("PutObject", location):
             obstore.put(self._client, _key(location), data, use_multipart=False)
 
     def put_parts(self, location: str) -> Any:
@@ -112,22 +114,43 @@ class ObjectStore:
         """Return size and time of an object."""
         import obstore
 
-        with _errors("HeadObject", location):
-            return _listed(location, obstore.head(self._client, _key(location)))
+        try:
+            with store_errors("HeadObject", location):
+                found = _listed(location, obstore.head(self._client, _key(location)))
+        except OSError as error:
+            is_missing = isinstance(error, FileNotFoundError) and self._is_proved
+            if not is_missing and "retries" not in str(error):
+                self._explain(location)
+            raise
+        self._is_proved = True
+        return found
+
+    def _explain(self, location: str) -> None:
+        """Raise the reason of a failure whose answer has no body: a missing bucket looks like a missing file."""
+        try:
+            self.read_range(location, 0, 1)
+        except FileNotFoundError:
+            self._is_proved = True
+            raise
 
     def copy(self, location: str, new_location: str) -> None:
         """Copy an object inside of the bucket."""
         import obstore
 
-        with _errors("CopyObject", location):
+        with store_errors("CopyObject", location):
             obstore.copy(self._client, _key(location), _key(new_location))
 
     def delete(self, locations: Sequence[str]) -> dict[str, Exception]:
-        """Delete objects by one request, or one by one if that fails: the client does not say which ones failed."""
+        """Delete objects by one request, or one by one if that fails: the client does not say which ones failed.
+
+        Google Cloud Storage has no request for several.
+        """
         import obstore
 
         try:
-            with _errors("DeleteObject", locations[0]):
+            if len(locations) > 1 and self._settings.kind == "gs":
+                raise OSError
+            with store_errors("DeleteObject", locations[0]):
                 obstore.delete(self._client, [_key(location) for location in locations])
             return {}
         except OSError as error:
@@ -144,7 +167,7 @@ class ObjectStore:
         """
         import obstore
 
-        with _errors("ListObjectsV2", folder):
+        with store_errors("ListObjectsV2", folder):
             prefix = _key(folder).rstrip("/")
             page: Any = None
             for page in obstore.list(self._client, prefix, chunk_size=NAMES_AT_ONCE):
@@ -189,41 +212,6 @@ def _listed(location: str, meta: Any) -> Listed:
     return Listed(location, int(meta["size"]), int(meta["last_modified"].timestamp() * 1000))
 
 
-@contextmanager
-def _errors(request: str, location: str) -> Iterator[None]:
-    """Turn errors of the client into `OSError`s that name the request and its location."""
-    from obstore.exceptions import BaseError, InvalidPathError, PermissionDeniedError, UnauthenticatedError
-
-    try:
-        yield
-    except FileNotFoundError as error:
-        if "NoSuchBucket" in str(error) or "ContainerNotFound" in str(error):
-            raise OSError(f"the bucket of {location} does not exist") from None
-        raise FileNotFoundError(f"{location} does not exist") from None
-    except InvalidPathError:
-        raise OtherObjectError(f"{request} of {location} met a name that the client cannot express") from None
-    except (BaseError, ValueError) as error:
-        # the chain ends here, because the client's texts are pages with parts of the signed request
-        if isinstance(error, PermissionDeniedError | UnauthenticatedError) or _DENIED.search(str(error)):
-            raise PermissionError(f"AccessDenied during {request} of {location}: {_reason(error)}") from None
-        raise OSError(f"{request} of {location} failed: {_reason(error)}") from None
-
-
-_DENIED = re.compile(r"status code: 40[13]\b")
-_ANSWER = re.compile(r"status code: (\d+).*?<Code>(\w+)</Code>(?:\s*<Message>([^<]*)</Message>)?", re.DOTALL)
-_NO_ANSWER = re.compile(r"Error performing \w+ \S+ in [^-]*?(?:, after (\d+) retries[^-]*)? - ([^\n]*)")
-
-
-def _reason(error: Exception) -> str:
-    """Return the code and message of the store's answer, or the client's own reason, in one line."""
-    text = str(error)
-    if match := _ANSWER.search(text):
-        return f"{match[2]} (status code {match[1]}){': ' * bool(match[3])}{unescape(match[3] or '')}"
-    if match := _NO_ANSWER.search(text):
-        return match[2].strip().removesuffix(":") + (f", after {match[1]} retries" if match[1] else "")
-    return (text.strip().splitlines() or [type(error).__name__])[0]
-
-
 class Upload(io.RawIOBase):
     """A new object: one request at the end if it has at most `PART_BYTES`, parts as it grows otherwise.
 
@@ -263,8 +251,13 @@ class Upload(io.RawIOBase):
         return len(view)
 
     def _send(self, data: Any) -> None:
-        with _errors("PutObject", self._location):
-            self._parts.write(bytes(data))
+        try:
+            with store_errors("PutObject", self._location):
+                self._parts.write(bytes(data))
+        except BaseException:
+            # the client's writer would put an object without a name, which is a request for a new bucket
+            self.abandon()
+            raise
 
     def close(self) -> None:
         """Store the object."""
@@ -276,7 +269,7 @@ class Upload(io.RawIOBase):
                 if self.keep:
                     self.keep.put(self._location, bytes(self._begun))
             else:
-                with _errors("PutObject", self._location):
+                with store_errors("PutObject", self._location):
                     self._parts.close()
         finally:
             super().close()

@@ -41,6 +41,7 @@ _AZURE = {
     "adls.blob-storage-authority": "", "adls.blob-storage-scheme": "", "adls.dfs-storage-authority": "",
     "adls.dfs-storage-scheme": "",
 }  # fmt: skip
+GOOGLE = "googleapis.com"
 Config = dict[str, str | bool]
 _CLIENT = frozenset({"proxy_url", "connect_timeout", "read_timeout"})
 _SECONDS = re.compile(r"\d+(\.\d+)?")
@@ -149,7 +150,11 @@ def _region_of(bucket: str) -> str | None:
 
 
 def _gs(bucket: str, properties: Mapping[str, str], environ: Mapping[str, str], home: Path) -> tuple[Config, str]:
-    return _mapped(properties, _GS, ("gcs.",)), bucket
+    config = _mapped(properties, _GS, ("gcs.",))
+    host = urlsplit(str(config.get("base_url", ""))).hostname or GOOGLE
+    if not f".{host}".endswith(f".{GOOGLE}"):
+        raise _UnmappedError(f"'{host}' is no host of Google, and may lack the XML API that the client uses")
+    return config, bucket
 
 
 def _azure(authority: str, properties: Mapping[str, str], environ: Mapping[str, str], home: Path) -> tuple[Config, str]:

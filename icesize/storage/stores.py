@@ -11,6 +11,10 @@ class OtherObjectError(OSError):
     """A store's client met an object whose key it cannot express, such as one with `//`."""
 
 
+class StoreSettingsError(OSError):
+    """A store rejected the bucket, the region or the credentials that its client uses. Another try would not help."""
+
+
 @dataclass(frozen=True, slots=True)
 class Listed:
     """A file in storage: location, bytes, and milliseconds since 1970 of its last change.
@@ -27,7 +31,8 @@ class Store(Protocol):
     """Reads, writes, lists and deletes files by their locations.
 
     Its errors are `OSError`s: FileNotFoundError for a missing file, PermissionError for a request that the store
-    denied. It may also raise the errors of a FileIO that is not PyIceberg's.
+    denied, StoreSettingsError for a wrong bucket, region or credential. A FileIO that is not PyIceberg's may also raise
+    others.
     """
 
     confirms_uploads: bool

@@ -35,7 +35,7 @@ LOCAL_READ_BYTES = 256 * 2**10
 """Local files up to this size are read at once, too: a read costs as much as copying 50 kB."""
 
 _DEFAULT_IO = {"abfs": FsspecFileIO, "wasb": FsspecFileIO}
-"""The FileIO that PyIceberg prefers for a scheme, if it is not PyArrow's. Any other one was chosen on purpose."""
+"""The FileIO that PyIceberg prefers for a scheme, if it is not PyArrow's."""
 _LOCAL = re.compile(r"file:(?://(?:localhost)?(?=/)|(?!//))(/.*)", re.DOTALL | re.IGNORECASE)
 
 
@@ -58,6 +58,7 @@ class Storage(FileIO):
 
     def __init__(self, source: FileIO | Mapping[str, Any], location: str | None = None) -> None:
         """Use a FileIO, or the one that PyIceberg makes of these properties for a table at `location`."""
+        self._is_of_properties = not isinstance(source, FileIO)
         if not isinstance(source, FileIO):
             own = source.get(PY_IO_IMPL) == STORAGE
             source = load_file_io({k: v for k, v in source.items() if not own or k != PY_IO_IMPL}, location)
@@ -68,7 +69,7 @@ class Storage(FileIO):
         self.kept_files: KeptFiles | None = _kept_files
         self._folders: set[str] = set()
         self._stores: dict[tuple[str, str], Store | str] = {}
-        self._other = FileIOStore(source)
+        self._others: dict[str, FileIOStore] = {}
         self._is_pyicebergs = type(source) in (PyArrowFileIO, FsspecFileIO)
 
     @classmethod
@@ -78,12 +79,16 @@ class Storage(FileIO):
 
     def without_memory(self) -> Storage:
         """Return the same storage, which reads each file again: to see whether the files are there."""
-        again = Storage(self.file_io)
+        again = Storage(*self._source)
         again.kept_files = None
         return again
 
-    def __reduce__(self) -> tuple[type[Storage], tuple[FileIO]]:
-        return Storage, (self.file_io,)
+    def __reduce__(self) -> tuple[type[Storage], tuple[FileIO | Mapping[str, Any]]]:
+        return Storage, self._source
+
+    @property
+    def _source(self) -> tuple[FileIO | Mapping[str, Any]]:
+        return (dict(self.properties) if self._is_of_properties else self.file_io,)
 
     def local_path(self, location: str) -> str | None:
         """Return the path in the local file system, for both of PyIceberg's FileIOs; None if the file is elsewhere.
@@ -105,11 +110,19 @@ class Storage(FileIO):
         place = split(location)[:2]
         if place not in self._stores:
             found: StoreSettings | str = f"its FileIO is {type(self.file_io).__name__}"
-            if type(self.file_io) is _DEFAULT_IO.get(place[0], PyArrowFileIO):
+            if self._is_of_properties or type(self.file_io) is _DEFAULT_IO.get(place[0], PyArrowFileIO):
                 found = store_settings(location, self.properties, os.environ, Path.home())
             self._stores[place] = found if isinstance(found, str) else ObjectStore(found)
         chosen = self._stores[place]
-        return self._other if isinstance(chosen, str) or not has_plain_key(location) else chosen
+        return self._other(place[0]) if isinstance(chosen, str) or not has_plain_key(location) else chosen
+
+    def _other(self, scheme: str) -> FileIOStore:
+        """Return the store behind the FileIO. One made of properties may have been chosen for another scheme."""
+        if scheme not in self._others:
+            default = _DEFAULT_IO.get(scheme)
+            is_other = self._is_of_properties and default is not None and PY_IO_IMPL not in self.properties
+            self._others[scheme] = FileIOStore(default(self.properties) if default and is_other else self.file_io)
+        return self._others[scheme]
 
     def why_through_file_io(self, location: str) -> str | None:
         """Return the reason why PyIceberg's FileIO reaches a location; None for local files and object stores."""
@@ -123,7 +136,8 @@ class Storage(FileIO):
         """Return whether the storage rejects the name of a file."""
         if self.local_path(location) is not None:
             return False
-        return self.store(location) is self._other and not self._other.can_open(location)
+        store = self.store(location)
+        return isinstance(store, FileIOStore) and not store.can_open(location)
 
     def create(self, location: str) -> Any:
         """Return a binary stream that becomes the file `location` when closed.
@@ -242,7 +256,7 @@ class Storage(FileIO):
                 last = each.location
         except OtherObjectError:
             # listings of object stores are sorted: what is not greater was yielded
-            yield from (each for each in self._other.list(folder) if each.location > last)
+            yield from (each for each in self._other(split(folder)[0]).list(folder) if each.location > last)
 
     def check_whole(self, location: str, written_bytes: int, end: bytes = b"") -> None:
         """Raise `RewriteFailed` unless storage holds all bytes of a new file, and it ends with `end`.

@@ -13,6 +13,7 @@ from tenacity import RetryCallState, Retrying, retry_if_exception, wait_random_e
 from icesize.environment import Environment
 from icesize.errors import IcesizeError, TableError
 from icesize.redaction import redacted, scrub
+from icesize.storage.stores import StoreSettingsError
 
 LOG = logging.getLogger("icesize")
 
@@ -95,7 +96,7 @@ def may_pass(error: BaseException) -> bool:
 
     A response that something is missing, forbidden or wrong is final.
     """
-    if isinstance(error, (FileNotFoundError, PermissionError)) or missing_right(error, str(error)):
+    if isinstance(error, (FileNotFoundError, PermissionError, StoreSettingsError)) or missing_right(error, str(error)):
         return False
     return isinstance(error, (OSError, *_NOT_NOW)) or type(error).__name__ in _NO_CONNECTION
 
