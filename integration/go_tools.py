@@ -1,4 +1,4 @@
-"""The Go programs that the integration tests run against: a real S3 server, and a proxy that spoils connections.
+"""The Go programs that the integration tests run against: servers of S3 and Google Cloud Storage, and a bad proxy.
 
 Each is built once, from the version named here, by `go install`. The result is kept under `target/go-bin` under a name
 with that version, so another version is built anew and the same one costs nothing.
@@ -15,6 +15,7 @@ from pathlib import Path
 KEPT = Path(__file__).resolve().parent / "target" / "go-bin"
 _VERSITYGW = "github.com/versity/versitygw/cmd/versitygw", "v1.8.0"
 _TOXIPROXY = "github.com/Shopify/toxiproxy/v2/cmd/server", "v2.5.0"
+_FAKE_GCS_SERVER = "github.com/fsouza/fake-gcs-server", "v1.56.1"
 _BUILD_TIMEOUT_S = 1_800
 
 
@@ -25,7 +26,7 @@ class GoToolUnavailableError(RuntimeError):
 def versitygw(kept_in: Path = KEPT) -> Path:
     """An S3 server that keeps objects as files; building it takes 2.5 minutes of a core.
 
-    Raises `GoToolUnavailableError`, as both do, when it has to be built and cannot be.
+    Raises `GoToolUnavailableError`, as all do, when it has to be built and cannot be.
     """
     return program("versitygw", *_VERSITYGW, kept_in)
 
@@ -33,6 +34,11 @@ def versitygw(kept_in: Path = KEPT) -> Path:
 def toxiproxy(kept_in: Path = KEPT) -> Path:
     """The server of Toxiproxy, a TCP proxy whose connections are slowed, reset or cut by its HTTP API."""
     return program("toxiproxy", *_TOXIPROXY, kept_in)
+
+
+def fake_gcs_server(kept_in: Path = KEPT) -> Path:
+    """An emulator of Google Cloud Storage; building it takes 2 minutes of a core."""
+    return program("fake-gcs-server", *_FAKE_GCS_SERVER, kept_in)
 
 
 def program(name: str, package: str, version: str, kept_in: Path) -> Path:

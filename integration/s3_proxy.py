@@ -20,10 +20,7 @@ from typing import Literal
 
 CONTROL = "/-/"
 _OF_ONE_CONNECTION = ("connection", "expect", "keep-alive", "transfer-encoding")
-_SLOW_DOWN = (
-    b'<?xml version="1.0" encoding="UTF-8"?>\n<Error><Code>SlowDown</Code>'
-    b"<Message>Please reduce your request rate.</Message><RequestId>0</RequestId></Error>"
-)
+_ERROR = '<?xml version="1.0" encoding="UTF-8"?>\n<Error><Code>{}</Code><Message>{}</Message></Error>'
 
 Answer = tuple[int, list[tuple[str, str]], bytes]
 
@@ -32,15 +29,24 @@ Answer = tuple[int, list[tuple[str, str]], bytes]
 class Trouble:
     """What happens to the next `times` requests of a method whose path and query a regular expression is found in.
 
-    `slow-down` is an answer 503 SlowDown, `drop` a TCP reset in the place of an answer. `before`: the store never sees
-    the request; `after`: it has done what it was asked for.
+    `slow-down` is an answer 503 SlowDown, or another `status` and `code`; `drop` a TCP reset in the place of an answer,
+    `cut` one in the middle of its body. `before`: the store never sees the request; `after`: it has done what it was
+    asked for.
     """
 
-    kind: Literal["slow-down", "drop"]
+    kind: Literal["slow-down", "drop", "cut"]
     method: str
     times: int
     when: Literal["before", "after"] = "before"
     path: str = ""
+    status: int = 503
+    code: str = "SlowDown"
+    message: str = "Please reduce your request rate."
+
+    def answer(self) -> Answer:
+        """What the client gets instead of the store's answer."""
+        headers = [("Content-Type", "application/xml"), *([("Retry-After", "1")] if self.status == 503 else [])]
+        return self.status, headers, _ERROR.format(self.code, self.message).encode()
 
     def meets(self, method: str, path: str) -> bool:
         """Whether this request is one of them."""
@@ -92,10 +98,10 @@ class _Handler(BaseHTTPRequestHandler):
                 return self._control(body)
             trouble = self.server.next(self.command, self.path)
             answer = self._forward(body) if trouble is None or trouble.when == "after" else None
+            if trouble is not None and trouble.kind == "cut":
+                return self._send(*self._forward(body), cut=True)
             if trouble is not None:
-                answer = (
-                    (503, [("Content-Type", "application/xml")], _SLOW_DOWN) if trouble.kind == "slow-down" else None
-                )
+                answer = trouble.answer() if trouble.kind == "slow-down" else None
             return self._reset() if answer is None else self._send(*answer)
         except ConnectionError:
             self.close_connection = True
@@ -130,7 +136,8 @@ class _Handler(BaseHTTPRequestHandler):
             store.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
             for name, value in self.headers.items():
                 if name.lower() not in _OF_ONE_CONNECTION or name.lower() == "transfer-encoding":
-                    store.putheader(name, value)
+                    # Google's XML API is that of S3 but for the names of headers
+                    store.putheader(name.lower().replace("x-goog-", "x-amz-"), value)
             store.endheaders(body)
             if not self._is_whole(body):
                 raise ConnectionAbortedError
@@ -145,7 +152,7 @@ class _Handler(BaseHTTPRequestHandler):
             return body.endswith(b"0\r\n\r\n")
         return len(body) == int(self.headers.get("Content-Length") or 0)
 
-    def _send(self, status: int, headers: list[tuple[str, str]], body: bytes) -> None:
+    def _send(self, status: int, headers: list[tuple[str, str]], body: bytes, cut: bool = False) -> None:
         self.send_response_only(status)
         for name, value in headers:
             if self.command == "HEAD" or name.lower() != "content-length":
@@ -154,7 +161,9 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         if self.command != "HEAD":
-            self.wfile.write(body)
+            self.wfile.write(body[: len(body) // 2] if cut else body)
+        if cut:
+            self._reset()
 
     def _reset(self) -> None:
         self.close_connection = True
