@@ -20,11 +20,13 @@ PART_BYTES = 8 * 2**20
 """Most bytes of an object that one request writes; larger ones are written in such parts."""
 NAMES_AT_ONCE = 1_000
 """Objects that one request lists or deletes: S3's limit."""
-AZURES_DELETES = 256
-"""Objects that one request to Azure deletes. Google Cloud Storage deletes one, so its requests run at the same time."""
+_DELETES_AT_ONCE = {"s3": NAMES_AT_ONCE, "gs": 1}
+"""Objects that one request deletes; Azure deletes 256."""
 
 # The client reads `/a` as `a` and `a/b/` as `a/b`, and rejects the others.
 _OTHER_OBJECT = re.compile(r"(?:^|/)(?:\.{0,2})(?:/|$)|[\x00-\x1f\x7f]")
+# Errors of a request that the client has repeated, or that the store rejects because of its load.
+_NOT_NOW = re.compile(r"status code (?:429|5\d\d)|after \d+ retries")
 
 
 def has_plain_key(location: str) -> bool:
@@ -49,7 +51,7 @@ class ObjectStore:
 
     def __init__(self, settings: StoreSettings) -> None:
         self._settings = settings
-        self.deletes_at_once = NAMES_AT_ONCE if settings.kind in ("s3", "gs") else AZURES_DELETES
+        self.deletes_at_once = _DELETES_AT_ONCE.get(settings.kind, 256)
         self._is_proved = False
 
     @property
@@ -141,21 +143,19 @@ class ObjectStore:
             obstore.copy(self._client, _key(location), _key(new_location))
 
     def delete(self, locations: Sequence[str]) -> dict[str, Exception]:
-        """Delete objects by one request, or one by one if that fails: the client does not say which ones failed.
+        """Delete objects by one request, or one by one if some fail: the client does not say which ones.
 
-        Google Cloud Storage has no request for several.
+        If the store does not answer, or rejects requests for now, all have this error, and no more requests are sent.
         """
         import obstore
 
         try:
-            if len(locations) > 1 and self._settings.kind == "gs":
-                raise OSError
             with store_errors("DeleteObject", locations[0]):
                 obstore.delete(self._client, [_key(location) for location in locations])
             return {}
         except OSError as error:
-            if len(locations) == 1:
-                return {} if isinstance(error, FileNotFoundError) else {locations[0]: error}
+            if len(locations) == 1 or _NOT_NOW.search(str(error)):
+                return {} if isinstance(error, FileNotFoundError) else dict.fromkeys(locations, error)
         each = concurrently(lambda location: self.delete([location]), locations, requests_at_once())
         return {location: error for failed in each for location, error in failed.items()}
 

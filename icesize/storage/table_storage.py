@@ -7,7 +7,8 @@ import logging
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
 
@@ -309,6 +310,28 @@ class Storage(FileIO):
             os.remove(path)
         elif failed := self.store(location).delete([location]):
             raise failed[location]
+
+    def delete_groups(self, locations: Iterable[str]) -> Iterator[Sequence[str]]:
+        """Yield files in their order, in groups that `delete_group` can delete by one request."""
+
+        def store_of(location: str) -> Store | None:
+            is_remote = self._is_pyicebergs and self.local_path(location) is None
+            return self.store(location) if is_remote else None
+
+        for store, files in groupby(locations, store_of):
+            while group := tuple(islice(files, store.deletes_at_once if store else 1)):
+                yield group
+
+    def delete_group(self, group: Sequence[str]) -> dict[str, Exception]:
+        """Delete files, and return the errors of those that may still exist, or are known to be missing already."""
+        if len(group) > 1:
+            return self.store(group[0]).delete(group)
+        try:
+            for location in group:
+                self.delete(location)
+        except Exception as error:  # each storage library raises its own errors
+            return {group[0]: error}
+        return {}
 
 
 _PIECES_AT_ONCE = 4

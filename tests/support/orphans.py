@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.writing.row_writer import write_rows
 from icesize.table.cleanup.orphans import DAY_MS, ORPHANS_OLDER_THAN_MS, OrphanReport, OrphanSearch
 from icesize.table.records.ledger import stream_hash
+from icesize.table.storage.bulk_delete import Deleter
 from tests.support.tables import arrow, local
 
 HOUR_MS = 3_600_000
@@ -49,6 +50,20 @@ class Search:
         }
         search = OrphanSearch(**{**options, **self.changes})
         return search.run(older_than_ms, dry_run, trust_location=trust_location)
+
+
+def one_by_one(delete: Callable[[str], None]) -> Deleter:
+    """What deletes files by a function of one file, which raises if it cannot."""
+
+    def delete_group(group: Sequence[str]) -> dict[str, Exception]:
+        try:
+            for file in group:
+                delete(file)
+        except Exception as error:
+            return {group[0]: error}
+        return {}
+
+    return Deleter(delete_group)
 
 
 def aged(location: str | Path, age_ms: int = 4 * DAY_MS) -> str:

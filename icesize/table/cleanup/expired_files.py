@@ -34,7 +34,7 @@ from icesize.table.cleanup.owners import NEEDED, Others, Owners, own_folders
 from icesize.table.manifests.entries import ADDED
 from icesize.table.manifests.file_columns import read_facts
 from icesize.table.manifests.manifest_lists import read_list
-from icesize.table.storage.bulk_delete import FILES_BETWEEN_CHECKS, Deletion, delete_all, deleter
+from icesize.table.storage.bulk_delete import FILES_BETWEEN_CHECKS, Deleter, Deletion, delete_all, deleter
 from icesize.table.storage.identity import LocalFiles
 from icesize.table.storage.reachable import READERS, Reachable
 
@@ -198,7 +198,7 @@ def delete_expired(
     due, deletions, owners = due_files(table, journal, kept, find_others)
     deletions.expired_before = rivals.expired
 
-    def look() -> Callable[[str], None] | None:
+    def look() -> Deleter | None:
         """Load the table with fresh credentials. Files that have become reachable stay."""
         nonlocal table
         table = reload()

@@ -16,7 +16,7 @@ from pyiceberg.io import FileIO
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 
-from icesize.concurrency import IO_THREADS
+from icesize.concurrency import IO_THREADS, concurrently
 from icesize.environment import Environment, Stopwatch
 from icesize.errors import PolicyError, TableError
 from icesize.events import Progress
@@ -37,7 +37,15 @@ from icesize.table.cleanup.owners import (
     stranger_notes,
 )
 from icesize.table.records import ledger
-from icesize.table.storage.bulk_delete import FILES_BETWEEN_CHECKS, Deletion, deleter, failure_note
+from icesize.table.storage.bulk_delete import (
+    FILES_BETWEEN_CHECKS,
+    Deleter,
+    Deletion,
+    FileErrors,
+    Group,
+    deleter,
+    failure_note,
+)
 from icesize.table.storage.identity import LocalFiles
 from icesize.table.storage.inventory import Inventory
 from icesize.table.storage.listing import (
@@ -111,8 +119,8 @@ class OrphanReport(Result, job="orphans"):
 class OrphanSearch:
     """One search for orphan files of a table.
 
-    `reload` returns the current table, and `lister` lists storage. `deleter` returns a function that removes one file,
-    or raises if it cannot. The observer gets the number of listed files, later the numbers of tried and of due files.
+    `reload` returns the current table, `lister` lists storage, and `deleter` returns what removes files. The observer
+    gets the number of listed files, later the numbers of tried and of due files.
 
     An `inventory` replaces the listing. It is old, so ages count from its newest file, and a file that was written
     again since then stays.
@@ -122,7 +130,7 @@ class OrphanSearch:
     reload: Callable[[], Table]
     environment: Environment = field(default_factory=Environment)
     lister: Lister = list_files
-    deleter: Callable[[FileIO], Callable[[str], None]] = deleter
+    deleter: Callable[[FileIO], Deleter] = deleter
     max_concurrent_deletes: int = IO_THREADS
     files_between_checks: int = FILES_BETWEEN_CHECKS
     others: CatalogOwners | None = None
@@ -254,13 +262,15 @@ class OrphanSearch:
         sizes = {file.location: file.size_bytes for file in due}
         times_ms = {file.location: file.modified_ms for file in due} if self.inventory else {}
 
-        def look() -> Callable[[str], None]:
+        def look() -> Deleter:
             latest = self._again(table)
             self._learn(latest)
             self._owners.local.add(self._owners.own)
             # vended credentials expire, so the deleter uses those of the newest load
             remove = self.deleter(latest.io)
-            return partial(_remove_unchanged, latest.io, remove, times_ms) if times_ms else remove
+            if not times_ms:
+                return remove
+            return replace(remove, delete=partial(_remove_unchanged, latest.io, remove, times_ms))
 
         deletion = Deletion(
             look, self._owners.why_stays, len(due), self._progress,
@@ -280,14 +290,25 @@ class OrphanSearch:
         )
 
 
-def _remove_unchanged(io: FileIO, remove: Callable[[str], None], times_ms: Mapping[str, int], location: str) -> None:
-    """Remove a file of an inventory. Raises TableError if it was written again since then.
+def _remove_unchanged(io: FileIO, remover: Deleter, times_ms: Mapping[str, int], group: Group) -> FileErrors:
+    """Remove files of an inventory, except those that were written again since then.
 
     Inventories round times down to seconds.
     """
-    if Storage.of(io).inspect(location).modified_ms >= times_ms[location] + 1000:
-        raise TableError(f"Cannot delete {location}: it was written after the inventory", location=location)
-    remove(location)
+    storage = Storage.of(io)
+
+    def changed(file: str) -> Exception | None:
+        try:
+            if storage.inspect(file).modified_ms < times_ms[file] + 1000:
+                return None
+            return TableError(f"Cannot delete {file}: it was written after the inventory", location=file)
+        except Exception as error:  # each storage library raises its own errors
+            return error
+
+    found = zip(group, concurrently(changed, group), strict=True)
+    errors = {file: error for file, error in found if error is not None}
+    unchanged = [file for file in group if file not in errors]
+    return errors | (remover.delete(unchanged) if unchanged else {})
 
 
 def _left_alone(metadata: TableMetadata, found: FoundOrphans) -> Iterator[str]:

@@ -1,11 +1,10 @@
-"""Deletes many files, a few at a time: counts each failure and continues; loads the table again between groups."""
+"""Deletes many files, a few requests at a time: counts failures and continues; loads the table again in between."""
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import islice
 
 from pyiceberg.io import FileIO
@@ -20,34 +19,47 @@ from icesize.table.catalog.access_errors import asking_again, brief, is_throttle
 from icesize.units import format_count
 
 FILES_BETWEEN_CHECKS = 1_000
-"""Files deleted between two loads of the table.
+"""Files deleted between two loads of the table, if a request deletes one file (see `Deletion.run`).
 
 Iceberg's bulk deletes use the same number, the most files of one request to an object store.
 """
 THROTTLED_SECONDS = 300.0
 """The time without any success for which rejected deletes are repeated. Object stores add capacity within minutes."""
 
+Group = Sequence[str]
+"""Files that one request deletes."""
+FileErrors = dict[str, Exception]
+"""FileErrors of files; FileNotFoundError if a file was already gone."""
 
-def deleter(io: FileIO) -> Callable[[str], None]:
-    """Return a function that deletes one file of the table's storage, and raises if it cannot.
 
-    The function raises TableError for names by which PyIceberg would delete another file (see `is_addressable`).
+@dataclass(frozen=True)
+class Deleter:
+    """Deletes files of a storage: `delete` those of a group, and `groups` divides files into groups, in their order."""
+
+    delete: Callable[[Group], FileErrors]
+    groups: Callable[[Iterable[str]], Iterator[Group]] = lambda files: ([file] for file in files)
+
+
+def deleter(io: FileIO) -> Deleter:
+    """Return what deletes files of the table's storage.
+
+    It refuses names by which PyIceberg would delete another file (see `is_addressable`).
     """
     storage = Storage.of(io)
 
-    def delete(location: str) -> None:
-        if not is_addressable(location):
-            raise TableError(
-                f"Cannot delete {location!r}: the storage client would read its name as the name of other files"
-            )
-        storage.delete(location)
+    def delete(group: Group) -> FileErrors:
+        cannot = "the storage client would read its name as the name of other files"
+        odd: FileErrors = {
+            file: TableError(f"Cannot delete {file!r}: {cannot}") for file in group if not is_addressable(file)
+        }
+        return odd | storage.delete_group([file for file in group if file not in odd])
 
-    return delete
+    return Deleter(delete, storage.delete_groups)
 
 
 def delete_all(
     locations: Iterable[str],
-    delete: Callable[[str], None],
+    deleter: Deleter,
     environment: Environment,
     max_concurrent: int = IO_THREADS,
     progress: Callable[[int], object] = lambda tried: None,
@@ -61,26 +73,52 @@ def delete_all(
     raised. A delete that the storage rejects because there are too many requests is repeated, after a pause. If the
     storage has rejected all of them for `THROTTLED_SECONDS`, each of the others is tried once.
     """
-    failures: dict[str, str] = {}
+    failures, done = dict[str, str](), 0
+    for group, errors in _deleted(locations, deleter, environment, max_concurrent):
+        failures |= _sentences(errors)
+        done += len(group)
+        progress(done)
+    return failures
+
+
+def _deleted(
+    files: Iterable[str], deleter: Deleter, environment: Environment, max_concurrent: int
+) -> Iterator[tuple[Group, FileErrors]]:
+    """Delete files, as `delete_all` does, and yield each group with the errors of its files."""
     # threads share the time of the last success
     succeeded_s = environment.monotonic()
 
-    def attempt(location: str) -> tuple[str, str | None]:
+    def attempt(group: Group) -> tuple[Group, FileErrors]:
         nonlocal succeeded_s
+        waiting, errors = group, FileErrors()
+
+        def once() -> None:
+            nonlocal waiting
+            failed = deleter.delete(waiting)
+            waiting = [file for file, error in failed.items() if is_throttled(error)]
+            errors.update((file, error) for file, error in failed.items() if not is_throttled(error))
+            if waiting:
+                raise failed[waiting[0]]
+
         left = max(0.0, succeeded_s + THROTTLED_SECONDS - environment.monotonic())
         try:
-            asking_again(environment, left, passes=is_throttled)(delete, location)
+            asking_again(environment, left, passes=is_throttled)(once)
         except Exception as error:  # each storage library raises its own errors
-            if not isinstance(error, FileNotFoundError) and getattr(error, "errno", None) != errno.ENOENT:
-                return location, f"{location}: {brief(error)}"
-        succeeded_s = environment.monotonic()
-        return location, None
+            errors.update(dict.fromkeys(waiting, error))
+        if len(_sentences(errors)) < len(group):
+            succeeded_s = environment.monotonic()
+        return group, errors
 
-    for done, (location, failure) in enumerate(concurrently(attempt, locations, max_concurrent), 1):
-        if failure:
-            failures[location] = failure
-        progress(done)
-    return failures
+    return concurrently(attempt, deleter.groups(files), max_concurrent)
+
+
+def _sentences(errors: FileErrors) -> dict[str, str]:
+    """Return the files that may still exist."""
+    return {file: f"{file}: {brief(error)}" for file, error in errors.items() if not _is_missing(error)}
+
+
+def _is_missing(error: Exception) -> bool:
+    return isinstance(error, FileNotFoundError) or getattr(error, "errno", None) == errno.ENOENT
 
 
 def failure_note(failures: Mapping[str, str]) -> str:
@@ -88,8 +126,8 @@ def failure_note(failures: Mapping[str, str]) -> str:
     return f"cannot delete {format_count(len(failures), 'file')}, the first is {next(iter(failures.values()))}"
 
 
-LookAgain = Callable[[], Callable[[str], None] | None]
-"""Loads the table again. Returns a function that removes one file; None stops the deletion."""
+LookAgain = Callable[[], Deleter | None]
+"""Loads the table again. Returns what removes files; None stops the deletion."""
 
 
 @dataclass
@@ -113,23 +151,22 @@ class Deletion:
     spared: int = 0
 
     def run(self, files: Iterable[str]) -> bool:
-        """Delete files that nothing needs; return False if `look` stopped it. Raises the errors of `look`."""
-        waiting = iter(files)
-        while batch := list(islice(waiting, self.files_between_checks)):
+        """Delete files that nothing needs; return False if `look` stopped it. Raises the errors of `look`.
+
+        Where a request deletes many files, `max_concurrent` times as many are deleted between two looks, as fast.
+        """
+        waiting, most = iter(files), self.files_between_checks
+        while batch := list(islice(waiting, most)):
             failpoints.reach("before-delete")
-            if (remove := self.look()) is None:
+            if (remover := self.look()) is None:
                 return False
             doomed = [location for location in batch if not self.why_stays(location)]
             self.spared += len(batch) - len(doomed)
-            progress = partial(self._progress, len(self.tried))
-            delete = partial(self._delete, remove)
-            self.failures |= delete_all(doomed, delete, self.environment, self.max_concurrent, progress)
-            self.tried += doomed
+            for group, errors in _deleted(doomed, remover, self.environment, self.max_concurrent):
+                self.tried += group
+                self.gone += [file for file in group if file not in errors]
+                self.failures |= _sentences(errors)
+                self.progress(len(self.tried), self.total - self.spared)
+                if len(group) > 1:
+                    most = self.files_between_checks * self.max_concurrent
         return True
-
-    def _delete(self, remove: Callable[[str], None], location: str) -> None:
-        remove(location)
-        self.gone.append(location)
-
-    def _progress(self, before: int, more: int) -> None:
-        self.progress(before + more, self.total - self.spared)

@@ -23,12 +23,11 @@ from icesize.parquet.writing.row_writer import write_rows
 from icesize.storage.stores import Listed
 from icesize.table.cleanup.orphans import DAY_MS, OrphanReport
 from icesize.table.records.ledger import stream_hash
-from icesize.table.storage.bulk_delete import deleter
 from icesize.table.storage.inventory import Inventory
 from icesize.table.storage.listing import list_files
 from tests.support.expiry import run_expiry
 from tests.support.inventories import inventory_file
-from tests.support.orphans import HOUR_MS, Search, aged, all_aged, exists, left_by_batch, leftover, on_load
+from tests.support.orphans import HOUR_MS, Search, aged, all_aged, exists, left_by_batch, leftover, on_load, one_by_one
 from tests.support.row_deletes import delete_ids, delete_rows
 from tests.support.tables import (
     append,
@@ -316,18 +315,17 @@ def test_deletes_that_fail_are_reported(lake: SqlCatalog, search: Search) -> Non
     """The others go on; what is gone already counts as deleted."""
     table = two_files(lake)
     left = [leftover(table, f"data/{i}.parquet") for i in range(5)]
-    really = deleter(table.io)
 
     def delete(location: str) -> None:
         if location in left[:2]:
             raise PermissionError(f"no right to delete {location[-9:]}")
         if location == left[2]:
             local(location).unlink()
-        really(location)
+        table.io.delete(location)
 
     seen = list[Progress]()
     environment = Environment(observe=seen.append)
-    search.changes.update(deleter=lambda io: delete, environment=environment)
+    search.changes.update(deleter=lambda io: one_by_one(delete), environment=environment)
     report = search()
     assert (report.files_found, report.files_deleted, report.files_failed) == (5, 3, 2)
     assert report.bytes_deleted == 8
@@ -417,18 +415,18 @@ def test_it_can_be_stopped_and_started_again(lake: SqlCatalog, search: Search) -
     table = two_files(lake)
     for i in range(200):
         leftover(table, f"data/{i:03}.parquet")
-    really, lock, gone = deleter(table.io), threading.Lock(), []
+    lock, gone = threading.Lock(), list[str]()
 
     def interrupted(event: object) -> None:
         if isinstance(event, Progress) and event.done == 10:
             raise KeyboardInterrupt
 
     def delete(location: str) -> None:
-        really(location)
+        table.io.delete(location)
         with lock:
             gone.append(location)
 
-    search.changes.update(deleter=lambda io: delete, environment=Environment(observe=interrupted))
+    search.changes.update(deleter=lambda io: one_by_one(delete), environment=Environment(observe=interrupted))
     with pytest.raises(KeyboardInterrupt):
         search()
     search.changes.clear()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,8 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from icesize.environment import Environment
 from icesize.errors import TableError
-from icesize.table.storage.bulk_delete import delete_all, deleter
+from icesize.table.storage.bulk_delete import Deleter, delete_all, deleter
+from tests.support.orphans import one_by_one
 from tests.support.tables import FakeTime
 
 
@@ -22,7 +23,7 @@ def test_all_are_deleted_and_counted() -> None:
     tried: list[str] = []
     seen: list[int] = []
     names = [f"f{i}" for i in range(100)]
-    assert delete_all(names, tried.append, Environment(), 3, seen.append) == {}
+    assert delete_all(names, one_by_one(tried.append), Environment(), 3, seen.append) == {}
     assert sorted(tried) == sorted(names)
     assert seen == list(range(1, 101))
 
@@ -38,13 +39,13 @@ def test_failures_are_counted_and_the_others_go_on() -> None:
         if location == "f6":
             raise OSError(2, "Path does not exist")
 
-    done = delete_all([f"f{i}" for i in range(10)], delete, Environment())
+    done = delete_all([f"f{i}" for i in range(10)], one_by_one(delete), Environment())
     assert done == {name: f"{name}: PermissionError: not {name}" for name in ("f3", "f4")}
 
 
 def test_nothing_to_delete() -> None:
     """An empty bulk delete deletes nothing and asks nobody."""
-    assert delete_all([], lambda location: pytest.fail(location), Environment()) == {}
+    assert delete_all([], one_by_one(lambda location: pytest.fail(location)), Environment()) == {}
 
 
 def test_only_so_many_at_a_time() -> None:
@@ -65,7 +66,7 @@ def test_only_so_many_at_a_time() -> None:
             ahead[0] = max(ahead[0], i - started[0])
             yield f"f{i}"
 
-    assert delete_all(locations(), delete, Environment(), 2) == {}
+    assert delete_all(locations(), one_by_one(delete), Environment(), 2) == {}
     assert most[0] <= 2
     assert ahead[0] <= 8
 
@@ -78,20 +79,19 @@ def test_stopping_leaves_the_rest() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        delete_all([f"f{i}" for i in range(1000)], gone.append, Environment(), 2, progress)
+        delete_all([f"f{i}" for i in range(1000)], one_by_one(gone.append), Environment(), 2, progress)
     assert 1 <= len(gone) <= 8
 
 
 @pytest.mark.parametrize("kind", [PyArrowFileIO, FsspecFileIO])
 def test_files_of_a_file_io(tmp_path: Path, kind: type[PyArrowFileIO] | type[FsspecFileIO]) -> None:
     """Local files go through either FileIO, by each spelling; missing ones are said to be missing."""
-    delete = deleter(kind({}))
+    remover = deleter(kind({}))
     for name, spelling in (("a", f"file://{tmp_path}/a"), ("b", f"file:{tmp_path}/b")):
         (tmp_path / name).write_text("x")
-        delete(spelling)
+        assert remover.delete([spelling]) == {}
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(FileNotFoundError):
-        delete(f"file://{tmp_path}/a")
+    assert isinstance(remover.delete([f"file://{tmp_path}/a"])[f"file://{tmp_path}/a"], FileNotFoundError)
 
 
 @pytest.mark.parametrize("kind", [PyArrowFileIO, FsspecFileIO])
@@ -101,12 +101,13 @@ def test_names_that_mean_other_files_are_refused(
     """`a#b` would delete `a`, and `*` everything: neither happens, and a file of such a name goes alone."""
     for name in ("a", "a#b", "b", "*", "[ab]"):
         (tmp_path / name).write_text("x")
-    delete = deleter(kind({}))
+    remover = deleter(kind({}))
     for name in ("*", "[ab]"):
-        delete(f"file://{tmp_path}/{name}")
-    for name in ("a#b", "a?b"):
-        with pytest.raises(TableError, match="would read its name as the name of other files"):
-            delete(f"file://{tmp_path}/{name}")
+        assert remover.delete([f"file://{tmp_path}/{name}"]) == {}
+    for location in (f"file://{tmp_path}/a#b", f"file://{tmp_path}/a?b"):
+        error = remover.delete([location])[location]
+        assert isinstance(error, TableError)
+        assert "would read its name as the name of other files" in str(error)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "a#b", "b"]
 
 
@@ -127,7 +128,7 @@ def test_a_store_that_asks_for_fewer_requests(text: str) -> None:
             rejected[location] -= 1
             raise OSError(text)
 
-    done = delete_all(["f0", "f1", "f2"], delete, time.environment, 1)
+    done = delete_all(["f0", "f1", "f2"], one_by_one(delete), time.environment, 1)
     assert ([*done], rejected["f1"]) == (["f2"], 0)
     assert 300 < time.seconds < 340
     assert max(time.sleeps) <= 10
@@ -142,7 +143,7 @@ def test_a_store_that_rejects_everything_is_waited_for_once() -> None:
         if location != "f3":
             raise OSError("HTTP status 503")
 
-    done = delete_all([f"f{number}" for number in range(6)], delete, time.environment, 1)
+    done = delete_all([f"f{number}" for number in range(6)], one_by_one(delete), time.environment, 1)
     assert len(done) == 5
     assert [tried[f"f{number}"] for number in (1, 2, 3, 5)] == [1, 1, 1, 1]
     assert min(tried["f0"], tried["f4"]) > 10
@@ -155,5 +156,26 @@ def test_other_errors_are_not_repeated() -> None:
     def delete(location: str) -> None:
         raise PermissionError(f"no right to delete {location}")
 
-    done = delete_all(["part-503.parquet"], delete, Environment(sleep=lambda seconds: pytest.fail("no pause")))
+    done = delete_all(
+        ["part-503.parquet"], one_by_one(delete), Environment(sleep=lambda seconds: pytest.fail("no pause"))
+    )
     assert [*done] == ["part-503.parquet"]
+
+
+def test_only_rejected_files_of_a_group_are_repeated() -> None:
+    """A request for four files fails by name: those that the store rejected for now go again, the others are done."""
+    requests, time = list[list[str]](), FakeTime()
+
+    def delete(group: Sequence[str]) -> dict[str, Exception]:
+        requests.append([*group])
+        errors = {"f1": OSError("HTTP status 503"), "f2": PermissionError("no right"), "f3": FileNotFoundError("f3")}
+        return {file: errors[file] for file in group if file in errors and (file != "f1" or len(requests) < 3)}
+
+    def groups(files: Iterable[str]) -> Iterator[Sequence[str]]:
+        yield [*files]
+
+    seen = list[int]()
+    done = delete_all([f"f{number}" for number in range(4)], Deleter(delete, groups), time.environment, 1, seen.append)
+    assert done == {"f2": "f2: PermissionError: no right"}
+    assert requests == [["f0", "f1", "f2", "f3"], ["f1"], ["f1"]]
+    assert seen == [4]
