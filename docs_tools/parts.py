@@ -13,6 +13,7 @@ from docs_tools import rooms as house
 from docs_tools.blocks import ROOT, pages
 from icesize import errors
 from icesize.policy import DOCUMENTED, SizePolicy
+from icesize.storage.store_settings import AZURE, GCS, S3
 
 _PART = re.compile(r"(<!-- begin: ([a-z-]+) -->\n).*?(<!-- end: \2 -->)", re.DOTALL)
 
@@ -62,6 +63,16 @@ def rooms() -> str:
     return "\n".join([heads[0], "|---|---|", *layers, "", heads[1], "|---|---|", *rows])
 
 
+def store_properties() -> str:
+    """Return a row for each of PyIceberg's properties that the client of object stores has."""
+    rows = (
+        f"| `{key}` | {name.strip('()') if name.startswith('(') else f'`{name}`'} |"
+        for names in (S3, GCS, AZURE)
+        for key, name in names.items()
+    )
+    return "\n".join(["| property | setting of the client |", "|---|---|", *rows])
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "policy-keys": policy_keys,
     "policy-table": drawings.table,
@@ -71,6 +82,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "fault-summary": fault_pages.summary,
     "commands": command_reference.page,
     "rooms": rooms,
+    "store-properties": store_properties,
     "airflow": partial(recipe, "airflow_dag"),
     "dagster": partial(recipe, "dagster_job"),
 }

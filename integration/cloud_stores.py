@@ -73,15 +73,10 @@ def azure(folder: Path) -> Iterator[CloudStore]:
     options = ["--silent", "--loose", "--skipApiVersionCheck", "--location", str(folder / "azurite")]
     command = [str(azurite()), "--blobPort", f"{port}", *options]
     endpoint = f"http://127.0.0.1:{port}"
-    log = folder / "azurite.log"
-    with (
-        running(command, log, lambda: requests.get(endpoint, timeout=5)),
-        object_store_proxy(folder, endpoint) as proxy,
-    ):
+    with _emulator(command, folder / "azurite.log", endpoint), object_store_proxy(folder, endpoint) as proxy:
         place = proxy.endpoint.removeprefix("http://")
         address = {f"{name}_storage_authority": place for name in ("blob", "dfs")}
         plain = {f"{name}_storage_scheme": "http" for name in ("blob", "dfs")}
-        # through the proxy, because Azurite does not end as long as it has a connection
         AzureFileSystem(account_name=AZURE_ACCOUNT, account_key=AZURE_KEY, **address, **plain).create_dir(BUCKET)
         properties = {
             "adls.account-name": AZURE_ACCOUNT,
@@ -102,7 +97,7 @@ def gcs(folder: Path) -> Iterator[CloudStore]:
         public = proxy.endpoint.removeprefix("http://")
         place = ["-scheme", "http", "-host", "127.0.0.1", "-port", f"{port}", "-public-host", public]
         command = [str(fake_gcs_server()), *place, "-backend", "memory"]
-        with running(command, folder / "gcs.log", lambda: requests.get(f"{upstream}/_internal/healthcheck", timeout=5)):
+        with _emulator(command, folder / "gcs.log", f"{upstream}/_internal/healthcheck"):
             made = requests.post(f"{upstream}/storage/v1/b?project=p", json={"name": BUCKET}, timeout=10)
             made.raise_for_status()
             properties = {
@@ -111,6 +106,14 @@ def gcs(folder: Path) -> Iterator[CloudStore]:
                 "gcs.oauth2.token-expires-at": "4102444800000",
             }
             yield CloudStore(f"gs://{BUCKET}", properties, proxy)
+
+
+@contextmanager
+def _emulator(command: list[str], log: Path, url: str) -> Iterator[None]:
+    """A server that is killed at the end, because it would take 20 s for it."""
+    with running(command, log, lambda: requests.get(url, timeout=5)) as server:
+        yield
+        server.kill()
 
 
 @contextmanager

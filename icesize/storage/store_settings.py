@@ -21,26 +21,29 @@ STALL_SECONDS = "60s"
 REQUEST_SECONDS = "600s"
 """The longest time of a request with its body: 64 MiB at 110 kB/s."""
 
-_S3 = {
+S3 = {
     "s3.access-key-id": "access_key_id", "client.access-key-id": "access_key_id",
     "s3.secret-access-key": "secret_access_key", "client.secret-access-key": "secret_access_key",
     "s3.session-token": "session_token", "client.session-token": "session_token",
     "s3.region": "region", "client.region": "region", "s3.endpoint": "endpoint", "s3.anonymous": "skip_signature",
     "s3.proxy-uri": "proxy_url", "s3.connect-timeout": "connect_timeout", "s3.request-timeout": "read_timeout",
-    "s3.force-virtual-addressing": "virtual_hosted_style_request", "s3.resolve-region": "",
-    "s3.path-style-access": "", "s3.remote-signing-enabled": "", "client.factory": "",
+    "s3.force-virtual-addressing": "virtual_hosted_style_request",
+    "s3.resolve-region": "(`true`: the region of the bucket is looked up)",
+    "s3.path-style-access": "(no influence: `s3.force-virtual-addressing` selects the style)",
+    "s3.remote-signing-enabled": "(`true`: PyIceberg's FileIO)", "client.factory": "(no influence)",
 }  # fmt: skip
-"""Properties of S3 with a counterpart, or (empty) without influence on requests. The first of two names wins."""
-_GS = {
-    "gcs.oauth2.token": "bearer_token", "gcs.service.host": "base_url", "gcs.oauth2.token-expires-at": "",
-    "gcs.default-bucket-location": "", "gcs.project-id": "",
+GCS = {
+    "gcs.oauth2.token": "bearer_token", "gcs.service.host": "base_url",
+    "gcs.oauth2.token-expires-at": "(no influence)", "gcs.default-bucket-location": "(no influence)",
+    "gcs.project-id": "(no influence)",
 }  # fmt: skip
-_AZURE = {
+AZURE = {
     "adls.account-name": "account_name", "adls.account-key": "account_key", "adls.sas-token": "sas_key",
     "adls.tenant-id": "tenant_id", "adls.client-id": "client_id", "adls.client-secret": "client_secret",
-    "adls.blob-storage-authority": "", "adls.blob-storage-scheme": "", "adls.dfs-storage-authority": "",
-    "adls.dfs-storage-scheme": "",
+    "adls.blob-storage-authority": "(part of `endpoint`)", "adls.blob-storage-scheme": "(part of `endpoint`)",
+    "adls.dfs-storage-authority": "(no influence)", "adls.dfs-storage-scheme": "(no influence)",
 }  # fmt: skip
+"""PyIceberg's properties with their settings of the client, or a note in parentheses. The first of two names wins."""
 GOOGLE = "googleapis.com"
 Config = dict[str, str | bool]
 _CLIENT = frozenset({"proxy_url", "connect_timeout", "read_timeout"})
@@ -98,13 +101,13 @@ def _mapped(properties: Mapping[str, str], names: Mapping[str, str], prefixes: t
             raise _UnmappedError(f"'{key}' has no counterpart in the client")
     config: Config = {}
     for key, name in names.items():
-        if name and properties.get(key) is not None:
+        if not name.startswith("(") and properties.get(key) is not None:
             config.setdefault(name, properties[key])
     return config
 
 
 def _s3(bucket: str, properties: Mapping[str, str], environ: Mapping[str, str], home: Path) -> tuple[Config, str]:
-    config = _mapped(properties, _S3, ("s3.", "client."))
+    config = _mapped(properties, S3, ("s3.", "client."))
     if properties.get("s3.remote-signing-enabled", "false").lower() == "true":
         raise _UnmappedError("the catalog signs the requests ('s3.remote-signing-enabled')")
     for flag in ("skip_signature", "virtual_hosted_style_request"):
@@ -150,7 +153,7 @@ def _region_of(bucket: str) -> str | None:
 
 
 def _gs(bucket: str, properties: Mapping[str, str], environ: Mapping[str, str], home: Path) -> tuple[Config, str]:
-    config = _mapped(properties, _GS, ("gcs.",))
+    config = _mapped(properties, GCS, ("gcs.",))
     host = urlsplit(str(config.get("base_url", ""))).hostname or GOOGLE
     if not f".{host}".endswith(f".{GOOGLE}"):
         raise _UnmappedError(f"'{host}' is no host of Google, and may lack the XML API that the client uses")
@@ -164,7 +167,7 @@ def _azure(authority: str, properties: Mapping[str, str], environ: Mapping[str, 
     given = {k: v for k, v in properties.items() if not k.startswith("adls.sas-token.")}
     if own in properties:
         given["adls.sas-token"] = properties[own]
-    config = _mapped(given, _AZURE, ("adls.",))
+    config = _mapped(given, AZURE, ("adls.",))
     if not account or config.get("account_name", account) != account:
         raise _UnmappedError("its location and 'adls.account-name' name no account, or two")
     if not config.keys() & {"account_key", "sas_key", "client_secret"}:

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
 
+import icesize
 from icesize.cli.main import main
 from tests.support import tables
 
@@ -131,6 +133,19 @@ def test_a_table_that_must_not_be_collected_says_so(table: Table, tmp_path: Path
     document = json.loads(examine(tmp_path, "--json").stdout)
     assert "expire-snapshots" not in document["will_work"]
     assert "compact" in document["will_work"]
+
+
+def test_a_file_io_instead_of_the_client_is_named(tmp_path: Path, properties: dict[str, str], bucket: str) -> None:
+    """A table in S3 has a line with the reason if PyIceberg's FileIO reaches it, and still passes."""
+    catalog = SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/c.db", warehouse=f"s3://{bucket}/lake", **properties)
+    catalog.create_namespace("db")
+    tables.make_table(catalog)
+    checks = {check.name: check for check in icesize.open(None, "lake.db.t", catalog=catalog).doctor()}
+    assert {check.state for check in checks.values()} <= {"ok", "missing"}
+    assert ("storage" in checks) == ("py-io-impl" in properties)
+    if "storage" in checks:
+        assert "slower requests than by icesize's own client: " in checks["storage"].detail
+        assert checks["storage"].detail.endswith(properties["py-io-impl"].rpartition(".")[2])
 
 
 def test_a_clock_that_differs_is_told(table: Table, tmp_path: Path) -> None:

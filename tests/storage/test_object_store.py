@@ -20,6 +20,9 @@ from icesize.concurrency import REQUESTS, requests_at_once
 from icesize.errors import ArgumentError
 from icesize.storage import kept_files, object_store
 from icesize.storage.object_store import PART_BYTES, ObjectStore, Upload, has_plain_key
+from icesize.storage.store_settings import AZURE as AZURE_NAMES
+from icesize.storage.store_settings import GCS as GCS_NAMES
+from icesize.storage.store_settings import S3 as S3_NAMES
 from icesize.storage.store_settings import store_settings
 from icesize.storage.table_storage import STORAGE, Storage
 from tests.support.examples import examples
@@ -252,6 +255,25 @@ def test_properties_are_mapped(tmp_path: Path, location: str, given: dict[str, s
     assert not isinstance(found, str)
     assert dict(found.config).items() >= config.items()
     assert (found.container, "k" in repr(found)) == (location.split("/")[2].partition("@")[0], False)
+
+
+@pytest.mark.parametrize(
+    ("location", "names", "given"),
+    [
+        ("s3://b/t", S3_NAMES, {"s3.endpoint": "http://h:1"}),
+        ("gs://b/t", GCS_NAMES, {}),
+        ("abfss://c@a.dfs.core.windows.net/t", AZURE_NAMES, AZURE),
+    ],
+    ids=["s3", "gcs", "azure"],
+)
+def test_each_property_is_mapped(tmp_path: Path, location: str, names: dict[str, str], given: dict[str, str]) -> None:
+    """Each line of the table in docs/catalogs.md: the setting gets a value, and a note stands for no setting."""
+    values = {"gcs.service.host": "https://a.googleapis.com", "adls.account-name": "a"}
+    for key, name in names.items():
+        found = store_settings(location, {**given, key: values.get(key, "1")}, {}, tmp_path)
+        assert not isinstance(found, str), key
+        settings = dict(found.config) | dict(found.client)
+        assert name.startswith("(") or name in settings, key
 
 
 def test_azure_needs_no_location() -> None:

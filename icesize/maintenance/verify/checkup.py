@@ -42,6 +42,9 @@ class Check(Result):
     detail: str
 
 
+_SLOWER = "files are reached by PyIceberg's FileIO, with more and slower requests than by icesize's own client"
+
+
 def check_up(handle: TableHandle, environment: Environment) -> Iterator[Check]:
     """Yield the checks of the table: loading, reading, writing and deleting.
 
@@ -55,6 +58,8 @@ def check_up(handle: TableHandle, environment: Environment) -> Iterator[Check]:
 
     yield check_of("table", load)
     for current in loaded:
+        if why := Storage.of(current.table.io).why_through_file_io(current.table.location()):
+            yield Check("storage", "missing", f"{_SLOWER}: {why}")
         yield check_of("reading", partial(_read, current))
         yield check_of("writing", partial(_written, current, environment))
         yield check_of("deleting", partial(_deletable, current))
