@@ -18,7 +18,7 @@ from pyiceberg.io.fsspec import FsspecFileIO
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from icesize import failpoints
-from icesize.concurrency import concurrently, requests_at_once
+from icesize.concurrency import IO_THREADS, concurrently, requests_at_once, workers
 from icesize.errors import RewriteFailed
 from icesize.redaction import remember_secrets
 from icesize.storage.file_io_store import FileIOStore
@@ -139,6 +139,10 @@ class Storage(FileIO):
             return False
         store = self.store(location)
         return isinstance(store, FileIOStore) and not store.can_open(location)
+
+    def readers(self, locations: Iterable[str]) -> int:
+        """Return the number of threads that read columns of these files: more if they wait for remote storage."""
+        return workers() if all(self.local_path(each) is not None for each in locations) else 2 * IO_THREADS
 
     def create(self, location: str) -> Any:
         """Return a binary stream that becomes the file `location` when closed.

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from pyroaring import BitMap
 
-from icesize.concurrency import IO_THREADS, NOT_AHEAD, Ahead
+from icesize.concurrency import NOT_AHEAD, Ahead
 from icesize.parquet.deletes.equality import EqualRows
 from icesize.parquet.deletes.positions import mark_named
 from icesize.parquet.deletes.vectors import mark_vectors, vectors_of
@@ -94,7 +94,7 @@ def _ahead(deletes: Sequence[DeleteFile], settings: WriteSettings, fetched: Fetc
     if remote < 2:
         yield NOT_AHEAD if fetched is None else fetched.ahead
         return
-    with closing(Ahead(min(IO_THREADS, remote))) as own:
+    with closing(Ahead(min(settings.limits.requests, remote))) as own:
         yield own
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, wraps
@@ -100,6 +101,13 @@ class Limits:
     part. Rows are compared so many bytes at a time, too."""
     blob_bytes: int = 16 * 2**20
     """Most Arrow bytes of the rows that are sent as one value."""
+
+    def of_worker(self) -> Limits:
+        """Return the limits of one of the processes that share a machine: as many as it has cores."""
+        requests = max(1, requests_at_once() // (os.cpu_count() or 1))
+        return replace(
+            self, requests=min(self.requests, requests), requested_bytes=min(self.requested_bytes, 64 * 2**20)
+        )
 
 
 @dataclass(frozen=True)
@@ -247,6 +255,10 @@ class WriteSettings:
 
     def __getstate__(self) -> dict[str, Any]:
         return {f.name: getattr(self, f.name) for f in fields(self)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take the settings over in a worker process, which is one of several on its machine."""
+        self.__dict__.update(state, limits=state["limits"].of_worker())
 
 
 def derived(build: Callable[[WriteSettings], T]) -> Callable[[WriteSettings], T]:

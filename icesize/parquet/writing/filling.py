@@ -12,7 +12,6 @@ from functools import partial
 
 import pyarrow as pa
 
-from icesize.concurrency import IO_THREADS
 from icesize.parquet.files.data_file import NewDataFile
 from icesize.parquet.files.new_files import NewFiles
 from icesize.parquet.files.settings import WriteSettings
@@ -23,6 +22,7 @@ from icesize.parquet.writing.file_writer import FileEncoder, LateNanError
 from icesize.parquet.writing.spill import Spill
 from icesize.planning.file_counts import ROUND_DOWN_RATIO, least_output_bytes, merged_files
 from icesize.planning.files import PartitionKey
+from icesize.storage.object_store import PART_BYTES
 
 OPEN_SHARE = 1 / 16
 """Part of the buffer that rows of one partition must fill to be written before its other rows are there: with the
@@ -195,9 +195,9 @@ def bytes_for_file(open_bytes: float, more_bytes: float, settings: WriteSettings
 class _OpenFiles:
     """Appends rows to the open file of their partition, in row groups of the table's size, and finishes files.
 
-    Local files are finished immediately. Remote files are finished in `IO_THREADS` threads, and at most twice as many
-    wait. A later call raises the error of any file, at the latest `files`. `open` files are in the order in which they
-    were opened. `density` learns from the rows. Call `close` in the end.
+    Local files are finished immediately. Remote files, which hold up to `PART_BYTES` each, are finished in threads
+    within `Limits.requested_bytes`. A later call raises the error of any file, at the latest `files`. `open` files are
+    in the order in which they were opened. `density` learns from the rows. Call `close` in the end.
     """
 
     def __init__(self, new_files: NewFiles) -> None:
@@ -208,7 +208,8 @@ class _OpenFiles:
         self._sort_order_id = None if sorter is None else sorter.order_id
         self._runs: dict[PartitionKey, int | None] = {}
         self.open: dict[PartitionKey, FileEncoder] = {}
-        self._pool = ThreadPoolExecutor(IO_THREADS)  # starts no threads while all files are local
+        self._uploads = max(1, min(settings.limits.requests, settings.limits.requested_bytes // PART_BYTES))
+        self._pool = ThreadPoolExecutor(self._uploads)  # starts no threads while all files are local
         self._waiting: deque[Future[NewDataFile]] = deque()
         self._done: list[NewDataFile] = []
 
@@ -257,7 +258,7 @@ class _OpenFiles:
         future = self._pool.submit(encoder.finish)
         self._new_files.close_by(encoder.path, partial(_give_up, encoder, future))
         self._waiting.append(future)
-        if len(self._waiting) > 2 * IO_THREADS:
+        if len(self._waiting) > self._uploads:
             self._done.append(self._waiting.popleft().result())
 
     def files(self) -> list[NewDataFile]:

@@ -17,6 +17,7 @@ import logging
 import uuid
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from pyiceberg.io import FileIO
@@ -37,11 +38,13 @@ from pyiceberg.table.update import (
 )
 
 from icesize import failpoints
+from icesize.concurrency import Together
 from icesize.parquet.files.data_file import NewDataFile, NewDeleteFile
 from icesize.parquet.files.lineage_fields import FIRST_WITH_LINEAGE
 from icesize.planning.files import MAIN, FileFact, FileId, PartitionKey
 from icesize.planning.retention.ancestry import FOR_EVER_MS
 from icesize.policy import DEFAULT_TARGET_BYTES, ICEBERG_TARGET, SMALL_FILE_RATIO, property_number
+from icesize.storage.table_storage import Storage
 from icesize.table.catalog.history import head_snapshot, summary_of
 from icesize.table.manifests.delete_index import read_deletes
 from icesize.table.manifests.entries import Entry, read_entries
@@ -104,6 +107,7 @@ class SnapshotBuilder:
         self._now_ms = max(now_ms, table.metadata.last_updated_ms)
         self.new: dict[str, int] = {}
         self.written: list[str] = []
+        self._writes = Together()
         self.written_bytes: int = 0
         self._facts: dict[str, EntryColumns] = {}
         head = self._parent.snapshot_id if self._parent else None
@@ -129,6 +133,8 @@ class SnapshotBuilder:
 
     def discard(self, start: int = 0) -> None:
         """Remove the written files from index `start` on, because they will not become visible."""
+        with suppress(Exception):  # of files that are not wanted
+            self._writes.wait()
         remove(self.io, () if self._dry_run else self.written[start:])
         del self.written[start:]
 
@@ -294,10 +300,17 @@ class SnapshotBuilder:
         """Write a metadata file, unless this is a dry run, and return its path."""
         path = self._locations.new_metadata_location(name)
         self.written.append(path)
-        if not self._dry_run:
-            with self.io.new_output(path).create(overwrite=True) as stream:
-                stream.write(data)
+        if self._dry_run:
+            return path
+        if Storage.of(self.io).local_path(path) is None:
+            self._writes.call(self._write, path, data)
+        else:
+            self._write(path, data)
         return path
+
+    def _write(self, path: str, data: bytes) -> None:
+        with self.io.new_output(path).create(overwrite=True) as stream:
+            stream.write(data)
 
     def finish(
         self, operation: Operation, manifests: list[ManifestFile], summary: dict[str, str], *, recount: bool = False
@@ -333,6 +346,7 @@ class SnapshotBuilder:
         )
         self._snapshots.append(self._parent)
         self._snapshot_id = self.metadata.new_snapshot_id()
+        self._writes.wait()  # remote storage received the files of the snapshot at the same time
         return self._parent
 
     def _counted(self) -> dict[str, int]:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyroaring import BitMap
 
-from icesize.concurrency import concurrently, workers
+from icesize.concurrency import concurrently
 from icesize.parquet.deletes.positions import add_positions
 from icesize.parquet.files.data_file import NewDataFile, NewDeleteFile
 from icesize.parquet.files.lineage_fields import FIRST_WITH_LINEAGE, LINEAGE_FIELDS
@@ -328,7 +328,8 @@ def replaced_row_ids(resolver: Resolver, resolution: Resolution) -> Positions:
     """Return the row id of the row that each event replaces, -1 without one."""
     ids: Positions = np.full(len(resolver.events), -1, np.int64)
     replaced = [each for each in resolution.found if each.file.first_row_id is not None and each.dead.any()]
-    found = concurrently(lambda each: resolver.row_ids(each.file, each.dying), replaced, workers())
+    threads = resolver.files.settings.storage.readers(each.file.path for each in replaced)
+    found = concurrently(lambda each: resolver.row_ids(each.file, each.dying), replaced, threads)
     for each, here in zip(replaced, found, strict=True):
         ids[each.hits.places[each.dead]] = here
     return ids

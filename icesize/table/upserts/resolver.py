@@ -22,7 +22,7 @@ from pyarrow import types
 from pyiceberg.schema import Schema
 from pyroaring import BitMap
 
-from icesize.concurrency import concurrently, workers
+from icesize.concurrency import concurrently
 from icesize.errors import UnsupportedTable
 from icesize.parquet.deletes.deleted_rows import deleted_rows
 from icesize.parquet.deletes.equal_keys import comparable
@@ -276,7 +276,8 @@ class Resolver:
 
     def _look_up(self, files: Sequence[FileFact]) -> None:
         unknown = [file for file in files if file.path not in self._hits]
-        found = concurrently(lambda file: self.lookup.find(file, self.events.codes), unknown, workers())
+        threads = self.files.settings.storage.readers(file.path for file in unknown)
+        found = concurrently(lambda file: self.lookup.find(file, self.events.codes), unknown, threads)
         for file, hits in zip(unknown, found, strict=True):
             self._hits[file.path] = hits
 
