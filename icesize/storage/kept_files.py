@@ -41,6 +41,12 @@ class KeptFiles:
         self.put(location, data)
         return data
 
+    def size(self, location: str) -> int | None:
+        """Return the bytes of a kept file; None if it is not kept."""
+        with self._lock:
+            data = self._files.get(location)
+        return None if data is None else len(data)
+
     def put(self, location: str, data: bytes) -> None:
         """Keep a file as the most recently used one."""
         with self._lock:

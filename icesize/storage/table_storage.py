@@ -218,7 +218,10 @@ class Storage(FileIO):
     def size(self, location: str) -> int:
         """Return the bytes of the file as storage reports them. Raises FileNotFoundError for a missing file."""
         path = self.local_path(location)
-        return self.store(location).size(location) if path is None else os.path.getsize(path)
+        if path is not None:
+            return os.path.getsize(path)
+        known = self.kept_files.size(location) if self.kept_files else None
+        return self.store(location).size(location) if known is None else known
 
     def exists(self, location: str) -> bool:
         """Return whether the file is in storage. Raises the errors of the storage."""

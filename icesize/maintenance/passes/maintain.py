@@ -311,7 +311,8 @@ def _orphans(context: TableContext) -> OrphanReport:
     """Count orphan files and delete none. No other table has to be loaded for that, and a note warns of it."""
     from icesize.table.cleanup.orphans import OrphanSearch
 
-    search = OrphanSearch(context.handle.name, lambda: context.load().table, context.environment)
+    name, environment = context.handle.name, context.environment
+    search = OrphanSearch(name, lambda: context.load().table, environment, counts_uploads=False)
     found = search.run(trust_location=True)
     return replace(found, notes=(*found.notes, UNCHECKED)) if found.files_found else found
 

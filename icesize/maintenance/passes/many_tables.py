@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from threading import Event, Lock
+from threading import Event, Lock, Semaphore
 from typing import Literal, overload
 
 from pyiceberg.catalog import Catalog
@@ -31,6 +31,7 @@ from icesize.planning.plan import MergeTask
 from icesize.planning.shared_budget import DueMerge, choose, order_of
 from icesize.policy import SizePolicy
 from icesize.results import Result, keys
+from icesize.storage.locations import is_object_store
 from icesize.table.catalog.access_errors import said
 from icesize.table.catalog.opening import responds, with_timeout
 from icesize.table.catalog.tables import Name, NotLoaded, TablePattern, catalog_of, in_turn
@@ -53,6 +54,14 @@ What the ranking of the tables has read is kept for the work, as far as it fits.
 """
 MOST_TIME = 0.25
 """Share of the seconds that are left which one table may use while others wait."""
+LIGHT_BYTES, LIGHT_METADATA_BYTES = 64 * 2**20, 4 * 2**20
+"""Most bytes of a light table to rewrite, and of its metadata."""
+LIGHT_AT_ONCE = 4
+"""Light tables in object stores that are maintained in place of one other: they mostly wait for requests.
+
+30 tables of 8 small files at 30 ms a request, on two cores: 11.5 s with 2 tables at once, 7.6 s with 8; with nothing
+due, 6.5 s and 3.7 s.
+"""
 _LEFT_OUT = {"view": "it is a view", "other format": "it is no Iceberg table"}
 
 
@@ -196,6 +205,14 @@ class _Due:
         return sum(job.size_bytes for job in self.paid)
 
     @property
+    def is_light(self) -> bool:
+        """True if the table mostly waits for requests to an object store, and takes little memory."""
+        survey = self.survey
+        metadata_bytes = survey.metadata_bytes + survey.manifest_bytes
+        is_small = survey.bytes_to_write <= LIGHT_BYTES and metadata_bytes <= LIGHT_METADATA_BYTES
+        return is_small and is_object_store(self.identity[1])
+
+    @property
     def share(self) -> TableShare:
         """The effect of maintenance, with the merges that the budget pays for."""
         saved = sum(int(job.benefit) for job in self.paid)
@@ -239,7 +256,7 @@ class ManyTables:
         environment: The clock, limits and observer.
         policy: A policy for all tables, as for one.
         is_chosen: Returns False for a full name that `pattern` selects and the pass leaves out.
-        threads: Most tables that are maintained at the same time.
+        threads: Most tables that are maintained at the same time; of light ones, `LIGHT_AT_ONCE` times as many.
         take_over: True to work on tables that another service maintains, too.
     """
 
@@ -274,22 +291,25 @@ class ManyTables:
         budget = replace(budget, is_stopped=lambda: is_interrupted.is_set() or outer.is_stopped())
         is_late = budget.started(environment)
         plan, due = self._planned(budget)
+        others = Semaphore(self.threads)
         order = order_of({name: one.survey.seconds_saved_per_gib for name, one in due.items()}, environment.new_id())
         unspent = _Unspent((budget.size_bytes or 0) - plan.bytes_to_write)
 
         def maintain(number: int) -> MaintenanceReport | str | None:
-            if is_late() or is_down.is_set():
-                return None
-            left, name = budget.after(environment.monotonic() - began), order[number]
-            if left.seconds is not None and number + 1 < len(order):
-                left = replace(left, seconds=MOST_TIME * left.seconds)
-            result = self._maintained(due[name], left, unspent)
-            if (isinstance(result, str) or result.failed) and not responds(self.catalog):
-                is_down.set()
-            return result
+            with nullcontext() if due[name := order[number]].is_light else others:
+                if is_late() or is_down.is_set():
+                    return None
+                left = budget.after(environment.monotonic() - began)
+                if left.seconds is not None and number + 1 < len(order):
+                    left = replace(left, seconds=MOST_TIME * left.seconds)
+                result = self._maintained(due[name], left, unspent)
+                if (isinstance(result, str) or result.failed) and not responds(self.catalog):
+                    is_down.set()
+                return result
 
         results = dict[str, MaintenanceReport | str | None]()
-        with closing(Ahead(0 if self.threads == 1 or in_turn(self.catalog) else self.threads)) as ahead:
+        threads = self.threads * (LIGHT_AT_ONCE if any(one.is_light for one in due.values()) else 1)
+        with closing(Ahead(0 if self.threads == 1 or in_turn(self.catalog) else threads)) as ahead:
             try:
                 for name, result in zip(order, ahead.map(maintain, range(len(order)), len(order)), strict=True):
                     results[name] = result
@@ -426,7 +446,8 @@ def maintain(
             limit.
         catalog: A PyIceberg catalog. None opens the catalog of that name from PyIceberg's configuration.
         policy: A SizePolicy or a mapping of its keys. Each given key overrides the properties of every table.
-        concurrency: The number of tables that are maintained at the same time.
+        concurrency: The number of tables that are maintained at the same time. From 2 on, four times as many if they
+            are in an object store and need little work.
         take_over: True to maintain tables that another service maintains, too.
         dry_run: Change nothing. Return the state of the tables, and the merges that the budget pays for.
         environment: The clock, the limits and the observer; None uses the defaults.

@@ -93,7 +93,8 @@ class OrphanReport(Result, job="orphans"):
         too_recent: Unreferenced files that are too recent: a running batch may need them.
         from_committed_batches: Files among `files_found` that icesize wrote for batches that were committed with
             other files. They are orphans after one day.
-        incomplete_uploads: Unfinished multipart uploads; None if the storage cannot list them.
+        incomplete_uploads: Unfinished multipart uploads; None if the storage cannot list them, and in `maintain`, which
+            does not list them.
         examples: Up to 20 locations of the files found.
         notes: Remarks as sentences.
         seconds: Seconds of each phase, and `total`.
@@ -123,7 +124,7 @@ class OrphanSearch:
     gets the number of listed files, later the numbers of tried and of due files.
 
     An `inventory` replaces the listing. It is old, so ages count from its newest file, and a file that was written
-    again since then stays.
+    again since then stays. Unfinished uploads are listed if `counts_uploads`.
     """
 
     name: str
@@ -135,6 +136,7 @@ class OrphanSearch:
     files_between_checks: int = FILES_BETWEEN_CHECKS
     others: CatalogOwners | None = None
     inventory: Inventory | None = None
+    counts_uploads: bool = True
     _owners: Owners = field(default_factory=lambda: Owners(""))
 
     def run(
@@ -181,7 +183,7 @@ class OrphanSearch:
         watch.lap("read")
         listed = self._counted((self.inventory or self.lister)(table.io, location))
         found = find_orphans(listed, table.metadata, self._owners, now_ms, older_than_ms)
-        uploads = incomplete_uploads(table.io, location)
+        uploads = incomplete_uploads(table.io, location) if self.counts_uploads else None
         watch.lap("list")
         self._learn(self._again(table))
         due, spared = self._orphans(table, found)
