@@ -125,6 +125,23 @@ def test_an_expiry(lake: Lake) -> None:
     assert found == {"GET": 1 + appends + appends + 1, "PUT": 2, "delete": 2}
 
 
+def test_old_metadata_files(lake: Lake) -> None:
+    """Those that the log of the oldest known one names are found by one listing, if they are many."""
+    lake.table("t", 2)
+    table = lake.catalog().load_table("db.t")
+    with table.transaction() as change:
+        change.set_properties({"write.metadata.previous-versions-max": (logged := "20")})
+    for number in range(2 * int(logged)):
+        with table.transaction() as change:
+            change.set_properties({"n": str(number)})
+    found = lake.requests("expire-snapshots", "lake.db.t", "--yes")
+    # twenty by a listing; the five before them are so few that each is looked up
+    assert (found["list-type"], found["HEAD"]) == (1, 5)
+    assert found["delete"] == 3
+    folder = lake.store.folder / BUCKET / "wh" / "db" / "t" / "metadata"
+    assert len([*folder.glob("*.metadata.json")]) == int(logged) + 1
+
+
 def test_a_catalog(lake: Lake) -> None:
     """A pass over all tables asks for each as much as one over the table alone."""
     for number in range(4):

@@ -133,6 +133,10 @@ class Storage(FileIO):
         chosen = self._stores[split(location)[:2]]
         return chosen if isinstance(chosen, str) else None
 
+    def lists_in_order(self, folder: str) -> bool:
+        """Return whether `list` yields the files of a folder by their names, and requests no more than are taken."""
+        return self.local_path(folder) is None and isinstance(self.store(folder), ObjectStore)
+
     def cannot_open(self, location: str) -> bool:
         """Return whether the storage rejects the name of a file."""
         if self.local_path(location) is not None:

@@ -15,7 +15,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import TypeVar
 
 import numpy as np
@@ -28,6 +30,7 @@ from icesize.concurrency import IO_THREADS, concurrently
 from icesize.environment import Environment
 from icesize.events import Progress
 from icesize.storage.locations import normalised
+from icesize.storage.table_storage import Storage
 from icesize.table.catalog.metadata_files import read_metadata_file
 from icesize.table.cleanup.journal import JOURNAL, LOST_REFS, Expired, Journal, rivals_of
 from icesize.table.cleanup.owners import NEEDED, Others, Owners, own_folders
@@ -45,6 +48,9 @@ KINDS = ("data_files", "delete_files", "manifests", "manifest_lists", "other_fil
 
 Files that refer to others go after them, so that the next expiry finds the rest after a crash.
 """
+
+LISTING_PAYS = 12
+"""Most metadata files that are looked up one by one: S3's price of a listing is that of 12 such requests."""
 
 _SHARED = ("data_files", "delete_files")
 """Kinds of files that two tables may have in common. All others name the table's UUID."""
@@ -113,9 +119,25 @@ def old_metadata_files(metadata: TableMetadata, io: FileIO) -> Iterator[str]:
         log = (read_metadata_file(io, logged[0]) or {}).get("metadata-log", ())
         older = [path for entry in log if normalised(path := str(entry["metadata-file"])) not in seen]
         seen |= {normalised(path) for path in older}
-        there = concurrently(lambda path: io.new_input(path).exists(), older)
-        logged = [path for path, exists in zip(older, there, strict=True) if exists]
+        logged = _existing(older, Storage.of(io))
         yield from logged
+
+
+def _existing(files: list[str], storage: Storage) -> list[str]:
+    """Return the metadata files that exist: by a listing if there are many, which all lie in one object store's folder.
+
+    Object stores list names in their order. Names of metadata files begin with a number of five digits, so those of
+    few other files come before them.
+    """
+    folder = files[0].rpartition("/")[0] if files else ""
+    in_folder = all(file.rpartition("/")[0] == folder for file in files)
+    if len(files) > LISTING_PAYS and in_folder and storage.lists_in_order(folder):
+        last = max(files)
+        with suppress(OSError):  # the right to list may be missing
+            listed = {each.location for each in takewhile(lambda each: each.location <= last, storage.list(folder))}
+            return [file for file in files if file in listed]
+    there = concurrently(storage.exists, files)
+    return [file for file, exists in zip(files, there, strict=True) if exists]
 
 
 @dataclass
