@@ -99,7 +99,7 @@ def _working(target: Target, checks: Sequence[Check]) -> list[str]:
         if state["matplotlib"] == "ok":
             working += ["report"]
         if state["writing"] == "ok":
-            working += ["compact", "cluster", "maintain", "restore", "repair"]
+            working += ["compact", "cluster", "maintain", *([] if "history" in state else ["restore"]), "repair"]
             working += ["rewrite-deletes", "remove-dangling-deletes", "rewrite-manifests", "deduplicate", "rekey"]
         if state["deleting"] == state["writing"] == "ok":
             working += ["expire-snapshots", "remove-orphan-files"]

@@ -15,7 +15,7 @@ from icesize.planning.upsert_rule import PROPERTY, UpsertRule
 from icesize.results import Result
 from icesize.storage.table_storage import Storage
 from icesize.table.catalog.access_errors import said
-from icesize.table.catalog.history import head_snapshot
+from icesize.table.catalog.history import NO_HISTORY, head_snapshot, hides_history
 from icesize.table.cluster_settings import WRITES_FAIL, dead_sort_orders
 from icesize.table.manifests.file_columns import read_facts
 from icesize.table.manifests.manifest_lists import manifests_of
@@ -63,6 +63,8 @@ def check_up(handle: TableHandle, environment: Environment) -> Iterator[Check]:
         yield check_of("reading", partial(_read, current))
         yield check_of("writing", partial(_written, current, environment))
         yield check_of("deleting", partial(_deletable, current))
+        if hides_history(current.table.metadata):
+            yield Check("history", "missing", NO_HISTORY)
         if dead := dead_sort_orders(current.table.metadata):
             yield Check("sort orders", "failed", _dead(dead))
         if PROPERTY in current.table.metadata.properties:

@@ -71,6 +71,9 @@ def head_of(metadata: TableMetadata, ref: str = MAIN) -> Head:
     return Head(snapshot.snapshot_id, snapshot.sequence_number or 0, ref) if snapshot else Head(ref=ref)
 
 
+NO_HISTORY = "the catalog shows the newest snapshot only; restore or read older ones by its own branches and tags"
+
+
 def hides_history(metadata: TableMetadata) -> bool:
     """Return True if the catalog shows only the newest snapshot, without parent and log, as Nessie does."""
     if metadata.metadata_log or len(metadata.snapshots) > 1:

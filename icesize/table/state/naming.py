@@ -14,7 +14,7 @@ from pyiceberg.table.snapshots import Snapshot
 from icesize.errors import ArgumentError, TableError
 from icesize.planning.files import PartitionKey
 from icesize.planning.partition_labels import label_of, read_label
-from icesize.table.catalog.history import age_of
+from icesize.table.catalog.history import NO_HISTORY, age_of, hides_history
 from icesize.table.state.partition_values import NamedField, text_of_value
 
 _SPEC = "@spec"
@@ -107,7 +107,9 @@ def known_snapshot(metadata: TableMetadata, snapshot_id: int | str) -> Snapshot:
     if found is not None:
         return found
     why = "the table has no snapshots"
-    if snapshots:
+    if hides_history(metadata):
+        why = NO_HISTORY
+    elif snapshots:
         by_time = sorted(snapshots, key=lambda s: s.timestamp_ms)
         why = (
             f"it has expired or is of another table; the table has {len(snapshots)} snapshots, "
