@@ -185,7 +185,7 @@ class StorageCheck:
     def _read(self, read: Callable[[A], B], items: Mapping[str, A]) -> Iterator[B | Found]:
         """Yield what is read from the files that are there, or what is wrong with them."""
         there = [path for path in items if path not in self._gone]
-        return concurrently(lambda path: attempt(read, path, items[path]), there, READERS)
+        return concurrently(lambda path: attempt(read, path, items[path]), there, READERS, READERS)
 
     def _damaged(self, found: Found) -> Iterator[Found]:
         # the comparison has reported a file that is gone

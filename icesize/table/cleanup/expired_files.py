@@ -74,7 +74,7 @@ def candidates_of(journal: Journal, kept: Reachable, kept_ids: Iterable[int], io
         manifests = read_list(io, expired.manifest_list, {})
         return _what_is_left(m for m in manifests if m.manifest_path not in to_read and m.manifest_path not in kept)
 
-    for expired, manifests in zip(due, concurrently(listed, due, READERS), strict=True):
+    for expired, manifests in zip(due, concurrently(listed, due, READERS, READERS), strict=True):
         if manifests is None:
             continue
         base = expired.parent_id is None or expired.parent_id not in ids
@@ -83,7 +83,7 @@ def candidates_of(journal: Journal, kept: Reachable, kept_ids: Iterable[int], io
             if base or manifest.added_snapshot_id == expired.snapshot_id:
                 to_read.setdefault(manifest.manifest_path, (manifest, base))
         found[expired.manifest_list] = "manifest_lists", 0
-    for entries in concurrently(lambda each: _what_is_left(_files(io, *each)), to_read.values(), READERS):
+    for entries in concurrently(lambda each: _what_is_left(_files(io, *each)), to_read.values(), READERS, READERS):
         found.update(entries or ())
     others = dict.fromkeys(journal.files, ("other_files", 0))
     return {path: what for path, what in (others | found).items() if path not in kept}
