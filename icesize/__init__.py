@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from icesize.maintenance.jobs.rewrite_deletes import DeletesReport
     from icesize.maintenance.jobs.rewrite_manifests import ManifestReport
     from icesize.maintenance.passes.maintain import MaintenancePlan, MaintenanceReport
-    from icesize.maintenance.passes.many_tables import ManyTablesPlan, ManyTablesReport, maintain
+    from icesize.maintenance.passes.many_tables import ManyTablesPlan, ManyTablesReport
     from icesize.maintenance.passes.survey import CatalogSurvey, scan
     from icesize.maintenance.verify.checkup import Check
     from icesize.maintenance.verify.verification import Verification
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from icesize.planning.merging.simulation import PolicyComparison
     from icesize.planning.plan import Plan
     from icesize.presentation.overview import Overview
-    from icesize.sized_table import SizedTable, open
+    from icesize.sized_table import SizedTable, maintain, open
     from icesize.spark.stream.sink import Sink
     from icesize.table.cleanup.expiry import ExpiryReport
     from icesize.table.cleanup.orphans import OrphanReport
@@ -140,7 +140,7 @@ _LAZY = {
     "MaintenanceReport": "icesize.maintenance.passes.maintain",
     "Verification": "icesize.maintenance.verify.verification",
     "Version": "icesize.table.past.versions",
-    "maintain": "icesize.maintenance.passes.many_tables",
+    "maintain": "icesize.sized_table",
     "open": "icesize.sized_table",
     "scan": "icesize.maintenance.passes.survey",
 }

@@ -1,18 +1,20 @@
-"""The facade: one table, with a method for each operation on its files.
+"""The facade: one table, with a method for each operation on its files, and `maintain`, a pass over many tables.
 
-`SizedTable` chooses the engine: Spark or this process. Its methods look up the snapshots and partitions that a caller
-names, and call the package that does the work. All rules about files are in these packages.
+`engine_of` chooses the engine: Spark or this process. The methods of `SizedTable` look up the snapshots and partitions
+that a caller names, and call the package that does the work. All rules about files are in these packages.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
-from icesize.concurrency import IO_THREADS
+from icesize.concurrency import IO_THREADS, TABLES_AT_ONCE
 from icesize.environment import Environment, Stopwatch
 from icesize.errors import EngineUnavailable
 from icesize.events import JobFinished
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from icesize.maintenance.jobs.rewrite_deletes import DeletesReport
     from icesize.maintenance.jobs.rewrite_manifests import ManifestReport
     from icesize.maintenance.passes.maintain import MaintenancePlan, MaintenanceReport
+    from icesize.maintenance.passes.many_tables import ManyTablesPlan, ManyTablesReport
     from icesize.maintenance.verify.checkup import Check
     from icesize.maintenance.verify.repair import RepairReport
     from icesize.maintenance.verify.verification import Verification
@@ -104,6 +107,94 @@ def open(
     return SizedTable(spark, name, catalog, policy, environment or Environment())
 
 
+@overload
+def maintain(
+    pattern: str, budget_bytes: Size = ..., budget_seconds: Duration = ..., *, spark: SparkSession | None = ...,
+    catalog: Catalog | None = ..., policy: PolicyArgument = ..., concurrency: int = ..., take_over: bool = ...,
+    dry_run: Literal[False] = ..., environment: Environment | None = ..., is_chosen: Callable[[str], bool] = ...,
+) -> ManyTablesReport: ...  # fmt: skip
+@overload
+def maintain(
+    pattern: str, budget_bytes: Size = ..., budget_seconds: Duration = ..., *, spark: SparkSession | None = ...,
+    catalog: Catalog | None = ..., policy: PolicyArgument = ..., concurrency: int = ..., take_over: bool = ...,
+    dry_run: Literal[True], environment: Environment | None = ..., is_chosen: Callable[[str], bool] = ...,
+) -> ManyTablesPlan: ...  # fmt: skip
+def maintain(
+    pattern: str,
+    budget_bytes: Size = None,
+    budget_seconds: Duration = None,
+    *,
+    spark: SparkSession | None = None,
+    catalog: Catalog | None = None,
+    policy: PolicyArgument = None,
+    concurrency: int = TABLES_AT_ONCE,
+    take_over: bool = False,
+    dry_run: bool = False,
+    environment: Environment | None = None,
+    is_chosen: Callable[[str], bool] = lambda name: True,
+) -> ManyTablesReport | ManyTablesPlan:
+    """Run one bounded pass over the tables of a catalog.
+
+    Tables to which maintenance brings most per byte come first. A table that fails does not stop the others.
+    `icesize.toml` is not read: it belongs to the command.
+
+    With Spark, its tasks rewrite large groups of files. At the same time, this process maintains tables whose groups
+    are small. If tasks fail, their groups fail, and the tables are in `failed` of the report.
+
+    Args:
+        pattern: The catalog, a namespace in it, or a pattern: `lake`, `lake.db`, `lake.db.events_*`.
+        budget_bytes: The most bytes that merges and clustering rewrite in all tables together, as a number or a string
+            such as "20GiB"; None for no limit.
+        budget_seconds: The seconds after which no work begins, as a number or a string such as "25m"; None for no
+            limit.
+        spark: The session whose tasks rewrite large groups of files; None to work in this process alone.
+        catalog: A PyIceberg catalog. None opens the catalog of that name from the session's
+            `spark.sql.catalog.<catalog>.*`, or from PyIceberg's configuration.
+        policy: A SizePolicy or a mapping of its keys. Each given key overrides the properties of every table.
+        concurrency: The number of tables that are maintained at the same time. From 2 on, four times as many if they
+            are in an object store and need little work, and with Spark, so many whose groups are large in addition.
+        take_over: True to maintain tables that another service maintains, too.
+        dry_run: Change nothing. Return the state of the tables, and the merges that the budget pays for.
+        environment: The clock, the limits and the observer; None uses the defaults.
+        is_chosen: Called with the full name of each table that the pattern selects; False leaves it out.
+
+    Returns:
+        The report of the pass with every error of a table, or the plan of a dry run.
+
+    Raises:
+        ArgumentError: The pattern is malformed, or begins with the name of another catalog.
+        PolicyError: The policy is invalid.
+        TableNotFound: The catalog is not configured, or a pattern selects no table. A table that is missing under its
+            plain name is in `failed` of the result.
+        TableError: The catalog cannot be opened, or cannot list its tables.
+        ValueError: A budget is negative or malformed, or `concurrency` is below 1.
+        KeyboardInterrupt: It ends the pass after the current commits.
+    """
+    from icesize.maintenance.passes.many_tables import ManyTables
+    from icesize.table.catalog.tables import TablePattern, catalog_of
+
+    selected, budget = TablePattern.of(pattern), Budget.of(budget_bytes, budget_seconds)
+    if not isinstance(concurrency, int) or concurrency < 1:
+        raise ValueError(f"'concurrency' ({concurrency!r}) must be a whole number >= 1")
+    environment = environment or Environment()
+    engine = engine_of(spark, environment)
+    chosen = catalog_of(selected, catalog, engine.spark_conf)
+    with closing(chosen) if catalog is None else nullcontext():
+        tables = ManyTables(chosen, selected, environment, policy, is_chosen, concurrency, take_over, engine)
+        return tables.plan(budget) if dry_run else tables.run(budget)
+
+
+def engine_of(
+    spark: SparkSession | None, environment: Environment, conf: Mapping[str, str] = MappingProxyType({})
+) -> Engine:
+    """Return the engine of a session, or without one that of this process; `conf` are then settings of Spark."""
+    if spark is None:
+        return InThisProcess(environment.limits.bytes_without_spark, conf)
+    from icesize.spark.clustering.in_spark import InSpark
+
+    return InSpark(spark, environment.limits)
+
+
 class SizedTable:
     """One Iceberg table and the operations on its files.
 
@@ -120,15 +211,12 @@ class SizedTable:
         policy: PolicyArgument,
         environment: Environment,
     ) -> None:
-        engine: Engine
         if spark is None:
-            engine = InThisProcess(environment.limits.bytes_without_spark)
             self._source: TableSource | None = None
             self._handle = _handle_without_spark(name, catalog, policy)
             # load now, so that wrong names and settings fail here and not in the first call
             self._handle.load()
         else:
-            from icesize.spark.clustering.in_spark import InSpark
             from icesize.spark.stream import process_state
 
             given = process_state.remember_catalog(catalog) if catalog is not None else None
@@ -137,10 +225,9 @@ class SizedTable:
             self._state = process_state.table_state(source)
             self._handle = self._state.open(spark, source)
             self._source = source
-            engine = InSpark(spark, environment.limits)
         self._spark = spark
         self._environment = environment
-        self._context = TableContext(self._handle, environment, engine)
+        self._context = TableContext(self._handle, environment, engine_of(spark, environment))
         self._memory: UpsertMemory | None = None
 
     def __repr__(self) -> str:

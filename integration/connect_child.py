@@ -19,6 +19,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from tenacity import retry, retry_if_exception_message, stop_after_attempt
 
 import icesize
+from icesize.environment import Environment, WorkLimits
 from icesize.sized_table import SizedTable
 from icesize.spark.engine import session
 from icesize.spark.stream.sink import Sink
@@ -82,6 +83,11 @@ class Client:
     def maintain(self) -> dict[str, Any]:
         """Everything."""
         return self.named.maintain().to_dict()
+
+    def maintain_all(self) -> dict[str, Any]:
+        """All tables of the server's catalog, large or small, by Spark tasks."""
+        environment = Environment(limits=WorkLimits(driver_merge_bytes=-1))
+        return icesize.maintain("lake.db.*", spark=self.spark, environment=environment).to_dict()
 
     def _rows(self, first: int, last: int) -> DataFrame:
         return self.spark.createDataFrame(events(range(first, last), hours=3))

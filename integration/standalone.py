@@ -80,7 +80,7 @@ def archive(path: Path) -> Path:
         packed.add(Path(icesize.__file__).parent, "site/icesize", filter=_without_caches)
         for each in _needed("icesize", _needed("pandas", {"pandas": distribution("pandas")})).values():
             for file in each.files or ():
-                if ".." not in file.parts and (real := Path(str(each.locate_file(file)))).exists():
+                if ".." not in file.parts and (real := Path(str(each.locate_file(file))).resolve()).exists():
                     packed.add(real, f"site/{file}", filter=_without_caches)
     return path
 

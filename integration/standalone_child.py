@@ -8,20 +8,25 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
+from tenacity import retry, retry_if_result, stop_after_delay, wait_fixed
 
 import icesize
 from icesize.environment import Environment, WorkLimits
 from icesize.sized_table import SizedTable
 from tests.support.spark_child import POLICY, session
-from tests.support.spark_lake import events, lake_catalog
+from tests.support.spark_lake import Lake, events, lake_catalog
 
 BATCHES, ROWS = 4, 2000
 """Of the stream."""
+LARGE_BYTES = 20_000
+"""Work above which the pass over all tables leaves a group to the executors."""
+TIMEOUT_S = 600
 
 
 @dataclass(frozen=True)
@@ -30,6 +35,7 @@ class Driver:
 
     spark: SparkSession
     table: SizedTable
+    lake: Lake
 
     def sink(self) -> dict[str, Any]:
         """Batches over four partitions, written by two tasks each."""
@@ -47,13 +53,34 @@ class Driver:
         """By a column that files overlap in."""
         return self.table.cluster(by=["text"]).to_dict()
 
+    def maintain(self) -> dict[str, Any]:
+        """All tables; makes the file `both` when both executors work and the small tables are done."""
+        environment = Environment(limits=WorkLimits(driver_merge_bytes=LARGE_BYTES))
+        watcher = threading.Thread(target=self._note_both)
+        watcher.start()
+        report = icesize.maintain("lake.db.*", spark=self.spark, catalog=self.lake.catalog, environment=environment)
+        watcher.join()
+        return report.to_dict()
+
+    def _note_both(self) -> None:
+        self._are_both_at_work()
+        (self.lake.folder / "both").touch()
+
+    @retry(retry=retry_if_result(lambda both: not both), wait=wait_fixed(0.1), stop=stop_after_delay(TIMEOUT_S))
+    def _are_both_at_work(self) -> bool:
+        tracker = self.spark.sparkContext._jsc.sc().statusTracker()
+        tasks = [executor.numRunningTasks() for executor in tracker.getExecutorInfos()]
+        small = [name for _, name in self.lake.catalog.list_tables("db") if name.startswith("small")]
+        return sum(map(bool, tasks)) == 2 and all(len(self.lake.files(name)) == 1 for name in small)
+
 
 def main(folder: Path, master: str, settings: dict[str, str], steps: list[str]) -> None:
     """Runs the steps."""
     catalog = lake_catalog(folder)
     spark = session(master, **settings)
     environment = Environment(limits=WorkLimits(driver_merge_bytes=-1, driver_copy_bytes=-1))
-    driver = Driver(spark, icesize.open(spark, "db.events", catalog=catalog, policy=POLICY, environment=environment))
+    table = icesize.open(spark, "db.events", catalog=catalog, policy=POLICY, environment=environment)
+    driver = Driver(spark, table, Lake(catalog, folder))
     print(json.dumps({step: getattr(driver, step)() for step in steps}))
     spark.stop()
     catalog.close()

@@ -81,7 +81,8 @@ def test_clustering_and_maintenance(lake: Lake) -> None:
     with lake.table().transaction() as transaction:
         transaction.set_properties({"icesize.cluster.by": "id"})
     with connect_server(lake.folder, settings(lake)) as server:
-        run(server, lake, "named_stream", "append", "cluster", "maintain", "compact")
+        told = run(server, lake, "named_stream", "append", "maintain_all", "cluster", "maintain", "compact")
+    assert (told["maintain_all"]["failed"], len(told["maintain_all"]["tables"])) == ({}, 1)
     assert lake.rows() == rows_of(events([*range(120), *range(1000, 1600)], hours=3))
     assert set(lake.files_per_partition().values()) == {1}
     assert lake.orphans() == set()

@@ -74,17 +74,25 @@ def end_of(child: subprocess.Popen[str], lake: Lake) -> dict[str, Any]:
     return told
 
 
-def clean(lake: Lake) -> None:
-    """Orphan cleanup, days later."""
+def clean(lake: Lake, *names: str) -> None:
+    """Orphan cleanup of these tables, days later."""
     for path in lake.folder.rglob("*.parquet"):
         os.utime(path, (0, 0))
-    icesize.open(None, "db.events", catalog=lake.catalog).remove_orphan_files(dry_run=False)
+    for name in names:
+        icesize.open(None, f"db.{name}", catalog=lake.catalog).remove_orphan_files(dry_run=False)
 
 
 @retry(retry=retry_if_result(lambda both: not both), wait=wait_fixed(0.1), stop=stop_after_delay(TIMEOUT_S))
 def until_both_merge(lake: Lake) -> bool:
     """Wait until two tasks have begun a file that no snapshot has."""
     return len(lake.orphans()) >= 2
+
+
+@retry(retry=retry_if_result(lambda both: not both), wait=wait_fixed(0.1), stop=stop_after_delay(TIMEOUT_S))
+def until_both_work(lake: Lake, child: subprocess.Popen[str]) -> bool:
+    """Wait until the driver sees that both executors merge, and that it has merged the small tables."""
+    assert child.poll() is None, (lake.folder / "driver.log").read_text()[-8000:]
+    return (lake.folder / "both").exists()
 
 
 @pytest.mark.slow
@@ -115,8 +123,35 @@ def test_a_worker_killed_while_it_merges(cluster: Cluster, lake: Lake, packed: P
     assert told["compact"]["operations"] == ["replace"]
     assert lake.rows() == rows_of(WRITTEN)
     assert set(lake.files_per_partition().values()) == {1}
-    clean(lake)
+    clean(lake, "events")
     assert lake.orphans() == set()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_pass_over_all_tables(cluster: Cluster, lake: Lake, packed: Path, *, is_killed: bool) -> None:
+    """While both executors merge a large table each, the driver merges the small ones. If a worker dies, the other one
+    does its part: no table fails, rows are exact, and what is left behind is found by orphan cleanup."""
+    rows = {"large_a": 20_000, "large_b": 20_000} | {f"small_{each}": 10 for each in "abcd"}
+    for name, count in rows.items():
+        table = lake.create(name, by={})
+        for number in range(3):
+            table.append(events(range(number * count, number * count + count)).cast(table.schema().as_arrow()))
+    go = lake.folder / "go"
+    waits = {f"spark.executorEnv.{name}": value for name, value in failpoints.for_child(f"writing=wait:{go}").items()}
+    with driver(cluster, lake, executor_settings(packed) | waits, "maintain") as child:
+        until_both_work(lake, child)
+        if is_killed:
+            cluster.kill_worker(0)
+        go.touch()
+        report = end_of(child, lake)["maintain"]
+    assert (report["failed"], report["not_started"], len(report["tables"])) == ({}, [], len(rows))
+    for name, count in rows.items():
+        assert lake.rows(name) == rows_of(events(range(3 * count)))
+        assert len(lake.files(name)) == 1
+    clean(lake, *rows)
+    kept = (lake.table(name).inspect.all_files().column("file_path").to_pylist() for name in rows)
+    assert lake.on_disk() == {path.rsplit("/", 1)[1] for paths in kept for path in paths}
 
 
 @pytest.mark.slow

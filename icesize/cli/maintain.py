@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from functools import wraps
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from icesize.config_file import Configuration, Hours
     from icesize.maintenance.passes.many_tables import ManyTables, ManyTablesPlan, ManyTablesReport
     from icesize.maintenance.rounds import Budget
+    from icesize.maintenance.table_context import Engine
     from icesize.sized_table import SizedTable
 
 
@@ -78,13 +79,14 @@ class Passes:
     """The passes of one command line.
 
     Each reads the configuration and opens the catalog again, so that expired credentials are renewed. `limits` are the
-    bytes and seconds of the budget; None takes those of the configuration.
+    bytes and seconds of the budget; None takes those of the configuration. The `engine` rewrites files.
     """
 
     target: Target
     several: ManyTablesOptions
     limits: tuple[int | None, float | None]
     policy: Mapping[str, str]
+    engine: Engine
     is_stopped: Callable[[], bool] = lambda: False
 
     def plan(self) -> ManyTablesPlan:
@@ -126,10 +128,11 @@ class Passes:
         size = configuration.budget_bytes if size is None else size
         seconds = configuration.budget_seconds if seconds is None else seconds
         budget = Budget(size, seconds, lambda: self.is_stopped() or not hours.are_open(environment.now_ms()))
-        with closing(self.target.open_catalog()) as catalog, self.target.progress():
+        with closing(self.target.open_catalog(self.engine.spark_conf)) as catalog, self.target.progress():
             tables = ManyTables(
                 catalog, pattern, environment, configuration.policy(self.policy),
                 configuration.is_chosen, self.several.concurrency or configuration.concurrency, self.several.take_over,
+                self.engine,
             )  # fmt: skip
             return work(tables, budget)
 
@@ -141,20 +144,20 @@ class Passes:
 
 
 def _maintain_tables(
-    target: Target, several: ManyTablesOptions, limits: tuple[int | None, float | None], policy: Mapping[str, str], *,
-    dry_run: bool, asks: bool,
+    target: Target, several: ManyTablesOptions, limits: tuple[int | None, float | None], policy: Mapping[str, str],
+    engine: Engine, *, dry_run: bool, asks: bool,
 ) -> None:  # fmt: skip
     """Maintain the tables that the command line selects, or show what that would bring and cost."""
     from icesize.maintenance.passes.many_tables import watch
 
     if dry_run or asks:
-        plan = Passes(target, several, limits, policy).plan()
+        plan = Passes(target, several, limits, policy, engine).plan()
         if dry_run:
             target.answer(plan, exit_code=FAILED if plan.failed else 0)
             return
         _confirm(plan)
     with stopped_between_groups(print_error) as stop:
-        passes = Passes(target, several, limits, policy, stop)
+        passes = Passes(target, several, limits, policy, engine, stop)
         if several.watch is not None:
             with options.metrics_at(several.metrics_port):
                 watch(passes.run_as_service, several.watch, target.environment, stop)
@@ -177,6 +180,7 @@ def _confirm(plan: ManyTablesPlan) -> None:
     "icesize maintain lake.db.events --dry-run",
     "icesize maintain 'lake.db.*' --budget-bytes 200GiB --budget-seconds 50m",
     "icesize maintain lake --all --dry-run",
+    "icesize maintain lake --all --master spark://spark.example.com:7077",
     "icesize maintain lake.db.events --budget-bytes 20GiB --budget-seconds 25m --master 'local[4]' --json",
 )
 @options.budget_bytes_option
@@ -197,14 +201,19 @@ def maintain(
     TABLE can be a pattern such as 'lake.db.*', or a catalog or namespace with --all. The budget is spent where it saves
     most files per byte, and each table has a part of it. Tables that another service maintains are left alone.
 
+    With --master, --remote or --conf, Spark tasks rewrite large groups of files, while this process does all other
+    work.
+
     Exit code 1 if a step failed; the other steps and tables still have their turn. The next pass continues where this
     one stopped.
     """
     if several.is_wanted(target):
-        if spark.is_wanted:
-            raise click.UsageError("Spark maintains one table: name it, or leave out --master, --remote and --conf")
-        asks = options.asks(yes=yes)
-        _maintain_tables(target, several, (budget_bytes, budget_seconds), policy, dry_run=dry_run, asks=asks)
+        from icesize.sized_table import engine_of
+
+        limits, asks = (budget_bytes, budget_seconds), options.asks(yes=yes)
+        with nullcontext() if dry_run else spark.session("maintain") as session:
+            engine = engine_of(session, target.environment, spark.conf)
+            _maintain_tables(target, several, limits, policy, engine, dry_run=dry_run, asks=asks)
         return
     if target.is_pattern:
         raise click.UsageError(f"'{target.table}' is not the name of a table: add --all to maintain all its tables")

@@ -117,15 +117,15 @@ class Target:
         pattern = TablePattern.of(self.table)
         return len(pattern.parts) < 2 or pattern.has_wildcards
 
-    def open_catalog(self) -> Catalog:
-        """Open the catalog of the table or of the tables.
+    def open_catalog(self, conf: Mapping[str, str] = MappingProxyType({})) -> Catalog:
+        """Open the catalog of the table or of the tables; `conf` are settings of Spark.
 
         Raises TableNotFound and TableError, and click.UsageError for an unknown scheme.
         """
         from icesize.table.catalog.opening import open_catalog
         from icesize.table.catalog.tables import TablePattern
 
-        catalog = self._catalog({}) or open_catalog(TablePattern.of(self.table).catalog)
+        catalog = self._catalog(conf) or open_catalog(TablePattern.of(self.table).catalog)
         collect_from_now_on()
         return catalog
 

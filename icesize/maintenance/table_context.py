@@ -62,6 +62,13 @@ class Engine(Protocol):
     def most_bytes(self) -> int | None:
         """Bytes that the engine rewrites before they are committed; None for no limit."""
 
+    @property
+    def spark_conf(self) -> Mapping[str, str]:
+        """Settings of Spark about catalogs and commits. They can hold credentials."""
+
+    def works_elsewhere(self, sizes: Sequence[int]) -> bool:
+        """Return whether other processes merge some groups of files of these sizes in bytes, while this one waits."""
+
     def merge(
         self, groups: Mapping[int, MergeTask], settings: WriteSettings, owner: Uncommitted, advance: Advance
     ) -> Results:
@@ -79,6 +86,11 @@ class InThisProcess:
     """The engine without Spark: threads of this process."""
 
     most_bytes: int
+    spark_conf: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def works_elsewhere(self, sizes: Sequence[int]) -> bool:
+        """Return False."""
+        return False
 
     def merge(
         self, groups: Mapping[int, MergeTask], settings: WriteSettings, owner: Uncommitted, advance: Advance

@@ -15,6 +15,7 @@ from icesize.cli.interrupts import Observers
 from icesize.cli.main import main
 from icesize.cli.maintain import ManyTablesOptions, Passes
 from icesize.cli.options import Target
+from icesize.maintenance.table_context import InThisProcess
 from tests.support.command_line import catalog_uri
 from tests.support.tables import arrow, live_paths, make_table
 
@@ -182,7 +183,7 @@ def test_a_service_waits_for_its_hours(
     before = file.read_text()
     add(file, "[maintain]\nhours = ['08:00-17:00']\n")
     target, options = Target("lake.db.*", None, {}, as_json=True), ManyTablesOptions(False, 1, False, 60.0, None)
-    passes = Passes(target, options, (None, None), {})
+    passes = Passes(target, options, (None, None), {}, InThisProcess(2**30))
     with click.Context(main, obj=Observers()):
         passes.run_as_service()
         assert capsys.readouterr() == ("", "")

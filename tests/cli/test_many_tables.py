@@ -23,6 +23,7 @@ from icesize.cli.maintain import ManyTablesOptions, Passes
 from icesize.cli.options import Target
 from icesize.events import CommitEnded, CommitStarted, CommitStatus
 from icesize.failpoints import for_child
+from icesize.maintenance.table_context import InThisProcess
 from tests.support.command_line import Run, catalog_uri, on_a_terminal
 from tests.support.rest_server import MiniRest
 from tests.support.tables import arrow, live_paths, local, make_table
@@ -97,8 +98,23 @@ def test_a_plain_name_is_one_table(tables: SqlCatalog, run: Run) -> None:
     assert "small files" in run("maintain", name="lake.db.a").stdout
     result = run("maintain", "--take-over", name="lake.db.a")
     assert (result.exit_code, "--take-over and --concurrency go with a pattern" in result.output) == (2, True)
-    result = run("maintain", "--master", "local[1]", name="lake.db.*")
-    assert (result.exit_code, "Spark maintains one table" in result.output) == (2, True)
+
+
+@pytest.mark.slow
+def test_several_tables_with_spark(tables: SqlCatalog, tmp_path: Path) -> None:
+    """--master starts one session for all tables and passes; --dry-run starts none."""
+    command = [sys.executable, "-m", "icesize", "maintain", "lake.db.*", "--catalog-uri", catalog_uri(tmp_path)]
+    command += ["--master", "local[1]", "--conf", "spark.ui.enabled=false"]
+    without_java = os.environ | {"JAVA_HOME": "/nowhere"}
+    dry = subprocess.run([*command, "--dry-run"], capture_output=True, text=True, check=True, env=without_java)
+    assert dry.stdout.startswith("lake.db.*: 2 tables to maintain, 0 need nothing")
+    with subprocess.Popen([*command, "--watch", "1h", "--json"], stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        report = json.loads(child.stdout.readline())
+        child.send_signal(signal.SIGTERM)
+        child.communicate()
+    assert (child.returncode, {one["table"] for one in report["tables"]}) == (0, {"lake.db.a", "lake.db.b"})
+    assert [files_of(tables, name) for name in "abc"] == [1, 1, 3]
 
 
 @pytest.mark.parametrize(
@@ -267,7 +283,7 @@ def test_a_service_renews_credentials_after_an_error(
     monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__URI", mini.uri)
     monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__TOKEN", "old")
     target = Target("lake.db.*", None, {}, as_json=True)
-    passes = Passes(target, ManyTablesOptions(False, 1, False, 60.0, None), (None, None), {})
+    passes = Passes(target, ManyTablesOptions(False, 1, False, 60.0, None), (None, None), {}, InThisProcess(2**30))
     with click.Context(main, obj=Observers()):
         passes.run_as_service()
         told = capsys.readouterr()

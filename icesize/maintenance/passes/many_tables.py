@@ -7,12 +7,12 @@ maintainers may work at once: each loads a table before it works on it, and the 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from threading import Event, Lock, Semaphore
-from typing import Literal, overload
+from itertools import chain
+from threading import Event, Lock
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
@@ -23,8 +23,8 @@ from icesize.errors import CommitStateUnknown, TableNotFound
 from icesize.events import Progress
 from icesize.maintenance.passes.maintain import STEPS, MaintenanceReport, Pass
 from icesize.maintenance.passes.survey import look_at_each, survey_and_merges
-from icesize.maintenance.rounds import Budget, Duration, Size
-from icesize.maintenance.table_context import InThisProcess, TableContext
+from icesize.maintenance.rounds import Budget
+from icesize.maintenance.table_context import Engine, InThisProcess, TableContext
 from icesize.parquet.format.refusals import log_if_internal
 from icesize.planning.insight.health import TableSurvey
 from icesize.planning.plan import MergeTask
@@ -34,7 +34,7 @@ from icesize.results import Result, keys
 from icesize.storage.locations import is_object_store
 from icesize.table.catalog.access_errors import said
 from icesize.table.catalog.opening import responds, with_timeout
-from icesize.table.catalog.tables import Name, NotLoaded, TablePattern, catalog_of, in_turn
+from icesize.table.catalog.tables import Name, NotLoaded, TablePattern, in_turn
 from icesize.table.cleanup.owners import CatalogOwners, identity_of_table, shared
 from icesize.table.manifests.store import ManifestStore, Memory
 from icesize.table.state.concurrent_writers import optimizer_of, other_compactors
@@ -256,8 +256,10 @@ class ManyTables:
         environment: The clock, limits and observer.
         policy: A policy for all tables, as for one.
         is_chosen: Returns False for a full name that `pattern` selects and the pass leaves out.
-        threads: Most tables that are maintained at the same time; of light ones, `LIGHT_AT_ONCE` times as many.
+        threads: Most tables that are maintained at the same time, and most of those whose files the engine rewrites
+            elsewhere; of light ones, `LIGHT_AT_ONCE` times as many.
         take_over: True to work on tables that another service maintains, too.
+        engine: Rewrites files; None for threads of this process.
     """
 
     catalog: Catalog
@@ -267,12 +269,17 @@ class ManyTables:
     is_chosen: Callable[[str], bool] = lambda name: True
     threads: int = TABLES_AT_ONCE
     take_over: bool = False
+    engine: Engine | None = None
     _memory: Memory = field(default_factory=Memory, init=False, repr=False, compare=False)
     _stores: dict[str, ManifestStore] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @cached_property
     def _others(self) -> CatalogOwners:
         return CatalogOwners(self.catalog)
+
+    @cached_property
+    def _engine(self) -> Engine:
+        return self.engine or InThisProcess(self.environment.limits.bytes_without_spark)
 
     def plan(self, budget: Budget) -> ManyTablesPlan:
         """Return the merges that are due and those that the budget pays for. Only metadata is read.
@@ -291,27 +298,28 @@ class ManyTables:
         budget = replace(budget, is_stopped=lambda: is_interrupted.is_set() or outer.is_stopped())
         is_late = budget.started(environment)
         plan, due = self._planned(budget)
-        others = Semaphore(self.threads)
-        order = order_of({name: one.survey.seconds_saved_per_gib for name, one in due.items()}, environment.new_id())
+        ranked = order_of({name: one.survey.seconds_saved_per_gib for name, one in due.items()}, environment.new_id())
+        lanes = self._lanes(ranked, due)
+        order = [name for _, names in lanes for name in names]
         unspent = _Unspent((budget.size_bytes or 0) - plan.bytes_to_write)
 
-        def maintain(number: int) -> MaintenanceReport | str | None:
-            with nullcontext() if due[name := order[number]].is_light else others:
-                if is_late() or is_down.is_set():
-                    return None
-                left = budget.after(environment.monotonic() - began)
-                if left.seconds is not None and number + 1 < len(order):
-                    left = replace(left, seconds=MOST_TIME * left.seconds)
-                result = self._maintained(due[name], left, unspent)
-                if (isinstance(result, str) or result.failed) and not responds(self.catalog):
-                    is_down.set()
-                return result
+        def maintain(name: str) -> MaintenanceReport | str | None:
+            if is_late() or is_down.is_set():
+                return None
+            left = budget.after(environment.monotonic() - began)
+            if left.seconds is not None and name != order[-1]:
+                left = replace(left, seconds=MOST_TIME * left.seconds)
+            result = self._maintained(due[name], left, unspent)
+            if (isinstance(result, str) or result.failed) and not responds(self.catalog):
+                is_down.set()
+            return result
 
         results = dict[str, MaintenanceReport | str | None]()
-        threads = self.threads * (LIGHT_AT_ONCE if any(one.is_light for one in due.values()) else 1)
-        with closing(Ahead(0 if self.threads == 1 or in_turn(self.catalog) else threads)) as ahead:
+        with ExitStack() as stack:
+            aheads = [stack.enter_context(closing(Ahead(at_once))) for at_once, _ in lanes]
+            maps = [ahead.map(maintain, names, len(names) + 1) for ahead, (_, names) in zip(aheads, lanes, strict=True)]
             try:
-                for name, result in zip(order, ahead.map(maintain, range(len(order)), len(order)), strict=True):
+                for name, result in zip(order, chain(*maps), strict=True):
                     results[name] = result
                     environment.observe(Progress(STEP, len(results), len(order), "table"))
             except BaseException:
@@ -330,6 +338,21 @@ class ManyTables:
             plan,
             round(environment.monotonic() - began, 4),
         )
+
+    def _lanes(self, ranked: Sequence[str], due: Mapping[str, _Due]) -> list[tuple[int, list[str]]]:
+        """Return the tables in lanes, each with the number of threads that maintain its tables; 0 for this thread.
+
+        Tables that wait, for requests or for other processes, leave the turns of a lane to tables that compute here.
+        """
+        if self.threads == 1 or in_turn(self.catalog):
+            return [(0, [*ranked])]
+        threads = self.threads
+        here, light, elsewhere = lanes = [(n, list[str]()) for n in (threads, LIGHT_AT_ONCE * threads, threads)]
+        for name in ranked:
+            is_elsewhere = self._engine.works_elsewhere([job.size_bytes for job in due[name].paid])
+            lane = elsewhere if is_elsewhere else light if due[name].is_light else here
+            lane[1].append(name)
+        return lanes
 
     def _planned(self, budget: Budget) -> tuple[ManyTablesPlan, dict[str, _Due]]:
         """Return the plan, and the tables to work on by their names."""
@@ -365,6 +388,7 @@ class ManyTables:
         name, metadata = context.handle.name, table.metadata
         if not self.take_over and (service := optimizer_of(metadata, self.catalog)):
             return _Theirs(name, service)
+        context = self._context(context.handle.identifier)  # whose session may refuse the table
         survey, plan = survey_and_merges(context, table, most_bytes)
         self._memory.shrink(KEPT_BYTES)
         # a survey counts contested partitions, but a pass does not merge them
@@ -404,74 +428,8 @@ class ManyTables:
         """Return the context of one table. Its progress is not observed, because several tables have theirs at once."""
         observe = self.environment.observe
         quiet = replace(self.environment, observe=lambda event: isinstance(event, Progress) or observe(event))
-        handle = TableHandle(self.catalog, identifier, self.policy, stores=self._store)
-        return TableContext(handle, quiet, InThisProcess(quiet.limits.bytes_without_spark), others=self._others)
-
-
-@overload
-def maintain(
-    pattern: str, budget_bytes: Size = ..., budget_seconds: Duration = ..., *, catalog: Catalog | None = ...,
-    policy: PolicyArgument = ..., concurrency: int = ..., take_over: bool = ..., dry_run: Literal[False] = ...,
-    environment: Environment | None = ..., is_chosen: Callable[[str], bool] = ...,
-) -> ManyTablesReport: ...  # fmt: skip
-@overload
-def maintain(
-    pattern: str, budget_bytes: Size = ..., budget_seconds: Duration = ..., *, catalog: Catalog | None = ...,
-    policy: PolicyArgument = ..., concurrency: int = ..., take_over: bool = ..., dry_run: Literal[True],
-    environment: Environment | None = ..., is_chosen: Callable[[str], bool] = ...,
-) -> ManyTablesPlan: ...  # fmt: skip
-def maintain(
-    pattern: str,
-    budget_bytes: Size = None,
-    budget_seconds: Duration = None,
-    *,
-    catalog: Catalog | None = None,
-    policy: PolicyArgument = None,
-    concurrency: int = TABLES_AT_ONCE,
-    take_over: bool = False,
-    dry_run: bool = False,
-    environment: Environment | None = None,
-    is_chosen: Callable[[str], bool] = lambda name: True,
-) -> ManyTablesReport | ManyTablesPlan:
-    """Run one bounded pass over the tables of a catalog, without Spark.
-
-    Tables to which maintenance brings most per byte come first. A table that fails does not stop the others.
-    `icesize.toml` is not read: it belongs to the command.
-
-    Args:
-        pattern: The catalog, a namespace in it, or a pattern: `lake`, `lake.db`, `lake.db.events_*`.
-        budget_bytes: The most bytes that merges and clustering rewrite in all tables together, as a number or a string
-            such as "20GiB"; None for no limit.
-        budget_seconds: The seconds after which no work begins, as a number or a string such as "25m"; None for no
-            limit.
-        catalog: A PyIceberg catalog. None opens the catalog of that name from PyIceberg's configuration.
-        policy: A SizePolicy or a mapping of its keys. Each given key overrides the properties of every table.
-        concurrency: The number of tables that are maintained at the same time. From 2 on, four times as many if they
-            are in an object store and need little work.
-        take_over: True to maintain tables that another service maintains, too.
-        dry_run: Change nothing. Return the state of the tables, and the merges that the budget pays for.
-        environment: The clock, the limits and the observer; None uses the defaults.
-        is_chosen: Called with the full name of each table that the pattern selects; False leaves it out.
-
-    Returns:
-        The report of the pass with every error of a table, or the plan of a dry run.
-
-    Raises:
-        ArgumentError: The pattern is malformed, or begins with the name of another catalog.
-        PolicyError: The policy is invalid.
-        TableNotFound: PyIceberg's configuration does not name the catalog, or a pattern selects no table. A table that
-            is missing under its plain name is in `failed` of the result.
-        TableError: The catalog cannot be opened, or cannot list its tables.
-        ValueError: A budget is negative or malformed, or `concurrency` is below 1.
-        KeyboardInterrupt: It ends the pass after the current commits.
-    """
-    selected, budget = TablePattern.of(pattern), Budget.of(budget_bytes, budget_seconds)
-    if not isinstance(concurrency, int) or concurrency < 1:
-        raise ValueError(f"'concurrency' ({concurrency!r}) must be a whole number >= 1")
-    chosen = catalog_of(selected, catalog)
-    with closing(chosen) if catalog is None else nullcontext():
-        tables = ManyTables(chosen, selected, environment or Environment(), policy, is_chosen, concurrency, take_over)
-        return tables.plan(budget) if dry_run else tables.run(budget)
+        handle = TableHandle(self.catalog, identifier, self.policy, self._engine.spark_conf, stores=self._store)
+        return TableContext(handle, quiet, self._engine, others=self._others)
 
 
 def watch(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from pyspark.sql import SparkSession
 
@@ -28,6 +29,20 @@ class InSpark:
     spark: SparkSession
     limits: WorkLimits
     most_bytes: None = None
+
+    @cached_property
+    def spark_conf(self) -> Mapping[str, str]:
+        """Settings of the session about catalogs and commits. They can hold credentials."""
+        return session.settings_of(self.spark)
+
+    def works_elsewhere(self, sizes: Sequence[int]) -> bool:
+        """Return whether Spark tasks merge some groups of files of these sizes in bytes.
+
+        Copying takes less work than the size shows: such groups may be merged in the driver nevertheless.
+        """
+        if session.is_local(self.spark) and sum(sizes) <= self.limits.local_work_bytes:
+            return False
+        return max(sizes, default=0) > self.limits.driver_merge_bytes
 
     def merge(
         self, groups: Mapping[int, MergeTask], settings: WriteSettings, owner: Uncommitted, advance: Advance

@@ -176,6 +176,14 @@ def is_configured(name: str) -> bool:
     return bool(Config().get_catalog_config(name))
 
 
+def open_configured(name: str, conf: Mapping[str, str]) -> Catalog:
+    """Return a catalog from settings of Spark, or from PyIceberg's configuration if they do not have it.
+
+    Raises what `pyiceberg_properties` and `open_catalog` raise.
+    """
+    return open_catalog(name, pyiceberg_properties(name, conf) if f"spark.sql.catalog.{name}" in conf else None)
+
+
 def open_catalog(name: str, properties: Mapping[str, str] | None = None) -> Catalog:
     """Return a catalog by name, from the given properties or from PyIceberg's own configuration (file and environment).
 

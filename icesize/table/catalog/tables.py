@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from types import MappingProxyType
 from typing import Any, Literal
 
 from pyiceberg.catalog import Catalog
@@ -91,14 +92,16 @@ class NotLoaded:
     KEYS = keys(name=lambda skipped: ".".join(skipped.name))
 
 
-def catalog_of(pattern: TablePattern, catalog: Catalog | None) -> Catalog:
-    """Return the given catalog, or open the one that a pattern names.
+def catalog_of(
+    pattern: TablePattern, catalog: Catalog | None, conf: Mapping[str, str] = MappingProxyType({})
+) -> Catalog:
+    """Return the given catalog, or open the one that a pattern names, from settings of Spark if they have it.
 
     Raises ArgumentError if the pattern names another catalog than the given one: the rest of it would select other
     tables, or all of them. Raises what `open_catalog` raises.
     """
     if catalog is None:
-        return opening.open_catalog(pattern.catalog)
+        return opening.open_configured(pattern.catalog, conf)
     if pattern.catalog != catalog.name:
         raise ArgumentError(
             f"Cannot select '{pattern}' in catalog '{catalog.name}': the name begins with another catalog, "

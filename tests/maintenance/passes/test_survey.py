@@ -272,7 +272,7 @@ def test_a_catalog_that_a_scan_opens_is_closed(lake: SqlCatalog, monkeypatch: py
             closed.append(self.name)
             super().close()
 
-    monkeypatch.setattr(opening, "open_catalog", lambda name: Closing(name, **lake.properties))
+    monkeypatch.setattr(opening, "open_catalog", lambda name, properties=None: Closing(name, **lake.properties))
     assert scan("lake").tables == ()
     assert closed == ["lake"]
     with closing(Closing("lake", **lake.properties)) as own:
