@@ -7,7 +7,7 @@ import sys
 
 NAMES = (
     "policy", "stream", "compact", "deletes", "compact_upserts", "merge", "plan", "expire", "shuffle",
-    "rivals", "cluster", "connect", "simulate", "upserts", "catalog", "maintain", "verify",
+    "rivals", "cluster", "connect", "simulate", "upserts", "catalog", "maintain", "verify", "object-store",
 )  # fmt: skip
 
 
@@ -16,7 +16,7 @@ def main(argv: list[str]) -> int:
     if not argv or argv[0] not in NAMES:
         print(f"usage: python -m benchmarks {{{','.join(NAMES)}}} [options]", file=sys.stderr)
         return 2
-    importlib.import_module(f"benchmarks.{argv[0]}").main(argv[1:])
+    importlib.import_module(f"benchmarks.{argv[0].replace('-', '_')}").main(argv[1:])
     return 0
 
 

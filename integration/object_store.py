@@ -80,12 +80,16 @@ class ObjectStore:
 
 
 @contextmanager
-def object_store(folder: Path) -> Iterator[ObjectStore]:
-    """An empty S3 server (versitygw). Raises `GoToolUnavailableError` when it cannot be built."""
+def object_store(folder: Path, access_log: Path | None = None) -> Iterator[ObjectStore]:
+    """An empty S3 server (versitygw), which can log its requests.
+
+    Raises `GoToolUnavailableError` when it cannot be built.
+    """
     [port], data, log = free_ports(1), folder / "s3", folder / "versitygw.log"
     data.mkdir()
     # without --keep-alive: what is left of an upload in chunks would be read as the next request
-    command = [str(versitygw()), "--port", f"127.0.0.1:{port}", "--health", "/health", "posix"]
+    command = [str(versitygw()), "--port", f"127.0.0.1:{port}", "--health", "/health"]
+    command += [*(["--access-log", str(access_log)] if access_log else []), "posix"]
     keys = {"ROOT_ACCESS_KEY": ACCESS_KEY, "ROOT_SECRET_KEY": SECRET_KEY}
     endpoint = f"http://127.0.0.1:{port}"
     with running([*command, str(data)], log, lambda: requests.get(f"{endpoint}/health", timeout=5), keys):
