@@ -196,6 +196,7 @@ def _stream(lake: Lake, batches: int) -> list[dict[str, Any]]:
         name, version = f"db.{way.replace(' ', '_').lower()}", 3 if way in ("icesize upsert", "MERGE") else 2
         columns = "id bigint, p int, v double, n string"
         properties = f"'format-version'='{version}', 'write.target-file-size-bytes'='{8 * 2**20}'"
+        properties += ", 'write.merge.mode'='merge-on-read'" if way == "MERGE" else ""
         spark.sql(f"CREATE TABLE lake.{name} ({columns}) USING iceberg PARTITIONED BY (p) TBLPROPERTIES ({properties})")
         write = _writer(lake, spark, way, name)
         costs = [lake.measured(partial(write, _batch(spark, way, number), number)) for number in range(batches)]
@@ -213,7 +214,7 @@ def _batch(spark: Any, way: str, number: int) -> Any:
     key = f"id % {KEYS}" if way in ("icesize upsert", "MERGE") else "id"
     partition = f"cast(id % {KEYS} % {PARTITIONS} as int) p"
     rows = spark.range(first, first + ROWS, numPartitions=2)
-    return rows.selectExpr(f"{key} id", partition, "rand() v", "concat('n', id % 977) n")
+    return rows.selectExpr(f"{key} id", partition, "hash(id) / 1e9 v", "concat('n', id % 977) n")
 
 
 def _writer(lake: Lake, spark: Any, way: str, name: str) -> Callable[[Any, int], object]:

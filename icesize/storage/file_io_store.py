@@ -52,7 +52,7 @@ class FileIOStore:
             stream.seek(start)
             return bytes(stream.read(size_bytes))
 
-    def open(self, location: str) -> Any:
+    def open(self, location: str, size_bytes: int | None = None) -> Any:
         """Return a seekable stream that requests only the bytes that are read."""
         with _as_os_error():
             return self._input(location).open()

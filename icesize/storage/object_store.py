@@ -74,9 +74,9 @@ class ObjectStore:
         with store_errors("GetObject", location):
             return bytes(obstore.get_range(self._client, _key(location), start=start, length=size_bytes))
 
-    def open(self, location: str) -> Any:
+    def open(self, location: str, size_bytes: int | None = None) -> Any:
         """Return a `RangedStream`."""
-        return RangedStream(self, location)
+        return RangedStream(self, location, size_bytes)
 
     def begin(self, location: str) -> tuple[bytes, int]:
         """Return the first `PART_BYTES` of an object, and its size."""
@@ -281,12 +281,18 @@ class Upload(io.RawIOBase):
 
 
 class RangedStream(io.RawIOBase):
-    """An object as a seekable stream. Each read is a request, unless the first `PART_BYTES` have the bytes."""
+    """An object as a seekable stream. Each read is a request, unless the first `PART_BYTES` have the bytes.
 
-    def __init__(self, store: ObjectStore, location: str) -> None:
+    They are requested with the size, unless that is given and larger.
+    """
+
+    def __init__(self, store: ObjectStore, location: str, size_bytes: int | None = None) -> None:
         super().__init__()
         self._store, self._location = store, location
-        self._first, self._size = store.begin(location)
+        if size_bytes is not None and size_bytes > PART_BYTES:
+            self._first, self._size = b"", size_bytes
+        else:
+            self._first, self._size = store.begin(location)
         self._at = 0
 
     def readable(self) -> bool:

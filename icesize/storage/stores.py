@@ -46,8 +46,8 @@ class Store(Protocol):
     def read_range(self, location: str, start: int, size_bytes: int) -> bytes:
         """Return the bytes of a range; fewer if the file ends in it."""
 
-    def open(self, location: str) -> Any:
-        """Return a seekable stream that pyarrow accepts."""
+    def open(self, location: str, size_bytes: int | None = None) -> Any:
+        """Return a seekable stream that pyarrow accepts; with the size of the file, if it is known."""
 
     def create(self, location: str) -> Any:
         """Return a binary stream that becomes the file when closed. An existing file is replaced."""

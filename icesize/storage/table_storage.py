@@ -170,7 +170,7 @@ class Storage(FileIO):
         path = self.local_path(location)
         if path is None:
             small = size_bytes <= WHOLE_READ_BYTES
-            return pa.BufferReader(self.fetch(location)) if small else self.stream(location)
+            return pa.BufferReader(self.fetch(location)) if small else self.stream(location, size_bytes)
         if size_bytes > LOCAL_READ_BYTES:
             return pa.OSFile(path, "rb")
         with open(path, "rb", buffering=0) as file:
@@ -204,8 +204,11 @@ class Storage(FileIO):
             file.seek(start)
             return file.read(size_bytes)
 
-    def stream(self, location: str) -> Any:
-        """Return a seekable stream that requests only the bytes that are read."""
+    def stream(self, location: str, size_bytes: int | None = None) -> Any:
+        """Return a seekable stream that requests only the bytes that are read.
+
+        If the size of the file is known, it is not requested.
+        """
         path = self.local_path(location)
         if path is not None:
             return pa.OSFile(path, "rb")
@@ -213,7 +216,7 @@ class Storage(FileIO):
             return pa.BufferReader(
                 self.kept_files.get(location, store.read) if self.kept_files else store.read(location)
             )
-        return self.store(location).open(location)
+        return self.store(location).open(location, size_bytes)
 
     def tail(self, location: str, size_bytes: int, wanted_bytes: int) -> bytes:
         """Return the last `wanted_bytes` bytes of a file of `size_bytes`."""

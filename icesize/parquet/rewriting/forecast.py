@@ -130,7 +130,7 @@ def _stored(file: FileFact, settings: WriteSettings, opened: ExitStack) -> Sourc
     Runs in threads, because a remote read is mostly waiting.
     """
     try:
-        source = _Stored(opened.enter_context(settings.storage.stream(file.path)))
+        source = _Stored(opened.enter_context(settings.storage.stream(file.path, file.size_bytes)))
         if isinstance(found := candidate(file, source, settings), Candidate):
             judge([found], settings)
             groups = found.footer.row_groups if found.has_pages else []
