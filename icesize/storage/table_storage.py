@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import re
@@ -292,19 +291,23 @@ class Storage(FileIO):
                 path=location,
             )
 
-    def discard(self, location: str) -> bool:
-        """Remove a file that must not stay, best effort, and return whether it is gone.
+    def discard(self, locations: Iterable[str]) -> set[str]:
+        """Remove files that must not stay, best effort, and return those that are gone.
 
         A failure is logged; the cleanup of orphan files finds the file.
         """
-        try:
-            failpoints.reach("cleanup")
-            with contextlib.suppress(FileNotFoundError):
-                self.delete(location)
-        except Exception as error:
-            LOG.warning("Cannot delete %s, it stays as an orphan: %s", location, error)
-            return False
-        return True
+        gone = set[str]()
+        for group in self.delete_groups(locations):
+            try:
+                failpoints.reach("cleanup")
+                failed = self.delete_group(group)
+            except Exception as error:
+                failed = dict.fromkeys(group, error)
+            stay = {each: why for each, why in failed.items() if not isinstance(why, FileNotFoundError)}
+            for location, why in stay.items():
+                LOG.warning("Cannot delete %s, it stays as an orphan: %s", location, why)
+            gone.update(each for each in group if each not in stay)
+        return gone
 
     def new_input(self, location: str) -> InputFile:
         """Return a file to read: that of a FileIO of another make, which may open it in its own way."""

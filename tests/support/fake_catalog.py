@@ -40,9 +40,9 @@ class RunStorage:
 
     delete_data_files: Callable[[Collection[str]], object]
 
-    def discard(self, location: str) -> bool:
-        self.delete_data_files([location])
-        return True
+    def discard(self, locations: Iterable[str]) -> set[str]:
+        self.delete_data_files(gone := set(locations))
+        return gone
 
 
 def commit_of_run(request: CommitRequest, catalog: Any, environment: Environment) -> CommitOutcome:

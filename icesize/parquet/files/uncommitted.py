@@ -51,9 +51,7 @@ class Uncommitted:
 
     def delete(self, locations: Iterable[str]) -> None:
         """Remove files that must not stay, with `Storage.discard`."""
-        for location in locations:
-            if self.storage.discard(location):
-                self._begun.discard(location)
+        self._begun.difference_update(self.storage.discard(locations))
 
     def abandon(self, keep: Collection[str] = ()) -> None:
         """Remove every recorded file except `keep`; threads that are still at work remove their files when they end."""

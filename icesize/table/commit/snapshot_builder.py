@@ -13,7 +13,6 @@ size of the table:
 
 from __future__ import annotations
 
-import logging
 import uuid
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -37,7 +36,6 @@ from pyiceberg.table.update import (
     TableUpdate,
 )
 
-from icesize import failpoints
 from icesize.concurrency import Together
 from icesize.parquet.files.data_file import NewDataFile, NewDeleteFile
 from icesize.parquet.files.lineage_fields import FIRST_WITH_LINEAGE
@@ -61,8 +59,6 @@ from icesize.table.manifests.packing import ManifestKind, Split, entries_by_part
 from icesize.table.manifests.store import ManifestStore
 from icesize.table.manifests.writer import ManifestWriter, target_manifest_bytes
 from icesize.table.records.summary import counts, with_totals
-
-LOG = logging.getLogger("icesize")
 
 _MERGE_ENABLED = "commit.manifest-merge.enabled"
 _MIN_TO_MERGE = ("commit.manifest.min-count-to-merge", 100)
@@ -384,12 +380,7 @@ def data_file_of(entry: Entry, spec_id: int) -> FileFact:
 
 def remove(io: FileIO, paths: Iterable[str]) -> None:
     """Delete metadata files that no snapshot needs. Best effort: the rest is left to orphan cleanup."""
-    for path in paths:
-        try:
-            failpoints.reach("cleanup")
-            io.delete(path)
-        except Exception:  # must not hide the error that caused the removal
-            LOG.info("could not remove %s; orphan cleanup will", path)
+    Storage.of(io).discard(paths)
 
 
 def move_ref(metadata: TableMetadata, ref: str, snapshot_id: int) -> SetSnapshotRefUpdate:

@@ -29,7 +29,7 @@ THROTTLED_SECONDS = 300.0
 Group = Sequence[str]
 """Files that one request deletes."""
 FileErrors = dict[str, Exception]
-"""FileErrors of files; FileNotFoundError if a file was already gone."""
+"""Errors by file; FileNotFoundError if a file was already gone."""
 
 
 @dataclass(frozen=True)
