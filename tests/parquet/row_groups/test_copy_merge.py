@@ -512,8 +512,8 @@ def test_a_forecast_closes_the_files_of_a_group_before_those_of_the_next(
         Path(local(file.path)).write_bytes(b"no parquet" * (file.size_bytes // 10))
     streams, most, open_stream = list[Any](), list[int](), Storage.stream
 
-    def stream(storage: Storage, location: str) -> Any:
-        streams.append(open_stream(storage, location))
+    def stream(storage: Storage, location: str, size_bytes: int) -> Any:
+        streams.append(open_stream(storage, location, size_bytes))
         most.append(sum(not each.closed for each in streams))
         return streams[-1]
 
