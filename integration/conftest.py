@@ -56,7 +56,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
     for cases in lists.values():
-        divide(cases[1:], quick=0, slow=0.7)
+        divide(cases[1:], quick=0, slow=0.75)
 
 
 @pytest.hookimpl(wrapper=True)

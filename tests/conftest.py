@@ -47,7 +47,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.engine)
     for (room, _), cases in lists.items():
         if room == "spark":
-            divide(cases[1:], quick=0, slow=0.6)
+            divide(cases[1:], quick=0, slow=0.65)
         elif room in _OF_FILES and len(cases) > 5:
             divide(cases, quick=0.2, slow=0.4)
 
