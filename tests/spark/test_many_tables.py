@@ -6,6 +6,8 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from pyspark.sql import SparkSession
 
@@ -67,6 +69,31 @@ def test_small_tables_do_not_wait_for_spark(
     assert len(written) == 2
     assert files_of(tables) == dict.fromkeys(ROWS, 1)
     check_rows(tables)
+
+
+def test_both_work_on_one_table_at_once(
+    spark: SparkSession, lake: Lake, workers: dict[str, str], tmp_path: Path
+) -> None:
+    """While a Spark task merges the large partition of a table, the driver merges the small one."""
+    table, go, active = lake.create("mixed"), tmp_path / "go", list[bool]()
+    small = events(range(3 * LARGE, 3 * LARGE + 60), hours=2).filter(pc.field("hour") == "h1")
+    for number in range(3):
+        large = events(range(number * LARGE, number * LARGE + LARGE))
+        batch = pa.concat_tables([large, small.slice(number * 10, 10)])
+        table.append(batch.cast(table.schema().as_arrow()))
+    workers[VARIABLE] = f"writing=wait:{go}"
+    tracker = spark.sparkContext.statusTracker()
+
+    def in_driver() -> None:
+        looks = (bool(tracker.getActiveJobsIds()) or threading.Event().wait(0.1) for _ in range(600))
+        active.append(any(looks))
+        go.touch()
+
+    with armed("writing", in_driver):
+        report = icesize.maintain("lake.db.*", spark=spark, catalog=lake.catalog, environment=ENVIRONMENT)
+    assert (report.succeeded, active) == (True, [True])
+    assert set(lake.files_per_partition("mixed").values()) == {1}
+    assert lake.rows("mixed") == rows_of(pa.concat_tables([events(range(3 * LARGE)), small]))
 
 
 def test_tasks_that_fail_cost_their_tables_only(spark: SparkSession, tables: Lake, workers: dict[str, str]) -> None:

@@ -68,11 +68,13 @@ def fetch(df: DataFrame) -> pa.Table:
 class Cores:
     """Limits of a rewrite: `threads` of this process, and `tasks` per Spark job.
 
-    None means as many as are useful; a Spark job may then have more tasks than run at one time.
+    None means as many as are useful; a Spark job may then have more tasks than run at one time. If `at_once` is true,
+    threads and tasks merge at the same time. Otherwise they do it one after the other, and other work finds free cores.
     """
 
     threads: int | None = None
     tasks: int | None = None
+    at_once: bool = False
 
     @classmethod
     def half(cls, spark: SparkSession) -> Cores:
@@ -84,7 +86,8 @@ class Cores:
         return self.tasks or session.parallelism(spark)
 
 
-ALL_CORES = Cores()
+ALL_CORES = Cores(at_once=True)
+IN_TURN = Cores()
 
 
 @dataclass(frozen=True)

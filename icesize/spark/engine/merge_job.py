@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from functools import partial
 from typing import Any, cast
 
@@ -12,6 +13,7 @@ import pyspark
 from pyspark.sql import SparkSession
 from pyspark.util import inheritable_thread_target
 
+from icesize.concurrency import Ahead
 from icesize.environment import Environment, WorkLimits
 from icesize.parquet.files.data_file import MergeFailure, Results
 from icesize.parquet.files.settings import WriteSettings
@@ -21,7 +23,7 @@ from icesize.parquet.rewriting.forecast import work_bytes
 from icesize.parquet.rewriting.merge import merge
 from icesize.planning.plan import MergeTask
 from icesize.spark.engine import session
-from icesize.spark.engine.jobs import ALL_CORES, Cores, GroupRewrite
+from icesize.spark.engine.jobs import ALL_CORES, IN_TURN, Cores, GroupRewrite
 
 CANCEL_AGAIN_SECONDS = 1.0
 """Seconds between two calls to cancel jobs: the first call misses a job that is still on its way to the scheduler."""
@@ -45,6 +47,8 @@ def run_merges(
 ) -> Results:
     """Merge small groups in threads of this process and the others as one Spark job; return each result by number.
 
+    Both happen at the same time, or one after the other, as `cores` has it.
+
     `results` is filled as groups finish, so that the caller has them even if the job is stopped. A group that had not
     begun when `cancelled` was set has no result. `progress` receives the bytes of each finished group; several threads
     call it.
@@ -53,12 +57,32 @@ def run_merges(
     prefixes = dict.fromkeys(groups, owner.prefix)
     run = GroupRewrite("merge files", groups, settings, owner, prefixes, merge, results, progress, cancelled)
     of_spark = work_for_spark(groups, settings, limits)
-    run.in_threads([number for number in groups if number not in of_spark], cores.threads)
-    if of_spark and not cancelled.is_set():
-        if before_job is not None:
-            before_job(spark, cancelled)
-        run.in_tasks(spark, dict(sorted(of_spark.items())), cores.slots(spark))
+    in_threads = partial(run.in_threads, [number for number in groups if number not in of_spark], cores.threads)
+
+    def in_tasks() -> None:
+        if of_spark and not cancelled.is_set():
+            if before_job is not None:
+                before_job(spark, cancelled)
+            run.in_tasks(spark, dict(sorted(of_spark.items())), cores.slots(spark))
+
+    if cores.at_once and of_spark:
+        _beside(in_tasks, in_threads, cancelled)
+    else:
+        in_threads()
+        in_tasks()
     return results
+
+
+def _beside(job: Callable[[], None], work: Callable[[], None], cancelled: threading.Event) -> None:
+    """Run `work` in a thread while `job` runs in this one; an error of the job cancels the work."""
+    with closing(Ahead(1)) as ahead:
+        beside = ahead.map(lambda call: call(), [work])
+        try:
+            job()
+        except BaseException:
+            cancelled.set()
+            raise
+        list(beside)
 
 
 def work_for_spark(groups: Mapping[int, MergeTask], settings: WriteSettings, limits: WorkLimits) -> dict[int, int]:
@@ -96,7 +120,7 @@ class MergeRun:
         self.stop()
 
     def start(
-        self, groups: Mapping[int, MergeTask], before_job: BeforeJob | None = None, cores: Cores = ALL_CORES
+        self, groups: Mapping[int, MergeTask], before_job: BeforeJob | None = None, cores: Cores = IN_TURN
     ) -> None:
         """Start merging these groups as well; their numbers must be new."""
         if groups:
