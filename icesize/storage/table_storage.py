@@ -311,11 +311,11 @@ class Storage(FileIO):
 
     def new_input(self, location: str) -> InputFile:
         """Return a file to read: that of a FileIO of another make, which may open it in its own way."""
-        return _Input(self, location) if self._is_pyicebergs else self.file_io.new_input(location)
+        return _File(self, location) if self._is_pyicebergs else self.file_io.new_input(location)
 
     def new_output(self, location: str) -> OutputFile:
         """Return a file to write: that of a FileIO of another make, which may create it in its own way."""
-        return _Output(self, location) if self._is_pyicebergs else self.file_io.new_output(location)
+        return _File(self, location) if self._is_pyicebergs else self.file_io.new_output(location)
 
     def delete(self, location: str | InputFile | OutputFile) -> None:
         """Delete a file. Raises FileNotFoundError for a missing local one, and the errors of the storage."""
@@ -354,26 +354,8 @@ class Storage(FileIO):
 _PIECES_AT_ONCE = 4
 
 
-class _Input(InputFile):
-    """A file to read, as PyIceberg opens it."""
-
-    def __init__(self, storage: Storage, location: str) -> None:
-        super().__init__(location)
-        self._storage = storage
-
-    def __len__(self) -> int:
-        return self._storage.size(self.location)
-
-    def exists(self) -> bool:
-        return self._storage.exists(self.location)
-
-    def open(self, seekable: bool = True) -> InputStream:
-        stream: InputStream = self._storage.stream(self.location)
-        return stream
-
-
-class _Output(OutputFile):
-    """A file to write, as PyIceberg creates it."""
+class _File(InputFile, OutputFile):
+    """A file to read or to write, as PyIceberg opens and creates it."""
 
     def __init__(self, storage: Storage, location: str) -> None:
         super().__init__(location)
@@ -386,7 +368,11 @@ class _Output(OutputFile):
         return self._storage.exists(self.location)
 
     def to_input_file(self) -> InputFile:
-        return _Input(self._storage, self.location)
+        return self
+
+    def open(self, seekable: bool = True) -> InputStream:
+        stream: InputStream = self._storage.stream(self.location)
+        return stream
 
     def create(self, overwrite: bool = False) -> OutputStream:
         # a metadata file has a new UUID in its name, so another look at the storage would find nothing
