@@ -66,7 +66,7 @@ class Storage(FileIO):
         remember_secrets(source.properties)
         super().__init__(source.properties)
         self.file_io = source
-        self.kept_files: KeptFiles | None = _kept_files
+        self.kept_files: KeptFiles | None = KEPT_FILES
         self._folders: set[str] = set()
         self._stores: dict[tuple[str, str], Store | str] = {}
         self._others: dict[str, FileIOStore] = {}
@@ -398,7 +398,8 @@ def _list_local(folder: str, path: str) -> Iterator[Listed]:
             yield Listed(below, found.st_size, found.st_mtime_ns // 1_000_000)
 
 
-_kept_files = KeptFiles()
+KEPT_FILES = KeptFiles()
+"""The kept files of this process."""
 FOLDERS = "SPARK_LOCAL_DIRS"
 """The directories of Spark's shuffle files, separated by commas: Spark sets this variable for its Python workers."""
 

@@ -100,7 +100,7 @@ def test_a_store_that_gives_no_metadata(faulted: S3Story, network: Network, monk
     write(faulted, range(2))
     before = faulted.sizes()
     # as in another process, which has read none of them
-    monkeypatch.setattr(table_storage, "_kept_files", KeptFiles())
+    monkeypatch.setattr(table_storage, "KEPT_FILES", KeptFiles())
     network.http.trouble(Trouble("slow-down", "GET", ALWAYS, path=r"\.avro"))
     with pytest.raises(IcesizeError, match="SlowDown"):
         write(faulted, range(2, 3))

@@ -13,6 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from moto.core import DEFAULT_ACCOUNT_ID
+from moto.s3.models import s3_backends
 from pyiceberg.io import FileIO, load_file_io
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
@@ -148,11 +150,11 @@ def test_a_missing_object_is_a_missing_file(storage: Storage, bucket: str) -> No
     assert (storage.exists(location), storage.missing([location])) == (False, [location])
 
 
-def test_names_that_the_client_cannot_express_are_listed_once(storage: Storage, client: Any, bucket: str) -> None:
+def test_names_that_the_client_cannot_express_are_listed_once(storage: Storage, bucket: str) -> None:
     """A listing that meets one goes on through PyIceberg's FileIO, from the same place on."""
     names = [f"t/{number:04}" for number in range(1_003)]
     for name in (*names, "t/zz//x", "t/zzz"):
-        client.put_object(Bucket=bucket, Key=name, Body=b"1")
+        s3_backends[DEFAULT_ACCOUNT_ID]["aws"].put_object(bucket, name, b"1")
     found = [each.location.removeprefix(f"s3://{bucket}/") for each in storage.list(f"s3://{bucket}/t")]
     assert sorted(found) == sorted([*names, "t/zz//x", "t/zzz"])
 
