@@ -107,6 +107,7 @@ def _has_value(cell: dict[str, Any]) -> bool:
     return bool(cell["outputs"]) and cell["outputs"][-1]["output_type"] == "execute_result"
 
 
+@pytest.mark.slow
 @pytest.mark.engine
 def test_the_stream_runs_without_anything_around_it(tmp_path: Path) -> None:
     """The script of the Compose file streams into a SQLite catalog when nothing else is named."""

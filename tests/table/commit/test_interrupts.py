@@ -194,6 +194,7 @@ def test_ctrl_c_where_files_change_hands_leaves_none(lake: SqlCatalog) -> None:
     assert committed > 0
 
 
+@pytest.mark.slow
 @pytest.mark.engine
 def test_ctrl_c_in_a_restore_leaves_no_copies(lake: SqlCatalog) -> None:
     """Between the copies and the commit, and in the commit: the copies go, or the partition is restored."""
