@@ -276,7 +276,7 @@ class Pass:
             if self._bytes_left is not None:
                 self._bytes_left -= report.bytes_written
             if is_last and SkipReason.OVER_BUDGET in report.skipped:
-                # it took all that fits: what is left would pay for ever smaller merges
+                # it took all that fits: what is left would pay for smaller and smaller merges
                 break
         return False
 

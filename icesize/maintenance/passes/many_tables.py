@@ -299,8 +299,8 @@ class ManyTables:
         is_late = budget.started(environment)
         plan, due = self._planned(budget)
         ranked = order_of({name: one.survey.seconds_saved_per_gib for name, one in due.items()}, environment.new_id())
-        lanes = self._lanes(ranked, due)
-        order = [name for _, names in lanes for name in names]
+        queues = self._queues(ranked, due)
+        order = [name for _, names in queues for name in names]
         unspent = _Unspent((budget.size_bytes or 0) - plan.bytes_to_write)
 
         def maintain(name: str) -> MaintenanceReport | str | None:
@@ -316,8 +316,10 @@ class ManyTables:
 
         results = dict[str, MaintenanceReport | str | None]()
         with ExitStack() as stack:
-            aheads = [stack.enter_context(closing(Ahead(at_once))) for at_once, _ in lanes]
-            maps = [ahead.map(maintain, names, len(names) + 1) for ahead, (_, names) in zip(aheads, lanes, strict=True)]
+            aheads = [stack.enter_context(closing(Ahead(at_once))) for at_once, _ in queues]
+            maps = [
+                ahead.map(maintain, names, len(names) + 1) for ahead, (_, names) in zip(aheads, queues, strict=True)
+            ]
             try:
                 for name, result in zip(order, chain(*maps), strict=True):
                     results[name] = result
@@ -339,20 +341,20 @@ class ManyTables:
             round(environment.monotonic() - began, 4),
         )
 
-    def _lanes(self, ranked: Sequence[str], due: Mapping[str, _Due]) -> list[tuple[int, list[str]]]:
-        """Return the tables in lanes, each with the number of threads that maintain its tables; 0 for this thread.
+    def _queues(self, ranked: Sequence[str], due: Mapping[str, _Due]) -> list[tuple[int, list[str]]]:
+        """Return the tables in queues, each with the number of threads that maintain its tables; 0 for this thread.
 
-        Tables that wait, for requests or for other processes, leave the turns of a lane to tables that compute here.
+        Tables that wait, for requests or for other processes, leave the turns of a queue to tables that compute here.
         """
         if self.threads == 1 or in_turn(self.catalog):
             return [(0, [*ranked])]
         threads = self.threads
-        here, light, elsewhere = lanes = [(n, list[str]()) for n in (threads, LIGHT_AT_ONCE * threads, threads)]
+        here, light, elsewhere = queues = [(n, list[str]()) for n in (threads, LIGHT_AT_ONCE * threads, threads)]
         for name in ranked:
             is_elsewhere = self._engine.works_elsewhere([job.size_bytes for job in due[name].paid])
-            lane = elsewhere if is_elsewhere else light if due[name].is_light else here
-            lane[1].append(name)
-        return lanes
+            queue = elsewhere if is_elsewhere else light if due[name].is_light else here
+            queue[1].append(name)
+        return queues
 
     def _planned(self, budget: Budget) -> tuple[ManyTablesPlan, dict[str, _Due]]:
         """Return the plan, and the tables to work on by their names."""
