@@ -21,7 +21,7 @@ from icesize.events import JobFinished
 from icesize.maintenance.jobs import compaction
 from icesize.maintenance.rounds import Budget, Duration, Size
 from icesize.maintenance.table_context import Engine, InThisProcess, TableContext
-from icesize.planning.files import PartitionKey
+from icesize.planning.files import MAIN, PartitionKey
 from icesize.policy import SizePolicy
 from icesize.report import Report
 from icesize.table.catalog import opening
@@ -84,6 +84,7 @@ def open(
     catalog: Catalog | None = None,
     policy: PolicyArgument = None,
     environment: Environment | None = None,
+    branch: str = MAIN,
 ) -> SizedTable:
     """Open a table whose files icesize keeps well sized.
 
@@ -95,6 +96,8 @@ def open(
             PyIceberg's configuration.
         policy: A SizePolicy or a mapping of its keys. Each given key overrides the table's own properties.
         environment: The clock, limits, observer and cache directory of this process; None uses the defaults.
+        branch: The branch that all calls read and commit to. It must exist. Expiry and orphan removal concern the
+            whole table.
 
     Returns:
         The table. Each of its calls loads the newest state.
@@ -102,9 +105,10 @@ def open(
     Raises:
         TableNotFound: The catalog, namespace or table does not exist.
         UnsupportedTable: The table uses a format, type or feature that icesize does not handle.
+        TableError: The table has no such branch, or it cannot be loaded.
         PolicyError: The policy is invalid.
     """
-    return SizedTable(spark, name, catalog, policy, environment or Environment())
+    return SizedTable(spark, name, catalog, policy, environment or Environment(), branch)
 
 
 @overload
@@ -210,17 +214,18 @@ class SizedTable:
         catalog: Catalog | None,
         policy: PolicyArgument,
         environment: Environment,
+        branch: str = MAIN,
     ) -> None:
         if spark is None:
             self._source: TableSource | None = None
-            self._handle = _handle_without_spark(name, catalog, policy)
+            self._handle = _handle_without_spark(name, catalog, policy, branch)
             # load now, so that wrong names and settings fail here and not in the first call
             self._handle.load()
         else:
             from icesize.spark.stream import process_state
 
             given = process_state.remember_catalog(catalog) if catalog is not None else None
-            source = process_state.identified(spark, process_state.TableSource(name, policy, given))
+            source = process_state.identified(spark, process_state.TableSource(name, policy, given, branch=branch))
             # this reference keeps the state: the process drops states without references
             self._state = process_state.table_state(source)
             self._handle = self._state.open(spark, source)
@@ -1189,11 +1194,12 @@ class SizedTable:
         return self._spark, self._source
 
 
-def _handle_without_spark(name: str, catalog: Catalog | None, policy: PolicyArgument) -> TableHandle:
+def _handle_without_spark(name: str, catalog: Catalog | None, policy: PolicyArgument, branch: str) -> TableHandle:
     if catalog is not None:
-        return TableHandle(opening.with_timeout(catalog), opening.namespace_and_table(catalog, name), policy)
+        identifier = opening.namespace_and_table(catalog, name)
+        return TableHandle(opening.with_timeout(catalog), identifier, policy, branch=branch)
     catalog_name, identifier = opening.split_name(name)
-    return TableHandle(opening.open_catalog(catalog_name), identifier, policy)
+    return TableHandle(opening.open_catalog(catalog_name), identifier, policy, branch=branch)
 
 
 def _inventory(files: Files) -> Inventory | None:

@@ -22,6 +22,7 @@ from icesize.cli.values import SECONDS, SIZE, pair_option, pairs
 from icesize.environment import Environment
 from icesize.errors import TableNotFound
 from icesize.planning.cluster_by import STRATEGIES
+from icesize.planning.files import MAIN
 from icesize.presentation.blocks import Block
 from icesize.presentation.console import console_on, show, show_error
 from icesize.presentation.display import view_of
@@ -63,6 +64,7 @@ class Target:
     catalog_uri: str | None = field(repr=False)
     properties: Mapping[str, str] = field(repr=False)
     as_json: bool
+    branch: str = MAIN
 
     def answer(
         self, result: Any, shown: Iterable[Block] | None = None, *, exit_code: int = 0, in_line: bool = False
@@ -93,7 +95,9 @@ class Target:
 
         split_name(self.table)
         catalog, given = self._catalog(conf, spark), self.configuration.policy(policy)
-        table = open_table(spark, self.table, catalog=catalog, policy=given, environment=self.environment)
+        table = open_table(
+            spark, self.table, catalog=catalog, policy=given, environment=self.environment, branch=self.branch
+        )
         collect_from_now_on()
         return table
 
@@ -125,6 +129,8 @@ class Target:
         from icesize.table.catalog.opening import open_catalog
         from icesize.table.catalog.tables import TablePattern
 
+        if self.branch != MAIN:
+            raise click.UsageError("--branch needs one table: name it without wildcards")
         catalog = self._catalog(conf) or open_catalog(TablePattern.of(self.table).catalog)
         collect_from_now_on()
         return catalog
@@ -362,21 +368,27 @@ def _logging(verbose: int, as_json: bool) -> AbstractContextManager[None]:
 
 
 def table_options(command: Callable[..., Any], *, required: bool = True, metavar: str = "TABLE") -> Callable[..., Any]:
-    """Add TABLE, the catalog options, `--json` and `-v`; they become a Target, the command's first argument."""
+    """Add TABLE, the catalog options, `--branch`, `--json` and `-v`; they become a Target, the first argument."""
 
     @click.argument("table", metavar=metavar if required else f"[{metavar}]", required=required)
     @click.option(
         "--catalog-uri", help="Open the catalog at this URI; default: the catalog in PyIceberg's configuration."
     )
     @pair_option("--catalog-property", "A PyIceberg property of the catalog.")
+    @click.option(
+        "--branch",
+        metavar="NAME",
+        default=MAIN,
+        help="The branch of the table to read and to commit to; default: main.",
+    )
     @click.option("--json", "as_json", is_flag=True, help="Print only the result, as JSON.")
     @click.option("--verbose", "-v", count=True, help="Log progress to standard error; -vv logs more.")
     @wraps(command)
     def with_target(
-        *, table: str | None, catalog_uri: str | None, catalog_property: Mapping[str, str], as_json: bool, verbose: int,
-        **options: Any,
+        *, table: str | None, catalog_uri: str | None, catalog_property: Mapping[str, str], branch: str,
+        as_json: bool, verbose: int, **options: Any,
     ) -> Any:  # fmt: skip
         with _logging(verbose, as_json):
-            return command(Target(table or "", catalog_uri, catalog_property, as_json), **options)
+            return command(Target(table or "", catalog_uri, catalog_property, as_json, branch), **options)
 
     return with_target

@@ -337,11 +337,10 @@ MAIN = "main"
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The snapshot that a branch `ref` points to, with its sequence number; None and 0 without a snapshot."""
+    """The snapshot that a branch points to, with its sequence number; None and 0 without a snapshot."""
 
     snapshot_id: int | None = None
     sequence_number: int = 0
-    ref: str = MAIN
 
 
 class PartitionSummary(Protocol):

@@ -89,13 +89,20 @@ def ancestors(table: Mapping[int, SnapshotFact], snapshot_id: int | None) -> Ite
 
 
 def history_of_main(snapshots: Collection[SnapshotFact], refs: Collection[RefFact]) -> tuple[SnapshotFact, ...]:
-    """Return the known history of `main`, oldest first: its ancestors, and before them the snapshots of version tags.
+    """Return the known history of `main`, as `history_behind` does."""
+    return history_behind(next((ref.snapshot_id for ref in refs if ref.name == MAIN), None), snapshots, refs)
+
+
+def history_behind(
+    head: int | None, snapshots: Collection[SnapshotFact], refs: Collection[RefFact]
+) -> tuple[SnapshotFact, ...]:
+    """Return the known history of a snapshot, oldest first: its ancestors, and before them those of version tags.
 
     If a snapshot's parent is not the one before it, snapshots between the two have expired. A version tag on a snapshot
-    that `main` has left (by a rollback, or because it was replaced) does not belong to it.
+    that the branch has left (by a rollback, or because it was replaced) does not belong to it.
     """
     table = {snapshot.snapshot_id: snapshot for snapshot in snapshots}
-    history = list(ancestors(table, next((ref.snapshot_id for ref in refs if ref.name == MAIN), None)))
+    history = list(ancestors(table, head))
     known = {snapshot.snapshot_id for snapshot in history}
     held = {ref.snapshot_id for ref in refs if ref.holds_version and ref.snapshot_id in table} - known
     for newest in sorted((table[snapshot_id] for snapshot_id in held), key=lambda s: s.age_key, reverse=True):

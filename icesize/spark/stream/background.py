@@ -372,8 +372,9 @@ class Background:
             theirs = trigger.handle
             catalog = _for_another_thread(theirs.catalog)
             own = TableHandle(
-                catalog, theirs.identifier, theirs.policy, theirs.spark_conf, commit_lock=theirs.commit_lock
-            )
+                catalog, theirs.identifier, theirs.policy, theirs.spark_conf, commit_lock=theirs.commit_lock,
+                branch=theirs.branch,
+            )  # fmt: skip
             self._handles = (theirs, own)
         return self._handles[1]
 

@@ -19,7 +19,7 @@ from pyiceberg.catalog import Catalog
 from pyspark.sql import SparkSession
 
 from icesize.errors import EngineUnavailable
-from icesize.planning.files import PartitionKey
+from icesize.planning.files import MAIN, PartitionKey
 from icesize.planning.merging.contention import BackOff
 from icesize.report import Report
 from icesize.spark.engine import session
@@ -108,7 +108,7 @@ def _unpickled(text: str, properties: opening.CatalogProperties | None) -> Given
 
 @dataclass(frozen=True)
 class TableSource:
-    """A table: its name, its policy argument, and the catalog object that the user passed in.
+    """A branch of a table: name, policy argument, and the catalog object that the user passed in.
 
     Without a catalog object, the session's own settings apply. `table_uuid` identifies the table that was opened,
     because another table may have its name by now.
@@ -118,6 +118,7 @@ class TableSource:
     policy: PolicyArgument = None
     catalog: GivenCatalog | None = None
     table_uuid: str | None = None
+    branch: str = MAIN
 
 
 @dataclass
@@ -167,7 +168,7 @@ class TableState:
         handle = self.handle
         if handle is None or dict(handle.spark_conf) != settings or not same_policy(handle.policy, source.policy):
             handle = self.handle = TableHandle(
-                *_open(source, settings), source.policy, settings, commit_lock=self.commit_lock
+                *_open(source, settings), source.policy, settings, commit_lock=self.commit_lock, branch=source.branch
             )
         return handle
 
@@ -219,10 +220,10 @@ def stream_state(source: TableSource, stream_id: str) -> StreamState:
     return _streams.get((*_key(source), stream_id), new)
 
 
-def _key(source: TableSource) -> tuple[str, str]:
+def _key(source: TableSource) -> tuple[str, str, str]:
     # only the text: a key must not keep the catalog alive
     catalog = source.catalog.text if source.catalog is not None else opening.split_name(source.name)[0]
-    return catalog, source.table_uuid or source.name
+    return catalog, source.table_uuid or source.name, source.branch
 
 
 def remember_catalog(catalog: Catalog) -> GivenCatalog:
@@ -247,7 +248,7 @@ def for_its_server(spark: SparkSession, source: TableSource) -> TableSource:
 def identified(spark: SparkSession, source: TableSource) -> TableSource:
     """Return the source with the UUID of the table that now has its name. Raises the errors of `open` and `load`."""
     settings = session.settings_of(spark)
-    table = TableHandle(*_open(source, settings), source.policy, settings).load()
+    table = TableHandle(*_open(source, settings), source.policy, settings, branch=source.branch).load()
     return replace(source, table_uuid=table.uuid)
 
 

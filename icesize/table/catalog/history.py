@@ -1,4 +1,4 @@
-"""The past of a table in its metadata: snapshots of main, refs to others."""
+"""The past of a table in its metadata: the snapshots of a branch, refs to others."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from icesize.table.records.summary import RUN_ID
 Number = TypeVar("Number", int, float)
 
 
-def main_history(metadata: TableMetadata) -> list[Snapshot]:
-    """Return the known history of `main`, newest first: its ancestors, then the part that version tags hold.
+def known_history(metadata: TableMetadata) -> list[Snapshot]:
+    """Return the known history of the current snapshot, newest first: its ancestors, then what version tags hold.
 
     If a snapshot's parent is not the next one, the snapshots between them have expired.
     """
     snapshots = {s.snapshot_id: s for s in metadata.snapshots}
-    history = ancestry.history_of_main([*map(fact_of, metadata.snapshots)], refs_of(metadata))
+    facts = [*map(fact_of, metadata.snapshots)]
+    history = ancestry.history_behind(metadata.current_snapshot_id, facts, refs_of(metadata))
     return [snapshots[fact.snapshot_id] for fact in reversed(history)]
 
 
@@ -68,7 +69,7 @@ def head_snapshot(metadata: TableMetadata, ref: str = MAIN) -> Snapshot | None:
 def head_of(metadata: TableMetadata, ref: str = MAIN) -> Head:
     """Return the head of a branch."""
     snapshot = head_snapshot(metadata, ref)
-    return Head(snapshot.snapshot_id, snapshot.sequence_number or 0, ref) if snapshot else Head(ref=ref)
+    return Head(snapshot.snapshot_id, snapshot.sequence_number or 0) if snapshot else Head()
 
 
 NO_HISTORY = "the catalog shows the newest snapshot only; restore or read older ones by its own branches and tags"

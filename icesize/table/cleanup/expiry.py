@@ -11,6 +11,7 @@ from icesize import failpoints
 from icesize.concurrency import IO_THREADS
 from icesize.environment import Environment, Stopwatch, rounded
 from icesize.events import Progress
+from icesize.planning.files import MAIN
 from icesize.results import Result
 from icesize.table.catalog.access_errors import brief, readable
 from icesize.table.cleanup.checkpoints import read_checkpoint
@@ -91,7 +92,7 @@ def expire(
         CommitConflict: Nothing expired.
         CommitStateUnknown: Snapshots may have expired; nothing was deleted.
     """
-    watch = Stopwatch(environment)
+    watch, handle = Stopwatch(environment), replace(handle, branch=MAIN)  # it concerns all branches
     environment.observe(Progress("expiry", 0))
     current = handle.load(environment)
     check_may_delete(current.table, current.name)

@@ -14,7 +14,7 @@ from icesize.errors import PolicyError
 from icesize.planning.files import PartitionKey
 from icesize.planning.retention.planner import Retention, RetentionRules, plan_retention
 from icesize.policy import SizePolicy, property_number
-from icesize.table.catalog.history import fact_of, main_history, refs_of
+from icesize.table.catalog.history import fact_of, known_history, refs_of
 from icesize.table.manifests.store import ManifestStore
 from icesize.table.state.naming import Labels, milliseconds
 from icesize.table.state.partition_changes import differing, state_at, touched
@@ -99,7 +99,7 @@ def touched_in_history(metadata: TableMetadata, io: FileIO, store: ManifestStore
     If snapshots before one have expired, its partitions are those that differ from the state before the gap.
     """
     found: dict[int, frozenset[PartitionKey]] = {}
-    newest_first = main_history(metadata)
+    newest_first = known_history(metadata)
     for snapshot, older in zip_longest(newest_first, newest_first[1:]):
         if older is None or snapshot.parent_snapshot_id == older.snapshot_id:
             found[snapshot.snapshot_id] = frozenset(touched(store, io, snapshot, metadata.specs()))

@@ -15,7 +15,7 @@ from icesize.parquet.files.data_file import (
 )
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.uncommitted import Uncommitted, uncommitted
-from icesize.planning.files import MAIN, PartitionKey
+from icesize.planning.files import PartitionKey
 from icesize.planning.merging.contention import BackOff
 from icesize.planning.plan import MergeTask
 from icesize.storage.table_storage import Storage
@@ -104,12 +104,12 @@ def commit_request(
     handle: TableHandle, current: Current, request: CommitRequest, environment: Environment
 ) -> CommitOutcome:
     """Make the steps of a request visible that was planned on `current`. Raises like `commit_steps`."""
-    committer = _committer(handle, current, environment, request.base.head.ref)
+    committer = _committer(handle, current, environment)
     return commit_steps(request, committer, environment, current.deadline_seconds, handle.commit_lock)
 
 
-def _committer(handle: TableHandle, current: Current, environment: Environment, ref: str = MAIN) -> Committer:
-    return PyIcebergCommitter(handle.catalog, current.table, environment.now_ms, ref, handle.store)
+def _committer(handle: TableHandle, current: Current, environment: Environment) -> Committer:
+    return PyIcebergCommitter(handle.catalog, current.table, environment.now_ms, current.branch, handle.store)
 
 
 def commit_step(
@@ -136,7 +136,7 @@ def change(handle: TableHandle, current: Current, wanted: Change[T], environment
 
 def state_of(handle: TableHandle, current: Current) -> Loaded:
     """Return the table's state in `current` as a state to commit on."""
-    return Loaded(current.table, store=handle.store)
+    return Loaded(current.table, current.branch, handle.store)
 
 
 def _work_summary(written: WrittenBatch, merged: Sequence[Merged], seconds: float) -> dict[str, str]:

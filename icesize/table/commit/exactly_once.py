@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Protocol
 
-from icesize.errors import CommitConflict
+from icesize.errors import CommitConflict, UnsupportedTable
 from icesize.parquet.files.uncommitted import Uncommitted, uncommitted
+from icesize.planning.files import MAIN
 from icesize.table.commit.attempted_steps import CommitOutcome
 from icesize.table.commit.batch_commit import Batch, commit_written
 from icesize.table.commit.batch_report import BatchOutcome, WrittenBatch, outcome_of, remember
@@ -81,6 +82,12 @@ def exactly_once(batch: Batch, rows: BatchRows) -> BatchOutcome:
 def _once(batch: Batch, rows: BatchRows) -> BatchOutcome:
     current, entry = batch.handle.load(batch.environment), batch.ledger
     current.check_same(batch.table_uuid, rows.verb)
+    if current.branch != MAIN:
+        raise UnsupportedTable(
+            f"Cannot {rows.verb} branch '{current.branch}' of '{current.name}': rows go to 'main' only. Write them "
+            "with Spark or PyIceberg; icesize compacts and clusters branches",
+            table=current.name,
+        )
     metadata, batch_id = current.table.metadata, entry.batch_id if entry else None
     undone = rolled_back(metadata, entry) if entry else ()
     if entry and is_done(metadata.properties, entry, batch.accept_new_checkpoint):

@@ -56,7 +56,7 @@ class Staged:
 
 @dataclass(frozen=True)
 class Loaded:
-    """One state of a table and one of its branches; `store` caches its manifests."""
+    """One state of a table as readers of one of its branches see it; `store` caches its manifests."""
 
     table: Table
     ref: str = MAIN

@@ -71,7 +71,7 @@ def forget_stream(table: str, stream_id: str, run_id: str) -> MetadataChange[led
             why = f"'{table}' has no such stream"
             raise TableError(f"Cannot forget stream '{stream_id}': {why}", table=table)
         # entries change only together with snapshots, so an unchanged head means an unchanged entry
-        same_head = AssertRefSnapshotId(ref=loaded.head.ref, snapshot_id=loaded.head.snapshot_id)
+        same_head = AssertRefSnapshotId(ref=loaded.ref, snapshot_id=loaded.head.snapshot_id)
         return loaded.staged([RemovePropertiesUpdate(removals=[entry.key])], same_head), entry
 
     advice = f"Look whether `icesize streams {shlex.quote(table)}` still shows '{stream_id}'"

@@ -93,7 +93,7 @@ class Step(Protocol):
 
     The summary of its snapshot records its `kind`; a batch is an `APPEND` of a stream, a clustering a `MERGE`.
     A request is never committed without its `essential` steps. Other steps are dropped if they delay the commit. `ref`
-    is the branch that the step changes, None for the branch of the request's base.
+    is the branch that the step changes, None for the branch that the commit goes to.
     """
 
     kind: ClassVar[CommitKind]
@@ -164,7 +164,7 @@ class StepDone:
 
 @dataclass(frozen=True)
 class CommitRequest:
-    """All changes of one commit to the branch of its base, in the order of its steps.
+    """All changes of one commit to a branch, in the order of its steps.
 
     `run_id` identifies the request through all its attempts. `ledger` is the entry of a stream's batch. `summary` goes
     into every snapshot. `again` is advice for the user if the outcome stays unknown.

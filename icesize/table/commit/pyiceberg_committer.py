@@ -22,6 +22,7 @@ from icesize.parquet.files.lineage_fields import FIRST_WITH_LINEAGE
 from icesize.planning.files import MAIN
 from icesize.table.catalog import opening
 from icesize.table.catalog.access_errors import brief
+from icesize.table.catalog.branches import on_branch
 from icesize.table.catalog.hive import lock_holder
 from icesize.table.catalog.metadata_files import superseded_metadata_files
 from icesize.table.commit.documents import is_compressed, lossless
@@ -90,7 +91,7 @@ class PyIcebergCommitter:
 
     def load(self) -> Loaded:
         self.table = opening.load_table(self.catalog, self.table.name())
-        return Loaded(self.table, self.ref, self.store)
+        return Loaded(on_branch(self.table, self.ref, self.name), self.ref, self.store)
 
     def stage(
         self, loaded: Loaded, request: CommitRequest, *, dry_run: bool = False

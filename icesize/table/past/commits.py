@@ -21,7 +21,7 @@ from icesize.results import Result, keys
 from icesize.table.catalog.history import (
     fact_of,
     is_ours,
-    main_history,
+    known_history,
     number_of,
     operation_of,
     summary_count,
@@ -90,7 +90,7 @@ def commit_runs(history: Iterable[Snapshot]) -> list[list[Commit]]:
 
 def commits_of(metadata: TableMetadata) -> list[Commit]:
     """Return the commits of `main`, newest first."""
-    return [commit for run in commit_runs(main_history(metadata)) for commit in run]
+    return [commit for run in commit_runs(known_history(metadata)) for commit in run]
 
 
 @dataclass(frozen=True)

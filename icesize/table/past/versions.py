@@ -17,7 +17,7 @@ from pyiceberg.table.metadata import TableMetadata
 
 from icesize.planning.files import PartitionKey
 from icesize.results import Result, keys
-from icesize.table.catalog.history import main_history
+from icesize.table.catalog.history import known_history
 from icesize.table.manifests.manifest_lists import Specs
 from icesize.table.manifests.store import ManifestStore
 from icesize.table.past.commits import Commit, commit_runs
@@ -73,7 +73,7 @@ def versions(
     that emptied it.
     """
     listing, specs = _Listing(Labels(metadata)), metadata.specs()
-    history = main_history(metadata)
+    history = known_history(metadata)
     runs = commit_runs(history)
     contents = state_at(store, io, runs[0][0].last, specs, partition) if runs else {}
     for run, older in zip_longest(runs, runs[1:]):

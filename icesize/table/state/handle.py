@@ -13,12 +13,13 @@ from icesize.environment import Environment
 from icesize.errors import IcesizeError, TableError
 from icesize.parquet.files.settings import WriteSettings
 from icesize.planning.cluster_by import ClusterBy, unknown_properties
-from icesize.planning.files import Head, PartitionKey
+from icesize.planning.files import MAIN, Head, PartitionKey
 from icesize.planning.upsert_rule import UpsertRule, policy_in
 from icesize.policy import RuledPolicy, SizePolicy
 from icesize.redaction import scrub
 from icesize.table.catalog import opening
 from icesize.table.catalog.access_errors import asking_again
+from icesize.table.catalog.branches import on_branch
 from icesize.table.catalog.history import head_of
 from icesize.table.manifests.spill import spill_to
 from icesize.table.manifests.store import ManifestStore, store_of
@@ -31,12 +32,16 @@ PolicyArgument = SizePolicy | RuledPolicy | Mapping[str, object] | None
 
 @dataclass(frozen=True)
 class Current:
-    """The current state of a table in its catalog, its policy, and warnings about suspicious settings."""
+    """The current state of a table in its catalog, its policy, and warnings about suspicious settings.
+
+    The table is as readers of `branch` see it, which commits go to.
+    """
 
     table: Table
     name: str
     policy: SizePolicy
     warnings: tuple[str, ...]
+    branch: str = MAIN
 
     @property
     def uuid(self) -> str:
@@ -50,8 +55,8 @@ class Current:
 
     @property
     def head(self) -> Head:
-        """Head of `main`."""
-        return head_of(self.table.metadata)
+        """Head of the branch."""
+        return head_of(self.table.metadata, self.branch)
 
     def check_same(self, table_uuid: str | None, verb: str) -> None:
         """Raise TableError if another table has taken the name of the one with this UUID; with None, any table passes.
@@ -95,7 +100,7 @@ class Current:
 
 @dataclass
 class TableHandle:
-    """Catalog and name of a table. `spark_conf` is checked for settings that icesize must refuse (WAP).
+    """Catalog and name of a table, and its branch. `spark_conf` is checked for settings that icesize must refuse (WAP).
 
     `commit_lock` is held during each attempt of a commit, so that the commits of this process do not conflict.
     `concurrent_writers` remembers other writers' changes, and `store` caches manifests. Both are available after the
@@ -108,6 +113,7 @@ class TableHandle:
     spark_conf: Mapping[str, str] = field(default_factory=dict, repr=False)
     stores: Callable[[str], ManifestStore] = field(default=store_of, repr=False)
     commit_lock: threading.Lock | None = field(default=None, repr=False)
+    branch: str = MAIN
     store: ManifestStore = field(init=False, repr=False)
     concurrent_writers: ConcurrentWriters = field(init=False, default_factory=ConcurrentWriters)
     _deadline_ms: int = SizePolicy().commit_deadline_ms
@@ -141,13 +147,14 @@ class TableHandle:
         """Return the state of this table that was loaded. Raises what `load` raises about tables and settings."""
         self.store = self.concurrent_writers.store = self.stores(str(table.metadata.table_uuid))
         opening.check_supported(table, self.spark_conf)
+        table = on_branch(table, self.branch, self.name)
         if environment and environment.spill_folder:
             self.store.spill = spill_to(environment.spill_folder, environment.limits.spill_bytes)
         policy, warnings = SizePolicy.resolve(table.metadata.properties, self.policy, self.name)
         policy = policy_in(table.metadata.properties, policy)
         self._deadline_ms = policy.commit_deadline_ms
         warnings += [*unknown_properties(table.metadata.properties), *other_compactors(table.metadata, self.name)]
-        return Current(table, self.name, policy, tuple(warnings))
+        return Current(table, self.name, policy, tuple(warnings), self.branch)
 
     def _load(self, environment: Environment | None) -> Table:
         if environment is None:

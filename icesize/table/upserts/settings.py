@@ -255,7 +255,7 @@ def keep_rule(rule: UpsertRule, table: str, run_id: str) -> MetadataChange[Upser
                 table=table,
             )
         # another first batch stores its rule before its rows, and is visible by them
-        same_rows = AssertRefSnapshotId(ref=loaded.head.ref, snapshot_id=loaded.head.snapshot_id)
+        same_rows = AssertRefSnapshotId(ref=loaded.ref, snapshot_id=loaded.head.snapshot_id)
         same_schema = AssertCurrentSchemaId(current_schema_id=loaded.schema_id)
         update = SetPropertiesUpdate(updates={PROPERTY: rule.to_json()})
         return None if stored else loaded.staged([update], same_rows, same_schema), rule

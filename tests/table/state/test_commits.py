@@ -301,7 +301,8 @@ def test_any_summary_can_be_read(
     commits = [c for each in commit_runs(reversed(chain)) for c in each]
     assert [s for c in commits for s in c.snapshots] == chain[::-1]
     head = {"main": SnapshotRef(snapshot_id=len(chain), snapshot_ref_type=SnapshotRefType.BRANCH)} if chain else {}
-    history = history_of(lake_metadata.model_copy(update={"snapshots": chain, "refs": head}), "t")
+    shown = {"snapshots": chain, "refs": head, "current_snapshot_id": len(chain) or None}
+    history = history_of(lake_metadata.model_copy(update=shown), "t")
     assert bool(history.commits) == bool(chain)
     assert len(str(history)) > 0
     known = [c for c in history.commits if c.bytes_ingested is not None and c.bytes_written is not None]

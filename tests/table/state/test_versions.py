@@ -17,7 +17,7 @@ from pyiceberg.table.refs import SnapshotRefType
 
 from icesize.planning.files import PartitionKey
 from icesize.planning.retention.ancestry import VERSION_TAG
-from icesize.table.catalog.history import main_history
+from icesize.table.catalog.history import known_history
 from icesize.table.manifests.entries import read_entries
 from icesize.table.manifests.manifest_lists import manifests_of
 from icesize.table.manifests.store import ManifestStore
@@ -65,7 +65,7 @@ def keep_only(catalog: Catalog, tagged: list[int], newest: int = 1) -> Table:
     manage.commit()
     table = catalog.load_table("db.t")
     kept = {*(ref.snapshot_id for ref in table.metadata.refs.values())}
-    kept |= {s.snapshot_id for s in main_history(table.metadata)[:newest]}
+    kept |= {s.snapshot_id for s in known_history(table.metadata)[:newest]}
     ids = [s.snapshot_id for s in table.metadata.snapshots if s.snapshot_id not in kept]
     table.maintenance.expire_snapshots().by_ids(ids).commit()
     return catalog.load_table("db.t")
@@ -278,7 +278,7 @@ def test_a_second_listing_reads_new_snapshots_only(lake: SqlCatalog) -> None:
         io = CountingIO()
         for snapshot in reversed(table.metadata.snapshots):
             touched(store, io, snapshot, table.metadata.specs())
-        assert len(versions(table.metadata, table.io, store)) == len(main_history(table.metadata))
+        assert len(versions(table.metadata, table.io, store)) == len(known_history(table.metadata))
         return io.manifests
 
     first, second = append(lake, [1]), append(lake, [2])
