@@ -5,11 +5,10 @@ A FileIO opens and deletes files, but cannot list or copy them, so those verbs u
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlparse
 
 from pyarrow.fs import FileSelector, FileSystem, FileType
@@ -19,7 +18,7 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from icesize.concurrency import concurrently
 from icesize.errors import TableError, UnsupportedTable, is_from_outside
-from icesize.storage.stores import Listed
+from icesize.storage.stores import Listed, delete_each
 from icesize.units import time_of
 
 LISTERS = 4
@@ -33,13 +32,13 @@ _MODIFIED = ("mtime", "LastModified", "last_modified", "updated")  # of local, S
 
 
 class FileIOStore:
-    """The `Store` behind a FileIO. Its filesystem is that of PyArrow or fsspec; other FileIOs cannot list."""
+    """The `Store` behind a FileIO of any make, which can open, create and delete files, but not list or copy them."""
 
     confirms_uploads = False
     deletes_at_once = 1
 
     def __init__(self, io: FileIO) -> None:
-        self._io = io
+        self._io: Any = io
 
     def read(self, location: str) -> bytes:
         """Return all bytes of a file."""
@@ -62,13 +61,13 @@ class FileIOStore:
         if not self.can_open(location):
             raise OSError("PyArrow cannot open names with `//`; set 'py-io-impl' to PyIceberg's FsspecFileIO")
         try:
-            return self._io.new_input(location)
+            return cast(InputFile, self._io.new_input(location))
         except ValueError as error:
             raise OSError(str(error)) from error
 
     def can_open(self, location: str) -> bool:
-        """Return False for a name that the FileIO rejects: PyArrow's object stores have no keys with `//`."""
-        return not isinstance(self._io, PyArrowFileIO) or "//" not in location.partition("://")[2]
+        """Return False for a name that the FileIO rejects."""
+        return True
 
     def create(self, location: str) -> Any:
         """Return a binary stream that becomes the file when closed."""
@@ -77,8 +76,6 @@ class FileIOStore:
 
     def size(self, location: str) -> int:
         """Return the bytes of a file."""
-        if isinstance(self._io, PyArrowFileIO | FsspecFileIO):
-            return self.inspect(location).size_bytes
         with _as_os_error():
             if not (file := self._input(location)).exists():
                 raise FileNotFoundError(location)
@@ -86,48 +83,18 @@ class FileIOStore:
 
     def inspect(self, location: str) -> Listed:
         """Return size and time of a file, by another look at the storage."""
-        with _as_os_error():
-            if isinstance(self._io, PyArrowFileIO):
-                filesystem, path = _arrow(self._io, location)
-                info = filesystem.get_file_info(path)
-                if info.type == FileType.NotFound:
-                    raise FileNotFoundError(location)
-                return Listed(location, info.size or 0, _arrow_ms(info))
-            if isinstance(self._io, FsspecFileIO):
-                cached = _fsspec(self._io, location)
-                cached.invalidate_cache()
-                found = cached.info(location)
-                return Listed(location, int(found["size"]), _fsspec_ms(found))
-            raise self._unknown(location)
+        raise self._unknown(location)
 
     def copy(self, location: str, new_location: str) -> None:
         """Copy a file inside of the store."""
-        if isinstance(self._io, PyArrowFileIO):
-            filesystem, source = _arrow(self._io, location)
-            filesystem.copy_file(source, _arrow(self._io, new_location)[1])
-        elif isinstance(self._io, FsspecFileIO):
-            _fsspec(self._io, location).cp_file(location, new_location)
-        else:
-            raise self._unknown(location)
+        raise self._unknown(location)
 
     def delete(self, locations: Sequence[str]) -> dict[str, Exception]:
-        """Delete files one by one.
+        """Delete files one by one."""
+        return delete_each(self._remove, locations)
 
-        Java writes `*` of a partition value into file names, and fsspec deletes all files that match it, so fsspec's
-        method for exactly one file is called. In S3, PyArrow leaves an empty object for the directory of a deleted
-        file; listings skip such objects.
-        """
-        failures = dict[str, Exception]()
-        for location in locations:
-            try:
-                if isinstance(self._io, FsspecFileIO) and any(wildcard in location for wildcard in "*["):
-                    _fsspec(self._io, location).rm_file(location)
-                else:
-                    self._io.delete(location)
-            except Exception as error:  # each storage library raises its own errors
-                if not isinstance(error, FileNotFoundError) and getattr(error, "errno", None) != errno.ENOENT:
-                    failures[location] = error
-        return failures
+    def _remove(self, location: str) -> None:
+        self._io.delete(location)
 
     def list(self, folder: str) -> Iterator[Listed]:
         """Yield everything below a folder.
@@ -135,10 +102,6 @@ class FileIOStore:
         Directories are listed at the same time, each with everything below it: the direct ones, and those in a direct
         one that has few. A store answers a thousand names per request, one request after another.
         """
-        if isinstance(self._io, PyArrowFileIO):
-            return _list_arrow(folder, *_arrow(self._io, folder))
-        if isinstance(self._io, FsspecFileIO):
-            return _list_fsspec(folder, _fsspec(self._io, folder))
         raise self._unknown(folder)
 
     def _unknown(self, location: str) -> UnsupportedTable:
@@ -149,15 +112,67 @@ class FileIOStore:
         )
 
 
-def _arrow(io: PyArrowFileIO, location: str) -> tuple[FileSystem, str]:
-    scheme, authority, path = io.parse_location(location, io.properties)
-    return io.fs_by_scheme(scheme, authority), path
+class _ArrowStore(FileIOStore):
+    """In S3, PyArrow leaves an empty object for the directory of a deleted file; listings skip such objects."""
+
+    def _place(self, location: str) -> tuple[FileSystem, str]:
+        scheme, authority, path = self._io.parse_location(location, self._io.properties)
+        return self._io.fs_by_scheme(scheme, authority), path
+
+    def can_open(self, location: str) -> bool:
+        """Return False for a name with `//`, which PyArrow's object stores do not have."""
+        return "//" not in location.partition("://")[2]
+
+    def size(self, location: str) -> int:
+        return self.inspect(location).size_bytes
+
+    def inspect(self, location: str) -> Listed:
+        with _as_os_error():
+            filesystem, path = self._place(location)
+            info = filesystem.get_file_info(path)
+            if info.type == FileType.NotFound:
+                raise FileNotFoundError(location)
+            return Listed(location, info.size or 0, _arrow_ms(info))
+
+    def copy(self, location: str, new_location: str) -> None:
+        filesystem, source = self._place(location)
+        filesystem.copy_file(source, self._place(new_location)[1])
+
+    def list(self, folder: str) -> Iterator[Listed]:
+        return _list_arrow(folder, *self._place(folder))
 
 
-def _fsspec(io: FsspecFileIO, location: str) -> Any:
-    uri = urlparse(location)
-    azure = uri.scheme in ("abfs", "abfss", "wasb", "wasbs")
-    return io.get_fs(uri.scheme, uri.hostname if azure else None)
+class _FsspecStore(FileIOStore):
+    def _filesystem(self, location: str) -> Any:
+        uri = urlparse(location)
+        azure = uri.scheme in ("abfs", "abfss", "wasb", "wasbs")
+        return self._io.get_fs(uri.scheme, uri.hostname if azure else None)
+
+    def size(self, location: str) -> int:
+        return self.inspect(location).size_bytes
+
+    def inspect(self, location: str) -> Listed:
+        with _as_os_error():
+            cached = self._filesystem(location)
+            cached.invalidate_cache()
+            found = cached.info(location)
+            return Listed(location, int(found["size"]), _fsspec_ms(found))
+
+    def copy(self, location: str, new_location: str) -> None:
+        self._filesystem(location).cp_file(location, new_location)
+
+    def _remove(self, location: str) -> None:
+        # Java writes `*` of a partition value into file names, and the FileIO would delete all files that match it
+        self._filesystem(location).rm_file(location)
+
+    def list(self, folder: str) -> Iterator[Listed]:
+        return _list_fsspec(folder, self._filesystem(folder))
+
+
+def file_io_store(io: FileIO) -> FileIOStore:
+    """Return the store behind a FileIO. The filesystems of PyArrow and fsspec can list and copy, too."""
+    kinds: dict[type[FileIO], type[FileIOStore]] = {PyArrowFileIO: _ArrowStore, FsspecFileIO: _FsspecStore}
+    return next((kinds[kind] for kind in type(io).__mro__ if kind in kinds), FileIOStore)(io)
 
 
 @contextmanager

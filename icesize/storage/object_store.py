@@ -6,13 +6,17 @@ import io
 import os
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any
+
+import obstore
+from obstore import store
 
 from icesize.concurrency import concurrently, requests_at_once
 from icesize.storage.kept_files import KeptFiles
 from icesize.storage.locations import split
-from icesize.storage.store_errors import store_errors
+from icesize.storage.store_errors import PastEndError, store_errors
 from icesize.storage.store_settings import StoreSettings
 from icesize.storage.stores import Listed
 
@@ -60,19 +64,16 @@ class ObjectStore:
 
     def read(self, location: str) -> bytes:
         """Return all bytes of an object, by one request."""
-        import obstore
-
         with store_errors("GetObject", location):
             return bytes(obstore.get(self._client, _key(location)).bytes())
 
     def read_range(self, location: str, start: int, size_bytes: int) -> bytes:
-        """Return the bytes of a range, by one request."""
-        import obstore
-
+        """Return the bytes of a range, by one request; fewer if the object ends in it."""
         if size_bytes <= 0:
             return b""
-        with store_errors("GetObject", location):
+        with suppress(PastEndError), store_errors("GetObject", location):
             return bytes(obstore.get_range(self._client, _key(location), start=start, length=size_bytes))
+        return b""
 
     def open(self, location: str, size_bytes: int | None = None) -> Any:
         """Return a `RangedStream`."""
@@ -80,16 +81,10 @@ class ObjectStore:
 
     def begin(self, location: str) -> tuple[bytes, int]:
         """Return the first `PART_BYTES` of an object, and its size."""
-        import obstore
-
-        with store_errors("GetObject", location):
-            try:
-                answer = obstore.get(self._client, _key(location), options={"range": (0, PART_BYTES)})
-            except obstore.exceptions.BaseError as error:
-                if "416" not in str(error):  # an empty object has no ranges
-                    raise
-                answer = obstore.get(self._client, _key(location))
+        with suppress(PastEndError), store_errors("GetObject", location):
+            answer = obstore.get(self._client, _key(location), options={"range": (0, PART_BYTES)})
             return bytes(answer.bytes()), int(answer.meta["size"])
+        return b"", 0  # an empty object has no ranges
 
     def create(self, location: str) -> Any:
         """Return an `Upload`."""
@@ -97,15 +92,11 @@ class ObjectStore:
 
     def put(self, location: str, data: bytes | bytearray) -> None:
         """Write an object by one request."""
-        import obstore
-
         with store_errors("PutObject", location):
             obstore.put(self._client, _key(location), data, use_multipart=False)
 
     def put_parts(self, location: str) -> Any:
         """Return a stream that writes an object in parts, several at once. Its own errors are the client's."""
-        import obstore
-
         return obstore.open_writer(self._client, _key(location), buffer_size=PART_BYTES)
 
     def size(self, location: str) -> int:
@@ -114,8 +105,6 @@ class ObjectStore:
 
     def inspect(self, location: str) -> Listed:
         """Return size and time of an object."""
-        import obstore
-
         try:
             with store_errors("HeadObject", location):
                 found = _listed(location, obstore.head(self._client, _key(location)))
@@ -137,8 +126,6 @@ class ObjectStore:
 
     def copy(self, location: str, new_location: str) -> None:
         """Copy an object inside of the bucket."""
-        import obstore
-
         with store_errors("CopyObject", location):
             obstore.copy(self._client, _key(location), _key(new_location))
 
@@ -147,8 +134,6 @@ class ObjectStore:
 
         If the store does not answer, or rejects requests for now, all have this error, and no more requests are sent.
         """
-        import obstore
-
         try:
             with store_errors("DeleteObject", locations[0]):
                 obstore.delete(self._client, [_key(location) for location in locations])
@@ -165,8 +150,6 @@ class ObjectStore:
         The client names the empty objects that stand for folders without their final `/`, so each empty object is
         looked up. Objects are sorted by their keys.
         """
-        import obstore
-
         with store_errors("ListObjectsV2", folder):
             prefix = _key(folder).rstrip("/")
             page: Any = None
@@ -198,8 +181,6 @@ def client(settings: StoreSettings, process_id: int) -> Any:
             "this process was forked from one that had used the object store; start processes with 'spawn', or use "
             "icesize only after the fork"
         )
-    from obstore import store
-
     kinds: dict[str, Any] = {"s3": store.S3Store, "gs": store.GCSStore}
     kind = kinds.get(settings.kind, store.AzureStore)
     return kind(settings.container, **dict(settings.config), client_options=dict(settings.client))
@@ -255,9 +236,13 @@ class Upload(io.RawIOBase):
             with store_errors("PutObject", self._location):
                 self._parts.write(bytes(data))
         except BaseException:
-            # the client's writer would put an object without a name, which is a request for a new bucket
             self.abandon()
             raise
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
+        if kind is not None:
+            self.abandon()
+        self.close()
 
     def close(self) -> None:
         """Store the object."""
@@ -275,9 +260,12 @@ class Upload(io.RawIOBase):
             super().close()
 
     def abandon(self) -> None:
-        """Close the stream without an object. Parts that were sent already stay as an unfinished upload."""
-        self._begun, self._parts = bytearray(), None
+        """Close the stream without an object. If parts cannot be removed, they stay as an unfinished upload."""
+        parts, self._begun, self._parts = self._parts, bytearray(), None
         super().close()
+        with suppress(Exception):
+            if parts is not None:
+                parts.__exit__(OSError, None, None)  # aborts the upload
 
 
 class RangedStream(io.RawIOBase):

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from html import unescape
 
+from obstore.exceptions import BaseError, InvalidPathError, PermissionDeniedError, UnauthenticatedError
+
 from icesize.storage.locations import split
 from icesize.storage.stores import OtherObjectError, StoreSettingsError
 
@@ -35,6 +37,10 @@ _ADDRESS = re.compile(r"\s*https?://\S+")
 _PREFIX = re.compile(r"^Generic \w+ error: ")
 
 
+class PastEndError(OSError):
+    """A request for a range that begins at the end of an object, or after it."""
+
+
 @contextmanager
 def store_errors(request: str, location: str) -> Iterator[None]:
     """Turn errors of the client into `OSError`s that name the request and its location.
@@ -43,24 +49,18 @@ def store_errors(request: str, location: str) -> Iterator[None]:
     """
     try:
         yield
-    except (OSError, ValueError) as error:
-        raise _as_os_error(request, location, error) from None
-    except Exception as error:
-        from obstore.exceptions import BaseError
-
-        if not isinstance(error, BaseError):
-            raise
+    except (OSError, ValueError, BaseError) as error:
         raise _as_os_error(request, location, error) from None
 
 
 def _as_os_error(request: str, location: str, error: Exception) -> OSError:
-    from obstore.exceptions import InvalidPathError, PermissionDeniedError, UnauthenticatedError
-
     text = str(error)
     code = answer[1] if (answer := _ANSWER.search(text)) else ""
     status = found[1] if (found := _STATUS.search(text)) else ""
     if isinstance(error, InvalidPathError):
         return OtherObjectError(f"{request} of {location} met a name that the client cannot express")
+    if status == "416":
+        return PastEndError(f"{request} of {location}: the range begins after its end")
     if wrong := _wrong_setting(request, location, error, code):
         return StoreSettingsError(wrong)
     if isinstance(error, FileNotFoundError) and code in _MISSING:

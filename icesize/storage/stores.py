@@ -1,8 +1,8 @@
-"""The verbs by which icesize reaches a store that is not a local disk."""
+"""The verbs by which icesize reaches a store: a local disk, an object store, or another one behind a FileIO."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -69,3 +69,24 @@ class Store(Protocol):
 
         Raises OtherObjectError if the store holds an object that this client cannot name.
         """
+
+
+def delete_each(remove: Callable[[str], object], locations: Sequence[str]) -> dict[str, Exception]:
+    """Call `remove` with each location, and return the errors of files that may still exist: missing ones are gone."""
+    failures = dict[str, Exception]()
+    for location in locations:
+        try:
+            remove(location)
+        except FileNotFoundError:
+            continue
+        except Exception as error:  # each storage library raises its own errors
+            failures[location] = error
+    return failures
+
+
+def abandon(stream: Any) -> None:
+    """Close a stream that `Store.create` returned. An object store then holds nothing, other storage a part of a file.
+
+    Raises the errors of the storage.
+    """
+    getattr(stream, "abandon", stream.close)()

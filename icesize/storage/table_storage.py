@@ -20,8 +20,9 @@ from icesize import failpoints
 from icesize.concurrency import IO_THREADS, concurrently, requests_at_once, workers
 from icesize.errors import RewriteFailed
 from icesize.redaction import remember_secrets
-from icesize.storage.file_io_store import FileIOStore
+from icesize.storage.file_io_store import FileIOStore, file_io_store
 from icesize.storage.kept_files import KeptFiles, never_changes
+from icesize.storage.local_store import LocalStore
 from icesize.storage.locations import split
 from icesize.storage.object_store import ObjectStore, Upload, has_plain_key
 from icesize.storage.store_settings import StoreSettings, store_settings
@@ -58,7 +59,7 @@ class Storage(FileIO):
 
     def __init__(self, source: FileIO | Mapping[str, Any], location: str | None = None) -> None:
         """Use a FileIO, or the one that PyIceberg makes of these properties for a table at `location`."""
-        self._is_of_properties = not isinstance(source, FileIO)
+        self._source = source
         if not isinstance(source, FileIO):
             own = source.get(PY_IO_IMPL) == STORAGE
             source = load_file_io({k: v for k, v in source.items() if not own or k != PY_IO_IMPL}, location)
@@ -66,11 +67,13 @@ class Storage(FileIO):
         remember_secrets(source.properties)
         super().__init__(source.properties)
         self.file_io = source
-        self.kept_files: KeptFiles | None = KEPT_FILES
-        self._folders: set[str] = set()
-        self._stores: dict[tuple[str, str], Store | str] = {}
+        self.kept_files = KEPT_FILES
+        is_chosen = source is self._source or PY_IO_IMPL in source.properties
+        self._chosen: type[FileIO] | None = type(source) if is_chosen else None
+        """The class of a FileIO that somebody chose; None if PyIceberg chooses one for each scheme."""
+        self._local = LocalStore(self.local_path)
+        self._clients: dict[tuple[str, str], ObjectStore | str] = {}
         self._others: dict[str, FileIOStore] = {}
-        self._is_pyicebergs = type(source) in (PyArrowFileIO, FsspecFileIO)
 
     @classmethod
     def of(cls, io: FileIO) -> Storage:
@@ -79,16 +82,12 @@ class Storage(FileIO):
 
     def without_memory(self) -> Storage:
         """Return the same storage, which reads each file again: to see whether the files are there."""
-        again = Storage(*self._source)
-        again.kept_files = None
+        again = Storage(self._source)
+        again.kept_files = KeptFiles()
         return again
 
     def __reduce__(self) -> tuple[type[Storage], tuple[FileIO | Mapping[str, Any]]]:
-        return Storage, self._source
-
-    @property
-    def _source(self) -> tuple[FileIO | Mapping[str, Any]]:
-        return (dict(self.properties) if self._is_of_properties else self.file_io,)
+        return Storage, (self._source,)
 
     def local_path(self, location: str) -> str | None:
         """Return the path in the local file system, for both of PyIceberg's FileIOs; None if the file is elsewhere.
@@ -106,40 +105,41 @@ class Storage(FileIO):
         return match[1] if match else None if has_scheme else os.path.abspath(location)
 
     def store(self, location: str) -> Store:
-        """Return the store of a location that is not local."""
-        place = split(location)[:2]
-        if place not in self._stores:
-            found: StoreSettings | str = f"its FileIO is {type(self.file_io).__name__}"
-            if self._is_of_properties or type(self.file_io) is _DEFAULT_IO.get(place[0], PyArrowFileIO):
-                found = store_settings(location, self.properties, os.environ, Path.home())
-            self._stores[place] = found if isinstance(found, str) else ObjectStore(found)
-        chosen = self._stores[place]
-        return self._other(place[0]) if isinstance(chosen, str) or not has_plain_key(location) else chosen
+        """Return the store of a location."""
+        if self.local_path(location) is not None:
+            return self._local
+        client = self._client(location)
+        return client if isinstance(client, ObjectStore) and has_plain_key(location) else self._other(location)
 
-    def _other(self, scheme: str) -> FileIOStore:
-        """Return the store behind the FileIO. One made of properties may have been chosen for another scheme."""
+    def _client(self, location: str) -> ObjectStore | str:
+        """Return the object store of a location, or the reason why PyIceberg's FileIO reaches it."""
+        place = split(location)[:2]
+        if place not in self._clients:
+            found: StoreSettings | str = f"its FileIO is {type(self.file_io).__name__}"
+            if self._chosen in (None, _DEFAULT_IO.get(place[0], PyArrowFileIO)):
+                found = store_settings(location, self.properties, os.environ, Path.home())
+            self._clients[place] = found if isinstance(found, str) else ObjectStore(found)
+        return self._clients[place]
+
+    def _other(self, location: str) -> FileIOStore:
+        """Return the store behind the FileIO that was chosen, or that PyIceberg chooses for the scheme."""
+        scheme = split(location)[0]
         if scheme not in self._others:
-            default = _DEFAULT_IO.get(scheme)
-            is_other = self._is_of_properties and default is not None and PY_IO_IMPL not in self.properties
-            self._others[scheme] = FileIOStore(default(self.properties) if default and is_other else self.file_io)
+            default = None if self._chosen else _DEFAULT_IO.get(scheme)
+            self._others[scheme] = file_io_store(default(self.properties) if default else self.file_io)
         return self._others[scheme]
 
     def why_through_file_io(self, location: str) -> str | None:
         """Return the reason why PyIceberg's FileIO reaches a location; None for local files and object stores."""
-        if self.local_path(location) is not None:
-            return None
-        self.store(location)
-        chosen = self._stores[split(location)[:2]]
-        return chosen if isinstance(chosen, str) else None
+        client = None if self.local_path(location) is not None else self._client(location)
+        return client if isinstance(client, str) else None
 
     def lists_in_order(self, folder: str) -> bool:
         """Return whether `list` yields the files of a folder by their names, and requests no more than are taken."""
-        return self.local_path(folder) is None and isinstance(self.store(folder), ObjectStore)
+        return isinstance(self.store(folder), ObjectStore)
 
     def cannot_open(self, location: str) -> bool:
         """Return whether the storage rejects the name of a file."""
-        if self.local_path(location) is not None:
-            return False
         store = self.store(location)
         return isinstance(store, FileIOStore) and not store.can_open(location)
 
@@ -152,36 +152,20 @@ class Storage(FileIO):
 
         Names are unique, so nothing is overwritten.
         """
-        path = self.local_path(location)
-        if path is None:
-            stream = self.store(location).create(location)
-            if never_changes(location) and isinstance(stream, Upload):
-                stream.keep = self.kept_files
-            return stream
-        folder = os.path.dirname(path)
-        if folder not in self._folders:
-            os.makedirs(folder, exist_ok=True)
-            self._folders.add(folder)
-        return pa.OSFile(path, "wb")
+        stream = self.store(location).create(location)
+        if isinstance(stream, Upload) and never_changes(location):
+            stream.keep = self.kept_files
+        return stream
 
     def open(self, location: str, size_bytes: int) -> Any:
         """Return a seekable stream on an existing file of `size_bytes`."""
-        path = self.local_path(location)
-        if path is None:
-            small = size_bytes <= WHOLE_READ_BYTES
-            return pa.BufferReader(self.fetch(location)) if small else self.stream(location, size_bytes)
-        if size_bytes > LOCAL_READ_BYTES:
-            return pa.OSFile(path, "rb")
-        with open(path, "rb", buffering=0) as file:
-            return pa.BufferReader(file.read())
+        is_local = isinstance(self.store(location), LocalStore)
+        is_small = size_bytes <= (LOCAL_READ_BYTES if is_local else WHOLE_READ_BYTES)
+        return pa.BufferReader(self.fetch(location)) if is_small else self.stream(location, size_bytes)
 
     def fetch(self, location: str) -> bytes:
         """Return all bytes of a file, with one request."""
-        path = self.local_path(location)
-        if path is None:
-            return self.store(location).read(location)
-        with open(path, "rb", buffering=0) as file:
-            return file.read()
+        return self.store(location).read(location)
 
     def pieces(self, location: str, size_bytes: int, piece_bytes: int) -> Iterator[bytes]:
         """Yield all bytes of a file of `size_bytes`, `piece_bytes` per request, a few requests at once.
@@ -196,26 +180,17 @@ class Storage(FileIO):
 
     def range(self, location: str, start: int, size_bytes: int) -> bytes:
         """Return a part of a file, with one request; fewer bytes if the file ends in it."""
-        path = self.local_path(location)
-        if path is None:
-            return self.store(location).read_range(location, start, size_bytes)
-        with open(path, "rb", buffering=0) as file:
-            file.seek(start)
-            return file.read(size_bytes)
+        return self.store(location).read_range(location, start, size_bytes)
 
     def stream(self, location: str, size_bytes: int | None = None) -> Any:
         """Return a seekable stream that requests only the bytes that are read.
 
         If the size of the file is known, it is not requested.
         """
-        path = self.local_path(location)
-        if path is not None:
-            return pa.OSFile(path, "rb")
-        if never_changes(location) and isinstance(store := self.store(location), ObjectStore):
-            return pa.BufferReader(
-                self.kept_files.get(location, store.read) if self.kept_files else store.read(location)
-            )
-        return self.store(location).open(location, size_bytes)
+        store = self.store(location)
+        if isinstance(store, ObjectStore) and never_changes(location):
+            return pa.BufferReader(self.kept_files.get(location, store.read))
+        return store.open(location, size_bytes)
 
     def tail(self, location: str, size_bytes: int, wanted_bytes: int) -> bytes:
         """Return the last `wanted_bytes` bytes of a file of `size_bytes`."""
@@ -223,20 +198,14 @@ class Storage(FileIO):
 
     def size(self, location: str) -> int:
         """Return the bytes of the file as storage reports them. Raises FileNotFoundError for a missing file."""
-        path = self.local_path(location)
-        if path is not None:
-            return os.path.getsize(path)
-        known = self.kept_files.size(location) if self.kept_files else None
+        known = self.kept_files.size(location)
         return self.store(location).size(location) if known is None else known
 
     def exists(self, location: str) -> bool:
         """Return whether the file is in storage. Raises the errors of the storage."""
-        path = self.local_path(location)
-        if path is not None:
-            return os.path.exists(path)
         try:
             self.store(location).size(location)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return False
         return True
 
@@ -247,22 +216,13 @@ class Storage(FileIO):
 
     def inspect(self, location: str) -> Listed:
         """Return size and time of a file. Raises FileNotFoundError for a missing file."""
-        path = self.local_path(location)
-        if path is None:
-            return self.store(location).inspect(location)
-        found = os.lstat(path)
-        return Listed(location, found.st_size, found.st_mtime_ns // 1_000_000)
+        return self.store(location).inspect(location)
 
     def list(self, folder: str) -> Iterator[Listed]:
         """Yield all files below `folder`, at any depth, in no order. Their locations begin with `folder` unchanged.
 
-        Local directories are read one by one. Links in them are skipped, because their targets do not belong to the
-        table. Raises the errors of the storage, even after it yielded files.
+        Raises the errors of the storage, even after it yielded files.
         """
-        path = self.local_path(folder)
-        if path is not None:
-            yield from _list_local(folder, path)
-            return
         last = ""
         try:
             for each in self.store(folder).list(folder):
@@ -270,15 +230,14 @@ class Storage(FileIO):
                 last = each.location
         except OtherObjectError:
             # listings of object stores are sorted: what is not greater was yielded
-            yield from (each for each in self._other(split(folder)[0]).list(folder) if each.location > last)
+            yield from (each for each in self._other(folder).list(folder) if each.location > last)
 
     def check_whole(self, location: str, written_bytes: int, end: bytes = b"") -> None:
         """Raise `RewriteFailed` unless storage holds all bytes of a new file, and it ends with `end`.
 
         A store that confirms uploads is not asked again: it received the length and a checksum with the bytes.
         """
-        path = self.local_path(location)
-        if path is None and self.store(location).confirms_uploads:
+        if self.store(location).confirms_uploads:
             return
         stored = self.size(location)
         if stored != written_bytes:
@@ -303,10 +262,9 @@ class Storage(FileIO):
                 failed = self.delete_group(group)
             except Exception as error:
                 failed = dict.fromkeys(group, error)
-            stay = {each: why for each, why in failed.items() if not isinstance(why, FileNotFoundError)}
-            for location, why in stay.items():
+            for location, why in failed.items():
                 LOG.warning("Cannot delete %s, it stays as an orphan: %s", location, why)
-            gone.update(each for each in group if each not in stay)
+            gone.update(each for each in group if each not in failed)
         return gone
 
     def new_input(self, location: str) -> InputFile:
@@ -318,37 +276,28 @@ class Storage(FileIO):
         return _File(self, location) if self._is_pyicebergs else self.file_io.new_output(location)
 
     def delete(self, location: str | InputFile | OutputFile) -> None:
-        """Delete a file. Raises FileNotFoundError for a missing local one, and the errors of the storage."""
+        """Delete a file; a missing one is gone already. Raises the errors of the storage."""
         location = location if isinstance(location, str) else location.location
-        path = self.local_path(location)
-        if not self._is_pyicebergs:
-            self.file_io.delete(location)
-        elif path is not None:
-            os.remove(path)
-        elif failed := self.store(location).delete([location]):
+        if failed := self.delete_group([location]):
             raise failed[location]
 
     def delete_groups(self, locations: Iterable[str]) -> Iterator[Sequence[str]]:
         """Yield files in their order, in groups that `delete_group` can delete by one request."""
-
-        def store_of(location: str) -> Store | None:
-            is_remote = self._is_pyicebergs and self.local_path(location) is None
-            return self.store(location) if is_remote else None
-
-        for store, files in groupby(locations, store_of):
-            while group := tuple(islice(files, store.deletes_at_once if store else 1)):
+        for store, files in groupby(locations, self._remover):
+            while group := tuple(islice(files, store.deletes_at_once)):
                 yield group
 
     def delete_group(self, group: Sequence[str]) -> dict[str, Exception]:
-        """Delete files, and return the errors of those that may still exist, or are known to be missing already."""
-        if len(group) > 1:
-            return self.store(group[0]).delete(group)
-        try:
-            for location in group:
-                self.delete(location)
-        except Exception as error:  # each storage library raises its own errors
-            return {group[0]: error}
-        return {}
+        """Delete files, and return the errors of those that may still exist."""
+        return self._remover(group[0]).delete(group) if group else {}
+
+    def _remover(self, location: str) -> Store:
+        """Return the store that deletes a file: a FileIO of another make may delete it in its own way."""
+        return self.store(location) if self._is_pyicebergs else self._other(location)
+
+    @property
+    def _is_pyicebergs(self) -> bool:
+        return self._chosen in (None, PyArrowFileIO, FsspecFileIO)
 
 
 _PIECES_AT_ONCE = 4
@@ -380,22 +329,6 @@ class _File(InputFile, OutputFile):
             raise FileExistsError(f"Cannot create {self.location}: it exists")
         stream: OutputStream = self._storage.create(self.location)
         return stream
-
-
-def _list_local(folder: str, path: str) -> Iterator[Listed]:
-    with os.scandir(path) as entries:
-        for entry in entries:
-            below = f"{folder}/{entry.name}"
-            try:
-                if entry.is_dir(follow_symlinks=False):
-                    yield from _list_local(below, entry.path)
-                    continue
-                if not entry.is_file(follow_symlinks=False):
-                    continue
-                found = entry.stat(follow_symlinks=False)
-            except FileNotFoundError:
-                continue  # deleted during the listing
-            yield Listed(below, found.st_size, found.st_mtime_ns // 1_000_000)
 
 
 KEPT_FILES = KeptFiles()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import pickle
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +17,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from moto.core import DEFAULT_ACCOUNT_ID
 from moto.s3.models import s3_backends
+from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.io import FileIO, load_file_io
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
+from icesize import failpoints
 from icesize.concurrency import REQUESTS, requests_at_once
 from icesize.errors import ArgumentError
+from icesize.parquet.files.names import FileNames
+from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.writing.row_writer import write_rows
 from icesize.storage import kept_files, object_store
 from icesize.storage.object_store import PART_BYTES, ObjectStore, Upload, has_plain_key
 from icesize.storage.store_settings import AZURE as AZURE_NAMES
@@ -29,6 +36,7 @@ from icesize.storage.store_settings import store_settings
 from icesize.storage.table_storage import STORAGE, Storage
 from tests.support.examples import examples
 from tests.support.object_store import keys
+from tests.support.tables import arrow, make_table
 
 UNIQUE = "00000-01234567-89ab-cdef-0123-456789abcdef.metadata.json"
 
@@ -87,20 +95,40 @@ def test_a_small_object_is_one_request(storage: Storage, bucket: str, monkeypatc
     assert [int(at.rpartition("/")[2]) for at in parts] == [PART_BYTES + 1, 2 * PART_BYTES + 7]
 
 
-@pytest.mark.parametrize("size", [10, PART_BYTES + 10])
+@pytest.mark.parametrize("size", [10, 2 * PART_BYTES + 10])
 def test_an_upload_that_is_not_closed_leaves_no_object(storage: Storage, client: Any, bucket: str, size: int) -> None:
-    """Neither one that is dropped nor one that is abandoned."""
+    """Neither one that is dropped, nor one that is abandoned, or whose block fails: their parts are gone, too."""
     client.put_object(Bucket=bucket, Key="other", Body=b"")
-    dropped: Upload | None = storage.create(f"s3://{bucket}/t/dropped")
     abandoned = storage.create(f"s3://{bucket}/t/abandoned")
-    for stream in (dropped, abandoned):
-        assert stream is not None
-        stream.write(b"x" * size)
-    dropped = stream = None
-    gc.collect()
+    abandoned.write(b"x" * size)
     abandoned.abandon()
     abandoned.close()
+    with suppress(ValueError), storage.create(f"s3://{bucket}/t/failed") as failed:
+        failed.write(b"x" * size)
+        raise ValueError
+    assert "Uploads" not in client.list_multipart_uploads(Bucket=bucket)
+    dropped: Upload | None = storage.create(f"s3://{bucket}/t/dropped")
+    assert dropped is not None
+    dropped.write(b"x" * size)
+    dropped = None
+    gc.collect()
     assert keys(client, bucket) == ["other"]
+
+
+def test_a_failed_file_is_never_stored(
+    storage: Storage, lake: SqlCatalog, bucket: str, client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows whose writing fails cost no request that stores something."""
+    monkeypatch.setattr(ObjectStore, "put", lambda *_: pytest.fail("stored"))
+
+    def fail() -> None:
+        raise OSError("no answer")
+
+    settings = WriteSettings.of(make_table(lake).metadata, storage.properties, 2**29)
+    settings = replace(settings, table_location=f"s3://{bucket}/t")
+    with failpoints.armed("writing", fail), pytest.raises(OSError, match="no answer"):
+        write_rows([arrow([1])], settings, FileNames("s-1", 0, 7))
+    assert "Contents" not in client.list_objects_v2(Bucket=bucket)
 
 
 def test_parquet_is_read_and_written(storage: Storage, bucket: str) -> None:
@@ -116,12 +144,14 @@ def test_parquet_is_read_and_written(storage: Storage, bucket: str) -> None:
 
 
 def test_empty_objects_are_read(storage: Storage, client: Any, bucket: str) -> None:
-    """A store has no range of an empty object."""
+    """A store has no range of an empty object, and none behind the end of another one."""
     client.put_object(Bucket=bucket, Key="t/empty", Body=b"")
     location = f"s3://{bucket}/t/empty"
     with storage.stream(location) as stream:
         assert stream.read() == b""
-    assert (storage.fetch(location), storage.tail(location, 0, 0)) == (b"", b"")
+    assert (storage.fetch(location), storage.tail(location, 0, 0), storage.range(location, 0, 5)) == (b"", b"", b"")
+    client.put_object(Bucket=bucket, Key="t/short", Body=b"12")
+    assert [storage.range(f"s3://{bucket}/t/short", start, 5) for start in (1, 2, 3)] == [b"2", b"", b""]
 
 
 def test_many_objects_are_deleted_by_one_request(storage: Storage, client: Any, bucket: str) -> None:

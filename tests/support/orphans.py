@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from icesize.environment import Environment
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.writing.row_writer import write_rows
+from icesize.storage.stores import delete_each
 from icesize.table.cleanup.orphans import DAY_MS, ORPHANS_OLDER_THAN_MS, OrphanReport, OrphanSearch
 from icesize.table.records.ledger import stream_hash
 from icesize.table.storage.bulk_delete import Deleter
@@ -55,15 +57,7 @@ class Search:
 def one_by_one(delete: Callable[[str], None]) -> Deleter:
     """What deletes files by a function of one file, which raises if it cannot."""
 
-    def delete_group(group: Sequence[str]) -> dict[str, Exception]:
-        try:
-            for file in group:
-                delete(file)
-        except Exception as error:
-            return {group[0]: error}
-        return {}
-
-    return Deleter(delete_group)
+    return Deleter(partial(delete_each, delete))
 
 
 def aged(location: str | Path, age_ms: int = 4 * DAY_MS) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -15,6 +16,7 @@ from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.uncommitted import Uncommitted
 from icesize.parquet.format.refusals import log_internal_error
 from icesize.planning.files import PartitionKey
+from icesize.storage.stores import abandon
 
 
 class NewFiles:
@@ -36,13 +38,13 @@ class NewFiles:
     def create(self, location: str) -> Any:
         """Return a binary stream that becomes the file when closed, from `Uncommitted.create`."""
         self._begun[location] = _nothing
-        self._begun[location] = (stream := self._owner.create(location)).close
+        self._begun[location] = partial(abandon, stream := self._owner.create(location))
         return stream
 
     def close_by(self, location: str, close: Callable[[], object]) -> None:
         """Set the function that closes a file if it must be removed before it is finished.
 
-        The default closes the file's stream. If another thread finishes the file, `close` waits for that thread.
+        The default abandons the file's stream. If another thread finishes the file, `close` waits for that thread.
         """
         self._begun[location] = close
 
@@ -62,7 +64,7 @@ class NewFiles:
             yield
         except BaseException:
             for location in [location for location in self._begun if location not in before]:
-                # closed first: a dropped stream of an object store would complete a truncated object after the deletion
+                # closed first: a file must not appear after its deletion
                 with contextlib.suppress(Exception):
                     self._begun.pop(location)()
                 self._owner.delete([location])

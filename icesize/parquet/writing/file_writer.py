@@ -15,6 +15,7 @@ from icesize.parquet.files.new_files import NewFiles
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.writing.encoding import Encoding, leaf_values, nan_columns
 from icesize.planning.files import PartitionKey
+from icesize.storage.stores import abandon
 
 
 class LateNanError(Exception):
@@ -91,10 +92,11 @@ class FileEncoder:
         return describe(file, self._settings, self._writer.writer.metadata, self._floats)
 
     def close(self) -> None:
-        """Close an abandoned file, best effort."""
-        for stream in (self._writer, self._sink):
-            with contextlib.suppress(Exception):
-                stream.close()
+        """Close an abandoned file, best effort: its footer is not written, so that an object store stores nothing."""
+        with contextlib.suppress(Exception):
+            abandon(self._sink)
+        with contextlib.suppress(Exception):
+            self._writer.close()
 
 
 def parquet_writer(

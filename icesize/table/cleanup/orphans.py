@@ -286,7 +286,7 @@ class OrphanSearch:
         return replace(
             report,
             files_deleted=len(deletion.tried) - failed,
-            bytes_deleted=sum(sizes[each] for each in deletion.gone),
+            bytes_deleted=sum(sizes[each] for each in deletion.tried if each not in deletion.failures),
             files_failed=failed,
             notes=(*report.notes, *notes),
         )
@@ -304,13 +304,14 @@ def _remove_unchanged(io: FileIO, remover: Deleter, times_ms: Mapping[str, int],
             if storage.inspect(file).modified_ms < times_ms[file] + 1000:
                 return None
             return TableError(f"Cannot delete {file}: it was written after the inventory", location=file)
+        except FileNotFoundError:
+            return None
         except Exception as error:  # each storage library raises its own errors
             return error
 
     found = zip(group, concurrently(changed, group), strict=True)
     errors = {file: error for file, error in found if error is not None}
-    unchanged = [file for file in group if file not in errors]
-    return errors | (remover.delete(unchanged) if unchanged else {})
+    return errors | remover.delete([file for file in group if file not in errors])
 
 
 def _left_alone(metadata: TableMetadata, found: FoundOrphans) -> Iterator[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -29,7 +28,7 @@ THROTTLED_SECONDS = 300.0
 Group = Sequence[str]
 """Files that one request deletes."""
 FileErrors = dict[str, Exception]
-"""Errors by file; FileNotFoundError if a file was already gone."""
+"""Errors by file; a missing file is gone and has none."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +104,7 @@ def _deleted(
             asking_again(environment, left, passes=is_throttled)(once)
         except Exception as error:  # each storage library raises its own errors
             errors.update(dict.fromkeys(waiting, error))
-        if len(_sentences(errors)) < len(group):
+        if len(errors) < len(group):
             succeeded_s = environment.monotonic()
         return group, errors
 
@@ -113,12 +112,7 @@ def _deleted(
 
 
 def _sentences(errors: FileErrors) -> dict[str, str]:
-    """Return the files that may still exist."""
-    return {file: f"{file}: {brief(error)}" for file, error in errors.items() if not _is_missing(error)}
-
-
-def _is_missing(error: Exception) -> bool:
-    return isinstance(error, FileNotFoundError) or getattr(error, "errno", None) == errno.ENOENT
+    return {file: f"{file}: {brief(error)}" for file, error in errors.items()}
 
 
 def failure_note(failures: Mapping[str, str]) -> str:
@@ -132,7 +126,7 @@ LookAgain = Callable[[], Deleter | None]
 
 @dataclass
 class Deletion:
-    """A running deletion: the files that were `tried`, those of them that are `gone`, and the `failures` as sentences.
+    """A running deletion: the files that were `tried`, and the `failures` of some of them as sentences.
 
     `why_stays` returns a text for files that stay. `progress` receives the number of tried files and the `total`
     without `spared` files, which stay.
@@ -146,7 +140,6 @@ class Deletion:
     files_between_checks: int
     environment: Environment
     tried: list[str] = field(default_factory=list)
-    gone: list[str] = field(default_factory=list)
     failures: dict[str, str] = field(default_factory=dict)
     spared: int = 0
 
@@ -164,7 +157,6 @@ class Deletion:
             self.spared += len(batch) - len(doomed)
             for group, errors in _deleted(doomed, remover, self.environment, self.max_concurrent):
                 self.tried += group
-                self.gone += [file for file in group if file not in errors]
                 self.failures |= _sentences(errors)
                 self.progress(len(self.tried), self.total - self.spared)
                 if len(group) > 1:

@@ -328,7 +328,7 @@ def test_deletes_that_fail_are_reported(lake: SqlCatalog, search: Search) -> Non
     search.changes.update(deleter=lambda io: one_by_one(delete), environment=environment)
     report = search()
     assert (report.files_found, report.files_deleted, report.files_failed) == (5, 3, 2)
-    assert report.bytes_deleted == 8
+    assert report.bytes_deleted == 12
     assert report.notes == (
         f"cannot delete 2 files, the first is {left[0]}: PermissionError: no right to delete 0.parquet",
     )
