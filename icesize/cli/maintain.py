@@ -57,8 +57,9 @@ def _many_tables_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @click.option("--all", "all_tables", is_flag=True, help="Maintain all tables of a catalog or namespace.")
     @click.option(
-        "--concurrency", type=click.IntRange(1), metavar="N", help="Maintain N tables at the same time; default: 2."
-    )
+        "--concurrency", type=click.IntRange(1), metavar="N",
+        help="Maintain N tables at the same time, and 4N small ones in object stores if N > 1; default: 2.",
+    )  # fmt: skip
     @click.option("--take-over", is_flag=True, help="Also maintain tables that another service maintains.")
     @click.option("--watch", type=SECONDS, help="Run as a service: begin a pass this often, such as 5m.")
     @click.option(

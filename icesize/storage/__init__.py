@@ -1,5 +1,6 @@
 """The one way to the bytes of a table: local files, object stores, and PyIceberg's FileIO for every other storage.
 
+- `credentials`: credentials of object stores, which are renewed before they expire
 - `file_io_store`: other storage and other settings through PyIceberg's FileIO, with the filesystem behind it
 - `kept_files`: the newest metadata files that this process has read from object stores, or written there
 - `local_store`: files on local disks

@@ -14,6 +14,7 @@ import obstore
 from obstore import store
 
 from icesize.concurrency import concurrently, requests_at_once
+from icesize.storage.credentials import NAMES, Credentials
 from icesize.storage.kept_files import KeptFiles
 from icesize.storage.locations import split
 from icesize.storage.store_errors import PastEndError, store_errors
@@ -181,9 +182,14 @@ def client(settings: StoreSettings, process_id: int) -> Any:
             "this process was forked from one that had used the object store; start processes with 'spawn', or use "
             "icesize only after the fork"
         )
+    config: dict[str, Any] = dict(settings.config)
+    if config.keys() & NAMES.keys():
+        # the client would add variables of the environment to these credentials, or prefer them
+        own = {"credential_provider": Credentials(settings), "skip_signature": False}
+        config = own | {key: value for key, value in config.items() if key not in NAMES}
     kinds: dict[str, Any] = {"s3": store.S3Store, "gs": store.GCSStore}
     kind = kinds.get(settings.kind, store.AzureStore)
-    return kind(settings.container, **dict(settings.config), client_options=dict(settings.client))
+    return kind(settings.container, **config, client_options=dict(settings.client))
 
 
 _first_process_id: int | None = None

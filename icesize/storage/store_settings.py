@@ -6,6 +6,7 @@ The reason is a sentence.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,33 +32,41 @@ S3 = {
     "s3.resolve-region": "(`true`: the region of the bucket is looked up)",
     "s3.path-style-access": "(no influence: `s3.force-virtual-addressing` selects the style)",
     "s3.remote-signing-enabled": "(`true`: PyIceberg's FileIO)", "client.factory": "(no influence)",
+    "s3.session-token-expires-at-ms": "(time of renewal)", "client.refresh-credentials-endpoint": "(no influence)",
 }  # fmt: skip
 GCS = {
     "gcs.oauth2.token": "bearer_token", "gcs.service.host": "base_url",
-    "gcs.oauth2.token-expires-at": "(no influence)", "gcs.default-bucket-location": "(no influence)",
-    "gcs.project-id": "(no influence)",
+    "gcs.oauth2.token-expires-at": "(time of renewal)", "gcs.oauth2.refresh-credentials-endpoint": "(no influence)",
+    "gcs.default-bucket-location": "(no influence)", "gcs.project-id": "(no influence)",
 }  # fmt: skip
 AZURE = {
     "adls.account-name": "account_name", "adls.account-key": "account_key", "adls.sas-token": "sas_key",
     "adls.tenant-id": "tenant_id", "adls.client-id": "client_id", "adls.client-secret": "client_secret",
     "adls.blob-storage-authority": "(part of `endpoint`)", "adls.blob-storage-scheme": "(part of `endpoint`)",
     "adls.dfs-storage-authority": "(no influence)", "adls.dfs-storage-scheme": "(no influence)",
+    "adls.sas-token-expires-at-ms": "(time of renewal)", "adls.refresh-credentials-endpoint": "(no influence)",
 }  # fmt: skip
 """PyIceberg's properties with their settings of the client, or a note in parentheses. The first of two names wins."""
 GOOGLE = "googleapis.com"
 Config = dict[str, str | bool]
 _CLIENT = frozenset({"proxy_url", "connect_timeout", "read_timeout"})
+_EXPIRES = {"s3": "s3.session-token-expires-at-ms", "gs": "gcs.oauth2.token-expires-at"}
+_OF_ACCOUNTS = ("adls.sas-token.", "adls.sas-token-expires-at-ms.")
 _SECONDS = re.compile(r"\d+(\.\d+)?")
 
 
 @dataclass(frozen=True)
 class StoreSettings:
-    """A bucket or container, with the settings of its client as pairs. They hold credentials: never print them."""
+    """A bucket or container, with the settings of its client as pairs.
+
+    They hold credentials: never print them. These expire at `expires_ms`, if the catalog knows that.
+    """
 
     kind: str
     container: str
     config: tuple[tuple[str, str | bool], ...]
     client: tuple[tuple[str, str | bool], ...]
+    expires_ms: int | None = None
 
     def __repr__(self) -> str:
         return f"StoreSettings({self.kind}, {self.container})"
@@ -88,7 +97,15 @@ def store_settings(
     client |= {key: str(config.pop(key)) for key in _CLIENT & config.keys()}
     plain_http = any(str(config.get(key, "")).startswith("http:") for key in ("endpoint", "base_url"))
     pairs = (*client.items(), ("allow_http", plain_http))
-    return StoreSettings(scheme, container, tuple(sorted(config.items())), pairs)
+    key = _EXPIRES.get(scheme, "adls.sas-token-expires-at-ms")
+    expires = str(properties.get(f"{key}.{authority.rpartition('@')[2]}", properties.get(key)))
+    expires_ms = int(expires) if expires.isdecimal() else None
+    return StoreSettings(scheme, container, tuple(sorted(config.items())), pairs, expires_ms)
+
+
+def settings_here(location: str, properties: Mapping[str, str]) -> StoreSettings | str:
+    """Return `store_settings` with the variables and the profiles of this process."""
+    return store_settings(location, properties, os.environ, Path.home())
 
 
 class _UnmappedError(Exception):
@@ -163,10 +180,9 @@ def _gs(bucket: str, properties: Mapping[str, str], environ: Mapping[str, str], 
 def _azure(authority: str, properties: Mapping[str, str], environ: Mapping[str, str], home: Path) -> tuple[Config, str]:
     container, at, host = authority.partition("@")
     account = host.partition(".")[0] if at else properties.get("adls.account-name", "")
-    own = f"adls.sas-token.{host}"
-    given = {k: v for k, v in properties.items() if not k.startswith("adls.sas-token.")}
-    if own in properties:
-        given["adls.sas-token"] = properties[own]
+    # the properties of one of several accounts end with its host
+    own = {key.removesuffix(f".{host}"): value for key, value in properties.items() if key.endswith(f".{host}")}
+    given = {k: v for k, v in properties.items() if not k.startswith(_OF_ACCOUNTS)} | own
     config = _mapped(given, AZURE, ("adls.",))
     if not account or config.get("account_name", account) != account:
         raise _UnmappedError("its location and 'adls.account-name' name no account, or two")

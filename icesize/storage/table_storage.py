@@ -8,7 +8,6 @@ import re
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, islice
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -25,7 +24,7 @@ from icesize.storage.kept_files import KeptFiles, never_changes
 from icesize.storage.local_store import LocalStore
 from icesize.storage.locations import split
 from icesize.storage.object_store import ObjectStore, Upload, has_plain_key
-from icesize.storage.store_settings import StoreSettings, store_settings
+from icesize.storage.store_settings import StoreSettings, settings_here
 from icesize.storage.stores import Listed, OtherObjectError, Store
 
 LOG = logging.getLogger("icesize")
@@ -70,7 +69,7 @@ class Storage(FileIO):
         self.kept_files = KEPT_FILES
         is_chosen = source is self._source or PY_IO_IMPL in source.properties
         self._chosen: type[FileIO] | None = type(source) if is_chosen else None
-        """The class of a FileIO that somebody chose; None if PyIceberg chooses one for each scheme."""
+        """The class of a FileIO that the user chose; None if PyIceberg chooses one for each scheme."""
         self._local = LocalStore(self.local_path)
         self._clients: dict[tuple[str, str], ObjectStore | str] = {}
         self._others: dict[str, FileIOStore] = {}
@@ -117,7 +116,7 @@ class Storage(FileIO):
         if place not in self._clients:
             found: StoreSettings | str = f"its FileIO is {type(self.file_io).__name__}"
             if self._chosen in (None, _DEFAULT_IO.get(place[0], PyArrowFileIO)):
-                found = store_settings(location, self.properties, os.environ, Path.home())
+                found = settings_here(location, self.properties)
             self._clients[place] = found if isinstance(found, str) else ObjectStore(found)
         return self._clients[place]
 

@@ -22,6 +22,7 @@ from weakref import WeakValueDictionary
 
 from pydantic import ValidationError
 from pyiceberg.catalog import Catalog, MetastoreCatalog, load_catalog
+from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.exceptions import (
     ForbiddenError,
     NoSuchIcebergTableError,
@@ -37,6 +38,7 @@ from pyiceberg.utils.config import Config
 
 from icesize.errors import EngineUnavailable, TableError, TableNotFound, UnsupportedTable
 from icesize.redaction import is_secret, keys_with_secrets, remember_secrets
+from icesize.storage.credentials import renew_by
 from icesize.storage.table_storage import STORAGE, Storage
 from icesize.table.catalog.access_errors import brief, may_pass
 from icesize.table.catalog.hive import HIVE_4, LOCK_ENABLED, UNLOCKED, is_hive, is_hive_4
@@ -354,6 +356,8 @@ def load_listed(catalog: Catalog, identifier: tuple[str, ...]) -> Table:
             ) from error
         raise
     table.io = Storage.of(table.io)
+    if isinstance(catalog, RestCatalog):
+        renew_by(table.location(), table.io.properties, lambda: catalog.load_table(identifier).io.properties)
     table.metadata = shared_metadata(table.metadata_location, table.metadata)
     return table
 

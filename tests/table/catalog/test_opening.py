@@ -7,6 +7,7 @@ import re
 import socket
 import time
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -22,6 +23,8 @@ from pyiceberg.table.metadata import new_table_metadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 
 from icesize.errors import TableError, TableNotFound, UnsupportedTable
+from icesize.storage.credentials import Credentials
+from icesize.storage.store_settings import StoreSettings, settings_here
 from icesize.table.catalog import opening
 from tests.support.rest_faults import Fault
 from tests.support.rest_server import MiniRest
@@ -362,6 +365,24 @@ UNREADABLE: list[tuple[dict[str, Any], str]] = [
         "a column: Cannot deserialize bytes, type struct<> not supported: {}",
     ),
 ]
+
+
+def test_vended_credentials_are_renewed(mini: MiniRest) -> None:
+    """A client of a loaded table gets newer ones by another load."""
+    catalog = mini.catalog()
+    catalog.create_table("db.t", SCHEMA)
+    answer, loads = json.loads(mini.load(("db", "t"))), count(1)
+    answer["metadata"]["location"] = location = "s3://b/t"
+
+    def load(table: object) -> bytes:
+        keys = {"s3.access-key-id": "k", "s3.secret-access-key": "s", "s3.region": "x"}
+        vended = {"s3.session-token": f"token-{next(loads)}", "s3.session-token-expires-at-ms": "1000"}
+        return json.dumps({**answer, "config": {**keys, **vended}}).encode()
+
+    mini.load = load  # type: ignore[method-assign]
+    settings = settings_here(location, opening.load_table(catalog, ("db", "t")).io.properties)
+    assert isinstance(settings, StoreSettings)
+    assert [Credentials(settings)()["token"] for _ in range(2)] == ["token-2", "token-3"]
 
 
 @pytest.mark.parametrize(("column", "why"), UNREADABLE)
