@@ -59,7 +59,7 @@ def test_icesize_keeps_its_bound_after_each_batch() -> None:
         simulation.step(number, Tally())
         layout: Layout = simulation.table.layout
         assert max(len(facts.small) for facts in layout.partitions.values()) <= policy.max_small_files
-        assert layout.standing == Standing(policy, 0).changed((), layout.partitions.values())
+        assert layout.standing == Standing(policy).changed((), layout.partitions.values())
         small = [file for facts in layout.partitions.values() for file in facts.small]
         assert all(file.size_bytes < policy.small_file_limit_bytes for file in small)
     plan = simulation.table.plan(SMALL.batch(number + 1)).plan

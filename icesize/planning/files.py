@@ -30,7 +30,7 @@ class SkipReason(str, Enum):
     HAS_DELETES = "HAS_DELETES"
     """The file has deletes that a merge may not apply (`apply-deletes` is false) or cannot read."""
     OLD_SPEC = "OLD_SPEC"
-    """The file was written under a partition spec that is not the table's current one."""
+    """The file is of an old partition spec that icesize cannot write. No file of an old spec is clustered."""
     NOT_PARQUET = "NOT_PARQUET"
     """The file is an ORC or Avro file."""
     ENCRYPTED = "ENCRYPTED"

@@ -45,7 +45,7 @@ WHY_SKIPPED = {
     SkipReason.TOO_FEW: "merging them now would not lower the number of files",
     SkipReason.OVER_BUDGET: "due, but the budget is used up: the next pass resumes",
     SkipReason.HAS_DELETES: "they have pending deletes that must not be applied or cannot be read",
-    SkipReason.OLD_SPEC: "written under a partition spec that is not the table's current one",
+    SkipReason.OLD_SPEC: "of an old partition spec that icesize cannot write, or in which it does not cluster",
     SkipReason.NOT_PARQUET: "ORC or Avro",
     SkipReason.ENCRYPTED: "encrypted",
     SkipReason.LISTED_TWICE: "listed more than once by the table",

@@ -142,7 +142,7 @@ def test_an_empty_table_is_shown_without_a_snapshot() -> None:
 def test_inspection_names_files_of_old_specs_as_ineligible() -> None:
     """Files that a plan would skip for good are not counted as mergeable, whatever the reason."""
     deleted = facts("d", [MIB] * 8, obstacle=SkipReason.HAS_DELETES)
-    old = facts("o", [MIB] * 2, spec_id=3)
+    old = facts("o", [MIB] * 2, spec_id=3, obstacle=SkipReason.OLD_SPEC)
     table = layout(facts("m", [MIB] * 7), deleted, old)
     labels = {k: {"kind": str(k.values[0])} for k in table.partitions}
     found = inspect(table, SizePolicy(), labels, plan_merges(table, SizePolicy()), table="t")

@@ -17,7 +17,7 @@ from icesize.table.manifests.entries import Entry, read_entries
 from icesize.table.manifests.file_columns import read_facts
 from icesize.table.manifests.manifest_lists import manifests_of
 from icesize.table.state.commit_ages import CommitAges
-from icesize.table.state.live_files import Obstacles
+from icesize.table.state.live_files import Obstacles, unfit_specs
 from icesize.table.state.naming import Labels
 
 Plain = list[tuple[Any, ...]]
@@ -50,7 +50,7 @@ def layout_by_entries(table: Table, limit_bytes: int, apply_deletes: bool = True
     """The layout of the table's newest snapshot, as `plain` has it."""
     metadata, labels = table.metadata, Labels(table.metadata)
     ages, times = CommitAges(metadata), {s.snapshot_id: s.timestamp_ms for s in known_ancestors(metadata)}
-    index = _deletes_of(table)
+    index, unfit = _deletes_of(table), unfit_specs(metadata)
     keys: dict[PartitionKey, list[tuple[Entry, FileFact]]] = {}
     for manifest in manifests_of(metadata.current_snapshot(), table.io, table.metadata.specs()).data:
         own: dict[tuple[object, ...], PartitionKey] = {}
@@ -62,10 +62,10 @@ def layout_by_entries(table: Table, limit_bytes: int, apply_deletes: bool = True
     large = {
         key: [f for _, f in pairs if f.size_bytes >= limit_bytes]
         for key, pairs in keys.items()
-        if index and (key.spec_id != metadata.default_spec_id or index.concerns(key))
+        if index and (key.spec_id in unfit or index.concerns(key))
     }
     twice = _twice([fact for _, fact in pairs] for pairs in keys.values())
-    obstacles = Obstacles(metadata.default_spec_id, index, twice, apply_deletes)
+    obstacles = Obstacles(unfit, index, twice, apply_deletes)
     found: Plain = []
     for key, pairs in keys.items():
         entries = [entry for entry, _ in pairs]
@@ -77,7 +77,7 @@ def layout_by_entries(table: Table, limit_bytes: int, apply_deletes: bool = True
                 *(repr(key), labels.of(key), len(entries), sum(e.size_bytes for e in entries)),
                 *(sum(e.rows for e in entries), ages.since(max(stamps))),
                 [_plain_file(file) for file in obstacles.noted(small[key], key)],
-                [_plain_file(file) for file in hit if key.spec_id == metadata.default_spec_id],
+                [_plain_file(file) for file in hit],
             )
         )
     return sorted(found, key=lambda row: row[0])

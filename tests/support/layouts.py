@@ -131,7 +131,7 @@ def _deletes_left(facts: PartitionFacts, kept: Sequence[FileFact]) -> list[Delet
 
 def due(layout: Layout, policy: SizePolicy) -> list[FileFact]:
     """Files whose deletes are due and may be applied."""
-    files = (f for facts in layout.partitions.values() for f in facts.with_deletes if facts.key.spec_id == SPEC)
+    files = (f for facts in layout.partitions.values() for f in facts.with_deletes)
     return [file for file in files if file.obstacle is None and is_due(file, policy)]
 
 

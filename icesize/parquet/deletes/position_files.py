@@ -43,6 +43,7 @@ def write_position_deletes(
     then only their key columns. Raises the errors of `deleted_rows` and `rewrite_failed`, after everything written is
     removed.
     """
+    settings = settings.of_spec(rewrite.partition.spec_id)
     new_files = NewFiles(settings, names)
     cannot = f"put the deletes of {len(rewrite.files)} files together"
     with rewrite_failed(cannot), ReadInPlace(settings, threads) as ahead, new_files.all_or_none():

@@ -215,6 +215,12 @@ def check_schema_supported(
     _check_properties(properties)
 
 
+def fits_partitions(spec: PartitionSpec, schema: Schema) -> bool:
+    """Return whether icesize can write files of a partition spec, an old one of the table or the current one."""
+    columns = index_by_id(schema)
+    return all(_why_unfit(each, columns) is None for each in spec.fields)
+
+
 def _why_unfit(field: PartitionField, columns: Mapping[int, NestedField]) -> str | None:
     if isinstance(field.transform, UnknownTransform):
         return f"transform {field.transform} is unknown"

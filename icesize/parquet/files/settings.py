@@ -124,6 +124,7 @@ class WriteSettings:
     `bytes_per_row` is the mean number of bytes per row in this table's files so far, None if unknown. No partition is
     cut into files below `small_file_limit_bytes`. `sort_order_json` is the table's sort order, empty without one.
     `merge_by_copying` is the policy's. From `format_version` 3 on, merged files store the row lineage of their rows.
+    `specs_json` are all partition specs of the table by id.
     """
 
     schema_json: str
@@ -140,6 +141,7 @@ class WriteSettings:
     merge_by_copying: bool = True
     format_version: int = 2
     limits: Limits = field(default_factory=Limits)
+    specs_json: Mapping[int, str] = field(default_factory=dict)
 
     @staticmethod
     def of(
@@ -184,7 +186,20 @@ class WriteSettings:
             sort_order_json="" if order.is_unsorted else order.model_dump_json(),
             merge_by_copying=merge_by_copying,
             format_version=metadata.format_version,
+            specs_json={spec_id: each.model_dump_json() for spec_id, each in metadata.specs().items()},
         )
+
+    def of_spec(self, spec_id: int) -> WriteSettings:
+        """Return these settings for files of a partition spec of the table."""
+        if spec_id == self.spec_id:
+            return self
+        if spec_id not in self._of_specs:
+            self._of_specs[spec_id] = self.changed(spec_json=self.specs_json[spec_id], spec_id=spec_id)
+        return self._of_specs[spec_id]
+
+    @cached_property
+    def _of_specs(self) -> dict[int, WriteSettings]:
+        return {}
 
     @property
     def has_lineage(self) -> bool:

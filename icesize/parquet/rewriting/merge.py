@@ -78,17 +78,12 @@ def begun(
     """Begin a job, whose group has as many outputs as its live rows need, and remove its files if it fails.
 
     The settings of `new_files` have the columns of the row lineage if the table has row lineage, and no `new_ids` are
-    wanted.
+    wanted. They are those of the group's partition spec, which need not be the table's current one.
 
-    Raises `RewriteFailed` for all errors of the block except those of `passing`, for files of another partition spec
-    than the table's, and for files whose rows have no row ids yet.
+    Raises `RewriteFailed` for all errors of the block except those of `passing`, and for files whose rows have no row
+    ids yet.
     """
-    if group.partition.spec_id != settings.spec_id:
-        raise RewriteFailed(
-            f"Cannot {verb} files of partition spec {group.partition.spec_id}: the table's is {settings.spec_id}, "
-            "plan again",
-            path=None,
-        )
+    settings = settings.of_spec(group.partition.spec_id)
     of_files = settings if new_ids else settings.with_lineage
     if of_files.stores_lineage:
         check_row_ids(group.inputs)

@@ -57,7 +57,7 @@ def plan_delete_rewrites(layout: Layout, policy: SizePolicy) -> tuple[DeleteRewr
     summary = layout.summary(policy)
     with_due = layout.partitions.some(summary.due) if summary else layout.partitions
     in_order = sorted(with_due.values(), key=lambda facts: facts.key.rank)
-    found = (_rewrite_of(facts, layout, policy) for facts in in_order if facts.key.spec_id == layout.spec_id)
+    found = (_rewrite_of(facts, layout, policy) for facts in in_order)
     return tuple(rewrite for rewrite in found if rewrite is not None)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import dropwhile
 
 from icesize.planning.deletes.delete_reach import is_due
-from icesize.planning.files import Layout, PartitionFacts, PartitionKey, SkipReason
+from icesize.planning.files import Layout, PartitionFacts, PartitionKey
 from icesize.planning.insight.filters import FilterUse
 from icesize.planning.insight.scan_cost import NO_COST, PRICE_PER_1000_REQUESTS, LayoutCost
 from icesize.planning.partition_labels import label_of
@@ -69,7 +69,7 @@ class DeletesClass:
 
 @dataclass(frozen=True)
 class PendingDeletes:
-    """Pending deletes of files in the table's current partition spec.
+    """Pending deletes.
 
     `files` is the number of data files to which some delete may apply; `files_due` of them are due for a
     rewrite. `deleted_rows` are known deletes, a share `row_share` of all rows. The rows of equality deletes, and of
@@ -165,7 +165,7 @@ def inspect(
     """
     small = [f for p in layout.partitions.values() for f in p.small]
     in_order = sorted(layout.partitions.values(), key=lambda p: p.key.rank)
-    sizes = [_sizes(p, labels[p.key], layout.spec_id) for p in in_order]
+    sizes = [_sizes(p, labels[p.key]) for p in in_order]
     held, deletes = alike((p for p in sizes if p.ineligible), _sum), _deletes(in_order, policy, labels)
     problems = tuple(_problems(policy, sizes, deletes))
     return Inspection(
@@ -198,9 +198,8 @@ def inspect(
     )
 
 
-def _sizes(facts: PartitionFacts, label: dict[str, str | None], spec_id: int) -> PartitionSizes:
-    old_spec = SkipReason.OLD_SPEC if facts.key.spec_id != spec_id else None
-    held = Counter(reason.value for f in facts.small if (reason := f.obstacle or old_spec))
+def _sizes(facts: PartitionFacts, label: dict[str, str | None]) -> PartitionSizes:
+    held = Counter(f.obstacle.value for f in facts.small if f.obstacle)
     small_bytes = sum(f.size_bytes for f in facts.small)
     mergeable = len(facts.small) - held.total()
     return PartitionSizes(label, facts.files, facts.size_bytes, len(facts.small), mergeable, small_bytes, dict(held))

@@ -82,7 +82,7 @@ def plan_merges(
     candidates = _candidates(layout, standing, {*hot, *contested}, finishes) if standing else None
     looked_up = layout.partitions if candidates is None else layout.partitions.some(candidates)
     in_order = sorted(looked_up.values(), key=lambda facts: facts.key.rank)
-    works = [work_of(facts, layout.spec_id, policy, contested, frozenset(excluded_paths)) for facts in in_order]
+    works = [work_of(facts, policy, contested, frozenset(excluded_paths)) for facts in in_order]
     untouched, others = standing.untouched(in_order) if standing else (Untouched(), ())
     looked_at, most_outputs = set[PartitionKey](), outputs_per_group(policy, budget_bytes)
     for work in works:

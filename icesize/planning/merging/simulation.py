@@ -143,7 +143,7 @@ class ReplayedTable:
 
     def __init__(self, policy: SizePolicy, spec_id: int = 0) -> None:
         self.policy, self.batch, self.paths = policy, 0, count()
-        standing, limit_bytes = Standing(policy, spec_id), policy.small_file_limit_bytes
+        standing, limit_bytes = Standing(policy), policy.small_file_limit_bytes
         self.layout = Layout(Head(), spec_id, limit_bytes, commits_since=self._commits_since, now=-1, standing=standing)
 
     def _commits_since(self, stamp: int) -> int:

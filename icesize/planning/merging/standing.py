@@ -34,7 +34,7 @@ before its next rows, so it would turn cold each time. More than two pauses woul
 
 @dataclass(frozen=True, eq=False)
 class PlainPartitions:
-    """Counts of partitions of the current spec, without deletes and without files that must stay.
+    """Counts of partitions without deletes and without files that must stay.
 
     Attributes:
         keys: The partitions.
@@ -69,7 +69,6 @@ class Standing:
 
     Attributes:
         policy: The policy that decides which files are small.
-        spec_id: The table's current partition spec.
         files: Number of data files.
         skipped: Number of files by the reason for which they stay.
         small_files: Number of mergeable small files in a partition -> number of partitions with so many.
@@ -82,7 +81,6 @@ class Standing:
     """
 
     policy: SizePolicy
-    spec_id: int
     files: int = 0
     skipped: Mapping[SkipReason, int] = field(default_factory=dict)
     small_files: Mapping[int, int] = field(default_factory=dict)
@@ -92,9 +90,7 @@ class Standing:
     due: Overlay[PartitionKey, bool] = field(default_factory=Overlay)
 
     @classmethod
-    def of_counts(
-        cls, counts: PlainPartitions, others: Iterable[PartitionFacts], spec_id: int, policy: SizePolicy
-    ) -> Standing:
+    def of_counts(cls, counts: PlainPartitions, others: Iterable[PartitionFacts], policy: SizePolicy) -> Standing:
         """Return the summary of the partitions in `counts` and of the `others`.
 
         Measured for a million small files: 0.01 s, and 3 s from their facts.
@@ -104,7 +100,6 @@ class Standing:
         unfinished = np.flatnonzero(counts.small > 1).tolist()
         plain = cls(
             policy,
-            spec_id,
             files,
             _without_zeros({SkipReason.WELL_SIZED: files - small, SkipReason.TOO_FEW: small}),
             Counter(counts.small.tolist()),
@@ -123,7 +118,7 @@ class Standing:
         due = dict[PartitionKey, bool | None]()
         for sign, partitions in ((-1, before), (1, after)):
             for facts in partitions:
-                work, key, is_new = work_of(facts, self.spec_id, self.policy), facts.key, sign > 0
+                work, key, is_new = work_of(facts, self.policy), facts.key, sign > 0
                 outcome = partition_outcome(work, self.policy)
                 files += sign * facts.files
                 small_files[outcome.small_files] += sign
@@ -185,7 +180,6 @@ def _without_zeros(counts: Mapping[T, int]) -> dict[T, int]:
 
 def work_of(
     facts: PartitionFacts,
-    current_spec_id: int,
     policy: SizePolicy,
     contested: Collection[PartitionKey] = (),
     excluded_paths: frozenset[str] = frozenset(),
@@ -194,9 +188,7 @@ def work_of(
 
     Of the larger files, those with deletes that are due are sorted in, too.
     """
-    blocked = SkipReason.OLD_SPEC if facts.key.spec_id != current_spec_id else None
-    if blocked is None and facts.key in contested:
-        blocked = SkipReason.CONTESTED
+    blocked = SkipReason.CONTESTED if facts.key in contested else None
     # a policy computes its default limit each time that it is asked
     work, limit_bytes = Work(facts, blocked, excluded_paths), policy.small_file_limit_bytes
     for file in facts.small + facts.large:

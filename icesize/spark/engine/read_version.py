@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
@@ -50,8 +50,7 @@ def read_version(spark: SparkSession, current: Current, partition: PartitionKey,
     files = files_at(metadata, current.table.io, snapshot, partition)
     _check(files, current, Labels(metadata).of(partition), snapshot_id)
     session.use_this_python(spark)
-    spec_json = metadata.specs()[partition.spec_id].model_dump_json()
-    settings = replace(current.settings(), spec_json=spec_json, spec_id=partition.spec_id)
+    settings = current.settings().of_spec(partition.spec_id)
     schema = spark_schema(metadata.schema())
     tasks = max(session.parallelism(spark), -(-sum(f.size_bytes for f in files) // TASK_BYTES))
     bins = [[files[i] for i in bin_] for bin_ in balanced({i: f.size_bytes for i, f in enumerate(files)}, tasks)]

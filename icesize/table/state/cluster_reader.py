@@ -32,6 +32,7 @@ from icesize.table.state.live_files import (
     Obstacles,
     current_manifests,
     every_manifest,
+    unfit_specs,
 )
 
 _BOUNDS_BYTES = 200
@@ -68,7 +69,7 @@ class ClusterReader:
             # the bounds first: reading them finds the facts for listings, too
             files = self.files(metadata, io, chosen)
             obstacles = Obstacles(
-                metadata.default_spec_id,
+                unfit_specs(metadata),
                 delete_index(self.store, io, manifests.deletes, metadata.specs()),
                 listed_twice(self.store.listing(io, manifest) for manifest in chosen),
                 self.apply_deletes,

@@ -33,6 +33,7 @@ from icesize.table.state.live_files import (
     current_manifests,
     every_manifest,
     is_nan,
+    unfit_specs,
     version_of,
 )
 from icesize.table.state.naming import Labels
@@ -72,8 +73,7 @@ class KeptLayout:
         others = live.facts_of(other_keys)
         newest = dict(zip(plain.keys, plain.newest.tolist(), strict=True))
         newest |= {key: facts.newest for key, facts in others.items()}
-        spec_id = live.obstacles.spec_id
-        standing = Standing.of_counts(plain, others.values(), spec_id, policy) if policy else None
+        standing = Standing.of_counts(plain, others.values(), policy) if policy else None
         return cls(live, Overlay(newest), standing, is_exact and not any(map(is_nan, other_keys)))
 
     @property
@@ -150,8 +150,8 @@ class LayoutReader:
 
     def _kind(self, metadata: TableMetadata) -> tuple[Hashable, ...]:
         """Return what the layout of a state depends on, beside the state."""
-        spec_id, version = metadata.default_spec_id, metadata.format_version
-        return "layout", self.small_file_limit_bytes, self.apply_deletes, spec_id, version, self.policy
+        unfit, version = unfit_specs(metadata), metadata.format_version
+        return "layout", self.small_file_limit_bytes, self.apply_deletes, unfit, version, self.policy
 
     def _kept(
         self, metadata: TableMetadata, io: FileIO, manifests: Manifests, ages: CommitAges, version: Hashable
@@ -188,7 +188,7 @@ class LayoutReader:
         return LiveFiles(
             {version_of(manifest): self.store.listing(io, manifest) for manifest in manifests.data},
             Obstacles(
-                metadata.default_spec_id, deletes, frozenset(), self.apply_deletes,
+                unfit_specs(metadata), deletes, frozenset(), self.apply_deletes,
                 metadata.format_version >= FIRST_WITH_LINEAGE,
             ),
             ages, Labels(metadata), self.small_file_limit_bytes,

@@ -17,6 +17,7 @@ from pyiceberg.manifest import ManifestFile
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
+from icesize.parquet.files.properties import fits_partitions
 from icesize.planning.file_counts import is_small_file
 from icesize.planning.files import FileFact, PartitionFacts, PartitionKey, SkipReason
 from icesize.planning.merging.standing import PlainPartitions
@@ -65,10 +66,11 @@ def is_nan(key: PartitionKey) -> bool:
 class Obstacles:
     """Reasons that files must not be rewritten now.
 
-    They depend on the snapshot, so they are not cached per manifest.
+    They depend on the snapshot, so they are not cached per manifest. `unfit_specs` are old partition specs whose files
+    icesize cannot write.
     """
 
-    spec_id: int
+    unfit_specs: frozenset[int]
     deletes: DeleteIndex
     listed_twice: frozenset[str]
     apply_deletes: bool = True
@@ -76,7 +78,7 @@ class Obstacles:
 
     def concern(self, key: PartitionKey) -> bool:
         """Return True if a file of the partition may have deletes or an obstacle that its manifest does not show."""
-        is_other = key.spec_id != self.spec_id or is_nan(key)
+        is_other = key.spec_id in self.unfit_specs or is_nan(key)
         return is_other or bool(self.listed_twice) or self.deletes.concerns(key)
 
     def noted(self, files: Sequence[FileFact], key: PartitionKey) -> tuple[FileFact, ...]:
@@ -86,7 +88,7 @@ class Obstacles:
         """
         if self.has_row_ids:
             files = [f if f.first_row_id is not None else without_row_ids(f) for f in files]
-        if key.spec_id != self.spec_id:
+        if key.spec_id in self.unfit_specs:
             return tuple(replace(f, obstacle=f.obstacle or SkipReason.OLD_SPEC) for f in files)
         if is_nan(key):
             # the partition value of such a file does not find its deletes either, one more reason to skip it
@@ -101,6 +103,17 @@ class Obstacles:
             noted = replace(noted, obstacle=SkipReason.HAS_DELETES)
         again = noted.obstacle is None and self.listed_twice and normalised(file.path) in self.listed_twice
         return replace(noted, obstacle=SkipReason.LISTED_TWICE) if again else noted
+
+
+def unfit_specs(metadata: TableMetadata) -> frozenset[int]:
+    """Return the old partition specs whose files icesize cannot write, for example without their source column.
+
+    A table whose current spec is unfit is refused as a whole.
+    """
+    schema, specs = metadata.schema(), metadata.specs()
+    return frozenset(
+        i for i, spec in specs.items() if i != metadata.default_spec_id and not fits_partitions(spec, schema)
+    )
 
 
 def without_row_ids(file: FileFact) -> FileFact:
@@ -174,10 +187,10 @@ class LiveFiles:
             total.large += of_large
 
     def _may_have_deletes(self, keys: Sequence[PartitionKey]) -> NDArray[np.bool_]:
-        spec_id, deletes = self.obstacles.spec_id, self.obstacles.deletes
+        unfit, deletes = self.obstacles.unfit_specs, self.obstacles.deletes
         if not deletes:
             return np.zeros(len(keys), np.bool_)
-        return np.array([key.spec_id == spec_id and deletes.concerns(key) for key in keys])
+        return np.array([key.spec_id not in unfit and deletes.concerns(key) for key in keys])
 
     def _facts(self, key: PartitionKey, found: _Found) -> PartitionFacts:
         noted = self.obstacles.noted

@@ -292,8 +292,7 @@ def with_changes(layout: Layout, changes: RowChanges, files: UpsertFiles) -> Lay
     own, replaced = pending(changes), {delete.id for delete in changes.replaced}
     by_partition = defaultdict[PartitionKey, dict[str, Dying]](dict)
     for each in files.dying:
-        if each.file.partition.spec_id == layout.spec_id:
-            by_partition[each.file.partition][each.file.path] = each
+        by_partition[each.file.partition][each.file.path] = each
     partitions = dict[PartitionKey, PartitionFacts | None]()
     for key, facts in layout.partitions.some(by_partition).items():
         found = by_partition[key]

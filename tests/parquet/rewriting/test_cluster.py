@@ -640,14 +640,6 @@ def test_storage_that_fails_leaves_nothing(tmp_path: Path, error: BaseException)
     assert files_below(tmp_path) == before
 
 
-def test_files_of_another_spec_are_refused(tmp_path: Path) -> None:
-    """Their partition is none of the table's current ones."""
-    options = settings_of(tmp_path, EVENTS)
-    task = MergeTask(stored(options, [events(10)]), PartitionKey(5), 2)
-    with pytest.raises(RewriteFailed, match="partition spec 5: the table's is 0, plan again"):
-        write_clustered(task, order_by(options, "user"), options, NAMES)
-
-
 def test_remote_files_are_fetched_once_for_all_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After the first look each input file is asked for one time more, however often it is read."""
     options = replace(settings_of(tmp_path, EVENTS, target=1), io_properties=REMOTE)

@@ -88,13 +88,12 @@ def test_every_file_is_planned_or_skipped_once(case: tuple[Layout, SizePolicy, d
 def test_groups_are_of_one_partition_and_lower_the_number_of_files(
     case: tuple[Layout, SizePolicy, dict[str, object]],
 ) -> None:
-    """A group holds mergeable files of one partition of the current spec, small or with deletes that are due, and
-    becomes fewer files, or is one file with deletes."""
+    """A group holds mergeable files of one partition of any spec, small or with deletes that are due, and becomes
+    fewer files, or is one file with deletes."""
     layout, policy, arguments = case
     plan = plan_merges(layout, policy, **arguments)  # type: ignore[arg-type]
     for group in plan.groups:
         assert {file.partition for file in group.inputs} == {group.partition}
-        assert group.partition.spec_id == layout.spec_id
         assert group.partition not in arguments["contested"]  # type: ignore[operator]
         assert all(f.size_bytes < policy.small_file_limit_bytes or is_due(f, policy) for f in group.inputs)
         assert all(f.obstacle is None for f in group.inputs)
@@ -148,9 +147,7 @@ def test_plans_within_a_hard_budget_end_where_no_two_files_fit(data: st.DataObje
         layout = simulate(layout, plan)
         plan = plan_merges(layout, policy, most_bytes=most)
     assert not plan.groups
-    waits = [
-        facts for key, facts in layout.partitions.items() if mergeable(layout, key) > 1 if key.spec_id == layout.spec_id
-    ]
+    waits = [facts for key, facts in layout.partitions.items() if mergeable(layout, key) > 1]
     for facts in waits:
         sizes = sorted(file.size_bytes for file in facts.small if file.obstacle is None)
         assert sum(sizes[:2]) > most
@@ -177,15 +174,12 @@ def test_hot_partitions_hold_k_files_after_the_batch(data: st.DataObject) -> Non
     plan = plan_merges(layout, policy, Occasion.BATCH, incoming)
     after = simulate(layout, plan)
     assert due(after, policy) == []
-    current = {owner for owner in layout.partitions if owner.spec_id == layout.spec_id}
-    for owner in current:
+    for owner in layout.partitions:
         slots = max(1, policy.max_small_files - incoming[owner])
         assert mergeable(after, owner) <= slots
-    most = max((incoming[o] + (mergeable(after, o) if o in current else 0) for o in incoming), default=0)
-    assert plan.small_files_max == most
-    assert len(plan.partitions_over_limit) == sum(
-        incoming[o] + (mergeable(after, o) if o in current else 0) > policy.max_small_files for o in incoming
-    )
+    small = [incoming[owner] + mergeable(after, owner) for owner in incoming]
+    assert plan.small_files_max == max(small, default=0)
+    assert len(plan.partitions_over_limit) == sum(files > policy.max_small_files for files in small)
 
 
 @thorough
@@ -202,7 +196,7 @@ def test_maintenance_converges_although_sizes_deviate(data: st.DataObject) -> No
     assert plan_merges(after, policy).groups == ()
     assert due(after, policy) == []
     for owner in after.partitions:
-        assert mergeable(after, owner) <= 1 or owner.spec_id != layout.spec_id
+        assert mergeable(after, owner) <= 1
 
 
 @thorough
@@ -418,7 +412,8 @@ def test_files_that_would_be_small_again_become_one_fewer() -> None:
 def test_ineligible_files_are_named_and_warned_about() -> None:
     """Files with deletes, other formats, keys or specs are counted by reason; more than k of them give a note."""
     reasons = [SkipReason.HAS_DELETES] * 5 + [SkipReason.NOT_PARQUET, SkipReason.ENCRYPTED, None, None]
-    layout = layout_of(partition("a", [1_000] * 9, obstacles=reasons), partition("old", [1_000] * 2, spec_id=0))
+    old = partition("old", [1_000] * 2, spec_id=0, obstacles=[SkipReason.OLD_SPEC] * 2)
+    layout = layout_of(partition("a", [1_000] * 9, obstacles=reasons), old)
     plan = plan_merges(layout, SMALL_TARGET)
     assert [len(group.inputs) for group in plan.groups] == [2]
     assert [dict(outcome.ineligible) for outcome in plan.ineligible] == [
@@ -432,8 +427,9 @@ def test_ineligible_files_are_named_and_warned_about() -> None:
 
 
 def test_partitions_beyond_help_are_one_note() -> None:
-    """After a change of the partition spec nearly all are: a note for each would hide all else."""
-    old = [partition(name, [1_000] * count, spec_id=0) for name, count in (("a", 7), ("b", 1_000), ("c", 6))]
+    """After the source column of an old spec was dropped nearly all are: a note for each would hide all else."""
+    counts = {"a": 7, "b": 1_000, "c": 6}
+    old = [partition(name, [1_000] * count, obstacles=[SkipReason.OLD_SPEC] * count) for name, count in counts.items()]
     assert plan_merges(layout_of(*old), SMALL_TARGET).notes == (
         "2 partitions: 1,007 small files are ineligible (OLD_SPEC 1,007), "
         "more than 'max-small-files' (6) in each: icesize cannot merge them",

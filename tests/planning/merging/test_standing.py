@@ -17,16 +17,14 @@ from icesize.planning.merging.standing import Standing
 from icesize.planning.overlay import Overlay
 from icesize.planning.plan import Plan
 from icesize.policy import SizePolicy
-from tests.support.layouts import SMALL_TARGET, SPEC, key, layout_of, layouts, partition, policies, thorough
+from tests.support.layouts import SMALL_TARGET, key, layout_of, layouts, partition, policies, thorough
 
 COLD = SMALL_TARGET.cold_after_commits
 
 
 def summed_up(layout: Layout, policy: SizePolicy) -> Layout:
     """The layout with its summary."""
-    return dataclasses.replace(
-        layout, standing=Standing(policy, layout.spec_id).changed((), layout.partitions.values())
-    )
+    return dataclasses.replace(layout, standing=Standing(policy).changed((), layout.partitions.values()))
 
 
 def facts_of(plan: Plan, policy: SizePolicy) -> dict[str, Any]:
@@ -130,7 +128,7 @@ def test_a_summary_that_is_updated_is_the_summary_of_the_new_layout(case: tuple[
     changes: dict[PartitionKey, PartitionFacts | None] = {owner: new.partitions.get(owner) for owner in old.partitions}
     updated = summed_up(old, policy).with_partitions(changes | dict(new.partitions))
     assert updated.partitions == new.partitions
-    assert updated.standing == Standing(policy, SPEC).changed((), new.partitions.values())
+    assert updated.standing == Standing(policy).changed((), new.partitions.values())
     assert updated.files == new.files
 
 

@@ -135,17 +135,35 @@ def test_deadline_drops_merges(spark: SparkSession, lake: Lake) -> None:
     assert lake.orphans() == set()
 
 
-def test_ineligible_files_are_named(spark: SparkSession, lake: Lake) -> None:
-    """Small files of an older partition spec are not merged; the report names their partition and how many."""
+def test_partitions_of_an_old_spec_are_merged_when_they_are_cold(spark: SparkSession, lake: Lake) -> None:
+    """As cold partitions of the current one: within the budget of a batch, in their own partition."""
     lake.create()
-    sink = lake.open(spark).sink("s")
-    for batch in range(4):
+    sink = lake.open(spark, cold_after_commits=1).sink("s")
+    for batch in range(3):
         sink(counted(spark, events([batch])), batch)
     with lake.table().update_spec() as update:
         update.add_identity("text")
-    report = sink.run(counted(spark, events([9])), 4)
-    assert list(report.ineligible.values()) == [lake.files_per_partition()[("h0",)]]
-    assert report.skipped["OLD_SPEC"] > 0
+    reports = [sink.run(counted(spark, events([batch])), batch) for batch in range(3, 7)]
+    assert sum(report.files_removed for report in reports) >= 3
+    assert lake.files_per_partition()[("h0",)] == 1
+    assert lake.rows() == rows_of(events(range(7)))
+
+
+def test_ineligible_files_are_named(spark: SparkSession, lake: Lake) -> None:
+    """Small files of an older partition spec without its column stay; the report names their partition and how many."""
+    lake.create()
+    sink = lake.open(spark).sink("s")
+    with lake.table().update_spec() as update:
+        update.add_identity("text")
+    for batch in range(4):
+        sink(counted(spark, events([batch])), batch)
+    with lake.table().update_spec() as update:
+        update.remove_field("text")
+    with lake.table().update_schema() as change:
+        change.delete_column("text")
+    report = sink.run(counted(spark, events([9])).drop("text"), 4)
+    assert list(report.ineligible.values()) == [1] * 4
+    assert report.skipped["OLD_SPEC"] == 4
     assert "ineligible" in str(report)
 
 

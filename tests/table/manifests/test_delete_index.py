@@ -7,7 +7,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.manifest import ManifestContent
 from pyiceberg.table import Table
 
-from icesize.planning.files import DeleteFile, FileFact, PartitionKey, SkipReason
+from icesize.planning.files import DeleteFile, FileFact, PartitionKey
 from icesize.table.manifests.delete_index import DeleteIndex, delete_index
 from icesize.table.manifests.manifest_lists import manifests_of
 from icesize.table.manifests.store import ManifestStore
@@ -113,7 +113,7 @@ def test_equality_deletes_without_partition_values_are_read_as_global(lake: SqlC
     append(lake, [2], "b")
     table = delete_ids(lake, old, [2])
     found = {f.partition.values: (f.delete_files, f.obstacle) for f in small_files(table)}
-    assert found == {(): (0, SkipReason.OLD_SPEC), ("b",): (1, None)}
+    assert found == {(): (1, None), ("b",): (1, None)}
 
 
 def test_equality_deletes_of_the_partition_of_null_stay_there(lake: SqlCatalog) -> None:

@@ -292,12 +292,14 @@ def test_files_with_deletes_say_so(lake: SqlCatalog) -> None:
 
 
 def test_files_of_an_old_spec_say_so(lake: SqlCatalog) -> None:
-    """They stay where they are, in partitions of their own."""
+    """They stay where they are without its source column."""
     make_table(lake)
     table = append(lake, [1])
     with table.update_spec() as update:
-        update.add_field("id", "bucket[2]", "id_bucket")
+        update.remove_field("kind").add_field("id", "bucket[2]", "id_bucket")
     table = append(lake, [2])
+    with table.update_schema() as change:
+        change.delete_column("kind")
     assert same_facts_as_a_layout(table) == {SkipReason.OLD_SPEC: 1, None: 1}
     assert {f.fact.partition.spec_id: f.fact.obstacle for f in files_of(table)} == {0: SkipReason.OLD_SPEC, 1: None}
 

@@ -59,7 +59,7 @@ def check(table: Table, stores: Sequence[ManifestStore]) -> None:
         for store in stores:
             layout = LayoutReader(limit, apply_deletes, store, POLICY).read(table.metadata, table.io)
             assert plain(layout) == expected
-            assert layout.standing == Standing(POLICY, layout.spec_id).changed((), layout.partitions.values())
+            assert layout.standing == Standing(POLICY).changed((), layout.partitions.values())
 
 
 def listed_again(catalog: Catalog, kind: str) -> None:
