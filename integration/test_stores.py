@@ -93,7 +93,7 @@ def test_bytes_come_back(direct: CloudStore, store: ObjectStore, root: str, size
     assert direct.requests() == {"GET": 1}
     assert store.inspect(location).size_bytes == size
     assert direct.requests() == {"HEAD": 1}
-    assert size == 0 or store.read_range(location, size // 2, 7) == data[size // 2 :][:7]
+    assert store.read_range(location, size // 2, 7) == data[size // 2 :][:7]
     with store.open(location) as stream:
         assert stream.read() == data
 

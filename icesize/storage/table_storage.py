@@ -80,7 +80,7 @@ class Storage(FileIO):
         return io if isinstance(io, Storage) else cls(io)
 
     def without_memory(self) -> Storage:
-        """Return the same storage, which reads each file again: to see whether the files are there."""
+        """Return the same storage, which reads each file again, once: to see whether the files are there."""
         again = Storage(self._source)
         again.kept_files = KeptFiles()
         return again

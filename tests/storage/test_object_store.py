@@ -221,7 +221,7 @@ def test_pyiceberg_makes_a_storage_of_properties(io: FileIO, bucket: str) -> Non
 
 
 def test_metadata_files_are_read_once(storage: Storage, client: Any, bucket: str) -> None:
-    """What was read or written is kept, up to a number of bytes; without the memory, a file that is gone is missing."""
+    """What was read or written is kept, up to a number of bytes; without that memory, files are read again, once."""
     location = f"s3://{bucket}/t/metadata/{UNIQUE}"
     with storage.create(location) as stream:
         stream.write(b"{}")
@@ -229,6 +229,11 @@ def test_metadata_files_are_read_once(storage: Storage, client: Any, bucket: str
     assert storage.new_input(location).open().read() == b"{}"
     with pytest.raises(FileNotFoundError):
         storage.without_memory().new_input(location).open()
+    client.put_object(Bucket=bucket, Key=f"t/metadata/{UNIQUE}", Body=b"[]")
+    again = storage.without_memory()
+    assert again.new_input(location).open().read() == b"[]"
+    client.delete_object(Bucket=bucket, Key=f"t/metadata/{UNIQUE}")
+    assert again.new_input(location).open().read() == b"[]"
     other = f"s3://{bucket}/t/metadata/v1.metadata.json"
     for text in (b"1", b"2"):
         client.put_object(Bucket=bucket, Key="t/metadata/v1.metadata.json", Body=text)
