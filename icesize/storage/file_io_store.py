@@ -162,8 +162,9 @@ class _FsspecStore(FileIOStore):
         self._filesystem(location).cp_file(location, new_location)
 
     def _remove(self, location: str) -> None:
-        # Java writes `*` of a partition value into file names, and the FileIO would delete all files that match it
-        self._filesystem(location).rm_file(location)
+        # Java writes `*` of a partition value into file names, and PyIceberg's class would delete all files that match
+        exactly = self._filesystem(location).rm_file if type(self._io) is FsspecFileIO else self._io.delete
+        exactly(location)
 
     def list(self, folder: str) -> Iterator[Listed]:
         return _list_fsspec(folder, self._filesystem(folder))

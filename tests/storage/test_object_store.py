@@ -19,6 +19,7 @@ from moto.core import DEFAULT_ACCOUNT_ID
 from moto.s3.models import s3_backends
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.io import FileIO, load_file_io
+from pyiceberg.io.fsspec import FsspecFileIO
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from icesize import failpoints
@@ -375,6 +376,20 @@ def test_a_file_io_of_another_make_stays(endpoint: str) -> None:
 
     storage = Storage(Own({**S3, "s3.endpoint": endpoint}))
     assert storage.why_through_file_io("s3://b/t") == "its FileIO is Own"
+
+
+@pytest.mark.parametrize("base", [PyArrowFileIO, FsspecFileIO])
+def test_a_file_io_of_another_make_deletes(base: type[PyArrowFileIO] | type[FsspecFileIO]) -> None:
+    """In its own way, one file after the other."""
+    deleted = list[str]()
+
+    class Own(base):  # type: ignore[misc,valid-type]
+        def delete(self, location: str) -> None:
+            deleted.append(location)
+
+    names = [f"s3://b/{number}" for number in range(3)]
+    assert Storage(Own(S3)).discard(names) == {*names}
+    assert deleted == names
 
 
 def test_the_number_of_requests_is_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
